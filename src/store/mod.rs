@@ -35,6 +35,7 @@ mod bounds;
 mod call;
 mod commands;
 mod connection;
+mod connections;
 mod directory;
 mod distinct;
 mod effort;
@@ -69,6 +70,7 @@ mod text;
 mod transactions;
 mod value;
 
+pub use connections::{Connection, Connections};
 pub use engine::{Engine, EngineStatistics};
 pub use keyspace::Swept;
 pub use limits::EngineLimits;

@@ -4,31 +4,20 @@ mod turns;
 
 use std::collections::VecDeque;
 
-use slab::Slab;
-
-use super::{Engine, Session, Sweeper};
-use crate::protocol::{BufferPool, Output, RequestDecoder, RequestLimits, Segment};
+use super::{Connections, Engine, Sweeper};
+use crate::protocol::{RequestLimits, Segment};
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner, Timestamp};
 use turns::{Allowance, Standing};
 
-const SPARE_BUFFERS_MAX: usize = 256;
-
-#[derive(Debug)]
-struct Connection {
-    generation: u32,
-    session: Session,
-    decoder: RequestDecoder,
-    output: Output,
-    sending: bool,
-    listed: bool,
+/// State of a connection's turns.
+#[derive(Debug, Default)]
+struct Turns {
     standing: Standing,
     allowance: Allowance,
     reading_paused: bool,
     /// True once the client sends no more. Requests that it has sent are still answered.
     ended: bool,
-    /// True if the connection is to be closed once everything was sent.
-    ending: bool,
 }
 
 /// Connections in front of an engine, as its executor drives them. Pure: time is an argument, and bytes and
@@ -63,11 +52,7 @@ pub trait StoreService {
 pub struct Service {
     engine: Engine,
     limits: RequestLimits,
-    connections: Slab<Connection>,
-    opened: u32,
-    pool: BufferPool,
-    to_send: VecDeque<ClientId>,
-    actions: VecDeque<Action>,
+    connections: Connections<Turns>,
     sweeper: Sweeper,
     /// Connections whose requests wait for their turn, each at most once.
     ready: VecDeque<ClientId>,
@@ -80,38 +65,19 @@ impl Service {
         Self {
             engine,
             limits: RequestLimits::trusted(request_bytes_max),
-            connections: Slab::new(),
-            opened: 0,
-            pool: BufferPool::new(SPARE_BUFFERS_MAX),
-            to_send: VecDeque::new(),
-            actions: VecDeque::new(),
+            connections: Connections::default(),
             sweeper: Sweeper::default(),
             ready: VecDeque::new(),
             turn: 1,
         }
     }
 
-    /// Drops the connections that CLIENT KILL named, with all their unanswered requests.
-    pub(super) fn drop_killed(&mut self) {
-        while let Some(killed) = self.engine.poll_killed() {
-            let mut open = self.connections.iter();
-            let found = open.find(|(_, connection)| u64::from(connection.generation) == killed);
-            if let Some((index, connection)) = found {
-                let id = ClientId { index: index as u32, generation: connection.generation };
-                self.handle_client_lost(id);
-                self.actions.push_back(Action::Close(Owner::Client(id)));
-            }
-        }
-    }
-
     fn after_output(&mut self, id: ClientId) {
-        let Some(connection) = find(&mut self.connections, id) else { return };
-        if connection.ending && connection.output.is_empty() && !connection.sending {
-            self.handle_client_lost(id);
-            self.actions.push_back(Action::Close(Owner::Client(id)));
-        } else if !connection.output.is_empty() && !connection.sending && !connection.listed {
-            connection.listed = true;
-            self.to_send.push_back(id);
+        let Some(connection) = self.connections.get(id) else { return };
+        if connection.ending && connection.is_sent() {
+            self.connections.close(id);
+        } else {
+            self.connections.list(id);
         }
     }
 }
@@ -122,22 +88,7 @@ impl StoreService for Service {
     }
 
     fn handle_client_opened(&mut self, _now: Now) -> ClientId {
-        self.opened = self.opened.wrapping_add(1);
-        let generation = self.opened;
-        let index = self.connections.insert(Connection {
-            generation,
-            session: Session::new(u64::from(generation)),
-            decoder: RequestDecoder::default(),
-            output: Output::default(),
-            sending: false,
-            listed: false,
-            standing: Standing::Idle,
-            allowance: Allowance::default(),
-            reading_paused: false,
-            ended: false,
-            ending: false,
-        });
-        ClientId { index: index as u32, generation }
+        self.connections.open(Turns::default())
     }
 
     fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now) {
@@ -145,23 +96,18 @@ impl StoreService for Service {
     }
 
     fn handle_client_end(&mut self, id: ClientId) {
-        let Some(connection) = find(&mut self.connections, id) else { return };
-        connection.ended = true;
-        connection.ending |= connection.standing == Standing::Idle;
+        let Some(connection) = self.connections.get(id) else { return };
+        connection.own.ended = true;
+        connection.ending |= connection.own.standing == Standing::Idle;
         self.after_output(id);
     }
 
     fn handle_client_lost(&mut self, id: ClientId) {
-        if find(&mut self.connections, id).is_some() {
-            let mut connection = self.connections.remove(id.index as usize);
-            connection.output.clear(&mut self.pool);
-        }
+        self.connections.forget(id);
     }
 
     fn handle_transmitted(&mut self, id: ClientId, segment: Segment) {
-        self.pool.give_segment(segment);
-        if let Some(connection) = find(&mut self.connections, id) {
-            connection.sending = false;
+        if self.connections.handle_transmitted(id, segment) {
             self.unblock(id);
             self.after_output(id);
         }
@@ -184,27 +130,13 @@ impl StoreService for Service {
     }
 
     fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        self.connections.poll_action()
     }
 
     fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
-        while let Some(id) = self.to_send.pop_front() {
-            let Some(connection) = find(&mut self.connections, id) else { continue };
-            connection.listed = false;
-            if !connection.sending
-                && let Some(segment) = connection.output.take()
-            {
-                connection.sending = true;
-                return Some((Owner::Client(id), segment));
-            }
-        }
-        None
+        self.connections.poll_transmit()
     }
 }
 
 #[cfg(test)]
 mod tests;
-
-fn find(connections: &mut Slab<Connection>, id: ClientId) -> Option<&mut Connection> {
-    connections.get_mut(id.index as usize).filter(|connection| connection.generation == id.generation)
-}

@@ -12,7 +12,7 @@
 //! owe, and it is passed over until that is made up (deficit round robin). Between two turns the driver
 //! receives and sends.
 
-use super::{Service, find};
+use super::Service;
 use crate::protocol::encode;
 use crate::store::Disposition;
 use crate::values::limits::{ENGINE_EFFORT_PER_TURN, ENGINE_INPUT_BYTES_HELD, ENGINE_OUTPUT_BYTES_HELD};
@@ -72,18 +72,18 @@ impl Service {
     /// Takes bytes from a client. Carries out their requests at once if the connection may, else keeps them
     /// for its turn.
     pub(super) fn take_requests(&mut self, id: ClientId, chunk: &[u8], now: Now) {
-        let Some(connection) = find(&mut self.connections, id) else { return };
+        let Some(connection) = self.connections.get(id) else { return };
         if connection.ending {
             return;
         }
-        connection.allowance.renew(self.turn);
-        if connection.standing == Standing::Idle && !connection.allowance.is_spent() {
+        connection.own.allowance.renew(self.turn);
+        if connection.own.standing == Standing::Idle && !connection.own.allowance.is_spent() {
             self.carry_out(id, chunk, now);
             return;
         }
         connection.decoder.hold(chunk);
-        if connection.standing == Standing::Idle {
-            connection.standing = Standing::Ready;
+        if connection.own.standing == Standing::Idle {
+            connection.own.standing = Standing::Ready;
             self.ready.push_back(id);
         }
         self.control_flow(id);
@@ -92,9 +92,10 @@ impl Service {
     /// Lets the requests of a connection go on whose replies were read, if fewer bytes wait now than the
     /// limit.
     pub(super) fn unblock(&mut self, id: ClientId) {
-        let Some(connection) = find(&mut self.connections, id) else { return };
-        if connection.standing == Standing::Blocked && connection.output.len() < ENGINE_OUTPUT_BYTES_HELD {
-            connection.standing = Standing::Ready;
+        let Some(connection) = self.connections.get(id) else { return };
+        if connection.own.standing == Standing::Blocked && connection.output.len() < ENGINE_OUTPUT_BYTES_HELD
+        {
+            connection.own.standing = Standing::Ready;
             self.ready.push_back(id);
         }
     }
@@ -110,9 +111,9 @@ impl Service {
                 break;
             }
             let Some(id) = self.ready.pop_front() else { break };
-            let Some(connection) = find(&mut self.connections, id) else { continue };
-            connection.allowance.renew(self.turn);
-            if connection.allowance.is_spent() {
+            let Some(connection) = self.connections.get(id) else { continue };
+            connection.own.allowance.renew(self.turn);
+            if connection.own.allowance.is_spent() {
                 self.ready.push_back(id);
                 continue;
             }
@@ -129,14 +130,11 @@ impl Service {
     /// them needs.
     fn forgive(&mut self) {
         let Self { ready, connections, .. } = self;
-        let owed = |id: &ClientId| {
-            let connection = connections.get(id.index as usize)?;
-            Some(connection.allowance.turns_owed())
-        };
-        let turns = ready.iter().filter_map(owed).min().unwrap_or(0);
+        let mut owed = |id: &ClientId| Some(connections.get(*id)?.own.allowance.turns_owed());
+        let turns = ready.iter().filter_map(&mut owed).min().unwrap_or(0);
         for id in ready.iter() {
-            if let Some(connection) = find(connections, *id) {
-                connection.allowance.add(turns);
+            if let Some(connection) = connections.get(*id) {
+                connection.own.allowance.add(turns);
             }
         }
     }
@@ -144,26 +142,26 @@ impl Service {
     /// Carries out requests until there are no more, the allowance is spent, or too many reply bytes wait.
     /// Returns the effort that it took.
     fn carry_out(&mut self, id: ClientId, chunk: &[u8], now: Now) -> u64 {
-        let Self { engine, connections, limits, pool, .. } = self;
-        let Some(connection) = find(connections, id) else { return 0 };
+        let Self { engine, connections, limits, .. } = self;
+        let Some((connection, pool)) = connections.get_with_pool(id) else { return 0 };
         let (mut consumed, mut spent) = (0, 0);
         let standing = loop {
             if connection.output.len() >= ENGINE_OUTPUT_BYTES_HELD {
                 break Standing::Blocked;
             }
-            if connection.allowance.is_spent() {
+            if connection.own.allowance.is_spent() {
                 break Standing::Ready;
             }
             match connection.decoder.next(chunk, &mut consumed, limits) {
                 Ok(Some(request)) => {
                     let out = connection.output.buffer(pool);
                     let disposition = engine.execute(&mut connection.session, request.arguments, now, out);
-                    connection.allowance.take(engine.effort());
+                    connection.own.allowance.take(engine.effort());
                     spent += engine.effort();
                     connection.ending = disposition == Disposition::Close;
                 }
                 Ok(None) => {
-                    connection.ending |= connection.ended;
+                    connection.ending |= connection.own.ended;
                     break Standing::Idle;
                 }
                 Err(error) => {
@@ -175,7 +173,7 @@ impl Service {
                 break Standing::Idle;
             }
         };
-        connection.standing = standing;
+        connection.own.standing = standing;
         if standing != Standing::Idle {
             connection.decoder.hold(&chunk[consumed..]);
         }
@@ -184,21 +182,21 @@ impl Service {
         }
         self.control_flow(id);
         self.after_output(id);
-        self.drop_killed();
+        self.connections.close_killed(&mut self.engine);
         spent
     }
 
     /// Pauses or resumes reading from a connection, by the bytes of requests that it has waiting.
     fn control_flow(&mut self, id: ClientId) {
-        let Some(connection) = find(&mut self.connections, id) else { return };
-        let waits = connection.standing != Standing::Idle;
+        let Some(connection) = self.connections.get(id) else { return };
+        let waits = connection.own.standing != Standing::Idle;
         let held = connection.decoder.held_bytes();
-        if waits && held > ENGINE_INPUT_BYTES_HELD && !connection.reading_paused {
-            connection.reading_paused = true;
-            self.actions.push_back(Action::PauseReading(Owner::Client(id)));
-        } else if connection.reading_paused && (!waits || held < ENGINE_INPUT_BYTES_HELD / 2) {
-            connection.reading_paused = false;
-            self.actions.push_back(Action::ResumeReading(Owner::Client(id)));
+        if waits && held > ENGINE_INPUT_BYTES_HELD && !connection.own.reading_paused {
+            connection.own.reading_paused = true;
+            self.connections.act(Action::PauseReading(Owner::Client(id)));
+        } else if connection.own.reading_paused && (!waits || held < ENGINE_INPUT_BYTES_HELD / 2) {
+            connection.own.reading_paused = false;
+            self.connections.act(Action::ResumeReading(Owner::Client(id)));
         }
     }
 }

@@ -1,10 +1,9 @@
 //! A store that follows a script: every reply is held back until it is due.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
-use slab::Slab;
-use weir::protocol::{Arguments, BufferPool, Output, RequestDecoder, RequestLimits, Segment, encode};
-use weir::store::{Disposition, Engine, Session, StoreService, Sweeper};
+use weir::protocol::{Arguments, BufferPool, RequestLimits, Segment, encode};
+use weir::store::{Connections, Disposition, Engine, StoreService, Sweeper};
 use weir::values::time::Now;
 use weir::values::{Action, ClientId, Owner, Timestamp};
 
@@ -15,18 +14,10 @@ const OUTPUT_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// The most bytes that a connection may send while it is left alone after connecting; one with more is
 /// closed.
 const EARLY_BYTES_MAX: usize = 64 * 1024 * 1024;
-const SPARE_BUFFERS_MAX: usize = 256;
 
-#[derive(Debug)]
-struct Connection {
-    generation: u32,
-    session: Session,
-    decoder: RequestDecoder,
-    output: Output,
-    sending: bool,
-    listed: bool,
-    /// True if the connection is closed once everything was sent.
-    ending: bool,
+/// State of a connection that follows a script.
+#[derive(Debug, Default)]
+struct Scripted {
     /// Replies that the script holds back.
     pending: Pending,
     /// Bytes that came while the script leaves the connection alone; `None` once it is heeded.
@@ -35,16 +26,14 @@ struct Connection {
     cluster: ClusterSession,
 }
 
+type Connection = weir::store::Connection<Scripted>;
+
 /// A scripted store: an engine that behaves as a script says, and its connections.
 pub(crate) struct ScriptedService {
     engine: Engine,
     director: Director,
     limits: RequestLimits,
-    connections: Slab<Connection>,
-    opened: u32,
-    pool: BufferPool,
-    to_send: VecDeque<ClientId>,
-    actions: VecDeque<Action>,
+    connections: Connections<Scripted>,
     sweeper: Sweeper,
     /// Connections that are left alone after connecting (slow accept), by the time when they are heeded.
     ignored: BTreeSet<(Timestamp, Place)>,
@@ -57,11 +46,7 @@ impl ScriptedService {
             engine,
             director: Director::new(script),
             limits: RequestLimits::trusted(request_bytes_max),
-            connections: Slab::new(),
-            opened: 0,
-            pool: BufferPool::new(SPARE_BUFFERS_MAX),
-            to_send: VecDeque::new(),
-            actions: VecDeque::new(),
+            connections: Connections::default(),
             sweeper: Sweeper::default(),
             ignored: BTreeSet::new(),
         }
@@ -72,14 +57,14 @@ impl ScriptedService {
         let director = &mut self.director;
         director.handle_time(now.monotonic);
         if !director.accepts(now.monotonic) {
-            self.close(id);
+            self.connections.close(id);
             return;
         }
         let pause = director.slow_accept();
         if !pause.is_zero()
-            && let Some(connection) = find(&mut self.connections, id)
+            && let Some(connection) = self.connections.get(id)
         {
-            connection.early = Some(Early::default());
+            connection.own.early = Some(Early::default());
             self.ignored.insert((now.monotonic.after(pause), Place::new(id, 0)));
         }
     }
@@ -87,11 +72,11 @@ impl ScriptedService {
     /// Takes bytes from a client: every whole request in them arrives at the servers' queue.
     fn receive(&mut self, id: ClientId, chunk: &[u8], now: Now) {
         self.advance(now);
-        let Some(connection) = find(&mut self.connections, id) else { return };
-        if let Some(early) = &mut connection.early {
+        let Some(connection) = self.connections.get(id) else { return };
+        if let Some(early) = &mut connection.own.early {
             early.bytes.extend_from_slice(chunk);
             if early.bytes.len() > EARLY_BYTES_MAX {
-                self.close(id);
+                self.connections.close(id);
             }
             return;
         }
@@ -112,19 +97,19 @@ impl ScriptedService {
             let director = &mut self.director;
             if let Some((job, start)) = director.next_start(now.monotonic) {
                 let place = job.visit.place;
-                let wanted = find(&mut self.connections, place.client());
-                let Some(connection) = wanted.filter(|connection| connection.pending.holds(place.number))
-                else {
+                let wanted = self.connections.get_with_pool(place.client());
+                let holds = |connection: &Connection| connection.own.pending.holds(place.number);
+                let Some((connection, pool)) = wanted.filter(|(connection, _)| holds(connection)) else {
                     director.note_lost(&job.visit);
                     continue;
                 };
                 let arguments = Arguments::new(&job.frame, &job.places);
-                let mut desk = Desk { engine: &mut self.engine, director, pool: &mut self.pool };
+                let mut desk = Desk { engine: &mut self.engine, director, pool };
                 desk.start(connection, job.visit, arguments, start, now);
                 self.release(place.client());
             } else if let Some(place) = director.next_finished(now.monotonic) {
-                if let Some(connection) = find(&mut self.connections, place.client()) {
-                    connection.pending.finish(place.number);
+                if let Some(connection) = self.connections.get(place.client()) {
+                    connection.own.pending.finish(place.number);
                 }
                 self.release(place.client());
             } else {
@@ -140,8 +125,8 @@ impl ScriptedService {
     }
 
     fn take_in(&mut self, id: ClientId, chunk: &[u8], now: Now) {
-        let Self { engine, director, connections, limits, pool, .. } = self;
-        let Some(connection) = find(connections, id) else { return };
+        let Self { engine, director, connections, limits, .. } = self;
+        let Some((connection, pool)) = connections.get_with_pool(id) else { return };
         let mut consumed = 0;
         // The decoder is taken out, because requests borrow from it.
         let mut decoder = std::mem::take(&mut connection.decoder);
@@ -173,8 +158,8 @@ impl ScriptedService {
         while self.ignored.first().is_some_and(|(at, _)| *at <= now.monotonic) {
             let Some((_, place)) = self.ignored.pop_first() else { return };
             let id = place.client();
-            let Some(connection) = find(&mut self.connections, id) else { continue };
-            let Some(early) = connection.early.take() else { continue };
+            let Some(connection) = self.connections.get(id) else { continue };
+            let Some(early) = connection.own.early.take() else { continue };
             self.take_in(id, &early.bytes, now);
             if early.ended {
                 self.handle_client_end(id);
@@ -185,62 +170,37 @@ impl ScriptedService {
 
     /// Moves replies to the output that are due and have no earlier reply before them.
     fn release(&mut self, id: ClientId) {
-        let Some(connection) = find(&mut self.connections, id) else { return };
-        while let Some(reply) = connection.pending.take() {
-            connection.output.append(&mut self.pool, &reply);
-            self.pool.give(reply);
+        let Some((connection, pool)) = self.connections.get_with_pool(id) else { return };
+        while let Some(reply) = connection.own.pending.take() {
+            connection.output.append(pool, &reply);
+            pool.give(reply);
         }
         self.after_output(id);
     }
 
     fn close_all(&mut self, but: Option<ClientId>) {
-        let all: Vec<ClientId> = self
-            .connections
-            .iter()
-            .map(|(index, connection)| ClientId { index: index as u32, generation: connection.generation })
-            .collect();
-        for id in all {
-            match find(&mut self.connections, id) {
-                Some(connection) if Some(id) == but => {
-                    connection.pending.clear();
-                    connection.output.append(&mut self.pool, b"+OK\r\n");
+        for id in self.connections.all() {
+            match self.connections.get_with_pool(id) {
+                Some((connection, pool)) if Some(id) == but => {
+                    connection.own.pending.clear();
+                    connection.output.append(pool, b"+OK\r\n");
                     connection.ending = true;
                     self.release(id);
                 }
-                _ => self.close(id),
-            }
-        }
-    }
-
-    /// Closes the connections that were named to `CLIENT KILL ID`, without their outstanding replies.
-    fn drop_killed(&mut self) {
-        while let Some(killed) = self.engine.poll_killed() {
-            let mut open = self.connections.iter();
-            let found = open.find(|(_, connection)| u64::from(connection.generation) == killed);
-            if let Some((index, connection)) = found {
-                self.close(ClientId { index: index as u32, generation: connection.generation });
+                _ => self.connections.close(id),
             }
         }
     }
 
     fn after_output(&mut self, id: ClientId) {
-        let Some(connection) = find(&mut self.connections, id) else { return };
-        let done = connection.ending
-            && connection.output.is_empty()
-            && connection.pending.is_empty()
-            && !connection.sending;
-        let held_back = connection.output.len() + connection.pending.bytes();
+        let Some(connection) = self.connections.get(id) else { return };
+        let done = connection.ending && connection.is_sent() && connection.own.pending.is_empty();
+        let held_back = connection.output.len() + connection.own.pending.bytes();
         if done || held_back > OUTPUT_BYTES_MAX {
-            self.close(id);
-        } else if !connection.output.is_empty() && !connection.sending && !connection.listed {
-            connection.listed = true;
-            self.to_send.push_back(id);
+            self.connections.close(id);
+        } else {
+            self.connections.list(id);
         }
-    }
-
-    fn close(&mut self, id: ClientId) {
-        self.handle_client_lost(id);
-        self.actions.push_back(Action::Close(Owner::Client(id)));
     }
 }
 
@@ -250,33 +210,19 @@ impl StoreService for ScriptedService {
     }
 
     fn handle_client_opened(&mut self, now: Now) -> ClientId {
-        self.opened = self.opened.wrapping_add(1);
-        let generation = self.opened;
-        let index = self.connections.insert(Connection {
-            generation,
-            session: Session::new(u64::from(generation)),
-            decoder: RequestDecoder::default(),
-            output: Output::default(),
-            sending: false,
-            listed: false,
-            ending: false,
-            pending: Pending::default(),
-            early: None,
-            cluster: ClusterSession::default(),
-        });
-        let id = ClientId { index: index as u32, generation };
+        let id = self.connections.open(Scripted::default());
         self.receive_opened(id, now);
         id
     }
 
     fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now) {
         self.receive(id, chunk, now);
-        self.drop_killed();
+        self.connections.close_killed(&mut self.engine);
     }
 
     fn handle_client_end(&mut self, id: ClientId) {
-        let Some(connection) = find(&mut self.connections, id) else { return };
-        if let Some(early) = &mut connection.early {
+        let Some(connection) = self.connections.get(id) else { return };
+        if let Some(early) = &mut connection.own.early {
             early.ended = true;
         } else {
             connection.ending = true;
@@ -285,23 +231,18 @@ impl StoreService for ScriptedService {
     }
 
     fn handle_client_lost(&mut self, id: ClientId) {
-        if find(&mut self.connections, id).is_some() {
-            let mut connection = self.connections.remove(id.index as usize);
-            connection.output.clear(&mut self.pool);
-        }
+        self.connections.forget(id);
     }
 
     fn handle_transmitted(&mut self, id: ClientId, segment: Segment) {
-        self.pool.give_segment(segment);
-        if let Some(connection) = find(&mut self.connections, id) {
-            connection.sending = false;
+        if self.connections.handle_transmitted(id, segment) {
             self.after_output(id);
         }
     }
 
     fn handle_turn_end(&mut self, now: Now) {
         self.advance(now);
-        self.drop_killed();
+        self.connections.close_killed(&mut self.engine);
         self.sweeper.handle_turn_end(&mut self.engine, now);
     }
 
@@ -314,21 +255,11 @@ impl StoreService for ScriptedService {
     }
 
     fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        self.connections.poll_action()
     }
 
     fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
-        while let Some(id) = self.to_send.pop_front() {
-            let Some(connection) = find(&mut self.connections, id) else { continue };
-            connection.listed = false;
-            if !connection.sending
-                && let Some(segment) = connection.output.take()
-            {
-                connection.sending = true;
-                return Some((Owner::Client(id), segment));
-            }
-        }
-        None
+        self.connections.poll_transmit()
     }
 }
 
@@ -362,15 +293,15 @@ impl Desk<'_> {
             fill(connection, reply);
             return effect;
         }
-        let place = Place::new(id, connection.pending.promise());
+        let place = Place::new(id, connection.own.pending.promise());
         let visit = self.director.enter(place, &arguments);
         if self.director.is_free(now.monotonic) {
             self.start(connection, visit, arguments, now.monotonic, now);
         } else if let Err(line) = self.director.arrive(visit, arguments, now.monotonic) {
             let mut reply = self.pool.take();
             encode::error(&mut reply, line);
-            connection.pending.fill(place.number, reply);
-            connection.pending.finish(place.number);
+            connection.own.pending.fill(place.number, reply);
+            connection.own.pending.finish(place.number);
         }
         Effect::None
     }
@@ -389,7 +320,7 @@ impl Desk<'_> {
         let engine = &mut *self.engine;
         let verdict = self.director.judge(
             &visit,
-            &mut connection.cluster,
+            &mut connection.own.cluster,
             &connection.session,
             &arguments,
             &mut |key| engine.holds(key, now),
@@ -400,27 +331,27 @@ impl Desk<'_> {
             encode::error(&mut reply, line);
         }
         if verdict != Verdict::Execute {
-            connection.pending.fill(place.number, reply);
-            connection.pending.finish(place.number);
+            connection.own.pending.fill(place.number, reply);
+            connection.own.pending.finish(place.number);
             return;
         }
         match self.director.turn_of(&visit, &arguments, start) {
             Turn::Fail(line) => {
                 connection.session.refuse(&arguments);
                 encode::error(&mut reply, line);
-                connection.pending.fill(place.number, reply);
-                connection.pending.finish(place.number);
+                connection.own.pending.fill(place.number, reply);
+                connection.own.pending.finish(place.number);
             }
             Turn::Execute(class) => {
                 let disposition = self.engine.execute(&mut connection.session, arguments, now, &mut reply);
                 let service = self.director.service_time(class, arguments.frame().len(), &reply);
-                connection.pending.fill(place.number, reply);
+                connection.own.pending.fill(place.number, reply);
                 if self.director.serve(visit, start, service) {
-                    connection.pending.finish(place.number);
+                    connection.own.pending.finish(place.number);
                 }
                 if disposition == Disposition::Close {
                     connection.ending = true;
-                    connection.pending.cut_behind(place.number);
+                    connection.own.pending.cut_behind(place.number);
                 }
             }
         }
@@ -435,13 +366,9 @@ impl Desk<'_> {
 }
 
 fn fill(connection: &mut Connection, reply: Vec<u8>) {
-    let number = connection.pending.promise();
-    connection.pending.fill(number, reply);
-    connection.pending.finish(number);
-}
-
-fn find(connections: &mut Slab<Connection>, id: ClientId) -> Option<&mut Connection> {
-    connections.get_mut(id.index as usize).filter(|connection| connection.generation == id.generation)
+    let number = connection.own.pending.promise();
+    connection.own.pending.fill(number, reply);
+    connection.own.pending.finish(number);
 }
 
 #[cfg(test)]

@@ -1,0 +1,166 @@
+//! Connections in front of an engine: who they are, what is to be sent to them, and how they end. Which
+//! requests are carried out, and when, is up to the service that owns them.
+
+use std::collections::VecDeque;
+
+use slab::Slab;
+
+use super::{Engine, Session};
+use crate::protocol::{BufferPool, Output, RequestDecoder, Segment};
+use crate::values::{Action, ClientId, Owner};
+
+/// Buffers that are kept for later replies.
+const SPARE_BUFFERS_MAX: usize = 256;
+
+/// A connection, with the state `T` that its service keeps of it.
+#[derive(Debug)]
+pub struct Connection<T> {
+    generation: u32,
+    /// State of the client within the engine: its dialect, name and transaction.
+    pub session: Session,
+    /// Bytes received, and requests made of them.
+    pub decoder: RequestDecoder,
+    /// Replies that are to be sent.
+    pub output: Output,
+    /// True while a segment of the output is with the driver.
+    sending: bool,
+    /// True if the connection is among those with output to be sent.
+    listed: bool,
+    /// True if the connection is closed once everything was sent.
+    pub ending: bool,
+    /// State that the service keeps.
+    pub own: T,
+}
+
+/// All connections of one engine, with the actions and bytes that the driver is to be given.
+#[derive(Debug)]
+pub struct Connections<T> {
+    open: Slab<Connection<T>>,
+    opened: u32,
+    pool: BufferPool,
+    to_send: VecDeque<ClientId>,
+    actions: VecDeque<Action>,
+}
+
+impl<T> Connection<T> {
+    /// True if all of the output has been sent.
+    pub fn is_sent(&self) -> bool {
+        self.output.is_empty() && !self.sending
+    }
+}
+
+impl<T> Default for Connections<T> {
+    fn default() -> Self {
+        Self {
+            open: Slab::new(),
+            opened: 0,
+            pool: BufferPool::new(SPARE_BUFFERS_MAX),
+            to_send: VecDeque::new(),
+            actions: VecDeque::new(),
+        }
+    }
+}
+
+impl<T> Connections<T> {
+    /// Registers a client that has connected.
+    pub fn open(&mut self, own: T) -> ClientId {
+        self.opened = self.opened.wrapping_add(1);
+        let generation = self.opened;
+        let index = self.open.insert(Connection {
+            generation,
+            session: Session::new(u64::from(generation)),
+            decoder: RequestDecoder::default(),
+            output: Output::default(),
+            sending: false,
+            listed: false,
+            ending: false,
+            own,
+        });
+        ClientId { index: index as u32, generation }
+    }
+
+    /// Returns a connection, if it is open.
+    pub fn get(&mut self, id: ClientId) -> Option<&mut Connection<T>> {
+        self.get_with_pool(id).map(|(connection, _)| connection)
+    }
+
+    /// Returns a connection, if it is open, and the buffers that its replies are written to.
+    pub fn get_with_pool(&mut self, id: ClientId) -> Option<(&mut Connection<T>, &mut BufferPool)> {
+        let connection = self.open.get_mut(id.index as usize);
+        let connection = connection.filter(|connection| connection.generation == id.generation)?;
+        Some((connection, &mut self.pool))
+    }
+
+    /// Returns all open connections.
+    pub fn all(&self) -> Vec<ClientId> {
+        let id = |(index, connection): (usize, &Connection<T>)| ClientId {
+            index: index as u32,
+            generation: connection.generation,
+        };
+        self.open.iter().map(id).collect()
+    }
+
+    /// Forgets a connection that is gone, with its unsent replies.
+    pub fn forget(&mut self, id: ClientId) {
+        if self.get(id).is_some() {
+            let mut connection = self.open.remove(id.index as usize);
+            connection.output.clear(&mut self.pool);
+        }
+    }
+
+    /// Forgets a connection and has the driver close it.
+    pub fn close(&mut self, id: ClientId) {
+        self.forget(id);
+        self.act(Action::Close(Owner::Client(id)));
+    }
+
+    /// Closes the connections that `CLIENT KILL` named, with their unanswered requests.
+    pub fn close_killed(&mut self, engine: &mut Engine) {
+        while let Some(killed) = engine.poll_killed() {
+            let named = self.all().into_iter().find(|id| u64::from(id.generation) == killed);
+            if let Some(id) = named {
+                self.close(id);
+            }
+        }
+    }
+
+    /// Has the driver carry out an action.
+    pub fn act(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    /// Lists a connection for sending, if it has output and none of it is with the driver.
+    pub fn list(&mut self, id: ClientId) {
+        let Some(connection) = self.get(id) else { return };
+        if !connection.output.is_empty() && !connection.sending && !connection.listed {
+            connection.listed = true;
+            self.to_send.push_back(id);
+        }
+    }
+
+    /// Takes a segment back that was sent, or whose socket is closed. False if the connection is gone.
+    pub fn handle_transmitted(&mut self, id: ClientId, segment: Segment) -> bool {
+        self.pool.give_segment(segment);
+        self.get(id).map(|connection| connection.sending = false).is_some()
+    }
+
+    /// Returns the next action to carry out, if any.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Returns the next bytes to send, and their connection, if any.
+    pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
+        while let Some(id) = self.to_send.pop_front() {
+            let Some(connection) = self.get(id) else { continue };
+            connection.listed = false;
+            if !connection.sending
+                && let Some(segment) = connection.output.take()
+            {
+                connection.sending = true;
+                return Some((Owner::Client(id), segment));
+            }
+        }
+        None
+    }
+}
