@@ -1,4 +1,4 @@
-//! Wall time of the library's parts and of whole requests through the composer: `cargo bench --bench micro`.
+//! Wall time of the library's parts and of whole requests through the pipeline: `cargo bench --bench micro`.
 
 #![expect(clippy::disallowed_methods, reason = "a stopwatch is what this is")]
 

@@ -1,4 +1,4 @@
-//! After warm-up, requests pass through the composer without a single allocation.
+//! After warm-up, requests pass through the pipeline without a single allocation.
 
 #![expect(
     unsafe_code,

@@ -123,8 +123,8 @@ fn stores() {
 }
 
 #[test]
-fn composer() {
-    replay("composer", fuzz_bodies::composer, &PARTS);
+fn pipeline() {
+    replay("pipeline", fuzz_bodies::pipeline, &PARTS);
 }
 
 #[test]

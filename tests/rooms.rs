@@ -37,11 +37,11 @@ const TOOLS: &[(&str, &[&str])] = &[
 
 /// The stages of `src/shard`, and those whose names none of its files may know.
 const STAGES: &[(&str, &[&str])] = &[
-    ("front", &["hot", "back", "post", "composer"]),
-    ("gate", &["front", "hot", "back", "post", "composer"]),
-    ("hot", &["front", "gate", "back", "post", "composer"]),
-    ("back", &["front", "gate", "hot", "post", "composer"]),
-    ("post", &["front", "gate", "hot", "back", "composer"]),
+    ("clients", &["hot_keys", "back", "peers", "pipeline"]),
+    ("admission", &["clients", "hot_keys", "back", "peers", "pipeline"]),
+    ("hot_keys", &["clients", "admission", "back", "peers", "pipeline"]),
+    ("back", &["clients", "admission", "hot_keys", "peers", "pipeline"]),
+    ("peers", &["clients", "admission", "hot_keys", "back", "pipeline"]),
 ];
 
 /// The only files with `unsafe` in them.

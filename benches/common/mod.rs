@@ -1,13 +1,13 @@
 //! What the benchmarks share: the cases, each a closure that handles some requests.
 
-mod composer;
 mod ledger;
+mod pipeline;
 
 use std::hint::black_box;
 use std::time::Duration;
 
-use composer::{Behind, Composer};
 use ledger::{Ledger, Level, Row};
+use pipeline::{Behind, Pipeline};
 use weir::config::Quotas;
 use weir::policy::hot_keys::{Access, HotKeys, HotSettings};
 use weir::policy::latency_ratio::{Company, LatencyRatio};
@@ -226,49 +226,49 @@ fn refuse() -> impl FnMut() {
 }
 
 fn composed(shards: u16, requests: &[Vec<u8>], reply: &[u8]) -> impl FnMut() + use<> {
-    rounds(Composer::new(shards, Quotas::trusting(), Limiter::Buckets), requests, reply)
+    rounds(Pipeline::new(shards, Quotas::trusting(), Limiter::Buckets), requests, reply)
 }
 
 fn before(behind: Behind, requests: &[Vec<u8>], reply: &[u8]) -> impl FnMut() + use<> {
-    rounds(Composer::before(behind, 1, Quotas::trusting(), Limiter::Buckets), requests, reply)
+    rounds(Pipeline::before(behind, 1, Quotas::trusting(), Limiter::Buckets), requests, reply)
 }
 
 /// With the rate layer switched off.
 fn unpriced(requests: &[Vec<u8>]) -> impl FnMut() + use<> {
-    rounds(Composer::new(1, Quotas::trusting(), Limiter::Off), requests, &VALUE_REPLY)
+    rounds(Pipeline::new(1, Quotas::trusting(), Limiter::Off), requests, &VALUE_REPLY)
 }
 
 /// Under a limit for everybody, one for the tenant and one for the user, all of them ample.
 fn limited(requests: &[Vec<u8>], reply: &[u8]) -> impl FnMut() + use<> {
-    let mut composer = Composer::new(1, ample(), Limiter::Buckets);
-    composer.speak_for_a_user();
-    rounds(composer, requests, reply)
+    let mut pipeline = Pipeline::new(1, ample(), Limiter::Buckets);
+    pipeline.speak_for_a_user();
+    rounds(pipeline, requests, reply)
 }
 
 /// Under the same three limits, the last of which is used up.
 fn throttled(requests: &[Vec<u8>]) -> impl FnMut() + use<> {
-    let mut composer = Composer::new(1, scarce(), Limiter::Buckets);
-    composer.speak_for_a_user();
-    rounds(composer, requests, &VALUE_REPLY)
+    let mut pipeline = Pipeline::new(1, scarce(), Limiter::Buckets);
+    pipeline.speak_for_a_user();
+    rounds(pipeline, requests, &VALUE_REPLY)
 }
 
-fn rounds(mut composer: Composer, requests: &[Vec<u8>], reply: &[u8]) -> impl FnMut() + use<> {
+fn rounds(mut pipeline: Pipeline, requests: &[Vec<u8>], reply: &[u8]) -> impl FnMut() + use<> {
     let (requests, replies) = (requests.to_vec(), reply.repeat(64));
     let reply = reply.len();
     let mut turn = 0;
     move || {
         turn = (turn + 1) % requests.len();
-        composer.round(&requests[turn], &replies, reply);
+        pipeline.round(&requests[turn], &replies, reply);
     }
 }
 
 /// The link has just failed, so every request is answered at once.
 fn refused(requests: &[Vec<u8>]) -> impl FnMut() + use<> {
-    let mut composer = Composer::new(1, Quotas::trusting(), Limiter::Buckets);
+    let mut pipeline = Pipeline::new(1, Quotas::trusting(), Limiter::Buckets);
     let requests = requests[0].clone();
-    composer.fail_links = true;
-    composer.round(&requests, &[], 0);
-    move || composer.round(&requests, &[], 0)
+    pipeline.fail_links = true;
+    pipeline.round(&requests, &[], 0);
+    move || pipeline.round(&requests, &[], 0)
 }
 
 /// Three limits that nobody reaches.

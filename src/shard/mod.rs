@@ -2,23 +2,23 @@
 //! request through them.
 //!
 //! ```text
-//!                     front                        gate                   hot             back
+//!                     clients                   admission             hot_keys           back
 //!   clients ══bytes══> decoding, whose turn ──┐  prices, accounts    cache, fetches    links, fences ══> stores
 //!                                            v        │                    │             ^
-//!                              composer: permitted? ──> admitted? ──> at home here? ─────┤
+//!                              pipeline: permitted? ──> admitted? ──> at home here? ─────┤
 //!                                                                                        │ on another core
-//!   clients <══ answers in the order asked <── settled <────────────────────── post <────┘
+//!   clients <══ answers in the order asked <── settled <───────────────────── peers <────┘
 //! ```
 //!
 //! | folder | what it has | what it never sees |
 //! |---|---|---|
 //! | `env.rs` | settings, quotas in force, buffers, counters, actions: lent to the others | |
-//! | `front/` | clients, their turns, what they wait for, the order of their answers | stores |
-//! | `gate/` | prices, accounts, who waits for a pool | connections of either kind |
-//! | `hot/` | which keys are hot, what is kept of them, who waits for a fetch | clients, accounts, connections |
+//! | `clients/` | clients, their turns, what they wait for, the order of their answers | stores |
+//! | `admission/` | prices, accounts, who waits for a pool | connections of either kind |
+//! | `hot_keys/` | which keys are hot, what is kept of them, who waits for a fetch | clients, accounts, connections |
 //! | `back/` | connections to stores, what is in flight on them, fences | clients, accounts |
-//! | `post/` | batches for other cores | clients, accounts, stores |
-//! | `composer/` | only the other stages; the way of a request | |
+//! | `peers/` | batches for other cores | clients, accounts, stores |
+//! | `pipeline/` | only the other stages; the way of a request | |
 //!
 //! | what all stages may know | file |
 //! |---|---|
@@ -35,23 +35,23 @@
 //! | what is left of a backend connection that was given up | `fence.rs` |
 //! | questions that only the control executor can answer | `question.rs` |
 
+mod admission;
 mod back;
 mod board;
-mod composer;
+mod clients;
 mod copy;
 mod counters;
 mod env;
 mod fence;
-mod front;
-mod gate;
 mod health;
-mod hot;
+mod hot_keys;
 mod last_told;
 mod message;
 mod note;
 mod outcome;
+mod peers;
 mod pieces;
-mod post;
+mod pipeline;
 mod question;
 mod reach;
 mod refusal;
@@ -61,21 +61,21 @@ mod stored;
 mod strain;
 mod versions;
 
-pub use back::{BreakerStage, BulkheadFigures, Doubt, ReaderFigures, ServiceTimes};
-pub use board::Noticeboard;
-pub use composer::Shard;
-pub use composer::explain::Explained;
-pub use counters::{COUNTERS, Counter, Counters, Pressure, Pressures};
-pub use front::client_filter::{ClientsAsked, ClientsTold};
-pub use front::{Address, Identity, Readiness, Session};
-pub use gate::{
+pub use admission::{
     Accounts, Bill, Charge, Decision, Outlook, Payer, Scope, Settlement, Tab, UserAccount, UserFigures,
     asked, bucket_of, capacity_of,
 };
-pub use hot::{HotFigures, HotKey};
+pub use back::{BreakerStage, BulkheadFigures, Doubt, ReaderFigures, ServiceTimes};
+pub use board::Noticeboard;
+pub use clients::client_filter::{ClientsAsked, ClientsTold};
+pub use clients::{Address, Identity, Readiness, Session};
+pub use counters::{COUNTERS, Counter, Counters, Pressure, Pressures};
+pub use hot_keys::{HotFigures, HotKey};
 pub use message::Message;
 pub use outcome::Outcome;
-pub use post::Batch;
+pub use peers::Batch;
+pub use pipeline::Shard;
+pub use pipeline::explain::Explained;
 pub use question::{Question, ScopeLimit};
 pub use refusal::{Refusal, Stage};
 pub use request::{Asker, Envelope, Nature, Overdue, ReplyTo, Route, Touches, Track};

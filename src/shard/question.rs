@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::front::client_filter::ClientsAsked;
+use super::clients::client_filter::ClientsAsked;
 use super::request::ReplyTo;
 use crate::protocol::Protocol;
 use crate::values::limits::QUESTIONS_UNDER_WAY_MAX;

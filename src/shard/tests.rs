@@ -1,23 +1,23 @@
-//! Tests of the composer without sockets: shards whose links and clients are moved by hand.
+//! Tests of the pipeline without sockets: shards whose links and clients are moved by hand.
 
 mod admission;
-mod again;
+mod breaker;
 mod clients;
 mod cluster;
 mod cluster_down;
+mod explain_hot;
 mod fences;
-mod foresee;
 mod histories;
 mod holdings;
 mod hot;
 mod http;
+mod large_messages;
 mod moving;
 mod neighbours;
 mod overload;
 mod replicas;
-mod rooms;
+mod retry;
 mod secure;
-mod sick;
 mod track;
 mod transactions;
 

@@ -45,7 +45,7 @@ pub fn replies(bytes: &[u8]) {
     }
 }
 
-/// Whatever stores answer, every request is answered or its client closed, and the composer comes to rest.
+/// Whatever stores answer, every request is answered or its client closed, and the pipeline comes to rest.
 pub fn stores(bytes: &[u8]) {
     let Some((chosen, reply)) = bytes.split_first() else { return };
     let asked = ASKED[usize::from(*chosen) % ASKED.len()];
@@ -235,8 +235,8 @@ fn reply_to(words: &[Vec<u8>], queued: &mut Option<usize>) -> String {
     }
 }
 
-/// The composer answers every request that it takes on, asks stores for whole requests only, and comes to rest.
-pub fn composer(bytes: &[u8]) {
+/// The pipeline answers every request that it takes on, asks stores for whole requests only, and comes to rest.
+pub fn pipeline(bytes: &[u8]) {
     let limits = RequestLimits::trusted(REQUEST_BYTES_MAX);
     let (requests, error) = decoded(bytes, bytes.len().max(1), &limits);
     for size in [bytes.len().max(1), 5] {

@@ -13,7 +13,7 @@
 //!
 //! Replies come in the order of requests, so the oldest unanswered request owns the next reply. When the
 //! connection is lost, all of them are answered `-UNAVAILABLE`, because weir cannot know which were carried
-//! out; only reads before a cluster may be retried (`again.rs`).
+//! out; only reads before a cluster may be retried (`retry.rs`).
 
 use std::borrow::Cow;
 use std::collections::VecDeque;

@@ -7,27 +7,27 @@
 //! | what is said first on it | `greeting.rs` |
 //! | a store that is a weir: the rest of deadlines, and its refusals | `inner.rs` |
 //! | requests out, replies in | `forward.rs` |
-//! | the rest of a large reply, in room made for it | `room.rs` |
+//! | the rest of a large reply, in room made for it | `large_reply.rs` |
 //! | how long that took | `service_time.rs` |
 //! | how much may be in flight, and what waits for that | `bulkhead.rs`, `waiting.rs` |
 //! | whether a backend is slower than it used to be | `strain.rs` |
-//! | whether a backend is sick, and left alone | `sick.rs` |
+//! | whether a backend is sick, and left alone | `breaker.rs` |
 //! | what is answered before its backend has | `early.rs` |
 //! | reads that replicas of a cluster may answer | `readers.rs` |
-//! | reads that were lost with a connection to a node, once more | `again.rs` |
+//! | reads that were lost with a connection to a node, once more | `retry.rs` |
 //! | slots of a cluster, which change their owners, and what may have to be sent again for that | `slots.rs`, `unanswered.rs` |
 
-mod again;
+mod breaker;
 mod bulkhead;
 mod early;
 mod forward;
 mod greeting;
 mod inner;
+mod large_reply;
 mod link;
 mod readers;
-mod room;
+mod retry;
 mod service_time;
-mod sick;
 mod slots;
 mod strain;
 mod unanswered;
@@ -57,11 +57,11 @@ use crate::policy::latency_ratio::LatencyRatio;
 use crate::protocol::{Protocol, Segment};
 use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId, Owner, ShardId, Timestamp, shorten};
+use breaker::Health;
 use bulkhead::Bulkhead;
 use forward::bulkhead_for;
 use link::{Link, LinkState};
 use readers::Readers;
-use sick::Health;
 use slots::Slots;
 
 /// The least number of bytes of requests that may wait in each queue, however many backends share this core's

@@ -1,4 +1,4 @@
-//! Prices and quotas in the composer.
+//! Prices and quotas in the pipeline.
 
 use super::*;
 use crate::values::Weights;

@@ -1,4 +1,4 @@
-//! A simulated world around the real composer: seeded, in virtual time, with everything that goes wrong in a
+//! A simulated world around the real pipeline: seeded, in virtual time, with everything that goes wrong in a
 //! real one.
 //!
 //! ```text

@@ -12,7 +12,7 @@ use weir_simulate::{Summary, Voice};
 #[command(
     name = "weir-simulate",
     version,
-    about = "Run weir's composer in simulated worlds and check what it promises."
+    about = "Run weir's pipeline in simulated worlds and check what it promises."
 )]
 struct Flags {
     /// The seeds to run, the second one not included; 0..1000 if nothing is said.

@@ -1,0 +1,194 @@
+//! Whole requests: the pipeline with a client, a store that answers at once, and the pools of quotas.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir::config::Quotas;
+use weir::control::pool::Rhythm;
+use weir::control::reconciliation::Reconciliation;
+use weir::protocol::encode;
+use weir::routing::Topology;
+use weir::routing::cluster::{Cluster, Map, View};
+use weir::shard::{
+    AdmissionSettings, BackendSettings, ClientLimits, HotSettings, Limiter, Mode, OverloadSettings, Shard,
+    ShardSettings,
+};
+use weir::values::allowance::lease_of;
+use weir::values::limits::{CLUSTER_NODES_MAX, SLOTS};
+use weir::values::time::Now;
+use weir::values::{
+    Action, BackendId, ClientId, ConnectionId, Grant, Loss, Owner, ServerAddress, ShardId, Timestamp, UNIT,
+};
+
+/// What passes between two rounds, so that periods end now and then.
+const ROUND: Duration = Duration::from_micros(20);
+
+/// What is behind the shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behind {
+    /// So many stores.
+    Stores(u16),
+    /// A cluster of so many nodes.
+    Cluster(u16),
+}
+
+/// Shards with one client, on the first of them, and stores.
+pub struct Pipeline {
+    shards: Vec<Shard>,
+    client: ClientId,
+    now: Now,
+    /// What was sent to the store: by which shard, over which link, how many requests.
+    sent: Vec<(usize, ConnectionId, u32, usize)>,
+    pools: Reconciliation,
+    grants: Vec<Grant>,
+    pub fail_links: bool,
+}
+
+impl Pipeline {
+    /// Before one store.
+    pub fn new(shards: u16, quotas: Quotas, limiter: Limiter) -> Self {
+        Self::before(Behind::Stores(1), shards, quotas, limiter)
+    }
+
+    pub fn before(behind: Behind, shards: u16, quotas: Quotas, limiter: Limiter) -> Self {
+        let (backends, layers) = match behind {
+            Behind::Stores(stores) => (stores, Mode::Off),
+            Behind::Cluster(_) => (CLUSTER_NODES_MAX as u16, Mode::On),
+        };
+        let topology = Topology::new(shards, backends);
+        let admission = AdmissionSettings { limiter, ..AdmissionSettings::default() };
+        let period = admission.period;
+        let overload = OverloadSettings::new(shards, backends);
+        let hot = HotSettings::new(topology.backends());
+        let settings = |id| ShardSettings {
+            id: ShardId(id),
+            topology,
+            backends: (0..backends).map(store).collect(),
+            links_per_backend: 1,
+            replicas: layers,
+            retries: layers,
+            heavy_links: 1,
+            heavy_from: 20 * UNIT,
+            request_bytes_max: 1 << 20,
+            reply_bytes_max: 1 << 20,
+            output_bytes_max: 1 << 20,
+            idle_timeout: None,
+            send_timeout: Duration::from_secs(30),
+            reply_timeout: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(1),
+            seed: 1,
+            clients: ClientLimits::default(),
+            overload: overload.clone(),
+            hot: hot.clone(),
+            admission: admission.clone(),
+        };
+        let quotas = Arc::new(quotas);
+        let mut shards: Vec<Shard> =
+            (0..shards).map(|id| Shard::new(settings(id), Arc::clone(&quotas))).collect();
+        let now = Now { monotonic: Timestamp::from_millis(1), unix_ms: 1_700_000_000_000 };
+        if let Behind::Cluster(nodes) = behind {
+            let map = cluster_of(nodes);
+            shards.iter_mut().for_each(|shard| shard.handle_slots(Arc::clone(&map), now));
+        }
+        let client = shards[0].handle_client_opened(now);
+        let rhythm = Rhythm { period, lease: lease_of(period) };
+        let pools = Reconciliation::new(rhythm);
+        Self { shards, client, now, sent: Vec::new(), pools, grants: Vec::new(), fail_links: false }
+    }
+
+    /// From now on the client's requests are those of a user, whom a limit of its own may bound.
+    pub fn speak_for_a_user(&mut self) {
+        let mut request = Vec::new();
+        encode::request(&mut request, [b"QOS".as_slice(), b"SET", b"USER", b"ann"].into_iter());
+        self.round(&request, &[], 0);
+    }
+
+    /// A pipeline of requests, all the way to their replies.
+    pub fn round(&mut self, requests: &[u8], replies: &[u8], reply_bytes: usize) {
+        self.now.monotonic = self.now.monotonic.after(ROUND);
+        self.shards[0].handle_client_bytes(self.client, requests, self.now);
+        loop {
+            for shard in 0..self.shards.len() {
+                self.turn(shard);
+            }
+            if self.sent.is_empty() {
+                break;
+            }
+            while let Some((shard, link, generation, requests)) = self.sent.pop() {
+                let replies = &replies[..requests * reply_bytes];
+                self.shards[shard].handle_link_bytes(link, generation, replies, self.now);
+            }
+        }
+        // What the second shard gave back in its turn has reached the first one after its own.
+        self.turn(0);
+    }
+
+    fn turn(&mut self, shard: usize) {
+        let now = self.now;
+        self.shards[shard].handle_turn_end(now);
+        while self.reconcile(shard) {
+            self.shards[shard].handle_turn_end(now);
+        }
+        while let Some(action) = self.shards[shard].poll_action() {
+            if let Action::Connect { owner: Owner::Link(link, generation), backend: BackendId(_) } = action {
+                if self.fail_links {
+                    self.shards[shard].handle_link_lost(link, generation, Loss::ByPeer, now);
+                } else {
+                    self.shards[shard].handle_link_connected(link, generation, now);
+                    // The greeting.
+                    self.shards[shard].handle_link_bytes(link, generation, b"+OK\r\n", now);
+                }
+            }
+        }
+        while let Some((owner, segment)) = self.shards[shard].poll_transmit() {
+            if let Owner::Link(link, generation) = owner {
+                let requests = segment.bytes().split(|byte| *byte == b'*').count() - 1;
+                self.sent.push((shard, link, generation, requests));
+            }
+            black_box(segment.bytes());
+            self.shards[shard].handle_transmitted(owner, segment, now);
+        }
+        while let Some((to, batch)) = self.shards[shard].poll_batch() {
+            self.shards[usize::from(to.0)].handle_batch(batch, now);
+        }
+    }
+
+    /// Has the pools answer what a shard told, if it told something that is answered.
+    fn reconcile(&mut self, shard: usize) -> bool {
+        let mut answered = false;
+        while let Some(report) = self.shards[shard].poll_report() {
+            if !report.demands.is_empty() {
+                self.grants.clear();
+                self.pools.handle_report(&report, self.now.monotonic, &mut self.grants);
+                self.shards[shard].handle_grants(&self.grants, self.now);
+                answered = true;
+            }
+        }
+        answered
+    }
+}
+
+fn store(number: u16) -> BackendSettings {
+    BackendSettings { name: format!("10.0.0.1:{}", 7_000 + number), credentials: None }
+}
+
+/// Each node has as many slots, in the ranges that stores of that number have.
+fn cluster_of(nodes: u16) -> Arc<Map> {
+    let topology = Topology::new(1, nodes);
+    let line = |node: u16| {
+        let mut slots = (0..SLOTS).filter(|slot| topology.backend_of(*slot).0 == node);
+        let (first, last) = (slots.next().expect("one"), slots.next_back().expect("another"));
+        let myself = if node == 0 { "myself," } else { "" };
+        format!(
+            "{node:040} 10.0.0.1:{}@1 {myself}master - 0 0 {} connected {first}-{last}\n",
+            7_000 + node,
+            node + 1
+        )
+    };
+    let told: String = (0..nodes).map(line).collect();
+    let asked = ServerAddress { host: "10.0.0.1".to_owned(), port: 7_000 };
+    let told = format!("${}\r\n{told}\r\n", told.len());
+    let view = View::parse(&asked, b"*0\r\n", told.as_bytes()).expect("a view");
+    Cluster::default().apply(&[view]).map.expect("a map")
+}

@@ -1,0 +1,388 @@
+//! The accounts of one core: how much each payer may spend, from slices (this core's parts) of the global
+//! bucket, of each tenant's and of each active user's.
+//!
+//! The caller is `admission/decision.rs`; the control executor tells what the pools can give. Clients and
+//! requests are unknown here.
+//!
+//! | question | file |
+//! |---|---|
+//! | whether a cost may be spent | here |
+//! | whether it could be paid if all requests in flight turn out expensive | `under_way.rs` |
+//! | whether the payer is the same as before | `tab.rs` |
+//! | which bucket belongs to which scope | `buckets.rs` |
+//! | what a request cost in the end | `books.rs` |
+//! | what the pools have to be told | `reports.rs` |
+
+mod books;
+mod buckets;
+mod reports;
+mod tab;
+mod under_way;
+
+use std::collections::VecDeque;
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+pub use self::books::{Bill, Charge};
+pub use self::buckets::bucket_of;
+use self::buckets::{Buckets, SizeId};
+use self::reports::Agenda;
+use self::tab::Ledger;
+pub use self::tab::Tab;
+pub use self::under_way::Outlook;
+
+use crate::config::quotas::{Limit, Quotas, Tenant};
+use crate::policy::slice::{Slice, Verdict, Wanted};
+use crate::shard::request::Asker;
+use crate::shard::settings::AdmissionSettings;
+use crate::values::allowance::{Report, lease_of};
+use crate::values::{BucketId, Capacity, MicroUnits, Price, ShardId, TenantId, Timestamp};
+
+/// The longest time until usage is reported (1 s). With any other report it goes along earlier.
+const METERED_REPORT: Duration = Duration::from_secs(1);
+/// The time after which a user may come back for whom the table had no room (1 s): by then some other users
+/// will be idle.
+const RETRY_WHEN_FULL: Duration = Duration::from_secs(1);
+
+/// The account of a user: its bucket, which is a hash of the names of tenant and user, and the size of that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserAccount {
+    /// The user's bucket.
+    pub bucket: BucketId,
+    /// The number of the bucket's size among all known sizes.
+    size: SizeId,
+}
+
+/// The account that a request is charged to. 16 bytes, as one is stored per request in flight and compared
+/// with the payer before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Payer {
+    /// The user's bucket; 0 if no quota limits the user.
+    bucket: BucketId,
+    /// The size of the user's bucket in the upper 32 bits, 0 without a user; the tenant, counted from one, in
+    /// 16 bits; the last 16 bits of the version of the quotas that the tenant's id belongs to. Those suffice,
+    /// because only the current version and the one before matter.
+    size_tenant_version: NonZeroU64,
+}
+
+impl Payer {
+    /// Creates the payer for a tenant in a version of the quotas, with the user if a quota limits that user.
+    pub fn new(tenant: TenantId, user: Option<UserAccount>, version: u64) -> Self {
+        let (bucket, size) = user.map_or((BucketId(0), 0), |user| (user.bucket, user.size.bits()));
+        let packed = u64::from(size) << 32 | (u64::from(tenant.0) + 1) << 16 | u64::from(version as u16);
+        Self { bucket, size_tenant_version: NonZeroU64::new(packed).expect("tenants count from one") }
+    }
+
+    /// Returns the payer's tenant.
+    pub const fn tenant(self) -> TenantId {
+        TenantId((self.size_tenant_version.get() >> 16) as u16 - 1)
+    }
+
+    /// Returns the user's account, if a quota limits the user.
+    pub fn user(self) -> Option<UserAccount> {
+        let size = SizeId::from_bits((self.size_tenant_version.get() >> 32) as u32)?;
+        Some(UserAccount { bucket: self.bucket, size })
+    }
+
+    /// Returns the tenant and the version of the quotas, for those who do not need the buckets.
+    #[inline]
+    pub const fn asker(self) -> Asker {
+        Asker { tenant: self.tenant(), version: self.size_tenant_version.get() as u16 }
+    }
+
+    /// Returns how many versions of the quotas, from the given one back, the payer's version is.
+    pub(super) const fn versions_before(self, version: u64) -> u16 {
+        (version as u16).wrapping_sub(self.size_tenant_version.get() as u16)
+    }
+
+    /// Returns the scopes whose buckets the payer's requests are taken from.
+    fn scopes(self) -> impl Iterator<Item = Scope> + use<> {
+        let user = self.user().map(Scope::User);
+        [Some(Scope::Global), Some(Scope::Tenant(self.tenant())), user].into_iter().flatten()
+    }
+}
+
+/// The owner of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The bucket of all tenants together.
+    Global,
+    /// The bucket of one tenant.
+    Tenant(TenantId),
+    /// The bucket of one user within a tenant.
+    User(UserAccount),
+}
+
+/// The decision of the buckets on a request. If it is admitted, its cost was taken from all of them, else
+/// from none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// The cost was taken from all buckets.
+    Admitted,
+    /// The request waits for the answer of a pool, and is tried again then.
+    Wait,
+    /// The request is refused: a bucket does not have enough.
+    Refused {
+        /// The scope whose bucket takes the longest to have enough.
+        scope: Scope,
+        /// Time until the bucket of `scope` has enough for the request, if nobody else takes any: the longest
+        /// of all buckets that lack something.
+        retry_after: Duration,
+    },
+}
+
+/// The numbers of users with an account on a shard, which are those whose buckets may not be full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UserFigures {
+    /// The number of users with an account.
+    pub active: usize,
+    /// The number of idle users so far whose accounts were dropped to make room for others.
+    pub evicted: u64,
+    /// The number of requests so far of users for whom there was no room.
+    pub refused: u64,
+}
+
+/// The accounts of one core: the buckets of all scopes, and the reports to their pools.
+#[derive(Debug)]
+pub struct Accounts {
+    shard: ShardId,
+    lease: Duration,
+    even_share: u32,
+    version: u64,
+    /// The new ids of the tenants of the version before, by their old ids; None for tenants that are gone.
+    moved: Vec<Option<TenantId>>,
+    ledger: Ledger,
+    last_booked: Option<Payer>,
+    agenda: Agenda,
+    /// The tenants whose usage is still to be reported.
+    metered: Vec<TenantId>,
+    /// The time at which usage is reported at the latest; None if there is none to report.
+    metered_report_at: Option<Timestamp>,
+    /// The buckets whose pools must be asked, each with the amount that a request waits for.
+    asking: Vec<(Scope, MicroUnits)>,
+    reports: VecDeque<Report>,
+    /// The times at which the unanswered reports with demands were sent, the oldest first.
+    unanswered: VecDeque<Timestamp>,
+}
+
+impl Accounts {
+    /// Creates the accounts of one shard out of `shards`, with full buckets as far as it knows.
+    pub fn new(shard: ShardId, shards: u16, settings: &AdmissionSettings, quotas: &Quotas) -> Self {
+        Self {
+            shard,
+            lease: lease_of(settings.period),
+            even_share: 65_536 / u32::from(shards),
+            version: quotas.version(),
+            moved: Vec::new(),
+            ledger: Ledger::new(Buckets::new(settings.secret, quotas)),
+            last_booked: None,
+            agenda: Agenda { period: settings.period, listed: Vec::new(), next_tick: None },
+            metered: Vec::new(),
+            metered_report_at: None,
+            asking: Vec::new(),
+            reports: VecDeque::new(),
+            unanswered: VecDeque::new(),
+        }
+    }
+
+    /// Applies new quotas. What was spent stays spent, since buckets are known by the names of their owners.
+    pub fn handle_quotas(&mut self, before: &Quotas, after: &Quotas, now: Timestamp) {
+        // Demands and usage so far carry tenant ids of the version before, so they are reported first.
+        self.ask_pools(now);
+        self.send(Vec::new(), now);
+        self.moved = before.tenants().map(|(_, tenant)| after.find(&tenant.name)).collect();
+        self.version = after.version();
+        let buckets = self.ledger.buckets();
+        buckets.take_over(after, &self.moved);
+        self.agenda.listed.retain(|scope| matches!(scope, Scope::User(_)));
+        self.agenda.listed.extend(buckets.listed());
+    }
+
+    /// Returns the account of a user, or None if the quotas set no limit for the user.
+    pub fn user(&mut self, tenant: &Tenant, name: &str) -> Option<UserAccount> {
+        self.ledger.buckets().user(tenant, name)
+    }
+
+    /// Returns the payer's tab, if it is open. Without one, the caller uses [`Self::admit`] and
+    /// [`Self::settle`].
+    #[inline]
+    pub fn tab_of(&mut self, payer: Payer) -> Option<&mut Tab> {
+        self.ledger.tab_of(payer)
+    }
+
+    /// Checks all buckets of a request's payer, then takes the cost from all of them, or from none.
+    #[inline]
+    pub fn admit(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Decision {
+        if !self.take_if_allowed(payer, cost, now) {
+            return self.admit_otherwise(payer, cost, now);
+        }
+        self.handle_booked(payer, now);
+        Decision::Admitted
+    }
+
+    /// Notes that a payer's request was booked by itself. The second in a row of the same payer opens a tab.
+    #[inline]
+    fn handle_booked(&mut self, payer: Payer, now: Timestamp) {
+        if self.last_booked != Some(payer) {
+            self.last_booked = Some(payer);
+        } else if payer.versions_before(self.version) == 0 {
+            let rules = self.rules(now);
+            self.ledger.open(payer, self.lease, rules, now);
+        }
+    }
+
+    /// Slow path of [`Self::admit`], in a function of its own so that the fast path needs few registers.
+    #[inline(never)]
+    fn admit_otherwise(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Decision {
+        let decision = self.decide(payer, cost, now);
+        match decision {
+            Decision::Admitted => self.take(payer, cost, now),
+            Decision::Wait => self.ask_for(payer, cost, now),
+            Decision::Refused { scope, .. } => self.handle_denied(scope, cost, now),
+        }
+        decision
+    }
+
+    /// Notes that a request was refused because a scope's bucket does not hold its cost, so that the pool
+    /// learns of the demand.
+    pub fn handle_denied(&mut self, scope: Scope, cost: Price, now: Timestamp) {
+        if let Some(entry) = self.ledger.buckets().entry(scope, now) {
+            entry.slice.handle_denied(cost);
+            self.agenda.list(scope, entry.listed, now);
+        }
+    }
+
+    /// Takes a request's cost from the allowances of all its buckets on this core, if they cover it. The fast
+    /// path of nearly every request.
+    #[expect(clippy::inline_always, reason = "one caller, and every request: a call would be a tenth of it")]
+    #[inline(always)]
+    fn take_if_allowed(&mut self, payer: Payer, cost: Price, now: Timestamp) -> bool {
+        let Buckets { global, tenants, users, .. } = self.ledger.buckets();
+        let global = global.as_mut();
+        let tenant = tenants[usize::from(payer.tenant().0)].account.as_mut();
+        let mut user = None;
+        if let Some(account) = payer.user() {
+            let Some(entry) = users.get_mut(account.bucket) else { return false };
+            entry.size = account.size;
+            user = Some((account, entry));
+        }
+        let (heard_since, wanted) = (now.before(self.lease), Wanted::of(cost));
+        let allows = |slice: &Slice| slice.allows(cost, heard_since);
+        if !(global.as_ref().is_none_or(|account| allows(&account.slice))
+            && tenant.as_ref().is_none_or(|account| allows(&account.slice))
+            && user.as_ref().is_none_or(|(_, entry)| allows(&entry.slice)))
+        {
+            return false;
+        }
+        if let Some(account) = global {
+            account.slice.take_wanted(cost, wanted);
+            if !account.listed {
+                self.agenda.list(Scope::Global, &mut account.listed, now);
+            }
+        }
+        if let Some(account) = tenant {
+            account.slice.take_wanted(cost, wanted);
+            if !account.listed {
+                self.agenda.list(Scope::Tenant(payer.tenant()), &mut account.listed, now);
+            }
+        }
+        if let Some((account, entry)) = user {
+            entry.slice.take_wanted(cost, wanted);
+            if !entry.listed {
+                self.agenda.list(Scope::User(account), &mut entry.listed, now);
+            }
+        }
+        true
+    }
+
+    /// Decides on a request that the allowances do not cover: on credit, from a silent pool's share, or not
+    /// at all. Takes nothing yet.
+    fn decide(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Decision {
+        let rules = self.rules(now);
+        payer.scopes().fold(Decision::Admitted, |decision, scope| {
+            let verdict = match (self.ledger.buckets().entry(scope, now), scope) {
+                (Some(entry), _) => entry.slice.check(cost, entry.capacity, now, rules),
+                (None, Scope::User(_)) => Verdict::Refused(RETRY_WHEN_FULL),
+                (None, Scope::Global | Scope::Tenant(_)) => Verdict::Fits,
+            };
+            decision.and(scope, verdict)
+        })
+    }
+
+    /// Takes a cost from all buckets of a payer, whatever is left in them.
+    fn take(&mut self, payer: Payer, cost: Price, now: Timestamp) {
+        for scope in payer.scopes() {
+            if let Some(entry) = self.ledger.buckets().entry(scope, now) {
+                entry.slice.take(cost);
+                self.agenda.list(scope, entry.listed, now);
+            }
+        }
+    }
+
+    /// Lists the pools that must be asked before a request can be decided on, unless their answer is already
+    /// under way.
+    fn ask_for(&mut self, payer: Payer, cost: Price, now: Timestamp) {
+        let rules = self.rules(now);
+        for scope in payer.scopes() {
+            let Some(entry) = self.ledger.buckets().entry(scope, now) else { continue };
+            let asks = entry.slice.check(cost, entry.capacity, now, rules) == Verdict::Ask;
+            if asks && !entry.slice.await_answer() {
+                self.asking.push((scope, cost.micro()));
+            }
+        }
+    }
+
+    /// Returns what this scope alone would decide about a cost, without taking or asking. None if the scope
+    /// has no limit.
+    pub fn peek(&mut self, scope: Scope, cost: Price, now: Timestamp) -> Option<Verdict> {
+        let (mut slice, capacity) = self.ledger.buckets().known(scope, now)?;
+        Some(slice.check(cost, capacity, now, self.rules(now)))
+    }
+
+    /// Returns the size of the scope's bucket, and how much is left in it as far as this core knows. None if
+    /// the scope has no limit.
+    pub fn remaining(&mut self, scope: Scope, now: Timestamp) -> Option<(Capacity, MicroUnits)> {
+        let (slice, here) = self.ledger.buckets().known(scope, now)?;
+        Some((self.capacity(scope)?, slice.remaining(here, now)))
+    }
+
+    /// Returns the size of a scope's bucket: the whole quota. None if the scope has no limit.
+    pub fn capacity(&self, scope: Scope) -> Option<Capacity> {
+        self.ledger.names().capacity(scope)
+    }
+
+    /// Returns the bucket of a scope, or None if the scope has no limit.
+    pub fn bucket(&self, scope: Scope) -> Option<BucketId> {
+        self.ledger.names().bucket(scope)
+    }
+
+    /// Returns how many users have accounts on this core, and how many were evicted or refused.
+    pub fn users(&self) -> UserFigures {
+        let users = &self.ledger.names().users;
+        UserFigures { active: users.len(), evicted: users.evicted(), refused: users.refused() }
+    }
+}
+
+impl Decision {
+    /// Returns the decision with one more bucket's verdict included: the refusal with the longest wait wins,
+    /// then a question to a pool.
+    fn and(self, scope: Scope, verdict: Verdict) -> Self {
+        match (self, verdict) {
+            (Self::Refused { retry_after: longest, .. }, Verdict::Refused(retry_after))
+                if retry_after <= longest =>
+            {
+                self
+            }
+            (_, Verdict::Refused(retry_after)) => Self::Refused { scope, retry_after },
+            (Self::Admitted, Verdict::Ask) => Self::Wait,
+            _ => self,
+        }
+    }
+}
+
+/// Converts a quota into the size of its bucket.
+pub fn capacity_of(limit: Limit) -> Capacity {
+    let burst = u128::from(limit.ru_per_second) * limit.burst.as_micros();
+    // A burst of zero would let no request pass.
+    Capacity { ru_per_second: limit.ru_per_second, burst: (burst as u64).max(1) }
+}

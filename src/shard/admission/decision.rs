@@ -1,0 +1,298 @@
+//! The decision whether a request may pass. Its estimated price is taken before it leaves, and corrected when
+//! its reply has come.
+//!
+//! ```text
+//!   asked ──estimate──> global, tenant, user: checked together, then taken together
+//!                          │ enough     │ not enough        │ only the pool knows
+//!                          v            v                   v
+//!                        passes      throttled      the client's request waits for the answer
+//!   reply ──actual──> the difference is booked, and the estimate of the next such request learns from it
+//! ```
+
+use std::time::Duration;
+
+use super::AdmissionStage;
+use super::accounts::{Charge, Decision, Outlook, Payer, Scope};
+use crate::config::Quotas;
+use crate::policy::fixed_window::FixedWindows;
+use crate::policy::price::{Asked, Quote};
+use crate::protocol::command::Class;
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::shard::request::Track;
+use crate::shard::settings::Limiter;
+use crate::values::time::Now;
+use crate::values::{MicroUnits, Price, Timestamp, UNIT, Usage};
+
+/// The decision on a request.
+#[derive(Clone, Copy, Debug)]
+pub enum Admission {
+    /// The request may go on. The charge, if there is one, is settled with its reply.
+    Passed(Option<Charge>),
+    /// The request waits for the replies to what its client has in flight, as it would otherwise take another
+    /// track and overtake that.
+    AfterReplies,
+    /// The request waits until another request of its tenant is settled.
+    AfterSettlement,
+    /// The request waits for the answer of a pool of quotas.
+    AfterGrant,
+    /// The request is refused because a quota is used up.
+    Throttled(Throttled),
+}
+
+/// The quota that refused a request, and when it will have enough again.
+#[derive(Clone, Copy, Debug)]
+pub struct Throttled {
+    /// The scope of the quota: global, a tenant's, or a user's.
+    pub scope: Scope,
+    /// The size of the quota, in request units per second.
+    pub limit: u64,
+    /// The whole request units that are left in the bucket.
+    pub remaining: u64,
+    /// The time after which the client should try again.
+    pub retry_after: Duration,
+}
+
+/// The estimated cost of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Estimate {
+    /// The facts about the cost that command and arguments tell, including the surcharge.
+    pub quote: Quote,
+    /// The expected cost beyond the quote's fixed part, learnt from the tenant's recent requests of the same
+    /// class.
+    pub expected: MicroUnits,
+    /// The whole estimated price.
+    pub total: Price,
+    /// The part of the price that is added because the backend is strained.
+    pub surcharge: MicroUnits,
+}
+
+impl AdmissionStage {
+    /// Admits a request of the payer whose tab (a running sum that is booked later) is open, and takes its
+    /// price. None if the tab alone cannot decide; the caller then uses [`Self::admit`]. `take_track` puts
+    /// the request on its track, or returns false if it must wait for its client's requests in flight.
+    #[expect(clippy::inline_always, reason = "every request: a call would be a third of it")]
+    #[inline(always)]
+    pub fn admit_on_tab(
+        &mut self,
+        payer: Payer,
+        (asked, class): (&Asked, Class),
+        mut take_track: impl FnMut(Track) -> bool,
+        now: Now,
+    ) -> Option<Charge> {
+        // A tab is open only if requests have prices.
+        let tab = self.accounts.tab_of(payer)?;
+        let weights = &self.settings.weights;
+        let quote = weights.quote(asked);
+        let taken = weights.estimate(&quote, tab.expected(class));
+        let track = track_of(self.heavy_from, taken, class, tab.is_seen(class));
+        let is_taken =
+            tab.could_pay(taken, class) && take_track(track) && tab.take(taken, class, now.monotonic);
+        is_taken.then_some(Charge { taken, quote, payer, class })
+    }
+
+    /// Decides on a request that arrived at `came`, and takes its price if it is admitted. `percent` of the
+    /// usual price are due (above 100 if the backend is strained). `take_track` puts the request on its
+    /// track, or returns false if it must wait for its client's requests in flight.
+    pub fn admit(
+        &mut self,
+        env: &mut Env,
+        payer: Payer,
+        came: Timestamp,
+        (asked, class, percent): (&Asked, Class, u32),
+        mut take_track: impl FnMut(Track) -> bool,
+        now: Now,
+    ) -> Admission {
+        match &self.settings.limiter {
+            Limiter::Off => return Admission::Passed(None),
+            Limiter::Static(_) if !take_track(Track::Usual) => return Admission::AfterReplies,
+            Limiter::Static(windows) => return count(&env.quotas, payer, windows, now),
+            Limiter::Shadow | Limiter::Buckets => {}
+        }
+        let Estimate { quote, total: cost, .. } = self.estimate(Some(payer), (asked, class, percent));
+        let track = self.track(Some(payer), class, cost);
+        if let Some(admission) = self.hold_back(env, payer, came, (class, cost), now) {
+            return admission;
+        }
+        if !take_track(track) {
+            return Admission::AfterReplies;
+        }
+        match self.accounts.admit(payer, cost, now.monotonic) {
+            Decision::Admitted => {
+                self.accounts.begin(payer, class);
+                Admission::Passed(Some(Charge { taken: cost, quote, payer, class }))
+            }
+            // In shadow mode no request waits: the decision that it would have got is found out later.
+            Decision::Wait if self.is_shadow() => {
+                self.undecided_in_shadow.push((payer, cost));
+                Admission::Passed(None)
+            }
+            Decision::Wait => {
+                env.counters.add(Counter::AdmissionsWaited, 1);
+                Admission::AfterGrant
+            }
+            Decision::Refused { scope, retry_after } => {
+                self.throttle(env, (payer, cost), (scope, retry_after), now)
+            }
+        }
+    }
+
+    /// Estimates the cost of a request now. `percent` of the usual price are due; below 100 counts as 100.
+    pub fn estimate(
+        &mut self,
+        payer: Option<Payer>,
+        (asked, class, percent): (&Asked, Class, u32),
+    ) -> Estimate {
+        let expected = payer.map_or(0, |payer| self.accounts.expected(payer, class));
+        let weights = &self.settings.weights;
+        let mut quote = weights.quote(asked);
+        let mut total = weights.estimate(&quote, expected);
+        let mut surcharge = 0;
+        if percent > 100 {
+            // The surcharge of a strained backend is due whatever the reply is.
+            let before = quote.fixed.micro();
+            let on_top = total.micro().saturating_mul(u64::from(percent - 100)) / 100;
+            quote.fixed = Price::new(before.saturating_add(on_top));
+            surcharge = quote.fixed.micro() - before;
+            total = weights.estimate(&quote, expected);
+        }
+        Estimate { quote, expected, total, surcharge }
+    }
+
+    /// Returns the track for a request with this estimated cost: the heavy one for expensive requests.
+    pub fn track(&mut self, payer: Option<Payer>, class: Class, estimate: Price) -> Track {
+        let Some(payer) = payer.filter(|_| self.is_priced()) else { return Track::Usual };
+        track_of(self.heavy_from, estimate, class, self.accounts.is_seen(payer, class))
+    }
+
+    /// Returns a charge for a request that is answered even if nothing is left, such as a question about the
+    /// quota itself. Nothing is taken until it is settled.
+    pub fn charge_afterwards(&mut self, payer: Option<Payer>, asked: &Asked, class: Class) -> Option<Charge> {
+        let payer = payer.filter(|_| self.is_priced())?;
+        self.accounts.begin(payer, class);
+        Some(Charge { taken: Price::ZERO, quote: self.settings.weights.quote(asked), payer, class })
+    }
+
+    /// Decides on all requests that passed in shadow mode before a pool had answered, and counts those that
+    /// would have been refused.
+    pub fn decide_in_shadow(&mut self, env: &mut Env, now: Now) {
+        for (payer, cost) in std::mem::take(&mut self.undecided_in_shadow) {
+            self.decide_one_in_shadow(env, payer, cost, now);
+        }
+    }
+
+    /// Decides on a request that has passed in shadow mode, by its estimated cost.
+    fn decide_one_in_shadow(&mut self, env: &mut Env, payer: Payer, cost: Price, now: Now) {
+        if payer.versions_before(env.quotas.version()) != 0 {
+            return;
+        }
+        let usage = match self.accounts.admit(payer, cost, now.monotonic) {
+            Decision::Wait => return self.undecided_in_shadow.push((payer, cost)),
+            Decision::Admitted => Usage { admitted: cost.micro(), ..Usage::default() },
+            Decision::Refused { .. } => {
+                env.counters.add(Counter::ThrottledInShadow, 1);
+                Usage { throttled: cost.micro(), ..Usage::default() }
+            }
+        };
+        self.accounts.meter(payer.tenant(), usage, now.monotonic);
+    }
+
+    /// Holds a request back until another of its tenant is settled, if the tenant might not be able to pay
+    /// for it along with all requests in flight, or if the cost of its class is not known well enough. In the
+    /// first case the request is refused once it has waited for [`SETTLEMENT_PATIENCE`], or if too many wait
+    /// already. None if the request may go on.
+    fn hold_back(
+        &mut self,
+        env: &mut Env,
+        payer: Payer,
+        came: Timestamp,
+        (class, cost): (Class, Price),
+        now: Now,
+    ) -> Option<Admission> {
+        if self.is_shadow() {
+            return None;
+        }
+        match self.accounts.outlook(payer, class, cost, now.monotonic) {
+            Outlook::Covered => return None,
+            Outlook::Unknown => {}
+            Outlook::Risky { scope, retry_after } => {
+                let has_waited = now.monotonic.since(came) >= SETTLEMENT_PATIENCE;
+                let places = WAITING_MIN.max(self.accounts.under_way(payer.tenant()) as usize);
+                if has_waited || self.for_settlement.waiting(payer.tenant()) >= places {
+                    self.accounts.handle_denied(scope, cost, now.monotonic);
+                    return Some(self.throttle(env, (payer, cost), (scope, retry_after), now));
+                }
+            }
+        }
+        env.counters.add(Counter::AdmissionsHeld, 1);
+        Some(Admission::AfterSettlement)
+    }
+
+    /// Refuses a request with this cost for want of it in a scope's bucket, and meters the cost as throttled. In
+    /// shadow mode the request passes, and is only counted.
+    fn throttle(
+        &mut self,
+        env: &mut Env,
+        (payer, cost): (Payer, Price),
+        (scope, retry_after): (Scope, Duration),
+        now: Now,
+    ) -> Admission {
+        let usage = Usage { throttled: cost.micro(), ..Usage::default() };
+        self.accounts.meter(payer.tenant(), usage, now.monotonic);
+        if self.is_shadow() {
+            env.counters.add(Counter::ThrottledInShadow, 1);
+            return Admission::Passed(None);
+        }
+        let retry_after = jittered(retry_after, env.random_byte());
+        let known = self.accounts.remaining(scope, now.monotonic);
+        let (capacity, remaining) = known.expect("a scope that refuses has a bucket");
+        let (limit, remaining) = (capacity.ru_per_second, remaining / UNIT);
+        Admission::Throttled(Throttled { scope, limit, remaining, retry_after })
+    }
+
+    fn is_shadow(&self) -> bool {
+        matches!(self.settings.limiter, Limiter::Shadow)
+    }
+}
+
+/// Admits a request under the static limiter, which counts requests per tenant whatever they cost.
+fn count(quotas: &Quotas, payer: Payer, windows: &FixedWindows, now: Now) -> Admission {
+    let Some(limit) = quotas.tenant(payer.tenant()).limit else { return Admission::Passed(None) };
+    let limit = limit.ru_per_second;
+    match windows.count(usize::from(payer.tenant().0), limit, now.monotonic) {
+        Ok(()) => Admission::Passed(None),
+        Err(retry_after) => {
+            let scope = Scope::Tenant(payer.tenant());
+            Admission::Throttled(Throttled { scope, limit, remaining: 0, retry_after })
+        }
+    }
+}
+
+/// Returns the track for a request with this estimated cost. Ranges, scans and scripts take the heavy track
+/// as long as nothing is known of what they cost the tenant.
+#[inline]
+fn track_of(heavy_from: Option<MicroUnits>, estimate: Price, class: Class, is_known: bool) -> Track {
+    let may_be_anything = !is_known && matches!(class, Class::Range | Class::Scan | Class::Script);
+    match heavy_from {
+        Some(heavy_from) if estimate.micro() >= heavy_from || may_be_anything => Track::Heavy,
+        _ => Track::Usual,
+    }
+}
+
+/// The longest time that a request waits for others of its tenant to be settled, where a quota might not
+/// cover all of them (100 ms).
+pub(super) const SETTLEMENT_PATIENCE: Duration = Duration::from_millis(100);
+/// The least limit on the clients of a tenant that wait for settlements on a core. The limit is the number of
+/// the tenant's requests in flight if that is larger.
+const WAITING_MIN: usize = 16;
+
+/// The divisor of the random byte that lengthens the time until a retry, by up to a quarter, so that refused
+/// clients do not all return at once.
+const JITTER_PARTS: u64 = 4 * 256;
+
+/// Returns the time until a retry, lengthened by up to a quarter and never shortened. `spread` is a random
+/// byte.
+fn jittered(retry_after: Duration, spread: u8) -> Duration {
+    let micros = retry_after.as_micros() as u64;
+    Duration::from_micros(micros + micros * u64::from(spread) / JITTER_PARTS)
+}

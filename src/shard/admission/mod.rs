@@ -1,0 +1,199 @@
+//! The admission: estimates what a request costs, finds the account that pays, and decides whether its quotas have
+//! enough left. It knows accounts, not connections.
+//!
+//! | question | file |
+//! |---|---|
+//! | the estimated cost, from the command and its arguments alone | `pricing.rs`, `effort.rs` |
+//! | whether a request may pass | `decision.rs` |
+//! | which clients wait until requests of their tenant are settled | `waiting.rs` |
+//! | how much each account may spend on this core | `accounts/` |
+//! | the actual cost, once the reply has come | `settlement.rs` |
+
+mod accounts;
+mod decision;
+mod effort;
+mod pricing;
+mod settlement;
+mod waiting;
+
+pub use accounts::{
+    Accounts, Bill, Charge, Decision, Outlook, Payer, Scope, Tab, UserAccount, UserFigures, bucket_of,
+    capacity_of,
+};
+pub use decision::{Admission, Estimate, Throttled};
+pub use pricing::asked;
+pub use settlement::Settlement;
+
+use self::waiting::Waiting;
+use super::settings::{AdmissionSettings, Limiter, ShardSettings};
+use crate::config::{Quotas, Tenant};
+use crate::policy::slice::Verdict;
+use crate::values::allowance::Report;
+use crate::values::time::Now;
+use crate::values::{BucketId, Capacity, ClientId, Grant, MicroUnits, Price, Timestamp, Weights};
+
+/// The prices and accounts of one core.
+#[derive(Debug)]
+pub struct AdmissionStage {
+    settings: AdmissionSettings,
+    /// The estimated cost from which a request takes the heavy track, which has backend connections of its
+    /// own; None without such connections.
+    heavy_from: Option<MicroUnits>,
+    accounts: Accounts,
+    /// Clients whose next request waits for the answer of a pool of quotas.
+    waiting: Vec<ClientId>,
+    /// Clients whose next request waits until a request of their tenant is settled.
+    for_settlement: Waiting,
+    /// The payer and price of requests that passed in shadow mode before a pool had said whether they could
+    /// be paid for.
+    undecided_in_shadow: Vec<(Payer, Price)>,
+}
+
+impl AdmissionStage {
+    /// Creates the admission stage of a core, with full buckets.
+    pub fn new(settings: &ShardSettings, quotas: &Quotas) -> Self {
+        let (shards, admission) = (settings.topology.shards(), settings.admission.clone());
+        Self {
+            accounts: Accounts::new(settings.id, shards, &admission, quotas),
+            heavy_from: (settings.heavy_links > 0).then_some(settings.heavy_from),
+            settings: admission,
+            waiting: Vec::new(),
+            for_settlement: Waiting::default(),
+            undecided_in_shadow: Vec::new(),
+        }
+    }
+
+    /// True if nothing is priced or counted (the limiter is off).
+    #[inline]
+    pub fn lets_all_pass(&self) -> bool {
+        matches!(self.settings.limiter, Limiter::Off)
+    }
+
+    /// True if requests have prices; false if the limiter is off or only counts requests (static).
+    #[inline]
+    pub fn is_priced(&self) -> bool {
+        matches!(self.settings.limiter, Limiter::Shadow | Limiter::Buckets)
+    }
+
+    /// Returns the weights of the parts that a price is made of.
+    pub fn weights(&self) -> &Weights {
+        &self.settings.weights
+    }
+
+    /// Returns the most elements that a client's `SCAN` may look at in one step.
+    pub fn scan_count_max(&self) -> u32 {
+        self.settings.scan_count_max
+    }
+
+    /// Returns the account of a user, or None if the quotas set no limit for the user.
+    pub fn account_of(&mut self, tenant: &Tenant, user: &str) -> Option<UserAccount> {
+        self.accounts.user(tenant, user)
+    }
+
+    /// Returns how many users have accounts on this core, and how many were evicted or refused.
+    pub fn users(&self) -> UserFigures {
+        self.accounts.users()
+    }
+
+    /// Settles a request whose reply has come or never will: its actual cost replaces the price that was
+    /// taken for it.
+    #[inline]
+    pub fn settle(&mut self, charge: &Charge, reply: &Settlement, now: Now) {
+        self.accounts.settle_reply(charge, reply, &self.settings.weights, now);
+    }
+
+    /// Makes a client's next request wait for the answer of a pool of quotas.
+    pub fn await_grant(&mut self, id: ClientId) {
+        self.waiting.push(id);
+    }
+
+    /// Takes all clients whose requests waited for a pool's answer, in order. The caller tries those requests
+    /// again.
+    pub fn take_waiting(&mut self) -> Vec<ClientId> {
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// Makes a client's next request wait until a request of the payer's tenant is settled.
+    pub fn await_settlement(&mut self, payer: Payer, id: ClientId, now: Timestamp) {
+        self.for_settlement.push(payer.tenant(), id, now);
+    }
+
+    /// Takes the clients whose waiting requests are to be tried again: as many of each tenant as requests
+    /// were settled, and all that have waited for `SETTLEMENT_PATIENCE`.
+    pub fn take_settled(&mut self, now: Timestamp) -> Vec<ClientId> {
+        let Self { for_settlement, accounts, .. } = self;
+        for_settlement.take_due(|tenant| accounts.take_settled(tenant), now)
+    }
+
+    /// True if a request waits for others of its tenant to be settled.
+    #[inline]
+    pub fn is_settlement_awaited(&self) -> bool {
+        !self.for_settlement.is_empty()
+    }
+
+    /// True if requests wait for a pool's answer, or passed in shadow mode without one.
+    pub fn is_answer_awaited(&self) -> bool {
+        !self.waiting.is_empty() || !self.undecided_in_shadow.is_empty()
+    }
+
+    /// True if the pools have not answered for longer than a lease, so that requests should not wait for them
+    /// any more.
+    pub fn is_alone(&self, now: Timestamp) -> bool {
+        self.accounts.is_alone(now)
+    }
+
+    /// Applies the grants of the pools of quotas.
+    pub fn handle_grants(&mut self, grants: &[Grant], now: Timestamp) {
+        self.accounts.handle_grants(grants, now);
+    }
+
+    /// Applies new quotas. What was spent stays spent.
+    pub fn handle_quotas(&mut self, before: &Quotas, after: &Quotas, now: Timestamp) {
+        // Tenants have new ids now, so the waiting requests are tried again.
+        self.for_settlement.release();
+        self.accounts.handle_quotas(before, after, now);
+    }
+
+    /// Handles the end of a turn: reports to the pools of quotas what is due.
+    pub fn handle_turn_end(&mut self, now: Timestamp) {
+        self.accounts.handle_turn_end(now);
+    }
+
+    /// Takes the next report to the pools of quotas, if there is one.
+    pub fn poll_report(&mut self) -> Option<Report> {
+        self.accounts.poll_report()
+    }
+
+    /// Returns the time of the next thing that admission waits for: a report to the pools that is due
+    /// ([`Self::handle_turn_end`]), the end of the patience with silent pools ([`Self::is_alone`]), or
+    /// clients to try again ([`Self::take_settled`]), at once if there are such already. None if nothing is
+    /// awaited.
+    pub fn poll_deadline(&self) -> Option<Timestamp> {
+        let patience = if self.is_answer_awaited() { self.accounts.patience_ends() } else { None };
+        let settlement = self.for_settlement.poll_deadline();
+        [self.accounts.poll_deadline(), patience, settlement].into_iter().flatten().min()
+    }
+
+    /// Reports to the pools at once what was spent on this core since the last report.
+    pub fn flush(&mut self, now: Timestamp) {
+        self.accounts.flush(now);
+    }
+
+    /// Returns the bucket of a scope and its size, or None if the scope has no limit.
+    pub fn bucket(&self, scope: Scope) -> Option<(BucketId, Capacity)> {
+        self.accounts.bucket(scope).zip(self.accounts.capacity(scope))
+    }
+
+    /// Returns what one scope alone would decide about a cost, the size of its bucket, and how much is left
+    /// in it. None if the scope has no limit. Takes nothing.
+    pub fn peek(
+        &mut self,
+        scope: Scope,
+        cost: Price,
+        now: Timestamp,
+    ) -> Option<(Verdict, Capacity, MicroUnits)> {
+        let verdict = self.accounts.peek(scope, cost, now)?;
+        let (capacity, remaining) = self.accounts.remaining(scope, now)?;
+        Some((verdict, capacity, remaining))
+    }
+}

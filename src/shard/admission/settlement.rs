@@ -1,0 +1,121 @@
+//! The actual cost of a request, once its reply has come.
+
+use super::accounts::{Accounts, Bill, Charge};
+use crate::policy::price::Measured;
+use crate::shard::outcome::Outcome;
+use crate::values::Weights;
+use crate::values::time::Now;
+
+/// The measurements of a reply, summed up over the parts of the request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settlement {
+    measured: Measured,
+    /// The number of parts that a backend answered.
+    served: u16,
+    /// The number of parts that were sent and never answered; [`CACHED`] if no part was lost and weir knew
+    /// the reply to at least one itself.
+    lost: u16,
+}
+
+/// The value of [`Settlement::lost`] that means: no part was lost, and weir knew the reply to a part itself.
+const CACHED: u16 = u16::MAX;
+
+impl Settlement {
+    /// Returns the measurements of a reply in one piece.
+    #[inline]
+    pub fn of(outcome: Outcome) -> Self {
+        let mut settlement = Self::default();
+        settlement.add(outcome);
+        settlement
+    }
+
+    /// Adds the outcome of one part of the request.
+    #[inline]
+    pub fn add(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Served { bytes, rows, took_micros, slowness_micros } => {
+                self.served = self.served.saturating_add(1);
+                let measured = &mut self.measured;
+                measured.bytes_out = measured.bytes_out.saturating_add(u64::from(bytes));
+                measured.rows = measured.rows.saturating_add(u64::from(rows));
+                measured.took_micros = measured.took_micros.max(u64::from(took_micros));
+                measured.slowness_micros = measured.slowness_micros.max(u64::from(slowness_micros));
+            }
+            Outcome::Cached { bytes } => {
+                if self.lost == 0 {
+                    self.lost = CACHED;
+                }
+                self.measured.bytes_out = self.measured.bytes_out.saturating_add(u64::from(bytes));
+            }
+            Outcome::Lost => self.lost = self.lost.saturating_add(1).min(CACHED - 1),
+            Outcome::Refused => {}
+        }
+    }
+
+    /// Returns the bill where some parts were lost, refused or known to weir. If a part was lost, it comes to
+    /// at least the price that was taken for the whole.
+    fn bill(&self, charge: &Charge, weights: &Weights) -> Bill {
+        match (self.served, self.lost) {
+            (0, 0) => Bill::Nothing,
+            (0, CACHED) => Bill::Cached(weights.cached(self.measured.bytes_out)),
+            // A backend did some of the work, so the request costs what such work costs.
+            (_, CACHED) => Bill::Cost(weights.actual(&charge.quote, &self.measured)),
+            (0, _) => Bill::AsTaken,
+            _ => Bill::Cost(weights.actual(&charge.quote, &self.measured).max(charge.taken)),
+        }
+    }
+}
+
+impl Accounts {
+    /// Settles a request whose reply has come or never will: its actual cost replaces the price that was
+    /// taken for it.
+    #[inline]
+    pub fn settle_reply(&mut self, charge: &Charge, reply: &Settlement, weights: &Weights, now: Now) {
+        // The fast path of nearly every reply: all of it came from backends.
+        if reply.served > 0 && reply.lost == 0 {
+            let cost = weights.actual(&charge.quote, &reply.measured);
+            return match self.tab_of(charge.payer) {
+                Some(tab) => tab.settle(charge, cost),
+                None => self.settle(charge, Bill::Cost(cost), now.monotonic),
+            };
+        }
+        self.settle_other(charge, reply.bill(charge, weights), now);
+    }
+
+    #[inline(never)]
+    fn settle_other(&mut self, charge: &Charge, bill: Bill, now: Now) {
+        match (self.tab_of(charge.payer), bill) {
+            (Some(tab), Bill::Cached(cost)) => tab.settle_cached(charge, cost),
+            _ => self.settle(charge, bill, now.monotonic),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::price::Quote;
+    use crate::protocol::command::Class;
+    use crate::shard::admission::accounts::Payer;
+    use crate::values::{Price, TenantId};
+
+    #[test]
+    fn what_weir_knew_beside_what_stores_did_makes_nothing_cheaper_than_that() {
+        let weights = Weights::default();
+        let payer = Payer::new(TenantId(0), None, 0);
+        let charge = Charge { taken: Price::ZERO, quote: Quote::default(), payer, class: Class::Multi };
+        let served = Outcome::answered(10);
+        let cached = Outcome::cached(10);
+        let billed = |parts: &[Outcome]| {
+            let mut settlement = Settlement::default();
+            parts.iter().for_each(|part| settlement.add(*part));
+            settlement.bill(&charge, &weights)
+        };
+        let all = billed(&[served, served]);
+        assert_ne!(all, billed(&[served]), "bytes have their price");
+        assert_eq!([billed(&[served, cached]), billed(&[cached, served])], [all; 2]);
+        assert_eq!(billed(&[cached, Outcome::Refused]), Bill::Cached(weights.cached(10)));
+        let lost = billed(&[Outcome::Lost]);
+        assert_eq!([billed(&[cached, Outcome::Lost]), billed(&[Outcome::Lost, cached])], [lost; 2]);
+    }
+}

@@ -1,0 +1,82 @@
+//! Clients whose next request waits until a request of its tenant is settled, in order of arrival.
+
+use std::collections::VecDeque;
+
+use super::decision::SETTLEMENT_PATIENCE;
+use crate::values::{ClientId, TenantId, Timestamp};
+
+/// The waiting clients of all tenants of a core. Only tenants with waiting clients have an entry.
+#[derive(Debug, Default)]
+pub struct Waiting {
+    tenants: Vec<(TenantId, VecDeque<Waiter>)>,
+    /// Clients that go on in this turn, whether or not requests were settled.
+    released: Vec<ClientId>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    client: ClientId,
+    since: Timestamp,
+}
+
+impl Waiting {
+    /// Adds a client whose next request waits for a request of its tenant to be settled.
+    pub fn push(&mut self, tenant: TenantId, client: ClientId, now: Timestamp) {
+        let waiter = Waiter { client, since: now };
+        match self.tenants.iter_mut().find(|(known, _)| *known == tenant) {
+            Some((_, queue)) => queue.push_back(waiter),
+            None => self.tenants.push((tenant, VecDeque::from([waiter]))),
+        }
+    }
+
+    /// True if no client waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.tenants.is_empty() && self.released.is_empty()
+    }
+
+    /// Returns the number of clients that wait for requests of a tenant to be settled.
+    pub fn waiting(&self, tenant: TenantId) -> usize {
+        self.tenants.iter().find(|(known, _)| *known == tenant).map_or(0, |(_, queue)| queue.len())
+    }
+
+    /// Takes the clients that go on: as many of each tenant as requests of it were settled, and all that have
+    /// waited for [`SETTLEMENT_PATIENCE`]. `take_settled` returns how many requests of a tenant were settled
+    /// since its last call.
+    pub fn take_due(
+        &mut self,
+        mut take_settled: impl FnMut(TenantId) -> u32,
+        now: Timestamp,
+    ) -> Vec<ClientId> {
+        let mut due = std::mem::take(&mut self.released);
+        for (tenant, queue) in &mut self.tenants {
+            let settled = (take_settled(*tenant) as usize).min(queue.len());
+            due.extend(queue.drain(..settled).map(|waiter| waiter.client));
+            let overdue = queue.partition_point(|waiter| waiter.ends() <= now);
+            due.extend(queue.drain(..overdue).map(|waiter| waiter.client));
+        }
+        self.tenants.retain(|(_, queue)| !queue.is_empty());
+        due
+    }
+
+    /// Lets all waiting clients go on in this turn.
+    pub fn release(&mut self) {
+        for (_, queue) in self.tenants.drain(..) {
+            self.released.extend(queue.into_iter().map(|waiter| waiter.client));
+        }
+    }
+
+    /// Returns the earliest time at which `take_due` has clients to let go on by time alone: when one has
+    /// waited for `SETTLEMENT_PATIENCE` (100 ms) for a request of its tenant to be settled, or time zero if
+    /// clients were released. `None` if nobody waits.
+    pub fn poll_deadline(&self) -> Option<Timestamp> {
+        let released = (!self.released.is_empty()).then_some(Timestamp::ZERO);
+        self.tenants.iter().filter_map(|(_, queue)| queue.front()).map(Waiter::ends).chain(released).min()
+    }
+}
+
+impl Waiter {
+    fn ends(&self) -> Timestamp {
+        self.since.after(SETTLEMENT_PATIENCE)
+    }
+}

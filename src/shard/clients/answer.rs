@@ -1,0 +1,321 @@
+//! Replies to clients, in the order of requests, batched into one send per client and turn.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::ClientStage;
+use super::client::{Client, Ending};
+use super::cursor::{with_next_cursor, with_walk_cursor};
+use super::gather::Arrival;
+use super::order::Rewrite;
+use crate::protocol::http::{Conversation, mark_own};
+use crate::protocol::{Output, Protocol, Segment};
+use crate::shard::admission::{Charge, Settlement};
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::shard::message::Message;
+use crate::shard::outcome::Outcome;
+use crate::shard::request::ReplyTo;
+use crate::values::limits::{ANSWER_BYTES_PER_REQUEST, COPY_BYTES_MAX};
+use crate::values::time::Now;
+use crate::values::{ClientId, Owner, Timestamp};
+
+/// Bytes of waiting replies (32 KiB) from which on a client's replies are sent at the end of the turn. Fewer
+/// are held back so that all leave in one send: until the rest of its pipeline is answered, no more events
+/// are pending, or `PARTIAL_WAIT_MAX` has passed.
+const PARTIAL_BYTES_MAX: usize = 32 * 1024;
+/// The longest time (200 us) that replies to a part of a pipeline are held back while the shard has other
+/// work.
+const PARTIAL_WAIT_MAX: Duration = Duration::from_micros(200);
+
+/// The clients that have replies to send.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// Clients whose replies are sent at the end of the turn.
+    to_send: VecDeque<ClientId>,
+    /// Clients whose replies are held back until the rest of their pipeline is answered.
+    partial: Vec<ClientId>,
+    /// The time since which replies have been held back.
+    partial_since: Option<Timestamp>,
+    /// The number of segments that are being written to sockets.
+    in_flight: usize,
+}
+
+impl Outbox {
+    /// Returns the number of segments that are being written to sockets.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Counts a segment as done: its socket has written it, or its client has left.
+    pub fn handle_done(&mut self) {
+        self.in_flight -= 1;
+    }
+
+    /// Puts a client on the list of those whose replies are sent at the end of the turn, unless its socket is
+    /// still busy.
+    fn list(&mut self, client: &mut Client, id: ClientId) {
+        if !client.listed_to_send && client.sending_since.is_none() {
+            client.listed_to_send = true;
+            self.to_send.push_back(id);
+        }
+    }
+}
+
+/// Turns the RESP replies in the output into HTTP responses. None if no response bytes come of them yet.
+fn http_segment(http: &mut Conversation, output: &mut Output) -> Option<Segment> {
+    let mut spare = Vec::new();
+    while let Some(segment) = output.take() {
+        segment.pieces().for_each(|piece| http.hear(piece));
+        if let Segment::Gathered(buffer) = segment {
+            spare = buffer;
+        }
+    }
+    spare.clear();
+    http.take_output(spare).map(Segment::Gathered)
+}
+
+fn marked(mut reply: Vec<u8>) -> Vec<u8> {
+    mark_own(&mut reply);
+    reply
+}
+
+/// True for a refusal by weir within the joined reply of a request in parts. Its wording is proof enough:
+/// scripts, which could write such words themselves, are never sent in parts.
+fn is_worded_as_own(reply: &[u8]) -> bool {
+    [&b"-THROTTLED "[..], b"-OVERLOADED ", b"-UNAVAILABLE "].into_iter().any(|word| reply.starts_with(word))
+}
+
+impl ClientStage {
+    /// Answers a request with a reply that weir writes itself. While a transaction is carried out, the reply
+    /// is captured for it instead.
+    pub fn answer_now(&mut self, env: &mut Env, id: ClientId, write: impl FnOnce(&mut Vec<u8>, Protocol)) {
+        let Some(client) = self.clients.get(id) else { return };
+        if let Some(captured) = &mut self.captured {
+            return write(captured, client.protocol);
+        }
+        env.counters.add(Counter::AnsweredHere, 1);
+        let (protocol, waiting) = (client.protocol, client.order.waiting_bytes());
+        let speaks_http = client.speaks_http;
+        client.order.answer_now(&mut env.pool, |out| {
+            let start = out.len();
+            write(out, protocol);
+            if speaks_http {
+                mark_own(&mut out[start..]);
+            }
+        });
+        // Long answers of weir's own use up more of the client's turn.
+        let written = client.order.waiting_bytes() - waiting;
+        client.turn_left = client.turn_left.saturating_sub((written / ANSWER_BYTES_PER_REQUEST) as u32);
+        env.counters.add(Counter::AnswerBytes, written as u64);
+        self.after_answer(env, id);
+    }
+
+    /// Starts to capture weir's own replies, for the reply to a transaction, instead of sending them.
+    pub fn begin_capture(&mut self, env: &mut Env) {
+        self.captured = Some(env.pool.take());
+    }
+
+    /// Ends the capture. Returns the captured replies.
+    pub fn end_capture(&mut self) -> Vec<u8> {
+        self.captured.take().unwrap_or_default()
+    }
+
+    /// Delivers a reply, or one part of it, to the client on this shard. Calls `settle` with the request's
+    /// charge and its actual cost once all parts are there, even if the client has left.
+    pub fn deliver(
+        &mut self,
+        env: &mut Env,
+        to: ReplyTo,
+        outcome: Outcome,
+        message: Message<'_>,
+        mut settle: impl FnMut(&Charge, &Settlement),
+    ) {
+        let id = to.client_id();
+        // The request of a client that has left is still charged for.
+        let Some(client) = self.clients.get(id) else {
+            if let Some(owing) = self.departed.part_arrived(to, outcome) {
+                settle(&owing.charge, &owing.settlement);
+            }
+            return;
+        };
+        let mut settle = |charge: Option<&Charge>, settlement: &Settlement| {
+            if let Some(charge) = charge {
+                settle(charge, settlement);
+            }
+        };
+        // A reply to a request that was refused or lost is written by weir itself.
+        let is_own = matches!(outcome, Outcome::Refused | Outcome::Lost) && client.speaks_http;
+        match client.order.waiting(to.sequence) {
+            None => debug_assert!(false, "a reply that nobody waits for: {to:?}"),
+            Some((Rewrite::AsItCame, charge)) => {
+                settle(charge, &Settlement::of(outcome));
+                if is_own {
+                    let marked = marked(message.bytes().to_vec());
+                    client.order.answer(to.sequence, Message::Small(&marked), &mut env.pool);
+                } else {
+                    client.order.answer(to.sequence, message, &mut env.pool);
+                }
+                self.after_answer(env, id);
+            }
+            Some((Rewrite::Cursor { backend }, charge)) => {
+                settle(charge, &Settlement::of(outcome));
+                let backends = env.settings.topology.backends();
+                let next = Some(backend + 1).filter(|next| *next < backends);
+                let reply = with_next_cursor(message.bytes(), backend, next, backends);
+                let reply = if is_own { marked(reply) } else { reply };
+                self.answer_rewritten(env, id, to.sequence, reply);
+            }
+            Some((Rewrite::Walk, charge)) => {
+                settle(charge, &Settlement::of(outcome));
+                let addressed = client.addressed.take();
+                let walk = addressed.as_ref().and_then(|addressed| addressed.walk);
+                if self.end_addressed(env, id, to.sequence, addressed, message.bytes()) {
+                    let bytes = message.bytes();
+                    let reply = walk.map_or_else(|| bytes.to_vec(), |walk| with_walk_cursor(bytes, walk));
+                    let reply = if is_own { marked(reply) } else { reply };
+                    self.answer_rewritten(env, id, to.sequence, reply);
+                }
+            }
+            Some((Rewrite::Splice, charge)) => {
+                settle(charge, &Settlement::of(outcome));
+                let splice = client.splice.take().unwrap_or_default();
+                let reply = splice.put_into(message.bytes());
+                let reply = if is_own { marked(reply) } else { reply };
+                self.answer_rewritten(env, id, to.sequence, reply);
+            }
+            Some((Rewrite::Gather(index), charge)) => {
+                let bytes_max = env.settings.output_bytes_max;
+                let addressed = client.addressed.as_ref().filter(|_| client.held_request.is_none());
+                let left_out = addressed.map_or(&[][..], |addressed| addressed.left_out());
+                let part = (to.part, outcome, message);
+                match self.gathers.part_arrived(index, part, left_out, bytes_max, &mut env.pool) {
+                    Arrival::Stored(bytes) => {
+                        client.order.stored_bytes += bytes;
+                        self.after_answer(env, id);
+                    }
+                    Arrival::Joined { reply, waited, settlement } => {
+                        settle(charge, &settlement);
+                        client.order.stored_bytes -= waited;
+                        let speaks_http = client.speaks_http;
+                        let addressed = client.addressed.take();
+                        if addressed.is_none() || self.end_addressed(env, id, to.sequence, addressed, &reply)
+                        {
+                            let is_own = speaks_http && is_worded_as_own(&reply);
+                            let reply = if is_own { marked(reply) } else { reply };
+                            self.answer_rewritten(env, id, to.sequence, reply);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn answer_rewritten(&mut self, env: &mut Env, id: ClientId, sequence: u32, reply: Vec<u8>) {
+        let client = self.clients.at(id);
+        if reply.len() > COPY_BYTES_MAX {
+            client.order.answer(sequence, Message::Shared(&reply.into()), &mut env.pool);
+        } else {
+            client.order.answer(sequence, Message::Small(&reply), &mut env.pool);
+            env.pool.give(reply);
+        }
+        self.after_answer(env, id);
+    }
+
+    /// Continues after a reply: schedules a send, lets a waiting client go on, or closes a client that has
+    /// too many bytes of replies waiting.
+    fn after_answer(&mut self, env: &mut Env, id: ClientId) {
+        let client = self.clients.at(id);
+        if client.order.waiting_bytes() > env.settings.output_bytes_max {
+            return self.expel(env, id, Counter::ClientsClosedUnread);
+        }
+        if client.order.output.is_empty() {
+            return;
+        }
+        if client.unanswered() == 0 || client.order.output.len() >= PARTIAL_BYTES_MAX {
+            self.outbox.list(client, id);
+        } else if !client.listed_partial && !client.listed_to_send {
+            client.listed_partial = true;
+            self.outbox.partial.push(id);
+        }
+        if client.is_stuck() {
+            self.list_to_resume(id);
+        }
+    }
+
+    /// Sends the replies that were held back for the rest of their pipelines, as no more events are pending.
+    pub fn handle_quiet(&mut self) {
+        self.outbox.partial_since = None;
+        while let Some(id) = self.outbox.partial.pop() {
+            let Some(client) = self.clients.get(id) else { continue };
+            client.listed_partial = false;
+            if !client.order.output.is_empty() {
+                self.outbox.list(client, id);
+            }
+        }
+    }
+
+    /// Sends the replies that were held back once the first has waited for `PARTIAL_WAIT_MAX`, even if more
+    /// events are pending.
+    pub fn release_overdue_partials(&mut self, now: Now) {
+        let outbox = &mut self.outbox;
+        if outbox.partial.is_empty() {
+            outbox.partial_since = None;
+        } else if now.monotonic.since(*outbox.partial_since.get_or_insert(now.monotonic)) >= PARTIAL_WAIT_MAX
+        {
+            self.handle_quiet();
+        }
+    }
+
+    /// Takes the next segment to write to a client's socket, if any.
+    pub fn poll_transmit(&mut self, turn_started: Timestamp) -> Option<(Owner, Segment)> {
+        while let Some(id) = self.outbox.to_send.pop_front() {
+            let Some(client) = self.clients.get(id) else { continue };
+            client.listed_to_send = false;
+            if client.sending_since.is_some() {
+                continue;
+            }
+            let segment = match &mut client.http {
+                None => client.order.output.take(),
+                Some(http) => http_segment(http, &mut client.order.output),
+            };
+            if let Some(segment) = segment {
+                client.sending_since = Some(turn_started);
+                self.outbox.in_flight += 1;
+                return Some((Owner::Client(id), segment));
+            }
+            if client.speaks_http {
+                // The client's next request may have waited only for the output that was just taken.
+                self.list_to_resume(id);
+            }
+        }
+        None
+    }
+
+    /// Notes that a socket has accepted a part of a client's segment, so the send timeout starts anew.
+    pub fn handle_sending(&mut self, id: ClientId, now: Now) {
+        if let Some(client) = self.clients.get(id)
+            && client.sending_since.is_some()
+        {
+            client.sending_since = Some(now.monotonic);
+        }
+    }
+
+    /// Handles the end of writing a segment: more replies can be sent, and a connection that is ending may be
+    /// closed.
+    pub fn handle_transmitted(&mut self, env: &mut Env, id: ClientId, now: Now) {
+        let Some(client) = self.clients.get(id) else { return };
+        debug_assert!(client.sending_since.is_some(), "a segment comes back once");
+        client.sending_since = None;
+        self.outbox.handle_done();
+        client.last_heard = now.monotonic;
+        if !client.order.output.is_empty() {
+            self.outbox.list(client, id);
+        }
+        let has_ended = client.ending != Ending::Open;
+        self.list_to_resume(id);
+        if has_ended {
+            self.close_if_done(env, id);
+        }
+    }
+}

@@ -1,0 +1,453 @@
+//! The state of one client connection: its identity, its unanswered requests, and whatever its next request
+//! waits for.
+
+use super::held::HeldRequest;
+use super::http::Known;
+use super::identity::Identity;
+use super::map_confirmation::{Addressed, FirstTry};
+use super::order::{Order, Rewrite};
+use super::pause::Paused;
+use super::track::Tracks;
+use super::transaction::{Splice, Transaction};
+use crate::protocol::http::Conversation;
+use crate::protocol::{Arguments, Protocol, RequestDecoder};
+use crate::shard::admission::{Charge, Payer};
+use crate::shard::request::{Asker, Envelope, Nature, ReplyTo, Route, Touches, Track};
+use crate::values::limits::{PIPELINE_MAX, REQUESTS_PER_TURN, TLS_CLIENT_BYTES, TLS_SEND_BYTES_MAX};
+use crate::values::{BackendId, TenantId, Timestamp};
+
+/// The stages of the end of a client connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// The connection is not ending.
+    Open,
+    /// Nothing more is read from the client. All requests that were read are answered, then the connection is
+    /// closed.
+    NoMoreInput,
+    /// No more requests are taken on, not even those already read. Earlier ones are answered, then the
+    /// connection is closed.
+    Deaf,
+}
+
+/// The two addresses of a client connection, as text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Address {
+    /// The client's address.
+    pub peer: Box<str>,
+    /// Weir's own address, on which the client connected.
+    pub local: Box<str>,
+}
+
+/// The state of one client connection.
+#[derive(Debug)]
+pub struct Client {
+    /// The connection's number, as `CLIENT ID` reports it.
+    pub(super) number: u64,
+    pub(super) protocol: Protocol,
+    pub(super) identity: Identity,
+    /// The tenant among whose connections this one is counted.
+    pub(super) seat: Option<TenantId>,
+    /// True if the client speaks TLS.
+    pub(super) secure: bool,
+    /// The tenant that the client's TLS certificate names.
+    pub(super) certified: Option<Box<str>>,
+    /// The time since which the client has been connected without logging in; None once it has logged in.
+    pub(super) stranger_since: Option<Timestamp>,
+    pub(super) name: Vec<u8>,
+    pub(super) library: [Vec<u8>; 2],
+    /// The addresses of both ends of the connection, for `CLIENT LIST`.
+    pub(super) address: Box<Address>,
+    pub(super) opened: Timestamp,
+    /// True if the client is spared when clients are closed because all of them together hold too much memory
+    /// (`CLIENT NO-EVICT`).
+    pub(super) no_evict: bool,
+    /// The requests of this client that `CLIENT PAUSE` holds back: none, writes, or all.
+    pub(super) paused: Paused,
+    /// True while the client's next request, held or not, waits for the end of a `CLIENT PAUSE`.
+    pub(super) waits_by_order: bool,
+    /// The number of failed attempts to log in. At `LOGINS_FAILED_MAX` the connection is closed.
+    pub(super) logins_failed: u8,
+    pub(super) decoder: RequestDecoder,
+    /// The state of the HTTP conversation; None if the client speaks RESP, and while its HTTP requests are
+    /// being handled.
+    pub(super) http: Option<Box<Conversation>>,
+    /// True if the client speaks HTTP rather than RESP.
+    pub(super) speaks_http: bool,
+    /// The `Authorization` header that was accepted last, with the identity that it gives; for HTTP only. The
+    /// field `identity` is that of the current HTTP request, or of the last one.
+    pub(super) known: Option<Box<Known>>,
+    /// The time since which an HTTP request has been incomplete.
+    pub(super) http_since: Option<Timestamp>,
+    pub(super) transaction: Option<Box<Transaction>>,
+    /// Weir's own replies for the transaction in flight, to be put into the backend's reply to `EXEC`. A
+    /// client has at most one such transaction in flight.
+    pub(super) splice: Option<Box<Splice>>,
+    pub(super) order: Order,
+    /// The choice between groups of backend connections (tracks), so that requests of this client do not
+    /// overtake each other.
+    tracks: Tracks,
+    /// True while later requests must wait until all requests in flight are answered.
+    pub(super) barrier: bool,
+    pub(super) held_request: Option<Box<HeldRequest>>,
+    /// The slots to whose home cores unanswered requests may have gone, as a bit set: bit n stands for all
+    /// slots that are n modulo 64.
+    handed_over: u64,
+    /// The request in flight that is sent to the primaries of a cluster rather than to a slot, such as
+    /// `DBSIZE` or `SCAN`.
+    pub(super) addressed: Option<Box<Addressed>>,
+    /// The result of the first try of a request to primaries, while it is tried for the second time.
+    pub(super) first_try: Option<Box<FirstTry>>,
+    /// True while the held request waits for a pool of quotas to answer, for a request of its tenant to be
+    /// settled, or for the map of the cluster.
+    pub(super) waits_for_quota: bool,
+    /// The number of requests that weir answered before their backend did (at their deadline, for instance),
+    /// and that the backend may still carry out.
+    pub(super) unsettled: u32,
+    /// True if an unsettled request was a barrier, or if the client has changed its dialect since: then later
+    /// requests could overtake it on other backend connections.
+    pub(super) is_unsettled_alone: bool,
+    /// The number of backend queues that hold so many of this client's requests that no more are taken on.
+    pub(super) congested: u16,
+    /// The time at which bytes of this client arrived last. While a held request is handled, the time at
+    /// which that request arrived.
+    pub(super) came: Timestamp,
+    pub(super) ending: Ending,
+    /// The time since which a segment has been with the socket, or at which the client last accepted a part
+    /// of it.
+    pub(super) sending_since: Option<Timestamp>,
+    pub(super) last_heard: Timestamp,
+    pub(super) reading_paused: bool,
+    /// The number of the turn in which requests of this client were taken on last.
+    pub(super) turn: u32,
+    /// The number of requests of this client that may still be taken on in that turn (`turn`).
+    pub(super) turn_left: u32,
+    /// True while received bytes have not been decoded yet, because the client may not go on.
+    pub(super) stalled: bool,
+    /// True while the client is in the outbox's list of clients with replies to send.
+    pub(super) listed_to_send: bool,
+    /// True while the client is in the outbox's list of clients whose replies wait for the rest of their
+    /// pipeline.
+    pub(super) listed_partial: bool,
+    /// True while the client is in a list of clients that go on decoding at the end of this turn or in the
+    /// next.
+    pub(super) listed_to_resume: bool,
+}
+
+impl Client {
+    pub(super) fn new(number: u64, identity: Identity, now: Timestamp) -> Self {
+        Self {
+            number,
+            protocol: Protocol::Resp2,
+            identity,
+            seat: None,
+            secure: false,
+            certified: None,
+            stranger_since: None,
+            name: Vec::new(),
+            library: [Vec::new(), Vec::new()],
+            address: Box::default(),
+            opened: now,
+            no_evict: false,
+            paused: Paused::Nothing,
+            waits_by_order: false,
+            logins_failed: 0,
+            decoder: RequestDecoder::default(),
+            http: None,
+            speaks_http: false,
+            known: None,
+            http_since: None,
+            transaction: None,
+            splice: None,
+            order: Order::default(),
+            tracks: Tracks::default(),
+            barrier: false,
+            held_request: None,
+            addressed: None,
+            first_try: None,
+            handed_over: 0,
+            waits_for_quota: false,
+            unsettled: 0,
+            is_unsettled_alone: false,
+            congested: 0,
+            came: now,
+            ending: Ending::Open,
+            sending_since: None,
+            last_heard: now,
+            reading_paused: false,
+            turn: 0,
+            turn_left: REQUESTS_PER_TURN,
+            stalled: false,
+            listed_to_send: false,
+            listed_partial: false,
+            listed_to_resume: false,
+        }
+    }
+
+    /// Returns the number of bytes received for requests that have not been taken on.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.decoder.held_bytes() + self.http.as_ref().map_or(0, |http| http.held_bytes())
+    }
+
+    /// True if the client speaks HTTP.
+    pub fn speaks_http(&self) -> bool {
+        self.speaks_http
+    }
+
+    /// Returns the connection's number, as `CLIENT ID` reports it.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Returns the time of arrival of the request being handled: that of the last bytes, or of the held
+    /// request that goes on.
+    pub fn came(&self) -> Timestamp {
+        self.came
+    }
+
+    /// Returns the client's dialect (RESP2 or RESP3).
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// Returns the client's identity: tenant, user, tier, deadline.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Returns the account that the client's requests are charged to, if any.
+    #[inline]
+    pub fn payer(&self) -> Option<Payer> {
+        self.identity.payer
+    }
+
+    /// True if replicas of a cluster may answer the client's reads.
+    #[inline]
+    pub fn reads_stale(&self) -> bool {
+        self.identity.stale_reads
+    }
+
+    /// Returns the client's account in the short form that travels to other cores with a request.
+    #[inline]
+    pub fn asker(&self) -> Option<Asker> {
+        self.identity.payer.map(Payer::asker)
+    }
+
+    /// Returns the number of requests that have not been answered to the client.
+    #[inline]
+    pub fn unanswered(&self) -> usize {
+        self.order.unanswered()
+    }
+
+    /// Takes the next place in the client's order of replies. Returns the number of that place.
+    #[inline]
+    pub fn expect_reply(&mut self, rewrite: Rewrite, charge: Option<Charge>) -> u32 {
+        self.order.expect_reply(rewrite, charge)
+    }
+
+    /// Chooses the track (the group of backend connections) for the client's next request. False while the
+    /// request must wait for those in flight.
+    #[inline]
+    pub fn take_track(&mut self, wanted: Track) -> bool {
+        let (first, next) = self.order.sequences();
+        self.tracks.choose_and_take(wanted, first, next)
+    }
+
+    /// Returns the route of an admitted request of this client: slot, backend, dialect and track.
+    #[inline]
+    pub fn route_to(&self, slot: u16, backend: BackendId) -> Route {
+        Route { slot, backend, protocol: self.protocol, track: self.tracks.current() }
+    }
+
+    /// Builds the data that travels to a backend with a request: where the reply goes, route, account, tier,
+    /// deadline.
+    pub fn envelope(
+        &self,
+        reply_to: ReplyTo,
+        (slot, backend): (u16, BackendId),
+        (nature, touches): (Nature, Touches),
+        charge: Option<&Charge>,
+    ) -> Envelope {
+        Envelope {
+            reply_to,
+            route: self.route_to(slot, backend),
+            asker: self.asker(),
+            nature,
+            touches,
+            tier: self.identity.tier,
+            weight: charge.map_or(0, Charge::weight),
+            deadline: self.deadline(),
+            overdue: self.identity.chosen.overdue,
+        }
+    }
+
+    /// Returns the time after which a reply to the request being handled is useless; `Timestamp::MAX` without
+    /// a deadline.
+    #[inline]
+    pub fn deadline(&self) -> Timestamp {
+        self.identity.deadline.map_or(Timestamp::MAX, |deadline| self.came.after(deadline))
+    }
+
+    /// True if a new request could overtake an unsettled one (answered early, but perhaps still to be carried
+    /// out). `is_alone`: the new request is a barrier, which takes other backend connections.
+    #[inline]
+    pub fn is_unsettled(&self, is_alone: bool) -> bool {
+        self.unsettled > 0 && (is_alone || self.is_unsettled_alone)
+    }
+
+    /// Copies a request of this client, with its identity and time of arrival, to be handled later.
+    pub fn held(&self, arguments: &Arguments<'_>) -> HeldRequest {
+        HeldRequest::new(arguments, &self.identity, self.came)
+    }
+
+    /// Returns the transaction that the client has been queueing since `MULTI`, if any.
+    #[inline]
+    pub fn transaction(&mut self) -> Option<&mut Transaction> {
+        self.transaction.as_deref_mut()
+    }
+
+    /// Starts to queue requests (`MULTI`). False if the client is already doing so.
+    pub fn begin_transaction(&mut self) -> bool {
+        let begins = self.transaction.is_none();
+        self.transaction.get_or_insert_default();
+        begins
+    }
+
+    /// Ends queueing (`EXEC`, `DISCARD`). Returns the queued transaction, if there was one.
+    pub fn take_transaction(&mut self) -> Option<Box<Transaction>> {
+        self.transaction.take()
+    }
+
+    /// Keeps weir's own replies until the backend's reply to the transaction being sent arrives.
+    pub fn keep_splice(&mut self, splice: Splice) {
+        self.splice = Some(Box::new(splice));
+    }
+
+    /// Marks the client's transaction, if any, so that `EXEC` refuses it because a request could not be
+    /// queued.
+    pub fn poison_transaction(&mut self) {
+        if let Some(transaction) = &mut self.transaction {
+            transaction.poison();
+        }
+    }
+
+    /// True while `CLIENT PAUSE` holds back the client's writes.
+    #[inline]
+    pub fn must_not_write(&self) -> bool {
+        self.paused == Paused::Writes
+    }
+
+    /// Switches the client to another dialect. Each dialect has backend connections of its own, so unsettled
+    /// requests could be overtaken from now on.
+    pub(super) fn change_protocol(&mut self, protocol: Protocol) {
+        self.is_unsettled_alone |= self.unsettled > 0 && protocol != self.protocol;
+        self.protocol = protocol;
+    }
+
+    /// Notes that weir answered a request that its backend may still carry out. Later requests are pinned to
+    /// the same track, so that they cannot overtake it.
+    pub(super) fn handle_unsettled(&mut self) {
+        self.unsettled += 1;
+        self.is_unsettled_alone |= self.barrier;
+        self.tracks.pin(true);
+    }
+
+    /// Notes that an unsettled request can no longer be carried out. Once none is left, the client's requests
+    /// are free to change tracks.
+    pub(super) fn handle_settled(&mut self) {
+        self.unsettled = self.unsettled.saturating_sub(1);
+        self.is_unsettled_alone &= self.unsettled > 0;
+        self.tracks.pin(self.unsettled > 0);
+    }
+
+    /// True if earlier requests of the client may be under way at the home core of `slot`, apart from the one
+    /// that has just taken its place in the order of replies. May be true without need, as slots share bits.
+    #[inline]
+    pub fn has_handed_over(&mut self, slot: u16, part: u16) -> bool {
+        // With a later part, earlier parts of the same request may be under way.
+        if self.unanswered() <= 1 && part == 0 {
+            self.handed_over = 0;
+        }
+        self.handed_over & slot_bit(slot) != 0
+    }
+
+    /// Notes that a request of the client goes to the home core of a slot, or with None to any number of
+    /// cores.
+    #[inline]
+    pub fn hand_over(&mut self, slot: Option<u16>) {
+        self.handed_over |= slot.map_or(u64::MAX, slot_bit);
+    }
+
+    /// Makes later requests wait until all that were sent are answered.
+    pub fn hold_back_later(&mut self) {
+        self.barrier = true;
+    }
+
+    /// Sets whether the client is spared when clients are closed for memory (`CLIENT NO-EVICT`).
+    pub fn set_no_evict(&mut self, no_evict: bool) {
+        self.no_evict = no_evict;
+    }
+
+    /// True while the client is still to be answered, or to be sent an answer.
+    pub(super) fn is_owed(&self) -> bool {
+        self.unanswered() > 0
+            || self.held_request.is_some()
+            || !self.order.output.is_empty()
+            || self.sending_since.is_some()
+    }
+
+    /// True while something of the client waits to go on: received bytes, a held request, or requests behind
+    /// a barrier.
+    #[inline]
+    pub(super) fn is_stuck(&self) -> bool {
+        self.stalled || self.held_request.is_some() || self.barrier
+    }
+
+    /// True if the client's next request may not be taken on yet. `replies_bytes_max` is the most bytes of
+    /// replies that may wait for the client.
+    #[inline]
+    pub(super) fn must_wait(&self, replies_bytes_max: usize) -> bool {
+        self.barrier
+            || self.congested > 0
+            || self.waits_for_quota
+            || self.waits_by_order
+            || self.turn_left == 0
+            || self.unanswered() >= PIPELINE_MAX
+            || self.order.waiting_bytes() > replies_bytes_max
+    }
+
+    /// Returns the memory that the client takes, in bytes, with its buffers, queued requests and TLS state.
+    pub fn memory_bytes(&self) -> usize {
+        let held = self.held_request.as_ref().map_or(0, |held| held.memory_bytes());
+        let queued = self.transaction.as_ref().map_or(0, |transaction| transaction.memory_bytes());
+        let spliced = self.splice.as_ref().map_or(0, |splice| splice.memory_bytes());
+        let again = self.addressed.as_ref().and_then(|addressed| addressed.again.as_ref());
+        let said = self.first_try.as_ref().and_then(|first_try| first_try.done.as_ref());
+        let held = held + again.map_or(0, |again| again.memory_bytes()) + said.map_or(0, |said| said.1.len());
+        let names = self.name.len() + self.library.iter().map(Vec::len).sum::<usize>();
+        let tls = match (self.secure, self.sending_since) {
+            (false, _) => 0,
+            (true, None) => TLS_CLIENT_BYTES,
+            (true, Some(_)) => TLS_CLIENT_BYTES + TLS_SEND_BYTES_MAX,
+        };
+        size_of::<Self>()
+            + tls
+            + self.decoder.memory_bytes()
+            + self.http.as_ref().map_or(0, |http| http.memory_bytes())
+            + self.order.waiting_bytes()
+            + self.order.entries_bytes()
+            + held
+            + queued
+            + spliced
+            + names
+    }
+
+    /// Frees the spare memory that a long pipeline left behind.
+    pub(super) fn tidy(&mut self) {
+        self.order.tidy();
+        self.decoder.tidy();
+    }
+}
+
+const fn slot_bit(slot: u16) -> u64 {
+    1 << (slot % 64)
+}

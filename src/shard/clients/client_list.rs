@@ -1,0 +1,120 @@
+//! `CLIENT LIST`, `CLIENT KILL` and `CLIENT PAUSE`, carried out on the clients of one shard. They concern
+//! weir's own client connections on all shards: an administrator's command those of all tenants, any other
+//! client's those of its tenant.
+//!
+//! ```text
+//!   request ── what is asked ──> control executor ── to all shards ──> told by each ── one reply ──> client
+//! ```
+
+use std::fmt::Write as _;
+
+use super::ClientStage;
+use super::client::Client;
+use super::client_filter::{ClientFilter, ClientsAsked, ClientsTold};
+use crate::config::Quotas;
+use crate::protocol::Protocol;
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::values::ClientId;
+use crate::values::limits::CLIENT_LIST_BYTES_MAX;
+use crate::values::time::Now;
+
+impl ClientStage {
+    /// Carries out a `CLIENT` command, sent by a client of any shard, on the clients of this shard.
+    pub fn handle_clients_asked(&mut self, env: &mut Env, asked: &ClientsAsked, now: Now) -> ClientsTold {
+        match asked {
+            ClientsAsked::List(filter) => self.list_clients(env, filter, now),
+            ClientsAsked::Kill(filter) | ClientsAsked::KillOne(filter) => {
+                ClientsTold::Closed(self.kill_clients(env, filter, now))
+            }
+            ClientsAsked::Pause(pause) => {
+                self.pause(&env.quotas, pause);
+                ClientsTold::Done
+            }
+            ClientsAsked::Unpause(tenant) => {
+                self.unpause(&env.quotas, tenant.as_deref());
+                ClientsTold::Done
+            }
+        }
+    }
+
+    fn list_clients(&self, env: &Env, filter: &ClientFilter, now: Now) -> ClientsTold {
+        let bytes_max = CLIENT_LIST_BYTES_MAX / usize::from(env.settings.topology.shards());
+        let (mut lines, mut bytes) = (Vec::new(), 0);
+        for client in self.clients.all().filter(|client| filter.fits(client, &env.quotas, now)) {
+            let line = client.line(&env.quotas, now);
+            bytes += line.len();
+            if bytes > bytes_max {
+                return ClientsTold::TooMany;
+            }
+            lines.push((client.number, line));
+        }
+        ClientsTold::Lines(lines)
+    }
+
+    fn kill_clients(&mut self, env: &mut Env, filter: &ClientFilter, now: Now) -> u64 {
+        let fits = |id: &ClientId| {
+            self.clients.peek(*id).is_some_and(|client| filter.fits(client, &env.quotas, now))
+        };
+        let matching: Vec<ClientId> = self.clients.ids().filter(fits).collect();
+        let count = matching.len() as u64;
+        for id in matching {
+            if self.clients.at(id).number == filter.asker {
+                env.counters.add(Counter::ClientsClosedKilled, 1);
+                self.stop_listening(env, id);
+            } else {
+                self.expel(env, id, Counter::ClientsClosedKilled);
+            }
+        }
+        count
+    }
+}
+
+impl ClientFilter {
+    fn fits(&self, client: &Client, quotas: &Quotas, now: Now) -> bool {
+        let tenant = client.identity.tenant(quotas).map(|tenant| tenant.name.as_str());
+        let age = now.monotonic.since(client.opened);
+        !self.nobody
+            && self.tenant.as_deref().is_none_or(|wanted| tenant == Some(wanted))
+            && self.ids.as_ref().is_none_or(|ids| ids.contains(&client.number))
+            && self.address.as_deref().is_none_or(|wanted| *client.address.peer == *wanted)
+            && self.local_address.as_deref().is_none_or(|wanted| *client.address.local == *wanted)
+            && self.user.as_ref().is_none_or(|wanted| client.identity.full_name(quotas) == *wanted)
+            && self.older_than.is_none_or(|least| age >= least)
+            && self.except != Some(client.number)
+    }
+}
+
+impl Client {
+    /// Describes the client in one line of `name=value` words, as `CLIENT LIST` of Redis does, with the tier
+    /// added.
+    pub fn line(&self, quotas: &Quotas, now: Now) -> String {
+        let name = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        let mut line = String::with_capacity(384);
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            line,
+            "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags=N db=0 sub=0 psub=0 ssub=0 multi={} qbuf={} \
+             qbuf-free=0 argv-mem=0 multi-mem={} rbs=0 rbp=0 obl=0 oll={} omem={} tot-mem={} events=r cmd=NULL user={} \
+             redir=-1 resp={} tier={} lib-name={} lib-ver={}",
+            self.number,
+            self.address.peer,
+            self.address.local,
+            name(&self.name),
+            now.monotonic.since(self.opened).as_secs(),
+            now.monotonic.since(self.last_heard).as_secs(),
+            self.transaction.as_ref().map_or(-1, |transaction| transaction.len() as i64),
+            self.decoder.held_bytes(),
+            self.transaction.as_ref().map_or(0, |transaction| transaction.memory_bytes()),
+            self.unanswered(),
+            self.order.waiting_bytes(),
+            self.memory_bytes(),
+            self.identity.full_name(quotas),
+            if self.protocol == Protocol::Resp3 { 3 } else { 2 },
+            self.identity.tier,
+            name(&self.library[0]),
+            name(&self.library[1]),
+        );
+        line
+    }
+}

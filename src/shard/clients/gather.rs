@@ -1,0 +1,478 @@
+//! The replies to the parts of one request, joined into one reply. In an array of values, a failed part fails
+//! only its own keys.
+
+use std::collections::HashSet;
+
+use slab::Slab;
+
+use crate::protocol::command::Effect;
+use crate::protocol::reply::{self, Elements};
+use crate::protocol::{BufferPool, Protocol, encode};
+use crate::shard::admission::Settlement;
+use crate::shard::message::Message;
+use crate::shard::outcome::Outcome;
+use crate::shard::stored::Stored;
+
+/// The way in which the replies to the parts of a request become one reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Join {
+    /// An array with one value per key. The list says for each key which part has its value.
+    Values(Vec<u16>),
+    /// The first part's reply (`OK`) if no part failed, else the first error.
+    AllOk,
+    /// The sum of the parts' integers, or the first error.
+    Sum,
+    /// The arrays of all parts one behind the other, or the first error.
+    Concat,
+    /// A reply that is neither null nor an error: the one with this number, modulo how many there are.
+    /// Without any, the first error, else null.
+    NonNull(u8),
+    /// An array of integers, each 1 where every part says 1 and else 0; or the first error.
+    Every,
+    /// The first part's reply, or the first error.
+    Same,
+    /// The first reply that is not an error; the first error if all are.
+    AnyOk,
+    /// The distinct elements of all arrays, or the first error.
+    Union,
+    /// An array in which each integer is the sum of the parts' integers at that position, or the first error.
+    SumEach,
+    /// The first part's reply to `CONFIG GET` without secret settings, or the first error.
+    Settings,
+    /// A map from each store's name to its reply; the first error if all are errors.
+    ByStore(Vec<String>),
+}
+
+#[derive(Debug)]
+struct Gathering {
+    join: Join,
+    effect: Effect,
+    protocol: Protocol,
+    parts: Vec<Option<Part>>,
+    missing: usize,
+    /// The bytes of the parts that have come, and of the lists that say what belongs where.
+    bytes: usize,
+    settlement: Settlement,
+}
+
+#[derive(Debug)]
+struct Part {
+    reply: Stored,
+    outcome: Outcome,
+}
+
+impl Part {
+    fn bytes(&self) -> &[u8] {
+        self.reply.bytes()
+    }
+
+    /// True if the part's store has done what was asked, or may have done it because its reply was lost.
+    fn may_have_happened(&self) -> bool {
+        self.outcome == Outcome::Lost || !is_error(self.bytes())
+    }
+}
+
+/// The result of the arrival of one part.
+#[derive(Debug)]
+pub enum Arrival {
+    /// Other parts are still missing. The number is the bytes by which the waiting parts have grown.
+    Stored(usize),
+    /// The last part has come.
+    Joined {
+        /// The reply to the whole request.
+        reply: Vec<u8>,
+        /// The bytes that waited for this part and no longer do.
+        waited: usize,
+        /// The measurements of all parts, from which the cost of the request follows.
+        settlement: Settlement,
+    },
+}
+
+/// The requests of a shard that wait for the replies to their parts.
+#[derive(Debug, Default)]
+pub struct Gathers(Slab<Gathering>);
+
+impl Gathers {
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Registers a request in `parts` parts. Returns its index, and the bytes that it takes until the parts
+    /// come.
+    pub fn insert(
+        &mut self,
+        (join, effect): (Join, Effect),
+        protocol: Protocol,
+        parts: usize,
+    ) -> (u32, usize) {
+        let order = if let Join::Values(order) = &join { size_of_val(order.as_slice()) } else { 0 };
+        let bytes = order + parts * size_of::<Option<Part>>();
+        let places = std::iter::repeat_with(|| None).take(parts).collect();
+        let index = self.0.insert(Gathering {
+            join,
+            effect,
+            protocol,
+            parts: places,
+            missing: parts,
+            bytes,
+            settlement: Settlement::default(),
+        });
+        (index as u32, bytes)
+    }
+
+    /// Adds the reply to one part. With the last part, joins all but those in `left_out` into one reply; for
+    /// an array of values, that is an error if it exceeds `bytes_max`.
+    pub fn part_arrived(
+        &mut self,
+        index: u32,
+        (part, outcome, message): (u16, Outcome, Message<'_>),
+        left_out: &[u16],
+        bytes_max: usize,
+        pool: &mut BufferPool,
+    ) -> Arrival {
+        let gathering = &mut self.0[index as usize];
+        let place = &mut gathering.parts[usize::from(part)];
+        debug_assert!(place.is_none(), "one reply per part");
+        *place = Some(Part { reply: Stored::new(message, pool), outcome });
+        gathering.settlement.add(outcome);
+        gathering.missing -= 1;
+        if gathering.missing > 0 {
+            gathering.bytes += message.bytes().len();
+            return Arrival::Stored(message.bytes().len());
+        }
+        let mut gathering = self.0.remove(index as usize);
+        let out = left_out.iter().filter_map(|part| gathering.parts.get_mut(usize::from(*part))?.take());
+        out.for_each(|part| part.reply.release(pool));
+        let mut reply = pool.take();
+        gathering.join(&mut reply, bytes_max);
+        let (waited, settlement) = (gathering.bytes, gathering.settlement);
+        gathering.release(pool);
+        Arrival::Joined { reply, waited, settlement }
+    }
+
+    /// Frees spare memory if no request is waiting for parts.
+    pub fn tidy(&mut self) {
+        if self.0.is_empty() {
+            self.0.shrink_to_fit();
+        }
+    }
+
+    /// Returns the number of parts that a request still waits for, and the measurements of those that have
+    /// come.
+    pub fn parts_missing(&self, index: u32) -> (usize, Settlement) {
+        let gathering = &self.0[index as usize];
+        (gathering.missing, gathering.settlement)
+    }
+
+    /// Drops a request whose client has left.
+    pub fn remove(&mut self, index: u32, pool: &mut BufferPool) {
+        if let Some(gathering) = self.0.try_remove(index as usize) {
+            gathering.release(pool);
+        }
+    }
+}
+
+impl Gathering {
+    fn release(self, pool: &mut BufferPool) {
+        self.parts.into_iter().flatten().for_each(|part| part.reply.release(pool));
+    }
+
+    fn join(&self, out: &mut Vec<u8>, bytes_max: usize) {
+        let parts: Vec<&[u8]> = self.parts.iter().flatten().map(Part::bytes).collect();
+        let first_error = parts.iter().find(|part| is_error(part)).copied();
+        match &self.join {
+            Join::Values(order) => join_values(out, order, &parts, bytes_max),
+            Join::AllOk => match first_error {
+                // A request that is answered with OK alone has changed something.
+                Some(error) => self.join_failed(out, error),
+                None => out.extend_from_slice(parts[0]),
+            },
+            Join::Same => out.extend_from_slice(first_error.unwrap_or(parts[0])),
+            Join::Sum => match first_error {
+                Some(error) if self.effect == Effect::Write => self.join_failed(out, error),
+                Some(error) => out.extend_from_slice(error),
+                None => encode::integer(out, sum(&parts)),
+            },
+            Join::Concat => match first_error {
+                Some(error) => out.extend_from_slice(error),
+                None => concatenate(out, &parts),
+            },
+            Join::NonNull(number) => {
+                let values: Vec<&[u8]> =
+                    parts.iter().filter(|part| !is_error(part) && !is_null(part)).copied().collect();
+                match (values.is_empty(), first_error) {
+                    (false, _) => out.extend_from_slice(values[usize::from(*number) % values.len()]),
+                    (true, Some(error)) => out.extend_from_slice(error),
+                    (true, None) => encode::null(out, self.protocol),
+                }
+            }
+            Join::Every => match first_error {
+                Some(error) => out.extend_from_slice(error),
+                None => every(out, &parts),
+            },
+            Join::Union => match first_error {
+                Some(error) => out.extend_from_slice(error),
+                None => union(out, &parts),
+            },
+            Join::SumEach => match first_error {
+                Some(error) => out.extend_from_slice(error),
+                None => sum_each(out, &parts),
+            },
+            Join::Settings => match first_error {
+                Some(error) => out.extend_from_slice(error),
+                None => settings(out, self.protocol, parts[0]),
+            },
+            Join::ByStore(names) => match first_error {
+                Some(error) if parts.iter().all(|part| is_error(part)) => out.extend_from_slice(error),
+                _ => {
+                    encode::map(out, self.protocol, parts.len());
+                    for (name, part) in names.iter().zip(&parts) {
+                        encode::bulk(out, name.as_bytes());
+                        out.extend_from_slice(part);
+                    }
+                }
+            },
+            Join::AnyOk => {
+                out.extend_from_slice(parts.iter().find(|part| !is_error(part)).unwrap_or(&parts[0]));
+            }
+        }
+    }
+
+    /// Writes the reply to a write of which a part failed: the error, as a sum or `OK` would claim more than
+    /// was done. Adds that the rest may have happened if another part may have changed something.
+    fn join_failed(&self, out: &mut Vec<u8>, error: &[u8]) {
+        let is_told = |part: &&Part| std::ptr::eq(part.bytes(), error);
+        let mut others = self.parts.iter().flatten().filter(|part| !is_told(part));
+        out.extend_from_slice(error);
+        if others.any(Part::may_have_happened)
+            && error.starts_with(b"-")
+            && !error.ends_with(REST_MAY_HAVE_HAPPENED)
+            && let Some(text) = error.strip_suffix(b"\r\n")
+        {
+            out.truncate(out.len() - error.len() + text.len());
+            out.extend_from_slice(REST_MAY_HAVE_HAPPENED);
+        }
+    }
+}
+
+/// The words behind the error of one part of a write, when other parts may have been carried out.
+const REST_MAY_HAVE_HAPPENED: &[u8] = b" (the rest may have happened)\r\n";
+
+fn is_error(part: &[u8]) -> bool {
+    part.starts_with(b"-") || part.starts_with(b"!")
+}
+
+fn is_null(part: &[u8]) -> bool {
+    part.starts_with(b"$-1") || part.starts_with(b"_") || part.starts_with(b"*-1")
+}
+
+/// The error in the place of a value when a part's reply is no array, or has fewer elements than keys were
+/// asked for.
+const SHORT_REPLY: &[u8] = b"-ERR the store answered with fewer values than it was asked for\r\n";
+const TOO_LARGE: &str = "ERR the reply is larger than all that may wait for a client (--output-limit)";
+
+fn join_values(out: &mut Vec<u8>, order: &[u16], parts: &[&[u8]], bytes_max: usize) {
+    let mut values: Vec<Option<Elements<'_>>> = parts.iter().map(|part| reply::elements(part)).collect();
+    let instead: Vec<&[u8]> =
+        parts.iter().map(|part| if is_error(part) { *part } else { SHORT_REPLY }).collect();
+    let mut asked = vec![0_usize; parts.len()];
+    for part in order {
+        asked[usize::from(*part)] += 1;
+    }
+    let repeated = asked.iter().zip(&values).zip(&instead).map(|((asked, value), instead)| {
+        let missing = asked.saturating_sub(value.as_ref().map_or(0, Elements::left));
+        missing.saturating_mul(instead.len())
+    });
+    let repeated = repeated.fold(0, usize::saturating_add);
+    if repeated > bytes_max {
+        return encode::error(out, TOO_LARGE);
+    }
+    // Reserves the room at once: a reply of megabytes would be copied each time it outgrows its buffer.
+    out.reserve((repeated + parts.iter().map(|part| part.len()).sum::<usize>()).min(bytes_max));
+    encode::array(out, order.len());
+    for part in order {
+        let part = usize::from(*part);
+        let value = values[part].as_mut().map_or(Some(instead[part]), Elements::next);
+        out.extend_from_slice(value.unwrap_or(SHORT_REPLY));
+        // Values appear once, as they came; an error is repeated for each key of its part.
+        if out.len() > bytes_max {
+            out.clear();
+            return encode::error(out, TOO_LARGE);
+        }
+    }
+}
+
+fn sum(parts: &[&[u8]]) -> i64 {
+    parts.iter().filter_map(|part| reply::integer(part)).fold(0, i64::saturating_add)
+}
+
+fn concatenate(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    let lists: Vec<Elements<'_>> = parts.iter().filter_map(|part| reply::elements(part)).collect();
+    encode::array(out, lists.iter().map(Elements::left).sum());
+    lists.iter().for_each(|list| out.extend_from_slice(list.rest()));
+}
+
+fn union(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    let mut seen = HashSet::new();
+    let elements = parts.iter().filter_map(|part| reply::elements(part)).flatten();
+    let distinct: Vec<&[u8]> = elements.filter(|element| seen.insert(*element)).collect();
+    encode::array(out, distinct.len());
+    distinct.iter().for_each(|element| out.extend_from_slice(element));
+}
+
+fn sum_each(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    let mut lists: Vec<Elements<'_>> = parts.iter().filter_map(|part| reply::elements(part)).collect();
+    let count = lists.iter().map(Elements::left).min().unwrap_or(0);
+    encode::array(out, count);
+    for _ in 0..count {
+        let row: Vec<&[u8]> = lists.iter_mut().filter_map(Elements::next).collect();
+        if row.iter().all(|element| reply::integer(element).is_some()) {
+            encode::integer(out, sum(&row));
+        } else {
+            row.first().into_iter().for_each(|element| out.extend_from_slice(element));
+        }
+    }
+}
+
+/// The settings in a store's reply to `CONFIG GET` that hold credentials, its own or those of its primary.
+/// Clients must not see them, as weir itself logs in with such credentials.
+const SECRETS: [&str; 8] = [
+    "requirepass",
+    "masterauth",
+    "masteruser",
+    "primaryauth",
+    "primaryuser",
+    "tls-key-file-pass",
+    "tls-client-key-file-pass",
+    "sentinel-pass",
+];
+
+fn settings(out: &mut Vec<u8>, protocol: Protocol, map: &[u8]) {
+    let mut elements = reply::names_and_values(map).into_iter().flatten();
+    let mut shown: Vec<[&[u8]; 2]> = Vec::new();
+    while let (Some(name), Some(value)) = (elements.next(), elements.next()) {
+        let is_secret = reply::text(name)
+            .is_none_or(|name| SECRETS.iter().any(|secret| name.eq_ignore_ascii_case(secret.as_bytes())));
+        if !is_secret {
+            shown.push([name, value]);
+        }
+    }
+    encode::map(out, protocol, shown.len());
+    shown.iter().flatten().for_each(|element| out.extend_from_slice(element));
+}
+
+fn every(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    let mut lists: Vec<Elements<'_>> = parts.iter().filter_map(|part| reply::elements(part)).collect();
+    let count = lists.iter().map(Elements::left).min().unwrap_or(0);
+    encode::array(out, count);
+    for _ in 0..count {
+        // Every list must be advanced, so `all` cannot be used: it stops early.
+        let ones = lists.iter_mut().filter_map(Elements::next).filter(|value| *value == b":1\r\n").count();
+        encode::integer(out, i64::from(ones == lists.len()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn joined(join: Join, parts: &[&str]) -> String {
+        let parts: Vec<_> = parts.iter().map(|part| (*part, Outcome::Refused)).collect();
+        joined_after((join, Effect::Read), &parts)
+    }
+
+    fn joined_after(join: (Join, Effect), parts: &[(&str, Outcome)]) -> String {
+        let mut gathers = Gathers::default();
+        let mut pool = BufferPool::new(4);
+        let (index, listed) = gathers.insert(join, Protocol::Resp2, parts.len());
+        let mut whole = None;
+        for (part, (reply, outcome)) in parts.iter().enumerate().rev() {
+            assert!(whole.is_none(), "complete before the last part");
+            let message = Message::Small(reply.as_bytes());
+            let part = (part as u16, *outcome, message);
+            let arrival = gathers.part_arrived(index, part, &[], 1_000, &mut pool);
+            if let Arrival::Joined { reply, waited, .. } = arrival {
+                assert_eq!(waited, listed + parts.iter().skip(1).map(|(part, _)| part.len()).sum::<usize>());
+                whole = Some(reply);
+            }
+        }
+        String::from_utf8(whole.expect("complete")).expect("text")
+    }
+
+    #[test]
+    fn values_stand_in_the_order_of_their_keys_and_errors_only_where_they_belong() {
+        let join = Join::Values(vec![0, 1, 0, 2]);
+        let parts = ["*2\r\n$1\r\na\r\n$-1\r\n", "-UNAVAILABLE b\r\n", "*1\r\n$1\r\nd\r\n"];
+        assert_eq!(joined(join, &parts), "*4\r\n$1\r\na\r\n-UNAVAILABLE b\r\n$-1\r\n$1\r\nd\r\n");
+    }
+
+    #[test]
+    fn what_is_repeated_for_each_key_is_bounded() {
+        let parts = ["-ERR a part that failed\r\n", "*0\r\n"];
+        assert!(joined(Join::Values(vec![0; 20]), &parts).starts_with("*20\r\n-ERR a part"));
+        assert_eq!(joined(Join::Values(vec![0; 10_000]), &parts), format!("-{TOO_LARGE}\r\n"));
+        let strange = ["$9\r\nno array!\r\n"; 2];
+        assert!(joined(Join::Values(vec![0, 1]), &strange).starts_with("*2\r\n-ERR the store answered"));
+    }
+
+    #[test]
+    fn a_write_of_which_a_part_failed_says_whether_the_rest_may_have_happened() {
+        let (write, served) = (Effect::Write, Outcome::answered(4));
+        let away = ("-UNAVAILABLE b\r\n", Outcome::Refused);
+        let lost = ("-UNAVAILABLE lost\r\n", Outcome::Lost);
+        let refused = ("-OOM c\r\n", served);
+        let told = |join, effect, parts: &[_]| joined_after((join, effect), parts);
+        for (join, done) in [(Join::Sum, (":1\r\n", served)), (Join::AllOk, ("+OK\r\n", served))] {
+            let rest = "-UNAVAILABLE b (the rest may have happened)\r\n";
+            assert_eq!(told(join.clone(), write, &[done, away]), rest);
+            assert_eq!(told(join.clone(), write, &[away, refused, lost]), rest);
+            // No other part may have changed anything, so the error stands alone.
+            assert_eq!(told(join.clone(), write, &[away, refused]), away.0);
+            assert_eq!(told(join.clone(), write, &[refused, away]), refused.0);
+            assert_eq!(told(join.clone(), write, &[lost, away]), lost.0);
+            assert_eq!(told(join, write, &[done, ("!5\r\nERR x\r\n", served)]), "!5\r\nERR x\r\n");
+        }
+        assert_eq!(told(Join::Sum, Effect::Read, &[(":1\r\n", served), away]), away.0);
+    }
+
+    #[test]
+    fn sums_and_agreements() {
+        assert_eq!(
+            joined(Join::Sum, &[&format!(":{}\r\n", i64::MAX), ":1\r\n"]),
+            format!(":{}\r\n", i64::MAX)
+        );
+        assert_eq!(joined(Join::Sum, &[":2\r\n", ":40\r\n"]), ":42\r\n");
+        assert_eq!(joined(Join::Sum, &[":2\r\n", "-ERR no\r\n"]), "-ERR no\r\n");
+        assert_eq!(joined(Join::AllOk, &["+OK\r\n", "+OK\r\n"]), "+OK\r\n");
+        assert_eq!(joined(Join::AllOk, &["+OK\r\n", "-OOM\r\n"]), "-OOM (the rest may have happened)\r\n");
+        assert_eq!(
+            joined(Join::Concat, &["*1\r\n+a\r\n", "*0\r\n", "*2\r\n+b\r\n+c\r\n"]),
+            "*3\r\n+a\r\n+b\r\n+c\r\n"
+        );
+        for number in 0..4 {
+            let some = ["$-1\r\n", "$1\r\na\r\n", "-ERR no\r\n", "$1\r\nb\r\n"];
+            let one = if number % 2 == 0 { some[1] } else { some[3] };
+            assert_eq!(joined(Join::NonNull(number), &some), one);
+        }
+        assert_eq!(joined(Join::NonNull(9), &["$-1\r\n", "$-1\r\n"]), "$-1\r\n");
+        assert_eq!(joined(Join::NonNull(9), &["$-1\r\n", "-ERR no\r\n"]), "-ERR no\r\n");
+        assert_eq!(joined(Join::Every, &["*2\r\n:1\r\n:1\r\n", "*2\r\n:1\r\n:0\r\n"]), "*2\r\n:1\r\n:0\r\n");
+        let subscribers =
+            ["*4\r\n$1\r\na\r\n:1\r\n$1\r\nb\r\n:0\r\n", "*4\r\n$1\r\na\r\n:2\r\n$1\r\nb\r\n:5\r\n"];
+        assert_eq!(joined(Join::SumEach, &subscribers), "*4\r\n$1\r\na\r\n:3\r\n$1\r\nb\r\n:5\r\n");
+        assert_eq!(
+            joined(Join::Union, &["*2\r\n$1\r\na\r\n$1\r\nb\r\n", "*1\r\n$1\r\na\r\n", "*0\r\n"]),
+            "*2\r\n$1\r\na\r\n$1\r\nb\r\n"
+        );
+        let told = "*4\r\n$11\r\nrequirepass\r\n$1\r\nx\r\n$4\r\nsave\r\n$0\r\n\r\n";
+        assert_eq!(joined(Join::Settings, &[told, "*0\r\n"]), "*2\r\n$4\r\nsave\r\n$0\r\n\r\n");
+        assert_eq!(joined(Join::Settings, &["%1\r\n+masterauth\r\n+x\r\n"]), "*0\r\n");
+        let by_store = || Join::ByStore(vec!["s0".to_owned(), "s1".to_owned()]);
+        assert_eq!(
+            joined(by_store(), &["+well\r\n", "-ERR no\r\n"]),
+            "*4\r\n$2\r\ns0\r\n+well\r\n$2\r\ns1\r\n-ERR no\r\n"
+        );
+        assert_eq!(joined(by_store(), &["-ERR a\r\n", "-ERR b\r\n"]), "-ERR a\r\n");
+        assert_eq!(joined(Join::AnyOk, &["-NOTBUSY\r\n", "+OK\r\n"]), "+OK\r\n");
+    }
+}

@@ -1,0 +1,104 @@
+//! The identity of a client: the tenant and user that it speaks for, and the terms of its requests.
+
+use std::time::Duration;
+
+use crate::config::{Quotas, Tenant, TenantId, Tier};
+use crate::shard::admission::{AdmissionStage, Payer, UserAccount};
+use crate::shard::request::Overdue;
+
+/// The tenant and user that a connection speaks for, and the terms of its requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// The tenant; None until the client authenticates.
+    pub tenant: Option<TenantId>,
+    /// The user within the tenant, if any.
+    pub user: Option<Box<str>>,
+    /// The importance of the client's requests: the tier decides which are shed first.
+    pub tier: Tier,
+    /// The time after which a reply is useless, counted from the arrival of the request; None for no
+    /// deadline.
+    pub deadline: Option<Duration>,
+    /// The terms that the client chose itself. All others are the tenant's, and change when the quotas do.
+    pub chosen: Chosen,
+    /// True if replicas may answer the client's reads.
+    pub stale_reads: bool,
+    /// The account that the client's requests are charged to; None for a client without a tenant.
+    pub payer: Option<Payer>,
+}
+
+/// The terms that a client chose for its requests; None where it chose nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Chosen {
+    /// The chosen tier. A tier above the one that the quotas give has no effect.
+    pub tier: Option<Tier>,
+    /// The chosen deadline: the time after which a reply is useless.
+    pub deadline: Option<Duration>,
+    /// The treatment of requests in flight whose deadline passes: answered at once, or waited for.
+    pub overdue: Overdue,
+}
+
+impl Identity {
+    /// Returns the identity of a connection that has not logged in: the tenant for strangers if the quotas
+    /// have one, else no tenant.
+    pub fn stranger(quotas: &Quotas) -> Self {
+        let strangers =
+            quotas.strangers().map(|tenant| Self::of(quotas, tenant, None, None, Chosen::default()));
+        strangers.unwrap_or_default()
+    }
+
+    /// Builds the identity of a tenant, or of one of its users, under the given quotas. The client's choices
+    /// apply as far as the quotas allow.
+    pub fn of(
+        quotas: &Quotas,
+        tenant: TenantId,
+        user: Option<Box<str>>,
+        account: Option<UserAccount>,
+        chosen: Chosen,
+    ) -> Self {
+        let terms = quotas.tenant(tenant);
+        let highest = terms.tier_of(user.as_deref());
+        Self {
+            tenant: Some(tenant),
+            tier: chosen.tier.map_or(highest, |tier| tier.max(highest)),
+            deadline: chosen.deadline.or(terms.deadline),
+            stale_reads: terms.stale_reads,
+            payer: Some(Payer::new(tenant, account, quotas.version())),
+            user,
+            chosen,
+        }
+    }
+
+    /// Returns the client's tenant in the given quotas, or None if the client has no tenant.
+    #[inline]
+    pub fn tenant<'a>(&self, quotas: &'a Quotas) -> Option<&'a Tenant> {
+        self.tenant.map(|tenant| quotas.tenant(tenant))
+    }
+
+    /// Returns the name as `tenant` or `tenant/user`; `default` for a client without a tenant.
+    pub fn full_name(&self, quotas: &Quotas) -> String {
+        let tenant = self.tenant(quotas).map_or("default", |tenant| tenant.name.as_str());
+        match &self.user {
+            Some(user) => format!("{tenant}/{user}"),
+            None => tenant.to_owned(),
+        }
+    }
+
+    /// Converts this identity to new quotas, in which its tenant is found by name. Becomes a stranger's
+    /// identity if the tenant is gone.
+    #[must_use]
+    pub fn carried_over(&self, before: &Quotas, after: &Quotas, admission: &mut AdmissionStage) -> Self {
+        let known = self.tenant.and_then(|tenant| after.find(&before.tenant(tenant).name));
+        let Some(tenant) = known else { return Self::stranger(after) };
+        let account = self.user.as_ref().and_then(|user| admission.account_of(after.tenant(tenant), user));
+        Self::of(after, tenant, self.user.clone(), account, self.chosen)
+    }
+
+    /// True if the new quotas leave the identity's permissions (admin rights, key prefixes) as they were.
+    /// False if the tenant is gone.
+    pub fn keeps_its_rights(&self, before: &Quotas, after: &Quotas) -> bool {
+        let Some(tenant) = self.tenant else { return true };
+        let was = before.tenant(tenant);
+        let is = after.find(&was.name).map(|tenant| after.tenant(tenant));
+        is.is_some_and(|is| is.admin == was.admin && is.keys == was.keys)
+    }
+}

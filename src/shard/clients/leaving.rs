@@ -1,0 +1,116 @@
+//! The ways in which a client connection ends.
+
+use super::ClientStage;
+use super::client::Ending;
+use super::departed::Owing;
+use super::order::Rewrite;
+use crate::shard::admission::Settlement;
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::values::time::Now;
+use crate::values::{Action, ClientId, Owner};
+
+impl ClientStage {
+    /// Handles the end of a client's input. The client may still read: what it sent is answered before the
+    /// connection is closed.
+    pub fn handle_end(&mut self, env: &mut Env, id: ClientId) {
+        let Some(client) = self.clients.get(id) else { return };
+        if client.ending == Ending::Open {
+            client.ending = Ending::NoMoreInput;
+        }
+        self.close_if_done(env, id);
+    }
+
+    /// Ends a connection in order: no further request is taken on; earlier ones are answered, then the
+    /// connection is closed.
+    pub fn stop_listening(&mut self, env: &mut Env, id: ClientId) {
+        // The answer just given may have exceeded the limit on waiting replies, for which the client was
+        // closed already.
+        let Some(client) = self.clients.get(id) else { return };
+        client.ending = Ending::Deaf;
+        self.close_if_done(env, id);
+    }
+
+    /// Ends a connection in order, and counts it, because the client may no longer be connected (its
+    /// certificate is no longer accepted, for instance).
+    pub fn revoke(&mut self, env: &mut Env, id: ClientId) {
+        if self.clients.get(id).is_some_and(|client| client.ending != Ending::Deaf) {
+            env.counters.add(Counter::ClientsClosedRevoked, 1);
+            self.stop_listening(env, id);
+        }
+    }
+
+    /// Closes a connection that is ending, once every request was answered and every reply was sent.
+    pub(super) fn close_if_done(&mut self, env: &mut Env, id: ClientId) {
+        let Some(client) = self.clients.get(id) else { return };
+        let undecoded = client.ending == Ending::NoMoreInput && client.stalled;
+        if client.ending != Ending::Open && !client.is_owed() && !undecoded {
+            self.forget(env, id);
+            env.actions.push_back(Action::Close(Owner::Client(id)));
+        }
+    }
+
+    /// Closes a connection at once, with requests unanswered, and counts it under `why`.
+    pub(super) fn expel(&mut self, env: &mut Env, id: ClientId, why: Counter) {
+        env.counters.add(why, 1);
+        self.forget(env, id);
+        env.actions.push_back(Action::Close(Owner::Client(id)));
+    }
+
+    /// Removes a client that is gone from all tables, gives its seat back, and keeps its open charges for
+    /// when replies come.
+    pub fn forget(&mut self, env: &mut Env, id: ClientId) {
+        self.remember_charges(id);
+        let gathers: Vec<u32> =
+            self.clients.get(id).map(|client| client.order.open_gathers().collect()).unwrap_or_default();
+        for gather in gathers {
+            self.gathers.remove(gather, &mut env.pool);
+        }
+        if let Some(client) = self.clients.close(id, &mut env.pool) {
+            env.counters.add(Counter::ClientsClosed, 1);
+            if let Some(tenant) = client.seat {
+                env.settings.clients.seats.give_back(tenant);
+            }
+            if client.sending_since.is_some() {
+                self.outbox.handle_done();
+            }
+            self.end_turns_of(client.congested > 0);
+        }
+    }
+
+    /// Keeps the open charges of a client that is leaving, to be settled when the replies to its requests
+    /// come.
+    fn remember_charges(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get(id) else { return };
+        for (sequence, rewrite, charge) in client.order.open_charges() {
+            let (parts_left, settlement) = match rewrite {
+                Rewrite::Gather(index) => self.gathers.parts_missing(index),
+                Rewrite::AsItCame | Rewrite::Cursor { .. } | Rewrite::Walk | Rewrite::Splice => {
+                    (1, Settlement::default())
+                }
+            };
+            self.departed.remember(id, sequence, Owing { charge, parts_left, settlement });
+        }
+    }
+
+    /// Closes clients that take nothing of a segment for longer than the send timeout, and clients that owe
+    /// nothing and have been silent for longer than the idle timeout.
+    pub fn close_stuck(&mut self, env: &mut Env, now: Now) {
+        let (idle_timeout, send_timeout) = (env.settings.idle_timeout, env.settings.send_timeout);
+        if self.outbox.in_flight() == 0 && idle_timeout.is_none() {
+            return;
+        }
+        for place in 0..self.clients.places() {
+            let Some(id) = self.clients.in_place(place) else { continue };
+            let client = self.clients.at(id);
+            let has_passed = |since, timeout| now.monotonic.since(since) >= timeout;
+            if client.sending_since.is_some_and(|since| has_passed(since, send_timeout)) {
+                self.expel(env, id, Counter::ClientsClosedUnread);
+            } else if idle_timeout
+                .is_some_and(|timeout| !client.is_owed() && has_passed(client.last_heard, timeout))
+            {
+                self.expel(env, id, Counter::ClientsClosedIdle);
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Requests that wait until the map of the cluster is confirmed: all primaries were asked for it after the
+//! request arrived.
+
+use std::time::Duration;
+
+use super::ClientStage;
+use crate::protocol::Arguments;
+use crate::routing::cluster::{NodeKey, WalkPosition};
+use crate::shard::clients::held::HeldRequest;
+use crate::shard::env::Env;
+use crate::values::{ClientId, Timestamp};
+
+/// The longest time (2 s) that a request waits for the map of the cluster to be confirmed.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+/// The interval (100 ms) at which the map is asked for again while a request waits for it.
+const ASKED_EVERY: Duration = Duration::from_millis(100);
+
+/// A request in flight that is sent to the primaries of a cluster rather than to a slot (such as `DBSIZE` or
+/// `SCAN`). A client has at most one at a time.
+#[derive(Debug)]
+pub struct Addressed {
+    /// The position of a `SCAN` over the nodes of the cluster; None for other commands.
+    pub walk: Option<WalkPosition>,
+    /// A copy of the request, if it may be tried a second time.
+    pub again: Option<Box<HeldRequest>>,
+    /// The parts that were sent to a node which turned out to be no primary.
+    pub refused: Vec<u16>,
+    /// The node asked for each part, for commands that need not be carried out twice on a node (those whose
+    /// reply only says OK); else empty.
+    pub told: Vec<NodeKey>,
+}
+
+impl Addressed {
+    /// Returns the parts to leave out of the first reply because other nodes will be asked for them. Empty if
+    /// the whole request is repeated, or none of it.
+    pub fn left_out(&self) -> &[u16] {
+        let keeps_some = self.again.is_some() && self.refused.len() < self.told.len();
+        if keeps_some { &self.refused } else { &[] }
+    }
+}
+
+/// The result of the first try of a request that is tried a second time.
+#[derive(Debug, Default)]
+pub struct FirstTry {
+    /// The sequence number of the second try.
+    sequence: u32,
+    /// The nodes that carried the request out in the first try, and their joined reply. They are not asked
+    /// again.
+    pub done: Option<(Vec<NodeKey>, Vec<u8>)>,
+}
+
+/// The clients whose request is held until the map of the cluster is confirmed (all primaries were asked for
+/// it after the request arrived), or for `PATIENCE` (2 s) at most, and the time at which the primaries were
+/// last asked.
+#[derive(Debug, Default)]
+pub struct Certainty {
+    /// The waiting clients, each with the time since which it waits, which is set at the end of the turn in
+    /// which the wait began.
+    waiting: Vec<(ClientId, Option<Timestamp>)>,
+    asked: Option<Timestamp>,
+}
+
+impl Certainty {
+    fn wait(&mut self, id: ClientId) {
+        self.waiting.push((id, None));
+        self.asked = None;
+    }
+
+    /// Takes the clients that may go on: the map was confirmed after they began to wait, or they have waited
+    /// for [`PATIENCE`].
+    pub fn take_ready(&mut self, env: &Env, now: Timestamp) -> Vec<ClientId> {
+        let is_ready = |(_, since): &mut (ClientId, Option<Timestamp>)| {
+            let since = *since.get_or_insert(now);
+            env.is_sure(since) || now.since(since) >= PATIENCE
+        };
+        self.waiting.extract_if(.., is_ready).map(|(id, _)| id).collect()
+    }
+
+    /// True if the primaries should be asked for the map now. Counts as asked then, for the next
+    /// `ASKED_EVERY`.
+    pub fn take_question(&mut self, now: Timestamp) -> bool {
+        let is_due = self.asked.is_none_or(|asked| now.since(asked) >= ASKED_EVERY);
+        let asks = is_due && !self.waiting.is_empty();
+        if asks {
+            self.asked = Some(now);
+        }
+        asks
+    }
+
+    /// Returns the time at which [`Self::take_ready`] or [`Self::take_question`] should be called next.
+    pub fn poll_deadline(&self) -> Option<Timestamp> {
+        let first = self.waiting.iter().filter_map(|(_, since)| *since).min();
+        let asks_again =
+            self.asked.filter(|_| !self.waiting.is_empty()).map(|asked| asked.after(ASKED_EVERY));
+        [first.map(|since| since.after(PATIENCE)), asks_again].into_iter().flatten().min()
+    }
+}
+
+impl ClientStage {
+    /// Holds a client's request, and later ones of the client behind it, until the map of the cluster is
+    /// confirmed. After `PATIENCE` (2 s) the request goes on without the confirmation.
+    pub fn hold_for_map(&mut self, id: ClientId, arguments: &Arguments<'_>) {
+        self.hold_for_grant(id, arguments);
+        self.certainty.wait(id);
+    }
+
+    /// Returns the clients that wait for the map of the cluster.
+    pub fn certainty(&mut self) -> &mut Certainty {
+        &mut self.certainty
+    }
+
+    /// Returns the time at which the clients that wait for the map of the cluster should be looked at next.
+    pub fn certainty_deadline(&self) -> Option<Timestamp> {
+        self.certainty.poll_deadline()
+    }
+
+    /// Notes that the client's request is sent to primaries rather than to a slot, and keeps a copy for a
+    /// second try unless this is the second.
+    pub fn note_addressed(&mut self, id: ClientId, walk: Option<WalkPosition>, arguments: &Arguments<'_>) {
+        let client = self.clients.at(id);
+        let again = client.first_try.is_none().then(|| Box::new(client.held(arguments)));
+        let (refused, told) = (Vec::new(), Vec::new());
+        client.addressed = Some(Box::new(Addressed { walk, again, refused, told }));
+    }
+
+    /// Prepares a request that no node needs to carry out twice: removes from `asked` the nodes that did so
+    /// in the first try, and notes the others. Returns the joined reply of the first try, if any.
+    pub fn note_told(&mut self, id: ClientId, asked: &mut Vec<NodeKey>) -> Option<Vec<u8>> {
+        let client = self.clients.at(id);
+        let (_, sequence) = client.order.sequences();
+        let first_try = client.first_try.as_mut().filter(|first_try| first_try.sequence == sequence);
+        let (done, said) = first_try.and_then(|first_try| first_try.done.take()).unzip();
+        asked.retain(|node| done.as_ref().is_none_or(|done: &Vec<NodeKey>| !done.contains(node)));
+        if let Some(addressed) = &mut client.addressed {
+            addressed.told.clone_from(asked);
+        }
+        said
+    }
+
+    /// Ends a request to primaries with `reply`. Returns false if the request is tried a second time instead,
+    /// because a node that was asked is no primary.
+    pub(super) fn end_addressed(
+        &mut self,
+        env: &mut Env,
+        id: ClientId,
+        sequence: u32,
+        addressed: Option<Box<Addressed>>,
+        reply: &[u8],
+    ) -> bool {
+        let client = self.clients.at(id);
+        client.first_try = None;
+        let addressed = addressed.filter(|addressed| !addressed.refused.is_empty());
+        let Some(addressed) = addressed.filter(|_| client.held_request.is_none()) else { return true };
+        let done = (!addressed.left_out().is_empty()).then(|| {
+            let has_done = |part: &usize| !addressed.refused.contains(&(*part as u16));
+            let done = (0..addressed.told.len()).filter(has_done).map(|part| addressed.told[part]);
+            (done.collect(), reply.to_vec())
+        });
+        let Some(again) = addressed.again else { return true };
+        let (_, next) = client.order.sequences();
+        client.first_try = Some(Box::new(FirstTry { sequence: next, done }));
+        client.held_request = Some(again);
+        client.waits_for_quota = true;
+        self.certainty.wait(id);
+        self.answer_rewritten(env, id, sequence, Vec::new());
+        false
+    }
+}

@@ -1,0 +1,112 @@
+//! The memory that clients hold together: incomplete requests, waiting requests, replies that nobody reads.
+//! Each has its own bound, but many clients together would exceed any. Therefore the sum is measured after
+//! every 8 MiB received, and the largest holders are closed when it is too much.
+
+use super::ClientStage;
+use super::client::Client;
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::values::ClientId;
+
+/// The bytes received, from clients, backends and other cores or written by weir, after which the memory of
+/// clients is measured again (8 MiB). Clients can hold little more in between.
+const WEIGHED_EVERY: u64 = 8 * 1024 * 1024;
+/// The divisor of a core's share of client memory that gives the limit for all clients that have not logged
+/// in (one sixteenth).
+const STRANGERS_PART: usize = 16;
+
+/// The memory that clients held when it was measured last.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Holdings {
+    bytes: usize,
+    /// The bytes held by clients that have not logged in.
+    strangers: usize,
+    /// The bytes that had been received by the time of the measurement.
+    received: u64,
+}
+
+impl ClientStage {
+    /// Returns the bytes that clients of this core held when they were measured last.
+    pub fn clients_bytes(&self) -> usize {
+        self.holdings.bytes
+    }
+
+    /// True if the clients of this core hold more than the core's share.
+    pub fn holds_much(&self, env: &Env) -> bool {
+        self.holdings.bytes > env.settings.clients_bytes_share()
+    }
+
+    /// Closes the largest holders of memory on this core because clients of all cores hold `excess` bytes too
+    /// much. Frees about as much as this core holds above its share at most, and closes no client with
+    /// `CLIENT NO-EVICT`.
+    pub fn handle_memory_exceeded(&mut self, env: &mut Env, excess: usize) {
+        let above = self.holdings.bytes.saturating_sub(env.settings.clients_bytes_share());
+        self.close_largest(env, excess.min(above), |client| !client.no_evict);
+    }
+
+    /// Measures the memory of all clients if `WEIGHED_EVERY` bytes have been received since the last time.
+    pub fn weigh_if_due(&mut self, env: &mut Env) {
+        let received = [
+            Counter::ClientBytesReceived,
+            Counter::BackendBytesReceived,
+            Counter::BatchBytesReceived,
+            Counter::AnswerBytes,
+        ];
+        let received = received.iter().map(|counter| env.counters.get(*counter)).sum();
+        if received - self.holdings.received >= WEIGHED_EVERY {
+            self.holdings.received = received;
+            self.weigh(env);
+        }
+    }
+
+    /// Measures the memory of all clients, and closes the largest holders that have not logged in if those
+    /// together hold too much.
+    pub fn weigh(&mut self, env: &mut Env) {
+        let (mut bytes, mut strangers) = (0, 0);
+        for client in self.clients.all() {
+            let held = client.memory_bytes();
+            bytes += held;
+            strangers += if client.identity.tenant.is_none() { held } else { 0 };
+        }
+        (self.holdings.bytes, self.holdings.strangers) = (bytes, strangers);
+        let strangers_max = env.settings.clients_bytes_share() / STRANGERS_PART;
+        if strangers > strangers_max {
+            self.close_largest(env, strangers - strangers_max, |client| client.identity.tenant.is_none());
+        }
+    }
+
+    /// Closes the largest holders of memory among the clients that `concerned` selects, until `excess` bytes
+    /// are free.
+    fn close_largest(&mut self, env: &mut Env, mut excess: usize, concerned: impl Fn(&Client) -> bool) {
+        if excess == 0 {
+            return;
+        }
+        let mut largest: Vec<(usize, ClientId)> = Vec::new();
+        for id in self.clients.ids() {
+            let client = self.clients.peek(id).filter(|client| concerned(client));
+            largest.extend(client.map(|client| (client.memory_bytes(), id)));
+        }
+        largest.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        for (bytes, id) in largest {
+            if excess == 0 {
+                return;
+            }
+            self.expel(env, id, Counter::ClientsClosedMemory);
+            self.holdings.bytes = self.holdings.bytes.saturating_sub(bytes);
+            excess = excess.saturating_sub(bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+impl ClientStage {
+    /// Returns a client for reading, or None if it has left.
+    pub fn peek(&self, id: ClientId) -> Option<&Client> {
+        self.clients.peek(id)
+    }
+
+    /// Returns the bytes of all clients' requests that are incomplete or not taken on yet.
+    pub fn undecoded_bytes(&self) -> usize {
+        self.clients.all().map(|client| client.decoder.held_bytes()).sum()
+    }
+}

@@ -1,0 +1,318 @@
+//! The client side of one shard: connected clients, the requests that each has sent, and its replies in the
+//! order of its requests. The module borrows `shard/admission` where an identity needs an account, and
+//! hands the charges of answered requests to its caller, which settles them. It never touches a connection to
+//! a backend.
+//!
+//! | what | file |
+//! |---|---|
+//! | one client connection; the table of all | `client.rs`, `registry.rs` |
+//! | the identity of a client: tenant, tier, deadline | `identity.rs`, `handshake.rs`, `request_options.rs` |
+//! | a buffer for the rest of a large request | `large_request.rs` |
+//! | whether a client's next request may be taken on | `turns.rs`, `held.rs`, `track.rs`, `pause.rs`, `pauses.rs` |
+//! | requests queued since `MULTI` | `transaction.rs` |
+//! | requests that wait until the map of a cluster is confirmed | `map_confirmation.rs` |
+//! | clients that speak HTTP | `http.rs` |
+//! | replies to clients | `answer.rs`, `order.rs`, `gather.rs`, `cursor.rs` |
+//! | limits on connections and on the memory of clients | `seats.rs`, `memory.rs` |
+//! | the end of a connection, or its move to another process | `leaving.rs`, `departed.rs`, `moving.rs` |
+//! | `CLIENT LIST`, `CLIENT KILL` and `CLIENT PAUSE` | `client_list.rs`, `client_filter.rs` |
+
+mod answer;
+mod client;
+pub mod client_filter;
+mod client_list;
+mod cursor;
+mod departed;
+mod gather;
+mod handshake;
+mod held;
+mod http;
+mod identity;
+mod large_request;
+mod leaving;
+mod map_confirmation;
+mod memory;
+mod moving;
+mod order;
+mod pause;
+mod pauses;
+mod registry;
+mod request_options;
+mod seats;
+mod track;
+mod transaction;
+mod turns;
+
+pub use client::{Address, Client};
+pub use cursor::split_cursor;
+pub use gather::{Arrival, Gathers, Join};
+pub use identity::{Chosen, Identity};
+pub use map_confirmation::PATIENCE as MAP_PATIENCE;
+pub use moving::{Readiness, Session};
+pub use order::Rewrite;
+pub use request_options::Wishes;
+pub use seats::no_seat_left;
+pub use transaction::{LocalRequest, NotQueued, Splice};
+pub use turns::Progress;
+
+use super::admission::{AdmissionStage, Charge};
+use super::counters::Counter;
+use super::env::Env;
+use super::question::{Question, Questions};
+use super::request::ReplyTo;
+use super::settings::ShardSettings;
+use crate::config::Quotas;
+use crate::protocol::RequestLimits;
+use crate::protocol::command::Effect;
+use crate::values::limits::HOT_REPLY_BYTES_MAX;
+use crate::values::time::Now;
+use crate::values::{ClientId, StoreVersion, Timestamp};
+use answer::Outbox;
+use departed::Departed;
+use map_confirmation::Certainty;
+use memory::Holdings;
+use pause::Pause;
+use registry::Clients;
+use turns::Turns;
+
+/// The most bytes of replies that may wait for one client (256 KiB) before no more of its requests are taken
+/// on.
+const REPLIES_BYTES_PAUSE: usize = 256 * 1024;
+
+/// The clients of one shard, with everything that the shard keeps for them.
+#[derive(Debug)]
+pub struct ClientStage {
+    clients: Clients,
+    opened: u64,
+    /// The size limits of a request from a client that has logged in.
+    limits: RequestLimits,
+    /// The most bytes of replies that may wait for one client. Beyond it no more of the client's requests are
+    /// taken on, until it reads or until the reply comes that those bytes wait for.
+    replies_bytes_max: usize,
+    /// The schedule of clients: which of them may have requests decoded in this turn or the next.
+    turns: Turns,
+    /// The clients that have replies to send.
+    outbox: Outbox,
+    gathers: Gathers,
+    /// Requests in flight whose clients have left, with the charges that are still to be settled for them.
+    departed: Departed,
+    /// Questions for the control executor (`INFO`, `CLIENT LIST` and the like), which a shard cannot answer
+    /// by itself.
+    questions: Questions,
+    /// Clients whose next request waits until the map of the cluster is confirmed.
+    certainty: Certainty,
+    /// The pauses in force (`CLIENT PAUSE`), at most one per tenant and one for all clients.
+    pauses: Vec<Pause>,
+    /// The buffer that collects weir's own replies while a transaction is carried out; None outside of that.
+    captured: Option<Vec<u8>>,
+    /// The memory that clients held when it was measured last.
+    holdings: Holdings,
+    /// True if there may be clients that have yet to log in. While it is false, the check for login timeouts
+    /// is skipped.
+    watch_strangers: bool,
+    /// True if there may be clients with an incomplete HTTP request. While it is false, the check for slow
+    /// requests is skipped.
+    watch_http: bool,
+    draining: bool,
+    /// The backends' version, as `HELLO` reports it to clients.
+    store_version: StoreVersion,
+}
+
+impl ClientStage {
+    /// Creates the client side of a shard, without any clients.
+    pub fn new(settings: &ShardSettings) -> Self {
+        // Leaves room for one kept reply: the last request that is taken on may be answered at once with one.
+        let room = settings.output_bytes_max.saturating_sub(HOT_REPLY_BYTES_MAX);
+        Self {
+            replies_bytes_max: room.min(REPLIES_BYTES_PAUSE),
+            clients: Clients::default(),
+            opened: 0,
+            limits: RequestLimits::trusted(settings.request_bytes_max),
+            turns: Turns::default(),
+            outbox: Outbox::default(),
+            gathers: Gathers::default(),
+            departed: Departed::default(),
+            questions: Questions::default(),
+            certainty: Certainty::default(),
+            pauses: Vec::new(),
+            captured: None,
+            holdings: Holdings::default(),
+            watch_strangers: false,
+            watch_http: false,
+            draining: false,
+            store_version: StoreVersion::default(),
+        }
+    }
+
+    /// Registers a new connection: gives it an id and, if strangers are allowed, a seat. While the shard
+    /// drains, the connection is closed at once.
+    pub fn open(&mut self, env: &mut Env, now: Now) -> ClientId {
+        env.counters.add(Counter::ClientsOpened, 1);
+        self.opened += 1;
+        let shards = u64::from(env.settings.topology.shards());
+        let number = (self.opened - 1) * shards + u64::from(env.settings.id.0) + 1;
+        let id = self.clients.open(number, Identity::default(), now.monotonic);
+        self.seat_stranger(env, id, now);
+        if self.draining {
+            self.stop_listening(env, id);
+        }
+        id
+    }
+
+    /// Stores a client's addresses, for `CLIENT LIST`.
+    pub fn note_address(&mut self, id: ClientId, address: Address) {
+        if let Some(client) = self.clients.get(id) {
+            *client.address = address;
+        }
+    }
+
+    /// Returns a client that the caller knows to be connected. Panics if the client has left.
+    #[inline]
+    pub fn client(&mut self, id: ClientId) -> &mut Client {
+        self.clients.at(id)
+    }
+
+    /// Returns a client, or None if it has left.
+    #[inline]
+    pub fn find(&mut self, id: ClientId) -> Option<&mut Client> {
+        self.clients.get(id)
+    }
+
+    /// Returns the number of connected clients.
+    pub fn len(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Returns the number of requests that wait for the replies to several parts.
+    pub fn gathers_open(&self) -> usize {
+        self.gathers.len()
+    }
+
+    /// Returns the number of requests in flight whose clients have left.
+    pub fn requests_departed(&self) -> usize {
+        self.departed.len()
+    }
+
+    /// Returns the number of segments that are being written to sockets.
+    pub fn sends_in_flight(&self) -> usize {
+        self.outbox.in_flight()
+    }
+
+    /// Sets the backends' version that `HELLO` reports to clients from now on.
+    pub fn handle_store_version(&mut self, version: StoreVersion) {
+        self.store_version = version;
+    }
+
+    /// Applies new quotas to all clients. A client keeps its tenant by name; if the tenant is gone, the
+    /// client must log in again. A queued transaction whose rights changed is refused at `EXEC`.
+    pub fn handle_quotas(&mut self, env: &Env, admission: &mut AdmissionStage, after: &Quotas, now: Now) {
+        let before = &env.quotas;
+        let ids: Vec<ClientId> = self.clients.ids().collect();
+        for id in ids {
+            let client = self.clients.at(id);
+            // Queued requests were permitted by the quotas before.
+            if let Some(transaction) = &mut client.transaction
+                && !client.identity.keeps_its_rights(before, after)
+            {
+                transaction.poison();
+            }
+            // The new quotas may not accept the HTTP token that was right before.
+            client.known = None;
+            let held = client.held_request.as_mut().map(|held| &mut held.identity);
+            for identity in std::iter::once(&mut client.identity).chain(held) {
+                *identity = identity.carried_over(before, after, admission);
+            }
+            self.keep_seat(env, id, now);
+        }
+    }
+
+    /// Starts to drain: every connection that is opened from now on is closed at once.
+    pub fn refuse_newcomers(&mut self) {
+        self.draining = true;
+    }
+
+    /// Gives a client another identity for one request. Returns its own identity, for [`Self::end_acting`].
+    pub fn begin_acting(&mut self, id: ClientId, identity: &Identity) -> Identity {
+        std::mem::replace(&mut self.clients.at(id).identity, identity.clone())
+    }
+
+    /// Restores a client's own identity after [`Self::begin_acting`], unless the request itself changed the
+    /// identity (AUTH, RESET).
+    pub fn end_acting(&mut self, id: ClientId, identity: &Identity, own: Identity) {
+        if let Some(client) = self.clients.get(id)
+            && client.identity == *identity
+        {
+            client.identity = own;
+        }
+    }
+
+    /// Sets a client's time of arrival back to that of a held request, from which deadlines count. Returns
+    /// the newest time of arrival, for [`Self::end_held`].
+    pub fn begin_held(&mut self, id: ClientId, came: Timestamp) -> Timestamp {
+        std::mem::replace(&mut self.clients.at(id).came, came)
+    }
+
+    /// Restores a client's newest time of arrival after [`Self::begin_held`].
+    pub fn end_held(&mut self, id: ClientId, newest: Timestamp) {
+        if let Some(client) = self.clients.get(id) {
+            client.came = newest;
+        }
+    }
+
+    /// Replaces a client's identity for its later requests.
+    pub fn change_identity(&mut self, id: ClientId, identity: Identity) {
+        self.clients.at(id).identity = identity;
+    }
+
+    /// Takes the next place in a client's order of replies for a request that is sent in parts. Returns the
+    /// number of that place.
+    pub fn expect_parts(
+        &mut self,
+        id: ClientId,
+        join: (Join, Effect),
+        parts: usize,
+        charge: Option<Charge>,
+    ) -> u32 {
+        let client = self.clients.at(id);
+        let (index, bytes) = self.gathers.insert(join, client.protocol, parts);
+        client.order.stored_bytes += bytes;
+        client.expect_reply(Rewrite::Gather(index), charge)
+    }
+
+    /// Queues a question for the control executor on behalf of a client. The client's later requests wait for
+    /// the reply, so that each client has at most one question in flight.
+    pub fn ask(&mut self, env: &Env, id: ClientId, charge: Option<Charge>, question: Question) {
+        let client = self.clients.at(id);
+        let sequence = client.expect_reply(Rewrite::AsItCame, charge);
+        client.hold_back_later();
+        self.questions.ask(ReplyTo::new(env.settings.id, id, sequence), question);
+    }
+
+    /// Takes the next question for the control executor, if any.
+    pub fn poll_question(&mut self) -> Option<(ReplyTo, Question)> {
+        self.questions.poll()
+    }
+
+    /// Counts a question of this shard as answered, so that another may be sent.
+    pub fn handle_question_answered(&mut self) {
+        self.questions.handle_answer();
+    }
+
+    /// Frees spare memory of clients that have sent nothing since `idle_since`. True if some clients were
+    /// active since, so that a later call can free more.
+    pub fn tidy(&mut self, idle_since: Timestamp) -> bool {
+        self.gathers.tidy();
+        self.departed.tidy();
+        let mut untidy = false;
+        for place in 0..self.clients.places() {
+            let Some(id) = self.clients.in_place(place) else { continue };
+            let client = self.clients.at(id);
+            if client.last_heard <= idle_since {
+                client.tidy();
+            } else {
+                untidy = true;
+            }
+        }
+        untidy
+    }
+}

@@ -1,0 +1,195 @@
+//! The replies to one client, which leave in the order of its requests.
+
+use std::collections::VecDeque;
+
+use crate::protocol::{BufferPool, Output};
+use crate::shard::admission::Charge;
+use crate::shard::message::Message;
+use crate::shard::stored::Stored;
+use crate::values::shorten;
+
+/// The change that a backend's reply needs before it goes to the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rewrite {
+    /// No change: the backend's reply is the client's.
+    AsItCame,
+    /// The cursor in a reply to `SCAN` is replaced by one that also says which backend is next.
+    Cursor {
+        /// The backend that was asked.
+        backend: u16,
+    },
+    /// The cursor in the reply of a cluster node to `SCAN` is replaced by one that also holds the position in
+    /// the walk over all nodes.
+    Walk,
+    /// Replies to several parts are joined into one. The number is the request's index in
+    /// [`Gathers`](super::Gathers).
+    Gather(u32),
+    /// Weir's own replies within a transaction are inserted into the backend's reply to `EXEC`.
+    Splice,
+}
+
+/// A place in the order of replies: its reply has not come, or waits for an earlier one.
+#[derive(Debug)]
+enum Entry {
+    Waiting(Rewrite, Option<Charge>),
+    Ready(Stored),
+}
+
+/// The unanswered requests of a client in order, and the replies that are waiting to be sent.
+#[derive(Debug, Default)]
+pub struct Order {
+    entries: VecDeque<Entry>,
+    /// The bytes of replies that wait for earlier ones, and of partial replies that wait for the other parts.
+    pub stored_bytes: usize,
+    first_sequence: u32,
+    /// The replies that may be sent now.
+    pub output: Output,
+}
+
+impl Order {
+    /// Returns the number of requests that have not been answered to the client.
+    pub fn unanswered(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Returns two sequence numbers: that of the oldest unanswered request, and that which the next request
+    /// will get.
+    pub fn sequences(&self) -> (u32, u32) {
+        (self.first_sequence, self.first_sequence.wrapping_add(self.entries.len() as u32))
+    }
+
+    /// Takes the next place in the order of replies. Returns its sequence number. `charge` is what was taken
+    /// for the request, if anything.
+    #[inline]
+    pub fn expect_reply(&mut self, rewrite: Rewrite, charge: Option<Charge>) -> u32 {
+        let (_, sequence) = self.sequences();
+        self.entries.push_back(Entry::Waiting(rewrite, charge));
+        sequence
+    }
+
+    /// Returns the change that the reply with this number needs, and the charge that is settled with it, if
+    /// there is one. None if no reply with this number is expected, or if it has already come.
+    pub fn waiting(&self, sequence: u32) -> Option<(Rewrite, Option<&Charge>)> {
+        match self.entries.get(self.offset_of(sequence)) {
+            Some(Entry::Waiting(rewrite, charge)) => Some((*rewrite, charge.as_ref())),
+            _ => None,
+        }
+    }
+
+    /// Iterates over the charges that are not settled, each with its request's sequence number and the change
+    /// that its reply needs.
+    pub fn open_charges(&self) -> impl Iterator<Item = (u32, Rewrite, Charge)> {
+        (self.first_sequence..).zip(&self.entries).filter_map(|(sequence, entry)| match entry {
+            Entry::Waiting(rewrite, Some(charge)) => Some((sequence, *rewrite, *charge)),
+            _ => None,
+        })
+    }
+
+    fn offset_of(&self, sequence: u32) -> usize {
+        sequence.wrapping_sub(self.first_sequence) as usize
+    }
+
+    /// Puts the reply with this number in its place. If no earlier reply is missing, it goes to the output,
+    /// together with the replies that waited for it.
+    pub fn answer(&mut self, sequence: u32, message: Message<'_>, pool: &mut BufferPool) {
+        let offset = self.offset_of(sequence);
+        debug_assert!(matches!(self.entries.get(offset), Some(Entry::Waiting(..))), "one reply per request");
+        if offset > 0 {
+            self.stored_bytes += message.bytes().len();
+            self.entries[offset] = Entry::Ready(Stored::new(message, pool));
+            return;
+        }
+        match message {
+            Message::Small(bytes) => self.output.append(pool, bytes),
+            Message::Shared(bytes) => self.output.append_shared(pool, bytes),
+        }
+        self.entries.pop_front();
+        self.first_sequence = self.first_sequence.wrapping_add(1);
+        while let Some(Entry::Ready(_)) = self.entries.front() {
+            let Some(Entry::Ready(stored)) = self.entries.pop_front() else { unreachable!("seen just now") };
+            self.stored_bytes -= stored.len();
+            stored.send(&mut self.output, pool);
+            self.first_sequence = self.first_sequence.wrapping_add(1);
+        }
+    }
+
+    /// Answers a request with a reply that weir writes itself and that takes the next place in the order.
+    pub fn answer_now(&mut self, pool: &mut BufferPool, write: impl FnOnce(&mut Vec<u8>)) {
+        if self.entries.is_empty() {
+            self.first_sequence = self.first_sequence.wrapping_add(1);
+            write(self.output.buffer(pool));
+            return;
+        }
+        let mut buffer = pool.take();
+        write(&mut buffer);
+        let stored = Stored::new(Message::Small(&buffer), pool);
+        self.stored_bytes += stored.len();
+        pool.give(buffer);
+        self.entries.push_back(Entry::Ready(stored));
+    }
+
+    /// Returns the memory that the list of unanswered requests takes, in bytes.
+    pub fn entries_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>()
+    }
+
+    /// Returns the bytes of all replies that have not been handed to the socket: those ready to be sent, and
+    /// those that wait for earlier replies or other parts.
+    #[inline]
+    pub fn waiting_bytes(&self) -> usize {
+        self.output.len() + self.stored_bytes
+    }
+
+    /// Iterates over the indices of gathers (requests in parts) that are incomplete, so that they can be
+    /// dropped when the client leaves.
+    pub fn open_gathers(&self) -> impl Iterator<Item = u32> {
+        self.entries.iter().filter_map(|entry| match entry {
+            Entry::Waiting(Rewrite::Gather(index), _) => Some(*index),
+            _ => None,
+        })
+    }
+
+    /// Frees the spare memory that a long pipeline left behind.
+    pub fn tidy(&mut self) {
+        shorten(&mut self.entries);
+    }
+
+    /// Returns all buffers to the pool, when the client leaves.
+    pub fn release(&mut self, pool: &mut BufferPool) {
+        self.output.clear(pool);
+        for entry in self.entries.drain(..) {
+            if let Entry::Ready(stored) = entry {
+                stored.release(pool);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_leave_in_the_order_of_requests() {
+        let mut pool = BufferPool::new(8);
+        let mut order = Order::default();
+        let first = order.expect_reply(Rewrite::AsItCame, None);
+        let second = order.expect_reply(Rewrite::AsItCame, None);
+        order.answer_now(&mut pool, |out| out.extend_from_slice(b"third "));
+        let fourth = order.expect_reply(Rewrite::AsItCame, None);
+        order.answer(
+            fourth,
+            Message::Small(b"a fourth reply that is too long to be kept in place "),
+            &mut pool,
+        );
+        order.answer(second, Message::Small(b"second "), &mut pool);
+        assert!(order.output.is_empty());
+        order.answer(first, Message::Small(b"first "), &mut pool);
+        let sent = order.output.take().expect("all are ready");
+        assert_eq!(
+            String::from_utf8_lossy(&sent.bytes()),
+            "first second third a fourth reply that is too long to be kept in place "
+        );
+        assert_eq!(order.unanswered(), 0);
+    }
+}

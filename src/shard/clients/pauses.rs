@@ -1,0 +1,67 @@
+//! Carries out `CLIENT PAUSE`: which clients of a shard wait, and until when.
+
+use super::ClientStage;
+use super::client::Client;
+use super::pause::{Pause, Paused};
+use crate::config::Quotas;
+use crate::values::time::Now;
+use crate::values::{ClientId, Timestamp};
+
+impl ClientStage {
+    /// Begins a pause, which replaces an earlier one for the same tenant or for all clients.
+    pub(super) fn pause(&mut self, quotas: &Quotas, pause: &Pause) {
+        self.pauses.retain(|other| other.tenant != pause.tenant);
+        self.pauses.push(pause.clone());
+        self.apply_pauses(quotas);
+    }
+
+    /// Ends the pause of one tenant, or with None all pauses, and lets the clients go on.
+    pub(super) fn unpause(&mut self, quotas: &Quotas, tenant: Option<&str>) {
+        self.pauses.retain(|pause| tenant.is_some() && pause.tenant.as_deref() != tenant);
+        self.apply_pauses(quotas);
+    }
+
+    /// Returns the requests of a client that the pauses in force hold back.
+    fn paused_for(&self, quotas: &Quotas, client: &Client) -> Paused {
+        let tenant = client.identity.tenant(quotas).map(|tenant| tenant.name.as_str());
+        let concerns = |pause: &&Pause| {
+            pause.asker != client.number
+                && pause.tenant.as_deref().is_none_or(|wanted| tenant == Some(wanted))
+        };
+        self.pauses.iter().filter(concerns).map(|pause| pause.extent).max().unwrap_or_default()
+    }
+
+    /// Applies the pauses in force to a client that has just connected or changed its identity, or when
+    /// pauses change.
+    pub(super) fn apply_pauses_to(&mut self, quotas: &Quotas, id: ClientId) {
+        let Some(paused) = self.clients.peek(id).map(|client| self.paused_for(quotas, client)) else {
+            return;
+        };
+        let client = self.clients.at(id);
+        client.paused = paused;
+        // A held write goes on waiting while a pause of writes lasts.
+        let holds = paused == Paused::Writes && client.held_request.is_some();
+        client.waits_by_order = paused == Paused::Everything || (client.waits_by_order && holds);
+    }
+
+    fn apply_pauses(&mut self, quotas: &Quotas) {
+        let ids: Vec<ClientId> = self.clients.ids().collect();
+        for id in ids {
+            self.apply_pauses_to(quotas, id);
+            self.list_to_resume(id);
+        }
+    }
+
+    /// Ends the pauses whose time is over, and lets their clients go on.
+    pub fn end_pauses(&mut self, quotas: &Quotas, now: Now) {
+        if self.pause_ends().is_some_and(|at| at <= now.monotonic) {
+            self.pauses.retain(|pause| pause.until > now.monotonic);
+            self.apply_pauses(quotas);
+        }
+    }
+
+    /// Returns the time at which the next pause ends, if there is one.
+    pub fn pause_ends(&self) -> Option<Timestamp> {
+        self.pauses.iter().map(|pause| pause.until).min()
+    }
+}

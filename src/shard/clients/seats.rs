@@ -1,0 +1,142 @@
+//! Limits on connections: a client that has not logged in has limited time, and is closed to make room for a
+//! new one; a tenant has a limited number of seats.
+
+use super::ClientStage;
+use super::client::Ending;
+use super::identity::{Chosen, Identity};
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::values::time::Now;
+use crate::values::{ClientId, TenantId};
+
+impl ClientStage {
+    /// Gives a client its first identity and a seat: of the tenant that its certificate names, else of the
+    /// tenant for strangers. Where there is none or it has no seat left, the client has to log in.
+    pub(super) fn seat_stranger(&mut self, env: &Env, id: ClientId, now: Now) {
+        let certified = self.clients.at(id).certified.as_deref().and_then(|name| env.quotas.find(name));
+        let stranger = match certified {
+            Some(tenant) => Identity::of(&env.quotas, tenant, None, None, Chosen::default()),
+            None => Identity::stranger(&env.quotas),
+        };
+        let identity =
+            if self.change_seat(env, id, stranger.tenant) { stranger } else { Identity::default() };
+        let client = self.clients.at(id);
+        client.stranger_since = identity.tenant.is_none().then_some(now.monotonic);
+        self.watch_strangers |= identity.tenant.is_none();
+        client.identity = identity;
+        self.apply_pauses_to(&env.quotas, id);
+    }
+
+    /// Notes that a new client speaks TLS, and seats it with the tenant that its certificate names, if the
+    /// quotas have that tenant. If the tenant has no seat left, returns the error to send before the client
+    /// is closed.
+    pub fn note_secure(
+        &mut self,
+        env: &Env,
+        id: ClientId,
+        name: Option<&str>,
+        now: Now,
+    ) -> Result<(), String> {
+        let Some(client) = self.clients.get(id) else { return Ok(()) };
+        client.secure = true;
+        // A client that is being closed for lack of room stays without a tenant until it has left.
+        let named = name.filter(|_| client.ending == Ending::Open);
+        let Some((name, tenant)) = named.and_then(|name| Some((name, env.quotas.find(name)?))) else {
+            return Ok(());
+        };
+        client.certified = Some(name.into());
+        self.seat_stranger(env, id, now);
+        match self.clients.at(id).identity.tenant {
+            Some(seated) if seated == tenant => Ok(()),
+            _ => Err(no_seat_left(env, tenant)),
+        }
+    }
+
+    /// Moves a client to a seat of another tenant, or to none. Returns false and changes nothing if that
+    /// tenant has no seat left.
+    pub(super) fn change_seat(&mut self, env: &Env, id: ClientId, to: Option<TenantId>) -> bool {
+        let most = to.map_or(0, |tenant| seats_max(env, tenant));
+        let seats = &env.settings.clients.seats;
+        let client = self.clients.at(id);
+        if client.seat == to {
+            return true;
+        }
+        if to.is_some_and(|tenant| !seats.take(tenant, most)) {
+            return false;
+        }
+        if let Some(before) = std::mem::replace(&mut client.seat, to) {
+            seats.give_back(before);
+        }
+        true
+    }
+
+    /// Moves a client's seat to its tenant under new quotas. A client that had a seat keeps one, even beyond
+    /// the tenant's limit.
+    pub(super) fn keep_seat(&mut self, env: &Env, id: ClientId, now: Now) {
+        let seats = &env.settings.clients.seats;
+        let client = self.clients.at(id);
+        let to = client.identity.tenant;
+        if let Some(tenant) = to {
+            seats.keep(tenant);
+        }
+        if let Some(before) = std::mem::replace(&mut client.seat, to) {
+            seats.give_back(before);
+        }
+        let since = client.stranger_since.unwrap_or(now.monotonic);
+        client.stranger_since = to.is_none().then_some(since);
+        self.watch_strangers |= to.is_none();
+    }
+
+    /// Closes the client that has been connected for longest without logging in. False if all clients have
+    /// logged in.
+    pub fn make_room(&mut self, env: &mut Env) -> bool {
+        let longest = self
+            .clients
+            .ids()
+            .filter_map(|id| {
+                self.clients.peek(id).and_then(|client| client.stranger_since).map(|since| (since, id))
+            })
+            .min_by_key(|(since, _)| *since);
+        longest.is_some_and(|(_, id)| {
+            self.expel(env, id, Counter::ClientsClosedLogin);
+            true
+        })
+    }
+
+    /// True if some clients may have yet to log in.
+    pub fn has_strangers(&self) -> bool {
+        self.watch_strangers
+    }
+
+    /// Closes clients that have not logged in within the login timeout.
+    pub fn close_strangers(&mut self, env: &mut Env, now: Now) {
+        let Some(timeout) = env.settings.clients.login_timeout.filter(|_| self.watch_strangers) else {
+            return;
+        };
+        self.watch_strangers = false;
+        for place in 0..self.clients.places() {
+            let Some(id) = self.clients.in_place(place) else { continue };
+            let client = self.clients.at(id);
+            let Some(since) = client.stranger_since else { continue };
+            // A connection that is being closed already is left to the send timeout.
+            if now.monotonic.since(since) >= timeout && client.ending != Ending::Deaf {
+                self.expel(env, id, Counter::ClientsClosedLogin);
+            } else {
+                self.watch_strangers = true;
+            }
+        }
+    }
+}
+
+/// Returns the most connections that a tenant may have: the quotas' limit, else the usual share of all
+/// connections. A sole tenant without a limit may have any number, as there is no other to leave seats to.
+fn seats_max(env: &Env, tenant: TenantId) -> u32 {
+    let usual = if env.quotas.len() == 1 { u32::MAX } else { env.settings.clients.seats.usual_max() };
+    env.quotas.tenant(tenant).clients_max.unwrap_or(usual)
+}
+
+/// Returns the error for a client whose tenant has no seat left.
+pub fn no_seat_left(env: &Env, tenant: TenantId) -> String {
+    let (name, limit) = (&env.quotas.tenant(tenant).name, seats_max(env, tenant));
+    format!("OVERLOADED reason=clients scope=tenant name={name} limit={limit} retry_after_ms=1000")
+}

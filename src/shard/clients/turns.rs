@@ -1,0 +1,248 @@
+//! The schedule of clients: how many requests of each are taken on in a turn, and which client must wait for
+//! something first.
+
+use std::collections::VecDeque;
+
+use super::ClientStage;
+use super::client::Ending;
+use super::held::HeldRequest;
+use crate::protocol::http::Conversation;
+use crate::protocol::{Arguments, RequestDecoder, RequestLimits};
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::shard::note::Note;
+use crate::shard::request::ReplyTo;
+use crate::values::time::Now;
+use crate::values::{Action, ClientId, Owner, limits};
+
+/// The bytes held of a client that may not go on (64 KiB), beyond which weir stops reading from it.
+const HELD_BYTES_PAUSE: usize = 64 * 1024;
+
+/// The number of congested clients, with many requests in backend queues, for which the number of requests
+/// that each client may have taken on in a turn is halved once.
+const CONGESTED_MANY: u32 = 16;
+
+/// The schedule of a shard's clients: which of them go on decoding requests, and when.
+#[derive(Debug, Default)]
+pub struct Turns {
+    /// The number of the current turn.
+    number: u32,
+    /// The requests taken on in this turn, with those that the client being decoded may still have taken on.
+    taken: u32,
+    /// The number of congested clients: those with so many requests in backend queues that no more are taken
+    /// on.
+    congested: u32,
+    /// Clients that have nothing to wait for any more, and go on at the end of this turn.
+    to_resume: VecDeque<ClientId>,
+    /// Clients that have used up their turn but have sent more; they go on in the next turn.
+    next: VecDeque<ClientId>,
+}
+
+impl Turns {
+    /// Returns the most requests of one client that are taken on in a turn, at least 1. Many congested
+    /// clients halve it repeatedly, since other clients may turn out to be congested only after their
+    /// requests were taken on.
+    fn most_of_one(&self) -> u32 {
+        (limits::REQUESTS_PER_TURN >> (self.congested / CONGESTED_MANY).min(31)).max(1)
+    }
+}
+
+/// The result of decoding a client's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// All bytes received are decoded, or never will be because the connection is ending.
+    Done,
+    /// Bytes are left that will be decoded later.
+    Stalled,
+}
+
+impl ClientStage {
+    /// Notes that bytes of a client have arrived. False if the client has left or its input is no longer
+    /// listened to.
+    pub fn hear(&mut self, id: ClientId, now: Now) -> bool {
+        let Some(client) = self.clients.get(id) else { return false };
+        (client.last_heard, client.came) = (now.monotonic, now.monotonic);
+        client.ending == Ending::Open
+    }
+
+    /// Takes a client's decoder, and its HTTP conversation if it has one, out of the table: both lend out
+    /// requests while these are handled.
+    #[inline]
+    pub fn begin_decoding(&mut self, id: ClientId) -> Option<(RequestDecoder, Option<Box<Conversation>>)> {
+        let client = self.clients.get(id)?;
+        if client.turn != self.turns.number {
+            (client.turn, client.turn_left) = (self.turns.number, self.turns.most_of_one());
+        }
+        // The unused rest is given back in `end_decoding`.
+        client.turn_left = client.turn_left.min(limits::REQUESTS_PER_TURN_OF_ALL - self.turns.taken);
+        self.turns.taken += client.turn_left;
+        Some((std::mem::take(&mut client.decoder), client.http.take()))
+    }
+
+    /// Returns how many more requests of a client may be taken on in this turn, and the size limits of the
+    /// next. The error says that no request may be taken on now.
+    #[inline]
+    pub fn may_take_on(&mut self, id: ClientId) -> Result<(&mut u32, RequestLimits), Progress> {
+        let Some(client) = self.clients.get(id) else { return Err(Progress::Done) };
+        if client.ending == Ending::Deaf {
+            return Err(Progress::Done);
+        }
+        if client.must_wait(self.replies_bytes_max) {
+            return Err(Progress::Stalled);
+        }
+        // An HTTP request has limits of its own for head and body, and is taken on only once its sender is
+        // identified.
+        if client.speaks_http {
+            return Ok((&mut client.turn_left, RequestLimits::assembled()));
+        }
+        let is_known = client.identity.tenant.is_some();
+        let limits = if is_known { self.limits } else { RequestLimits::stranger() };
+        Ok((&mut client.turn_left, limits))
+    }
+
+    /// Puts a client's decoder back after decoding. Stops reading from a client that holds too many undecoded
+    /// bytes, and resumes once it goes on.
+    pub fn end_decoding(&mut self, env: &mut Env, id: ClientId, decoder: RequestDecoder, progress: Progress) {
+        let Some(client) = self.clients.get(id) else { return };
+        client.decoder = decoder;
+        self.turns.taken -= client.turn_left;
+        client.stalled = progress == Progress::Stalled;
+        if client.stalled && client.turn_left == 0 && !client.listed_to_resume {
+            client.listed_to_resume = true;
+            self.turns.next.push_back(id);
+        }
+        let full = client.stalled && client.held_bytes() > HELD_BYTES_PAUSE;
+        if full && !client.reading_paused && client.ending == Ending::Open {
+            client.reading_paused = true;
+            env.actions.push_back(Action::PauseReading(Owner::Client(id)));
+        } else if client.reading_paused && !client.stalled {
+            client.reading_paused = false;
+            env.actions.push_back(Action::ResumeReading(Owner::Client(id)));
+        }
+        self.close_if_done(env, id);
+    }
+
+    /// Lets a client go on after a wait. Returns its held request, if nothing holds that back any more.
+    pub fn take_up(&mut self, id: ClientId) -> Option<Box<HeldRequest>> {
+        let client = self.clients.get(id)?;
+        client.listed_to_resume = false;
+        client.barrier &= client.unanswered() > 0;
+        let may_try = !client.barrier && !client.waits_for_quota && !client.waits_by_order;
+        if may_try { client.held_request.take() } else { None }
+    }
+
+    /// Holds a request until all earlier ones of its connection are answered. Later requests wait behind it.
+    pub fn hold_for_replies(&mut self, env: &mut Env, id: ClientId, arguments: &Arguments<'_>) {
+        let client = self.clients.at(id);
+        debug_assert!(client.unanswered() > 0);
+        client.barrier = true;
+        env.counters.add(Counter::RequestsHeld, 1);
+        self.hold(id, arguments);
+    }
+
+    /// Holds a write until the `CLIENT PAUSE` of writes ends. Later requests wait behind it.
+    pub fn hold_by_order(&mut self, env: &mut Env, id: ClientId, arguments: &Arguments<'_>) {
+        self.clients.at(id).waits_by_order = true;
+        env.counters.add(Counter::RequestsHeld, 1);
+        self.hold(id, arguments);
+    }
+
+    /// Holds a request until a pool of quotas has answered, a request of its tenant is settled, or the map of
+    /// the cluster is confirmed. Later requests wait behind it.
+    pub fn hold_for_grant(&mut self, id: ClientId, arguments: &Arguments<'_>) {
+        debug_assert!(!self.clients.at(id).waits_for_quota);
+        self.clients.at(id).waits_for_quota = true;
+        self.hold(id, arguments);
+    }
+
+    fn hold(&mut self, id: ClientId, arguments: &Arguments<'_>) {
+        let client = self.clients.at(id);
+        debug_assert!(client.held_request.is_none());
+        client.held_request = Some(Box::new(client.held(arguments)));
+    }
+
+    /// Ends the wait that [`Self::hold_for_grant`] began. False if the client has left.
+    pub fn end_wait_for_grant(&mut self, id: ClientId) -> bool {
+        let client = self.clients.get(id);
+        client.map(|client| client.waits_for_quota = false).is_some()
+    }
+
+    /// Handles a note about one of the client's requests, sent by the core that has its backend.
+    pub fn handle_note(&mut self, to: ReplyTo, note: Note) {
+        let id = to.client_id();
+        let Some(client) = self.clients.get(id) else { return };
+        match note {
+            // This note is for the core that sends it.
+            Note::Sent(_) => {}
+            Note::Unsettled => client.handle_unsettled(),
+            Note::Settled => client.handle_settled(),
+            Note::Long => {
+                self.turns.congested += u32::from(client.congested == 0);
+                client.congested = client.congested.saturating_add(1);
+            }
+            Note::NotPrimary => {
+                if let Some(addressed) = &mut client.addressed {
+                    addressed.refused.push(to.part);
+                }
+            }
+            Note::Eased => {
+                self.turns.congested -= u32::from(client.congested == 1);
+                client.congested = client.congested.saturating_sub(1);
+                self.list_to_resume(id);
+            }
+        }
+    }
+
+    /// Puts a client on the list of those that go on at the end of the turn, if it was waiting and may now go
+    /// on.
+    pub(super) fn list_to_resume(&mut self, id: ClientId) {
+        let client = self.clients.at(id);
+        if !client.is_stuck() || client.listed_to_resume {
+            return;
+        }
+        let may_go_on =
+            if client.barrier { client.unanswered() == 0 } else { !client.must_wait(self.replies_bytes_max) };
+        if may_go_on {
+            client.listed_to_resume = true;
+            self.turns.to_resume.push_back(id);
+        }
+    }
+
+    /// True if clients wait for the next turn with requests that have already been received.
+    pub fn is_busy(&self) -> bool {
+        !self.turns.next.is_empty()
+    }
+
+    /// Returns the number of clients that wait for the next turn.
+    pub fn waiting_for_turn(&self) -> usize {
+        self.turns.next.len()
+    }
+
+    /// Reserves half of the requests that a turn may take on for clients that waited for it, however many new
+    /// requests came in.
+    pub fn reserve_for_waiting(&mut self) {
+        self.turns.taken = self.turns.taken.min(limits::REQUESTS_PER_TURN_OF_ALL / 2);
+    }
+
+    /// Takes the next client that waited for its turn. None if there is no other, or if this turn may take on
+    /// no more requests.
+    pub fn take_next_turn(&mut self) -> Option<ClientId> {
+        if self.turns.taken == limits::REQUESTS_PER_TURN_OF_ALL { None } else { self.turns.next.pop_front() }
+    }
+
+    /// Takes the next client that has nothing to wait for any more.
+    pub fn take_resumable(&mut self) -> Option<ClientId> {
+        self.turns.to_resume.pop_front()
+    }
+
+    /// Corrects the number of congested clients when a client leaves.
+    pub(super) fn end_turns_of(&mut self, was_congested: bool) {
+        self.turns.congested -= u32::from(was_congested);
+    }
+
+    /// Begins the next turn, in which all clients may have requests taken on again.
+    pub fn begin_turn(&mut self) {
+        self.turns.number = self.turns.number.wrapping_add(1);
+        self.turns.taken = 0;
+    }
+}

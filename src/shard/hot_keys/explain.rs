@@ -1,0 +1,95 @@
+//! Tells for `QOS EXPLAIN` what hot keys would do with a request. Counts, keeps and sends nothing.
+
+use super::entry::{Found, Read};
+use super::{HotKeyStage, as_fetched};
+use crate::protocol::command::Effect;
+use crate::shard::counters::Counter;
+use crate::shard::request::{Route, Touched, Touches};
+use crate::values::Timestamp;
+use crate::values::limits::HOT_FRAME_BYTES_MAX;
+
+/// The way that hot keys would handle a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Foreseen {
+    /// The request names no key, or none that can be hot.
+    NoKey,
+    /// The request names several keys, or may be about any: it always goes to the store by itself.
+    Keys,
+    /// The request's key is not hot.
+    Cold,
+    /// A reply to the request is kept in memory, and would be its answer.
+    Kept,
+    /// A fetch of the reply exists already, and the request would wait for it.
+    Joins,
+    /// The request would begin a fetch of its own.
+    Fetched,
+    /// The request would be held back behind earlier ones of its connection, and then be looked at again.
+    Held,
+    /// The request's key is hot, but the request goes to the store by itself, for the reason given.
+    GoesOn(&'static str),
+}
+
+impl Foreseen {
+    /// The text that `QOS EXPLAIN` shows.
+    pub fn text(self) -> String {
+        match self {
+            Self::NoKey => "no key".to_owned(),
+            Self::Keys => "several keys: goes on".to_owned(),
+            Self::Cold => "cold".to_owned(),
+            Self::Kept => "hot: answered from memory".to_owned(),
+            Self::Joins => "hot: would wait for what is being fetched".to_owned(),
+            Self::Fetched => "hot: would be fetched".to_owned(),
+            Self::Held => "hot: would wait for earlier requests of this connection".to_owned(),
+            Self::GoesOn(why) => format!("hot: goes on ({why})"),
+        }
+    }
+}
+
+impl HotKeyStage {
+    /// Returns what would happen to a request that is sent to its store from this core.
+    pub fn foresee(
+        &self,
+        (touches, effect): (Touches, Effect),
+        (connection, route): (u64, Route),
+        frame: &[u8],
+        may_move: bool,
+        now: Timestamp,
+    ) -> Foreseen {
+        let (key, may_be_kept) = match touches.of(frame) {
+            Touched::Nothing => return Foreseen::NoKey,
+            Touched::Keys | Touched::Unknown => return Foreseen::Keys,
+            Touched::Key { key, may_be_kept } => (key, may_be_kept),
+        };
+        let Some(id) = self.keys.id_of(self.keys.hash(key)) else { return Foreseen::Cold };
+        let entry = self.entries.get(usize::from(id.index)).and_then(|entry| entry.as_deref());
+        let Some(entry) = entry.filter(|entry| entry.id == id && entry.key == key) else {
+            return Foreseen::GoesOn("its name is too long");
+        };
+        if effect == Effect::Write {
+            return Foreseen::GoesOn("a write: nothing that was read before it is used any more");
+        }
+        if !may_be_kept {
+            return Foreseen::GoesOn("replies to this command are not kept");
+        }
+        if frame.len() > HOT_FRAME_BYTES_MAX {
+            return Foreseen::GoesOn("the request is too long");
+        }
+        let known = (&*self.settings.versions, &self.flights);
+        let is_behind_any = self.under_way.is_about_any(connection);
+        let route = as_fetched(route);
+        let read = Read { connection, route, frame, is_behind_any, may_move };
+        match entry.foresee(read, known, self.settings.ttl, now) {
+            Found::Kept { .. } => Foreseen::Kept,
+            Found::Flight(_) => Foreseen::Joins,
+            Found::Fetchable => Foreseen::Fetched,
+            Found::Behind => Foreseen::Held,
+            Found::Nothing(Counter::HotBypassedOrder) => {
+                Foreseen::GoesOn("behind other requests of this connection for it")
+            }
+            Found::Nothing(Counter::HotBypassedWarming) => {
+                Foreseen::GoesOn("what was under way when it became hot has yet to be answered")
+            }
+            Found::Nothing(_) => Foreseen::GoesOn("too many different requests for it"),
+        }
+    }
+}

@@ -1,0 +1,1554 @@
+//! Hot keys, on their home core. Answers reads from kept replies, lets reads of the same reply share one
+//! fetch, and makes everything kept of a key invalid before a write of it is sent. Knows neither clients nor
+//! connections to stores.
+//!
+//! ```text
+//!   request ── slot warm? ── hot? ── write ──────────────────> version + 1, until its reply has come ──> link
+//!      └ no ──> link   └ no ──> link  └ read
+//!                                      ├─ kept, and nothing written since ──> answered
+//!                                      ├─ a fetch of it has yet to be sent ──> waits for that, whatever is being written
+//!                                      ├─ a fetch of it is on its way, and nothing written since ──> waits for that
+//!                                      └─ else ──> begins the next fetch: PTTL and itself
+//! ```
+//!
+//! A fetch that is sent after a read came answers that read, whatever anybody writes: so reads of a hot key
+//! cost its store one fetch in a round trip. The next fetch leaves when the earlier one is answered, or at
+//! once if a write has begun since that was sent; of one question at most two are in flight. A fetch takes
+//! the next free place in its store's window, and reads join it until then.
+//!
+//! Requests of a connection keep their order: fetches and the connection's own requests for the key go over
+//! one connection to the store, so a request is held back only while an earlier one of its connection is yet
+//! to be sent (`entry.rs`). Requests that are queued when a key becomes hot are treated as if they came then.
+//!
+//! | what | file |
+//! |---|---|
+//! | which keys are hot | `policy/hot_keys.rs` |
+//! | what was written since when, for all cores | `../versions.rs` |
+//! | what other cores lend of their hot keys | `copies.rs` |
+//! | what is kept of a key, and who must not be overtaken | `entry.rs` |
+//! | reads that several requests wait for | `flights.rs` |
+//! | requests for hot keys that have yet to be answered, and writes that no home sees | `under_way.rs` |
+//! | the keys of a request, where it names several | `../reach.rs` |
+//! | a key's value, whichever request asks for it | `value.rs` |
+//! | what would be done, for `QOS EXPLAIN` | `explain.rs` |
+//!
+//! Why no client gets a reply from before an acknowledged write: `../versions.rs`. Why no connection sees its
+//! own requests out of order: `entry.rs` knows for each key what a connection still waits for, and
+//! `under_way.rs` knows of requests that may be about any key, behind which reads go the way of the earlier
+//! requests.
+
+mod copies;
+mod entry;
+mod explain;
+mod flights;
+mod under_way;
+mod value;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+pub use explain::Foreseen;
+pub use flights::Landed;
+
+use super::copy::{Copy, CopyHits};
+use super::counters::Counter;
+use super::env::Env;
+use super::last_told::Told;
+use super::note::Note;
+use super::outcome::Outcome;
+use super::reach;
+use super::refusal::{self, NotSent};
+use super::request::{Asker, Envelope, FlightId, NOBODY, Overdue, ReplyTo, Route, Touched, Touches, Track};
+use super::settings::{HotSettings, Mode};
+use super::versions::{Cell, Versions};
+use crate::config::{HotScripts, Quotas};
+use crate::policy::hot_keys::{Access, Event, HotId, HotKeys, Report};
+use crate::protocol::command::{Class, Effect};
+use crate::protocol::reply::elements;
+use crate::protocol::{Protocol, encode};
+use crate::values::limits::{HOT_FRAME_BYTES_MAX, HOT_HELD_BYTES_MAX, HOT_REPLY_BYTES_MAX, HOT_WAITERS_MAX};
+use crate::values::{BackendId, ShardId, Timestamp};
+use copies::Copies;
+use entry::{Entry, Found, Held, Read, Stale, Warmth, Way};
+use flights::{Flight, Flights, Late, Stage, Waiter};
+use under_way::{InnerRead, Open, UnderWay, Values};
+
+/// The least time between two checks whether the requests that were sent before a key became hot are all
+/// answered.
+const LOOKS_APART: Duration = Duration::from_micros(500);
+/// The waiting time after which a read counts as another request for its key, so that the key stays hot while
+/// the store stands still; also the time between two such counts.
+const ASKS_AGAIN: Duration = Duration::from_millis(50);
+/// The replies to one fetch may fill at most one part in this many of a client's output limit.
+const OUTPUT_PART: usize = 4;
+
+/// The most reads of one transaction that are compared with kept replies. The keys of further reads count as
+/// written.
+const INNER_READS_MAX: usize = 1_024;
+
+/// The time between two searches of the queues for requests about a key that has become hot, while a request
+/// for several keys, or a slot that moves, stands in the way.
+const NOTICES_APART: Duration = Duration::from_millis(5);
+
+/// Whether a request is handled for the first time, and so is to be counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// The request has just come.
+    First,
+    /// The request was held back or queued, and was counted before.
+    Again,
+}
+
+/// The result of handling a request for a key that may be hot.
+#[derive(Debug)]
+pub enum Meeting {
+    /// The request goes to the store, and no report is needed when it is sent.
+    Passes,
+    /// The request goes to the store, and `Note::Sent` reports when it is on the connection.
+    PassesReported,
+    /// The request is answered with this reply from memory.
+    Answered(Bytes),
+    /// The request waits for a fetch, or is held back behind earlier requests of its connection.
+    Waits,
+    /// The request is refused: too many reads wait already, for its fetch or on this core.
+    Crowded,
+    /// The write is refused: its key is written more often than permitted.
+    WrittenTooOften {
+        /// The permitted writes per second of one key.
+        limit: u64,
+        /// The time until the key may be written again.
+        retry_after: Duration,
+    },
+}
+
+/// The hot keys of one core.
+#[derive(Debug)]
+pub struct HotKeyStage {
+    settings: HotSettings,
+    keys: HotKeys,
+    /// Hot keys by the index in their [`HotId`]: at most 512.
+    entries: Vec<Option<Box<Entry>>>,
+    /// The number of entries.
+    known: usize,
+    /// Entries that are not warm yet: nothing may be kept for them.
+    warming: usize,
+    warmed_at: Timestamp,
+    flights: Flights,
+    /// Fetches that may be sent.
+    to_send: VecDeque<FlightId>,
+    /// Requests with their frames that no longer wait for a fetch or behind earlier requests, and are sent by
+    /// themselves.
+    detached: VecDeque<(Envelope, Vec<u8>)>,
+    /// Connections whose held-back requests may go on, by key. The next fields: the number and bytes of all
+    /// requests held back.
+    resuming: VecDeque<(HotId, u64)>,
+    held: usize,
+    held_bytes: usize,
+    /// The earliest deadline of the requests held back, or a time before that.
+    held_until: Timestamp,
+    resumed: VecDeque<Held>,
+    /// Keys that became hot and for which the queues are yet to be searched.
+    unnoticed: usize,
+    noticed_at: Timestamp,
+    under_way: UnderWay,
+    /// True if the slot of the last noticed request has enough traffic that its keys are counted.
+    is_warm: bool,
+    copies: Copies,
+    /// Copies to lend to other cores, and reports of copy hits to the keys' home cores.
+    to_lend: VecDeque<(ShardId, Copy)>,
+    to_tell: VecDeque<(ShardId, CopyHits)>,
+    /// The time of the last turn's end.
+    turned_at: Timestamp,
+    /// The time at which the waiting reads were last counted as requests for their keys.
+    counted_at: Timestamp,
+    /// The longest `stale_on_error` of any tenant: how long after its expiry a kept reply may be sent while
+    /// its store is away.
+    stale_max: Duration,
+}
+
+impl HotKeyStage {
+    /// Creates the state of a core without hot keys.
+    pub fn new(settings: HotSettings, quotas: &Quotas) -> Self {
+        Self {
+            keys: HotKeys::new(settings.detection, settings.seed, Timestamp::ZERO),
+            settings,
+            entries: Vec::new(),
+            known: 0,
+            warming: 0,
+            warmed_at: Timestamp::ZERO,
+            flights: Flights::default(),
+            to_send: VecDeque::new(),
+            detached: VecDeque::new(),
+            resuming: VecDeque::new(),
+            held: 0,
+            held_bytes: 0,
+            held_until: Timestamp::MAX,
+            resumed: VecDeque::new(),
+            unnoticed: 0,
+            noticed_at: Timestamp::ZERO,
+            under_way: UnderWay::default(),
+            is_warm: false,
+            copies: Copies::default(),
+            to_lend: VecDeque::new(),
+            to_tell: VecDeque::new(),
+            turned_at: Timestamp::ZERO,
+            counted_at: Timestamp::ZERO,
+            stale_max: quotas.stale_on_error_max(),
+        }
+    }
+
+    /// True if hot keys are not switched off. Shadow mode counts as on.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.settings.mode != Mode::Off
+    }
+
+    /// Counts a request that leaves this core for a store. True if [`HotKeyStage::meet`] must handle it before it is
+    /// sent.
+    #[inline]
+    pub fn notices(&mut self, envelope: &Envelope) -> bool {
+        let touches = envelope.touches;
+        if !touches.is_key() {
+            return touches != Touches::NOTHING;
+        }
+        self.is_warm = self.keys.note(envelope.route.slot);
+        self.is_warm || envelope.nature.class == Class::Range
+    }
+
+    /// Handles a request that [`HotKeyStage::notices`] selected, before it is sent to its store.
+    pub fn meet(
+        &mut self,
+        env: &mut Env,
+        (envelope, arrival): (&Envelope, Arrival),
+        frame: &[u8],
+        now: Timestamp,
+    ) -> Meeting {
+        match envelope.touches.of(frame) {
+            Touched::Nothing => Meeting::Passes,
+            Touched::Key { key, may_be_kept } => {
+                self.meet_key(env, (envelope, arrival), (key, may_be_kept), frame, now)
+            }
+            Touched::Keys => self.meet_keys(env, envelope, frame),
+            Touched::Unknown => {
+                self.meet_unknown(env, envelope, frame);
+                Meeting::Passes
+            }
+        }
+    }
+
+    fn meet_key(
+        &mut self,
+        env: &mut Env,
+        (envelope, arrival): (&Envelope, Arrival),
+        (key, may_be_kept): (&[u8], bool),
+        frame: &[u8],
+        now: Timestamp,
+    ) -> Meeting {
+        let hash = self.keys.hash(key);
+        let is_write = envelope.nature.effect == Effect::Write;
+        let access = if is_write { Access::Write } else { Access::Read };
+        let slot = envelope.route.slot;
+        let id = match arrival {
+            Arrival::First if self.is_warm => self.keys.note_key(slot, hash, key, access),
+            Arrival::First => None,
+            Arrival::Again => self.keys.id_of(hash),
+        };
+        let Some(id) = id else {
+            if envelope.nature.class == Class::Range {
+                self.under_way.open(envelope.reply_to, Open::Costly(slot, hash));
+            }
+            return Meeting::Passes;
+        };
+        let Some(entry) = entry_of(&mut self.entries, id) else { return Meeting::Passes };
+        if entry.key != key {
+            return Meeting::Passes;
+        }
+        entry.last_asker = envelope.tenant();
+        let is_on = self.settings.mode == Mode::On;
+        let connection = connection_of(env, envelope);
+        let is_fit = !is_write && may_be_kept && frame.len() <= HOT_FRAME_BYTES_MAX;
+        if !is_fit
+            && is_on
+            && entry.is_to_wait(connection)
+            && self.hold(connection, (id, envelope), frame, now)
+        {
+            return Meeting::Waits;
+        }
+        let Some(entry) = entry_of(&mut self.entries, id) else { return Meeting::Passes };
+        if is_write {
+            if let Some(rate) = self.settings.write_rate
+                && is_on
+                && let Err(retry_after) = entry.take_write(rate, now)
+            {
+                return Meeting::WrittenTooOften { limit: rate, retry_after };
+            }
+            entry.tally.writes += 1;
+            let cell = Cell::of_hash(hash);
+            self.settings.versions.begin(cell);
+            return self.pass(env, envelope, id, Open::Write(id, cell));
+        }
+        let found = if is_fit {
+            let route = as_fetched(envelope.route);
+            let is_behind_any = self.under_way.is_about_any(connection);
+            let read = Read { connection, route, frame, is_behind_any, may_move: env.slots.is_some() };
+            let known = (&*self.settings.versions, &self.flights);
+            entry.find(read, known, (self.settings.ttl, self.stale_max), now)
+        } else {
+            Found::Nothing(Counter::HotBypassedOther)
+        };
+        match found {
+            Found::Kept { reply, is_to_be_fetched } => {
+                if self.settings.mode == Mode::Shadow {
+                    let snapshot = entry.snapshot(&self.settings.versions);
+                    if envelope.route.track != Track::Replica {
+                        self.under_way.compare(envelope.reply_to, snapshot, reply);
+                    }
+                    return self.pass(env, envelope, id, self.read(id, envelope, frame));
+                }
+                if is_to_be_fetched {
+                    self.fetch(env, envelope, (id, true), frame, now);
+                }
+                env.counters.add(Counter::HotHits, 1);
+                self.handle_elsewhere(env, id, (envelope.reply_to.shard, 1), now);
+                Meeting::Answered(reply)
+            }
+            Found::Flight(_) if !is_on => self.pass(env, envelope, id, self.read(id, envelope, frame)),
+            Found::Flight(flight) => self.join(env, envelope, (id, flight)),
+            Found::Fetchable => {
+                let flight = self.fetch(env, envelope, (id, !is_on), frame, now);
+                if is_on {
+                    self.join(env, envelope, (id, flight))
+                } else {
+                    self.pass(env, envelope, id, self.read(id, envelope, frame))
+                }
+            }
+            Found::Behind if is_on && self.hold(connection, (id, envelope), frame, now) => Meeting::Waits,
+            Found::Behind => {
+                env.counters.add(Counter::HotBypassedFull, 1);
+                self.pass(env, envelope, id, self.read(id, envelope, frame))
+            }
+            Found::Nothing(why) => {
+                env.counters.add(why, 1);
+                self.pass(env, envelope, id, self.read(id, envelope, frame))
+            }
+        }
+    }
+
+    /// Holds a request back behind earlier ones of its connection. False if `HOT_WAITERS_MAX` requests or
+    /// `HOT_HELD_BYTES_MAX` bytes are held back already.
+    fn hold(
+        &mut self,
+        connection: u64,
+        (id, envelope): (HotId, &Envelope),
+        frame: &[u8],
+        now: Timestamp,
+    ) -> bool {
+        let has_room =
+            self.held < HOT_WAITERS_MAX && self.held_bytes.saturating_add(frame.len()) <= HOT_HELD_BYTES_MAX;
+        let Some(entry) = entry_of(&mut self.entries, id).filter(|_| has_room) else { return false };
+        let held = Held { envelope: *envelope, frame: frame.to_vec(), since: now };
+        self.held += 1;
+        self.held_bytes += frame.len();
+        self.held_until = self.held_until.min(held.answered_by());
+        entry.hold(connection, held);
+        true
+    }
+
+    fn handle_unheld(&mut self, held: &[Held]) {
+        self.held -= held.len();
+        self.held_bytes -= held.iter().map(|held| held.frame.len()).sum::<usize>();
+    }
+
+    /// Counts requests from another core for a hot key, or its answers from copies, and lends copies to cores
+    /// that ask often.
+    fn handle_elsewhere(&mut self, env: &Env, id: HotId, (from, count): (ShardId, u32), now: Timestamp) {
+        let own = env.settings.id;
+        let Some(entry) = entry_of(&mut self.entries, id) else { return };
+        if from != own && entry.handle_elsewhere(from, count, now) {
+            for holder in entry.choose_holders(&self.settings, now) {
+                self.to_lend.extend(entry.copies(own, None).map(|copy| (holder, copy)));
+            }
+        }
+    }
+
+    /// Handles a core's report that it answered from copies of a key at home here. Renews a kept reply that
+    /// expires soon.
+    pub fn handle_copy_hits(&mut self, env: &Env, told: CopyHits, now: Timestamp) {
+        let CopyHits { from, id, hits } = told;
+        self.keys.note_many(id, u64::from(hits));
+        let Some(entry) = entry_of(&mut self.entries, id) else { return };
+        entry.handle_hits(hits);
+        let aging = entry.aging(&self.settings.versions, now);
+        self.handle_elsewhere(env, id, (from, hits), now);
+        if let Some((frame, terms)) = aging {
+            self.fetch(env, &terms, (id, true), &frame, now);
+        }
+    }
+
+    /// Stores a reply that another core lends.
+    pub fn take_copy(&mut self, env: &Env, copy: &Copy, now: Timestamp) {
+        let Self { copies, to_tell, settings, .. } = self;
+        let bytes_max = settings.bytes_max;
+        copies
+            .take(copy, (env.settings.id, bytes_max), now, &mut |home, hits| to_tell.push_back((home, hits)));
+    }
+
+    /// True if this core has copies for keys in a slot.
+    #[inline]
+    pub fn has_copies(&self, slot: u16) -> bool {
+        self.copies.has(slot)
+    }
+
+    /// Returns the lent reply to a request for a key that is at home on another core, if there is a valid
+    /// one.
+    pub fn find_copy(&mut self, env: &mut Env, route: Route, frame: &[u8], now: Timestamp) -> Option<Bytes> {
+        let reply = self.copies.find(route.slot, frame, route.protocol, &self.settings.versions, now)?;
+        env.counters.add(Counter::HotHitsCopied, 1);
+        Some(reply)
+    }
+
+    /// Returns the next copy to lend, and the core that gets it.
+    pub fn poll_copy(&mut self) -> Option<(ShardId, Copy)> {
+        self.to_lend.pop_front()
+    }
+
+    /// Returns the next report of copy hits, and the home core that gets it.
+    pub fn poll_hits(&mut self) -> Option<(ShardId, CopyHits)> {
+        self.to_tell.pop_front()
+    }
+
+    /// Lets a request for a hot key go to the store by itself, after all requests of its connection that are
+    /// held back or wait for a fetch that is yet to be sent: these are sent before it.
+    fn pass(&mut self, env: &mut Env, envelope: &Envelope, id: HotId, open: Open) -> Meeting {
+        let connection = connection_of(env, envelope);
+        self.detach(env, id, connection);
+        self.handle_passed(connection, envelope, (id, open));
+        Meeting::PassesReported
+    }
+
+    fn handle_passed(&mut self, connection: u64, envelope: &Envelope, (id, open): (HotId, Open)) {
+        if let Some(entry) = entry_of(&mut self.entries, id) {
+            let access = if matches!(open, Open::Write(..)) { Access::Write } else { Access::Read };
+            entry.handle_request(connection, Way::Own(access));
+        }
+        self.under_way.open(envelope.reply_to, open);
+    }
+
+    /// The record to keep of a read that goes to the store by itself.
+    fn read(&self, id: HotId, envelope: &Envelope, frame: &[u8]) -> Open {
+        open_read(&self.keys, id, envelope, frame)
+    }
+
+    /// Begins a fetch. No read waits for it yet; a fetch that no read joins is dropped before it is sent,
+    /// unless it renews a kept reply (`is_ahead_of_time`).
+    fn fetch(
+        &mut self,
+        env: &Env,
+        envelope: &Envelope,
+        (id, is_ahead_of_time): (HotId, bool),
+        frame: &[u8],
+        now: Timestamp,
+    ) -> FlightId {
+        let terms = Envelope {
+            deadline: Timestamp::MAX,
+            overdue: Overdue::Awaited,
+            touches: Touches::NOTHING,
+            route: as_fetched(envelope.route),
+            ..*envelope
+        };
+        let flight = self.flights.begin(env.settings.id, terms, (id, is_ahead_of_time), frame);
+        if let Some(entry) = entry_of(&mut self.entries, id) {
+            entry.handle_fetch(envelope, frame, flight, now);
+        }
+        self.let_leave(flight);
+        flight
+    }
+
+    /// Queues a fetch to be sent, if the other fetches of the same reply permit it.
+    fn let_leave(&mut self, id: FlightId) {
+        let Some(flight) = self.flights.get(id).filter(|flight| flight.stage == Stage::Gathering) else {
+            return;
+        };
+        let entry = entry_of(&mut self.entries, flight.hot);
+        let beside = entry.as_ref().map_or(&[][..], |entry| entry.flights_beside(flight));
+        if self.flights.may_leave(id, beside, &self.settings.versions)
+            && let Some(flight) = self.flights.get(id)
+        {
+            flight.stage = Stage::Leaving;
+            self.to_send.push_back(id);
+        }
+    }
+
+    fn join(&mut self, env: &mut Env, envelope: &Envelope, (id, flight): (HotId, FlightId)) -> Meeting {
+        if !self.flights.join(flight, envelope, env.settings.overload.shed == Mode::On) {
+            return Meeting::Crowded;
+        }
+        env.counters.add(Counter::HotJoins, 1);
+        if let Some(entry) = entry_of(&mut self.entries, id) {
+            entry.handle_request(connection_of(env, envelope), Way::Fetch(flight));
+        }
+        Meeting::Waits
+    }
+
+    /// Sends the requests of a connection that wait for a fetch which is yet to be sent, or are held back, by
+    /// themselves: the connection sends something that cannot be held back behind them. A queue keeps the
+    /// order of connections, and a fetch belongs to none.
+    fn detach(&mut self, env: &mut Env, id: HotId, connection: u64) {
+        let Some(entry) = entry_of(&mut self.entries, id).filter(|entry| entry.is_to_wait(connection)) else {
+            return;
+        };
+        let mut left = Vec::new();
+        if let Some(flight) = entry.bound(connection) {
+            left = self.flights.leave(flight, |waiter| connection_of(env, waiter) == connection);
+            left.iter().for_each(|_| _ = entry.handle_landed(connection, flight, true));
+        }
+        let held = entry.take_held(connection);
+        self.handle_unheld(&held);
+        left.extend(held.into_iter().map(|held| (held.envelope, held.frame)));
+        for (envelope, frame) in left {
+            let open = if envelope.nature.effect == Effect::Write {
+                let entry = entry_of(&mut self.entries, id);
+                let cell = entry.map(|entry| {
+                    entry.tally.writes += 1;
+                    Cell::of_hash(entry.hash)
+                });
+                let Some(cell) = cell else { continue };
+                self.settings.versions.begin(cell);
+                Open::Write(id, cell)
+            } else {
+                env.counters.add(Counter::HotBypassedOrder, 1);
+                open_read(&self.keys, id, &envelope, &frame)
+            };
+            self.handle_passed(connection, &envelope, (id, open));
+            self.detached.push_back((envelope, frame));
+        }
+    }
+
+    /// Returns keys that have become hot and may have requests in the queues, each with its slot, its store
+    /// and its name; at most once in 5 ms.
+    pub fn unnoticed(&mut self, now: Timestamp) -> Vec<(HotId, u16, BackendId, Vec<u8>)> {
+        if self.unnoticed == 0 || now.since(self.noticed_at) < NOTICES_APART {
+            return Vec::new();
+        }
+        self.noticed_at = now;
+        let unnoticed = self.entries.iter().flatten().filter(|entry| entry.warmth == Warmth::Queued);
+        unnoticed.map(|entry| (entry.id, entry.slot, entry.backend, entry.key.clone())).collect()
+    }
+
+    /// Notes that a queued request is for a key that has become hot. It stays in the queue and counts as in
+    /// flight from now on.
+    pub fn handle_queued(&mut self, env: &Env, id: HotId, envelope: &Envelope, frame: &[u8]) {
+        self.handle_unqueued(env, envelope);
+        let Some(entry) = entry_of(&mut self.entries, id) else { return };
+        let open = if envelope.nature.effect == Effect::Write {
+            entry.tally.writes += 1;
+            let cell = Cell::of_hash(entry.hash);
+            self.settings.versions.begin(cell);
+            Open::Write(id, cell)
+        } else {
+            open_read(&self.keys, id, envelope, frame)
+        };
+        self.handle_passed(connection_of(env, envelope), envelope, (id, open));
+    }
+
+    /// True if a connection has an unanswered request that may be about any key.
+    pub fn is_about_any(&self, connection: u64) -> bool {
+        self.under_way.is_about_any(connection)
+    }
+
+    /// Forgets a queued request for a key that has become hot: it has left the queue and [`HotKeyStage::meet`] will
+    /// handle it anew.
+    pub fn handle_unqueued(&mut self, env: &Env, envelope: &Envelope) {
+        let Some((open, was_sent)) = self.under_way.close(envelope.reply_to) else { return };
+        let connection = connection_of(env, envelope);
+        open.for_each_key(|id| {
+            if let Some(entry) = entry_of(&mut self.entries, id)
+                && entry.handle_answered(connection, was_sent)
+            {
+                self.resuming.push_back((id, connection));
+            }
+        });
+        open.for_each_cell(|cell| self.settings.versions.end(cell));
+    }
+
+    /// Notes that all queued requests for a key are known: its reads may share fetches from now on.
+    pub fn handle_noticed(&mut self, id: HotId, now: Timestamp) {
+        if let Some(entry) = entry_of(&mut self.entries, id)
+            && entry.warmth == Warmth::Queued
+        {
+            entry.warmth = Warmth::Sent { until: now };
+            self.unnoticed -= 1;
+        }
+    }
+
+    /// Handles a request for several keys that are at home on this core. Each hot one among them is treated
+    /// like the key of a request that has one.
+    fn meet_keys(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8]) -> Meeting {
+        if self.known == 0 {
+            return Meeting::Passes;
+        }
+        let is_write = envelope.nature.effect == Effect::Write;
+        let connection = connection_of(env, envelope);
+        let mut found: Vec<(HotId, Option<Cell>)> = Vec::new();
+        let mut places: Vec<u32> = Vec::new();
+        let mut count = 0;
+        let (keys, entries) = (&mut self.keys, &mut self.entries);
+        let told = reach::for_each_key(frame, env.settings.request_bytes_max, &mut |key| {
+            let hash = keys.hash(key);
+            if let Some(id) = keys.id_of(hash)
+                && entry_of(entries, id).is_some_and(|entry| entry.key == key)
+                && !found.iter().any(|(other, _)| *other == id)
+            {
+                found.push((id, is_write.then(|| Cell::of_hash(hash))));
+                places.push(count);
+            }
+            count += 1;
+        });
+        if told.is_err() && is_write {
+            self.meet_all(env, envelope);
+            return Meeting::Passes;
+        }
+        if found.is_empty() {
+            return Meeting::Passes;
+        }
+        for (id, cell) in &found {
+            if let Some(cell) = cell {
+                self.settings.versions.begin(*cell);
+            }
+            self.detach(env, *id, connection);
+            if let Some(entry) = entry_of(&mut self.entries, *id) {
+                entry.tally.writes += u64::from(cell.is_some());
+                let access = if cell.is_some() { Access::Write } else { Access::Read };
+                entry.handle_request(connection, Way::Own(access));
+            }
+        }
+        let open = if !is_write && value::is_asked_of_several(frame) {
+            let keys = found.iter().zip(places).map(|((id, _), place)| (*id, place));
+            Open::Values(Values::new(envelope, keys.collect(), count))
+        } else {
+            Open::Keys(found.into())
+        };
+        self.under_way.open(envelope.reply_to, open);
+        Meeting::PassesReported
+    }
+
+    /// Handles a request that may be about keys of any core (`EXEC`, a script, an unknown command). Changes
+    /// the version cell of each key that it writes, for all cores; if the keys cannot be read from the
+    /// request, the backend's cell.
+    ///
+    /// A client that reads past what is kept could see something newer. What prevents that it then gets the
+    /// older reply from memory:
+    ///
+    /// | request | why nothing older is told after it |
+    /// |---|---|
+    /// | a read whose replies are kept, by itself; `MGET` | its reply, or each value, is compared with what is kept of the same question (`compare`, `compare_values`) |
+    /// | the same in a transaction | `EXEC`'s elements are compared likewise, from whatever core they were sent (`last_told.rs`) |
+    /// | a write that tells what was there: `GETEX`, `GETDEL`, `GETSET`, `SET` with `GET`, a pop | as any write, it makes all of the key worthless before it is sent |
+    /// | a script (`EVAL`, `FCALL`), an unknown command | the same for all that its store has; only for the keys that it declares, where scripts are trusted |
+    /// | a read whose replies are not kept: `SORT_RO`, `EVAL_RO`, `TTL`, a scan, several keys at once | nothing: what it tells is the answer to no question that is answered from memory |
+    ///
+    /// So the promise holds for each question by itself: `GET` and `MGET` never return what is older than
+    /// what either returned before, nor does `STRLEN` return what is older than an earlier `STRLEN`. A client
+    /// that reads a key's value and its length while somebody writes around weir may get one that is up to
+    /// `--hot-ttl` older than the other.
+    fn meet_unknown(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8]) {
+        let trusts = self.settings.scripts == HotScripts::Declared;
+        let mut cells: Vec<Cell> = Vec::new();
+        let keys = &self.keys;
+        let bytes_max = env.settings.request_bytes_max;
+        let told = reach::for_each_written_key(frame, bytes_max, trusts, &mut |key| {
+            cells.push(Cell::of_hash(keys.hash(key)));
+        });
+        if told.is_err() {
+            return self.meet_all(env, envelope);
+        }
+        let mut read: Vec<InnerRead> = Vec::new();
+        if self.settings.mode == Mode::On {
+            let protocol = envelope.route.protocol;
+            reach::for_each_inner_read(frame, bytes_max, &mut |inner| {
+                let hash = keys.hash(inner.key);
+                let cell = Cell::of_hash(hash);
+                if read.len() >= INNER_READS_MAX {
+                    return cells.push(cell);
+                }
+                let asked = match inner.part {
+                    Some(_) => number_of_value(hash, protocol),
+                    None => number_of(keys, inner.frame, protocol),
+                };
+                read.push(InnerRead { place: (inner.element, inner.part), asked, cell });
+            });
+        }
+        cells.sort_unstable();
+        cells.dedup();
+        // A key that the transaction also writes has its cell changed anyway.
+        read.retain(|read| cells.binary_search(&read.cell).is_err());
+        cells.iter().for_each(|cell| self.settings.versions.begin(*cell));
+        self.detach_all(env, envelope);
+        // Requests that only read count too: later reads of the connection must not get a reply from before
+        // them.
+        if !cells.is_empty() || !read.is_empty() || self.known > 0 {
+            self.under_way
+                .open(envelope.reply_to, Open::Anywhere { written: cells.into(), read: read.into() });
+        }
+    }
+
+    fn meet_all(&mut self, env: &mut Env, envelope: &Envelope) {
+        let cell = Cell::of_backend(store_of(env, envelope.route.backend));
+        self.settings.versions.begin(cell);
+        self.detach_all(env, envelope);
+        self.under_way.open(envelope.reply_to, Open::Cell(cell));
+    }
+
+    fn detach_all(&mut self, env: &mut Env, envelope: &Envelope) {
+        if self.known == 0 {
+            return;
+        }
+        let ids: Vec<HotId> = self.entries.iter().flatten().map(|entry| entry.id).collect();
+        let connection = connection_of(env, envelope);
+        ids.into_iter().for_each(|id| self.detach(env, id, connection));
+    }
+
+    /// True if there are fetches, detached or resumed requests, copies or reports to send.
+    #[inline]
+    pub fn has_to_send(&self) -> bool {
+        !self.to_send.is_empty()
+            || !self.detached.is_empty()
+            || !self.resuming.is_empty()
+            || !self.to_lend.is_empty()
+            || !self.to_tell.is_empty()
+    }
+
+    /// Returns the next request with its frame that is to be sent by itself, before anything else is sent.
+    pub fn poll_detached(&mut self) -> Option<(Envelope, Vec<u8>)> {
+        self.detached.pop_front()
+    }
+
+    /// Returns the next request with its frame that was held back and is to be handled again.
+    pub fn poll_resumed(&mut self) -> Option<(Envelope, Vec<u8>)> {
+        while self.resumed.is_empty() {
+            let (id, connection) = self.resuming.pop_front()?;
+            // The connection may have unanswered requests again.
+            if let Some(entry) =
+                entry_of(&mut self.entries, id).filter(|entry| entry.is_to_resume(connection))
+            {
+                let held = entry.take_held(connection);
+                self.handle_unheld(&held);
+                self.resumed.extend(held);
+            }
+        }
+        self.resumed.pop_front().map(|held| (held.envelope, held.frame))
+    }
+
+    /// Returns the next fetch to send and the number of requests that it consists of (two with `PTTL`), and
+    /// appends its bytes to `out`. Drops fetches that no read waits for.
+    pub fn poll_fetch(&mut self, out: &mut Vec<u8>) -> Option<(Envelope, usize)> {
+        loop {
+            let id = self.to_send.pop_front()?;
+            let Some(flight) = self.flights.get(id) else { continue };
+            let mut entry = entry_of(&mut self.entries, flight.hot);
+            if flight.is_for_nobody() {
+                if let Some(entry) = &mut entry {
+                    entry.handle_failed(id);
+                }
+                self.flights.end(id);
+                continue;
+            }
+            // A reply is kept only if no write is in flight, and then the key's expiry must be known.
+            let asked_before = entry.as_ref().filter(|entry| {
+                entry.warmth == Warmth::Warm && entry.snapshot(&self.settings.versions).is_some()
+            });
+            if let Some(entry) = asked_before {
+                encode::request(out, [b"PTTL".as_slice(), &entry.key].into_iter());
+            }
+            out.extend_from_slice(&flight.frame);
+            flight.asks_expiry = asked_before.is_some();
+            let touches = flight.envelope.touches.reported();
+            let envelope = Envelope { tier: flight.tier(), touches, ..flight.envelope };
+            return Some((envelope, 1 + usize::from(flight.asks_expiry)));
+        }
+    }
+
+    /// Notes that a fetch is on its connection to the store. The waiting connections' later requests may go
+    /// on, except before a cluster.
+    fn handle_fetch_sent(&mut self, env: &Env, id: FlightId, at: Timestamp) {
+        let Some(flight) = self.flights.get(id).filter(|flight| flight.stage != Stage::Sent) else { return };
+        let entry = entry_of(&mut self.entries, flight.hot);
+        let snapshot = entry.as_ref().map(|entry| entry.look_at(&self.settings.versions));
+        let is_quiet = snapshot.is_some_and(|snapshot| snapshot.is_quiet());
+        let is_kept =
+            is_quiet && flight.asks_expiry && entry.as_ref().is_some_and(|entry| entry.may_keep(flight, at));
+        let asked = number_of(&self.keys, &flight.frame, flight.envelope.route.protocol);
+        flight.handle_sent(snapshot, self.settings.versions.last_told.look(asked), is_kept, at);
+        // A node of a cluster may refuse a fetch and still carry out what came after it, if the slot has come
+        // back.
+        flight.binds = env.slots.is_some();
+        let Some(entry) = entry.filter(|_| !flight.binds) else { return };
+        for waiter in &mut flight.waiters {
+            let connection = connection_of(env, &waiter.envelope);
+            waiter.is_bound = entry.waits_often(connection);
+            if waiter.is_bound {
+                continue;
+            }
+            if entry.handle_fetch_sent(connection, id) {
+                self.resuming.push_back((flight.hot, connection));
+            }
+        }
+    }
+
+    /// Handles a reply that leaves this core, or has come to its client's core: the request counts as in
+    /// flight no more. Returns kept values to send instead, if the store is away and the tenant accepts that.
+    #[inline]
+    pub fn handle_reply(
+        &mut self,
+        env: &mut Env,
+        to: ReplyTo,
+        outcome: Outcome,
+        reply: &[u8],
+        now: Timestamp,
+    ) -> Option<Bytes> {
+        if self.under_way.may_have(to) { self.close(env, to, outcome, reply, now) } else { None }
+    }
+
+    #[inline(never)]
+    fn close(
+        &mut self,
+        env: &mut Env,
+        to: ReplyTo,
+        outcome: Outcome,
+        reply: &[u8],
+        now: Timestamp,
+    ) -> Option<Bytes> {
+        if let Some(is_same) = self.under_way.compared(to, &self.settings.versions, reply) {
+            let counter = if is_same { Counter::HotMatches } else { Counter::HotMismatches };
+            env.counters.add(counter, 1);
+        }
+        let (open, was_sent) = self.under_way.close(to)?;
+        self.note_cost(env, &open, outcome);
+        let is_away = says_away(reply);
+        let connection = env.pieces.connection(to);
+        let mut instead = None;
+        match (&open, outcome) {
+            (Open::Values(values), _) if is_away => {
+                instead = self.spare_values(env, (connection, values), now);
+            }
+            (Open::Read(id, asked), Outcome::Served { .. }) if !is_away => {
+                self.compare(env, (*id, *asked), reply, now);
+            }
+            (Open::Values(values), Outcome::Served { .. }) => self.compare_values(env, values, reply, now),
+            (Open::Anywhere { read, .. }, Outcome::Served { .. }) => self.compare_inner(read, reply),
+            _ => {}
+        }
+        open.for_each_key(|id| {
+            if let Some(entry) = entry_of(&mut self.entries, id)
+                && entry.handle_answered(connection, was_sent)
+            {
+                self.resuming.push_back((id, connection));
+            }
+        });
+        if outcome == Outcome::Lost {
+            // The write may still be carried out, so its key counts as being written for `ttl` more.
+            self.under_way.handle_lost(to, open, now.after(self.settings.ttl));
+        } else if let (Open::Write(_, cell), true) = (&open, was_not_carried_out(outcome, reply)) {
+            // Otherwise writes that fail while the store is away would make the kept replies invalid for no
+            // reason.
+            self.settings.versions.take_back(*cell);
+        } else {
+            open.for_each_cell(|cell| self.settings.versions.end(cell));
+        }
+        instead
+    }
+
+    /// Counts what the reply to a request for one key cost, for the key and its slot.
+    fn note_cost(&mut self, env: &Env, open: &Open, outcome: Outcome) {
+        let Outcome::Served { bytes, rows, .. } = outcome else { return };
+        let (slot, hash) = match open {
+            Open::Costly(slot, hash) => (*slot, *hash),
+            Open::Read(id, _) | Open::Write(id, _) => match entry_of(&mut self.entries, *id) {
+                Some(entry) => (entry.slot, entry.hash),
+                None => return,
+            },
+            Open::Keys(_) | Open::Values(_) | Open::Anywhere { .. } | Open::Cell(_) => return,
+        };
+        let cost = env.settings.admission.weights.of_reply(u64::from(bytes), u64::from(rows));
+        self.keys.note_cost(slot, cost);
+        self.keys.note_key_cost(hash, cost);
+    }
+
+    /// Handles a note about a request: sent, answered early while the store may still carry it out, or
+    /// settled. Ignores all others.
+    pub fn handle_note(&mut self, env: &Env, to: ReplyTo, note: Note) {
+        match note {
+            Note::Sent(at) => match to.flight_id() {
+                Some(flight) => self.handle_fetch_sent(env, flight, at),
+                None => self.handle_own_sent(env, to),
+            },
+            Note::Unsettled => self.under_way.abandon(to),
+            Note::Settled => {
+                if let Some(open) = self.under_way.settle(to) {
+                    self.under_way.put_off(open, self.turned_at.after(self.settings.ttl));
+                }
+            }
+            Note::Long | Note::Eased | Note::NotPrimary => {}
+        }
+    }
+
+    /// Notes that a request for hot keys is on its connection to the store. Does nothing before a cluster,
+    /// where it may have to be sent again.
+    fn handle_own_sent(&mut self, env: &Env, to: ReplyTo) {
+        if env.slots.is_some() {
+            return;
+        }
+        let Self { under_way, entries, resuming, .. } = self;
+        let Some(open) = under_way.handle_sent(to) else { return };
+        let connection = env.pieces.connection(to);
+        open.for_each_key(|id| {
+            if let Some(entry) = entry_of(entries, id)
+                && entry.handle_own_sent(connection)
+            {
+                resuming.push_back((id, connection));
+            }
+        });
+    }
+
+    /// Handles the reply to a fetch, or its failure. Returns the recipients of the reply; `None` for the
+    /// reply to the prelude (`PTTL`) and for unknown fetches.
+    pub fn land(
+        &mut self,
+        env: &mut Env,
+        to: ReplyTo,
+        outcome: Outcome,
+        reply: &[u8],
+        now: Timestamp,
+    ) -> Option<Landed> {
+        let id = to.flight_id()?;
+        if to.is_ahead() {
+            self.flights.get(id)?.handle_expiry(outcome, reply);
+            return None;
+        }
+        let is_away = says_away(reply);
+        let was_served = matches!(outcome, Outcome::Served { .. });
+        let hot = self.flights.get(id)?.hot;
+        let spared = if is_away { self.spare(env, (id, hot), now) } else { Default::default() };
+        if !was_served && let Some(told) = self.fetch_again(env, (id, hot)) {
+            return Some(Landed::new(told, outcome).sparing(spared));
+        }
+        let mut flight = self.flights.end(id)?;
+        let asked = number_of(&self.keys, &flight.frame, flight.envelope.route.protocol);
+        if was_served && !is_away {
+            self.compare(env, (hot, asked), reply, now);
+        }
+        // A kept reply stays while the store is away, if any tenant accepts expired replies.
+        if let Some(entry) = entry_of(&mut self.entries, hot)
+            && !(is_away && self.stale_max > Duration::ZERO)
+        {
+            entry.forget(&flight);
+        }
+        if was_served && flight.has_ended(now) {
+            self.hold_again(env, (id, &mut flight), now);
+        }
+        if was_served {
+            let output_max = env.settings.output_bytes_max;
+            self.send_apart(env, (id, &mut flight), output_max / OUTPUT_PART / reply.len().max(1));
+        }
+        let fits = self.fits(reply.len(), now);
+        if let Some(entry) = entry_of(&mut self.entries, hot) {
+            for waiter in &flight.waiters {
+                let connection = connection_of(env, &waiter.envelope);
+                if entry.handle_landed(connection, id, flight.is_bound(waiter)) {
+                    self.resuming.push_back((hot, connection));
+                }
+            }
+            let next = self.flights.latest_of(entry.flights_beside(&flight), flight.envelope.route);
+            if was_served && !is_away {
+                let reply = (reply, told(&self.keys, asked, reply));
+                let counter = entry.handle_fetched(id, &flight, reply, (&self.settings, fits), now);
+                env.counters.add(counter, 1);
+                for holder in entry.holders() {
+                    let copies = entry.copies(env.settings.id, Some(&flight));
+                    self.to_lend.extend(copies.map(|copy| (*holder, copy)));
+                }
+            } else {
+                entry.handle_failed(id);
+            }
+            // The next fetch may wait for this one's end.
+            next.into_iter().for_each(|next| self.let_leave(next));
+        }
+        Some(Landed::new(flight.waiters, outcome).sparing(spared))
+    }
+
+    /// Sends a failed fetch once more, for waiters whose connection has sent nothing for the key since.
+    /// Returns the waiters that get the error instead; `None` if the fetch is not sent again.
+    fn fetch_again(&mut self, env: &Env, (id, hot): (FlightId, HotId)) -> Option<Vec<Waiter>> {
+        let entry = entry_of(&mut self.entries, hot)?;
+        let may_wait = |waiter: &Envelope| entry.is_latest(connection_of(env, waiter), id);
+        let told = self.flights.begin_again(id, may_wait)?;
+        for waiter in &told {
+            let connection = connection_of(env, &waiter.envelope);
+            if entry.handle_landed(connection, id, false) {
+                self.resuming.push_back((hot, connection));
+            }
+        }
+        let mut bound: HashMap<u64, u32> = HashMap::new();
+        for waiter in &self.flights.get(id)?.waiters {
+            *bound.entry(connection_of(env, &waiter.envelope)).or_default() += 1;
+        }
+        for waiter in &told {
+            bound.entry(connection_of(env, &waiter.envelope)).or_default();
+        }
+        for (connection, reads) in bound {
+            if entry.is_latest(connection, id) {
+                entry.bind(connection, id, reads);
+            }
+        }
+        self.to_send.push_back(id);
+        Some(told)
+    }
+
+    /// Handles a fetch that failed because the store is away. Returns the waiters whose tenant accepts
+    /// expired replies (`stale_on_error`), and the reply that they get.
+    fn spare(
+        &mut self,
+        env: &mut Env,
+        (id, hot): (FlightId, HotId),
+        now: Timestamp,
+    ) -> (Vec<Envelope>, Bytes) {
+        let Self { entries, flights, settings, resuming, .. } = self;
+        let Some(entry) = entry_of(entries, hot) else { return Default::default() };
+        let Some(flight) = flights.get(id) else { return Default::default() };
+        let Some(stale) = entry.stale(flight) else { return Default::default() };
+        let reply = value::as_asked(&flight.frame, stale.reply());
+        let quotas = &env.quotas;
+        let is_for = |waiter: &Envelope| stale.is_for(longer(waiter.asker, quotas), &settings.versions, now);
+        let bound: HashSet<ReplyTo> = flight.bound().map(|waiter| waiter.envelope.reply_to).collect();
+        let spared = flights.spare(id, is_for);
+        if !spared.is_empty() {
+            for waiter in &spared {
+                let connection = connection_of(env, &waiter.envelope);
+                if entry.handle_landed(connection, id, bound.contains(&waiter.envelope.reply_to)) {
+                    resuming.push_back((hot, connection));
+                }
+            }
+            entry.handle_stale(spared.len(), now);
+            env.counters.add(Counter::HotStaleOnError, spared.len() as u64);
+        }
+        (spared.into_iter().map(|waiter| waiter.envelope).collect(), reply)
+    }
+
+    /// Builds the reply to an `MGET` from kept, possibly expired values when the store is away. `None` unless
+    /// every value is kept and may be sent.
+    fn spare_values(
+        &mut self,
+        env: &mut Env,
+        (connection, values): (u64, &Values),
+        now: Timestamp,
+    ) -> Option<Bytes> {
+        let Self { entries, keys, settings, under_way, .. } = self;
+        let longer = longer(values.asker, &env.quotas);
+        if settings.mode != Mode::On || !values.are_all || under_way.is_about_any(connection) {
+            return None;
+        }
+        let mut reply = Vec::new();
+        encode::array(&mut reply, values.keys.len());
+        for (id, _) in &values.keys {
+            let is_for = |stale: &Stale<'_>| stale.is_for(longer, &settings.versions, now);
+            let stale = entry_of(entries, *id)?.stale_values(values.protocol).find(is_for)?;
+            reply.extend_from_slice(value::told(&stale.reply()));
+            if reply.len() > env.settings.reply_bytes_max {
+                return None;
+            }
+        }
+        for (id, _) in &values.keys {
+            // The keys stay hot although no other request may ask for them while the store is away.
+            keys.note_many(*id, 1);
+            if let Some(entry) = entry_of(entries, *id) {
+                entry.handle_stale_value(now);
+            }
+        }
+        env.counters.add(Counter::HotStaleOnError, values.keys.len() as u64);
+        Some(reply.into())
+    }
+
+    /// True if there is room to keep a reply of this size. Drops expired replies if there is none.
+    fn fits(&mut self, bytes: usize, now: Timestamp) -> bool {
+        let has_room = |(kept, kept_bytes): (usize, usize)| {
+            kept < self.settings.entries_max && kept_bytes + bytes <= self.settings.bytes_max
+        };
+        if has_room(self.kept()) {
+            return true;
+        }
+        self.entries.iter_mut().flatten().for_each(|entry| entry.drop_old(now));
+        has_room(self.kept())
+    }
+
+    /// Compares a reply that was just read with what is kept. If they differ though no write went through
+    /// weir, somebody writes around it: the key's cell changes, so that no core sends the older reply to a
+    /// client that has seen this one.
+    fn compare(&mut self, env: &mut Env, (id, asked): (HotId, u64), reply: &[u8], now: Timestamp) {
+        let Self { entries, keys, settings, .. } = self;
+        let Some(entry) = entry_of(entries, id).filter(|_| settings.mode == Mode::On) else { return };
+        let is_asked = |frame: &[u8], protocol| number_of(keys, frame, protocol) == asked;
+        if entry.forget_differing(is_asked, reply, &settings.versions, now) {
+            settings.versions.pass(Cell::of_hash(entry.hash));
+            env.counters.add(Counter::HotWrittenPast, 1);
+        }
+    }
+
+    /// Compares each value of an `MGET` reply with what is kept of its key. Skips elements that are errors.
+    fn compare_values(&mut self, env: &mut Env, values: &Values, reply: &[u8], now: Timestamp) {
+        let Some(told) = elements(reply).filter(|_| values.is_compared) else { return };
+        let mut keys = values.keys.iter().peekable();
+        for (place, told) in told.enumerate() {
+            let Some((id, _)) = keys.next_if(|(_, own)| *own as usize == place) else { continue };
+            let hash = entry_of(&mut self.entries, *id).map(|entry| entry.hash);
+            // A part of the `MGET` may have failed by itself.
+            if let Some(hash) = hash.filter(|_| !value::is_error(told)) {
+                self.compare(env, (*id, number_of_value(hash, values.protocol)), told, now);
+            }
+            if keys.peek().is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Compares what a transaction has read with the last replies that any core kept or saw, wherever the
+    /// keys are at home. Does nothing for a transaction that was aborted or whose reply did not come.
+    fn compare_inner(&mut self, read: &[InnerRead], reply: &[u8]) {
+        let Some(told_all) = elements(reply) else { return };
+        let mut read = read.iter().peekable();
+        for (place, element) in told_all.enumerate() {
+            let mut parts = elements(element).map(Iterator::enumerate);
+            while let Some(read) = read.next_if(|read| read.place.0 as usize == place) {
+                let told_one = match (read.place.1, &mut parts) {
+                    (None, _) => Some(element),
+                    (Some(part), Some(parts)) => {
+                        parts.find(|(place, _)| *place == part as usize).map(|(_, told)| told)
+                    }
+                    // The element is an error rather than an array.
+                    (Some(_), None) => None,
+                };
+                let Some(told_one) = told_one else { continue };
+                let Versions { last_told, .. } = &*self.settings.versions;
+                if !last_told.pass(told(&self.keys, read.asked, told_one)) {
+                    self.settings.versions.pass(read.cell);
+                }
+            }
+            if read.peek().is_none() {
+                return;
+            }
+        }
+    }
+
+    /// The number of kept replies on this core, and their bytes.
+    fn kept(&self) -> (usize, usize) {
+        let entries = self.entries.iter().flatten().map(|entry| entry.kept());
+        entries.fold((0, 0), |(all, all_bytes), (kept, bytes)| (all + kept, all_bytes + bytes))
+    }
+
+    /// Holds the reads that joined a fetch after it was sent, to handle them again: the key has expired
+    /// meanwhile, and they may have come after that.
+    fn hold_again(&mut self, env: &Env, (id, flight): (FlightId, &mut Flight), now: Timestamp) {
+        let Some(entry) = entry_of(&mut self.entries, flight.hot) else { return };
+        let mut held: HashMap<u64, Vec<Held>> = HashMap::new();
+        for Waiter { envelope, .. } in flight.waiters.extract_if(.., |waiter| waiter.is_bound) {
+            let connection = connection_of(env, &envelope);
+            entry.handle_landed(connection, id, true);
+            self.held += 1;
+            self.held_bytes += flight.frame.len();
+            let one = Held { envelope, frame: flight.frame.clone(), since: now };
+            self.held_until = self.held_until.min(one.answered_by());
+            held.entry(connection).or_default().push(one);
+        }
+        for (connection, held) in held {
+            entry.hold_first(connection, held.into_iter());
+            self.resuming.push_back((flight.hot, connection));
+        }
+    }
+
+    /// Limits the replies that one connection gets at once to `replies_max`, at least one, because more might
+    /// exceed its output limit. Its further reads are sent by themselves, before anything that the connection
+    /// asked for later.
+    fn send_apart(&mut self, env: &mut Env, (id, flight): (FlightId, &mut Flight), replies_max: usize) {
+        if flight.waiters.len() <= replies_max {
+            return;
+        }
+        let mut replies: HashMap<u64, usize> = HashMap::new();
+        let is_beyond = |waiter: &mut Waiter| {
+            let replies = replies.entry(connection_of(env, &waiter.envelope)).or_default();
+            *replies += 1;
+            *replies > replies_max.max(1)
+        };
+        let apart: Vec<Waiter> = flight.waiters.extract_if(.., is_beyond).collect();
+        let hot = flight.hot;
+        for waiter in &apart {
+            if let Some(entry) = entry_of(&mut self.entries, hot) {
+                let connection = connection_of(env, &waiter.envelope);
+                if entry.handle_landed(connection, id, flight.is_bound(waiter)) {
+                    self.resuming.push_back((hot, connection));
+                }
+            }
+        }
+        for Waiter { envelope, .. } in apart {
+            // The fetch has ended, so nothing is held back behind it any more.
+            let connection = connection_of(env, &envelope);
+            if let Some(entry) = entry_of(&mut self.entries, hot) {
+                entry.bind(connection, id, 0);
+            }
+            env.counters.add(Counter::HotBypassedLarge, 1);
+            let open = self.read(hot, &envelope, &flight.frame);
+            self.handle_passed(connection, &envelope, (hot, open));
+            self.detached.push_back((envelope, flight.frame.clone()));
+        }
+    }
+
+    /// Takes requests whose deadline has passed while they waited for a fetch or were held back. Returns each
+    /// with the reason for its refusal.
+    pub fn take_late(&mut self, env: &Env, now: Timestamp) -> Vec<(Envelope, NotSent)> {
+        let mut late = Vec::new();
+        for Late { envelope, hot, flight, is_bound, waited } in self.flights.take_late(now) {
+            let connection = connection_of(env, &envelope);
+            if let Some(entry) = entry_of(&mut self.entries, hot)
+                && entry.handle_landed(connection, flight, is_bound)
+            {
+                self.resuming.push_back((hot, connection));
+            }
+            late.push((envelope, NotSent::TooLate(refusal::Stage::Backend, waited)));
+        }
+        if now >= self.held_until {
+            let obeys_deadlines = env.settings.overload.shed == Mode::On;
+            self.held_until = Timestamp::MAX;
+            let entries = self.entries.iter_mut().flatten().filter(|_| obeys_deadlines);
+            let mut held = Vec::new();
+            for entry in entries {
+                held.extend(entry.take_late(now));
+                self.held_until = self.held_until.min(entry.held_until());
+            }
+            self.handle_unheld(&held);
+            let why = |held: &Held| NotSent::TooLate(refusal::Stage::Queue, now.since(held.since));
+            late.extend(held.into_iter().map(|held| (held.envelope, why(&held))));
+        }
+        late
+    }
+
+    /// Ends a turn: reports copy hits, adds and drops hot keys, and lets lost writes expire. `is_sent` says
+    /// whether a request for a backend and slot that was sent up to a time is still unanswered.
+    pub fn handle_turn_end(
+        &mut self,
+        env: &mut Env,
+        is_sent: impl Fn((BackendId, u16), Timestamp) -> bool,
+        now: Timestamp,
+    ) {
+        if !self.is_on() {
+            return;
+        }
+        self.turned_at = now;
+        let to_tell = &mut self.to_tell;
+        self.copies.handle_turn_end(env.settings.id, now, &mut |home, hits| to_tell.push_back((home, hits)));
+        if self.stale_max > Duration::ZERO && self.flights.len() + self.held > 0 {
+            self.count_waiting(now);
+        }
+        let mut forgotten = Vec::new();
+        let Self { keys, entries, known, warming, unnoticed, noticed_at, .. } = self;
+        keys.tick(now, &mut |event| match event {
+            Event::Promoted { id, hash, slot, key } => {
+                env.counters.add(Counter::HotPromoted, 1);
+                // Keys with a name too long to be stored whole cannot be told apart.
+                if key.is_whole() {
+                    let backend = store_of(env, env.settings.topology.backend_of(slot));
+                    let index = usize::from(id.index);
+                    if entries.len() <= index {
+                        entries.resize_with(index + 1, || None);
+                    }
+                    entries[index] = Some(Box::new(Entry::new(id, key.bytes(), (slot, hash), backend, now)));
+                    *known += 1;
+                    *warming += 1;
+                    *unnoticed += 1;
+                    *noticed_at = now.before(NOTICES_APART);
+                }
+            }
+            Event::Demoted { id } => {
+                env.counters.add(Counter::HotDemoted, 1);
+                let place = entries.get_mut(usize::from(id.index));
+                if let Some(entry) = place.and_then(|place| place.take_if(|entry| entry.id == id)) {
+                    *known -= 1;
+                    *warming -= usize::from(entry.warmth != Warmth::Warm);
+                    *unnoticed -= usize::from(entry.warmth == Warmth::Queued);
+                    forgotten.push(entry);
+                }
+            }
+        });
+        forgotten.into_iter().for_each(|entry| self.let_go(env, entry));
+        if self.warming > 0 && now.since(self.warmed_at) >= LOOKS_APART {
+            self.warmed_at = now;
+            self.warm_up(is_sent);
+        }
+        while let Some(open) = self.under_way.take_due(now) {
+            open.for_each_cell(|cell| self.settings.versions.end(cell));
+        }
+    }
+
+    /// Drops a key that is not hot any more. Sends all requests that it held back, or that wait for an unsent
+    /// fetch, by themselves.
+    fn let_go(&mut self, env: &Env, mut entry: Box<Entry>) {
+        // Later writes of the key go unnoticed, so copies on other cores become invalid now.
+        self.settings.versions.pass(Cell::of_hash(entry.hash));
+        for connection in entry.waiting() {
+            if let Some(flight) = entry.bound(connection) {
+                let left = self.flights.leave(flight, |waiter| connection_of(env, waiter) == connection);
+                self.detached.extend(left);
+            }
+            for Held { envelope, frame, .. } in entry.take_held(connection) {
+                self.held -= 1;
+                self.held_bytes -= frame.len();
+                if envelope.nature.effect == Effect::Write {
+                    let cell = Cell::of_hash(entry.hash);
+                    self.settings.versions.begin(cell);
+                    self.under_way.open(envelope.reply_to, Open::Write(entry.id, cell));
+                }
+                self.detached.push_back((envelope, frame));
+            }
+        }
+        for flight in entry.flights() {
+            if self.flights.get(flight).is_some_and(|flight| flight.stage == Stage::Gathering) {
+                self.flights.end(flight);
+            }
+        }
+    }
+
+    /// Counts reads that wait for a store which stands still as further requests, so that their keys stay
+    /// hot: their clients ask for nothing else, and kept replies may be needed soon.
+    fn count_waiting(&mut self, now: Timestamp) {
+        if now.since(self.counted_at) < ASKS_AGAIN {
+            return;
+        }
+        self.counted_at = now;
+        for (hot, waiting) in self.flights.slow(now.before(ASKS_AGAIN)) {
+            self.keys.note_many(hot, waiting as u64);
+        }
+        for entry in self.entries.iter().flatten() {
+            self.keys.note_many(entry.id, entry.held_since(now.before(ASKS_AGAIN)) as u64);
+        }
+    }
+
+    /// Marks keys as warm once every request that was sent before they became hot is answered. Nothing is
+    /// kept until then.
+    fn warm_up(&mut self, is_sent: impl Fn((BackendId, u16), Timestamp) -> bool) {
+        for entry in self.entries.iter_mut().flatten() {
+            if let Warmth::Sent { until } = entry.warmth
+                && !is_sent((entry.backend, entry.slot), until)
+            {
+                entry.warmth = Warmth::Warm;
+                self.warming -= 1;
+            }
+        }
+    }
+
+    /// The time by which [`HotKeyStage::handle_turn_end`] is to be called; `None` if nothing is due.
+    pub fn poll_deadline(&self) -> Option<Timestamp> {
+        let warming = (self.warming > 0).then(|| self.warmed_at.after(LOOKS_APART));
+        if !self.is_on() {
+            return None;
+        }
+        let copies = self.copies.due();
+        let held = Some(self.held_until).filter(|until| *until != Timestamp::MAX);
+        let own = [self.keys.wake_at(), self.under_way.due(), self.flights.late_at(), copies, warming, held];
+        own.into_iter().flatten().min()
+    }
+
+    /// Handles a change of slot owners in a cluster: makes all that is kept of their keys invalid, because
+    /// the new owner may lack writes that the old one had.
+    pub fn handle_owners(&mut self, has_changed: impl Fn(u16) -> bool) {
+        for entry in self.entries.iter().flatten().filter(|entry| has_changed(entry.slot)) {
+            self.settings.versions.pass(Cell::of_hash(entry.hash));
+        }
+    }
+
+    /// Handles new quotas: tenants are numbered anew, so the last asker of each key is forgotten.
+    pub fn handle_quotas(&mut self, quotas: &Quotas) {
+        self.stale_max = quotas.stale_on_error_max();
+        self.entries.iter_mut().flatten().for_each(|entry| entry.last_asker = NOBODY);
+    }
+
+    /// Reports on the keys that are hot or cost much.
+    pub fn keys(&self, quotas: &Quotas) -> Vec<HotKey> {
+        let hot = self.keys.hot();
+        let others = self.keys.expensive().filter(|report| report.id.is_none());
+        hot.chain(others).map(|report| self.told(&report, quotas)).collect()
+    }
+
+    fn told(&self, report: &Report<'_>, quotas: &Quotas) -> HotKey {
+        let place = report.id.and_then(|id| self.entries.get(usize::from(id.index)));
+        let entry = place.and_then(|place| place.as_deref()).filter(|entry| Some(entry.id) == report.id);
+        // A request in flight while the quotas changed has its tenant's old number, which may be out of
+        // range.
+        let tenant =
+            entry.map(|entry| entry.last_asker).filter(|tenant| usize::from(tenant.0) < quotas.len());
+        let tally = entry.map(|entry| entry.tally).unwrap_or_default();
+        HotKey {
+            key: report.key.bytes().to_vec(),
+            length: report.key.length(),
+            slot: report.slot,
+            tenant: tenant.map(|tenant| quotas.tenant(tenant).name.clone()),
+            reads: report.reads_per_second,
+            writes: report.writes_per_second,
+            elsewhere: report.elsewhere_per_second,
+            request_units: report.ru_per_second,
+            error: report.error_per_second,
+            share: report.share,
+            hot_for: report.since.map(|since| self.turned_at.since(since)),
+            hit_ratio: tally.hits as f64 / tally.all_reads.max(1) as f64,
+            state: entry.map_or("counted", |entry| entry.state(self.turned_at)),
+            copies: entry.map_or(0, |entry| entry.holders().len()),
+        }
+    }
+
+    /// The numbers of hot keys, kept replies, fetches and waiting requests on this core.
+    pub fn figures(&self) -> HotFigures {
+        let (kept, kept_bytes) = self.kept();
+        HotFigures {
+            keys: self.keys.hot().count(),
+            kept,
+            kept_bytes,
+            copies: self.copies.len(),
+            flights: self.flights.len(),
+            waiters: self.flights.waiters() + self.held + self.resumed.len(),
+            writes_under_way: self.under_way.len(),
+        }
+    }
+}
+
+/// A report on a key that is hot or costs much.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HotKey {
+    /// The key's first bytes; all of them if `length` is no larger.
+    pub key: Vec<u8>,
+    /// The length of the key, in bytes.
+    pub length: usize,
+    /// The key's hash slot.
+    pub slot: u16,
+    /// The tenant whose request for the key came last; `None` if unknown.
+    pub tenant: Option<String>,
+    /// Reads per second, over the last second, including those that other cores answered from copies.
+    pub reads: f64,
+    /// Writes per second, over the last second.
+    pub writes: f64,
+    /// Reads per second that other cores answered from copies, over the last second.
+    pub elsewhere: f64,
+    /// Request units per second, over the last second.
+    pub request_units: f64,
+    /// The most requests per second, reads and writes together, that may be missing from the reads and writes
+    /// of the last second: those from before the key was counted.
+    pub error: f64,
+    /// The key's share of its core's requests, 0 to 1.
+    pub share: f64,
+    /// The time since the key became hot; `None` if it is not hot.
+    pub hot_for: Option<Duration>,
+    /// The share of its reads since it became hot that were answered from memory, 0 to 1.
+    pub hit_ratio: f64,
+    /// The key's state: `counted` (not hot), `warming`, `kept`, `shared` (keeping replies does not pay off)
+    /// or `stale` (expired replies are sent because the store is away).
+    pub state: &'static str,
+    /// The number of other cores that hold copies of its kept replies.
+    pub copies: usize,
+}
+
+/// Figures on the hot keys of one core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HotFigures {
+    /// Hot keys.
+    pub keys: usize,
+    /// Kept replies.
+    pub kept: usize,
+    /// Bytes of kept replies.
+    pub kept_bytes: usize,
+    /// Copies that other cores have lent to this one.
+    pub copies: usize,
+    /// Fetches that are not finished.
+    pub flights: usize,
+    /// Requests that wait for a fetch or are held back.
+    pub waiters: usize,
+    /// Requests in flight for hot keys, and requests in flight that may write any key.
+    pub writes_under_way: usize,
+}
+
+fn entry_of(entries: &mut [Option<Box<Entry>>], id: HotId) -> Option<&mut Entry> {
+    entries.get_mut(usize::from(id.index))?.as_deref_mut().filter(|entry| entry.id == id)
+}
+
+/// Beginnings of errors that say that the store is away: the store's own, and weir's. Those of a store that
+/// is too busy are not among them.
+const AWAY_TOLD: [&[u8]; 3] = [b"-LOADING ", b"-MASTERDOWN ", b"-CLUSTERDOWN "];
+const AWAY_FOUND: [&[u8]; 2] = [b"-UNAVAILABLE ", b"-OVERLOADED reason=stalled "];
+
+/// True if a reply, or weir's error in its place, says that the store is away. The store may itself be a
+/// weir, so both kinds are looked for.
+fn says_away(reply: &[u8]) -> bool {
+    reply.first() == Some(&b'-') && AWAY_TOLD.iter().chain(&AWAY_FOUND).any(|word| reply.starts_with(word))
+}
+
+/// True if a write of one key was certainly not carried out: it was not sent, or the store refused it because
+/// it is away.
+fn was_not_carried_out(outcome: Outcome, reply: &[u8]) -> bool {
+    match outcome {
+        Outcome::Refused => true,
+        Outcome::Served { .. } => AWAY_TOLD.iter().any(|word| reply.starts_with(word)),
+        Outcome::Lost | Outcome::Cached { .. } => false,
+    }
+}
+
+/// The number of the client connection that sent a request, also for one piece of a split request.
+fn connection_of(env: &Env, envelope: &Envelope) -> u64 {
+    env.pieces.connection(envelope.reply_to)
+}
+
+/// The backend whose version cell counts unknown writes. Before a cluster it is one for all backends, because
+/// slots move between them.
+fn store_of(env: &Env, backend: BackendId) -> BackendId {
+    if env.slots.is_some() { BackendId(0) } else { backend }
+}
+
+/// The route of a fetch: that of the read, but always to the primary, because reads that no replica may
+/// answer share it.
+fn as_fetched(route: Route) -> Route {
+    let track = if route.track == Track::Replica { Track::Usual } else { route.track };
+    Route { track, ..route }
+}
+
+/// The record to keep of a read that goes to the store by itself. A replica's reply may be older than what is
+/// kept, so it is not compared.
+fn open_read(keys: &HotKeys, id: HotId, envelope: &Envelope, frame: &[u8]) -> Open {
+    if envelope.route.track == Track::Replica {
+        Open::Keys([(id, None)].into())
+    } else {
+        Open::Read(id, number_of(keys, frame, envelope.route.protocol))
+    }
+}
+
+/// The number (a hash) of the question that a request asks, by its frame and RESP version. `GET` and `MGET`
+/// of one key have the same.
+fn number_of(keys: &HotKeys, frame: &[u8], protocol: Protocol) -> u64 {
+    match value::key_of(frame) {
+        Some(key) => number_of_value(keys.hash(key), protocol),
+        None => keys.hash(frame) ^ protocol as u64,
+    }
+}
+
+/// The digest of a question and its reply. For a reply too large to be kept, the length takes the place of
+/// the content.
+fn told(keys: &HotKeys, asked: u64, reply: &[u8]) -> Told {
+    let reply = value::told(reply);
+    let is_large = reply.len() > HOT_REPLY_BYTES_MAX;
+    Told::new(asked, if is_large { reply.len() as u64 } else { keys.hash(reply) })
+}
+
+fn number_of_value(key: u64, protocol: Protocol) -> u64 {
+    key ^ protocol as u64
+}
+
+/// The time after its expiry for which the asker's tenant accepts a kept reply while the store is away; zero
+/// if the quotas have changed since.
+fn longer(asker: Option<Asker>, quotas: &Quotas) -> Duration {
+    let own = asker.filter(|asker| asker.version == quotas.version() as u16);
+    own.map_or(Duration::ZERO, |asker| quotas.tenant(asker.tenant).stale_on_error)
+}

@@ -1,0 +1,114 @@
+//! Peers: batches for other cores, at most one for each per turn. Has no access to clients or connections.
+
+mod batch;
+
+use std::collections::VecDeque;
+
+pub use batch::Batch;
+
+use super::copy::{Copy, CopyHits};
+use super::fence::Fences;
+use super::message::Message;
+use super::note::Note;
+use super::outcome::Outcome;
+use super::request::{Envelope, ReplyTo};
+use crate::values::{ShardId, Spares};
+
+/// The largest number of spare batches that a shard keeps.
+const SPARE_BATCHES_MAX: usize = 256;
+
+/// The batches that are being filled for other cores, and spare ones for reuse.
+#[derive(Debug)]
+pub struct PeerStage {
+    outgoing: Vec<Option<Box<Batch>>>,
+    /// Cores that a batch is being filled for, in the order in which each got its first message.
+    touched: VecDeque<ShardId>,
+    spare: Spares<Box<Batch>>,
+}
+
+impl PeerStage {
+    /// Creates the batches of one of `shards` cores, with no messages.
+    pub fn new(shards: u16) -> Self {
+        let shards = usize::from(shards);
+        Self {
+            outgoing: std::iter::repeat_with(|| None).take(shards).collect(),
+            touched: VecDeque::with_capacity(shards),
+            spare: Spares::new(SPARE_BATCHES_MAX),
+        }
+    }
+
+    /// Adds a request to the batch for its key's home core. False if the batch is full: the request is then
+    /// not sent.
+    #[inline]
+    pub fn push_request(&mut self, to: ShardId, envelope: &Envelope, message: Message<'_>) -> bool {
+        let batch = self.batch_for(to);
+        let has_room = !batch.is_full();
+        if has_room {
+            batch.push_request(envelope, message);
+        }
+        has_room
+    }
+
+    /// Adds a reply to the batch for the core that has its client.
+    #[inline]
+    pub fn push_reply(&mut self, to: ReplyTo, outcome: Outcome, message: Message<'_>) {
+        self.batch_for(to.shard).push_reply(to, outcome, message);
+    }
+
+    /// Adds a note about a client connection to the batch for the core that has it.
+    pub fn push_note(&mut self, to: ReplyTo, note: Note) {
+        self.batch_for(to.shard).push_note(to, note);
+    }
+
+    /// Adds a copy of a hot reply to the batch for another core. Drops it if that batch is full.
+    pub fn push_copy(&mut self, to: ShardId, copy: Copy) {
+        let batch = self.batch_for(to);
+        if !batch.is_full() {
+            batch.push_copy(copy);
+        }
+    }
+
+    /// Tells the home core of a hot key how many answers this core gave from copies of it.
+    pub fn push_hits(&mut self, to: ShardId, hits: CopyHits) {
+        self.batch_for(to).push_hits(hits);
+    }
+
+    /// Tells all other cores that a fence of this core is lifted.
+    pub fn tell_lifted(&mut self, own: ShardId, sequence: u64) {
+        for shard in (0..self.outgoing.len() as u16).map(ShardId).filter(|shard| *shard != own) {
+            self.batch_for(shard).push_lifted(own, sequence);
+        }
+    }
+
+    /// Returns the next batch for another core, if there is one. Adds the fences that the core was not told
+    /// of yet; it handles them before anything else, so that nothing it does because of the batch comes
+    /// before them.
+    pub fn poll(&mut self, fences: &mut Fences) -> Option<(ShardId, Box<Batch>)> {
+        let shard = self.touched.pop_front()?;
+        let mut batch = self.outgoing[usize::from(shard.0)].take().expect("a touched peer has a batch");
+        if !fences.is_told(shard) {
+            fences.tell(shard).for_each(|fence| batch.push_fence(fence.clone()));
+        }
+        Some((shard, batch))
+    }
+
+    /// Takes an emptied batch back for reuse.
+    pub fn recycle(&mut self, batch: Box<Batch>) {
+        self.spare.push(batch);
+    }
+
+    /// Frees spare batches that a burst has left. False once there are none to free.
+    pub fn tidy(&mut self) -> bool {
+        self.spare.tidy(drop)
+    }
+
+    #[inline]
+    fn batch_for(&mut self, shard: ShardId) -> &mut Batch {
+        let place = &mut self.outgoing[usize::from(shard.0)];
+        if place.is_none() {
+            self.touched.push_back(shard);
+            *place = Some(self.spare.pop().unwrap_or_default());
+        }
+        place.as_mut().expect("just filled")
+    }
+}

@@ -1,0 +1,465 @@
+//! Carrying out of a request: admits it, and sends it to its destination. Requests are admitted nowhere else.
+
+use std::time::Duration;
+
+use super::Shard;
+use super::destination::Destination;
+use super::explain::word_for;
+use crate::policy::price::Asked;
+use crate::protocol::command::{Class, Command, LocalCommand};
+use crate::protocol::{Arguments, Request, encode, http};
+use crate::routing::cluster::WalkStep;
+use crate::shard::admission::{Admission, Charge, Payer, Scope, Settlement, Throttled, asked};
+use crate::shard::back::PRIMARY;
+use crate::shard::clients::{MAP_PATIENCE, Rewrite};
+use crate::shard::counters::Counter;
+use crate::shard::message::Message;
+use crate::shard::refusal::{NotSent, Refusal};
+use crate::shard::request::{Envelope, Nature, ReplyTo, Track};
+use crate::shard::settings::Mode;
+use crate::values::time::Now;
+use crate::values::{BackendId, ClientId, Price, ShardId, Timestamp, UNIT};
+
+/// Time after which to retry while an earlier request that was answered without its store may still be
+/// carried out.
+const RETRY_UNSETTLED: Duration = Duration::from_millis(250);
+
+/// Result of a request that goes no further for now, because it was answered or has to wait.
+#[derive(Clone, Copy, Debug)]
+struct Stopped;
+
+impl Shard {
+    /// Admits a request and sends it to its destination, unless it is refused or has to wait.
+    #[inline]
+    pub(super) fn carry_out(
+        &mut self,
+        id: ClientId,
+        command: Option<&'static Command>,
+        destination: Destination,
+        request: Request<'_>,
+        now: Now,
+    ) {
+        let (client, is_alone) = (self.clients.client(id), destination.is_alone());
+        let must_wait = is_alone && client.unanswered() > 0;
+        if client.is_unsettled(is_alone) && self.refuses_unsettled(id, destination) {
+            return;
+        }
+        if must_wait {
+            return self.clients.hold_for_replies(&mut self.env, id, &request.arguments);
+        }
+        if self.env.strain.is_any() && self.is_held_back(id, destination) {
+            return;
+        }
+        if destination == Destination::Walk(WalkStep::Unsure) {
+            return self.wait_for_map(id, &request.arguments, now);
+        }
+        let usual = if self.clients.client(id).reads_stale() {
+            self.track_of_stale(command, destination)
+        } else {
+            Track::Usual
+        };
+        let Ok(charge) = self.admit(id, command, destination, usual, &request.arguments, now) else { return };
+        let Destination::Home { slot, backend, home, touches } = destination else {
+            return self.carry_out_alone(id, command, destination, charge, request, now);
+        };
+        // Every request takes this path, so the client is looked up only once.
+        let client = self.clients.client(id);
+        let sequence = client.expect_reply(Rewrite::AsItCame, charge);
+        let reply_to = ReplyTo::new(self.env.settings.id, id, sequence);
+        let nature = Nature::of(command);
+        let envelope = client.envelope(reply_to, (slot, backend), (nature, touches), charge.as_ref());
+        self.dispatch(home, &envelope, Message::new(request.arguments.frame(), request.shared), now);
+    }
+
+    /// Sends a request that has no single home core. It has been admitted.
+    #[inline(never)]
+    fn carry_out_alone(
+        &mut self,
+        id: ClientId,
+        command: Option<&'static Command>,
+        destination: Destination,
+        charge: Option<Charge>,
+        request: Request<'_>,
+        now: Now,
+    ) {
+        let (arguments, nature) = (&request.arguments, Nature::of(command));
+        let message = Message::new(arguments.frame(), request.shared);
+        match (destination, command) {
+            (Destination::Alone { slot, backend }, _) => {
+                let envelope = self.envelope_alone(id, (slot, backend), (Rewrite::AsItCame, charge), nature);
+                self.send_from_here(&envelope, message, 1, now);
+            }
+            (Destination::Scan { backend, cursor }, _) => {
+                let mut frame = self.env.pool.take();
+                with_cursor(&mut frame, arguments, cursor);
+                let rewrite = Rewrite::Cursor { backend: backend.0 };
+                let slot = self.no_slot();
+                let envelope = self.envelope_alone(id, (slot, backend), (rewrite, charge), nature);
+                self.send_from_here(&envelope, Message::Small(&frame), 1, now);
+                self.env.pool.give(frame);
+            }
+            (Destination::Walk(step), _) => self.walk_on(id, step, (charge, nature), arguments, now),
+            (Destination::Stores(fan_out), _) => {
+                if self.env.slots.is_some() {
+                    self.clients.note_addressed(id, None, arguments);
+                }
+                self.ask_all(id, fan_out, (charge, nature), message, now);
+            }
+            (Destination::Parts(gather), Some(command)) => {
+                self.split(id, command, gather, charge, arguments, now);
+            }
+            (Destination::Weir(local), Some(command)) => {
+                self.answer_locally(id, command, local, charge, request, now);
+            }
+            (Destination::Home { .. }, _) => unreachable!("seen to by who calls this"),
+            (Destination::Parts(_) | Destination::Weir(_), None) => {
+                unreachable!("what is in no table goes alone")
+            }
+        }
+    }
+
+    /// Takes the next step of a walk (`SCAN`) over the nodes of a cluster: asks the node, or answers that the
+    /// walk has ended or cannot go on.
+    fn walk_on(
+        &mut self,
+        id: ClientId,
+        step: WalkStep,
+        (charge, nature): (Option<Charge>, Nature),
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) {
+        match step {
+            WalkStep::Visit { node, cursor, position } => {
+                self.clients.note_addressed(id, Some(position), arguments);
+                let mut frame = self.env.pool.take();
+                with_cursor(&mut frame, arguments, cursor);
+                let place = (PRIMARY, node.backend);
+                let envelope = self.envelope_alone(id, place, (Rewrite::Walk, charge), nature);
+                self.send_from_here(&envelope, Message::Small(&frame), 1, now);
+                self.env.pool.give(frame);
+            }
+            WalkStep::Done => self.answer_priced(id, charge, now, |out, _| {
+                encode::array(out, 2);
+                encode::bulk(out, b"0");
+                encode::array(out, 0);
+            }),
+            WalkStep::Nowhere | WalkStep::Unsure => {
+                self.settle(charge, &Settlement::default(), now);
+                self.answer_not_sent(id, BackendId(0), NotSent::NoOwner);
+            }
+        }
+    }
+
+    /// Holds a request until the cluster's primaries have confirmed the map. Refuses it if it has waited for
+    /// [`MAP_PATIENCE`].
+    fn wait_for_map(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
+        if now.monotonic.since(self.clients.client(id).came()) >= MAP_PATIENCE {
+            return self.answer_not_sent(id, BackendId(0), NotSent::Unconfirmed);
+        }
+        self.env.counters.add(Counter::RequestsHeld, 1);
+        self.clients.hold_for_map(id, arguments);
+    }
+
+    /// Records that the primaries confirmed the map of the cluster in a round of questions that began at this
+    /// time.
+    pub fn handle_slots_confirmed(&mut self, at: Timestamp) {
+        self.env.slots_confirmed = self.env.slots_confirmed.max(Some(at));
+        self.back.touch_slots();
+    }
+
+    /// Resumes requests for which the map of the cluster has been confirmed, or that have waited for too
+    /// long.
+    pub(super) fn resume_sure(&mut self, now: Now) {
+        let ready = self.clients.certainty().take_ready(&self.env, now.monotonic);
+        self.resume_held(ready, now);
+    }
+
+    /// Admits a request and takes its price from the buckets, if it has one. A request that is refused or has
+    /// to wait is dealt with here. `usual` is the track of a request that does not cost much.
+    #[expect(clippy::inline_always, reason = "every request: a call would be a third of it")]
+    #[inline(always)]
+    fn admit(
+        &mut self,
+        id: ClientId,
+        command: Option<&'static Command>,
+        destination: Destination,
+        usual: Track,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) -> Result<Option<Charge>, Stopped> {
+        if self.admission.lets_all_pass() {
+            let has_tracks = self.env.settings.replicas == Mode::On;
+            return if has_tracks { self.take_track(id, destination, usual, arguments) } else { Ok(None) };
+        }
+        if let Destination::Weir(local) = destination {
+            return self.admit_local(id, command, local, arguments, now);
+        }
+        let (asked, class) = (asked(command, arguments), Nature::of(command).class);
+        let client = self.clients.client(id);
+        let Some(payer) = client.payer() else { return Ok(None) };
+        if self.env.strain.is_any() {
+            let backend = destination.backend();
+            return self.admit_off_tab(id, payer, (&asked, class), (backend, usual), arguments, now);
+        }
+        let take_track = |track: Track| client.take_track(track.or(usual));
+        let charge = self.admission.admit_on_tab(payer, (&asked, class), take_track, now);
+        if charge.is_some() {
+            return Ok(charge);
+        }
+        self.admit_off_tab(id, payer, (&asked, class), (destination.backend(), usual), arguments, now)
+    }
+
+    /// Chooses the track of a request where nothing has a price and replicas may answer reads. Holds the
+    /// request if its client has requests in flight on another track.
+    #[cold]
+    fn take_track(
+        &mut self,
+        id: ClientId,
+        destination: Destination,
+        usual: Track,
+        arguments: &Arguments<'_>,
+    ) -> Result<Option<Charge>, Stopped> {
+        if self.reaches_stores(id, destination) && !self.clients.client(id).take_track(usual) {
+            self.clients.hold_for_replies(&mut self.env, id, arguments);
+            return Err(Stopped);
+        }
+        Ok(None)
+    }
+
+    /// Admits a request that weir answers by itself. Few of those have a price; `EXEC` has that of its whole
+    /// transaction.
+    #[inline(never)]
+    fn admit_local(
+        &mut self,
+        id: ClientId,
+        command: Option<&'static Command>,
+        local: LocalCommand,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) -> Result<Option<Charge>, Stopped> {
+        let client = self.clients.client(id);
+        let asked: Option<(Asked, Class)> = match local {
+            // A transaction is charged whole, because one that was throttled half way would not be atomic.
+            LocalCommand::Exec => client
+                .transaction()
+                .and_then(|transaction| transaction.asked())
+                .map(|asked| (asked, Nature::TRANSACTION.class)),
+            _ if local.is_priced() => Some((asked(command, arguments), Nature::of(command).class)),
+            _ => None,
+        };
+        let (Some((asked, class)), Some(payer)) = (asked, client.payer()) else { return Ok(None) };
+        self.admit_off_tab(id, payer, (&asked, class), (None, Track::Usual), arguments, now)
+    }
+
+    /// Admits a request that cannot be charged to the tab (the sum of what one payer takes in a row), such as
+    /// a transaction.
+    #[inline(never)]
+    fn admit_off_tab(
+        &mut self,
+        id: ClientId,
+        payer: Payer,
+        (asked, class): (&Asked, Class),
+        (backend, usual): (Option<BackendId>, Track),
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) -> Result<Option<Charge>, Stopped> {
+        let client = self.clients.client(id);
+        let came = client.came();
+        let percent = self.env.strain.percent(backend, client.identity().tier);
+        let take_track = |track: Track| client.take_track(track.or(usual));
+        match self.admission.admit(&mut self.env, payer, came, (asked, class, percent), take_track, now) {
+            Admission::Passed(charge) => return Ok(charge),
+            Admission::AfterReplies => self.clients.hold_for_replies(&mut self.env, id, arguments),
+            Admission::AfterSettlement => {
+                self.clients.hold_for_grant(id, arguments);
+                self.admission.await_settlement(payer, id, now.monotonic);
+            }
+            Admission::AfterGrant => {
+                self.clients.hold_for_grant(id, arguments);
+                self.admission.await_grant(id);
+            }
+            Admission::Throttled(throttled) => self.throttle(id, &throttled, now),
+        }
+        Err(Stopped)
+    }
+
+    /// Answers a request with `-THROTTLED`. A transaction that it belongs to is discarded.
+    fn throttle(&mut self, id: ClientId, throttled: &Throttled, now: Now) {
+        let Throttled { scope: refused, limit, remaining, retry_after } = *throttled;
+        let mut text = self.env.pool.take();
+        let client = self.clients.client(id);
+        client.take_transaction();
+        let identity = client.identity();
+        let tenant = identity.tenant(&self.env.quotas).map_or("", |tenant| tenant.name.as_str());
+        let (scope, tenant, user) = match refused {
+            Scope::Global => ("global", "global", None),
+            Scope::Tenant(_) => ("tenant", tenant, None),
+            Scope::User(_) => ("user", tenant, identity.user.as_deref()),
+        };
+        Refusal::Throttled { scope, tenant, user, limit, remaining, retry_after }.encode(&mut text);
+        if self.clients.client(id).speaks_http() {
+            self.tell_other_quotas(&mut text, id, refused, now);
+        }
+        self.env.counters.add(Counter::RefusedThrottled, 1);
+        self.clients.answer_now(&mut self.env, id, |out, _| out.extend_from_slice(&text));
+        self.env.pool.give(text);
+    }
+
+    /// Adds what is left of the other quotas that a request counts against to the headers of an HTTP reply:
+    /// first the quota with the smallest part left.
+    #[cold]
+    fn tell_other_quotas(&mut self, text: &mut Vec<u8>, id: ClientId, refused: Scope, now: Now) {
+        let identity = self.clients.client(id).identity().clone();
+        let mut others = Vec::new();
+        for (scope, _) in self.scopes_of(&identity).into_iter().filter(|(scope, _)| *scope != refused) {
+            // A quota that this core has no allowance of is left out: other cores may have some.
+            if let Some((_, capacity, left)) = self.admission.peek(scope, Price::ZERO, now.monotonic)
+                && left >= UNIT
+            {
+                others.push((word_for(scope), capacity.ru_per_second, left / UNIT));
+            }
+        }
+        others.sort_by(|(_, limit, left), (_, other_limit, other_left)| {
+            let part = |left: u64, limit: u64| left as f64 / limit.max(1) as f64;
+            part(*left, *limit).total_cmp(&part(*other_left, *other_limit))
+        });
+        http::note_quotas(text, &others);
+    }
+
+    /// Makes the envelope of a request that must be alone: takes the next place in the client's order, and
+    /// holds back the client's later requests until it is answered.
+    pub(super) fn envelope_alone(
+        &mut self,
+        id: ClientId,
+        (slot, backend): (u16, BackendId),
+        (rewrite, charge): (Rewrite, Option<Charge>),
+        nature: Nature,
+    ) -> Envelope {
+        let client = self.clients.client(id);
+        let sequence = client.expect_reply(rewrite, charge);
+        client.hold_back_later();
+        let reply_to = ReplyTo::new(self.env.settings.id, id, sequence);
+        client.envelope(reply_to, (slot, backend), (nature, nature.touches()), charge.as_ref())
+    }
+
+    /// Decides whether a request is refused because its backend is strained and more important requests go
+    /// first; if so, answers its client.
+    #[cold]
+    fn is_held_back(&mut self, id: ClientId, destination: Destination) -> bool {
+        let tier = self.clients.client(id).identity().tier;
+        let backend = destination.backend();
+        let is_held_back = self.reaches_stores(id, destination) && self.env.strain.refuses(backend, tier);
+        if is_held_back {
+            self.answer_not_sent(id, backend.unwrap_or(BackendId(0)), NotSent::Strained);
+        }
+        is_held_back
+    }
+
+    /// Decides whether a request could overtake an earlier one that was answered without its store and may
+    /// still be carried out; if so, refuses it.
+    #[cold]
+    fn refuses_unsettled(&mut self, id: ClientId, destination: Destination) -> bool {
+        let is_refused = self.reaches_stores(id, destination);
+        if is_refused {
+            let backend = destination.backend().unwrap_or(BackendId(0));
+            self.answer_not_sent(id, backend, NotSent::Stalled(RETRY_UNSETTLED));
+        }
+        is_refused
+    }
+
+    /// True if any part of the request goes to a store.
+    pub(super) fn reaches_stores(&mut self, id: ClientId, destination: Destination) -> bool {
+        match destination {
+            Destination::Weir(LocalCommand::Exec) => {
+                self.clients.client(id).transaction().is_some_and(|transaction| transaction.reaches_stores())
+            }
+            Destination::Weir(_) => false,
+            _ => true,
+        }
+    }
+
+    /// Refuses a request before it has taken its place in the client's order. A transaction that it belongs
+    /// to is discarded.
+    fn answer_not_sent(&mut self, id: ClientId, backend: BackendId, why: NotSent) {
+        let client = self.clients.client(id);
+        client.take_transaction();
+        let tier = client.identity().tier;
+        let mut text = self.env.pool.take();
+        let (counter, refusal) = why.refusal(self.env.backend_name(backend));
+        refusal.encode(&mut text);
+        self.env.counters.add(counter, 1);
+        if let Some(pressure) = why.pressure() {
+            self.env.count_refused(pressure, tier, backend);
+        }
+        self.clients.answer_now(&mut self.env, id, |out, _| out.extend_from_slice(&text));
+        self.env.pool.give(text);
+    }
+
+    /// Sends a request to its backend if this core is the key's home, else hands it over to the home.
+    #[expect(clippy::inline_always, reason = "every request: two calls would be a tenth of it")]
+    #[inline(always)]
+    pub(super) fn dispatch(&mut self, home: ShardId, envelope: &Envelope, message: Message<'_>, now: Now) {
+        if home == self.env.settings.id {
+            self.send_from_here(envelope, message, 1, now);
+        } else {
+            self.hand_over(home, envelope, message, now);
+        }
+    }
+
+    /// Hands a request over to its key's home core, unless a copy of a hot key answers it here. Refuses it if
+    /// too much waits for that core.
+    #[inline(never)]
+    fn hand_over(&mut self, home: ShardId, envelope: &Envelope, message: Message<'_>, now: Now) {
+        if self.hot_keys.is_on() && self.is_copied(envelope, message, now) {
+            return;
+        }
+        if self.peers.push_request(home, envelope, message) {
+            self.env.counters.add(Counter::RequestsHandedOver, 1);
+        } else {
+            self.refuse(envelope, NotSent::CoreFull, now);
+        }
+    }
+
+    /// Sends a request whose key has its home here, or that has no home; or a block of requests of which only
+    /// the last reply counts.
+    #[expect(clippy::inline_always, reason = "every request, see above")]
+    #[inline(always)]
+    pub(super) fn send_from_here(
+        &mut self,
+        envelope: &Envelope,
+        message: Message<'_>,
+        requests: usize,
+        now: Now,
+    ) {
+        if self.hot_keys.is_on() && self.hot_keys.notices(envelope) {
+            return self.meet(envelope, message, requests, now);
+        }
+        self.put_out(envelope, message, requests, now);
+    }
+
+    /// Sends a request over this core's backend connections, bypassing the kept replies of hot keys.
+    #[expect(clippy::inline_always, reason = "every request, see above")]
+    #[inline(always)]
+    pub(super) fn put_out(&mut self, envelope: &Envelope, message: Message<'_>, requests: usize, now: Now) {
+        if let Err(why) = self.back.send(&mut self.env, envelope, message, requests, now) {
+            self.refuse(envelope, why, now);
+        }
+        if self.back.has_notes() {
+            let (env, back, mut replies) = self.towards_clients();
+            back.deliver_notes(env, &mut replies);
+        }
+    }
+
+    /// Returns the account that a client's requests are charged to.
+    pub(super) fn payer_of(&mut self, id: ClientId) -> Option<Payer> {
+        self.clients.client(id).payer()
+    }
+}
+
+/// Writes a request of a walk (`SCAN`) with another cursor.
+fn with_cursor(out: &mut Vec<u8>, arguments: &Arguments<'_>, cursor: u64) {
+    encode::array(out, arguments.len());
+    encode::bulk(out, arguments.name());
+    encode::bulk(out, cursor.to_string().as_bytes());
+    arguments.iter().skip(2).for_each(|word| encode::bulk(out, word));
+}

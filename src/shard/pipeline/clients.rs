@@ -1,0 +1,44 @@
+//! Commands about clients (`CLIENT LIST`, `KILL`, `PAUSE`, `UNPAUSE`), which all shards are asked. An
+//! administrator reaches all clients, others those of their tenant.
+
+use super::Shard;
+use crate::protocol::command::LocalCommand;
+use crate::protocol::{Arguments, encode};
+use crate::shard::admission::Charge;
+use crate::shard::clients::client_filter::{ClientsAsked, Reach};
+use crate::shard::question::Question;
+use crate::values::ClientId;
+use crate::values::time::Now;
+
+impl Shard {
+    /// Passes a client's command about other clients to all shards, through the control executor.
+    pub(super) fn ask_about_clients(
+        &mut self,
+        id: ClientId,
+        command: LocalCommand,
+        arguments: &Arguments<'_>,
+        charge: Option<Charge>,
+        now: Now,
+    ) {
+        let asker = self.reach_of(id);
+        let asked = match command {
+            LocalCommand::ClientList => ClientsAsked::list(asker, arguments),
+            LocalCommand::ClientKill => ClientsAsked::kill(asker, arguments),
+            LocalCommand::ClientPause => ClientsAsked::pause(asker, arguments, now),
+            _ => Ok(ClientsAsked::Unpause(asker.tenant)),
+        };
+        match asked {
+            Ok(asked) => {
+                let protocol = self.clients.client(id).protocol();
+                self.clients.ask(&self.env, id, charge, Question::Clients { asked, protocol });
+            }
+            Err(text) => self.answer_priced(id, charge, now, |out, _| encode::error(out, &text)),
+        }
+    }
+
+    fn reach_of(&mut self, id: ClientId) -> Reach {
+        let client = self.clients.client(id);
+        let tenant = client.identity().tenant(&self.env.quotas).filter(|tenant| !tenant.admin);
+        Reach { tenant: tenant.map(|tenant| tenant.name.clone()), number: client.number() }
+    }
+}

@@ -1,0 +1,247 @@
+//! Decoding: takes a client's bytes apart into requests, and starts the work on each.
+
+use super::Shard;
+use crate::protocol::command::{self, Class, Command, Effect, Handling, LocalCommand};
+use crate::protocol::{Argument, Arguments, Request, RequestDecoder, encode};
+use crate::shard::clients::{Identity, Progress};
+use crate::shard::counters::Counter;
+use crate::values::ClientId;
+use crate::values::time::Now;
+
+impl Shard {
+    /// Resumes a client that had to wait: first its held request, then the bytes behind that.
+    pub(super) fn resume(&mut self, id: ClientId, now: Now) {
+        if let Some(held) = self.clients.take_up(id) {
+            let arguments = Arguments::new(&held.frame, &held.places);
+            let newest = self.clients.begin_held(id, held.came);
+            self.handle_request_as(id, &held.identity, Request { arguments, shared: None }, now);
+            self.clients.end_held(id, newest);
+        }
+        self.decode(id, &[], now);
+    }
+
+    /// Tries requests again that waited for a quota pool, before anything that came after them.
+    pub(super) fn resume_waiting(&mut self, now: Now) {
+        let waiting = self.admission.take_waiting();
+        self.resume_held(waiting, now);
+        self.admission.decide_in_shadow(&mut self.env, now);
+    }
+
+    /// Tries requests again that waited until others of their tenant were settled.
+    #[cold]
+    pub(super) fn resume_settled(&mut self, now: Now) {
+        let settled = self.admission.take_settled(now.monotonic);
+        self.resume_held(settled, now);
+    }
+
+    /// Resumes clients whose next request was held until a quota or the map of the cluster was known. Clients
+    /// that have left since are skipped.
+    pub(super) fn resume_held(&mut self, clients: Vec<ClientId>, now: Now) {
+        for id in clients {
+            if self.clients.end_wait_for_grant(id) {
+                self.resume(id, now);
+            }
+        }
+    }
+
+    /// Takes on as many requests of a client as it may have now. Returns how many bytes are known to be
+    /// missing of the next request, 0 while they should not be read.
+    pub(super) fn decode(&mut self, id: ClientId, chunk: &[u8], now: Now) -> usize {
+        let Some((mut decoder, http)) = self.clients.begin_decoding(id) else { return 0 };
+        let progress = match http {
+            None => self.decode_with(id, &mut decoder, chunk, now),
+            Some(http) => self.decode_http(id, http, chunk, now),
+        };
+        let missing = if progress == Progress::Done { decoder.missing() } else { 0 };
+        self.clients.end_decoding(&mut self.env, id, decoder, progress);
+        missing
+    }
+
+    fn decode_with(
+        &mut self,
+        id: ClientId,
+        decoder: &mut RequestDecoder,
+        chunk: &[u8],
+        now: Now,
+    ) -> Progress {
+        let mut consumed = 0;
+        loop {
+            let (turn_left, limits) = match self.clients.may_take_on(id) {
+                Ok(may) => may,
+                Err(progress) => {
+                    if progress == Progress::Stalled {
+                        decoder.hold(&chunk[consumed..]);
+                    }
+                    return progress;
+                }
+            };
+            match decoder.next(chunk, &mut consumed, &limits) {
+                Ok(Some(request)) => {
+                    *turn_left -= 1;
+                    self.env.counters.add(Counter::Requests, 1);
+                    self.handle_request(id, request, now);
+                }
+                Ok(None) => return Progress::Done,
+                Err(error) => {
+                    self.env.counters.add(Counter::ProtocolErrors, 1);
+                    self.answer_error(id, &error.0);
+                    self.clients.stop_listening(&mut self.env, id);
+                    return Progress::Done;
+                }
+            }
+        }
+    }
+
+    /// Handles one request under another identity than the connection's (`QOS CALL`, or a held request).
+    pub(super) fn handle_request_as(
+        &mut self,
+        id: ClientId,
+        identity: &Identity,
+        request: Request<'_>,
+        now: Now,
+    ) {
+        let own = self.clients.begin_acting(id, identity);
+        self.handle_request(id, request, now);
+        self.clients.end_acting(id, identity, own);
+    }
+
+    /// Handles one whole request. Every request handled here is answered exactly once.
+    pub(super) fn handle_request(&mut self, id: ClientId, request: Request<'_>, now: Now) {
+        if let Some(command) = command::recognise_plain(&request.arguments) {
+            return self.handle_command(id, command, request, now);
+        }
+        self.handle_unusual(id, request, now);
+    }
+
+    /// Handles a request whose command is not found at first sight: a subcommand, an unknown command, or one
+    /// with the wrong number of words.
+    #[inline(never)]
+    fn handle_unusual(&mut self, id: ClientId, request: Request<'_>, now: Now) {
+        match command::recognise(&request.arguments) {
+            Ok(command) => self.handle_command(id, command, request, now),
+            Err(command::Unrecognised::Command(_)) => self.handle_unknown(id, request, now),
+            Err(error) => self.refuse_in_transaction(id, &error.to_string()),
+        }
+    }
+
+    fn handle_command(&mut self, id: ClientId, command: &'static Command, request: Request<'_>, now: Now) {
+        let arguments = &request.arguments;
+        if command.class == Class::Scan
+            && let Some((frame, places)) = self.with_lower_count(command, arguments)
+        {
+            let request = Request { arguments: Arguments::new(&frame, &places), shared: None };
+            return self.handle_command(id, command, request, now);
+        }
+        let handling = command.handling_for(arguments);
+        if let Err(refusal) = self.permit(id, command, handling, arguments) {
+            self.env.counters.add(Counter::RefusedPermission, 1);
+            return self.refuse_in_transaction(id, &refusal);
+        }
+        let client = self.clients.client(id);
+        let is_queued = client.transaction().is_some() && !ends_transaction(handling);
+        if client.must_not_write() && !is_queued && may_write(command, handling) {
+            return self.clients.hold_by_order(&mut self.env, id, arguments);
+        }
+        if is_queued {
+            return self.queue_in_transaction(id, command, handling, arguments);
+        }
+        match self.destination(id, command, handling, arguments) {
+            Ok(destination) => self.carry_out(id, Some(command), destination, request, now),
+            Err(text) => self.answer_error(id, &text),
+        }
+    }
+
+    /// Sends a command that weir does not know to the backend of its first argument's slot: the first
+    /// argument is the key in most commands of modules.
+    fn handle_unknown(&mut self, id: ClientId, request: Request<'_>, now: Now) {
+        // HTTP is checked for first, whoever the client is: what follows may be the body of a web page's
+        // request, and must not be carried out.
+        if speaks_http(request.arguments.name()) {
+            self.env.counters.add(Counter::ProtocolErrors, 1);
+            self.answer_error(id, "ERR Protocol error: this is HTTP, and RESP is spoken here");
+            // In a connection that speaks HTTP, such a word is part of a body, and the requests behind it are
+            // separate ones.
+            if !self.clients.find(id).is_some_and(|client| client.speaks_http()) {
+                self.clients.stop_listening(&mut self.env, id);
+            }
+            return;
+        }
+        if let Err(refusal) = self.permit_unknown(id, &request.arguments) {
+            self.env.counters.add(Counter::RefusedPermission, 1);
+            return self.refuse_in_transaction(id, &refusal);
+        }
+        // The store would report an unknown command in a transaction only at its end.
+        if self.clients.client(id).transaction().is_some() {
+            let text = command::Unrecognised::Command(request.arguments).to_string();
+            return self.refuse_in_transaction(id, &text);
+        }
+        let destination = self.destination_of_unknown(&request.arguments);
+        self.carry_out(id, None, destination, request, now);
+    }
+
+    /// Returns the request of a walk (`SCAN`) with its `COUNT` lowered to the largest that is allowed; none
+    /// if it is not above that. The protocol permits this because `COUNT` is a hint.
+    #[cold]
+    fn with_lower_count(
+        &self,
+        command: &Command,
+        arguments: &Arguments<'_>,
+    ) -> Option<(Vec<u8>, Vec<Argument>)> {
+        let most = self.admission.scan_count_max();
+        let walk = command.walk(arguments)?;
+        let mut too_large = walk.counts_above(arguments, most).peekable();
+        too_large.peek()?;
+        let lower = most.to_string();
+        let words = arguments.iter().enumerate();
+        let lowered = words.map(|(index, word)| match too_large.next_if_eq(&index) {
+            Some(_) => lower.as_bytes(),
+            None => word,
+        });
+        Some(encoded(lowered))
+    }
+
+    /// Answers a client with an error.
+    pub(super) fn answer_error(&mut self, id: ClientId, text: &str) {
+        self.clients.answer_now(&mut self.env, id, |out, _| encode::error(out, text));
+    }
+
+    /// Answers a client with an error, which also spoils the transaction that the client may be in: its
+    /// `EXEC` will fail.
+    pub(super) fn refuse_in_transaction(&mut self, id: ClientId, text: &str) {
+        if let Some(client) = self.clients.find(id) {
+            client.poison_transaction();
+        }
+        self.answer_error(id, text);
+    }
+}
+
+/// True if a command may write. A script or a transaction counts as writing, because weir does not look into
+/// it.
+fn may_write(command: &Command, handling: Handling) -> bool {
+    command.effect == Effect::Write || matches!(handling, Handling::Local(LocalCommand::Exec))
+}
+
+fn ends_transaction(handling: Handling) -> bool {
+    use LocalCommand::{Discard, Exec, Multi, Quit, Reset};
+    matches!(handling, Handling::Local(Discard | Exec | Multi | Quit | Reset))
+}
+
+/// True for the first words of an HTTP request, which a browser may be tricked into sending to a store. Such
+/// a client is cut off as by Redis, because the backend connections behind it are shared by all clients.
+fn speaks_http(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
+}
+
+/// Encodes words as a request, and returns it with the place of each word.
+pub(super) fn encoded<'a>(words: impl ExactSizeIterator<Item = &'a [u8]>) -> (Vec<u8>, Vec<Argument>) {
+    let mut frame = Vec::new();
+    let mut places = Vec::with_capacity(words.len());
+    encode::array(&mut frame, words.len());
+    for word in words {
+        encode::header(&mut frame, b'$', word.len());
+        places.push(Argument { start: frame.len() as u32, length: word.len() as u32 });
+        frame.extend_from_slice(word);
+        frame.extend_from_slice(b"\r\n");
+    }
+    (frame, places)
+}

@@ -1,0 +1,298 @@
+//! Destination of a request: the home core of its key; one backend, straight from here and alone, if its keys
+//! have several homes; several backends; or weir itself.
+
+use super::Shard;
+use crate::protocol::Arguments;
+use crate::protocol::command::{
+    Class, Command, Effect, FanOut, Gather, Handling, KeyError, Keys, LocalCommand,
+};
+use crate::routing::cluster::WalkStep;
+use crate::routing::slot_of;
+use crate::shard::back::NO_SLOT;
+use crate::shard::clients::split_cursor;
+use crate::shard::request::Touches;
+use crate::values::ClientId;
+use crate::values::{BackendId, ShardId};
+
+/// Destination of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Destination {
+    /// The home core of all its keys.
+    Home { slot: u16, backend: BackendId, home: ShardId, touches: Touches },
+    /// A single backend, straight from the core that has the client, with no other request of the client in
+    /// flight.
+    Alone { slot: u16, backend: BackendId },
+    /// Several backends or cores: the request is split by key.
+    Parts(Gather),
+    /// All backends.
+    Stores(FanOut),
+    /// The backend that the cursor of a `SCAN` names, with that backend's own cursor.
+    Scan { backend: BackendId, cursor: u64 },
+    /// The next step of a walk (`SCAN`) over the nodes of a cluster.
+    Walk(WalkStep),
+    /// Weir itself, which answers the request.
+    Weir(LocalCommand),
+}
+
+impl Destination {
+    /// True if all earlier requests of the connection must be answered first, because the request has no
+    /// single home or changes the state of the connection.
+    #[inline]
+    pub fn is_alone(self) -> bool {
+        use LocalCommand::{Exec, Hello, Reset};
+        match self {
+            Self::Home { .. } | Self::Parts(_) => false,
+            Self::Alone { .. } | Self::Stores(_) | Self::Scan { .. } | Self::Walk(_) => true,
+            Self::Weir(local) => matches!(local, Exec | Hello | Reset),
+        }
+    }
+}
+
+impl Destination {
+    /// Returns the backend that the request goes to, if it is only one.
+    pub fn backend(self) -> Option<BackendId> {
+        match self {
+            Self::Home { backend, .. } | Self::Alone { backend, .. } | Self::Scan { backend, .. } => {
+                Some(backend)
+            }
+            Self::Walk(WalkStep::Visit { node, .. }) => Some(node.backend),
+            Self::Parts(_) | Self::Stores(_) | Self::Walk(_) | Self::Weir(_) => None,
+        }
+    }
+}
+
+/// Location of the keys of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Placement {
+    /// The request has no keys.
+    Nowhere,
+    /// All keys are on one backend, have one home core and use one connection.
+    Together { slot: u16, backend: BackendId, home: ShardId },
+    /// All keys are on one backend, but have several home cores or use several connections.
+    OneBackend { slot: u16, backend: BackendId },
+    /// The keys are on several backends; in a cluster, in several slots.
+    Apart,
+}
+
+/// Error for a request whose keys are not all in one store.
+pub(super) const CROSS_SLOT: &str =
+    "CROSSSLOT Keys in request live on different stores; a common {tag} in their names keeps them together";
+
+impl Shard {
+    /// Returns the destination of a request that its client may send. The error is the reply.
+    #[inline]
+    pub(super) fn destination(
+        &mut self,
+        id: ClientId,
+        command: &'static Command,
+        handling: Handling,
+        arguments: &Arguments<'_>,
+    ) -> Result<Destination, String> {
+        if matches!(handling, Handling::Forward)
+            && let Some((slot, backend, home)) = self.place_of_only_key(command, arguments)
+        {
+            let touches = touches_of(command, arguments);
+            return Ok(Destination::Home { slot, backend, home, touches });
+        }
+        self.destination_of_others(id, command, handling, arguments)
+    }
+
+    #[inline(never)]
+    fn destination_of_others(
+        &mut self,
+        id: ClientId,
+        command: &'static Command,
+        handling: Handling,
+        arguments: &Arguments<'_>,
+    ) -> Result<Destination, String> {
+        match handling {
+            Handling::Forward => {
+                match self.placement(command, arguments).map_err(|error| error.to_string())? {
+                    Placement::Together { slot, backend, home } => {
+                        let touches = touches_of(command, arguments);
+                        Ok(Destination::Home { slot, backend, home, touches })
+                    }
+                    Placement::OneBackend { slot, backend } => Ok(Destination::Alone { slot, backend }),
+                    Placement::Nowhere => Ok(self.first_backend()),
+                    Placement::Apart => Err(CROSS_SLOT.to_owned()),
+                }
+            }
+            Handling::Refused(refusal) => Err(refusal.of(command).to_string()),
+            Handling::Split(gather) => {
+                if !(arguments.len() - 1).is_multiple_of(step_of(command)) {
+                    return Err(format!("ERR wrong number of arguments for '{}' command", command.name));
+                }
+                match self.common_place(step_of(command), arguments) {
+                    Some((slot, backend, home)) => {
+                        let touches = touches_of(command, arguments);
+                        Ok(Destination::Home { slot, backend, home, touches })
+                    }
+                    None => Ok(Destination::Parts(gather)),
+                }
+            }
+            Handling::FanOut(FanOut::Scan) if self.env.slots.is_some() => {
+                let cursor = std::str::from_utf8(arguments.at(1)).ok().and_then(|word| word.parse().ok());
+                let came = self.clients.client(id).came();
+                let is_sure = self.env.is_sure(came);
+                Ok(Destination::Walk(self.env.walks.step(cursor.ok_or("ERR invalid cursor")?, is_sure)))
+            }
+            Handling::FanOut(FanOut::Scan) => {
+                let cursor = split_cursor(arguments.at(1), self.env.settings.topology.backends());
+                let (backend, cursor) = cursor.ok_or("ERR invalid cursor")?;
+                Ok(Destination::Scan { backend: BackendId(backend), cursor })
+            }
+            Handling::FanOut(FanOut::One) => Ok(self.first_backend()),
+            Handling::FanOut(fan_out) if fan_out != FanOut::Settings && self.has_one_store() => {
+                Ok(self.first_backend())
+            }
+            Handling::FanOut(fan_out) => Ok(Destination::Stores(fan_out)),
+            // An administrator's `CONFIG GET` goes to the stores; for others weir answers it.
+            Handling::Local(LocalCommand::ConfigGet) if self.is_admin(id) => {
+                Ok(Destination::Stores(FanOut::Settings))
+            }
+            Handling::Local(local) => Ok(Destination::Weir(local)),
+        }
+    }
+
+    /// Returns the destination of a command that weir does not know: the backend of its first argument's
+    /// slot, alone.
+    pub(super) fn destination_of_unknown(&self, arguments: &Arguments<'_>) -> Destination {
+        let slot = arguments.get(1).map_or(0, slot_of);
+        Destination::Alone { slot, backend: self.env.backend_of(slot) }
+    }
+
+    /// Returns the destination of a request that names no key: the first backend, alone.
+    fn first_backend(&self) -> Destination {
+        let (slot, backend) = self.first_place();
+        Destination::Alone { slot, backend }
+    }
+
+    /// Returns the first backend, with a slot for requests that name no key. In a cluster it is the first
+    /// primary.
+    pub(super) fn first_place(&self) -> (u16, BackendId) {
+        let primary = self.env.slots.as_ref().and_then(|slots| slots.primaries().next());
+        (self.no_slot(), primary.map_or(BackendId(0), |node| node.key.backend))
+    }
+
+    /// Returns the slot of a request that goes to a backend for another reason than its keys.
+    pub(super) fn no_slot(&self) -> u16 {
+        if self.env.slots.is_some() { NO_SLOT } else { 0 }
+    }
+
+    /// True if there is only one store, which has all keys.
+    pub(super) fn has_one_store(&self) -> bool {
+        self.env.slots.is_none() && self.env.settings.topology.backends() == 1
+    }
+
+    /// Returns the slot, backend and home core of the key of a request that has exactly one; none if its
+    /// command may have more.
+    #[inline]
+    fn place_of_only_key(
+        &self,
+        command: &Command,
+        arguments: &Arguments<'_>,
+    ) -> Option<(u16, BackendId, ShardId)> {
+        let Keys::Range { first, last, .. } = command.keys else { return None };
+        if i16::from(first) != i16::from(last) {
+            return None;
+        }
+        let slot = slot_of(arguments.at(usize::from(first)));
+        Some((slot, self.env.backend_of(slot), self.env.settings.topology.home_of(slot)))
+    }
+
+    /// Returns the slot, backend and home core that all keys of a request share. Stops at the first key that
+    /// differs: a request may have a million keys, and each is looked at again when the request is split.
+    fn common_place(&self, step: usize, arguments: &Arguments<'_>) -> Option<(u16, BackendId, ShardId)> {
+        let settings = &self.env.settings;
+        let mut keys = (1..arguments.len()).step_by(step).map(|index| slot_of(arguments.at(index)));
+        let slot = keys.next()?;
+        let place = |slot| (self.env.backend_of(slot), settings.topology.home_of(slot));
+        let (backend, home) = place(slot);
+        let is_together = if self.env.slots.is_some() {
+            keys.all(|other| other == slot)
+        } else {
+            keys.all(|other| {
+                other == slot
+                    || place(other) == (backend, home) && settings.lane_of(other) == settings.lane_of(slot)
+            })
+        };
+        is_together.then_some((slot, backend, home))
+    }
+
+    /// Returns where the keys of a request are.
+    pub(super) fn placement(
+        &self,
+        command: &Command,
+        arguments: &Arguments<'_>,
+    ) -> Result<Placement, KeyError> {
+        let settings = &self.env.settings;
+        let topology = settings.topology;
+        if let Some((slot, backend, home)) = self.place_of_only_key(command, arguments) {
+            return Ok(Placement::Together { slot, backend, home });
+        }
+        let mut placement = Placement::Nowhere;
+        command.for_each_key(arguments, &mut |index| {
+            let slot = slot_of(arguments.at(index));
+            let (backend, home) = (self.env.backend_of(slot), topology.home_of(slot));
+            let is_apart = self.env.slots.is_some() && placement.slot().is_some_and(|other| other != slot);
+            placement = if is_apart {
+                Placement::Apart
+            } else {
+                placement.and(slot, backend, home, |slot| settings.lane_of(slot))
+            };
+        })?;
+        Ok(placement)
+    }
+}
+
+/// Returns the keys that a request to its home core is about. A script that writes may write keys that it
+/// does not name.
+#[inline]
+pub(super) fn touches_of(command: &Command, arguments: &Arguments<'_>) -> Touches {
+    match command.keys {
+        Keys::Range { first, last, .. }
+            if i16::from(first) == i16::from(last)
+                || last == -1 && arguments.len() == usize::from(first) + 1 =>
+        {
+            Touches::key(command, arguments.places()[usize::from(first)])
+        }
+        _ if command.class == Class::Script && command.effect == Effect::Write => Touches::UNKNOWN,
+        _ => Touches::KEYS,
+    }
+}
+
+/// Returns the number of words per key of a command that is split: 2 for `MSET`, else 1.
+pub(super) fn step_of(command: &Command) -> usize {
+    match command.keys {
+        Keys::Range { step, .. } => usize::from(step),
+        _ => unreachable!("a command that is split has its keys in a range"),
+    }
+}
+
+impl Placement {
+    /// Returns the slot of the first key, as long as all keys are on one backend.
+    fn slot(self) -> Option<u16> {
+        match self {
+            Self::Together { slot, .. } | Self::OneBackend { slot, .. } => Some(slot),
+            Self::Nowhere | Self::Apart => None,
+        }
+    }
+
+    /// Returns the location after one more key.
+    fn and(self, slot: u16, backend: BackendId, home: ShardId, lane_of: impl Fn(u16) -> u16) -> Self {
+        match self {
+            Self::Nowhere => Self::Together { slot, backend, home },
+            Self::Together { backend: other, .. } | Self::OneBackend { backend: other, .. }
+                if other != backend =>
+            {
+                Self::Apart
+            }
+            Self::Together { slot: first, home: other, .. }
+                if other != home || lane_of(first) != lane_of(slot) =>
+            {
+                Self::OneBackend { slot: first, backend }
+            }
+            same => same,
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! Answers to `QOS LIMITS` and `QOS EXPLAIN`: what a client may still spend, and why a request is dear or
+//! refused.
+
+mod standing;
+
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+use super::Shard;
+use super::decode::encoded;
+use super::destination::{Placement, touches_of};
+use crate::policy::slice::Verdict;
+use crate::protocol::command::{Class, Command, Handling, recognise};
+use crate::protocol::{Arguments, Protocol, encode};
+use crate::shard::admission::{Estimate, Payer, Scope, asked};
+use crate::shard::clients::{Chosen, Identity};
+use crate::shard::hot_keys::Foreseen;
+use crate::shard::question::{Question, ScopeLimit};
+use crate::shard::request::{ReplyTo, Route, Track};
+use crate::shard::settings::BULKHEADS;
+use crate::shard::strain;
+use crate::values::time::Now;
+use crate::values::usage::Amount;
+use crate::values::{BackendId, ClientId, MicroUnits, Price, ShardId, UNIT};
+use standing::{Standing, Terms, prefixed};
+
+/// The client that an explained request is thought to come from.
+struct Subject {
+    identity: Identity,
+    protocol: Protocol,
+    /// Number of the client's connection ([`ReplyTo::connection`]).
+    connection: u64,
+}
+
+/// Connection number of a subject that is no client: an operator asked.
+const NO_CONNECTION: u64 = u64::MAX;
+
+impl Shard {
+    /// Answers `QOS LIMITS` for all three scopes of a client (global, tenant, user). Passes the question on
+    /// to the control executor, because only the quota pools know what other cores spent.
+    pub(super) fn qos_limits(
+        &mut self,
+        id: ClientId,
+        command: &Command,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) {
+        if arguments.len() > 2 {
+            let text = "ERR wrong number of arguments for 'qos|limits' command";
+            return self.answer_error(id, text);
+        }
+        // The pools have to count first what was spent here and not reported yet.
+        self.admission.flush(now.monotonic);
+        let identity = self.clients.client(id).identity().clone();
+        let limits = self.scopes_of(&identity).into_iter().map(|(scope, name)| ScopeLimit {
+            scope: word_for(scope),
+            name,
+            bucket: self.admission.bucket(scope),
+        });
+        let limits = limits.collect();
+        let protocol = self.clients.client(id).protocol();
+        let charge = self.charge_afterwards(id, command, arguments);
+        self.clients.ask(&self.env, id, charge, Question::Limits { limits, protocol });
+    }
+
+    /// Answers `QOS EXPLAIN`: what a request would cost, where it would go and what would be decided. The
+    /// request itself is not carried out.
+    pub(super) fn qos_explain(
+        &mut self,
+        id: ClientId,
+        command: &Command,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) {
+        let Some(inner) = arguments.skip(2) else {
+            let text = "ERR wrong number of arguments for 'qos|explain' command";
+            return self.answer_error(id, text);
+        };
+        let (frame, places) = encoded(inner.iter());
+        let inner = Arguments::new(&frame, &places);
+        let charge = self.charge_afterwards(id, command, arguments);
+        let command = match recognise(&inner) {
+            Ok(command) => command,
+            Err(error) => {
+                return self.answer_error(id, &error.to_string());
+            }
+        };
+        let client = self.clients.client(id);
+        let (identity, protocol) = (client.identity().clone(), client.protocol());
+        let connection = ReplyTo::new(self.env.settings.id, id, 0).connection();
+        let explained = self.explained(&Subject { identity, protocol, connection }, command, &inner, now);
+        self.answer_priced(id, charge, now, |out, protocol| explained.write(out, protocol));
+    }
+
+    /// Explains a request to an operator as if a client of this tenant had sent it, without settings of its
+    /// own. The error says which part of the question is wrong.
+    pub fn handle_explain(&mut self, tenant: &str, words: &[Vec<u8>], now: Now) -> Result<Explained, String> {
+        let quotas = &self.env.quotas;
+        let tenant = quotas.find(tenant).ok_or_else(|| format!("there is no tenant '{tenant}'"))?;
+        let identity = Identity::of(quotas, tenant, None, None, Chosen::default());
+        let (frame, places) = encoded(words.iter().map(Vec::as_slice));
+        let arguments = Arguments::new(&frame, &places);
+        let command = recognise(&arguments).map_err(|error| error.to_string())?;
+        let subject = Subject { identity, protocol: Protocol::Resp2, connection: NO_CONNECTION };
+        Ok(self.explained(&subject, command, &arguments, now))
+    }
+
+    fn explained(
+        &mut self,
+        subject: &Subject,
+        command: &'static Command,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) -> Explained {
+        let mut map = Explained::default();
+        map.text("command", command.spoken_name());
+        let handling = command.handling_for(arguments);
+        match handling {
+            Handling::Local(local) => {
+                let price = if local.is_priced() { "priced by its bytes" } else { "at no cost" };
+                map.text("handled", format!("answered by weir, {price}"));
+                return map;
+            }
+            Handling::Refused(refusal) => {
+                map.text("handled", refusal.of(command).to_string());
+                return map;
+            }
+            Handling::Forward | Handling::Split(_) | Handling::FanOut(_) => {}
+        }
+        let sender = self.explain_place(&mut map, command, handling, arguments);
+        map.text("class", word_for_class(command.class).to_owned());
+        let weights = *self.admission.weights();
+        let (payer, asked) = (subject.identity.payer, asked(Some(command), arguments));
+        let (tier, backend) = (subject.identity.tier, sender.map(|(backend, _)| backend));
+        let percent = self.env.strain.percent(backend, tier);
+        let Estimate { quote, expected, total, surcharge } =
+            self.admission.estimate(payer, (&asked, command.class, percent));
+        let fixed = quote.fixed.micro() - surcharge;
+        let rest = weights.rest_of_estimate(&quote, expected);
+        let mut price = Explained::default();
+        price.units("base", weights.base.min(fixed));
+        price.units("request_bytes", fixed.saturating_sub(weights.base));
+        let keys = u64::from(quote.keys).saturating_mul(weights.key).min(rest);
+        price.units("keys", keys);
+        price.units("reply_expected", rest - keys);
+        price.units("strained", surcharge);
+        let terms = fixed.saturating_add(rest).saturating_add(surcharge);
+        price.units("to_floor", total.micro().saturating_sub(terms));
+        price.units("total", total.micro());
+        map.0.push(("estimate", Value::Map(price)));
+        self.explain_admission(&mut map, subject, total, now);
+        if let Some((backend, home)) = sender {
+            let track = self.admission.track(payer, command.class, total);
+            self.explain_hot(&mut map, subject, (command, arguments, track), now);
+            self.explain_standing(&mut map, subject, (backend, home, track), now);
+        }
+        map
+    }
+
+    /// Explains what would be done about the request's key if it is hot. Only the key's home core can tell;
+    /// another core names it.
+    fn explain_hot(
+        &mut self,
+        map: &mut Explained,
+        subject: &Subject,
+        (command, arguments, track): (&Command, &Arguments<'_>, Track),
+        now: Now,
+    ) {
+        let settings = &self.env.settings;
+        let (own, mode) = (settings.id, settings.hot.mode);
+        let text = match self.placement(command, arguments) {
+            Ok(Placement::Together { home, .. }) if home != own => {
+                format!("core {} decides: the key is at home there", home.0)
+            }
+            Ok(Placement::Together { slot, backend, .. }) => {
+                let route = Route { slot, backend, protocol: subject.protocol, track };
+                let what = (touches_of(command, arguments), command.effect);
+                let (may_move, frame) = (self.env.slots.is_some(), arguments.frame());
+                self.hot_keys
+                    .foresee(what, (subject.connection, route), frame, may_move, now.monotonic)
+                    .text()
+            }
+            Ok(Placement::OneBackend { .. } | Placement::Apart) => Foreseen::Keys.text(),
+            Ok(Placement::Nowhere) | Err(_) => Foreseen::NoKey.text(),
+        };
+        map.text("hot", prefixed(mode, &text));
+    }
+
+    /// Explains the window, queue, breaker and level before a backend, on the core that would send the
+    /// request.
+    fn explain_standing(
+        &mut self,
+        map: &mut Explained,
+        subject: &Subject,
+        (backend, home, track): (BackendId, ShardId, Track),
+        now: Now,
+    ) {
+        let settings = &self.env.settings;
+        let overload = &settings.overload;
+        let index = usize::from(backend.0) * BULKHEADS + track as usize;
+        let standing = if home == settings.id {
+            self.back.bulkheads(&self.env).nth(index).map(|own| Standing::of(&own)).unwrap_or_default()
+        } else {
+            let first = overload.window_bounds.first(settings.topology.shards());
+            Standing::told(overload.board.of(home, index), first)
+        };
+        let identity = &subject.identity;
+        let level = strain::agreed_at(&overload.board, settings, usize::from(backend.0), now.monotonic);
+        let terms = Terms { tier: identity.tier, deadline: identity.deadline, level };
+        map.text("tier", identity.tier.to_string());
+        map.text("connections", if track == Track::Heavy { "heavy" } else { "usual" }.to_owned());
+        let health = overload.health.standing(usize::from(backend.0));
+        map.text("breaker", standing::breaker(overload.breaker, health, now.monotonic));
+        standing.explain(map, overload, &terms);
+    }
+
+    /// Explains where the request would go. Returns the backend and the core that would send it, if there is
+    /// only one.
+    fn explain_place(
+        &self,
+        map: &mut Explained,
+        command: &'static Command,
+        handling: Handling,
+        arguments: &Arguments<'_>,
+    ) -> Option<(BackendId, ShardId)> {
+        if let Handling::FanOut(_) = handling {
+            map.text("place", "every backend, or the one that a cursor names".to_owned());
+            return None;
+        }
+        let backend_name = |backend: BackendId| self.env.backend_name(backend).to_owned();
+        let own = self.env.settings.id;
+        match self.placement(command, arguments) {
+            Ok(Placement::Together { slot, backend, home }) => {
+                map.number("slot", i64::from(slot));
+                map.text("backend", backend_name(backend));
+                map.number("shard", i64::from(home.0));
+                Some((backend, home))
+            }
+            Ok(Placement::OneBackend { backend, .. }) => {
+                map.text("backend", backend_name(backend));
+                map.text("place", "keys of several cores: alone on its connection".to_owned());
+                Some((backend, own))
+            }
+            Ok(Placement::Apart) => {
+                map.text("place", "keys of several backends".to_owned());
+                None
+            }
+            Ok(Placement::Nowhere) => {
+                map.text("place", "no keys: the first backend".to_owned());
+                Some((BackendId(0), own))
+            }
+            Err(error) => {
+                map.text("place", error.to_string());
+                None
+            }
+        }
+    }
+
+    fn explain_admission(&mut self, map: &mut Explained, subject: &Subject, cost: Price, now: Now) {
+        if !self.admission.is_priced() {
+            return map.text("rate", "off".to_owned());
+        }
+        let mut scopes = Vec::new();
+        let mut decision = "admitted";
+        for (scope, name) in self.scopes_of(&subject.identity) {
+            let peeked = self.admission.peek(scope, cost, now.monotonic);
+            let Some((verdict, capacity, remaining)) = peeked else { continue };
+            let mut told = Explained::default();
+            told.text("scope", word_for(scope).to_owned());
+            told.text("name", name);
+            told.number("limit", capacity.ru_per_second as i64);
+            told.number("remaining", (remaining / UNIT) as i64);
+            match verdict {
+                Verdict::Fits => told.text("verdict", "fits".to_owned()),
+                Verdict::Ask => {
+                    told.text("verdict", "ask the pool".to_owned());
+                    decision = if decision == "throttled" { decision } else { "ask the pool" };
+                }
+                Verdict::Refused(retry_after) => {
+                    told.text("verdict", "throttled".to_owned());
+                    told.number("retry_after_ms", in_ms(retry_after));
+                    decision = "throttled";
+                }
+            }
+            scopes.push(Value::Map(told));
+        }
+        map.text("rate", decision.to_owned());
+        map.0.push(("scopes", Value::List(scopes)));
+    }
+
+    /// Returns the scopes that a client's requests are charged to, with the names of the payers.
+    pub(super) fn scopes_of(&self, identity: &Identity) -> Vec<(Scope, String)> {
+        let mut scopes = vec![(Scope::Global, "global".to_owned())];
+        if let Some(tenant) = identity.tenant {
+            scopes.push((Scope::Tenant(tenant), self.env.quotas.tenant(tenant).name.clone()));
+        }
+        if let Some(account) = identity.payer.and_then(Payer::user) {
+            scopes.push((Scope::User(account), identity.full_name(&self.env.quotas)));
+        }
+        scopes
+    }
+}
+
+pub(super) const fn word_for(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Global => "global",
+        Scope::Tenant(_) => "tenant",
+        Scope::User(_) => "user",
+    }
+}
+
+const fn word_for_class(class: Class) -> &'static str {
+    match class {
+        Class::Point => "point",
+        Class::Multi => "multi",
+        Class::Range => "range",
+        Class::Scan => "scan",
+        Class::Script => "script",
+        Class::Control => "control",
+    }
+}
+
+fn in_ms(duration: Duration) -> i64 {
+    (duration.as_micros() as u64).div_ceil(1_000) as i64
+}
+
+/// A reply that consists of named values, which may be nested. It is written in either RESP version or as
+/// JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Explained(Vec<(&'static str, Value)>);
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+enum Value {
+    Text(String),
+    Number(i64),
+    Map(Explained),
+    List(Vec<Value>),
+}
+
+impl Serialize for Explained {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+impl Explained {
+    /// Returns the home core of the explained request's keys, if there is one. That core can explain more
+    /// than others.
+    pub fn home(&self) -> Option<ShardId> {
+        self.0.iter().find_map(|(name, value)| match value {
+            Value::Number(home) if *name == "shard" => u16::try_from(*home).ok().map(ShardId),
+            _ => None,
+        })
+    }
+
+    fn text(&mut self, name: &'static str, text: String) {
+        self.0.push((name, Value::Text(text)));
+    }
+
+    fn number(&mut self, name: &'static str, number: i64) {
+        self.0.push((name, Value::Number(number)));
+    }
+
+    /// Adds an amount of request units, with all its decimals.
+    fn units(&mut self, name: &'static str, micro: MicroUnits) {
+        self.text(name, Amount(u128::from(micro)).to_string());
+    }
+
+    fn write(&self, out: &mut Vec<u8>, protocol: Protocol) {
+        encode::map(out, protocol, self.0.len());
+        for (name, value) in &self.0 {
+            encode::bulk(out, name.as_bytes());
+            value.write(out, protocol);
+        }
+    }
+}
+
+impl Value {
+    fn write(&self, out: &mut Vec<u8>, protocol: Protocol) {
+        match self {
+            Self::Text(text) => encode::bulk(out, text.as_bytes()),
+            Self::Number(number) => encode::integer(out, *number),
+            Self::Map(map) => map.write(out, protocol),
+            Self::List(values) => {
+                encode::array(out, values.len());
+                values.iter().for_each(|value| value.write(out, protocol));
+            }
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Requests for hot keys: answered from memory, made to wait for a fetch that is under way, or sent like all
+//! others.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use super::Shard;
+use crate::policy::queue::Choice;
+use crate::shard::back::{Parked, Replies};
+use crate::shard::counters::Counter;
+use crate::shard::hot_keys::{Arrival, Meeting};
+use crate::shard::message::Message;
+use crate::shard::note::Note;
+use crate::shard::outcome::Outcome;
+use crate::shard::peers::Batch;
+use crate::shard::reach;
+use crate::shard::refusal::{NotSent, Refusal};
+use crate::shard::request::{Envelope, Touched};
+use crate::values::limits::{HOT_FRAME_BYTES_MAX, HOT_NAME_BYTES_SHOWN};
+use crate::values::time::Now;
+use crate::values::{BackendId, escaped};
+
+/// Returns a copy of a request's envelope that asks for a `Note::Sent`, which tells this core that the
+/// request was written to its connection to the store, where no later request overtakes it.
+fn reported(envelope: &Envelope) -> Envelope {
+    Envelope { touches: envelope.touches.reported(), ..*envelope }
+}
+
+/// Time after which to retry when as many requests as allowed already wait for one key.
+const RETRY_CROWDED: Duration = Duration::from_millis(10);
+
+impl Shard {
+    /// Handles a request whose key may be hot: answers it from memory, lets it wait for a fetch, sends it or
+    /// refuses it.
+    #[inline(never)]
+    pub(super) fn meet(&mut self, envelope: &Envelope, message: Message<'_>, requests: usize, now: Now) {
+        self.meet_one((envelope, Arrival::First), message, requests, now);
+        if self.hot_keys.has_to_send() {
+            self.send_what_is_hot(now);
+        }
+    }
+
+    fn meet_one(
+        &mut self,
+        (envelope, arrival): (&Envelope, Arrival),
+        message: Message<'_>,
+        requests: usize,
+        now: Now,
+    ) {
+        let meeting = self.hot_keys.meet(&mut self.env, (envelope, arrival), message.bytes(), now.monotonic);
+        // Earlier requests, which the one at hand must not overtake, are sent first.
+        self.send_detached(now);
+        match meeting {
+            Meeting::Answered(reply) => {
+                let (env, _, mut replies) = self.towards_clients();
+                let outcome = Outcome::cached(reply.len());
+                replies.hand_on(env, envelope.reply_to, outcome, Message::new(&reply, Some(&reply)), now);
+            }
+            Meeting::Crowded => self.refuse(envelope, NotSent::Queue(RETRY_CROWDED), now),
+            Meeting::WrittenTooOften { limit, retry_after } => {
+                self.refuse_write(envelope, message, (limit, retry_after), now);
+            }
+            Meeting::Waits => {}
+            Meeting::Passes => self.put_out(envelope, message, requests, now),
+            Meeting::PassesReported => self.put_out(&reported(envelope), message, requests, now),
+        }
+    }
+
+    /// Refuses a write to a key that is written more often than keys may be. The refusal names the key.
+    fn refuse_write(
+        &mut self,
+        envelope: &Envelope,
+        message: Message<'_>,
+        (limit, retry_after): (u64, Duration),
+        now: Now,
+    ) {
+        let Touched::Key { key, .. } = envelope.touches.of(message.bytes()) else { return };
+        let mut text = self.env.pool.take();
+        // The key is one word of the refusal, so it must not contain spaces.
+        let shown = escaped(&key[..key.len().min(HOT_NAME_BYTES_SHOWN)]).replace(' ', "\\x20");
+        let (scope, user, remaining) = ("key", None, 0);
+        Refusal::Throttled { scope, tenant: &shown, user, limit, remaining, retry_after }.encode(&mut text);
+        self.env.counters.add(Counter::RefusedThrottled, 1);
+        let (env, mut clients) = self.clients();
+        clients.give(env, envelope.reply_to, Outcome::Refused, Message::Small(&text), now);
+        self.env.pool.give(text);
+    }
+
+    /// Sends the fetches that several requests wait for, the requests that were held back and may go on, and
+    /// the copies and counts for other cores.
+    #[inline(never)]
+    pub(super) fn send_what_is_hot(&mut self, now: Now) {
+        loop {
+            self.send_detached(now);
+            if let Some((envelope, frame)) = self.hot_keys.poll_resumed() {
+                self.meet_one((&envelope, Arrival::Again), Message::Small(&frame), 1, now);
+            } else if !self.send_fetch(now) {
+                break;
+            }
+        }
+        while let Some((holder, copy)) = self.hot_keys.poll_copy() {
+            self.peers.push_copy(holder, copy);
+        }
+        while let Some((home, hits)) = self.hot_keys.poll_hits() {
+            self.peers.push_hits(home, hits);
+        }
+    }
+
+    /// Sends the next fetch; false if there is none. If it cannot be sent, the requests that wait for it are
+    /// refused.
+    fn send_fetch(&mut self, now: Now) -> bool {
+        let mut message = self.env.pool.take();
+        let fetch = self.hot_keys.poll_fetch(&mut message);
+        if let Some((envelope, requests)) = fetch {
+            self.put_out(&envelope, Message::Small(&message), requests, now);
+        }
+        self.env.pool.give(message);
+        fetch.is_some()
+    }
+
+    /// Takes requests for keys that have just become hot out of the queues before their stores, and handles
+    /// them as if they came now, so that they can share a fetch.
+    fn notice_queued(&mut self, now: Now) {
+        for (id, slot, backend, key) in self.hot_keys.unnoticed(now.monotonic) {
+            if self.back.is_holding(slot) || self.has_queued_beside_others(backend, slot, &key) {
+                continue;
+            }
+            let Self { env, back, hot_keys, .. } = self;
+            // Connections one of whose reads has left the queue: their later requests for the key have to
+            // follow it.
+            let mut left: HashSet<u64> = HashSet::new();
+            let taken = back.take_queued((backend, slot), |parked| {
+                let frame = parked.message.message();
+                let Touched::Key { key: named, may_be_kept } = parked.envelope.touches.of(frame.bytes())
+                else {
+                    return Choice::Stays;
+                };
+                if named != key {
+                    return Choice::Stays;
+                }
+                let connection = env.pieces.connection(parked.envelope.reply_to);
+                let is_fit = may_be_kept && frame.bytes().len() <= HOT_FRAME_BYTES_MAX;
+                // A connection that also has a request about unknown keys keeps its place in the queue: that
+                // request must not be overtaken.
+                let may_leave = parked.requests == 1 && !hot_keys.is_about_any(connection);
+                if may_leave && (is_fit || left.contains(&connection)) {
+                    left.insert(connection);
+                    return Choice::Leaves;
+                }
+                hot_keys.handle_queued(env, id, &parked.envelope, frame.bytes());
+                parked.envelope = reported(&parked.envelope);
+                Choice::Stays
+            });
+            self.hot_keys.handle_noticed(id, now.monotonic);
+            taken.iter().for_each(|(parked, _)| self.hot_keys.handle_unqueued(&self.env, &parked.envelope));
+            for (parked, is_eased) in taken {
+                let Parked { envelope, message, .. } = parked;
+                self.meet_one((&envelope, Arrival::Again), message.message(), 1, now);
+                message.release(&mut self.env.pool);
+                if is_eased {
+                    let (env, _, mut replies) = self.towards_clients();
+                    replies.note(env, envelope.reply_to, Note::Eased);
+                }
+            }
+        }
+    }
+
+    /// True if a request for several keys is queued that names this key: requests for the key must not
+    /// overtake it, and which those are is not known yet.
+    fn has_queued_beside_others(&mut self, backend: BackendId, slot: u16, key: &[u8]) -> bool {
+        let bytes_max = self.env.settings.request_bytes_max;
+        let mut is_named = false;
+        self.back.take_queued((backend, slot), |parked| {
+            let frame = parked.message.message();
+            if parked.envelope.touches.of(frame.bytes()) == Touched::Keys {
+                let told =
+                    reach::for_each_key(frame.bytes(), bytes_max, &mut |other| is_named |= other == key);
+                is_named |= told.is_err();
+            }
+            Choice::Stays
+        });
+        is_named
+    }
+
+    /// Takes the copies of hot replies that other cores lend, and their counts of answers from this core's
+    /// copies.
+    pub(super) fn hear_of_copies(&mut self, batch: &Batch, now: Now) {
+        for copy in batch.copies() {
+            self.hot_keys.take_copy(&self.env, copy, now.monotonic);
+        }
+        for hits in batch.hits() {
+            self.hot_keys.handle_copy_hits(&self.env, *hits, now.monotonic);
+        }
+    }
+
+    /// Answers a request of this core's client from a copy of a hot reply, if this core has one and no
+    /// earlier request of the connection is under way at the key's home that could be overtaken. False if the
+    /// request has to go to the home.
+    pub(super) fn is_copied(&mut self, envelope: &Envelope, message: Message<'_>, now: Now) -> bool {
+        let slot = envelope.route.slot;
+        let Some(client) = self.clients.find(envelope.reply_to.client_id()) else { return false };
+        if !client.has_handed_over(slot, envelope.reply_to.part)
+            && envelope.touches.may_be_kept()
+            && self.hot_keys.has_copies(slot)
+            && let Some(reply) =
+                self.hot_keys.find_copy(&mut self.env, envelope.route, message.bytes(), now.monotonic)
+        {
+            let (env, mut clients) = self.clients();
+            let outcome = Outcome::cached(reply.len());
+            clients.give(env, envelope.reply_to, outcome, Message::new(&reply, Some(&reply)), now);
+            return true;
+        }
+        if let Some(client) = self.clients.find(envelope.reply_to.client_id()) {
+            client.hand_over(envelope.touches.is_key().then_some(slot));
+        }
+        false
+    }
+
+    fn send_detached(&mut self, now: Now) {
+        while let Some((envelope, frame)) = self.hot_keys.poll_detached() {
+            self.put_out(&reported(&envelope), Message::Small(&frame), 1, now);
+        }
+    }
+
+    /// Ends a turn for hot keys: refuses requests that waited for too long, and sends what may go on.
+    pub(super) fn look_after_hot(&mut self, now: Now) {
+        if !self.hot_keys.is_on() {
+            return;
+        }
+        let Self { env, back, hot_keys, .. } = self;
+        let is_sent = |place, until| back.has_in_flight(place, until);
+        hot_keys.handle_turn_end(env, is_sent, now.monotonic);
+        self.notice_queued(now);
+        for (envelope, why) in self.hot_keys.take_late(&self.env, now.monotonic) {
+            self.refuse(&envelope, why, now);
+        }
+        if self.hot_keys.has_to_send() {
+            self.send_what_is_hot(now);
+        }
+    }
+}

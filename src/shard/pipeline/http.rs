@@ -1,0 +1,110 @@
+//! Requests over HTTP: handled as the commands that they contain.
+
+use super::{Shard, no_room};
+use crate::protocol::RequestDecoder;
+use crate::protocol::http::{Conversation, Step};
+use crate::shard::clients::Progress;
+use crate::shard::counters::Counter;
+use crate::values::ClientId;
+use crate::values::time::Now;
+
+impl Shard {
+    /// Takes in a client that has connected over HTTP, and returns its id.
+    pub fn handle_http_client_opened(&mut self, now: Now) -> ClientId {
+        self.clients.open_http(&mut self.env, now)
+    }
+
+    /// Takes in an HTTP client above the limit of clients only to tell it so: it is answered with an error
+    /// and closed.
+    pub fn handle_http_client_refused(&mut self, clients_max: usize, now: Now) -> ClientId {
+        self.env.counters.add(Counter::ClientsRefused, 1);
+        let id = self.handle_http_client_opened(now);
+        self.refuse_http(id, &no_room(clients_max), now);
+        self.clients.stop_listening(&mut self.env, id);
+        id
+    }
+
+    /// Answers an HTTP client that has asked for nothing yet with an error. False if the client does not
+    /// speak HTTP.
+    pub(super) fn refuse_http(&mut self, id: ClientId, error: &str, now: Now) -> bool {
+        let Some(mut http) = self.clients.begin_conversing(id) else { return false };
+        http.refuse(error, true);
+        self.clients.end_conversing(id, http, now);
+        self.clients.hold_place(&mut self.env, id);
+        true
+    }
+
+    /// Takes on as many requests of an HTTP client as it may have now.
+    #[inline(never)]
+    pub(super) fn decode_http(
+        &mut self,
+        id: ClientId,
+        mut http: Box<Conversation>,
+        chunk: &[u8],
+        now: Now,
+    ) -> Progress {
+        http.receive(chunk);
+        let progress = self.converse(id, &mut http, now);
+        let is_over = http.is_over() && progress == Progress::Done;
+        if self.clients.end_conversing(id, http, now) && is_over {
+            self.clients.stop_listening(&mut self.env, id);
+        }
+        progress
+    }
+
+    fn converse(&mut self, id: ClientId, http: &mut Conversation, now: Now) -> Progress {
+        loop {
+            let (turn_left, limits) = match self.clients.may_take_on(id) {
+                Ok(may) => may,
+                Err(progress) => return progress,
+            };
+            if http.frames().is_empty() {
+                let mut step = http.go_on();
+                if let Step::Begins(claim) = step {
+                    let (env, admission) = (&mut self.env, &mut self.admission);
+                    step = match self.clients.identify(env, admission, id, claim.as_deref(), now) {
+                        Ok(authority) => http.admit(authority, self.env.settings.request_bytes_max),
+                        Err(stranger) => http.refuse(&stranger.text, stranger.is_last),
+                    };
+                }
+                match step {
+                    Step::Wait | Step::Begins(_) => return Progress::Done,
+                    Step::Commands => {}
+                    Step::Told => self.clients.hold_place(&mut self.env, id),
+                }
+                continue;
+            }
+            *turn_left -= 1;
+            let (mut decoder, mut consumed) = (RequestDecoder::default(), 0);
+            // The commands were encoded by weir itself, so they are well formed.
+            let Ok(Some(request)) = decoder.next(http.frames(), &mut consumed, &limits) else {
+                debug_assert!(false, "commands of HTTP are whole requests");
+                self.env.counters.add(Counter::ProtocolErrors, 1);
+                self.clients.stop_listening(&mut self.env, id);
+                return Progress::Done;
+            };
+            self.env.counters.add(Counter::Requests, 1);
+            let refusal = match http.void() {
+                Some(error) => Some(error.to_owned()),
+                None => self.clients.assume(&mut self.env, &mut self.admission, (id, http), now).err(),
+            };
+            match &refusal {
+                None => self.handle_request(id, request, now),
+                Some(error) => self.refuse_void(id, error),
+            }
+            http.take(consumed);
+            if let Some(error) = refusal {
+                http.make_void(error);
+            }
+        }
+    }
+
+    /// Answers a command that is not carried out because its HTTP request has failed. A transaction of the
+    /// request is discarded.
+    fn refuse_void(&mut self, id: ClientId, error: &str) {
+        if let Some(client) = self.clients.find(id) {
+            client.take_transaction();
+        }
+        self.answer_error(id, error);
+    }
+}

@@ -1,0 +1,54 @@
+//! Buffers for large messages: what is missing of a request or reply is received right where it belongs,
+//! without a copy. The shard lends the runtime the buffer, and takes it back.
+
+use super::Shard;
+use crate::protocol::Room;
+use crate::shard::counters::Counter;
+use crate::values::time::Now;
+use crate::values::{ClientId, ConnectionId};
+
+impl Shard {
+    /// Lends a buffer for what is missing of a client's request; none if nothing is missing, or the client
+    /// must not go on. Until it is given back, bytes of the client that arrive in any other way must wait.
+    pub fn lend_client_room(&mut self, id: ClientId) -> Option<Room> {
+        self.clients.lend_room(id)
+    }
+
+    /// Takes back the buffer for a client's request, with `received` more bytes in it. Returns how many bytes
+    /// are still missing.
+    pub fn handle_client_filled(
+        &mut self,
+        id: ClientId,
+        buffer: Vec<u8>,
+        received: usize,
+        now: Now,
+    ) -> usize {
+        let missing = self.clients.take_room_back(id, buffer);
+        if received == 0 {
+            return missing;
+        }
+        self.env.counters.add(Counter::ClientBytesReceived, received as u64);
+        self.handle_client_bytes(id, &[], now)
+    }
+
+    /// Lends a buffer for what is missing of a backend's reply. Until it is given back, bytes of the
+    /// connection that arrive in any other way must wait.
+    pub fn lend_link_room(&mut self, connection: ConnectionId, generation: u32) -> Option<Room> {
+        self.back.lend_room(&self.env, (connection, generation))
+    }
+
+    /// Takes back the buffer for a backend's reply, with `received` more bytes in it. Returns how many bytes
+    /// are still missing.
+    pub fn handle_link_filled(
+        &mut self,
+        connection: ConnectionId,
+        generation: u32,
+        buffer: Vec<u8>,
+        received: usize,
+        now: Now,
+    ) -> usize {
+        let (env, back, mut replies) = self.towards_clients();
+        back.handle_filled(env, (connection, generation), (buffer, received), &mut replies, now);
+        self.back.missing((connection, generation))
+    }
+}

@@ -1,0 +1,214 @@
+//! Commands that weir answers itself, because they are about the connection or about weir.
+
+use super::Shard;
+use crate::protocol::command::{Command, LocalCommand, describe, quoted};
+use crate::protocol::http::OF_CONNECTIONS;
+use crate::protocol::{Arguments, Protocol, Request, encode};
+use crate::routing::slot_of;
+use crate::shard::admission::{Charge, Settlement};
+use crate::shard::outcome::Outcome;
+use crate::shard::question::Question;
+use crate::values::ClientId;
+use crate::values::limits::INFO_SECTIONS_MAX;
+use crate::values::time::Now;
+
+const OK: &str = "OK";
+
+impl Shard {
+    /// Answers a command that weir carries out itself; some answers come later, from the control executor.
+    pub(super) fn answer_locally(
+        &mut self,
+        id: ClientId,
+        command: &'static Command,
+        local: LocalCommand,
+        charge: Option<Charge>,
+        request: Request<'_>,
+        now: Now,
+    ) {
+        use LocalCommand as C;
+        let arguments = &request.arguments;
+        // The `MULTI` and `EXEC` of HTTP's `/multi-exec` are sent by weir itself, so they are let through.
+        let is_shared = local.is_about_connection() && self.clients.client(id).speaks_http();
+        if is_shared && !matches!(local, C::Multi | C::Exec) {
+            self.settle(charge, &Settlement::default(), now);
+            return self.refuse_about_connection(id);
+        }
+        let (env, front, admission) = (&mut self.env, &mut self.clients, &mut self.admission);
+        match local {
+            C::Ping => self.ping(id, arguments),
+            C::Echo => front.answer_now(env, id, |out, _| encode::bulk(out, arguments.at(1))),
+            C::Time => front.answer_now(env, id, |out, _| time(out, now)),
+            C::Auth => {
+                self.settle(charge, &Settlement::of(Outcome::answered(0)), now);
+                self.clients.auth(&mut self.env, &mut self.admission, id, arguments);
+            }
+            C::Hello => front.hello(env, admission, id, arguments, now),
+            C::Quit => {
+                front.answer_now(env, id, |out, _| encode::simple(out, OK));
+                front.stop_listening(env, id);
+            }
+            C::Reset => front.reset(env, id, now),
+            C::Select => self.select(id, arguments),
+            C::ClientId => {
+                let number = front.client(id).number();
+                front.answer_now(env, id, |out, _| encode::integer(out, number as i64));
+            }
+            C::ClientGetName => front.client_name(env, id),
+            C::ClientSetName => front.set_client_name(env, admission, id, arguments.at(2)),
+            C::ClientSetInfo => front.set_client_info(env, id, arguments.at(2), arguments.at(3)),
+            C::ClientInfo => front.client_info(env, id, now),
+            C::ClientGetRedir => front.answer_now(env, id, |out, _| encode::integer(out, -1)),
+            C::ClientKill | C::ClientList | C::ClientPause | C::ClientUnpause => {
+                self.ask_about_clients(id, local, arguments, charge, now);
+            }
+            // No client is ever blocked in weir, so there is none to unblock.
+            C::ClientUnblock => front.answer_now(env, id, |out, _| encode::integer(out, 0)),
+            C::ClientNoEvict => self.set_no_evict(id, arguments.at(2)),
+            C::ClientNoTouch => self.answer_on_or_off(id, arguments.at(2)),
+            C::Unwatch | C::ReadOnly | C::ReadWrite => {
+                front.answer_now(env, id, |out, _| encode::simple(out, OK));
+            }
+            C::AclWhoAmI => self.who_am_i(id),
+            C::ClusterKeySlot => {
+                front.answer_now(env, id, |out, _| encode::integer(out, i64::from(slot_of(arguments.at(2)))));
+            }
+            C::Command => {
+                self.answer_priced(id, charge, now, |out, protocol| {
+                    describe::answer(out, protocol, arguments);
+                });
+            }
+            C::Help => front.answer_now(env, id, |out, _| describe::help(out, command)),
+            C::ConfigGet => self.config_get(id, arguments),
+            C::Info => self.info(id, arguments, charge),
+            C::Lolwut => front.answer_now(env, id, |out, protocol| {
+                encode::verbatim(
+                    out,
+                    protocol,
+                    concat!("A weir holds the river, not the fish. ver. ", env!("CARGO_PKG_VERSION"), "\n"),
+                );
+            }),
+            C::Role => front.answer_now(env, id, |out, _| {
+                encode::array(out, 3);
+                encode::bulk(out, b"master");
+                encode::integer(out, 0);
+                encode::array(out, 0);
+            }),
+            C::Multi => self.begin_transaction(id),
+            C::Discard => self.discard_transaction(id),
+            C::Exec => self.execute_transaction(id, charge, now),
+            C::Qos => self.qos(id, command, request, now),
+        }
+    }
+
+    /// Refuses a command about the connection over HTTP: a connection there may be shared by several users,
+    /// none of whom may change it for the others.
+    pub(super) fn refuse_about_connection(&mut self, id: ClientId) {
+        self.refuse_in_transaction(id, &format!("ERR {OF_CONNECTIONS}"));
+    }
+
+    fn ping(&mut self, id: ClientId, arguments: &Arguments<'_>) {
+        self.clients.answer_now(&mut self.env, id, |out, _| match arguments.get(1) {
+            _ if arguments.len() > 2 => {
+                encode::error(out, "ERR wrong number of arguments for 'ping' command");
+            }
+            Some(message) => encode::bulk(out, message),
+            None => encode::simple(out, "PONG"),
+        });
+    }
+
+    fn select(&mut self, id: ClientId, arguments: &Arguments<'_>) {
+        let index = std::str::from_utf8(arguments.at(1)).ok().and_then(|text| text.parse::<i64>().ok());
+        self.clients.answer_now(&mut self.env, id, |out, _| match index {
+            Some(0) => encode::simple(out, OK),
+            Some(_) => encode::error(out, "ERR DB index is out of range"),
+            None => encode::error(out, "ERR value is not an integer or out of range"),
+        });
+    }
+
+    /// Sets whether a client is spared when clients are closed because all together hold too much. Ignored
+    /// unless the client is an administrator.
+    fn set_no_evict(&mut self, id: ClientId, word: &[u8]) {
+        if self.is_admin(id) {
+            self.clients.client(id).set_no_evict(word.eq_ignore_ascii_case(b"on"));
+        }
+        self.answer_on_or_off(id, word);
+    }
+
+    fn answer_on_or_off(&mut self, id: ClientId, word: &[u8]) {
+        let fits = word.eq_ignore_ascii_case(b"on") || word.eq_ignore_ascii_case(b"off");
+        self.clients.answer_now(&mut self.env, id, |out, _| {
+            if fits { encode::simple(out, OK) } else { encode::error(out, "ERR syntax error") }
+        });
+    }
+
+    fn who_am_i(&mut self, id: ClientId) {
+        let name = self.clients.client(id).identity().full_name(&self.env.quotas);
+        self.clients.answer_now(&mut self.env, id, |out, _| encode::bulk(out, name.as_bytes()));
+    }
+
+    /// Answers `CONFIG GET` with the few parameters that benchmarks and clients read.
+    fn config_get(&mut self, id: ClientId, arguments: &Arguments<'_>) {
+        let known = [
+            ("save", String::new()),
+            ("appendonly", "no".to_owned()),
+            ("maxmemory", "0".to_owned()),
+            ("databases", "1".to_owned()),
+            ("timeout", self.env.settings.idle_timeout.map_or(0, |timeout| timeout.as_secs()).to_string()),
+            ("proto-max-bulk-len", self.env.settings.request_bytes_max.to_string()),
+        ];
+        let asked: Vec<_> = known
+            .iter()
+            .filter(|(name, _)| {
+                arguments
+                    .iter()
+                    .skip(2)
+                    .any(|word| word == b"*" || word.eq_ignore_ascii_case(name.as_bytes()))
+            })
+            .collect();
+        self.clients.answer_now(&mut self.env, id, |out, protocol| {
+            encode::map(out, protocol, asked.len());
+            for (name, value) in &asked {
+                encode::bulk(out, name.as_bytes());
+                encode::bulk(out, value.as_bytes());
+            }
+        });
+    }
+
+    fn info(&mut self, id: ClientId, arguments: &Arguments<'_>, charge: Option<Charge>) {
+        let named = arguments.iter().skip(1).take(INFO_SECTIONS_MAX);
+        let sections = named.map(|word| quoted(word).to_lowercase()).collect();
+        let protocol: Protocol = self.clients.client(id).protocol();
+        self.clients.ask(&self.env, id, charge, Question::Info { sections, protocol });
+    }
+
+    /// Answers a request that weir carries out itself and that has a price: the bytes of its reply are
+    /// charged.
+    pub(super) fn answer_priced(
+        &mut self,
+        id: ClientId,
+        charge: Option<Charge>,
+        now: Now,
+        write: impl FnOnce(&mut Vec<u8>, Protocol),
+    ) {
+        let Some(client) = self.clients.find(id) else { return };
+        let protocol = client.protocol();
+        let mut text = self.env.pool.take();
+        write(&mut text, protocol);
+        self.settle(charge, &Settlement::of(Outcome::answered(text.len())), now);
+        self.clients.answer_now(&mut self.env, id, |out, _| out.extend_from_slice(&text));
+        self.env.pool.give(text);
+    }
+
+    /// Corrects a charge from what was taken for a request to what it really cost.
+    pub(super) fn settle(&mut self, charge: Option<Charge>, reply: &Settlement, now: Now) {
+        if let Some(charge) = charge {
+            self.admission.settle(&charge, reply, now);
+        }
+    }
+}
+
+fn time(out: &mut Vec<u8>, now: Now) {
+    encode::array(out, 2);
+    encode::bulk(out, (now.unix_ms / 1000).to_string().as_bytes());
+    encode::bulk(out, (now.unix_ms % 1000 * 1000).to_string().as_bytes());
+}

@@ -1,0 +1,593 @@
+//! Pipeline: the way of a request through the six stages of one core. Pure: bytes, batches and time come in
+//! through `handle_*`, actions and output go out through `poll_*`, and nothing else changes its state.
+//!
+//! | what happens to a request | file |
+//! |---|---|
+//! | its bytes become a request, the rest of a large one in room made for it | `decode.rs`, `http.rs`, `large_messages.rs` |
+//! | whether its client may do that | `permission.rs` |
+//! | its destination is found | `destination.rs` |
+//! | it is admitted, and sent there | `carry_out.rs`, `split.rs` |
+//! | its key is hot | `hot_keys.rs` |
+//! | it is queued, or a transaction carried out | `transaction.rs` |
+//! | weir answers it | `local.rs`, `clients.rs`, `qos.rs`, `explain.rs` |
+//! | a replica may answer it | `stale_reads.rs` |
+//! | its reply comes back | `replies.rs` |
+//!
+//! No file here has state of its own, except `upkeep.rs`: the times at which upkeep is due.
+
+mod carry_out;
+mod clients;
+mod decode;
+mod destination;
+pub(super) mod explain;
+mod hot_keys;
+mod http;
+mod large_messages;
+mod local;
+mod permission;
+mod qos;
+mod replies;
+mod split;
+mod stale_reads;
+mod transaction;
+mod upkeep;
+
+use std::sync::Arc;
+
+use super::admission::{AdmissionStage, UserFigures};
+use super::back::{Back, BulkheadFigures, Doubt, ReaderFigures, ServiceTimes};
+use super::clients::client_filter::{ClientsAsked, ClientsTold};
+use super::clients::{Address, ClientStage, Readiness, Session};
+use super::counters::{Counter, Counters, Pressures};
+use super::env::Env;
+use super::hot_keys::{HotFigures, HotKey, HotKeyStage};
+use super::message::Message;
+use super::outcome::Outcome;
+use super::peers::{Batch, PeerStage};
+use super::question::Question;
+use super::request::ReplyTo;
+use super::settings::ShardSettings;
+use crate::config::Quotas;
+use crate::protocol::Segment;
+use crate::routing::cluster::{Map, Reason, ReplicaState};
+use crate::values::allowance::Report;
+use crate::values::time::Now;
+use crate::values::{
+    Action, BackendId, ClientId, ConnectionId, Grant, Loss, Owner, ShardId, StoreVersion, Timestamp,
+};
+use upkeep::Upkeep;
+
+/// The state of one core: clients, prices and accounts, hot keys, connections to stores, and batches for
+/// other cores.
+#[derive(Debug)]
+pub struct Shard {
+    /// Settings, quotas, buffers and counters, lent to all other stages.
+    env: Env,
+    /// Connections to clients, and the order of their replies.
+    clients: ClientStage,
+    /// Prices of requests, and accounts of quotas.
+    admission: AdmissionStage,
+    /// Hot keys and the replies kept of them.
+    hot_keys: HotKeyStage,
+    /// Connections to stores, and their windows and queues.
+    back: Back,
+    /// Batches for other cores.
+    peers: PeerStage,
+    /// Times at which timeouts are checked and memory is given back.
+    upkeep: Upkeep,
+    /// Time of the turn that ended last, which the `poll_*` methods use.
+    turn: Now,
+}
+
+impl Shard {
+    /// Creates a shard with no clients and no connections.
+    pub fn new(settings: ShardSettings, quotas: Arc<Quotas>) -> Self {
+        Self {
+            clients: ClientStage::new(&settings),
+            admission: AdmissionStage::new(&settings, &quotas),
+            hot_keys: HotKeyStage::new(settings.hot.clone(), &quotas),
+            back: Back::new(&settings),
+            peers: PeerStage::new(settings.topology.shards()),
+            upkeep: Upkeep::default(),
+            turn: Now::default(),
+            env: Env::new(settings, quotas),
+        }
+    }
+
+    /// Returns the shard's id.
+    pub fn id(&self) -> ShardId {
+        self.env.settings.id
+    }
+
+    /// Returns what the shard has counted so far.
+    pub fn counters(&self) -> &Counters {
+        &self.env.counters
+    }
+
+    /// Returns the numbers of requests refused under pressure.
+    pub fn pressures(&self) -> &Pressures {
+        &self.env.pressures
+    }
+
+    /// Returns the number of connected clients.
+    pub fn clients_open(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Returns the bytes that clients of this core hold, as of when they were last measured.
+    pub fn clients_bytes(&self) -> usize {
+        self.clients.clients_bytes()
+    }
+
+    /// Returns the bytes that clients of this core may hold even if those of other cores hold more than their
+    /// share.
+    pub fn clients_bytes_share(&self) -> usize {
+        self.env.settings.clients_bytes_share()
+    }
+
+    /// Returns figures of the users whose quotas this core keeps accounts of.
+    pub fn users(&self) -> UserFigures {
+        self.admission.users()
+    }
+
+    /// Returns the times that backends took for requests.
+    pub fn service_times(&self) -> ServiceTimes {
+        self.back.service_times()
+    }
+
+    /// Returns the number of replies that backends owe.
+    pub fn replies_in_flight(&self) -> usize {
+        self.back.in_flight()
+    }
+
+    /// Returns figures of the bulkheads (window and queue) of each backend: one for the usual connections,
+    /// one for the heavy ones.
+    pub fn bulkheads(&self) -> impl Iterator<Item = BulkheadFigures> {
+        self.back.bulkheads(&self.env)
+    }
+
+    /// Returns the number of requests that wait for room in the windows of their backends.
+    pub fn requests_waiting(&self) -> usize {
+        self.back.waiting()
+    }
+
+    /// Returns figures of the hot keys and of the replies kept of them.
+    pub fn hot_figures(&self) -> HotFigures {
+        self.hot_keys.figures()
+    }
+
+    /// Returns a description of each key that is hot, or that costs much.
+    pub fn hot_keys(&self) -> Vec<HotKey> {
+        self.hot_keys.keys(&self.env.quotas)
+    }
+
+    /// Returns the number of requests in flight whose clients have disconnected.
+    pub fn requests_departed(&self) -> usize {
+        self.clients.requests_departed()
+    }
+
+    /// Returns the number of requests that wait for the replies to several parts.
+    pub fn gathers_open(&self) -> usize {
+        self.clients.gathers_open()
+    }
+
+    /// Returns the number of open connections to backends.
+    pub fn links_open(&self) -> usize {
+        self.back.links_open()
+    }
+
+    /// Takes in a client that has connected, and returns its id.
+    pub fn handle_client_opened(&mut self, now: Now) -> ClientId {
+        self.clients.open(&mut self.env, now)
+    }
+
+    /// Records a client's address, for lists of clients.
+    pub fn note_client_address(&mut self, id: ClientId, address: Address) {
+        self.clients.note_address(id, address);
+    }
+
+    /// Records that a client that has just connected speaks TLS. If its certificate names a tenant, the
+    /// client is logged in as that; if the tenant has no connection left, it is answered with an error and
+    /// closed.
+    pub fn handle_client_secure(&mut self, id: ClientId, name: Option<&str>, now: Now) {
+        if let Err(text) = self.clients.note_secure(&self.env, id, name, now) {
+            self.env.counters.add(Counter::ClientsRefused, 1);
+            if !self.refuse_http(id, &text, now) {
+                self.answer_error(id, &text);
+            }
+            self.clients.stop_listening(&mut self.env, id);
+        }
+    }
+
+    /// Closes a client whose certificate would be refused by now, after its earlier requests are answered.
+    pub fn handle_client_revoked(&mut self, id: ClientId) {
+        self.clients.revoke(&mut self.env, id);
+    }
+
+    /// Takes in a client above the limit of clients only to tell it so: it is answered with an error and
+    /// closed.
+    pub fn handle_client_refused(&mut self, clients_max: usize, now: Now) -> ClientId {
+        self.env.counters.add(Counter::ClientsRefused, 1);
+        let id = self.handle_client_opened(now);
+        self.answer_error(id, &no_room(clients_max));
+        self.clients.stop_listening(&mut self.env, id);
+        id
+    }
+
+    /// Takes bytes from a client. Returns how many more bytes of its request are known to be missing, 0 while
+    /// they should not be read.
+    pub fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now) -> usize {
+        self.env.counters.add(Counter::ClientBytesReceived, chunk.len() as u64);
+        if self.clients.hear(id, now) { self.decode(id, chunk, now) } else { 0 }
+    }
+
+    /// Records that the client will send no more; it may still read its replies.
+    pub fn handle_client_end(&mut self, id: ClientId) {
+        self.clients.handle_end(&mut self.env, id);
+    }
+
+    /// Removes a client whose connection is gone. Replies to its requests in flight are still charged, and
+    /// dropped.
+    pub fn handle_client_lost(&mut self, id: ClientId) {
+        self.clients.forget(&mut self.env, id);
+    }
+
+    /// Closes the client that has been connected for longest without logging in. False if all clients have
+    /// logged in.
+    pub fn make_room(&mut self) -> bool {
+        self.clients.make_room(&mut self.env)
+    }
+
+    /// Closes the largest clients, because the clients of all cores together hold `excess` bytes more than
+    /// they may. Stops once this core holds no more than its share.
+    pub fn handle_memory_exceeded(&mut self, excess: usize) {
+        self.clients.handle_memory_exceeded(&mut self.env, excess);
+    }
+
+    /// Applies a client's command about clients (such as `CLIENT LIST`) to those of this shard.
+    pub fn handle_clients_asked(&mut self, asked: &ClientsAsked, now: Now) -> ClientsTold {
+        self.clients.handle_clients_asked(&mut self.env, asked, now)
+    }
+
+    /// Records that the socket of a backend connection is connected.
+    pub fn handle_link_connected(&mut self, connection: ConnectionId, generation: u32, now: Now) {
+        self.back.handle_connected(&mut self.env, connection, generation, now);
+    }
+
+    /// Records that the socket of a backend connection could not be connected, or was lost.
+    pub fn handle_link_lost(&mut self, connection: ConnectionId, generation: u32, loss: Loss, now: Now) {
+        let (env, back, mut replies) = self.towards_clients();
+        back.handle_lost(env, (connection, generation), loss, &mut replies, now);
+    }
+
+    /// Takes bytes from a backend. Returns how many more bytes of the present reply are known to be missing.
+    pub fn handle_link_bytes(
+        &mut self,
+        connection: ConnectionId,
+        generation: u32,
+        chunk: &[u8],
+        now: Now,
+    ) -> usize {
+        let (env, back, mut replies) = self.towards_clients();
+        back.handle_bytes(env, (connection, generation), chunk, &mut replies, now);
+        self.back.missing((connection, generation))
+    }
+
+    /// Takes a batch from another shard: fences first, then requests, copies of hot replies, notes and
+    /// replies.
+    pub fn handle_batch(&mut self, mut batch: Box<Batch>, now: Now) {
+        self.env.counters.add(Counter::BatchesReceived, 1);
+        self.env.counters.add(Counter::BatchBytesReceived, batch.bytes() as u64);
+        self.back.hear_fences(batch.take_fences());
+        for (envelope, message) in batch.requests() {
+            self.send_from_here(envelope, message, 1, now);
+        }
+        self.hear_of_copies(&batch, now);
+        for (to, note) in batch.notes() {
+            self.clients.handle_note(to, note);
+        }
+        for (to, outcome, message) in batch.replies() {
+            self.give_back(to, outcome, message, now);
+        }
+        batch.clear();
+        self.peers.recycle(batch);
+    }
+
+    /// Takes the answers of the quota pools. Requests that waited for them are tried again.
+    pub fn handle_grants(&mut self, grants: &[Grant], now: Now) {
+        self.admission.handle_grants(grants, now.monotonic);
+        self.resume_waiting(now);
+    }
+
+    /// Puts a new map of the cluster's slots in force. Replies kept of slots with a new owner are dropped,
+    /// because the owner may not have all that the former one had.
+    pub fn handle_slots(&mut self, slots: Arc<Map>, now: Now) {
+        let (env, back, mut replies) = self.towards_clients();
+        back.handle_slots(env, Arc::clone(&slots), &mut replies, now);
+        if let Some(older) = &self.env.slots {
+            self.hot_keys.handle_owners(|slot| older.owner(slot) != slots.owner(slot));
+        }
+        self.env.handle_slots(slots);
+    }
+
+    /// Closes the connections to a store whose name resolves to another address; later requests connect to
+    /// that. Requests in flight are answered `-UNAVAILABLE`, and replies kept of the store's keys are
+    /// dropped.
+    pub fn handle_store_moved(&mut self, backend: BackendId, now: Now) {
+        let (env, back, mut replies) = self.towards_clients();
+        back.handle_store_moved(env, backend, &mut replies, now);
+        self.hot_keys.handle_owners(|slot| self.env.backend_of(slot) == backend);
+    }
+
+    /// Takes news of how far replicas of a cluster are behind their primaries.
+    pub fn handle_replicas(&mut self, states: &[ReplicaState]) {
+        self.back.handle_replicas(states);
+    }
+
+    /// Returns figures of the reads that each node of a cluster answered or failed in place of a primary, by
+    /// the places of the nodes.
+    pub fn reader_figures(&self) -> Vec<ReaderFigures> {
+        self.back.reader_figures()
+    }
+
+    /// Returns the reason to ask the cluster for its slots again, if there is one.
+    pub fn poll_doubt(&mut self) -> Option<Doubt> {
+        let unsure = Doubt { reason: Reason::Unsure, moved: None };
+        let turn = self.turn.monotonic;
+        self.back.take_doubt().or_else(|| self.clients.certainty().take_question(turn).then_some(unsure))
+    }
+
+    /// Sets the store's version, which clients that say `HELLO` from now on are told.
+    pub fn handle_store_version(&mut self, version: StoreVersion) {
+        self.clients.handle_store_version(version);
+    }
+
+    /// Puts new quotas in force. Clients keep their tenant by its name; those whose tenant is gone must
+    /// authenticate again.
+    pub fn handle_quotas(&mut self, quotas: Arc<Quotas>, now: Now) {
+        self.admission.handle_quotas(&self.env.quotas, &quotas, now.monotonic);
+        self.clients.handle_quotas(&self.env, &mut self.admission, &quotas, now);
+        self.hot_keys.handle_quotas(&quotas);
+        self.env.quotas = quotas;
+        self.resume_waiting(now);
+    }
+
+    /// Stops taking in clients, because weir is about to end. The caller ends those that are connected with
+    /// `handle_client_end`.
+    pub fn refuse_newcomers(&mut self) {
+        self.clients.refuse_newcomers();
+    }
+
+    /// Returns the ids of all connected clients.
+    pub fn client_ids(&self) -> Vec<ClientId> {
+        self.clients.ids()
+    }
+
+    /// Returns whether a client can be handed to another process now, and if not, why.
+    pub fn readiness(&self, id: ClientId) -> Readiness {
+        self.clients.readiness(id)
+    }
+
+    /// Removes a client that is ready to be handed to another process, and returns what that process must
+    /// know of it.
+    pub fn take_session(&mut self, id: ClientId) -> Session {
+        self.clients.take_session(&mut self.env, id)
+    }
+
+    /// Takes in a client that another process handed over, and returns its id.
+    pub fn handle_client_moved(&mut self, session: &Session, now: Now) -> ClientId {
+        self.clients.adopt(&mut self.env, &mut self.admission, session, now)
+    }
+
+    /// Records that a socket has taken a part of a segment. A client that reads slowly is thus told from one
+    /// that does not read, which is closed.
+    pub fn handle_sending(&mut self, owner: Owner, now: Now) {
+        if let Owner::Client(id) = owner {
+            self.clients.handle_sending(id, now);
+        }
+    }
+
+    /// Takes back a segment that a socket has sent whole, or dropped because it was closed.
+    pub fn handle_transmitted(&mut self, owner: Owner, segment: Segment, now: Now) {
+        self.env.pool.give_segment(segment);
+        match owner {
+            Owner::Client(id) => {
+                self.env.counters.add(Counter::SendsToClients, 1);
+                self.clients.handle_transmitted(&mut self.env, id, now);
+            }
+            Owner::Link(connection, generation) => {
+                self.env.counters.add(Counter::SendsToBackends, 1);
+                self.back.handle_transmitted(connection, generation);
+            }
+        }
+    }
+
+    /// Sends replies that waited for the rest of their pipeline, because no more input is coming right now.
+    pub fn handle_quiet(&mut self) {
+        self.clients.handle_quiet();
+    }
+
+    /// Ends a turn: does what was put off during the turn. To be called before the `poll_*` methods.
+    pub fn handle_turn_end(&mut self, now: Now) {
+        self.turn = now;
+        if self.env.strain.is_due(now.monotonic) {
+            let Env { strain, settings, .. } = &mut self.env;
+            strain.look(settings, now.monotonic);
+        }
+        // Fetches go first: they take the room in the window that replies have made, before queued requests
+        // do.
+        if self.hot_keys.has_to_send() {
+            self.send_what_is_hot(now);
+        }
+        let (env, back, mut replies) = self.towards_clients();
+        back.handle_turn_end(env, &mut replies, now);
+        self.look_after_hot(now);
+        self.clients.end_pauses(&self.env.quotas, now);
+        self.resume_sure(now);
+        if self.admission.is_settlement_awaited() {
+            self.resume_settled(now);
+        }
+        self.clients.reserve_for_waiting();
+        for _ in 0..self.clients.waiting_for_turn() {
+            let Some(id) = self.clients.take_next_turn() else { break };
+            self.resume(id, now);
+        }
+        while let Some(id) = self.clients.take_resumable() {
+            self.resume(id, now);
+        }
+        self.clients.weigh_if_due(&mut self.env);
+        self.clients.release_overdue_partials(now);
+        self.admission.handle_turn_end(now.monotonic);
+        if self.admission.is_answer_awaited() && self.admission.is_alone(now.monotonic) {
+            self.env.counters.add(Counter::QuotaPoolsSilent, 1);
+            self.resume_waiting(now);
+        }
+        if self.upkeep.take_housekeeping(now) {
+            self.keep_house(now);
+        }
+        if !self.upkeep.is_housekeeping_planned() && self.is_to_be_looked_after() {
+            self.upkeep.plan_housekeeping(now.monotonic);
+        }
+        self.tidy_if_due(now);
+        for sequence in self.back.take_lifted() {
+            self.peers.tell_lifted(self.env.settings.id, sequence);
+        }
+        self.clients.begin_turn();
+        let next_turn = self.is_busy().then_some(now.monotonic);
+        let later = [self.upkeep.poll_deadline(), self.hot_keys.poll_deadline()].into_iter().flatten().min();
+        self.back.plan(next_turn.or(later));
+    }
+
+    /// True if clients wait for their next turn with requests that have been received already.
+    pub fn is_busy(&self) -> bool {
+        self.clients.is_busy()
+    }
+
+    /// Returns the next action for the runtime to carry out.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.env.actions.pop_front()
+    }
+
+    /// Returns the next line for the log.
+    pub fn poll_line(&mut self) -> Option<String> {
+        self.env.lines.pop_front()
+    }
+
+    /// Returns the next question that only the control executor can answer; the answer comes back through
+    /// `handle_answer`.
+    pub fn poll_question(&mut self) -> Option<(ReplyTo, Question)> {
+        loop {
+            let (to, question) = self.clients.poll_question()?;
+            if self.clients.find(to.client_id()).is_some() {
+                return Some((to, question));
+            }
+            // A client that has left is not answered, and its question costs nothing.
+            self.clients.handle_question_answered();
+            self.give_back(to, Outcome::Refused, Message::Small(&[]), self.turn);
+        }
+    }
+
+    /// Returns the next segment of bytes to send. The socket gives the segment back through
+    /// `handle_transmitted`; each socket has at most one segment at a time.
+    pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
+        if let Some(to_backend) = self.back.poll_transmit() {
+            return Some(to_backend);
+        }
+        let to_client = self.clients.poll_transmit(self.turn.monotonic)?;
+        // The turn has ended, but housekeeping must check later whether this client takes the segment.
+        self.upkeep.plan_housekeeping(self.turn.monotonic);
+        Some(to_client)
+    }
+
+    /// Returns the next batch for another shard.
+    pub fn poll_batch(&mut self) -> Option<(ShardId, Box<Batch>)> {
+        let batch = self.peers.poll(self.back.fences())?;
+        self.env.counters.add(Counter::BatchesSent, 1);
+        Some(batch)
+    }
+
+    /// Returns the next report to the quota pools; each report is answered through `handle_grants`.
+    pub fn poll_report(&mut self) -> Option<Report> {
+        self.admission.poll_report()
+    }
+
+    /// Returns the time at which `handle_turn_end` should be called at the latest.
+    pub fn poll_deadline(&self) -> Option<Timestamp> {
+        let next_turn = self.is_busy().then_some(self.turn.monotonic);
+        let upkeep = self.upkeep.poll_deadline();
+        let own = [self.admission.poll_deadline(), self.hot_keys.poll_deadline(), self.back.poll_deadline()];
+        let front = [self.clients.pause_ends(), self.clients.certainty_deadline()];
+        own.into_iter().chain([upkeep, next_turn]).chain(front).flatten().min()
+    }
+
+    /// True if memory was given back to the allocator since the last call, so that it may be given back to
+    /// the system.
+    pub fn take_tidied(&mut self) -> bool {
+        self.upkeep.take_tidied()
+    }
+
+    /// True if there is anything that housekeeping has to check, such as replies that backends owe or sends
+    /// in flight.
+    fn is_to_be_looked_after(&self) -> bool {
+        let settings = &self.env.settings;
+        let idle_matters = settings.idle_timeout.is_some() && self.clients.len() > 0;
+        let login_matters = settings.clients.login_timeout.is_some() && self.clients.has_strangers();
+        let holds_much = self.clients.holds_much(&self.env);
+        self.back.in_flight() > 0
+            || self.clients.sends_in_flight() > 0
+            || idle_matters
+            || login_matters
+            || self.clients.has_slow_http()
+            || holds_much
+    }
+
+    fn keep_house(&mut self, now: Now) {
+        let (env, back, mut replies) = self.towards_clients();
+        back.give_up_on_silent(env, &mut replies, now);
+        back.doubt_silent(now);
+        back.look_for_stalls(&env.settings, now);
+        back.look_for_strain(env, now);
+        back.look_for_sickness(env, now);
+        self.clients.close_stuck(&mut self.env, now);
+        self.clients.close_strangers(&mut self.env, now);
+        self.clients.close_slow_http(&mut self.env, now);
+        if self.clients.holds_much(&self.env) {
+            self.clients.weigh(&mut self.env);
+        }
+    }
+
+    /// Gives memory back after a burst: buffers unused for a while, and lists that were long once.
+    fn tidy_if_due(&mut self, now: Now) {
+        if let Some(idle_since) = self.upkeep.take_tidying(&self.env.counters, now) {
+            let buffers = self.env.pool.tidy();
+            let batches = self.peers.tidy();
+            self.back.tidy();
+            let clients = self.clients.tidy(idle_since);
+            self.upkeep.handle_tidied(buffers || batches || clients);
+        }
+        self.upkeep.plan_tidying(&self.env.counters, now);
+    }
+}
+
+/// Returns the error for a client above the limit of clients.
+fn no_room(clients_max: usize) -> String {
+    format!("OVERLOADED reason=clients limit={clients_max} (--max-clients) retry_after_ms=1000")
+}
+
+#[cfg(test)]
+impl Shard {
+    /// Returns the stage that has the clients, for tests.
+    pub fn front(&self) -> &ClientStage {
+        &self.clients
+    }
+
+    /// True if no request that was taken apart by key is left.
+    pub fn has_no_pieces(&self) -> bool {
+        self.env.pieces.is_empty()
+    }
+
+    /// Measures now what the clients hold, and closes the largest if that is too much.
+    pub fn weigh_clients(&mut self) {
+        self.clients.weigh(&mut self.env);
+    }
+}

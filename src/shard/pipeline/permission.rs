@@ -1,0 +1,142 @@
+//! Permissions: whether a client may run a command.
+
+use super::Shard;
+use crate::config::Tenant;
+use crate::protocol::Arguments;
+use crate::protocol::command::{Class, Command, FanOut, Handling, LocalCommand, quoted, sort_names_patterns};
+use crate::shard::clients::no_seat_left;
+use crate::values::ClientId;
+use crate::values::limits::PREFIXES_NAMED_MAX;
+
+const NOAUTH: &str = "NOAUTH Authentication required.";
+
+impl Shard {
+    /// Returns the tenant of a client; none before it has logged in.
+    pub(super) fn tenant_of(&mut self, id: ClientId) -> Option<&Tenant> {
+        self.clients.client(id).identity().tenant(&self.env.quotas)
+    }
+
+    /// True if the client's tenant is an administrator, who may do what concerns all tenants.
+    pub(super) fn is_admin(&mut self, id: ClientId) -> bool {
+        self.tenant_of(id).is_some_and(|tenant| tenant.admin)
+    }
+
+    /// Checks whether a client may run a command: before the login only `AUTH`, `HELLO`, `QUIT` and `RESET`,
+    /// then by its tenant's admin right and key prefixes. The error is the text of the reply (`NOAUTH`,
+    /// `NOPERM`), without `-` and line end.
+    pub(super) fn permit(
+        &mut self,
+        id: ClientId,
+        command: &'static Command,
+        handling: Handling,
+        arguments: &Arguments<'_>,
+    ) -> Result<(), String> {
+        let Some(tenant) = self.tenant_of(id) else {
+            use LocalCommand::{Auth, Hello, Quit, Reset};
+            let opens_the_door = matches!(handling, Handling::Local(Auth | Hello | Quit | Reset));
+            return if opens_the_door { Ok(()) } else { Err(self.who_are_you()) };
+        };
+        if command.admin && !tenant.admin {
+            return Err(format!(
+                "NOPERM tenant '{}' may not run {}: it touches what belongs to everyone (admin = true allows it)",
+                tenant.name,
+                command.spoken_name()
+            ));
+        }
+        if tenant.keys.is_empty() { Ok(()) } else { permit_confined(tenant, command, handling, arguments) }
+    }
+
+    /// Returns the error for a client that has not logged in; where a tenant for such clients exists, it says
+    /// that all connections of that tenant are taken.
+    fn who_are_you(&self) -> String {
+        self.env
+            .quotas
+            .strangers()
+            .map_or_else(|| NOAUTH.to_owned(), |tenant| no_seat_left(&self.env, tenant))
+    }
+
+    /// Checks whether a client may run a command that weir does not know. Only an administrator without key
+    /// prefixes may, because the command could do anything.
+    pub(super) fn permit_unknown(&mut self, id: ClientId, arguments: &Arguments<'_>) -> Result<(), String> {
+        match self.tenant_of(id) {
+            None => Err(self.who_are_you()),
+            Some(tenant) if tenant.admin && tenant.keys.is_empty() => Ok(()),
+            Some(_) => Err(crate::protocol::command::Unrecognised::Command(*arguments).to_string()),
+        }
+    }
+}
+
+/// Checks a command of a tenant that has only keys with certain prefixes.
+fn permit_confined(
+    tenant: &Tenant,
+    command: &'static Command,
+    handling: Handling,
+    arguments: &Arguments<'_>,
+) -> Result<(), String> {
+    let confined =
+        || format!("NOPERM tenant '{}' has only keys that begin with {}", tenant.name, prefixes(tenant));
+    if command.class == Class::Script {
+        return Err(format!("{}, and a script could reach any", confined()));
+    }
+    match handling {
+        Handling::FanOut(FanOut::Scan) => {
+            let walk = command.walk(arguments);
+            let pattern = walk.and_then(|walk| walk.pattern(arguments)).unwrap_or(b"*");
+            let literal = literal_prefix(pattern);
+            let inside = tenant.keys.iter().any(|prefix| literal.starts_with(prefix.as_bytes()));
+            return if inside {
+                Ok(())
+            } else {
+                Err(format!("{}, so SCAN needs a MATCH pattern that begins so", confined()))
+            };
+        }
+        Handling::FanOut(_) if !tenant.admin => {
+            return Err(format!("{}, and {} is about all keys", confined(), command.spoken_name()));
+        }
+        _ => {}
+    }
+    if matches!(command.name, "sort" | "sort_ro") && sort_names_patterns(arguments) {
+        return Err(format!("{}, and BY and GET patterns could reach any", confined()));
+    }
+    let mut foreign = None;
+    let found = command.for_each_key(arguments, &mut |index| {
+        let key = arguments.at(index);
+        if foreign.is_none() && !tenant.keys.iter().any(|prefix| key.starts_with(prefix.as_bytes())) {
+            foreign = Some(key);
+        }
+    });
+    match (found, foreign) {
+        // A malformed request is refused later, when its destination is found.
+        (Err(_), _) | (Ok(()), None) => Ok(()),
+        (Ok(()), Some(key)) => Err(format!("{}, not '{}'", confined(), quoted(key))),
+    }
+}
+
+fn prefixes(tenant: &Tenant) -> String {
+    let named = tenant.keys.iter().take(PREFIXES_NAMED_MAX);
+    let mut named: Vec<String> = named.map(|prefix| format!("'{}'", quoted(prefix.as_bytes()))).collect();
+    if tenant.keys.len() > PREFIXES_NAMED_MAX {
+        named.push(format!("{} other prefixes", tenant.keys.len() - PREFIXES_NAMED_MAX));
+    }
+    named.join(" or ")
+}
+
+/// Returns the part of a pattern before its first character that does not stand for itself.
+fn literal_prefix(pattern: &[u8]) -> &[u8] {
+    let end =
+        pattern.iter().position(|byte| matches!(byte, b'*' | b'?' | b'[' | b'\\')).unwrap_or(pattern.len());
+    &pattern[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_pattern_must_begin_with_counts() {
+        assert_eq!(literal_prefix(b"acme:*"), b"acme:");
+        assert_eq!(literal_prefix(b"ac\\me:*"), b"ac");
+        assert_eq!(literal_prefix(b"[a]cme:"), b"");
+        assert_eq!(literal_prefix(b"acme:1"), b"acme:1");
+    }
+}

@@ -1,0 +1,170 @@
+//! The command `QOS`: settings that a client may give for its requests, and questions about their price.
+
+use super::Shard;
+use super::decode::encoded;
+use crate::protocol::call::is_about_connection;
+use crate::protocol::command::{Command, quoted};
+use crate::protocol::{Arguments, Request, encode};
+use crate::shard::admission::{Charge, asked};
+use crate::shard::clients::Wishes;
+use crate::shard::question::Question;
+use crate::shard::request::Nature;
+use crate::values::ClientId;
+use crate::values::limits::{HOT_KEYS_SHOWN, HOT_KEYS_SHOWN_MAX};
+use crate::values::time::Now;
+
+const HELP: [&str; 22] = [
+    "QOS <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "SET [USER <name>] [TIER <tier>] [DEADLINE <ms>] [INFLIGHT <wait|answer>]",
+    "    For all further requests of this connection: who within the tenant sends them, how much they matter",
+    "    (critical, standard, batch, sheddable; never above the tenant's own tier), how long an answer is of use. What is",
+    "    with a store when that is over is answered at once, or (INFLIGHT wait) when the store has: for whoever keeps to",
+    "    deadlines itself, such as another weir.",
+    "CALL [USER <name>] [TIER <tier>] [DEADLINE <ms>] [INFLIGHT <wait|answer>] <command> [<arg> ...]",
+    "    The same for one request.",
+    "LIMITS",
+    "    Request units per second, burst, what is left, and when all of it is there again: of all tenants together, of",
+    "    this tenant, of this user.",
+    "EXPLAIN <command> [<arg> ...]",
+    "    What that would cost, term by term, where it would go, and whether it would be let through. Nothing is done.",
+    "TENANTS [AFTER <name>]",
+    "    What this tenant asked for and got, in request units, and which quota would suit it; an administrator is told",
+    "    of the first thousand tenants, in the order of their names, or of those after a name.",
+    "HOTKEYS [COUNT <number>]",
+    "    The keys that are asked for the most, the hottest first, of all cores: how often, by whom, since when, and what is",
+    "    done about it. A tenant that has only keys of certain prefixes is told of those.",
+    "HELP",
+    "    Print this help.",
+    "The same options may stand behind a client's name: CLIENT SETNAME cart;tier=batch;deadline=50ms",
+];
+
+impl Shard {
+    pub(super) fn qos(&mut self, id: ClientId, command: &Command, request: Request<'_>, now: Now) {
+        let arguments = request.arguments;
+        let subcommand = arguments.get(1).unwrap_or(b"help");
+        if self.clients.client(id).speaks_http() && is_about_connection(arguments.iter()) {
+            return self.refuse_about_connection(id);
+        }
+        if subcommand.eq_ignore_ascii_case(b"set") {
+            self.qos_set(id, &arguments);
+        } else if subcommand.eq_ignore_ascii_case(b"call") {
+            self.qos_call(id, &arguments, now);
+        } else if subcommand.eq_ignore_ascii_case(b"tenants") {
+            self.qos_tenants(id, command, &arguments);
+        } else if subcommand.eq_ignore_ascii_case(b"hotkeys") {
+            self.qos_hot_keys(id, command, &arguments);
+        } else if subcommand.eq_ignore_ascii_case(b"limits") {
+            self.qos_limits(id, command, &arguments, now);
+        } else if subcommand.eq_ignore_ascii_case(b"explain") {
+            self.qos_explain(id, command, &arguments, now);
+        } else if subcommand.eq_ignore_ascii_case(b"help") {
+            self.clients.answer_now(&mut self.env, id, |out, _| {
+                encode::array(out, HELP.len());
+                HELP.iter().for_each(|line| encode::simple(out, line));
+            });
+        } else {
+            let text = format!("ERR unknown subcommand '{}'. Try QOS HELP.", quoted(subcommand));
+            self.answer_error(id, &text);
+        }
+    }
+
+    fn qos_set(&mut self, id: ClientId, arguments: &Arguments<'_>) {
+        let identity =
+            Wishes::from_words(arguments, 2).and_then(|(wishes, used)| match arguments.get(used) {
+                _ if arguments.len() == 2 => Err(wrong_arguments("set")),
+                Some(word) => Err(format!(
+                    "ERR QOS SET '{}': USER, TIER, DEADLINE or INFLIGHT, each with a value, is wanted",
+                    quoted(word)
+                )),
+                None => self.clients.client(id).identity().wished(&self.env, &mut self.admission, &wishes),
+            });
+        match identity {
+            Ok(identity) => {
+                self.clients.change_identity(id, identity);
+                self.clients.answer_now(&mut self.env, id, |out, _| encode::simple(out, "OK"));
+            }
+            Err(text) => self.answer_error(id, &text),
+        }
+    }
+
+    fn qos_call(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
+        let wished = Wishes::from_words(arguments, 2).and_then(|(wishes, used)| {
+            let own = self.clients.client(id).identity();
+            Ok((own.wished(&self.env, &mut self.admission, &wishes)?, arguments.skip(used)))
+        });
+        let (identity, inner) = match wished {
+            Ok((identity, Some(inner))) if !inner.name().eq_ignore_ascii_case(b"qos") => (identity, inner),
+            Ok((_, Some(_))) => {
+                let text = "ERR QOS CALL: a command other than QOS is wanted";
+                return self.answer_error(id, text);
+            }
+            Ok((_, None)) => {
+                return self.answer_error(id, &wrong_arguments("call"));
+            }
+            Err(text) => return self.answer_error(id, &text),
+        };
+        let (frame, places) = encoded(inner.iter());
+        let request = Request { arguments: Arguments::new(&frame, &places), shared: None };
+        self.handle_request_as(id, &identity, request, now);
+    }
+
+    fn qos_tenants(&mut self, id: ClientId, command: &Command, arguments: &Arguments<'_>) {
+        let after = match (arguments.get(2), arguments.get(3)) {
+            (None, _) => String::new(),
+            (Some(word), Some(name)) if word.eq_ignore_ascii_case(b"after") && arguments.len() == 4 => {
+                quoted(name).into_owned()
+            }
+            (Some(_), _) => {
+                let text = "ERR QOS TENANTS: nothing more, or AFTER and a name, is wanted";
+                return self.answer_error(id, text);
+            }
+        };
+        let asker = self.asker(id);
+        let protocol = self.clients.client(id).protocol();
+        let charge = self.charge_afterwards(id, command, arguments);
+        self.clients.ask(&self.env, id, charge, Question::Tenants { asker, after, protocol });
+    }
+
+    fn qos_hot_keys(&mut self, id: ClientId, command: &Command, arguments: &Arguments<'_>) {
+        let count = match (arguments.get(2), arguments.get(3)) {
+            (None, _) => Some(HOT_KEYS_SHOWN),
+            (Some(word), Some(count)) if word.eq_ignore_ascii_case(b"count") && arguments.len() == 4 => {
+                let count = std::str::from_utf8(count).ok().and_then(|count| count.parse().ok());
+                count.filter(|count| (1..=HOT_KEYS_SHOWN_MAX).contains(count))
+            }
+            (Some(_), _) => None,
+        };
+        let Some(count) = count else {
+            let text = format!(
+                "ERR QOS HOTKEYS: nothing more, or COUNT and a number from 1 to {HOT_KEYS_SHOWN_MAX}, is wanted"
+            );
+            return self.answer_error(id, &text);
+        };
+        let asker = self.asker(id);
+        let protocol = self.clients.client(id).protocol();
+        let charge = self.charge_afterwards(id, command, arguments);
+        self.clients.ask(&self.env, id, charge, Question::HotKeys { asker, count, protocol });
+    }
+
+    /// Returns the name of a client's tenant; empty if it has none.
+    fn asker(&mut self, id: ClientId) -> String {
+        self.tenant_of(id).map_or_else(String::new, |tenant| tenant.name.clone())
+    }
+
+    /// Returns the charge for a request that is answered even if the quota is used up: nothing is taken
+    /// beforehand, and its cost is charged with the reply.
+    pub(super) fn charge_afterwards(
+        &mut self,
+        id: ClientId,
+        command: &Command,
+        arguments: &Arguments<'_>,
+    ) -> Option<Charge> {
+        let (asked, class) = (asked(Some(command), arguments), Nature::of(Some(command)).class);
+        let payer = self.payer_of(id);
+        self.admission.charge_afterwards(payer, &asked, class)
+    }
+}
+
+fn wrong_arguments(subcommand: &str) -> String {
+    format!("ERR wrong number of arguments for 'qos|{subcommand}' command")
+}

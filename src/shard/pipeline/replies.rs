@@ -1,0 +1,167 @@
+//! Way of a reply: to a client of this core, or into the batch for the core that has the client.
+
+use bytes::Bytes;
+
+use super::Shard;
+use crate::shard::admission::{AdmissionStage, Charge, Settlement};
+use crate::shard::back::{Back, Replies, turn_away};
+use crate::shard::clients::ClientStage;
+use crate::shard::env::Env;
+use crate::shard::hot_keys::HotKeyStage;
+use crate::shard::message::Message;
+use crate::shard::note::Note;
+use crate::shard::outcome::Outcome;
+use crate::shard::peers::PeerStage;
+use crate::shard::refusal::NotSent;
+use crate::shard::request::{Envelope, ReplyTo};
+use crate::values::limits::COPY_BYTES_MAX;
+use crate::values::time::Now;
+
+/// The stages that a reply from a store passes: the hot keys, then the clients.
+pub(super) struct TowardsClients<'a> {
+    clients: Delivery<'a>,
+    hot_keys: &'a mut HotKeyStage,
+}
+
+/// The stages that a reply passes last: the client's order, the settlement of its price, or the batch for
+/// another core.
+pub(super) struct Delivery<'a> {
+    clients: &'a mut ClientStage,
+    admission: &'a mut AdmissionStage,
+    peers: &'a mut PeerStage,
+}
+
+impl Replies for TowardsClients<'_> {
+    #[inline]
+    fn reply(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
+        if to.flight_id().is_some() {
+            return self.land(env, to, outcome, message, now);
+        }
+        if let Some(whole) = to.piece_of() {
+            self.hot_keys.handle_reply(env, to, outcome, message.bytes(), now.monotonic);
+            return self.join(env, (whole, to.part), outcome, message, now);
+        }
+        match self.hot_keys.handle_reply(env, to, outcome, message.bytes(), now.monotonic) {
+            None => self.clients.give(env, to, outcome, message, now),
+            Some(instead) => self.clients.give_cached(env, to, &instead, now),
+        }
+    }
+
+    fn note(&mut self, env: &mut Env, to: ReplyTo, note: Note) {
+        self.hot_keys.handle_note(env, to, note);
+        if let Note::Sent(_) = note {
+            return;
+        }
+        let to = env.pieces.whole(to);
+        let Delivery { clients, peers, .. } = &mut self.clients;
+        if to.shard == env.settings.id {
+            clients.handle_note(to, note);
+        } else {
+            peers.push_note(to, note);
+        }
+    }
+}
+
+impl TowardsClients<'_> {
+    /// Takes the reply to one piece of a request that was taken apart. Passes the joined reply on if it was
+    /// the last piece.
+    #[inline(never)]
+    fn join(&mut self, env: &mut Env, piece: (u32, u16), outcome: Outcome, message: Message<'_>, now: Now) {
+        let bytes_max = env.settings.reply_bytes_max;
+        let joined = env.pieces.handle_reply(piece, outcome, message, bytes_max, &mut env.pool);
+        let Some((to, outcome, reply)) = joined else { return };
+        if let Some(whole) = to.piece_of() {
+            // The joined reply is itself that of a piece, which was taken apart once more.
+            self.hot_keys.handle_reply(env, to, outcome, &reply, now.monotonic);
+            return self.join(env, (whole, to.part), outcome, Message::Shared(&reply.into()), now);
+        }
+        // A piece that failed has its error in the joined reply, so no kept reply is given instead.
+        self.hot_keys.handle_reply(env, to, outcome, &reply, now.monotonic);
+        if reply.len() > COPY_BYTES_MAX {
+            self.clients.give(env, to, outcome, Message::Shared(&reply.into()), now);
+        } else {
+            self.clients.give(env, to, outcome, Message::Small(&reply), now);
+            env.pool.give(reply);
+        }
+    }
+
+    /// Takes the reply or the failure of a fetch, and answers all requests that wait for it.
+    #[inline(never)]
+    fn land(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
+        let bytes = message.bytes();
+        let Some(mut landed) = self.hot_keys.land(env, to, outcome, bytes, now.monotonic) else { return };
+        while let Some((to, outcome, reply)) = landed.next_spared() {
+            self.hand_on(env, to, outcome, Message::new(&reply, Some(&reply)), now);
+        }
+        while let Some((to, outcome)) = landed.next(bytes.len()) {
+            self.hand_on(env, to, outcome, message, now);
+        }
+    }
+
+    /// Passes on a reply to a request that was answered without being sent to a store by itself.
+    pub(super) fn hand_on(
+        &mut self,
+        env: &mut Env,
+        to: ReplyTo,
+        outcome: Outcome,
+        message: Message<'_>,
+        now: Now,
+    ) {
+        match to.piece_of() {
+            Some(whole) => self.join(env, (whole, to.part), outcome, message, now),
+            None => self.clients.give(env, to, outcome, message, now),
+        }
+    }
+}
+
+impl Delivery<'_> {
+    /// Gives a reply to a client of any core.
+    #[inline]
+    pub fn give(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
+        if to.shard == env.settings.id {
+            let settle =
+                |charge: &Charge, settlement: &Settlement| self.admission.settle(charge, settlement, now);
+            self.clients.deliver(env, to, outcome, message, settle);
+        } else {
+            self.peers.push_reply(to, outcome, message);
+        }
+    }
+
+    /// Gives a client a reply that was kept in memory.
+    #[cold]
+    fn give_cached(&mut self, env: &mut Env, to: ReplyTo, reply: &Bytes, now: Now) {
+        self.give(env, to, Outcome::cached(reply.len()), Message::new(reply, Some(reply)), now);
+    }
+}
+
+impl Shard {
+    /// Returns the stages for replies that come from no store.
+    pub(super) fn clients(&mut self) -> (&mut Env, Delivery<'_>) {
+        let Self { env, clients, admission, peers, .. } = self;
+        (env, Delivery { clients, admission, peers })
+    }
+
+    /// Returns the connections to stores, and the stages for their replies.
+    pub(super) fn towards_clients(&mut self) -> (&mut Env, &mut Back, TowardsClients<'_>) {
+        let Self { env, clients, admission, back, peers, hot_keys, .. } = self;
+        (env, back, TowardsClients { clients: Delivery { clients, admission, peers }, hot_keys })
+    }
+
+    /// Gives a reply to a request of any core's client; replies of keys that are hot are kept on the way.
+    pub(super) fn give_back(&mut self, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
+        let (env, _, mut replies) = self.towards_clients();
+        replies.reply(env, to, outcome, message, now);
+    }
+
+    /// Answers a request that was not sent with the reason for its refusal.
+    pub(super) fn refuse(&mut self, envelope: &Envelope, why: NotSent, now: Now) {
+        let (env, _, mut replies) = self.towards_clients();
+        turn_away(env, &mut replies, envelope.addressee(), why, now);
+    }
+
+    /// Takes the control executor's answer to a question, and gives it to the client that asked.
+    pub fn handle_answer(&mut self, to: ReplyTo, reply: &[u8], now: Now) {
+        self.clients.handle_question_answered();
+        self.give_back(to, Outcome::answered(reply.len()), Message::Small(reply), now);
+    }
+}

@@ -1,0 +1,163 @@
+//! Transactions (`MULTI` ... `EXEC`): queued in weir and sent to one backend as one block, so that no other
+//! request comes between.
+
+use super::Shard;
+use super::destination::{CROSS_SLOT, Placement};
+use crate::protocol::command::{Command, Handling, LocalCommand};
+use crate::protocol::{Arguments, Request, encode};
+use crate::shard::admission::{Charge, Settlement, asked};
+use crate::shard::clients::{LocalRequest, NotQueued, Rewrite, Splice};
+use crate::shard::message::Message;
+use crate::shard::request::Nature;
+use crate::values::limits::DESCRIPTION_BYTES_MAX;
+use crate::values::time::Now;
+use crate::values::{BackendId, ClientId};
+
+impl Shard {
+    pub(super) fn begin_transaction(&mut self, id: ClientId) {
+        let begins = self.clients.client(id).begin_transaction();
+        self.clients.answer_now(&mut self.env, id, |out, _| {
+            if begins {
+                encode::simple(out, "OK");
+            } else {
+                encode::error(out, "ERR MULTI calls can not be nested");
+            }
+        });
+    }
+
+    pub(super) fn discard_transaction(&mut self, id: ClientId) {
+        let discarded = self.clients.client(id).take_transaction();
+        self.clients.answer_now(&mut self.env, id, |out, _| match discarded {
+            Some(_) => encode::simple(out, "OK"),
+            None => encode::error(out, "ERR DISCARD without MULTI"),
+        });
+    }
+
+    /// Carries out a transaction at `EXEC`. It has been admitted as a whole.
+    pub(super) fn execute_transaction(&mut self, id: ClientId, charge: Option<Charge>, now: Now) {
+        let Some(transaction) = self.clients.client(id).take_transaction() else {
+            return self.answer_error(id, "ERR EXEC without MULTI");
+        };
+        if transaction.is_poisoned() {
+            let text = "EXECABORT Transaction discarded because of previous errors.";
+            return self.answer_error(id, text);
+        }
+        let Some(splice) = self.answer_locals(id, transaction.locals(), now) else {
+            self.settle(charge, &Settlement::default(), now);
+            let text = format!(
+                "EXECABORT Transaction discarded because weir's own answers in it are longer than {DESCRIPTION_BYTES_MAX} bytes."
+            );
+            return self.answer_error(id, &text);
+        };
+        let place = transaction.place().unwrap_or_else(|| self.first_place());
+        let Some((block, replies)) = transaction.into_block() else {
+            return self.answer_priced(id, charge, now, |out, _| out.extend(splice.put_into(b"*0\r\n")));
+        };
+        let mut rewrite = Rewrite::AsItCame;
+        if !splice.is_empty() {
+            rewrite = Rewrite::Splice;
+            self.clients.client(id).keep_splice(splice);
+        }
+        let envelope = self.envelope_alone(id, place, (rewrite, charge), Nature::TRANSACTION);
+        self.send_from_here(&envelope, Message::Shared(&block.into()), replies, now);
+    }
+
+    /// Answers those requests of a transaction that weir carries out itself. None if the answers are longer
+    /// than [`DESCRIPTION_BYTES_MAX`] together.
+    fn answer_locals(&mut self, id: ClientId, locals: &[LocalRequest], now: Now) -> Option<Splice> {
+        let mut splice = Splice::default();
+        for queued in locals {
+            let arguments = Arguments::new(&queued.request.frame, &queued.request.places);
+            self.clients.begin_capture(&mut self.env);
+            let request = Request { arguments, shared: None };
+            self.answer_locally(id, queued.command, queued.local, None, request, now);
+            let reply = self.clients.end_capture();
+            splice.push(queued, reply).ok()?;
+        }
+        Some(splice)
+    }
+
+    pub(super) fn queue_in_transaction(
+        &mut self,
+        id: ClientId,
+        command: &'static Command,
+        handling: Handling,
+        arguments: &Arguments<'_>,
+    ) {
+        let single = self.has_one_store();
+        let passes = match handling {
+            Handling::Forward | Handling::Split(_) => true,
+            Handling::FanOut(_) => single,
+            Handling::Local(local) if local.stands_in_transaction() => {
+                return self.queue_local(id, command, local, arguments);
+            }
+            Handling::Local(local) => {
+                matches!(local, LocalCommand::Ping | LocalCommand::Echo | LocalCommand::Time)
+            }
+            Handling::Refused(refusal) => {
+                return self.refuse_in_transaction(id, &refusal.of(command).to_string());
+            }
+        };
+        if !passes {
+            let text = format!(
+                "ERR {} cannot stand in a transaction that passes through weir",
+                command.spoken_name()
+            );
+            return self.refuse_in_transaction(id, &text);
+        }
+        match self.placement(command, arguments) {
+            Err(error) => self.refuse_in_transaction(id, &error.to_string()),
+            Ok(Placement::Nowhere) => self.queue(id, command, None, arguments),
+            Ok(Placement::Together { slot, backend, .. } | Placement::OneBackend { slot, backend }) => {
+                // Only a cluster requires all keys of a transaction to be in one slot.
+                let slot = if self.env.slots.is_some() { slot } else { 0 };
+                self.queue(id, command, Some((slot, backend)), arguments);
+            }
+            Ok(Placement::Apart) => self.handle_queued(id, Err(NotQueued::Apart)),
+        }
+    }
+
+    fn queue_local(
+        &mut self,
+        id: ClientId,
+        command: &'static Command,
+        local: LocalCommand,
+        arguments: &Arguments<'_>,
+    ) {
+        let asked = asked(Some(command), arguments);
+        let bytes_max = self.env.settings.request_bytes_max;
+        let client = self.clients.client(id);
+        let request = client.held(arguments);
+        let transaction = client.transaction().expect("only called inside a transaction");
+        let price = (&asked, self.admission.weights());
+        let queued = transaction.queue_local((command, local), request, price, bytes_max);
+        self.handle_queued(id, queued);
+    }
+
+    fn queue(
+        &mut self,
+        id: ClientId,
+        command: &'static Command,
+        place: Option<(u16, BackendId)>,
+        arguments: &Arguments<'_>,
+    ) {
+        let asked = asked(Some(command), arguments);
+        let bytes_max = self.env.settings.request_bytes_max;
+        let transaction = self.clients.client(id).transaction().expect("only called inside a transaction");
+        let queued = transaction.queue(place, arguments, (&asked, self.admission.weights()), bytes_max);
+        self.handle_queued(id, queued);
+    }
+
+    fn handle_queued(&mut self, id: ClientId, queued: Result<(), NotQueued>) {
+        match queued {
+            Ok(()) => self.clients.answer_now(&mut self.env, id, |out, _| encode::simple(out, "QUEUED")),
+            Err(NotQueued::Apart) => self.refuse_in_transaction(id, CROSS_SLOT),
+            Err(NotQueued::TooLarge) => {
+                let bytes_max = self.env.settings.request_bytes_max;
+                let text =
+                    format!("ERR the transaction is larger than {bytes_max} bytes (--max-request-bytes)");
+                self.refuse_in_transaction(id, &text);
+            }
+        }
+    }
+}
