@@ -1,0 +1,231 @@
+"""docs/operating/clients.md: its Python and Node snippets, run as they stand there against a weir with a small quota."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import threading
+import types
+
+import pytest
+import redis
+
+from harness.processes import ROOT, TARGET
+
+pytestmark = pytest.mark.weir_only
+
+PAGE = (ROOT / "docs" / "operating" / "clients.md").read_text()
+MODULES = TARGET / "e2e" / "node"
+PORT = "7379"
+# A request whose bytes hold this loses its connection, as often as the cutter is told.
+MARK = b"cut-off"
+# Longer than the next request takes to come.
+WAIT_MS_MIN = 150
+def snippets(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+class Cutter:
+    """A way to weir that closes a client's connection at each of the first `cuts` requests with MARK, and counts these requests."""
+
+    def __init__(self, port: int, cuts: int) -> None:
+        self.weir_port, self.cuts, self.seen = port, cuts, 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> Cutter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            weir = socket.create_connection(("127.0.0.1", self.weir_port))
+            threading.Thread(target=self._to_weir, args=(client, weir), daemon=True).start()
+            threading.Thread(target=self._pass, args=(weir, client), daemon=True).start()
+
+    def _to_weir(self, client: socket.socket, weir: socket.socket) -> None:
+        while chunk := self._receive(client):
+            if MARK in chunk:
+                self.seen += 1
+                if self.seen <= self.cuts:
+                    break
+            weir.sendall(chunk)
+        self._close(client, weir)
+
+    def _pass(self, source: socket.socket, target: socket.socket) -> None:
+        while chunk := self._receive(source):
+            try:
+                target.sendall(chunk)
+            except OSError:
+                break
+        self._close(source, target)
+
+    @staticmethod
+    def _receive(source: socket.socket) -> bytes:
+        try:
+            return source.recv(65_536)
+        except OSError:
+            return b""
+
+    @staticmethod
+    def _close(*sockets: socket.socket) -> None:
+        for each in sockets:
+            try:
+                each.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # closed by the other direction
+
+
+def start(servers, folder, ru_per_second: int):
+    """A weir with the snippets' tenant. One shard, because another one may have quota left; no answers from memory, which cost less."""
+    quotas = folder / "quotas.toml"
+    quotas.write_text(f'[tenants.acme]\npassword = "sesame"\nru_per_second = {ru_per_second}\n')
+    return servers.weir(flags=["--shards", "1", "--quotas", str(quotas), "--disable", "hot"])
+
+
+@pytest.fixture
+def weir(servers, tmp_path):
+    """With quota enough for a whole test."""
+    return start(servers, tmp_path, 10_000)
+
+
+@pytest.fixture
+def tight_weir(servers, tmp_path):
+    """With a quota that a few requests use up."""
+    return start(servers, tmp_path, 4)
+
+
+def use_up_quota(weir) -> None:
+    """Asks as acme until a request is refused for a while: the next one, if it comes soon, is refused too."""
+    with redis.Redis(port=weir.port, username="acme", password="sesame") as plain:
+        for _ in range(10_000):
+            try:
+                plain.get("greeting")
+            except redis.ResponseError as error:
+                refusal = str(error)
+                assert refusal.startswith("THROTTLED scope=tenant name=acme "), refusal
+                if int(re.search(r"retry_after_ms=(\d+)", refusal)[1]) >= WAIT_MS_MIN:
+                    return
+    raise AssertionError("the quota is never used up")
+
+
+def python_snippet(port: int) -> types.SimpleNamespace:
+    """What the snippet defines, and how long it slept."""
+    [text] = snippets("python")
+    assert PORT in text
+    names: dict = {"__name__": "snippet", "print": lambda *_: None}
+    exec(compile(text.replace(PORT, str(port)), "clients.md", "exec"), names)
+    slept: list[float] = []
+    real = names["time"]
+    names["time"] = types.SimpleNamespace(sleep=lambda seconds: (slept.append(seconds), real.sleep(seconds)))
+    return types.SimpleNamespace(client=names["client"], slept=slept)
+
+
+def test_python_repeats_a_throttled_request_and_no_other(tight_weir):
+    snippet = python_snippet(tight_weir.port)
+    use_up_quota(tight_weir)
+    assert snippet.client.get("greeting") == "hello"
+    assert snippet.slept and all(0 < seconds < 2 for seconds in snippet.slept), snippet.slept
+    snippet.slept.clear()
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        snippet.client.flushall()
+    with pytest.raises(redis.ResponseError, match="not supported by weir"):
+        snippet.client.execute_command("MONITOR")
+    assert snippet.slept == [], "an error that stays is raised at once"
+
+
+def test_python_repeats_reads_and_not_writes_on_a_lost_connection(weir):
+    with Cutter(weir.port, cuts=1) as way:
+        snippet = python_snippet(way.port)
+        with pytest.raises(redis.ConnectionError):
+            snippet.client.set("cut-off", "lost")
+        assert way.seen == 1 and snippet.slept == [], "a write is not sent again"
+    with Cutter(weir.port, cuts=1) as way:
+        snippet = python_snippet(way.port)
+        assert snippet.client.get("cut-off") is None
+        assert way.seen == 2 and len(snippet.slept) == 1, "a read is"
+
+
+# Steps behind a snippet, each with one line of JSON. `client`, `read` and `write` are the snippet's.
+SCRIPT = """
+const outcome = async (work) => {
+  const begun = performance.now();
+  try {
+    return { value: await work(), ms: performance.now() - begun };
+  } catch (error) {
+    return { error: error.message, ms: performance.now() - begun };
+  }
+};
+"""
+# Uses the quota up with the client alone, then asks by the snippet's way.
+THROTTLED = """
+let refused;
+const isLong = (error) => Number(/retry_after_ms=(\\d+)/.exec(error)?.[1]) >= 150;
+for (let i = 0; i < 10_000 && !isLong(refused); i += 1) refused = (await outcome(() => client.get("greeting"))).error;
+const repeated = await outcome(() => read(() => client.get("greeting")));
+const forbidden = await outcome(() => write(() => FLUSHALL));
+console.log(JSON.stringify({ refused, repeated, forbidden }));
+"""
+LOST = """
+const written = await outcome(() => write(() => client.set("cut-off", "lost")));
+console.log(JSON.stringify({ written }));
+"""
+READ = """
+const found = await outcome(() => read(() => client.get("cut-off")));
+console.log(JSON.stringify({ found }));
+"""
+# How each client sends a command that a tenant without `admin` may not run.
+FLUSHALL = {"ioredis": 'client.call("FLUSHALL")', "node-redis": 'client.sendCommand(["FLUSHALL"])'}
+
+
+def run_node(name: str, port: int, steps: str, folder) -> dict:
+    """Runs the snippet for a client with further steps in the place of its last line, which closes the connection."""
+    parts = {text.split("\n")[0].removeprefix("// "): text for text in snippets("js")}
+    [shared, snippet] = parts["weir-retry.mjs"], parts[f"{name}.mjs"]
+    assert PORT in snippet
+    ends = re.search(r"^await client\.(quit|close)\(\);\n", snippet, re.MULTILINE)
+    assert ends, "the snippet closes its connection"
+    steps = steps.replace("FLUSHALL", FLUSHALL[name])
+    (folder / "weir-retry.mjs").write_text(shared)
+    (folder / "node_modules").unlink(missing_ok=True)
+    (folder / "node_modules").symlink_to(MODULES / "node_modules")
+    script = folder / f"{name}.mjs"
+    script.write_text(snippet[: ends.start()].replace(PORT, str(port)) + SCRIPT + steps + "process.exit(0);\n")
+    run = subprocess.run(
+        [os.environ.get("NODE", "node"), script], capture_output=True, text=True, timeout=60, cwd=folder
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    hello, told = run.stdout.splitlines()[0], run.stdout.splitlines()[-1]
+    assert hello == "hello", run.stdout
+    return json.loads(told)
+
+
+@pytest.mark.parametrize("name", FLUSHALL)
+def test_node_repeats_a_throttled_request_and_no_other(name, tight_weir, tmp_path):
+    assert (MODULES / "node_modules").is_dir(), f"tests/run installs the Node clients under {MODULES}"
+    told = run_node(name, tight_weir.port, THROTTLED, tmp_path)
+    assert told["refused"].startswith("THROTTLED scope=tenant name=acme "), told
+    after_ms = int(re.search(r"retry_after_ms=(\d+)", told["refused"])[1])
+    assert told["repeated"]["value"] == "hello" and told["repeated"]["ms"] >= after_ms / 2, told
+    assert told["forbidden"]["error"].startswith("NOPERM "), told
+
+
+@pytest.mark.parametrize("name", FLUSHALL)
+def test_node_repeats_reads_and_not_writes_on_a_lost_connection(name, weir, tmp_path):
+    assert (MODULES / "node_modules").is_dir(), f"tests/run installs the Node clients under {MODULES}"
+    with Cutter(weir.port, cuts=1) as way:
+        told = run_node(name, way.port, LOST, tmp_path)
+        assert "error" in told["written"] and way.seen == 1, "a write is not sent again"
+    with Cutter(weir.port, cuts=1) as way:
+        told = run_node(name, way.port, READ, tmp_path)
+        assert told["found"]["value"] is None and way.seen == 2, "a read is"
