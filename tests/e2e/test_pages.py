@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from harness.processes import ROOT
+from harness.processes import ROOT, binary
 
 pytestmark = pytest.mark.weir_only
 
 README_LINES_MAX = 150
 README = ROOT / "README.md"
 COMPARISON = ROOT / "docs" / "comparison.md"
+CONFIGURATION = ROOT / "docs" / "operating" / "configuration.md"
 TROUBLESHOOTING = ROOT / "docs" / "operating" / "troubleshooting.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 # Pages whose links into README.md and docs/ are checked too.
@@ -135,3 +137,28 @@ def test_every_reason_against_a_command_is_explained():
     texts = set(re.findall(r'"([^"]+)"', function[0])) - {"is about a cluster, and weir acts as a single server"}
     page = TROUBLESHOOTING.read_text()
     assert len(texts) > 10 and not [text for text in texts if f"`{text}`" not in page]
+
+
+def test_every_flag_is_in_the_table_with_its_default():
+    told = subprocess.run([binary("weir"), "--help"], check=True, capture_output=True, text=True).stdout
+    options = re.split(r"^      (?=--)", told, flags=re.MULTILINE)[1:]
+    defaults = {}
+    for option in options:
+        default = re.search(r"\[default: ([^\]]*)\]", option)
+        defaults[re.match(r"--[a-z-]+", option)[0]] = default and default[1]
+    assert len(defaults) > 60
+    text = CONFIGURATION.read_text()
+    table = rows(text[text.index("<!-- flags: begin") : text.index("<!-- flags: end")])
+    described = {}
+    for names, default, *_ in table:
+        for flag in re.findall(r"--[a-z-]+", names):
+            described[flag] = default
+    ignored = {"--help", "--version", "--check"}
+    assert set(defaults) - ignored == set(described) - ignored
+    plain = re.compile(r"[\w.:,-]+%?")
+    wrong = {
+        flag: (default, described[flag])
+        for flag, default in defaults.items()
+        if default and plain.fullmatch(default) and default.lower() not in described[flag].lower().replace("`", "").replace(", ", ",")
+    }
+    assert not wrong, wrong

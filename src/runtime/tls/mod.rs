@@ -1,5 +1,5 @@
 //! TLS: certificates and keys, handshakes, and the encryption of connections. The kernel's own encryption
-//! (kTLS) is not used; ARCHITECTURE.md says why.
+//! (kTLS) is not used; docs/design/tls.md says why.
 //!
 //! | subject | file |
 //! |---|---|
