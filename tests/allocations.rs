@@ -14,10 +14,7 @@ use weir::config::Quotas;
 use weir::policy::hot_keys::HotSettings as Detection;
 use weir::protocol::{Segment, encode};
 use weir::routing::{Topology, slot_of};
-use weir::shard::{
-    AdmissionSettings, BackendSettings, ClientLimits, Counter, HotSettings, Mode, OverloadSettings, Shard,
-    ShardSettings,
-};
+use weir::shard::{BackendSettings, Counter, Shard, ShardSettings};
 use weir::values::time::Now;
 use weir::values::{Action, ClientId, Demand, Grant, Owner, ShardId, Timestamp, UNIT};
 
@@ -221,32 +218,11 @@ impl Bench {
         let backends: Arc<[BackendSettings]> = (0..BACKENDS)
             .map(|index| BackendSettings { name: format!("store{index}:6379"), credentials: None })
             .collect();
-        let overload = OverloadSettings::new(SHARDS, BACKENDS);
-        let hot = HotSettings::new(topology.backends());
-        let detection = Detection { least_per_second: hot_from, least_share_per_mille: 0, ..hot.detection };
-        let hot = HotSettings { detection, ..hot };
-        let settings = |id| ShardSettings {
-            id: ShardId(id),
-            topology,
-            backends: Arc::clone(&backends),
-            links_per_backend: 1,
-            replicas: Mode::Off,
-            retries: Mode::Off,
-            heavy_links: 1,
-            heavy_from: 20 * UNIT,
-            request_bytes_max: 1 << 20,
-            reply_bytes_max: 1 << 20,
-            output_bytes_max: 1 << 20,
-            idle_timeout: Some(Duration::from_secs(60)),
-            send_timeout: Duration::from_secs(30),
-            reply_timeout: Duration::from_secs(30),
-            connect_timeout: Duration::from_secs(1),
-            seed: 1,
-            clients: ClientLimits::default(),
-            overload: overload.clone(),
-            hot: hot.clone(),
-            admission: AdmissionSettings::default(),
-        };
+        let mut common = ShardSettings::new(topology, backends);
+        common.hot.detection =
+            Detection { least_per_second: hot_from, least_share_per_mille: 0, ..common.hot.detection };
+        common.idle_timeout = Some(Duration::from_secs(60));
+        let settings = |id| ShardSettings { id: ShardId(id), ..common.clone() };
         let mut shards: Vec<Shard> =
             (0..SHARDS).map(|id| Shard::new(settings(id), Arc::clone(&quotas))).collect();
         let now = at(1);

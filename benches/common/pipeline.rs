@@ -10,15 +10,12 @@ use weir::control::reconciliation::Reconciliation;
 use weir::protocol::encode;
 use weir::routing::Topology;
 use weir::routing::cluster::{Cluster, Map, View};
-use weir::shard::{
-    AdmissionSettings, BackendSettings, ClientLimits, HotSettings, Limiter, Mode, OverloadSettings, Shard,
-    ShardSettings,
-};
+use weir::shard::{AdmissionSettings, BackendSettings, Limiter, Mode, Shard, ShardSettings};
 use weir::values::allowance::lease_of;
 use weir::values::limits::{CLUSTER_NODES_MAX, SLOTS};
 use weir::values::time::Now;
 use weir::values::{
-    Action, BackendId, ClientId, ConnectionId, Grant, Loss, Owner, ServerAddress, ShardId, Timestamp, UNIT,
+    Action, BackendId, ClientId, ConnectionId, Grant, Loss, Owner, ServerAddress, ShardId, Timestamp,
 };
 
 /// What passes between two rounds, so that periods end now and then.
@@ -59,30 +56,13 @@ impl Pipeline {
         let topology = Topology::new(shards, backends);
         let admission = AdmissionSettings { limiter, ..AdmissionSettings::default() };
         let period = admission.period;
-        let overload = OverloadSettings::new(shards, backends);
-        let hot = HotSettings::new(topology.backends());
-        let settings = |id| ShardSettings {
-            id: ShardId(id),
-            topology,
-            backends: (0..backends).map(store).collect(),
-            links_per_backend: 1,
+        let common = ShardSettings {
             replicas: layers,
             retries: layers,
-            heavy_links: 1,
-            heavy_from: 20 * UNIT,
-            request_bytes_max: 1 << 20,
-            reply_bytes_max: 1 << 20,
-            output_bytes_max: 1 << 20,
-            idle_timeout: None,
-            send_timeout: Duration::from_secs(30),
-            reply_timeout: Duration::from_secs(30),
-            connect_timeout: Duration::from_secs(1),
-            seed: 1,
-            clients: ClientLimits::default(),
-            overload: overload.clone(),
-            hot: hot.clone(),
-            admission: admission.clone(),
+            admission,
+            ..ShardSettings::new(topology, (0..backends).map(store).collect())
         };
+        let settings = |id| ShardSettings { id: ShardId(id), ..common.clone() };
         let quotas = Arc::new(quotas);
         let mut shards: Vec<Shard> =
             (0..shards).map(|id| Shard::new(settings(id), Arc::clone(&quotas))).collect();

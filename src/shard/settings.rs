@@ -14,7 +14,7 @@ use crate::policy::seats::Seats;
 use crate::policy::window::Bounds;
 use crate::protocol::http::Rules;
 use crate::routing::Topology;
-use crate::values::{MicroUnits, ShardId, Weights};
+use crate::values::{MicroUnits, ShardId, UNIT, Weights};
 
 /// Settings of one backend: its name and weir's credentials there.
 #[derive(Clone, Debug)]
@@ -72,6 +72,36 @@ pub struct ShardSettings {
     pub replicas: Mode,
     /// Whether reads that were lost with a connection to a cluster node are retried.
     pub retries: Mode,
+}
+
+impl ShardSettings {
+    /// Creates settings of shard 0 before these backends, for tests and benchmarks: default layers, except
+    /// that replicas and retries are off; one connection of each kind; messages of 1 MiB at most; no idle
+    /// timeout. Clones share the boards, as the shards of one process do.
+    pub fn new(topology: Topology, backends: Arc<[BackendSettings]>) -> Self {
+        Self {
+            id: ShardId(0),
+            topology,
+            backends,
+            links_per_backend: 1,
+            heavy_links: 1,
+            heavy_from: 20 * UNIT,
+            request_bytes_max: 1 << 20,
+            reply_bytes_max: 1 << 20,
+            output_bytes_max: 1 << 20,
+            idle_timeout: None,
+            send_timeout: Duration::from_secs(30),
+            reply_timeout: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(1),
+            seed: 1,
+            admission: AdmissionSettings::default(),
+            clients: ClientLimits::default(),
+            overload: OverloadSettings::new(topology.shards(), topology.backends()),
+            hot: HotSettings::new(topology.backends()),
+            replicas: Mode::Off,
+            retries: Mode::Off,
+        }
+    }
 }
 
 /// Settings for hot keys.

@@ -782,31 +782,14 @@ impl Rig {
         let backends: Arc<[BackendSettings]> = (0..backends)
             .map(|index| BackendSettings { name: format!("store{index}"), credentials: None })
             .collect();
-        let hot = HotSettings::new(topology.backends());
+        let common = ShardSettings::new(topology, backends);
         let shards = (0..shards)
             .map(|id| {
                 let mut settings = ShardSettings {
                     id: ShardId(id),
-                    topology,
-                    backends: Arc::clone(&backends),
-                    links_per_backend: 1,
-                    replicas: Mode::Off,
-                    retries: Mode::Off,
-                    heavy_links: 1,
-                    heavy_from: 20 * UNIT,
-                    request_bytes_max: 1 << 20,
-                    reply_bytes_max: 1 << 20,
-                    output_bytes_max: 1 << 20,
-                    idle_timeout: None,
-                    send_timeout: Duration::from_secs(30),
-                    reply_timeout: Duration::from_secs(30),
-                    connect_timeout: Duration::from_secs(1),
-                    seed: 1,
-                    clients: ClientLimits::default(),
                     // Overload protection has tests of its own.
                     overload: OverloadSettings::off(topology.shards(), topology.backends()),
-                    hot: hot.clone(),
-                    admission: AdmissionSettings::default(),
+                    ..common.clone()
                 };
                 change(&mut settings);
                 Shard::new(settings, Arc::new(Quotas::trusting()))

@@ -1,7 +1,6 @@
 //! What is done with hostile bytes, one function per target. Nothing here may panic, whatever the bytes are.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use weir::config::Quotas;
 use weir::control::http::{self, Received};
@@ -9,10 +8,7 @@ use weir::control::{Looks, Meter, ProcessFacts, Totals, Versions, View, page};
 use weir::protocol::http::{Authority, Conversation, Rules, Step};
 use weir::protocol::{ReplyScanner, RequestDecoder, RequestLimits, reply};
 use weir::routing::Topology;
-use weir::shard::{
-    AdmissionSettings, BackendSettings, ClientLimits, HotSettings, Mode, OverloadSettings, Shard,
-    ShardSettings,
-};
+use weir::shard::{BackendSettings, Shard, ShardSettings};
 use weir::values::time::Now;
 use weir::values::{Action, ClientId, ConnectionId, Owner, ShardId, Timestamp, UNIT};
 
@@ -45,7 +41,8 @@ pub fn replies(bytes: &[u8]) {
     }
 }
 
-/// Whatever stores answer, every request is answered or its client closed, and the pipeline comes to rest.
+/// Gives a request any bytes as its store's reply: the request is answered or its client closed, and nothing stays in
+/// flight.
 pub fn stores(bytes: &[u8]) {
     let Some((chosen, reply)) = bytes.split_first() else { return };
     let asked = ASKED[usize::from(*chosen) % ASKED.len()];
@@ -332,30 +329,14 @@ impl House {
         let backends: Arc<[BackendSettings]> = (0..BACKENDS)
             .map(|index| BackendSettings { name: format!("store{index}:6379"), credentials: None })
             .collect();
-        let overload = OverloadSettings::new(SHARDS, BACKENDS);
-        let hot = HotSettings::new(topology.backends());
-        let settings = |id| ShardSettings {
-            id: ShardId(id),
-            topology,
-            backends: Arc::clone(&backends),
+        let common = ShardSettings {
             links_per_backend: 2,
-            replicas: Mode::Off,
-            retries: Mode::Off,
-            heavy_links: 1,
             heavy_from: UNIT + UNIT / 20,
             request_bytes_max: REQUEST_BYTES_MAX,
-            reply_bytes_max: 1 << 20,
             output_bytes_max: 64 << 20,
-            idle_timeout: None,
-            send_timeout: Duration::from_secs(30),
-            reply_timeout: Duration::from_secs(30),
-            connect_timeout: Duration::from_secs(1),
-            seed: 1,
-            clients: ClientLimits::default(),
-            overload: overload.clone(),
-            hot: hot.clone(),
-            admission: AdmissionSettings::default(),
+            ..ShardSettings::new(topology, backends)
         };
+        let settings = |id| ShardSettings { id: ShardId(id), ..common.clone() };
         let mut shards: Vec<Shard> =
             (0..SHARDS).map(|id| Shard::new(settings(id), Arc::new(Quotas::trusting()))).collect();
         let now = Now { monotonic: Timestamp::from_millis(1), unix_ms: 1_700_000_000_000 };

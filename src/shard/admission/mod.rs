@@ -1,4 +1,4 @@
-//! The admission: estimates what a request costs, finds the account that pays, and decides whether its quotas have
+//! Admission: estimates what a request costs, finds the account that pays, and decides whether its quotas have
 //! enough left. It knows accounts, not connections.
 //!
 //! | question | file |
