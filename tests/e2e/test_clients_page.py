@@ -13,45 +13,35 @@ import types
 import pytest
 import redis
 
-from harness.processes import ROOT, TARGET
+from harness.listener import Listener
+from harness.processes import ROOT
+from test_clients_node import MODULES
 
 pytestmark = pytest.mark.weir_only
 
 PAGE = (ROOT / "docs" / "operating" / "clients.md").read_text()
-MODULES = TARGET / "e2e" / "node"
 PORT = "7379"
 # A request whose bytes hold this loses its connection, as often as the cutter is told.
 MARK = b"cut-off"
 # Longer than the next request takes to come.
 WAIT_MS_MIN = 150
+
+
 def snippets(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 
-class Cutter:
+class Cutter(Listener):
     """A way to weir that closes a client's connection at each of the first `cuts` requests with MARK, and counts these requests."""
 
     def __init__(self, port: int, cuts: int) -> None:
         self.weir_port, self.cuts, self.seen = port, cuts, 0
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__()
 
-    def __enter__(self) -> Cutter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self.listener.accept()
-            except OSError:
-                return
-            weir = socket.create_connection(("127.0.0.1", self.weir_port))
-            threading.Thread(target=self._to_weir, args=(client, weir), daemon=True).start()
-            threading.Thread(target=self._pass, args=(weir, client), daemon=True).start()
+    def serve(self, client: socket.socket) -> None:
+        weir = socket.create_connection(("127.0.0.1", self.weir_port))
+        threading.Thread(target=self._pass, args=(weir, client), daemon=True).start()
+        self._to_weir(client, weir)
 
     def _to_weir(self, client: socket.socket, weir: socket.socket) -> None:
         while chunk := self._receive(client):

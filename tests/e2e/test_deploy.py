@@ -19,6 +19,7 @@ import pytest
 
 from harness import confined, metrics
 from harness.certificates import Authority
+from harness.flags import defaults as flags_of_help
 from harness.ports import free_port
 from harness.processes import ROOT, Redis, Weir, binary
 from harness.waiting import until
@@ -166,11 +167,6 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("deb") / "weir.deb"
     run(str(DEPLOY / "deb"), str(binary("weir").parent), str(out))
     return out
-
-
-def flags_of_help() -> list[str]:
-    text = run(str(binary("weir")), "--help")
-    return sorted(set(re.findall(r"^ +(?:-\w, )?--([a-z-]+)", text, re.MULTILINE)) - {"help", "version"})
 
 
 def test_man_page_and_completions_have_every_flag(package: Path, tmp_path: Path):

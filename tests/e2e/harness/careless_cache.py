@@ -7,14 +7,15 @@ import threading
 import time
 from collections import Counter
 
+from .listener import Listener
 from .resp import Closed, Connection, Parser, encode
 
 READS = set(b"GET GETRANGE SUBSTR STRLEN EXISTS MGET HGET HMGET HGETALL HVALS HLEN LINDEX LRANGE LLEN HELLO".split())
 KEPT_SECONDS = 1.0
 
 
-class CarelessCache:
-    """Listens on a port of its own before one store; each client has a thread and a connection to the store.
+class CarelessCache(Listener):
+    """Stands before one store; each client has a connection to the store.
 
     A write forgets whatever it names, what is being fetched too. The cache overlooks commands by name; "expiry"; "fetches", those
     under way while their key is written; and "writes", all of them.
@@ -29,26 +30,9 @@ class CarelessCache:
         self.writers: Counter[bytes] = Counter()
         self.version: Counter[bytes] = Counter()
         self.hits = 0
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        self.address = f"127.0.0.1:{self.port}"
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__()
 
-    def __enter__(self) -> CarelessCache:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self.listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
+    def serve(self, client: socket.socket) -> None:
         parser, dialect, queued = Parser(), b"2", None
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Callable
 
+from .listener import Listener
 from .resp import Parser
 
 # A handler answers with bytes, or with None to close the connection, or with (bytes, None) to send and then close.
@@ -28,35 +28,23 @@ def accommodating(words: list[bytes]) -> bytes:
             return b"+OK\r\n"
 
 
-class FakeStore:
-    """Listens on a port of its own; each connection has a thread."""
+class FakeStore(Listener):
+    """Answers each request with what its handler returns."""
 
     def __init__(self, handler: Callable[[list[bytes]], Answer]) -> None:
         self.handler = handler
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        self.address = f"127.0.0.1:{self.port}"
         self.connections: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def __enter__(self) -> FakeStore:
-        return self
+        super().__init__()
 
     def __exit__(self, *_: object) -> None:
-        self.listener.close()
+        super().__exit__()
         for connection in self.connections:
             connection.close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:
-                return
-            self.connections.append(connection)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+    def admit(self, connection: socket.socket) -> None:
+        self.connections.append(connection)
 
-    def _serve(self, connection: socket.socket) -> None:
+    def serve(self, connection: socket.socket) -> None:
         parser = Parser()
         try:
             while data := connection.recv(1 << 16):

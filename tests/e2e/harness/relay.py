@@ -5,25 +5,21 @@ from __future__ import annotations
 import socket
 import threading
 
+from .listener import Listener
 
-class Relay:
+
+class Relay(Listener):
     """Passes on to a store. What connections that are open when `hold` is called send from then on waits for `release`."""
 
     def __init__(self, port: int) -> None:
         self.store_port = port
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        self.address = f"127.0.0.1:{self.port}"
         self.sockets: list[socket.socket] = []
         self.held: dict[socket.socket, bytearray] = {}
         self.lock = threading.Lock()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def __enter__(self) -> Relay:
-        return self
+        super().__init__()
 
     def __exit__(self, *_: object) -> None:
-        self.listener.close()
+        super().__exit__()
         for each in self.sockets:
             each.close()
 
@@ -45,17 +41,12 @@ class Relay:
                     pass  # the store has dropped the connection meanwhile
             self.held = {}
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self.listener.accept()
-            except OSError:
-                return
-            store = socket.create_connection(("127.0.0.1", self.store_port))
-            with self.lock:
-                self.sockets.append(store)
-            threading.Thread(target=self._to_store, args=(client, store), daemon=True).start()
-            threading.Thread(target=self._to_client, args=(store, client), daemon=True).start()
+    def serve(self, client: socket.socket) -> None:
+        store = socket.create_connection(("127.0.0.1", self.store_port))
+        with self.lock:
+            self.sockets.append(store)
+        threading.Thread(target=self._to_client, args=(store, client), daemon=True).start()
+        self._to_store(client, store)
 
     def _to_store(self, client: socket.socket, store: socket.socket) -> None:
         try:

@@ -1,0 +1,39 @@
+"""What servers of tests have in common: a port of their own, and a thread for each connection."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import Self
+
+
+class Listener:
+    """Listens on a free port of loopback until the `with` block ends. A subclass says in `serve` what a connection is for."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.listener.close()
+
+    def admit(self, connection: socket.socket) -> None:
+        """Takes note of a connection before the next one is accepted."""
+
+    def serve(self, connection: socket.socket) -> None:
+        """Runs in a thread of its own until the connection is done with."""
+        raise NotImplementedError
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            self.admit(connection)
+            threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
