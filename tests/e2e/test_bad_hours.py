@@ -18,8 +18,10 @@ from harness.processes import ROOT
 
 pytestmark = [pytest.mark.weir_only, pytest.mark.alone]
 RUN = ROOT / "perf" / "run"
-# How long each takes, as a part of what the scenario says.
+# Length of a run, as a part of the scenario's own.
 SECONDS_SCALE = 0.5
+# A store that was ejected often is out for up to four seconds and returns over two: those do not shrink with the scenario.
+SECONDS_SCALES = {"faulty-host": 1}
 SECONDS_MAX = 120
 # Percentiles, the time until all is well again, and counts of what was served within a time.
 NEEDS_A_QUIET_MACHINE = re.compile(r"\.p\d|\.max\b|recovery|\(\d+m?s\)")
@@ -28,7 +30,8 @@ BAD_HOURS = ("viral-key", "many-hot-keys", "hot-and-written", "hot-in-two-dialec
 
 @pytest.mark.parametrize("name", BAD_HOURS)
 def test_counts_and_shares_of_a_bad_hour_hold(name: str, tmp_path: Path):
-    command = [sys.executable, str(RUN), name, "--quiet", "--seconds-scale", str(SECONDS_SCALE), "--out", str(tmp_path)]
+    scale = str(SECONDS_SCALES.get(name, SECONDS_SCALE))
+    command = [sys.executable, str(RUN), name, "--quiet", "--seconds-scale", scale, "--out", str(tmp_path)]
     run = subprocess.run(
         command, capture_output=True, text=True, timeout=SECONDS_MAX, env={**os.environ, "TMPDIR": str(tmp_path)}, check=False
     )
