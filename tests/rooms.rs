@@ -42,6 +42,7 @@ const STAGES: &[(&str, &[&str])] = &[
     ("hot_keys", &["clients", "admission", "back", "peers", "pipeline"]),
     ("back", &["clients", "admission", "hot_keys", "peers", "pipeline"]),
     ("peers", &["clients", "admission", "hot_keys", "back", "pipeline"]),
+    ("private", &["clients", "admission", "hot_keys", "back", "peers", "pipeline"]),
 ];
 
 /// The only files with `unsafe` in them.

@@ -17,6 +17,7 @@
 //! | `admission/` | prices, accounts, who waits for a pool | connections of either kind |
 //! | `hot_keys/` | which keys are hot, what is kept of them, who waits for a fetch | clients, accounts, connections |
 //! | `back/` | connections to stores, what is in flight on them, fences | clients, accounts |
+//! | `private/` | connections to stores that one client has to itself | clients, accounts |
 //! | `peers/` | batches for other cores | clients, accounts, stores |
 //! | `pipeline/` | only the other stages; the way of a request | |
 //!
@@ -52,6 +53,7 @@ mod outcome;
 mod peers;
 mod pieces;
 mod pipeline;
+mod private;
 mod question;
 mod reach;
 mod refusal;
@@ -76,6 +78,7 @@ pub use outcome::Outcome;
 pub use peers::Batch;
 pub use pipeline::Shard;
 pub use pipeline::explain::Explained;
+pub use private::PrivateFigures;
 pub use question::{Question, ScopeLimit};
 pub use refusal::{Refusal, Stage};
 pub use request::{Asker, Envelope, Nature, Overdue, ReplyTo, Route, Touches, Track};

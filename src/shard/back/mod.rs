@@ -183,6 +183,11 @@ impl Back {
         self.service_times.told()
     }
 
+    /// The number of connections, open or not: connections with this number and above are no shared ones.
+    pub fn connections(&self) -> u32 {
+        self.links.len() as u32
+    }
+
     /// The number of replies that backends owe.
     pub fn in_flight(&self) -> usize {
         self.in_flight
