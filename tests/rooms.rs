@@ -1,6 +1,6 @@
 //! Who may know whom. A new edge is a line in the table, and is talked about first.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -35,15 +35,130 @@ const TOOLS: &[(&str, &[&str])] = &[
     ("storage/src/", &["values", "protocol", "routing", "store"]),
 ];
 
-/// The stages of `src/shard`, and those whose names none of its files may know.
+/// The rooms of `src/shard`, and those whose names none of its files may know.
 const STAGES: &[(&str, &[&str])] = &[
-    ("clients", &["hot_keys", "back", "peers", "pipeline"]),
-    ("admission", &["clients", "hot_keys", "back", "peers", "pipeline"]),
-    ("hot_keys", &["clients", "admission", "back", "peers", "pipeline"]),
-    ("back", &["clients", "admission", "hot_keys", "peers", "pipeline"]),
-    ("peers", &["clients", "admission", "hot_keys", "back", "pipeline"]),
-    ("private", &["clients", "admission", "hot_keys", "back", "peers", "pipeline"]),
+    (
+        "clients",
+        &["hot_keys", "peers", "upstream", "cluster", "breaker", "overload", "links", "pipeline", "private"],
+    ),
+    (
+        "admission",
+        &[
+            "clients", "hot_keys", "peers", "upstream", "cluster", "breaker", "overload", "links",
+            "pipeline", "private",
+        ],
+    ),
+    (
+        "hot_keys",
+        &[
+            "clients",
+            "admission",
+            "peers",
+            "upstream",
+            "cluster",
+            "breaker",
+            "overload",
+            "links",
+            "pipeline",
+            "private",
+        ],
+    ),
+    (
+        "peers",
+        &[
+            "clients",
+            "admission",
+            "hot_keys",
+            "upstream",
+            "cluster",
+            "breaker",
+            "overload",
+            "links",
+            "pipeline",
+            "private",
+        ],
+    ),
+    // It owns the four below, and alone calls them.
+    ("upstream", &["clients", "admission", "hot_keys", "peers", "pipeline", "private"]),
+    (
+        "cluster",
+        &[
+            "clients",
+            "admission",
+            "hot_keys",
+            "peers",
+            "upstream",
+            "breaker",
+            "overload",
+            "links",
+            "pipeline",
+            "private",
+        ],
+    ),
+    (
+        "breaker",
+        &[
+            "clients",
+            "admission",
+            "hot_keys",
+            "peers",
+            "upstream",
+            "cluster",
+            "overload",
+            "links",
+            "pipeline",
+            "private",
+        ],
+    ),
+    (
+        "overload",
+        &[
+            "clients",
+            "admission",
+            "hot_keys",
+            "peers",
+            "upstream",
+            "cluster",
+            "breaker",
+            "links",
+            "pipeline",
+            "private",
+        ],
+    ),
+    (
+        "links",
+        &[
+            "clients",
+            "admission",
+            "hot_keys",
+            "peers",
+            "upstream",
+            "cluster",
+            "breaker",
+            "overload",
+            "pipeline",
+            "private",
+        ],
+    ),
+    (
+        "private",
+        &[
+            "clients",
+            "admission",
+            "hot_keys",
+            "peers",
+            "upstream",
+            "cluster",
+            "breaker",
+            "overload",
+            "links",
+            "pipeline",
+        ],
+    ),
 ];
+
+/// Files of a room of `src/shard` that import each other in a circle, by room.
+const CIRCLES: &[(&str, &[&str])] = &[("clients", &["client", "http", "seats"])];
 
 /// The only files with `unsafe` in them.
 const UNSAFE: &[&str] = &["runtime/ring.rs", "runtime/park.rs", "runtime/listen.rs", "runtime/allocator.rs"];
@@ -122,6 +237,52 @@ fn stages_know_nothing_of_those_before_and_behind_them() {
         }
     }
     assert!(looked_at > 30, "all stages were found");
+}
+
+#[test]
+fn files_of_a_room_do_not_import_each_other_in_a_circle() {
+    let sources = sources();
+    let mut rooms: BTreeMap<&str, BTreeMap<&str, BTreeSet<String>>> = BTreeMap::new();
+    for file in &sources {
+        let parts: Vec<&str> = file.path.split('/').collect();
+        let ["shard", room, first, deeper @ ..] = parts.as_slice() else { continue };
+        // Where a file has a folder of the same name, both are one.
+        let name = first.strip_suffix(".rs").unwrap_or(first);
+        if matches!(*room, "tests") || matches!(name, "mod" | "tests") {
+            continue;
+        }
+        let own = file.text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        let up = "super::".repeat(1 + deeper.len() - usize::from(deeper.last() == Some(&"mod.rs")));
+        let mut named = named_rooms(own, &format!("crate::shard::{room}::"));
+        named.extend(named_rooms(own, &format!(" {up}")));
+        named.remove(name);
+        rooms.entry(room).or_default().entry(name).or_default().extend(named);
+    }
+    assert!(rooms.len() >= 9, "all rooms were found: {:?}", rooms.keys());
+    let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (room, files) in rooms {
+        let in_circle = |file: &&str| reached(&files, file).contains(file);
+        let circle: Vec<&str> = files.keys().copied().filter(in_circle).collect();
+        if !circle.is_empty() {
+            found.push((room, circle));
+        }
+    }
+    let known: Vec<(&str, Vec<&str>)> = CIRCLES.iter().map(|(room, files)| (*room, files.to_vec())).collect();
+    assert_eq!(found, known, "files that import each other, directly or over others");
+}
+
+/// All files that a file imports, directly or over others.
+fn reached<'a>(imports: &'a BTreeMap<&str, BTreeSet<String>>, from: &str) -> BTreeSet<&'a str> {
+    let mut found = BTreeSet::new();
+    let mut to_visit = vec![from.to_owned()];
+    while let Some(file) = to_visit.pop() {
+        for next in imports.get(file.as_str()).into_iter().flatten() {
+            if imports.contains_key(next.as_str()) && found.insert(next.as_str()) {
+                to_visit.push(next.clone());
+            }
+        }
+    }
+    found
 }
 
 #[test]

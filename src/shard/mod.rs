@@ -1,9 +1,9 @@
-//! Shard: everything that one core does, in six stages whose state no other stage can name, and the way of a
-//! request through them.
+//! Shard: everything that one core does, in rooms whose state no other room can name, and the way of a request
+//! through them.
 //!
 //! ```text
-//!                     clients                   admission             hot_keys           back
-//!   clients ══bytes══> decoding, whose turn ──┐  prices, accounts    cache, fetches    links, fences ══> stores
+//!                     clients                   admission             hot_keys         upstream
+//!   clients ══bytes══> decoding, whose turn ──┐  prices, accounts    cache, fetches    links, ... ══> stores
 //!                                            v        │                    │             ^
 //!                              pipeline: permitted? ──> admitted? ──> at home here? ─────┤
 //!                                                                                        │ on another core
@@ -16,12 +16,16 @@
 //! | `clients/` | clients, their turns, what they wait for, the order of their answers | stores |
 //! | `admission/` | prices, accounts, who waits for a pool | connections of either kind |
 //! | `hot_keys/` | which keys are hot, what is kept of them, who waits for a fetch | clients, accounts, connections |
-//! | `back/` | connections to stores, what is in flight on them, fences | clients, accounts |
+//! | `upstream/` | the four rooms below, and the order in which they are asked | clients, accounts |
+//! | `cluster/` | slots on the move, redirected requests, replicas that answer reads, retries | connections, windows |
+//! | `breaker/` | health of each backend, whether it is ejected | connections, windows |
+//! | `overload/` | window and queue before each backend, its response times | connections |
+//! | `links/` | connections to stores, the replies that they owe, fences | windows, clients, accounts |
 //! | `private/` | connections to stores that one client has to itself | clients, accounts |
 //! | `peers/` | batches for other cores | clients, accounts, stores |
-//! | `pipeline/` | only the other stages; the way of a request | |
+//! | `pipeline/` | only the other rooms; the way of a request | |
 //!
-//! | what all stages may know | file |
+//! | what all rooms may know | file |
 //! |---|---|
 //! | what a core is told once | `settings.rs` |
 //! | what is counted | `counters.rs` |
@@ -29,17 +33,20 @@
 //! | health of the stores, shared likewise: counts of failures, and whose requests are refused | `health.rs` |
 //! | strain of backends, as agreed from the board: whose requests cost more, or are refused | `strain.rs` |
 //! | what travels with a request, and its bytes, on their way or waiting | `request.rs`, `message.rs`, `stored.rs` |
+//! | a request in flight on a backend connection | `pending.rs` |
 //! | the keys of a message that names several | `reach.rs` |
 //! | a request that goes on as one per key, because its slot is half moved | `pieces.rs` |
+//! | replies on their way to whom they are for | `replies.rs` |
 //! | what became of a request, why it went no further, and what its client's core is told besides | `outcome.rs`, `refusal.rs`, `note.rs` |
 //! | counts of writes and the replies given last, as all cores see them, and replies of hot keys that one core lends another | `versions.rs`, `last_told.rs`, `copy.rs` |
 //! | what is left of a backend connection that was given up | `fence.rs` |
 //! | questions that only the control executor can answer | `question.rs` |
 
 mod admission;
-mod back;
 mod board;
+mod breaker;
 mod clients;
+mod cluster;
 mod copy;
 mod counters;
 mod env;
@@ -47,34 +54,41 @@ mod fence;
 mod health;
 mod hot_keys;
 mod last_told;
+mod links;
 mod message;
 mod note;
 mod outcome;
+mod overload;
 mod peers;
+mod pending;
 mod pieces;
 mod pipeline;
 mod private;
 mod question;
 mod reach;
 mod refusal;
+mod replies;
 mod request;
 mod settings;
 mod stored;
 mod strain;
+mod upstream;
 mod versions;
 
+pub use crate::policy::breaker::Stage as BreakerStage;
 pub use admission::{
     Accounts, Bill, Charge, Decision, Outlook, Payer, Scope, Settlement, Tab, UserAccount, UserFigures,
     asked, bucket_of, capacity_of,
 };
-pub use back::{BreakerStage, BulkheadFigures, Doubt, ReaderFigures, ServiceTimes};
 pub use board::Noticeboard;
 pub use clients::client_filter::{ClientsAsked, ClientsTold};
 pub use clients::{Address, Identity, Readiness, Session};
+pub use cluster::{Doubt, ReaderFigures};
 pub use counters::{COUNTERS, Counter, Counters, Pressure, Pressures};
 pub use hot_keys::{HotFigures, HotKey};
 pub use message::Message;
 pub use outcome::Outcome;
+pub use overload::{BulkheadFigures, ServiceTimes};
 pub use peers::Batch;
 pub use pipeline::Shard;
 pub use pipeline::explain::Explained;

@@ -10,11 +10,11 @@ use crate::protocol::command::{Class, Command, LocalCommand};
 use crate::protocol::{Arguments, Request, encode, http};
 use crate::routing::cluster::WalkStep;
 use crate::shard::admission::{Admission, Charge, Payer, Scope, Settlement, Throttled, asked};
-use crate::shard::back::PRIMARY;
 use crate::shard::clients::{MAP_PATIENCE, Rewrite};
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
 use crate::shard::refusal::{NotSent, Refusal};
+use crate::shard::request::PRIMARY;
 use crate::shard::request::{Envelope, Nature, ReplyTo, Track};
 use crate::shard::settings::Mode;
 use crate::values::time::Now;
@@ -167,7 +167,7 @@ impl Shard {
     /// time.
     pub fn handle_slots_confirmed(&mut self, at: Timestamp) {
         self.env.slots_confirmed = self.env.slots_confirmed.max(Some(at));
-        self.back.touch_slots();
+        self.upstream.touch_slots();
     }
 
     /// Resumes requests for which the map of the cluster has been confirmed, or that have waited for too
@@ -442,12 +442,12 @@ impl Shard {
     #[expect(clippy::inline_always, reason = "every request, see above")]
     #[inline(always)]
     pub(super) fn put_out(&mut self, envelope: &Envelope, message: Message<'_>, requests: usize, now: Now) {
-        if let Err(why) = self.back.send(&mut self.env, envelope, message, requests, now) {
+        if let Err(why) = self.upstream.send(&mut self.env, envelope, message, requests, now) {
             self.refuse(envelope, why, now);
         }
-        if self.back.has_notes() {
-            let (env, back, mut replies) = self.towards_clients();
-            back.deliver_notes(env, &mut replies);
+        if self.upstream.has_notes() {
+            let (env, upstream, mut replies) = self.towards_clients();
+            upstream.deliver_notes(env, &mut replies);
         }
     }
 

@@ -8,8 +8,8 @@ use crate::protocol::command::{
 };
 use crate::routing::cluster::WalkStep;
 use crate::routing::slot_of;
-use crate::shard::back::NO_SLOT;
 use crate::shard::clients::split_cursor;
+use crate::shard::request::NO_SLOT;
 use crate::shard::request::Touches;
 use crate::values::ClientId;
 use crate::values::{BackendId, ShardId};

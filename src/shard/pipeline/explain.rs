@@ -204,7 +204,7 @@ impl Shard {
         let overload = &settings.overload;
         let index = usize::from(backend.0) * BULKHEADS + track as usize;
         let standing = if home == settings.id {
-            self.back.bulkheads(&self.env).nth(index).map(|own| Standing::of(&own)).unwrap_or_default()
+            self.upstream.bulkheads(&self.env).nth(index).map(|own| Standing::of(&own)).unwrap_or_default()
         } else {
             let first = overload.window_bounds.first(settings.topology.shards());
             Standing::told(overload.board.of(home, index), first)

@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use super::Shard;
 use crate::policy::queue::Choice;
-use crate::shard::back::{Parked, Replies};
 use crate::shard::counters::Counter;
 use crate::shard::hot_keys::{Arrival, Meeting};
 use crate::shard::message::Message;
 use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
+use crate::shard::overload::Parked;
 use crate::shard::peers::Batch;
 use crate::shard::reach;
 use crate::shard::refusal::{NotSent, Refusal};
+use crate::shard::replies::Replies;
 use crate::shard::request::{Envelope, Touched};
 use crate::values::limits::{HOT_FRAME_BYTES_MAX, HOT_NAME_BYTES_SHOWN};
 use crate::values::time::Now;
@@ -122,14 +123,14 @@ impl Shard {
     /// them as if they came now, so that they can share a fetch.
     fn notice_queued(&mut self, now: Now) {
         for (id, slot, backend, key) in self.hot_keys.unnoticed(now.monotonic) {
-            if self.back.is_holding(slot) || self.has_queued_beside_others(backend, slot, &key) {
+            if self.upstream.is_holding(slot) || self.has_queued_beside_others(backend, slot, &key) {
                 continue;
             }
-            let Self { env, back, hot_keys, .. } = self;
+            let Self { env, upstream, hot_keys, .. } = self;
             // Connections one of whose reads has left the queue: their later requests for the key have to
             // follow it.
             let mut left: HashSet<u64> = HashSet::new();
-            let taken = back.take_queued((backend, slot), |parked| {
+            let taken = upstream.take_queued((backend, slot), |parked| {
                 let frame = parked.message.message();
                 let Touched::Key { key: named, may_be_kept } = parked.envelope.touches.of(frame.bytes())
                 else {
@@ -170,7 +171,7 @@ impl Shard {
     fn has_queued_beside_others(&mut self, backend: BackendId, slot: u16, key: &[u8]) -> bool {
         let bytes_max = self.env.settings.request_bytes_max;
         let mut is_named = false;
-        self.back.take_queued((backend, slot), |parked| {
+        self.upstream.take_queued((backend, slot), |parked| {
             let frame = parked.message.message();
             if parked.envelope.touches.of(frame.bytes()) == Touched::Keys {
                 let told =
@@ -227,8 +228,8 @@ impl Shard {
         if !self.hot_keys.is_on() {
             return;
         }
-        let Self { env, back, hot_keys, .. } = self;
-        let is_sent = |place, until| back.has_in_flight(place, until);
+        let Self { env, upstream, hot_keys, .. } = self;
+        let is_sent = |place, until| upstream.has_in_flight(place, until);
         hot_keys.handle_turn_end(env, is_sent, now.monotonic);
         self.notice_queued(now);
         for (envelope, why) in self.hot_keys.take_late(&self.env, now.monotonic) {

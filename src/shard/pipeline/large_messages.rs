@@ -34,7 +34,7 @@ impl Shard {
     /// Lends a buffer for what is missing of a backend's reply. Until it is given back, bytes of the
     /// connection that arrive in any other way must wait.
     pub fn lend_link_room(&mut self, connection: ConnectionId, generation: u32) -> Option<Room> {
-        self.back.lend_room(&self.env, (connection, generation))
+        self.upstream.lend_room(&self.env, (connection, generation))
     }
 
     /// Takes back the buffer for a backend's reply, with `received` more bytes in it. Returns how many bytes
@@ -47,8 +47,8 @@ impl Shard {
         received: usize,
         now: Now,
     ) -> usize {
-        let (env, back, mut replies) = self.towards_clients();
-        back.handle_filled(env, (connection, generation), (buffer, received), &mut replies, now);
-        self.back.missing((connection, generation))
+        let (env, upstream, mut replies) = self.towards_clients();
+        upstream.handle_filled(env, (connection, generation), (buffer, received), &mut replies, now);
+        self.upstream.missing((connection, generation))
     }
 }

@@ -37,19 +37,21 @@ mod upkeep;
 use std::sync::Arc;
 
 use super::admission::{AdmissionStage, UserFigures};
-use super::back::{Back, BulkheadFigures, Doubt, ReaderFigures, ServiceTimes};
 use super::clients::client_filter::{ClientsAsked, ClientsTold};
 use super::clients::{Address, ClientStage, Readiness, Session};
+use super::cluster::{Doubt, ReaderFigures};
 use super::counters::{Counter, Counters, Pressures};
 use super::env::Env;
 use super::hot_keys::{HotFigures, HotKey, HotKeyStage};
 use super::message::Message;
 use super::outcome::Outcome;
+use super::overload::{BulkheadFigures, ServiceTimes};
 use super::peers::{Batch, PeerStage};
 use super::private::{PrivateFigures, PrivateLinks};
 use super::question::Question;
 use super::request::ReplyTo;
 use super::settings::ShardSettings;
+use super::upstream::Upstream;
 use crate::config::Quotas;
 use crate::protocol::Segment;
 use crate::routing::cluster::{Map, Reason, ReplicaState};
@@ -73,7 +75,7 @@ pub struct Shard {
     /// Hot keys and the replies kept of them.
     hot_keys: HotKeyStage,
     /// Connections to stores, and their windows and queues.
-    back: Back,
+    upstream: Upstream,
     /// Connections to stores that one client has to itself.
     private: PrivateLinks,
     /// The reason to doubt the map of the cluster that a private link gave.
@@ -89,14 +91,14 @@ pub struct Shard {
 impl Shard {
     /// Creates a shard with no clients and no connections.
     pub fn new(settings: ShardSettings, quotas: Arc<Quotas>) -> Self {
-        let back = Back::new(&settings);
+        let upstream = Upstream::new(&settings);
         Self {
-            private: PrivateLinks::new(&settings, back.connections()),
+            private: PrivateLinks::new(&settings, upstream.connections()),
             private_doubt: None,
             clients: ClientStage::new(&settings),
             admission: AdmissionStage::new(&settings, &quotas),
             hot_keys: HotKeyStage::new(settings.hot.clone(), &quotas),
-            back,
+            upstream,
             peers: PeerStage::new(settings.topology.shards()),
             upkeep: Upkeep::default(),
             turn: Now::default(),
@@ -142,23 +144,23 @@ impl Shard {
 
     /// Returns the times that backends took for requests.
     pub fn service_times(&self) -> ServiceTimes {
-        self.back.service_times()
+        self.upstream.service_times()
     }
 
     /// Returns the number of replies that backends owe.
     pub fn replies_in_flight(&self) -> usize {
-        self.back.in_flight()
+        self.upstream.in_flight()
     }
 
     /// Returns figures of the bulkheads (window and queue) of each backend: one for the usual connections,
     /// one for the heavy ones.
     pub fn bulkheads(&self) -> impl Iterator<Item = BulkheadFigures> {
-        self.back.bulkheads(&self.env)
+        self.upstream.bulkheads(&self.env)
     }
 
     /// Returns the number of requests that wait for room in the windows of their backends.
     pub fn requests_waiting(&self) -> usize {
-        self.back.waiting()
+        self.upstream.waiting()
     }
 
     /// Returns figures of the hot keys and of the replies kept of them.
@@ -183,7 +185,7 @@ impl Shard {
 
     /// Returns the number of open connections to backends.
     pub fn links_open(&self) -> usize {
-        self.back.links_open()
+        self.upstream.links_open()
     }
 
     /// Returns the numbers of private links by their use.
@@ -271,7 +273,7 @@ impl Shard {
         if self.private.is_mine(connection) {
             return self.private.handle_connected(connection, generation, now);
         }
-        self.back.handle_connected(&mut self.env, connection, generation, now);
+        self.upstream.handle_connected(&mut self.env, connection, generation, now);
     }
 
     /// Records that the socket of a backend connection could not be connected, or was lost.
@@ -280,8 +282,8 @@ impl Shard {
             self.private.handle_lost(&mut self.env, connection, generation);
             return self.handle_private_events(now);
         }
-        let (env, back, mut replies) = self.towards_clients();
-        back.handle_lost(env, (connection, generation), loss, &mut replies, now);
+        let (env, upstream, mut replies) = self.towards_clients();
+        upstream.handle_lost(env, (connection, generation), loss, &mut replies, now);
     }
 
     /// Takes bytes from a backend. Returns how many more bytes of the present reply are known to be missing.
@@ -297,9 +299,9 @@ impl Shard {
             self.handle_private_events(now);
             return 0;
         }
-        let (env, back, mut replies) = self.towards_clients();
-        back.handle_bytes(env, (connection, generation), chunk, &mut replies, now);
-        self.back.missing((connection, generation))
+        let (env, upstream, mut replies) = self.towards_clients();
+        upstream.handle_bytes(env, (connection, generation), chunk, &mut replies, now);
+        self.upstream.missing((connection, generation))
     }
 
     /// Takes a batch from another shard: fences first, then requests, copies of hot replies, notes and
@@ -307,7 +309,7 @@ impl Shard {
     pub fn handle_batch(&mut self, mut batch: Box<Batch>, now: Now) {
         self.env.counters.add(Counter::BatchesReceived, 1);
         self.env.counters.add(Counter::BatchBytesReceived, batch.bytes() as u64);
-        self.back.hear_fences(batch.take_fences());
+        self.upstream.handle_fences(batch.take_fences());
         for (envelope, message) in batch.requests() {
             self.send_from_here(envelope, message, 1, now);
         }
@@ -331,8 +333,8 @@ impl Shard {
     /// Puts a new map of the cluster's slots in force. Replies kept of slots with a new owner are dropped,
     /// because the owner may not have all that the former one had.
     pub fn handle_slots(&mut self, slots: Arc<Map>, now: Now) {
-        let (env, back, mut replies) = self.towards_clients();
-        back.handle_slots(env, Arc::clone(&slots), &mut replies, now);
+        let (env, upstream, mut replies) = self.towards_clients();
+        upstream.handle_slots(env, Arc::clone(&slots), &mut replies, now);
         if let Some(older) = &self.env.slots {
             self.hot_keys.handle_owners(|slot| older.owner(slot) != slots.owner(slot));
         }
@@ -343,20 +345,20 @@ impl Shard {
     /// that. Requests in flight are answered `-UNAVAILABLE`, and replies kept of the store's keys are
     /// dropped.
     pub fn handle_store_moved(&mut self, backend: BackendId, now: Now) {
-        let (env, back, mut replies) = self.towards_clients();
-        back.handle_store_moved(env, backend, &mut replies, now);
+        let (env, upstream, mut replies) = self.towards_clients();
+        upstream.handle_store_moved(env, backend, &mut replies, now);
         self.hot_keys.handle_owners(|slot| self.env.backend_of(slot) == backend);
     }
 
     /// Takes news of how far replicas of a cluster are behind their primaries.
     pub fn handle_replicas(&mut self, states: &[ReplicaState]) {
-        self.back.handle_replicas(states);
+        self.upstream.handle_replicas(states);
     }
 
     /// Returns figures of the reads that each node of a cluster answered or failed in place of a primary, by
     /// the places of the nodes.
     pub fn reader_figures(&self) -> Vec<ReaderFigures> {
-        self.back.reader_figures()
+        self.upstream.reader_figures()
     }
 
     /// Returns the reason to ask the cluster for its slots again, if there is one.
@@ -365,7 +367,7 @@ impl Shard {
         let turn = self.turn.monotonic;
         self.private_doubt
             .take()
-            .or_else(|| self.back.take_doubt())
+            .or_else(|| self.upstream.take_doubt())
             .or_else(|| self.clients.certainty().take_question(turn).then_some(unsure))
     }
 
@@ -433,7 +435,7 @@ impl Shard {
                 if self.private.is_mine(connection) {
                     self.private.handle_transmitted(connection, generation);
                 } else {
-                    self.back.handle_transmitted(connection, generation);
+                    self.upstream.handle_transmitted(connection, generation);
                 }
             }
         }
@@ -456,8 +458,8 @@ impl Shard {
         if self.hot_keys.has_to_send() {
             self.send_what_is_hot(now);
         }
-        let (env, back, mut replies) = self.towards_clients();
-        back.handle_turn_end(env, &mut replies, now);
+        let (env, upstream, mut replies) = self.towards_clients();
+        upstream.handle_turn_end(env, &mut replies, now);
         self.handle_private_turn_end(now);
         self.look_after_hot(now);
         self.clients.end_pauses(&self.env.quotas, now);
@@ -487,13 +489,13 @@ impl Shard {
             self.upkeep.plan_housekeeping(now.monotonic);
         }
         self.tidy_if_due(now);
-        for sequence in self.back.take_lifted() {
+        for sequence in self.upstream.take_lifted() {
             self.peers.tell_lifted(self.env.settings.id, sequence);
         }
         self.clients.begin_turn();
         let next_turn = self.is_busy().then_some(now.monotonic);
         let later = [self.upkeep.poll_deadline(), self.hot_keys.poll_deadline()].into_iter().flatten().min();
-        self.back.plan(next_turn.or(later));
+        self.upstream.plan(next_turn.or(later));
     }
 
     /// True if clients wait for their next turn with requests that have been received already.
@@ -528,7 +530,7 @@ impl Shard {
     /// Returns the next segment of bytes to send. The socket gives the segment back through
     /// `handle_transmitted`; each socket has at most one segment at a time.
     pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
-        if let Some(to_backend) = self.back.poll_transmit().or_else(|| self.private.poll_transmit()) {
+        if let Some(to_backend) = self.upstream.poll_transmit().or_else(|| self.private.poll_transmit()) {
             return Some(to_backend);
         }
         let to_client = self.clients.poll_transmit(self.turn.monotonic)?;
@@ -539,7 +541,7 @@ impl Shard {
 
     /// Returns the next batch for another shard.
     pub fn poll_batch(&mut self) -> Option<(ShardId, Box<Batch>)> {
-        let batch = self.peers.poll(self.back.fences())?;
+        let batch = self.peers.poll(self.upstream.fences())?;
         self.env.counters.add(Counter::BatchesSent, 1);
         Some(batch)
     }
@@ -556,7 +558,7 @@ impl Shard {
         let own = [
             self.admission.poll_deadline(),
             self.hot_keys.poll_deadline(),
-            self.back.poll_deadline(),
+            self.upstream.poll_deadline(),
             self.private.poll_deadline(),
         ];
         let front = [self.clients.pause_ends(), self.clients.certainty_deadline()];
@@ -576,7 +578,7 @@ impl Shard {
         let idle_matters = settings.idle_timeout.is_some() && self.clients.len() > 0;
         let login_matters = settings.clients.login_timeout.is_some() && self.clients.has_strangers();
         let holds_much = self.clients.holds_much(&self.env);
-        self.back.in_flight() > 0
+        self.upstream.in_flight() > 0
             || self.private.len() > 0
             || self.clients.sends_in_flight() > 0
             || idle_matters
@@ -586,12 +588,12 @@ impl Shard {
     }
 
     fn keep_house(&mut self, now: Now) {
-        let (env, back, mut replies) = self.towards_clients();
-        back.give_up_on_silent(env, &mut replies, now);
-        back.doubt_silent(now);
-        back.look_for_stalls(&env.settings, now);
-        back.look_for_strain(env, now);
-        back.look_for_sickness(env, now);
+        let (env, upstream, mut replies) = self.towards_clients();
+        upstream.give_up_on_silent(env, &mut replies, now);
+        upstream.doubt_silent(now);
+        upstream.find_stalls(&env.settings, now);
+        upstream.compare_latencies(env, now);
+        upstream.check_health(env, now);
         self.look_after_private(now);
         self.clients.close_stuck(&mut self.env, now);
         self.clients.close_strangers(&mut self.env, now);
@@ -606,7 +608,7 @@ impl Shard {
         if let Some(idle_since) = self.upkeep.take_tidying(&self.env.counters, now) {
             let buffers = self.env.pool.tidy();
             let batches = self.peers.tidy();
-            self.back.tidy();
+            self.upstream.tidy();
             let clients = self.clients.tidy(idle_since);
             self.upkeep.handle_tidied(buffers || batches || clients);
         }

@@ -16,8 +16,8 @@ use crate::protocol::command::{Command, Effect, Handling, LocalCommand, PrivateU
 use crate::protocol::{Arguments, Request, RequestDecoder, RequestLimits, encode};
 use crate::routing::cluster::{NodeRefusal, Reason};
 use crate::shard::admission::{Charge, Settlement};
-use crate::shard::back::Doubt;
 use crate::shard::clients::{Delivered, Rewrite, Splice, Subscriptions, Watch};
+use crate::shard::cluster::Doubt;
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
 use crate::shard::outcome::Outcome;

@@ -4,7 +4,6 @@ use bytes::Bytes;
 
 use super::Shard;
 use crate::shard::admission::{AdmissionStage, Charge, Settlement};
-use crate::shard::back::{Back, Replies, turn_away};
 use crate::shard::clients::ClientStage;
 use crate::shard::env::Env;
 use crate::shard::hot_keys::HotKeyStage;
@@ -13,7 +12,9 @@ use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
 use crate::shard::peers::PeerStage;
 use crate::shard::refusal::NotSent;
+use crate::shard::replies::{Replies, turn_away};
 use crate::shard::request::{Envelope, ReplyTo};
+use crate::shard::upstream::Upstream;
 use crate::values::limits::COPY_BYTES_MAX;
 use crate::values::time::Now;
 
@@ -142,9 +143,9 @@ impl Shard {
     }
 
     /// Returns the connections to stores, and the stages for their replies.
-    pub(super) fn towards_clients(&mut self) -> (&mut Env, &mut Back, TowardsClients<'_>) {
-        let Self { env, clients, admission, back, peers, hot_keys, .. } = self;
-        (env, back, TowardsClients { clients: Delivery { clients, admission, peers }, hot_keys })
+    pub(super) fn towards_clients(&mut self) -> (&mut Env, &mut Upstream, TowardsClients<'_>) {
+        let Self { env, clients, admission, upstream, peers, hot_keys, .. } = self;
+        (env, upstream, TowardsClients { clients: Delivery { clients, admission, peers }, hot_keys })
     }
 
     /// Gives a reply to a request of any core's client; replies of keys that are hot are kept on the way.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::Explained;
 use crate::policy::breaker::{Stage, Standing as Health};
 use crate::policy::latency_ratio::Level;
-use crate::shard::back::{BulkheadFigures, RESERVED};
 use crate::shard::board::Section;
+use crate::shard::overload::{BulkheadFigures, RESERVED};
 use crate::shard::settings::{Mode, OverloadSettings};
 use crate::values::{Tier, Timestamp};
 

@@ -12,13 +12,14 @@
 //! knows whose they are: the inner weir would have to hold up the whole connection for a request that it
 //! answered early (`INFLIGHT WAIT`).
 
-use super::Back;
-use super::link::{Greeting, Inner, Link, Odd};
+use super::Links;
+use super::link::{Greeting, Inner, Link};
 use crate::protocol::call::begin_call;
 use crate::protocol::{BufferPool, encode};
 use crate::shard::counters::{Counter, Counters};
 use crate::shard::fence::field_of;
 use crate::shard::message::Message;
+use crate::shard::pending::Odd;
 use crate::shard::request::Envelope;
 use crate::values::limits::{COPY_BYTES_MAX, DEADLINE_MS_MAX};
 use crate::values::{ConnectionId, Tier, Timestamp};
@@ -88,11 +89,11 @@ impl Link {
     }
 }
 
-impl Back {
-    /// Looks at an error from a weir. A refusal is marked, so that its time does not count as the store's; a
+impl Links {
+    /// Records an error from a weir. A refusal is marked, so that its time does not count as the store's; a
     /// tier that is not granted is not passed on again.
     #[cold]
-    pub(super) fn hear_error(&mut self, connection: ConnectionId, end: &[u8]) {
+    pub fn record_weir_error(&mut self, connection: ConnectionId, end: &[u8]) {
         let link = &mut self.links[connection.0 as usize];
         let (Some(inner), Some(pending)) = (&mut link.inner, link.pending.front_mut()) else { return };
         let mut start = [0; TIER_REFUSED.len()];

@@ -3,15 +3,17 @@
 
 use std::time::Duration;
 
-use super::link::{Pending, Purpose};
-use super::{Back, Replies};
+use super::Upstream;
 use crate::protocol::command::Effect;
 use crate::shard::counters::{Counter, Pressure};
 use crate::shard::env::Env;
 use crate::shard::message::Message;
 use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
+use crate::shard::overload::bulkhead_for;
+use crate::shard::pending::{Pending, Purpose};
 use crate::shard::refusal::{Refusal, Stage};
+use crate::shard::replies::Replies;
 use crate::shard::request::ReplyTo;
 use crate::shard::settings::Mode;
 use crate::values::time::Now;
@@ -22,45 +24,26 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The least time between two searches of the requests in flight.
 const LOOKS_APART: Duration = Duration::from_millis(1);
 
-impl Back {
+impl Upstream {
+    /// Answers requests in flight whose deadline has passed, or whose backend has been stalled for too long,
+    /// and plans the next search.
     pub(super) fn answer_early(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
-        // Requests that are sent during the search set this time again.
-        self.early_at = Timestamp::MAX;
+        // Requests that are sent during the search plan the next one, too.
+        self.overload.plan_no_search();
         let mut next = Timestamp::MAX;
         let mut given_up: Vec<(ReplyTo, Given)> = Vec::new();
         for index in 0..self.links.len() {
-            if self.links[index].only_reads {
-                next = next.min(self.give_up_reads(env, ConnectionId(index as u32), replies, now));
+            let connection = ConnectionId(index as u32);
+            if self.links.at(connection).is_for_replica() {
+                next = next.min(self.give_up_reads(env, connection, replies, now));
             }
-            let link = &mut self.links[index];
-            let bulkhead = &self.bulkheads[link.bulkhead];
-            let is_stalled = bulkhead.is_stalled();
             given_up.clear();
-            for pending in &mut link.pending {
-                let Purpose::Answer(to) = pending.purpose else { continue };
-                // A piece of a split request is answered with the other pieces.
-                if to.piece_of().is_some() {
-                    continue;
-                }
-                let patient_until = if is_stalled { pending.sent_at.after(PATIENCE) } else { Timestamp::MAX };
-                let mut deadline = pending.deadline();
-                if self.deadlines != Mode::On && deadline <= now.monotonic {
-                    let is_counted = self.deadlines == Mode::Shadow;
-                    env.counters.add(Counter::LateInShadow, u64::from(is_counted));
-                    (pending.useful_ms, deadline) = (u32::MAX, Timestamp::MAX);
-                }
-                let until = deadline.min(patient_until);
-                if until > now.monotonic {
-                    next = next.min(until);
-                    continue;
-                }
-                given_up.push((to, Given::of(pending, now.monotonic)));
-                pending.purpose = Purpose::Abandoned(to);
-            }
+            next = next.min(self.find_overdue(env, connection, &mut given_up, now));
             if given_up.is_empty() {
                 continue;
             }
-            let bulkhead = &mut self.bulkheads[link.bulkhead];
+            let link = self.links.at(connection);
+            let bulkhead = self.overload.bulkhead_mut(bulkhead_for(link.backend, link.track));
             if given_up.iter().any(|(_, given)| given.is_late) {
                 bulkhead.handle_missed();
             }
@@ -75,14 +58,50 @@ impl Back {
                 env.count_refused(given.pressure(), given.tier, backend);
                 env.counters.add(Counter::RequestsAbandoned, 1);
                 // The request is charged its estimated cost, like one whose connection was lost.
-                if !link.only_reads {
+                if !link.is_for_replica() {
                     replies.note(env, to, Note::Unsettled);
                 }
                 replies.reply(env, to, Outcome::Lost, Message::Small(&text), now);
             }
             env.pool.give(text);
         }
-        self.early_at = self.early_at.min(next.max(now.monotonic.after(LOOKS_APART)));
+        self.overload.search_by(next.max(now.monotonic.after(LOOKS_APART)));
+    }
+
+    /// Collects the requests in flight on a connection that are to be answered now, and marks them as
+    /// answered. Returns when the next one is due.
+    fn find_overdue(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        given_up: &mut Vec<(ReplyTo, Given)>,
+        now: Now,
+    ) -> Timestamp {
+        let link = self.links.at_mut(connection);
+        let is_stalled = self.overload.bulkhead(bulkhead_for(link.backend, link.track)).is_stalled();
+        let deadlines = self.overload.deadlines();
+        let mut next = Timestamp::MAX;
+        for pending in &mut link.pending {
+            let Purpose::Answer(to) = pending.purpose else { continue };
+            // A piece of a split request is answered with the other pieces.
+            if to.piece_of().is_some() {
+                continue;
+            }
+            let patient_until = if is_stalled { pending.sent_at.after(PATIENCE) } else { Timestamp::MAX };
+            let mut deadline = pending.deadline();
+            if deadlines != Mode::On && deadline <= now.monotonic {
+                env.counters.add(Counter::LateInShadow, u64::from(deadlines == Mode::Shadow));
+                (pending.useful_ms, deadline) = (u32::MAX, Timestamp::MAX);
+            }
+            let until = deadline.min(patient_until);
+            if until > now.monotonic {
+                next = next.min(until);
+                continue;
+            }
+            given_up.push((to, Given::of(pending, now.monotonic)));
+            pending.purpose = Purpose::Abandoned(to);
+        }
+        next
     }
 }
 

@@ -1,26 +1,23 @@
-//! Ejects backends that are unhealthy: watches their replies and response times, stops sending to them, tries
-//! them, and takes them back. `policy/breaker.rs` decides, and the decision holds for all cores
-//! (`health.rs`).
+//! Breaker: the health of each backend as one core knows it, and the ejection of backends that are unhealthy.
+//! It is told of replies, losses and response times, and says whether requests pass. It never sees a
+//! connection or a window. `policy/breaker.rs` decides, and the decision holds for all cores (`health.rs`).
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::bulkhead::Parked;
-use super::link::{LinkState, Pending, whole};
-use super::{Back, Replies, turn_away};
+use super::counters::Counter;
+use super::env::Env;
+use super::pending::Pending;
+use super::refusal::NotSent;
+use super::request::{Envelope, Track};
+use super::settings::Mode;
 use crate::policy::breaker::median_of_others;
 use crate::policy::breaker::{Cause, Comparison, Evidence, LOOKS_APART, Stage, Standing, Tally, Watch};
-use crate::protocol::Scanned;
 use crate::protocol::command::Class;
 use crate::routing::cluster::NodeRefusal;
-use crate::shard::counters::Counter;
-use crate::shard::env::Env;
-use crate::shard::message::Message;
-use crate::shard::refusal::NotSent;
-use crate::shard::request::{Envelope, Track};
-use crate::shard::settings::{BULKHEADS, Mode};
 use crate::values::limits::COMMAND_CLASSES;
 use crate::values::time::Now;
-use crate::values::{BackendId, ConnectionId, Tier, Timestamp};
+use crate::values::{BackendId, Tier, Timestamp};
 
 /// The least number of backends for which response times are compared.
 const COMPARED_FROM: usize = 3;
@@ -38,9 +35,44 @@ const LATE_PART: u32 = 10;
 /// work by now.
 const ELSEWHERE: [&str; 3] = ["node-gone", "node-failed", "store-moved"];
 
+/// The health of all backends as one core knows it.
+#[derive(Debug)]
+pub struct Breaker {
+    health: Vec<Health>,
+    /// Gates that were closed or opened, in this order, until [`Breaker::poll_gate`] returns them.
+    gates: VecDeque<(BackendId, Gate)>,
+    /// The sum of delays of turns since the backends' response times were last compared.
+    late: Duration,
+}
+
+/// The gate before one backend, on one core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// All requests to the backend pass.
+    Open,
+    /// Each request to the backend is checked by itself ([`Breaker::check`]).
+    Closed,
+}
+
+/// The decision about a request to a backend with a closed gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// The gate is open again: the request takes the usual way.
+    AsUsual,
+    /// The request is sent if the backend's window has room, else refused.
+    WithRoom,
+    /// The request is sent, whatever the window says.
+    Always,
+    /// The request is sent as a trial of the ejected backend. [`Breaker::handle_trial_unsent`] must be called
+    /// if it cannot be sent.
+    Trial,
+    /// The request is refused.
+    Refused(NotSent),
+}
+
 /// The knowledge that one core has of one backend's health.
 #[derive(Debug, Default)]
-pub struct Health {
+struct Health {
     watch: Watch,
     tally: Tally,
     looked_at: Timestamp,
@@ -56,7 +88,7 @@ pub struct Health {
     /// The last failure, in words.
     failure: &'static str,
     /// The number of times that this core ejected the backend.
-    pub ejections: u64,
+    ejections: u64,
     shadowed_at: Option<Timestamp>,
 }
 
@@ -67,53 +99,56 @@ impl Health {
     }
 }
 
-impl Back {
-    /// Counts a reply to a client's request and, unless it is good and nothing is suspected, checks what it
-    /// says about the backend's health.
-    #[inline]
-    pub(super) fn note_health(
-        &mut self,
-        env: &mut Env,
-        connection: ConnectionId,
-        pending: &Pending,
-        (scanned, end): (&Scanned, &[u8]),
-        now: Now,
-    ) {
-        let health = &mut self.health[usize::from(self.links[connection.0 as usize].backend.0)];
-        health.tally.replies += 1;
-        if scanned.kind == b'-' || !health.is_quiet() {
-            self.hear_of_health(env, connection, pending, (scanned, end), now);
+impl Breaker {
+    /// Creates the breaker of a core that has seen nothing of its backends yet.
+    pub fn new(backends: u16) -> Self {
+        Self {
+            health: (0..backends).map(|_| Health::default()).collect(),
+            gates: VecDeque::new(),
+            late: Duration::ZERO,
         }
     }
 
+    /// Returns the next gate that was closed or opened and is to be set at the backend's windows.
+    pub fn poll_gate(&mut self) -> Option<(BackendId, Gate)> {
+        self.gates.pop_front()
+    }
+
+    /// The number of times that this core ejected the backend.
+    pub fn ejections(&self, backend: BackendId) -> u64 {
+        self.health[usize::from(backend.0)].ejections
+    }
+
+    /// Notes that a turn of this core began `late` by this much.
+    pub fn handle_late(&mut self, late: Duration) {
+        self.late += late;
+    }
+
+    /// Counts a reply to a client's request. True if [`Breaker::record_reply`] must see the reply: it is an
+    /// error, or the backend failed lately or is on trial.
+    #[inline]
+    pub fn count_reply(&mut self, backend: BackendId, is_error: bool) -> bool {
+        let health = &mut self.health[usize::from(backend.0)];
+        health.tally.replies += 1;
+        is_error || !health.is_quiet()
+    }
+
+    /// Records a reply, with its text if it is an error: ends a trial that it answers, and ejects the backend
+    /// if it is one failure too many. `late` is the time by which this core was late itself.
     #[cold]
-    fn hear_of_health(
+    pub fn record_reply(
         &mut self,
         env: &mut Env,
-        connection: ConnectionId,
-        pending: &Pending,
-        (scanned, end): (&Scanned, &[u8]),
+        (backend, pending): (BackendId, &Pending),
+        error: Option<&[u8]>,
+        late: Duration,
         now: Now,
     ) {
-        if env.settings.overload.breaker == Mode::Off {
-            return;
-        }
-        let link = &self.links[connection.0 as usize];
-        // Replicas that answer reads are judged separately (`readers.rs`).
-        if link.only_reads {
-            return;
-        }
-        let backend = link.backend;
-        let is_error = scanned.kind == b'-';
         // A script's error may be any text, so it says nothing about the backend.
-        if is_error && pending.class == Class::Script {
+        if env.settings.overload.breaker == Mode::Off || error.is_some() && pending.class == Class::Script {
             return;
         }
-        let failure = if is_error {
-            NodeRefusal::parse(&whole(&link.partial, end)).and_then(NodeRefusal::sickness)
-        } else {
-            None
-        };
+        let failure = error.and_then(NodeRefusal::parse).and_then(NodeRefusal::sickness);
         let health = &mut self.health[usize::from(backend.0)];
         let is_trial = health.trial.is_some_and(|since| pending.sent_at >= since);
         let evidence = match failure {
@@ -128,39 +163,33 @@ impl Back {
             }
         };
         if is_trial {
-            let took = now.monotonic.since(pending.sent_at).saturating_sub(self.late);
+            let took = now.monotonic.since(pending.sent_at).saturating_sub(late);
             self.end_trial(env, backend, failure.is_none().then_some(took), now);
         }
         if let Some(evidence) = evidence {
-            self.set_aside(
-                env,
-                backend,
-                Cause::Errors,
-                &described(evidence, failure.unwrap_or_default()),
-                now,
-            );
+            let why = described(evidence, failure.unwrap_or_default());
+            self.eject(env, backend, Cause::Errors, &why, now);
         }
     }
 
-    /// Handles a connection that was lost, or could not be opened, with requests on it: counts it as a
-    /// failure of the backend.
-    pub(super) fn hear_of_loss(
+    /// Records the loss of a connection, or a failed attempt to open it, as a failure of the backend if
+    /// requests were `pending` on it.
+    pub fn record_loss(
         &mut self,
         env: &mut Env,
-        connection: ConnectionId,
+        backend: BackendId,
+        pending: &VecDeque<Pending>,
         reason: &'static str,
         now: Now,
     ) {
-        let link = &self.links[connection.0 as usize];
-        let says_nothing = link.pending.is_empty() || ELSEWHERE.contains(&reason) || link.only_reads;
+        let says_nothing = pending.is_empty() || ELSEWHERE.contains(&reason);
         if says_nothing || env.settings.overload.breaker == Mode::Off {
             return;
         }
-        let backend = link.backend;
         let health = &mut self.health[usize::from(backend.0)];
-        let is_trial = health.trial.is_some_and(|since| {
-            link.pending.iter().any(|pending| pending.is_counted() && pending.sent_at >= since)
-        });
+        let is_trial = health
+            .trial
+            .is_some_and(|since| pending.iter().any(|owed| owed.is_counted() && owed.sent_at >= since));
         let (counts, evidence) = health.watch.handle_loss(now.monotonic);
         if counts {
             health.tally.replies += 1;
@@ -171,11 +200,12 @@ impl Back {
             self.end_trial(env, backend, None, now);
         }
         if let Some(evidence) = evidence {
-            self.set_aside(env, backend, Cause::Losses, &described(evidence, reason), now);
+            self.eject(env, backend, Cause::Losses, &described(evidence, reason), now);
         }
     }
 
-    fn set_aside(&mut self, env: &mut Env, backend: BackendId, cause: Cause, why: &str, now: Now) {
+    /// Ejects a backend, unless another core has. In shadow mode, only logs that it would.
+    fn eject(&mut self, env: &mut Env, backend: BackendId, cause: Cause, why: &str, now: Now) {
         let place = usize::from(backend.0);
         let health = &mut self.health[place];
         if env.settings.overload.breaker == Mode::Shadow {
@@ -200,86 +230,60 @@ impl Back {
                 env.say(format!("backend {name} is set aside, and tried again in {pause} ms: {why}"));
             }
         }
-        self.gate(backend);
+        self.close_gate(backend);
     }
 
-    /// Starts to check each request to a backend by itself.
-    fn gate(&mut self, backend: BackendId) {
+    fn close_gate(&mut self, backend: BackendId) {
         let health = &mut self.health[usize::from(backend.0)];
         health.watch.begin_anew();
         if std::mem::replace(&mut health.is_gated, true) {
             return;
         }
         health.credit = 0.0;
-        for index in bulkheads_of(backend) {
-            self.bulkheads[index].set_gated(true);
-            if !self.bulkheads[index].is_empty() {
-                self.list(index);
-            }
-        }
+        self.gates.push_back((backend, Gate::Closed));
     }
 
-    /// Lets all requests to a backend pass again, and opens its connections without a pause.
-    fn ungate(&mut self, backend: BackendId) {
+    fn open_gate(&mut self, backend: BackendId) {
         let health = &mut self.health[usize::from(backend.0)];
         if !std::mem::replace(&mut health.is_gated, false) {
             return;
         }
         (health.trial, health.credit) = (None, 0.0);
         health.watch.begin_anew();
-        bulkheads_of(backend).for_each(|index| self.bulkheads[index].set_gated(false));
-        for link in self.links.iter_mut().filter(|link| link.backend == backend) {
-            // The backend is known to be reachable.
-            if matches!(link.state, LinkState::BackingOff { .. }) {
-                link.state = LinkState::Closed;
-            }
-        }
+        self.gates.push_back((backend, Gate::Open));
     }
 
-    /// Decides about a request to an ejected or returning backend. `None` if all requests pass again, else
-    /// the result of sending or refusing it. While the backend is ejected, requests of class `Control` pass
-    /// all the same.
+    /// Decides about a request to an ejected or returning backend. While the backend is ejected, requests of
+    /// class `Control` pass all the same.
     #[cold]
-    pub(super) fn pass_gate(
-        &mut self,
-        env: &mut Env,
-        envelope: &Envelope,
-        (message, requests): (Message<'_>, usize),
-        now: Now,
-    ) -> Option<Result<(), NotSent>> {
+    pub fn check(&mut self, env: &mut Env, envelope: &Envelope, now: Now) -> Pass {
         let (backend, place) = (envelope.route.backend, usize::from(envelope.route.backend.0));
         let standing = env.settings.overload.health.standing(place);
-        let refused = NotSent::Ejected(standing.retry_after(now.monotonic));
+        let refused = Pass::Refused(NotSent::Ejected(standing.retry_after(now.monotonic)));
         match standing.stage {
             Stage::Well => {
-                self.ungate(backend);
-                return None;
+                self.open_gate(backend);
+                return Pass::AsUsual;
             }
             Stage::Returning => {
                 let Some(part) = standing.part(now.monotonic) else {
                     env.settings.overload.health.change(place, standing, standing.back(now.monotonic));
-                    self.ungate(backend);
-                    return None;
+                    self.open_gate(backend);
+                    return Pass::AsUsual;
                 };
                 let health = &mut self.health[place];
                 health.credit = (health.credit + part).min(2.0);
                 if envelope.tier != Tier::Critical {
                     if health.credit < 1.0 {
                         env.counters.add(Counter::RefusedEjected, 1);
-                        return Some(Err(refused));
+                        return refused;
                     }
                     health.credit -= 1.0;
                 }
-                let bulkhead = &self.bulkheads[super::forward::bulkhead_for(envelope.route)];
-                if !bulkhead.has_place() {
-                    return Some(Err(NotSent::Window(bulkhead.retry_full())));
-                }
-                return Some(self.put_on_link(env, envelope, message, requests, now));
+                return Pass::WithRoom;
             }
             // A control command may end the script that keeps the store busy.
-            Stage::Out | Stage::Trying if envelope.nature.class == Class::Control => {
-                return Some(self.put_on_link(env, envelope, message, requests, now));
-            }
+            Stage::Out | Stage::Trying if envelope.nature.class == Class::Control => return Pass::Always,
             Stage::Out | Stage::Trying => {}
         }
         let is_cheap = envelope.route.track == Track::Usual
@@ -290,18 +294,20 @@ impl Back {
             && env.settings.overload.health.change(place, standing, trial)
         {
             self.health[place].trial = Some(now.monotonic);
-            let sent = self.put_on_link(env, envelope, message, requests, now);
-            if let Err(why) = sent {
-                self.health[place].trial = None;
-                let wait = if let NotSent::Down(wait) = why { wait } else { LOOKS_APART };
-                let board = &env.settings.overload.health;
-                let trying = board.standing(place);
-                board.change(place, trying, trying.put_off(now.monotonic.after(wait)));
-            }
-            return Some(sent);
+            return Pass::Trial;
         }
         env.counters.add(Counter::RefusedEjected, 1);
-        Some(Err(refused))
+        refused
+    }
+
+    /// Puts off the trial of an ejected backend, because the request for it could not be sent.
+    pub fn handle_trial_unsent(&mut self, env: &Env, backend: BackendId, why: NotSent, now: Now) {
+        let place = usize::from(backend.0);
+        self.health[place].trial = None;
+        let wait = if let NotSent::Down(wait) = why { wait } else { LOOKS_APART };
+        let board = &env.settings.overload.health;
+        let trying = board.standing(place);
+        board.change(place, trying, trying.put_off(now.monotonic.after(wait)));
     }
 
     /// Ends a trial: the request was answered after `took`, or failed (`None`). Returns the backend to
@@ -322,44 +328,34 @@ impl Back {
         if board.change(place, from, to) && to.stage != Stage::Out {
             let took = took.unwrap_or_default();
             let name = env.backend_name(backend).to_owned();
-            env.say(format!("backend {name} answers again, in {took:.1?}: {}", how_back(to)));
+            env.say(format!("backend {name} answers again, in {took:.1?}: {}", return_described(to)));
         }
         if to.stage == Stage::Well {
-            self.ungate(backend);
-        }
-    }
-
-    /// Refuses all requests that wait for an ejected backend.
-    pub(super) fn clear_gated(&mut self, env: &mut Env, index: usize, replies: &mut impl Replies, now: Now) {
-        let backend = BackendId((index / BULKHEADS) as u16);
-        let standing = env.settings.overload.health.standing(usize::from(backend.0));
-        while let Some((parked, is_eased)) = self.bulkheads[index].take_gated() {
-            let Parked { envelope, message, .. } = parked;
-            env.counters.add(Counter::RefusedEjected, 1);
-            let why = NotSent::Ejected(standing.retry_after(now.monotonic));
-            turn_away(env, replies, envelope.addressee(), why, now);
-            message.release(&mut env.pool);
-            if is_eased {
-                replies.note(env, envelope.reply_to, crate::shard::note::Note::Eased);
-            }
+            self.open_gate(backend);
         }
     }
 
     /// Forgets a backend's health, because another server has its place.
-    pub(super) fn forget_health(&mut self, env: &Env, backend: BackendId) {
+    pub fn forget(&mut self, env: &Env, backend: BackendId) {
         env.settings.overload.health.forget(usize::from(backend.0));
-        self.ungate(backend);
-        let health = &mut self.health[usize::from(backend.0)];
-        health.watch = Watch::default();
+        self.open_gate(backend);
+        self.health[usize::from(backend.0)].watch = Watch::default();
     }
 
     /// Reports what this core has seen of backends, and checks what all cores have seen, at most once per
-    /// `LOOKS_APART`. Ejects backends that fail or are slow.
-    pub fn look_for_sickness(&mut self, env: &mut Env, now: Now) {
+    /// `LOOKS_APART`. Ejects backends that fail or, if `are_alike` says that all have like work, are slow.
+    /// `recent_p95` gives the 95th percentile of a backend's recent response times in a class of commands.
+    pub fn check_all(
+        &mut self,
+        env: &mut Env,
+        are_alike: bool,
+        recent_p95: impl Fn(BackendId, Class) -> Option<Duration>,
+        now: Now,
+    ) {
         if env.settings.overload.breaker == Mode::Off {
             return;
         }
-        let is_compared = self.slots.is_none() && self.health.len() >= COMPARED_FROM;
+        let is_compared = are_alike && self.health.len() >= COMPARED_FROM;
         let mut looked_at = false;
         for place in 0..self.health.len() {
             let backend = BackendId(place as u16);
@@ -380,7 +376,7 @@ impl Back {
             let evidence = health.watch.look(board.tally(place), standing, now.monotonic);
             if is_compared {
                 for class in Class::ALL {
-                    let recent = self.ratios[place].recent_p95(class.index());
+                    let recent = recent_p95(backend, class);
                     health.recent[class.index()] = recent;
                     if let Some(p95) = recent {
                         board.tell_time(env.settings.id, (place, class.index()), p95, now.monotonic);
@@ -388,20 +384,20 @@ impl Back {
                 }
             }
             match standing.stage {
-                Stage::Well => self.ungate(backend),
+                Stage::Well => self.open_gate(backend),
                 // Another core has ejected the backend.
                 _ if env.settings.overload.breaker == Mode::On && !self.health[place].is_gated => {
-                    self.gate(backend);
+                    self.close_gate(backend);
                 }
                 _ => {}
             }
             if let Some(evidence) = evidence {
                 let failure = self.health[place].failure;
-                self.set_aside(env, backend, Cause::Errors, &described(evidence, failure), now);
+                self.eject(env, backend, Cause::Errors, &described(evidence, failure), now);
             }
         }
         if is_compared && looked_at {
-            let is_witness = std::mem::take(&mut self.late_lately) < LOOKS_APART / LATE_PART;
+            let is_witness = std::mem::take(&mut self.late) < LOOKS_APART / LATE_PART;
             self.compare(env, is_witness, now);
         }
     }
@@ -439,14 +435,9 @@ impl Back {
             board.set_fair(place, Comparison::fair(others));
             let class = class.name();
             let why = format!("95 % of its {class} requests take up to {own:.1?}, elsewhere {others:.1?}");
-            self.set_aside(env, BackendId(place as u16), Cause::Slowness, &why, now);
+            self.eject(env, BackendId(place as u16), Cause::Slowness, &why, now);
         }
     }
-}
-
-fn bulkheads_of(backend: BackendId) -> std::ops::Range<usize> {
-    let first = usize::from(backend.0) * BULKHEADS;
-    first..first + BULKHEADS
 }
 
 fn described(evidence: Evidence, failure: &str) -> String {
@@ -458,7 +449,7 @@ fn described(evidence: Evidence, failure: &str) -> String {
     }
 }
 
-fn how_back(standing: Standing) -> &'static str {
+fn return_described(standing: Standing) -> &'static str {
     match (standing.stage, standing.cause) {
         (Stage::Well, Cause::Load) => "it had been load",
         (Stage::Well, _) => "all requests pass",

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use super::BreakerStage;
+use crate::policy::breaker::Stage as BreakerStage;
 use crate::policy::queue::{Choice, Circumstances, Held, Queue, Refused, Taken, Waiting};
 use crate::policy::window::{Sample, Window};
 use crate::shard::board::{Load, Section};
@@ -115,9 +115,9 @@ impl Bulkhead {
         self.in_flight < self.limit && now.as_nanos() + self.full_nanos <= deadline.as_nanos()
     }
 
-    /// True if a request cannot be answered by its deadline. Such a miss also counts towards the window's
-    /// size.
-    pub fn misses(&mut self, deadline: Timestamp, now: Timestamp) -> bool {
+    /// Returns true if a request cannot be answered by its deadline. Such a miss also counts towards the
+    /// window's size.
+    pub fn count_if_hopeless(&mut self, deadline: Timestamp, now: Timestamp) -> bool {
         let is_hopeless = self.is_hopeless(deadline, now);
         if is_hopeless {
             self.window.handle_missed();
@@ -191,7 +191,7 @@ impl Bulkhead {
 
     /// True if the reply to a request sent at `sent_at` is selected as a sample for the window.
     #[inline]
-    pub fn wants(&mut self, sent_at: Timestamp, now: Timestamp) -> bool {
+    pub fn should_sample(&mut self, sent_at: Timestamp, now: Timestamp) -> bool {
         self.mode != Mode::Off && self.window.wants(sent_at, now)
     }
 
@@ -267,8 +267,8 @@ impl Bulkhead {
     }
 
     /// Decides about a request that did not pass [`Bulkhead::has_room`].
-    pub fn judge(&mut self, envelope: &Envelope, now: Timestamp) -> Verdict {
-        if self.misses(envelope.deadline, now) {
+    pub fn decide(&mut self, envelope: &Envelope, now: Timestamp) -> Verdict {
+        if self.count_if_hopeless(envelope.deadline, now) {
             Verdict::TooLate
         } else if self.is_stalled {
             Verdict::Stalled(self.retry_stalled(now))
@@ -308,9 +308,9 @@ impl Bulkhead {
         self.set_limit();
     }
 
-    /// True if the queue of waiting requests has reached its limit. Once full, it counts as full until a
-    /// quarter of the limit is free; the answer is remembered for that.
-    pub fn is_full(&mut self) -> bool {
+    /// Checks whether the queue of waiting requests has reached its limit, and returns true if so. Once full,
+    /// it counts as full until a quarter of the limit is free; the answer is remembered for that.
+    pub fn check_full(&mut self) -> bool {
         self.queue.is_full()
     }
 

@@ -12,20 +12,17 @@
 //! be named to the store later.
 //!
 //! Replies come in the order of requests, so the oldest unanswered request owns the next reply. When the
-//! connection is lost, all of them are answered `-UNAVAILABLE`, because weir cannot know which were carried
-//! out; only reads before a cluster may be retried (`retry.rs`).
+//! connection is lost, it is not known which of them were carried out.
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::unanswered::Unanswered;
-use crate::protocol::command::{Class, Effect};
 use crate::protocol::{BufferPool, Output, Protocol, ReplyScanner};
 use crate::shard::fence::StoreClient;
-use crate::shard::request::{Envelope, Overdue, ReplyTo};
+use crate::shard::pending::{Pending, whole};
+use crate::shard::request::Track;
 use crate::values::limits::{LINK_OUTPUT_BYTES_MAX, LINK_PENDING_MAX, STEP_ERROR_BYTES_MAX};
-use crate::values::{BackendId, ShardId, TenantId, Tier, Timestamp};
+use crate::values::{BackendId, ShardId, Tier, Timestamp};
 
 /// State of a connection to a backend. Requests open it where it is closed, wait in its output while it
 /// connects and greets, are sent once it is open, and are refused during the pause after a failed attempt.
@@ -41,22 +38,6 @@ pub enum LinkState {
     Open,
     /// The last attempt failed; requests are refused until the given time.
     BackingOff { until: Timestamp },
-}
-
-/// The purpose of an expected reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// The reply to a client's request or a fetch.
-    Answer(ReplyTo),
-    /// The reply to a client's request that weir has answered already. It is swallowed.
-    Abandoned(ReplyTo),
-    /// Replies that no client gets, as many as given: to the steps of a block, of which only the last counts.
-    Steps(u32),
-    /// The reply to the prelude of a fetch (`PTTL`, or `ASKING` if it was redirected), which is sent right
-    /// before it.
-    Ahead(ReplyTo),
-    /// The reply to a fence (`CLIENT KILL`), the oldest one sent between requests.
-    Fence,
 }
 
 /// The purpose of an expected reply to the greeting.
@@ -75,101 +56,6 @@ pub enum Greeting {
     Fence(ShardId, u64),
 }
 
-/// An expected reply. Small, because there is one for each request in flight.
-#[derive(Clone, Copy, Debug)]
-pub struct Pending {
-    pub purpose: Purpose,
-    /// The class of the request's command.
-    pub class: Class,
-    pub effect: Effect,
-    pub tier: Tier,
-    /// Whether the response time is unusual, so that it does not count as a sample of what others take.
-    pub odd: Odd,
-    pub tenant: TenantId,
-    /// The number of requests in flight at the bulkhead when this one was sent, at most 65,535.
-    pub depth: u16,
-    /// The milliseconds after sending within which a reply is of use; `u32::MAX` without deadline.
-    pub useful_ms: u32,
-    pub sent_at: Timestamp,
-}
-
-const _: () = assert!(size_of::<Pending>() <= 40);
-
-/// The reason why the time of a reply is not like that of others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Odd {
-    /// A usual reply.
-    No,
-    /// The request costs much, or was sent before the connection was open.
-    Costly,
-    /// Reply to a request that was sent behind a costly one (`Costly`) on the same connection, still
-    /// unanswered then. Its latency says little of other requests, so the window does not learn from it.
-    Behind,
-    /// A weir behind the connection refused the request.
-    Refused,
-}
-
-impl Pending {
-    /// An expected reply that the window does not count.
-    pub const fn uncounted(purpose: Purpose, sent_at: Timestamp) -> Self {
-        Self {
-            purpose,
-            class: Class::Control,
-            effect: Effect::None,
-            tier: Tier::Standard,
-            odd: Odd::No,
-            tenant: TenantId(0),
-            depth: 0,
-            useful_ms: u32::MAX,
-            sent_at,
-        }
-    }
-
-    /// The expected reply to a client's request or a fetch.
-    #[inline]
-    pub fn answer(envelope: &Envelope, (depth, odd): (u32, Odd), sent_at: Timestamp) -> Self {
-        let useful_ms = if envelope.deadline == Timestamp::MAX || envelope.overdue == Overdue::Awaited {
-            u32::MAX
-        } else {
-            envelope.deadline.since(sent_at).as_millis().min(u128::from(u32::MAX)) as u32
-        };
-        Self {
-            purpose: Purpose::Answer(envelope.reply_to),
-            class: envelope.nature.class,
-            effect: envelope.nature.effect,
-            tier: envelope.tier,
-            odd,
-            tenant: envelope.tenant(),
-            depth: depth.min(u32::from(u16::MAX)) as u16,
-            useful_ms,
-            sent_at,
-        }
-    }
-
-    /// The time after which a reply is of no use; `Timestamp::MAX` without deadline.
-    pub fn deadline(&self) -> Timestamp {
-        if self.useful_ms == u32::MAX {
-            Timestamp::MAX
-        } else {
-            self.sent_at.after(Duration::from_millis(u64::from(self.useful_ms)))
-        }
-    }
-
-    /// The number of replies that are expected for the entry.
-    pub const fn replies(&self) -> usize {
-        match self.purpose {
-            Purpose::Steps(left) => left as usize,
-            Purpose::Answer(_) | Purpose::Abandoned(_) | Purpose::Ahead(_) | Purpose::Fence => 1,
-        }
-    }
-
-    /// True if the window counts the request: it is a client's or a fetch, whether or not it still waits.
-    #[inline]
-    pub const fn is_counted(&self) -> bool {
-        matches!(self.purpose, Purpose::Answer(_) | Purpose::Abandoned(_))
-    }
-}
-
 /// The facts known about a weir behind a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inner {
@@ -179,14 +65,13 @@ pub struct Inner {
     pub takes_deadlines: bool,
 }
 
+/// One connection to a backend.
 #[derive(Debug)]
 pub struct Link {
     pub backend: BackendId,
     pub protocol: Protocol,
-    /// The index of the bulkhead that the connection's requests pass through.
-    pub bulkhead: usize,
-    /// True for a connection to a replica, which carries only reads that replicas may answer.
-    pub only_reads: bool,
+    /// The track whose requests the connection carries.
+    pub track: Track,
     pub state: LinkState,
     /// Counts the sockets of this connection, so that an event of an old one is not taken for the new one's.
     pub generation: u32,
@@ -212,8 +97,6 @@ pub struct Link {
     pub scanner: ReplyScanner,
     /// The time at which bytes last came.
     pub heard_at: Timestamp,
-    /// Requests that are sent and unanswered, kept in case they must be sent again. Only before a cluster.
-    pub unanswered: Unanswered,
     /// The first error among the steps of the transaction that is being answered. `EXEC` itself only says
     /// that there was one.
     pub step_error: Option<Box<[u8]>>,
@@ -229,12 +112,12 @@ const BACKOFF_FIRST: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
 impl Link {
-    pub fn new(backend: BackendId, protocol: Protocol, bulkhead: usize) -> Self {
+    /// Creates a connection that is closed.
+    pub fn new(backend: BackendId, protocol: Protocol, track: Track) -> Self {
         Self {
             backend,
             protocol,
-            bulkhead,
-            only_reads: false,
+            track,
             state: LinkState::Closed,
             generation: 0,
             attempts: 0,
@@ -251,11 +134,16 @@ impl Link {
             costly_ahead: 0,
             scanner: ReplyScanner::default(),
             heard_at: Timestamp::ZERO,
-            unanswered: Unanswered::default(),
             step_error: None,
             partial: Vec::new(),
             let_go: 0,
         }
+    }
+
+    /// True for a connection to a replica, which carries only reads that replicas may answer.
+    #[inline]
+    pub fn is_for_replica(&self) -> bool {
+        self.track == Track::Replica
     }
 
     /// Marks the socket as connected, so that the greeting is sent.
@@ -293,12 +181,10 @@ impl Link {
         self.state == LinkState::Open && self.fenced >= fences && self.has_room()
     }
 
-    /// True if the connection may take more requests: neither unanswered requests, unsent bytes nor kept
-    /// bytes are at their limit.
+    /// True if the connection may take more requests: neither unanswered requests nor unsent bytes are at
+    /// their limit.
     pub fn has_room(&self) -> bool {
-        self.pending.len() < LINK_PENDING_MAX
-            && self.output.len() < LINK_OUTPUT_BYTES_MAX
-            && self.unanswered.has_room()
+        self.pending.len() < LINK_PENDING_MAX && self.output.len() < LINK_OUTPUT_BYTES_MAX
     }
 
     /// The number of bytes known to be missing of the reply that is being received.
@@ -307,9 +193,9 @@ impl Link {
         if wanted { usize::try_from(self.scanner.missing()).unwrap_or(usize::MAX) } else { 0 }
     }
 
-    /// Notes the reply to a step of a transaction. The first error is kept until the next `MULTI` is
+    /// Records the reply to a step of a transaction. The first error is kept until the next `MULTI` is
     /// answered.
-    pub fn hear_step(&mut self, kind: u8, end: &[u8]) {
+    pub fn record_step(&mut self, kind: u8, end: &[u8]) {
         let whole = whole(&self.partial, end);
         if kind == b'+' && *whole == *b"+OK\r\n" {
             self.step_error = None;
@@ -342,8 +228,8 @@ impl Link {
         owed.map(|since| since.max(self.heard_at))
     }
 
-    /// Notes that the backend works, so that a connection lost after this is opened again at once.
-    pub fn proved(&mut self) {
+    /// Records that the backend works, so that a connection lost after this is opened again at once.
+    pub fn handle_success(&mut self) {
         self.attempts = 0;
     }
 
@@ -351,7 +237,6 @@ impl Link {
     /// replies to the greeting were owed.
     pub fn clear(&mut self, pool: &mut BufferPool) -> usize {
         self.output.clear(pool);
-        self.unanswered.clear();
         pool.give(std::mem::take(&mut self.greeting));
         self.fences.clear();
         self.step_error = None;
@@ -404,18 +289,13 @@ impl Link {
     }
 }
 
-/// Joins the kept beginning of a reply and its end.
-pub fn whole<'a>(kept: &[u8], end: &'a [u8]) -> Cow<'a, [u8]> {
-    if kept.is_empty() { Cow::Borrowed(end) } else { Cow::Owned([kept, end].concat()) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn pauses_grow_and_stay_bounded() {
-        let mut link = Link::new(BackendId(0), Protocol::Resp2, 0);
+        let mut link = Link::new(BackendId(0), Protocol::Resp2, Track::Usual);
         let mut pauses = Vec::new();
         for _ in 0..12 {
             link.state = LinkState::Opening { since: Timestamp::ZERO };
@@ -429,11 +309,11 @@ mod tests {
 
     #[test]
     fn a_link_that_worked_is_tried_again_at_once() {
-        let mut link = Link::new(BackendId(0), Protocol::Resp2, 0);
+        let mut link = Link::new(BackendId(0), Protocol::Resp2, Track::Usual);
         link.state = LinkState::Opening { since: Timestamp::ZERO };
         link.lost(Timestamp::ZERO, 0);
         link.opened();
-        link.proved();
+        link.handle_success();
         link.lost(Timestamp::ZERO, 0);
         assert_eq!(link.state, LinkState::Closed);
     }

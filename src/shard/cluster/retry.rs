@@ -4,21 +4,20 @@
 //! otherwise it might see a later write. There are no retries before plain stores, because sent requests are
 //! not kept there.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 
-use super::link::{LinkState, Pending, Purpose};
-use super::slots::Held;
+use super::slots::{Held, Slots};
 use super::unanswered::{Sent, Unanswered};
-use super::{Back, forward::track_of};
 use crate::protocol::command::{Class, Effect};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
-use crate::shard::request::{Envelope, ReplyTo, Route};
+use crate::shard::pending::{Pending, Purpose};
+use crate::shard::request::{Envelope, ReplyTo, Route, Track};
 use crate::shard::settings::Mode;
 use crate::shard::stored::Stored;
-use crate::values::ConnectionId;
 use crate::values::limits::SLOTS;
 use crate::values::time::Now;
+use crate::values::{BackendId, ConnectionId};
 
 /// Reasons for losing a connection after which reads are retried: they do not show that the node is slow, or
 /// another node has its slots by then.
@@ -26,7 +25,7 @@ const WAYS: [&str; 3] = ["connection-lost", "node-gone", "node-failed"];
 
 /// The unanswered requests of a lost connection, and which of them are retried.
 #[derive(Debug, Default)]
-pub(super) struct Again {
+pub struct Retries {
     unanswered: Unanswered,
     /// Whether each request is retried, from the last to the first.
     chosen: Vec<bool>,
@@ -34,29 +33,26 @@ pub(super) struct Again {
     was_sent: bool,
 }
 
-impl Back {
-    /// Chooses which requests of a lost connection may be retried.
+impl Slots {
+    /// Chooses which requests of a lost connection may be retried. `pending` are the replies that it owed;
+    /// `was_sent` is false if none of the requests left weir.
     #[inline(never)]
-    pub(super) fn choose_again(
+    pub fn choose_retries(
         &mut self,
         env: &Env,
         connection: ConnectionId,
+        (pending, was_sent): (&VecDeque<Pending>, bool),
         reason: &str,
         now: Now,
-    ) -> Again {
-        let link = &mut self.links[connection.0 as usize];
-        if self.slots.is_none() {
-            return Again::default();
-        }
-        let unanswered = std::mem::take(&mut link.unanswered);
-        let owed = link.pending.iter().filter(|pending| pending.is_counted());
+    ) -> Retries {
+        let unanswered = self.take_unanswered(connection);
+        let owed = pending.iter().filter(|pending| pending.is_counted());
         if owed.clone().count() != unanswered.len() {
             debug_assert!(false, "one is kept for each");
-            return Again::default();
+            return Retries::default();
         }
-        let was_sent = link.state == LinkState::Open;
         if env.settings.retries == Mode::Off || !WAYS.contains(&reason) || !was_sent {
-            return Again { chosen: vec![false; unanswered.len()], unanswered, was_sent };
+            return Retries { chosen: vec![false; unanswered.len()], unanswered, was_sent };
         }
         // Client connections, by slot, that have a request which is not retried behind this point.
         let mut barred: HashSet<(u64, u16)> = HashSet::new();
@@ -84,32 +80,31 @@ impl Back {
                 }
             })
             .collect();
-        Again { unanswered, chosen, was_sent }
+        Retries { unanswered, chosen, was_sent }
     }
 
-    /// Handles the next lost request. True if it is retried and so not answered yet; false also if the retry
-    /// budget is used up.
-    pub(super) fn is_asked_again(
+    /// Handles the next request of a connection that was lost, to a backend and on a track. Returns true if
+    /// the request is retried and so not answered yet; false also if the retry budget is used up.
+    pub fn retry(
         &mut self,
         env: &mut Env,
-        connection: ConnectionId,
+        (backend, track): (BackendId, Track),
         pending: &Pending,
-        again: &mut Again,
+        retries: &mut Retries,
         now: Now,
     ) -> bool {
-        let Some(is_chosen) = again.chosen.pop() else { return false };
-        let Some(slots) = &mut self.slots else { return false };
-        let is_held = again.unanswered.next_slot().is_some_and(|slot| slots.is_held(slot));
-        let Some((sent, frame)) = again.unanswered.pop(is_chosen || is_held) else { return false };
+        let Some(is_chosen) = retries.chosen.pop() else { return false };
+        let is_held = retries.unanswered.next_slot().is_some_and(|slot| self.is_held(slot));
+        let Some((sent, frame)) = retries.unanswered.pop(is_chosen || is_held) else { return false };
         let (Purpose::Answer(to) | Purpose::Abandoned(to)) = pending.purpose else { return false };
-        if again.was_sent && pending.effect != Effect::Read {
+        if retries.was_sent && pending.effect != Effect::Read {
             // Nobody can rule out that the request was carried out.
-            slots.note_carried_out(env.pieces.connection(to), to, sent.slot(), &frame);
+            self.record_carried_out(env.pieces.connection(to), to, sent.slot(), &frame);
         }
-        if !is_chosen || !slots.has_room_for(frame.len()) {
+        if !is_chosen || !self.has_room_for(frame.len()) {
             return false;
         }
-        let is_left = slots.retries.take(env.counters.get(Counter::RequestsForwarded), now.monotonic);
+        let is_left = self.retries.take(env.counters.get(Counter::RequestsForwarded), now.monotonic);
         let counter = match (is_left, env.settings.retries) {
             (false, _) => Counter::RetriesOverBudget,
             (true, Mode::On) => Counter::RetriesSent,
@@ -119,12 +114,10 @@ impl Back {
         if counter != Counter::RetriesSent {
             return false;
         }
-        let link = &self.links[connection.0 as usize];
-        let track = track_of(link.bulkhead);
-        let route = Route { backend: link.backend, track, ..sent.envelope.route };
+        let route = Route { backend, track, ..sent.envelope.route };
         let envelope = Envelope { route, ..sent.envelope };
         let message = Stored::of(&frame, &mut env.pool);
-        slots.hold(Held::again(envelope, message, sent.tries, now.monotonic));
+        self.hold(Held::again(envelope, message, sent.tries, now.monotonic));
         true
     }
 }

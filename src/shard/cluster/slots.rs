@@ -20,40 +20,30 @@
 //! that a node which is down for long is not flooded. When the time is over, the client gets the node's
 //! error.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bulkhead::Bulkhead;
-use super::forward::track_of;
-use super::link::{Link, LinkState, Pending, Purpose, whole};
-use super::unanswered::{Sent, Tries};
-use super::{Back, Replies, turn_away};
+use super::unanswered::{Sent, Tries, Unanswered};
 use crate::policy::retry_budget::RetryBudget;
 use crate::protocol::command::{Class, Effect};
-use crate::protocol::{RequestDecoder, RequestLimits, Scanned, reply};
+use crate::protocol::{RequestDecoder, RequestLimits, reply};
 use crate::routing::cluster::{Map, NodeKey, NodeRefusal, Reason, Target};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::message::Message;
 use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
+use crate::shard::pending::{Pending, Purpose, whole};
 use crate::shard::pieces::{Pieces, taken_apart};
 use crate::shard::reach;
 use crate::shard::refusal::{NotSent, Stage};
-use crate::shard::request::{Envelope, ReplyTo, Route, Track};
+use crate::shard::replies::{Replies, turn_away};
+use crate::shard::request::{Envelope, PRIMARY, ReplyTo, Route, Track};
 use crate::shard::stored::Stored;
 use crate::values::limits::{REFUSAL_KEPT_BYTES_MAX, SLOT_HELD_MAX, SLOTS};
 use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId, Timestamp};
-
-/// The slot number of requests that go to a backend chosen for another reason than a slot.
-pub const NO_SLOT: u16 = u16::MAX;
-/// The slot number of requests that must go to a primary. A replica would answer them too, so `ROLE` is asked
-/// first.
-pub const PRIMARY: u16 = NO_SLOT - 1;
-const _: () = assert!(SLOTS < PRIMARY);
 
 /// The most redirects that one request follows, unless a node makes it wait between two of them.
 const HOPS_MAX: u8 = 6;
@@ -86,7 +76,7 @@ const ROLE: &[u8] = b"*1\r\n$4\r\nROLE\r\n";
 
 /// A request that is held.
 #[derive(Debug)]
-pub(super) struct Held {
+pub struct Held {
     envelope: Envelope,
     message: Stored,
     requests: usize,
@@ -100,17 +90,54 @@ pub(super) struct Held {
 }
 
 /// The result of a reply to a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+#[derive(Debug)]
+pub enum Heard {
     /// The reply is the request's answer.
     Answered,
     /// The request was refused and is taken care of: it is held, or refused to its client with the reason.
     Redirected,
+    /// The node is down (CLUSTERDOWN), and the request is to be given to [`Slots::hold_for_node`].
+    NodeDown(Refused),
+}
+
+/// The place for a request of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The request is held: its slot is moving.
+    Held,
+    /// The backend that owns the slot, or that the request names itself.
+    Owner(Route),
+    /// The backend that owns the slot, unless a replica is chosen for the read.
+    OwnerOrReplica(Route),
+}
+
+/// A held request that leaves now.
+#[derive(Debug)]
+pub struct Released {
+    /// The request's reply address, and the route on which it is sent.
+    pub envelope: Envelope,
+    pub message: Stored,
+    /// The number of requests in the message.
+    pub requests: usize,
+    pub tries: Tries,
+    /// True if `ASKING` must be sent before the request.
+    pub is_asking: bool,
+}
+
+/// The consequences of a new map for connections and for what is known of nodes.
+#[derive(Debug, Default)]
+pub struct MapChange {
+    /// Nodes that are tried at once, whatever failed before: they changed, or own more slots.
+    pub reachable: Vec<BackendId>,
+    /// Places that have another node now, or whose node has another role.
+    pub changed: Vec<BackendId>,
+    /// Nodes that left the cluster.
+    pub gone: Vec<BackendId>,
 }
 
 /// A request that a node has refused.
 #[derive(Debug)]
-struct Refused {
+pub struct Refused {
     /// The reply address, route, tier and account for sending it again.
     envelope: Envelope,
     frame: Vec<u8>,
@@ -241,6 +268,8 @@ pub struct Doubt {
 #[derive(Debug)]
 pub struct Slots {
     pub(super) map: Arc<Map>,
+    /// The unanswered requests of each connection, by the connection's index.
+    unanswered: Vec<Unanswered>,
     /// Owners that redirects named, each with the time until which it overrides the map.
     patches: BTreeMap<u16, (BackendId, Timestamp)>,
     /// Slots for which a script named a false MOVED, each with the time until which scripts are not believed.
@@ -263,9 +292,11 @@ pub struct Slots {
 }
 
 impl Slots {
-    pub fn new(map: Arc<Map>, cores: u16) -> Self {
+    /// Creates the state of one of `cores` cores that has this many connections.
+    pub fn new(map: Arc<Map>, cores: u16, connections: usize) -> Self {
         Self {
             map,
+            unanswered: (0..connections).map(|_| Unanswered::default()).collect(),
             patches: BTreeMap::new(),
             forged: BTreeMap::new(),
             holds: BTreeMap::new(),
@@ -280,7 +311,8 @@ impl Slots {
         }
     }
 
-    pub(super) fn owner(&self, slot: u16) -> Option<BackendId> {
+    /// The owner of a slot: that which a redirect named lately, else that on the map.
+    pub fn owner(&self, slot: u16) -> Option<BackendId> {
         match self.patches.get(&slot) {
             Some((owner, _)) => Some(*owner),
             None => self.map.owner(slot),
@@ -313,20 +345,20 @@ impl Slots {
     }
 
     /// True if the slot is held, even if no request waits.
-    pub(super) fn is_held(&self, slot: u16) -> bool {
+    pub fn is_held(&self, slot: u16) -> bool {
         self.holds.contains_key(&slot)
     }
 
     /// Notes that a request was carried out, or may have been. An earlier one of its connection for the same
     /// key must not be sent again then.
-    pub(super) fn note_carried_out(&mut self, connection: u64, to: ReplyTo, slot: u16, frame: &[u8]) {
+    pub(super) fn record_carried_out(&mut self, connection: u64, to: ReplyTo, slot: u16, frame: &[u8]) {
         if let Some(hold) = self.holds.get_mut(&slot) {
             hold.carried_out.note(connection, to, frame);
         }
     }
 
     /// True if requests of the slot wait.
-    pub(super) fn is_holding(&self, slot: u16) -> bool {
+    pub fn is_holding(&self, slot: u16) -> bool {
         self.holds.get(&slot).is_some_and(|hold| !hold.list.is_empty())
     }
 
@@ -342,145 +374,172 @@ impl Slots {
     }
 }
 
-impl Back {
-    /// Takes a new map of the cluster. The first one switches this core's cluster handling on.
-    pub fn handle_slots(&mut self, env: &mut Env, map: Arc<Map>, replies: &mut impl Replies, now: Now) {
-        let Some(slots) = &mut self.slots else {
-            self.slots = Some(Box::new(Slots::new(map, env.settings.topology.shards())));
-            return;
-        };
-        let older = std::mem::replace(&mut slots.map, map);
-        let Slots { patches, forged, map, .. } = &mut **slots;
+impl Slots {
+    /// Adds a request that was sent over a connection.
+    #[inline]
+    pub fn push_sent(
+        &mut self,
+        connection: ConnectionId,
+        (envelope, requests): (&Envelope, usize),
+        tries: Tries,
+        message: Message<'_>,
+    ) {
+        self.unanswered_mut(connection).push((envelope, requests), tries, message);
+    }
+
+    /// True if the bytes kept for a connection are below their limit, so that more requests may be sent.
+    #[inline]
+    pub fn has_room(&self, connection: ConnectionId) -> bool {
+        self.unanswered[connection.0 as usize].has_room()
+    }
+
+    /// The unanswered requests of a connection.
+    pub(super) fn unanswered_mut(&mut self, connection: ConnectionId) -> &mut Unanswered {
+        &mut self.unanswered[connection.0 as usize]
+    }
+
+    /// Takes all unanswered requests of a connection, because it is lost.
+    pub fn take_unanswered(&mut self, connection: ConnectionId) -> Unanswered {
+        std::mem::take(self.unanswered_mut(connection))
+    }
+
+    /// True if an unanswered request of the slot was sent before and refused.
+    pub fn has_again(&self, slot: u16) -> bool {
+        self.unanswered.iter().any(|unanswered| unanswered.has_again(slot))
+    }
+
+    /// Frees memory that a burst took.
+    pub fn tidy(&mut self) {
+        self.unanswered.iter_mut().for_each(Unanswered::tidy);
+    }
+
+    /// Takes a new map of the cluster. [`Slots::hold_moved`] must be called when its consequences are drawn.
+    pub fn handle_map(&mut self, map: Arc<Map>, now: Now) -> MapChange {
+        let older = std::mem::replace(&mut self.map, map);
+        let Self { patches, forged, map, .. } = self;
         forged.retain(|_, until| *until > now.monotonic);
         let is_out = |owner, slot| map.has_lost(owner, slot) || map.is_replica(owner);
         patches.retain(|slot, (owner, until)| *until > now.monotonic && !is_out(*owner, *slot));
-        let (changed, gained) = (slots.map.changed_since(&older), slots.map.gained_since(&older));
-        let gone: Vec<BackendId> = slots.map.gone_since(&older).map(|node| node.backend).collect();
-        gained.union(&changed.iter().copied().collect()).for_each(|backend| self.forget_failures(*backend));
-        changed.into_iter().for_each(|backend| self.meet_anew(env, backend));
-        self.leave(env, &gone, replies, now);
-        self.give_up_on_fallen(env, replies, now);
-        let Some(slots) = &mut self.slots else { return };
-        slots.is_touched = true;
-        // Requests that former owners owe come before those that new owners get. What replicas owe does not
-        // matter, because they are reads.
-        let owners = self.links.iter().filter(|link| !link.only_reads);
-        let former = owners.flat_map(|link| link.unanswered.slots().map(|slot| (slot, link.backend)));
-        let waiting = self.bulkheads.iter().flat_map(|bulkhead| {
-            bulkhead.parked().map(|parked| (parked.envelope.route.slot, parked.envelope.route.backend))
-        });
+        let (changed, gained) = (map.changed_since(&older), map.gained_since(&older));
+        let gone = map.gone_since(&older).map(|node| node.backend).collect();
+        let reachable = gained.union(&changed.iter().copied().collect()).copied().collect();
+        MapChange { reachable, changed, gone }
+    }
+
+    /// Holds the slots that have another owner now, while requests of theirs are in flight at the former one
+    /// or wait for it: those come before what the new owner gets. `owner_at` is the backend of a connection;
+    /// `None` for one to a replica, where what is owed does not matter because it is only reads.
+    pub fn hold_moved(
+        &mut self,
+        owner_at: impl Fn(usize) -> Option<BackendId>,
+        waiting: impl Iterator<Item = (u16, BackendId)>,
+    ) {
+        self.is_touched = true;
+        let Self { unanswered, holds, patches, map, .. } = self;
+        let owners = unanswered.iter().enumerate();
+        let owners = owners.filter_map(|(place, unanswered)| Some((unanswered, owner_at(place)?)));
+        let former =
+            owners.flat_map(|(unanswered, backend)| unanswered.slots().map(move |slot| (slot, backend)));
         for (slot, backend) in former.chain(waiting) {
-            if slot < SLOTS && slots.owner(slot) != Some(backend) {
-                slots.holds.entry(slot).or_default();
+            let owner = || patches.get(&slot).map(|(owner, _)| *owner).or_else(|| map.owner(slot));
+            if slot < SLOTS && owner() != Some(backend) {
+                holds.entry(slot).or_default();
             }
         }
     }
 
-    /// Closes all connections to nodes that left the cluster: others may take their places.
-    fn leave(&mut self, env: &mut Env, gone: &[BackendId], replies: &mut impl Replies, now: Now) {
-        gone.iter().for_each(|backend| self.forget_health(env, *backend));
-        let is_left = |link: &Link| gone.contains(&link.backend) && link.state != LinkState::Closed;
-        self.drop_links(env, is_left, "node-gone", replies, now);
-    }
-
-    /// Closes connections to nodes that others have taken over from, because their unanswered requests would
-    /// keep the new owners waiting.
-    fn give_up_on_fallen(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
-        let Some(slots) = &self.slots else { return };
-        let fallen: Vec<BackendId> = slots.map.fallen().map(|node| node.key.backend).collect();
-        let owes = |link: &Link| !link.pending.is_empty() && fallen.contains(&link.backend);
-        self.drop_links(env, owes, "node-failed", replies, now);
+    /// The nodes that others have taken over from.
+    pub fn fallen(&self) -> Vec<BackendId> {
+        self.map.fallen().map(|node| node.key.backend).collect()
     }
 
     /// Suspects a node that has owed a reply for `SILENT`: other nodes may know that it is gone, long before
-    /// that is certain here.
-    pub fn doubt_silent(&mut self, now: Now) {
-        let Some(slots) = &mut self.slots else { return };
-        let is_silent = |link: &Link| {
-            let owes_since = link.owes_since().filter(|_| !link.only_reads);
-            owes_since.is_some_and(|since| now.monotonic.since(since) >= SILENT)
-        };
+    /// that is certain here. `owes_since` gives the backend of a connection and since when it owes a reply.
+    pub fn doubt_silent(&mut self, owes_since: impl Fn(usize) -> Option<(BackendId, Timestamp)>, now: Now) {
+        let connections = self.unanswered.len();
+        let is_long = |since| now.monotonic.since(since) >= SILENT;
         // The search goes round, so that each silent node has its turn.
-        let (before, after) = self.links.split_at(slots.silent_next.min(self.links.len()));
-        let places = (before.len()..).zip(after).chain((0..).zip(before));
-        let found = places.into_iter().find(|(_, link)| is_silent(link));
-        if let Some((place, link)) = found {
-            slots.silent_next = place + 1;
-            slots.doubt(Reason::LinkLost(slots.key_of(link.backend)), None);
+        let next = self.silent_next.min(connections);
+        let found = (next..connections)
+            .chain(0..next)
+            .find_map(|place| owes_since(place).filter(|(_, since)| is_long(*since)).map(|at| (place, at.0)));
+        if let Some((place, backend)) = found {
+            self.silent_next = place + 1;
+            self.doubt(Reason::LinkLost(self.key_of(backend)), None);
         }
     }
 
     /// Makes this turn check held slots: the map was confirmed, or a connection was lost.
-    pub fn touch_slots(&mut self) {
-        if let Some(slots) = &mut self.slots {
-            slots.is_touched = true;
-        }
+    pub fn touch(&mut self) {
+        self.is_touched = true;
+    }
+
+    /// Makes this turn check held slots if the slot of a connection's next reply is held.
+    pub(super) fn touch_next(&mut self, connection: ConnectionId) {
+        let slot = self.unanswered[connection.0 as usize].next_slot();
+        self.is_touched |= slot.is_some_and(|slot| self.is_held(slot));
     }
 
     /// Takes the reason to suspect that the map is old, if there is one.
     pub fn take_doubt(&mut self) -> Option<Doubt> {
-        self.slots.as_mut()?.doubt.take()
+        self.doubt.take()
     }
 
     /// Handles a lost or failed connection to a node: suspects the map and has held slots checked.
-    pub(super) fn doubt_slots(&mut self, backend: BackendId) {
-        self.touch_slots();
-        if let Some(slots) = &mut self.slots {
-            slots.doubt(Reason::LinkLost(slots.key_of(backend)), None);
-        }
+    pub fn handle_link_lost(&mut self, backend: BackendId) {
+        self.touch();
+        self.doubt(Reason::LinkLost(self.key_of(backend)), None);
     }
 
     /// The time by which held slots are checked again; `None` if none is held.
-    pub(super) fn slots_due(&self) -> Option<Timestamp> {
-        let slots = self.slots.as_ref()?;
-        (!slots.holds.is_empty()).then(|| slots.looked_at.after(LOOKS_APART))
+    pub fn poll_deadline(&self) -> Option<Timestamp> {
+        (!self.holds.is_empty()).then(|| self.looked_at.after(LOOKS_APART))
     }
 
     /// True if a request may go straight to the backend of its route: no slot is held, and the backend is the
-    /// slot's owner. Always true before plain stores.
+    /// slot's owner.
     #[inline]
-    pub(super) fn is_at_owner(&self, route: Route) -> bool {
-        let Some(slots) = &self.slots else { return true };
-        slots.holds.is_empty() && route.track != Track::Replica && slots.is_owner(route.slot, route.backend)
+    pub fn is_at_owner(&self, route: Route) -> bool {
+        self.holds.is_empty() && route.track != Track::Replica && self.is_owner(route.slot, route.backend)
     }
 
-    /// Returns the request addressed to its slot's owner or a chosen replica; `None` if it is held. An error
-    /// if the slot has no owner or too much is held.
-    #[inline(never)]
-    pub(super) fn resolve_owner(
+    /// Finds the place for a request: its slot's owner, or the list of held requests. An error if the slot
+    /// has no owner or too much is held.
+    pub fn find_place(
         &mut self,
         env: &mut Env,
         envelope: &Envelope,
         message: Message<'_>,
         requests: usize,
         now: Now,
-    ) -> Result<Option<Envelope>, NotSent> {
+    ) -> Result<Place, NotSent> {
         let slot = envelope.route.slot;
-        let Some(slots) = self.slots.as_mut().filter(|_| slot < SLOTS) else { return Ok(Some(*envelope)) };
-        if slots.holds.contains_key(&slot) {
-            if !slots.has_room_for(message.bytes().len()) {
+        if slot >= SLOTS {
+            return Ok(Place::Owner(envelope.route));
+        }
+        if self.is_held(slot) {
+            if !self.has_room_for(message.bytes().len()) {
                 return Err(NotSent::Queue(LOOKS_APART));
             }
-            slots.hold(Held::new(env, envelope, message, requests, now));
+            self.hold(Held::new(env, envelope, message, requests, now));
             env.counters.add(Counter::SlotsHeld, 1);
-            return Ok(None);
+            return Ok(Place::Held);
         }
-        let Some(backend) = slots.owner(slot) else {
-            slots.doubt(Reason::Moved(None), None);
+        let Some(backend) = self.owner(slot) else {
+            self.doubt(Reason::Moved(None), None);
             return Err(NotSent::NoOwner);
         };
         let route = Route { backend, ..envelope.route };
-        let route = if route.track == Track::Replica && envelope.nature.effect == Effect::Read {
-            self.choose_reader(env, route, envelope.deadline, now)
+        Ok(if route.track == Track::Replica && envelope.nature.effect == Effect::Read {
+            Place::OwnerOrReplica(route)
         } else {
-            Route { track: track_at_owner(route.track), ..route }
-        };
-        Ok(Some(Envelope { route, ..*envelope }))
+            Place::Owner(Route { track: track_at_owner(route.track), ..route })
+        })
     }
 
-    /// Holds a request that waited for room, if its slot is held or has another owner by now. True if it
-    /// does.
-    pub(super) fn is_held_back(
+    /// Holds a request that waited for room, if its slot is held or has another owner by now. Returns true if
+    /// it does.
+    pub fn hold_if_moved(
         &mut self,
         env: &mut Env,
         envelope: &Envelope,
@@ -489,77 +548,59 @@ impl Back {
         now: Now,
     ) -> bool {
         let (slot, backend) = (envelope.route.slot, envelope.route.backend);
-        let Some(slots) = self.slots.as_mut().filter(|_| slot < SLOTS) else { return false };
-        let is_held = slots.owner(slot) != Some(backend) || slots.holds.contains_key(&slot);
+        let is_held = slot < SLOTS && (self.owner(slot) != Some(backend) || self.is_held(slot));
         if is_held {
-            slots.hold(Held::new(env, envelope, message, requests, now));
+            self.hold(Held::new(env, envelope, message, requests, now));
         }
         is_held
     }
 
-    /// Notes the reply to a step of a block, if it is a redirect or says that a node is no primary.
-    pub(super) fn hear_step(&mut self, connection: ConnectionId, kind: u8, end: &[u8]) {
-        let link = &mut self.links[connection.0 as usize];
-        let is_role = link.unanswered.next_slot() == Some(PRIMARY);
+    /// Records the reply to a step of a block, if it is a redirect or says that a node is no primary.
+    pub fn record_step(&mut self, connection: ConnectionId, kind: u8, (kept, end): (&[u8], &[u8])) {
+        let unanswered = self.unanswered_mut(connection);
+        let is_role = unanswered.next_slot() == Some(PRIMARY);
         if kind != b'-' && !is_role {
             return;
         }
-        let whole = whole(&link.partial, end);
+        let whole = whole(kept, end);
         let matters = if is_role { is_replica(&whole) } else { NodeRefusal::parse(&whole).is_some() };
         if matters {
-            link.unanswered.step.get_or_insert(whole.into_owned());
+            unanswered.step.get_or_insert(whole.into_owned());
         }
     }
 
-    /// True if a reply needs no further look: it is no error and no slot waits for it. Then removes its
-    /// request from the unanswered ones.
+    /// Removes the request of a connection's next reply from the unanswered ones if that needs no further
+    /// look: it is no error, no slot waits for it and no replica is compared with it. Returns true if so.
     #[inline]
-    pub(super) fn is_done(&mut self, connection: ConnectionId, scanned: &Scanned) -> bool {
-        let Some(slots) = &self.slots else { return true };
-        let is_heard = self.readers.as_ref().is_some_and(|readers| readers.used_at.is_some());
-        let unanswered = &mut self.links[connection.0 as usize].unanswered;
+    pub fn settle_if_plain(&mut self, connection: ConnectionId, is_error: bool, is_compared: bool) -> bool {
+        let Self { holds, down, unanswered, .. } = self;
+        let unanswered = &mut unanswered[connection.0 as usize];
         // Most replies are for slots that are not held.
-        let is_of_rest = slots.holds.is_empty()
-            || slots.down.is_empty() && unanswered.next_slot().is_some_and(|slot| !slots.is_held(slot));
-        let is_done = scanned.kind != b'-' && is_of_rest && unanswered.step.is_none() && !is_heard;
-        if is_done {
+        let is_of_rest = holds.is_empty()
+            || down.is_empty() && unanswered.next_slot().is_some_and(|slot| !holds.contains_key(&slot));
+        let is_plain = !is_error && is_of_rest && unanswered.step.is_none() && !is_compared;
+        if is_plain {
             unanswered.forget();
         }
-        is_done
+        is_plain
     }
 
-    /// Handles a reply that may be a refusal. If the request was not carried out, it is held for later, sent
-    /// elsewhere, or refused to its client.
-    #[inline(never)]
-    pub(super) fn redirect_if_refused(
+    /// Handles an owner's reply that may be a refusal; `error` is its text if it is an error. If the request
+    /// was not carried out, it is held for later, sent elsewhere, or refused to its client.
+    pub fn take_owner_reply(
         &mut self,
         env: &mut Env,
-        connection: ConnectionId,
-        pending: &Pending,
-        (scanned, end): (&Scanned, &[u8]),
+        (connection, sender, track): (ConnectionId, BackendId, Track),
+        (pending, error): (&Pending, Option<&[u8]>),
         replies: &mut impl Replies,
         now: Now,
     ) -> Heard {
-        if self.readers.is_some() {
-            let link = &self.links[connection.0 as usize];
-            if link.only_reads {
-                let slot = link.unanswered.next_slot();
-                if let Some(slots) = &mut self.slots {
-                    slots.is_touched |= slot.is_some_and(|slot| slots.is_held(slot));
-                }
-                let is_asked = self.is_asked_of_owner(env, connection, pending, (scanned, end), replies, now);
-                return if is_asked { Heard::Redirected } else { Heard::Answered };
-            }
-            self.hear_owner(connection, pending, now);
-        }
-        let link = &mut self.links[connection.0 as usize];
-        let step = link.unanswered.step.take();
-        let is_error = scanned.kind == b'-';
-        let error = if is_error { whole(&link.partial, end) } else { Cow::Borrowed(&[][..]) };
-        let refused = match &step {
-            Some(step) if error.starts_with(b"-EXECABORT") => NodeRefusal::parse(step),
-            _ if is_error => NodeRefusal::parse(&error),
-            _ => None,
+        let unanswered = self.unanswered_mut(connection);
+        let step = unanswered.step.take();
+        let refused = match (&step, error) {
+            (Some(step), Some(error)) if error.starts_with(b"-EXECABORT") => NodeRefusal::parse(step),
+            (_, Some(error)) => NodeRefusal::parse(error),
+            (_, None) => None,
         };
         // Errors that do not name another node are passed on. So is a script's CLUSTERDOWN, since the script
         // may have been carried out.
@@ -567,27 +608,23 @@ impl Back {
         let is_sick = refused.is_some_and(|refused| refused.sickness().is_some());
         let is_handed_on = is_sick || is_down && pending.class == Class::Script;
         let refused = refused.filter(|_| !is_handed_on);
-        let is_wanted = refused.is_some()
-            || self
-                .slots
-                .as_ref()
-                .zip(link.unanswered.next_slot())
-                .is_some_and(|(slots, slot)| slots.is_held(slot));
-        let Some((sent, frame)) = link.unanswered.pop(is_wanted) else { return Heard::Answered };
-        let (sender, bulkhead) = (link.backend, link.bulkhead);
-        let Some(slots) = self.slots.as_mut() else { return Heard::Answered };
-        slots.is_touched |= is_wanted;
+        let next_slot = unanswered.next_slot();
+        let is_wanted = refused.is_some() || next_slot.is_some_and(|slot| self.is_held(slot));
+        let Some((sent, frame)) = self.unanswered_mut(connection).pop(is_wanted) else {
+            return Heard::Answered;
+        };
+        self.is_touched |= is_wanted;
         let to = match pending.purpose {
             Purpose::Answer(to) => to,
             Purpose::Abandoned(to) if refused.is_none() => {
-                slots.note_carried_out(env.pieces.connection(to), to, sent.slot(), &frame);
+                self.record_carried_out(env.pieces.connection(to), to, sent.slot(), &frame);
                 return Heard::Answered;
             }
             _ => return Heard::Answered,
         };
         if sent.slot() == PRIMARY && step.is_some() {
-            if let Some(node) = slots.key_of(sender) {
-                slots.doubt(Reason::ReadOnly(node), None);
+            if let Some(node) = self.key_of(sender) {
+                self.doubt(Reason::ReadOnly(node), None);
             }
             replies.note(env, to, Note::NotPrimary);
             turn_away(env, replies, (to, sender, pending.tier), NotSent::NotPrimary, now);
@@ -597,54 +634,73 @@ impl Back {
             return Heard::Answered;
         }
         if (is_down || is_sick)
-            && let Some(node) = slots.key_of(sender)
+            && let Some(node) = self.key_of(sender)
         {
-            slots.doubt(Reason::ClusterDown(node), None);
+            self.doubt(Reason::ClusterDown(node), None);
         }
         if !is_down && !is_sick {
-            slots.hear_not_down(sent.slot(), sender);
+            self.record_not_down(sent.slot(), sender);
         }
         let Some(refused) = refused else {
-            slots.note_carried_out(env.pieces.connection(to), to, sent.slot(), &frame);
+            self.record_carried_out(env.pieces.connection(to), to, sent.slot(), &frame);
             return Heard::Answered;
         };
-        let route = Route { backend: sender, track: track_of(bulkhead), ..sent.envelope.route };
+        let route = Route { backend: sender, track, ..sent.envelope.route };
         let request = Refused { envelope: Envelope { route, ..sent.envelope }, frame, sent, sender };
         if !is_down {
-            slots.redirect(env, refused, &request, pending.class, replies, now);
+            self.redirect(env, refused, &request, pending.class, replies, now);
             return Heard::Redirected;
         }
-        if !slots.may_wait(env, &request, pending, now.monotonic) || error.len() > REFUSAL_KEPT_BYTES_MAX {
-            if slots.is_held(request.sent.slot()) {
+        let error = error.unwrap_or_default();
+        if !self.may_wait(env, &request, pending, now.monotonic) || error.len() > REFUSAL_KEPT_BYTES_MAX {
+            if self.is_held(request.sent.slot()) {
                 let words = &error[..error.len().min(REFUSAL_KEPT_BYTES_MAX)];
-                slots.hear_down((request.sent.slot(), sender), words, pending.sent_at, now.monotonic);
+                self.record_down((request.sent.slot(), sender), words, pending.sent_at, now.monotonic);
             }
             return Heard::Answered;
         }
-        let reasoned = link.reasoned_abort(end);
-        let words = reasoned.as_deref().unwrap_or(&error);
-        let words = slots.hear_down((request.sent.slot(), sender), words, pending.sent_at, now.monotonic);
-        env.counters.add(Counter::RefusedClusterDown, 1);
-        let tries = request.sent.tries.once_more(now.monotonic);
-        slots.hold_refused(env, &request, tries, Until { words: Some(words), ..Until::default() });
-        Heard::Redirected
+        Heard::NodeDown(request)
     }
 
-    /// Ends a turn: sends held requests of slots that have nothing in flight any more, and refuses those that
-    /// are too late.
+    /// Holds a request that a node which is down has refused. `words` is the error that the client gets when
+    /// the time is over.
+    pub fn hold_for_node(
+        &mut self,
+        env: &mut Env,
+        request: &Refused,
+        words: &[u8],
+        pending: &Pending,
+        now: Now,
+    ) {
+        let place = (request.sent.slot(), request.sender);
+        let words = self.record_down(place, words, pending.sent_at, now.monotonic);
+        env.counters.add(Counter::RefusedClusterDown, 1);
+        let tries = request.sent.tries.once_more(now.monotonic);
+        self.hold_refused(env, request, tries, Until { words: Some(words), ..Until::default() });
+    }
+
+    /// Takes the held requests of slots that have nothing in flight any more, and answers those that are too
+    /// late. `waiting` are the slots of requests that wait for room. Each request taken goes to
+    /// [`Slots::release`].
     #[inline(never)]
-    pub(super) fn look_after_slots(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
-        let Some(slots) = self.slots.as_mut().filter(|slots| !slots.holds.is_empty()) else { return };
-        // A check looks at everything in flight on all connections, so it is not made in every turn.
-        if !slots.is_touched && now.monotonic.since(slots.looked_at) < LOOKS_APART {
-            return;
+    pub fn take_ready(
+        &mut self,
+        env: &mut Env,
+        waiting: impl Iterator<Item = u16>,
+        replies: &mut impl Replies,
+        now: Now,
+    ) -> Vec<Held> {
+        if self.holds.is_empty() {
+            return Vec::new();
         }
-        (slots.looked_at, slots.is_touched) = (now.monotonic, false);
-        let Slots { holds, map, forged, patches, down, .. } = &mut **slots;
+        // A check looks at everything in flight on all connections, so it is not made in every turn.
+        if !self.is_touched && now.monotonic.since(self.looked_at) < LOOKS_APART {
+            return Vec::new();
+        }
+        (self.looked_at, self.is_touched) = (now.monotonic, false);
+        let Self { holds, map, forged, patches, down, unanswered, .. } = self;
         let mut asking: Vec<(Timestamp, u16)> = Vec::new();
-        let parked = self.bulkheads.iter().flat_map(Bulkhead::parked);
-        let waiting = parked.map(|parked| parked.envelope.route.slot);
-        let in_flight = self.links.iter().flat_map(|link| link.unanswered.slots());
+        let in_flight = unanswered.iter().flat_map(Unanswered::slots);
         let busy: BTreeSet<u16> = in_flight.chain(waiting).filter(|slot| holds.contains_key(slot)).collect();
         let mut late: Vec<(Held, Told)> = Vec::new();
         let mut ready: Vec<Held> = Vec::new();
@@ -694,8 +750,8 @@ impl Back {
             down.clear();
         }
         for held in ready.iter().chain(late.iter().map(|(held, _)| held)) {
-            slots.held -= 1;
-            slots.held_bytes -= held.message.len();
+            self.held -= 1;
+            self.held_bytes -= held.message.len();
         }
         for (held, told) in late {
             match told {
@@ -707,19 +763,24 @@ impl Back {
             }
             held.message.release(&mut env.pool);
         }
-        for held in ready {
-            self.send_held(env, held, replies, now);
-        }
+        ready
     }
 
-    fn send_held(&mut self, env: &mut Env, held: Held, replies: &mut impl Replies, now: Now) {
-        let Some(slots) = &mut self.slots else { return };
+    /// Addresses a held request that leaves now. Refuses it if its redirect was untrue or its slot has no
+    /// owner.
+    pub fn release(
+        &mut self,
+        env: &mut Env,
+        held: Held,
+        replies: &mut impl Replies,
+        now: Now,
+    ) -> Option<Released> {
         // A script that was carried out may return any text. Its redirect was true only if the slot has left
         // its node, and only nodes say where the slot is.
-        let (is_untrue, is_scripts_word) = (held.is_unproven(env, &slots.map), held.is_scripts_word());
+        let (is_untrue, is_scripts_word) = (held.is_unproven(env, &self.map), held.is_scripts_word());
         let Held { envelope, message, requests, tries, ask, .. } = held;
         let Route { slot, backend: sender, .. } = envelope.route;
-        let current = if is_scripts_word { slots.map.owner(slot) } else { slots.owner(slot) };
+        let current = if is_scripts_word { self.map.owner(slot) } else { self.owner(slot) };
         // An ASK does not count if the node that gave it no longer owns the slot.
         let is_fresh = |(_, said_at): &(_, Timestamp)| now.monotonic.since(*said_at) < ASK_HOLDS;
         let ask = ask.filter(is_fresh).filter(|_| current == Some(sender));
@@ -727,20 +788,17 @@ impl Back {
         let Some(backend) = owner.filter(|_| !is_untrue) else {
             let why = if is_untrue { NotSent::Redirects } else { NotSent::NoOwner };
             turn_away(env, replies, envelope.addressee(), why, now);
-            return message.release(&mut env.pool);
+            message.release(&mut env.pool);
+            return None;
         };
         let envelope = Envelope { route: Route { backend, ..envelope.route }, ..envelope };
-        let sent = if ask.is_some() {
-            let asking = [ASKING, message.message().bytes()].concat();
-            self.put_on_link_again(env, &envelope, Message::Small(&asking), (requests + 1, tries), now)
-        } else {
-            self.put_on_link_again(env, &envelope, message.message(), (requests, tries), now)
-        };
-        if let Err(why) = sent {
-            turn_away(env, replies, envelope.addressee(), why, now);
-        }
-        message.release(&mut env.pool);
+        Some(Released { envelope, message, requests, tries, is_asking: ask.is_some() })
     }
+}
+
+/// Puts `ASKING` before a request for the node that is importing its slot.
+pub fn behind_asking(frame: &[u8]) -> Vec<u8> {
+    [ASKING, frame].concat()
 }
 
 /// The answer to a held request that is not sent again.
@@ -784,7 +842,7 @@ fn is_replica(role: &[u8]) -> bool {
 }
 
 /// Puts `ROLE` before a request that must go to a primary.
-pub(super) fn behind_role(frame: &[u8]) -> Vec<u8> {
+pub fn behind_role(frame: &[u8]) -> Vec<u8> {
     [ROLE, frame].concat()
 }
 
@@ -805,8 +863,8 @@ enum Way {
 }
 
 impl Slots {
-    /// Decides what follows from a refusal, and notes a new owner. `None` if the refusal cannot be true.
-    fn judge(
+    /// Decides what follows from a refusal, and records a new owner. `None` if the refusal cannot be true.
+    fn record_refusal(
         &mut self,
         refused: NodeRefusal<'_>,
         (slot, sender): (u16, BackendId),
@@ -886,7 +944,7 @@ impl Slots {
         } else {
             sent.tries.elsewhere(now.monotonic)
         };
-        let until = match self.judge(refused, (slot, *sender), class, now.monotonic) {
+        let until = match self.record_refusal(refused, (slot, *sender), class, now.monotonic) {
             Some(Way::Owner) => Until::default(),
             Some(Way::Ask(backend)) => Until { ask: Some((backend, now.monotonic)), ..Until::default() },
             Some(Way::AfterRefresh) => {
@@ -895,13 +953,13 @@ impl Slots {
                 Until { doubted, ..Until::default() }
             }
             None => {
-                self.note_carried_out(env.pieces.connection(to), to, slot, frame);
+                self.record_carried_out(env.pieces.connection(to), to, slot, frame);
                 return turn_away(env, replies, envelope.addressee(), NotSent::Redirects, now);
             }
         };
         if tries.hops > HOPS_MAX || !self.has_room_for(frame.len()) {
             if class == Class::Script {
-                self.note_carried_out(env.pieces.connection(to), to, slot, frame);
+                self.record_carried_out(env.pieces.connection(to), to, slot, frame);
             }
             return turn_away(env, replies, envelope.addressee(), NotSent::Redirects, now);
         }
@@ -947,7 +1005,7 @@ impl Slots {
 
     /// Notes a node's CLUSTERDOWN to a request for a slot. Returns the error's text, shared with earlier
     /// equal ones.
-    fn hear_down(
+    fn record_down(
         &mut self,
         (slot, sender): (u16, BackendId),
         words: &[u8],
@@ -966,7 +1024,7 @@ impl Slots {
     }
 
     /// Notes that a node answered a request for a slot with something other than CLUSTERDOWN.
-    fn hear_not_down(&mut self, slot: u16, sender: BackendId) {
+    fn record_not_down(&mut self, slot: u16, sender: BackendId) {
         self.down.remove(&sender);
         if let Some(hold) = self.holds.get_mut(&slot) {
             hold.down = None;

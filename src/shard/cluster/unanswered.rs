@@ -234,11 +234,6 @@ impl Unanswered {
         shrink(&mut self.bytes, BYTES_MIN);
     }
 
-    /// Forgets everything because the connection is lost.
-    pub fn clear(&mut self) {
-        *self = Self::default();
-    }
-
     /// All unanswered requests, in their order.
     pub fn all(&self) -> impl Iterator<Item = Sent> {
         let mut odd = self.odd.iter();

@@ -1,18 +1,32 @@
 //! The requests that weir sends of its own accord: those that open a connection to a backend, and the fences
 //! there and between clients' requests.
 
-use super::link::{Greeting, Inner, LinkState, Pending, Purpose};
-use super::{Back, Replies};
+use super::Links;
+use super::link::{Greeting, Inner, LinkState};
 use crate::protocol::encode;
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::fence::{Fence, store_client};
+use crate::shard::pending::{Pending, Purpose};
+use crate::shard::refusal::NotSent;
 use crate::shard::settings::Mode;
 use crate::values::time::Now;
 use crate::values::{Action, ConnectionId, Owner, ShardId};
 
-impl Back {
-    pub(super) fn open_link(&mut self, env: &mut Env, connection: ConnectionId, now: Now) {
+/// The state of a connection after bytes that came while the greeting was owed.
+#[derive(Debug)]
+pub enum Greeted<'a> {
+    /// More replies to the greeting are owed.
+    Waits,
+    /// The connection is open. The bytes left belong to replies to requests.
+    Open(&'a [u8]),
+    /// The connection is to be given up, for this reason.
+    Failed(&'static str),
+}
+
+impl Links {
+    /// Opens a connection: the socket is connected, and then the greeting sent.
+    pub fn open(&mut self, env: &mut Env, connection: ConnectionId, now: Now) {
         let mut out = env.pool.take();
         let link = &mut self.links[connection.0 as usize];
         link.generation = link.generation.wrapping_add(1);
@@ -22,7 +36,7 @@ impl Back {
             encode::request(&mut out, words.iter().map(|word| word.as_bytes()));
             link.greetings.push_back(Greeting::Login);
         }
-        if link.only_reads {
+        if link.is_for_replica() {
             encode::request(&mut out, [&b"READONLY"[..]].into_iter());
             link.greetings.push_back(Greeting::ReadOnly);
         }
@@ -36,70 +50,69 @@ impl Back {
 
     /// Handles a connected socket: the greeting is sent.
     pub fn handle_connected(&mut self, env: &mut Env, connection: ConnectionId, generation: u32, now: Now) {
-        let Some(link) = self.current_link(connection, generation) else { return };
+        let Some(link) = self.current(connection, generation) else { return };
         link.connected(now.monotonic);
         env.counters.add(Counter::LinksOpened, 1);
         self.list_to_send(connection);
     }
 
-    /// Handles replies to the greeting. Returns the bytes that are left when the greeting is answered. Closes
-    /// the connection if the login is refused, or `READONLY` by a node for replica reads.
-    pub(super) fn take_greetings<'a>(
+    /// Handles replies to the greeting. Fails if the login is refused, or `READONLY` by a node for replica
+    /// reads.
+    pub fn take_greetings<'a>(
         &mut self,
         env: &mut Env,
-        (connection, generation): (ConnectionId, u32),
+        connection: ConnectionId,
         mut chunk: &'a [u8],
-        replies: &mut impl Replies,
-        now: Now,
-    ) -> &'a [u8] {
+    ) -> Greeted<'a> {
         while !chunk.is_empty() {
-            let Some(link) = self.current_link(connection, generation) else { break };
-            if link.greetings.is_empty() {
-                break;
-            }
-            let Ok(scanned) = link.scanner.scan(chunk) else {
-                self.drop_link(env, connection, "malformed-reply", replies, now);
-                break;
-            };
+            let link = &mut self.links[connection.0 as usize];
+            let Ok(scanned) = link.scanner.scan(chunk) else { return Greeted::Failed("malformed-reply") };
             let Some(scanned) = scanned else {
                 self.keep_partial(env, connection, chunk);
-                return &[];
+                return Greeted::Waits;
             };
             let (end, rest) = chunk.split_at(scanned.end);
             chunk = rest;
             link.let_go = 0;
             let mut reply = std::mem::take(&mut link.partial);
             reply.extend_from_slice(end);
-            let step = link.greetings.pop_front().expect("just seen");
+            let step = link.greetings.pop_front().expect("one is owed");
             self.in_flight -= 1;
-            self.take_greeting(env, (connection, step), &reply, replies, now);
+            let failed = self.take_greeting(env, (connection, step), &reply);
             env.pool.give(reply);
+            if let Some(reason) = failed {
+                return Greeted::Failed(reason);
+            }
+            self.list_to_send(connection);
+            if self.links[connection.0 as usize].state == LinkState::Open {
+                return Greeted::Open(chunk);
+            }
         }
-        chunk
+        Greeted::Waits
     }
 
+    /// Handles one reply to the greeting, and opens the connection if it is the last. Returns the reason to
+    /// give the connection up, if there is one.
     fn take_greeting(
         &mut self,
-        env: &mut Env,
+        env: &Env,
         (connection, step): (ConnectionId, Greeting),
         reply: &[u8],
-        replies: &mut impl Replies,
-        now: Now,
-    ) {
+    ) -> Option<&'static str> {
         let link = &mut self.links[connection.0 as usize];
         if !reply.starts_with(b"-") {
-            link.proved();
+            link.handle_success();
         } else if step == Greeting::Login {
-            return self.drop_link(env, connection, "login-refused", replies, now);
+            return Some("login-refused");
         } else if step == Greeting::ReadOnly {
-            return self.drop_link(env, connection, "no-replica", replies, now);
+            return Some("no-replica");
         }
         match step {
             Greeting::Login | Greeting::ReadOnly => {}
             Greeting::Identity => {
                 link.name = store_client(reply);
                 link.inner = Inner::told_by(reply);
-                if link.inner.is_some() && self.deadlines == Mode::On {
+                if link.inner.is_some() && env.settings.overload.shed == Mode::On {
                     link.ask_for_terms();
                     self.in_flight += 1;
                 }
@@ -112,11 +125,8 @@ impl Back {
         let link = &mut self.links[connection.0 as usize];
         if link.greetings.is_empty() {
             link.opened();
-            // Requests that waited for the connection leave only now.
-            let bulkhead = link.bulkhead;
-            self.bulkheads[bulkhead].handle_progress(self.late, now.monotonic);
         }
-        self.list_to_send(connection);
+        None
     }
 
     /// Adds to the greeting of a new connection a `CLIENT KILL` for every connection to its store that weir
@@ -140,7 +150,7 @@ impl Back {
 
     /// Sends a `CLIENT KILL` for every connection that weir gave up since this was last done on this
     /// connection, before the next request.
-    pub(super) fn fence_off(&mut self, env: &mut Env, connection: ConnectionId, now: Now) {
+    fn fence_off(&mut self, env: &mut Env, connection: ConnectionId, now: Now) {
         let link = &mut self.links[connection.0 as usize];
         let seen = std::mem::replace(&mut link.fenced, self.fences.count());
         for fence in self.fences.at(link.backend, seen) {
@@ -151,11 +161,40 @@ impl Back {
         }
     }
 
+    /// Makes a connection ready for requests: opens it if it is closed, and sends it the fences that it
+    /// lacks. Returns an error if it may not be retried yet, or is full or `has_room` says that something
+    /// else is.
+    #[cold]
+    pub fn make_ready(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        has_room: bool,
+        now: Now,
+    ) -> Result<(), NotSent> {
+        let link = &mut self.links[connection.0 as usize];
+        match link.state {
+            LinkState::BackingOff { until } if until > now.monotonic => {
+                return Err(NotSent::Down(until.since(now.monotonic)));
+            }
+            LinkState::Closed | LinkState::BackingOff { .. } => self.open(env, connection, now),
+            LinkState::Opening { .. } | LinkState::Greeting { .. } | LinkState::Open => {
+                if !link.has_room() || !has_room {
+                    return Err(NotSent::Full);
+                }
+            }
+        }
+        if self.links[connection.0 as usize].fenced < self.fences.count() {
+            self.fence_off(env, connection, now);
+        }
+        Ok(())
+    }
+
     /// Raises a fence for a connection that is about to be given up, so that the store carries out none of
     /// its requests after later ones. False if no request was sent, or the store did not name the connection.
-    pub(super) fn raise_fence(&mut self, connection: ConnectionId) -> bool {
+    pub fn raise_fence(&mut self, connection: ConnectionId) -> bool {
         let link = &mut self.links[connection.0 as usize];
-        let sent = link.state == LinkState::Open && !link.pending.is_empty() && !link.only_reads;
+        let sent = link.state == LinkState::Open && !link.pending.is_empty() && !link.is_for_replica();
         let Some(name) = link.name.take().filter(|_| sent) else { return false };
         self.fences.raise(link.backend, name);
         true

@@ -1,0 +1,380 @@
+//! Reads that replicas of a cluster may answer: chooses the replica, and asks the slot's owner if the replica
+//! gives no good answer.
+//!
+//! ```text
+//!   read ── slot at rest? a replica that is well and not far behind? ── no ──────────────────> owner
+//!              └ yes ── the better of two, owner among them (policy/stand_ins.rs) ── replica ──┐  ^
+//!                                        nil, 0, empty, an error, silence, a lost connection ──┘──┘
+//! ```
+//!
+//! Connections to replicas carry only such reads, and are opened while owners still answer. So no read waits
+//! for a connection, and reads lost with one can be sent again.
+
+use std::time::Duration;
+
+use super::slots::Slots;
+use crate::policy::stand_ins::{Candidate, Event, Role, StandIns, Why};
+use crate::protocol::command::{Class, Effect};
+use crate::protocol::reply;
+use crate::routing::cluster::{NodeKey, NodeRefusal, ReplicaState};
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::shard::pending::{Odd, Pending, Purpose, whole};
+use crate::shard::request::{Envelope, Route, Track};
+use crate::values::limits::REPLICA_LAG_MAX;
+use crate::values::time::Now;
+use crate::values::{BackendId, ConnectionId, Random, Timestamp};
+
+/// The time after the last replica read during which response times of owners are still sampled.
+const USED: Duration = Duration::from_secs(60);
+
+/// Figures on the reads that replicas may answer, at one node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReaderFigures {
+    /// Reads that the node answered as a replica.
+    pub answered: u64,
+    /// The number of times that the node was ejected: for failures, and for being slow.
+    pub out: [u64; 2],
+    /// True while this core sends the node no such reads.
+    pub is_out: bool,
+}
+
+/// The state of one core for reads that replicas may answer.
+#[derive(Debug)]
+pub struct Readers {
+    policy: StandIns,
+    /// By node: the replica's key, its primary's key, and the time up to which it is known to have the
+    /// primary's writes.
+    fresh: Vec<Option<(NodeKey, NodeKey, Timestamp)>>,
+    candidates: Vec<(Candidate, Route)>,
+    random: Random,
+    figures: Vec<ReaderFigures>,
+    /// The time of the last read that a replica might have answered.
+    used_at: Option<Timestamp>,
+    /// The reason for each node's last failure.
+    reasons: Vec<&'static str>,
+}
+
+/// The reason why a replica's reply is not good enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doubt {
+    /// The reply is empty: the key may have moved to another node.
+    Empty,
+    /// The replica cannot answer now (loading, busy, without its primary).
+    Sick,
+    /// The reply is another error, such as a redirect.
+    Error,
+}
+
+impl Readers {
+    /// Creates the state of a core that has sent no read to a replica yet.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            policy: StandIns::default(),
+            fresh: Vec::new(),
+            candidates: Vec::new(),
+            random: Random::new(seed).fork(),
+            figures: Vec::new(),
+            used_at: None,
+            reasons: Vec::new(),
+        }
+    }
+
+    /// Handles a report on how far replicas are behind their primaries.
+    pub fn handle_states(&mut self, states: &[ReplicaState]) {
+        self.fresh.clear();
+        for state in states {
+            let place = usize::from(state.node.backend.0);
+            if self.fresh.len() <= place {
+                self.fresh.resize(place + 1, None);
+            }
+            self.fresh[place] = state.as_of.map(|as_of| (state.node, state.primary, as_of));
+        }
+    }
+
+    /// True if a replica had all its primary's writes at most `REPLICA_LAG_MAX` ago.
+    fn is_fresh(&self, node: NodeKey, primary: NodeKey, now: Timestamp) -> bool {
+        let known = self.fresh.get(usize::from(node.backend.0)).copied().flatten();
+        known.is_some_and(|(of, whose, as_of)| {
+            (of, whose) == (node, primary) && now.since(as_of) <= REPLICA_LAG_MAX
+        })
+    }
+
+    fn figures_of(&mut self, backend: BackendId) -> &mut ReaderFigures {
+        let place = usize::from(backend.0);
+        if self.figures.len() <= place {
+            self.figures.resize(place + 1, ReaderFigures::default());
+        }
+        &mut self.figures[place]
+    }
+
+    /// Records that a replica failed to answer a read.
+    pub fn handle_failure(&mut self, backend: BackendId, reason: &'static str, now: Timestamp) {
+        let place = usize::from(backend.0);
+        if self.reasons.len() <= place {
+            self.reasons.resize(place + 1, "");
+        }
+        self.reasons[place] = reason;
+        self.policy.handle_failure(place, Role::StandIn, now);
+    }
+
+    fn is_used(&self, now: Timestamp) -> bool {
+        self.used_at.is_some_and(|used_at| now.since(used_at) <= USED)
+    }
+
+    /// Logs which replicas were ejected or taken back.
+    pub fn log_changes(&mut self, env: &mut Env, now: Timestamp) {
+        if self.policy.is_due(now) {
+            self.policy.handle_window(now);
+        }
+        for event in self.policy.take_events() {
+            let core = env.settings.id.0;
+            let line = match event {
+                Event::Back(place) => {
+                    let backend = BackendId(place as u16);
+                    self.figures_of(backend).is_out = false;
+                    let name = env.backend_name(backend);
+                    format!("replica {name} answers reads of core {core} again, few at first")
+                }
+                Event::Out(place, why, out_for) => {
+                    let backend = BackendId(place as u16);
+                    let figures = self.figures_of(backend);
+                    figures.is_out = true;
+                    figures.out[usize::from(matches!(why, Why::Slow { .. }))] += 1;
+                    let why = match why {
+                        Why::Failures(count) => {
+                            let last = self.reasons.get(place).copied().unwrap_or_default();
+                            format!("{count} failures in a row, the last of them: {last}")
+                        }
+                        Why::Slow { class, p95, median } => format!(
+                            "the 95th percentile of '{}' commands was {p95:?} for three seconds, and {median:?} at other nodes",
+                            Class::ALL[class].name()
+                        ),
+                    };
+                    let name = env.backend_name(backend);
+                    format!("replica {name} gets no reads of core {core} for {out_for:?}: {why}")
+                }
+            };
+            env.say(line);
+        }
+    }
+
+    /// The figures of all nodes, by index.
+    pub fn figures(&self) -> Vec<ReaderFigures> {
+        self.figures.clone()
+    }
+
+    /// True if a read was sent that a replica might have answered.
+    #[inline]
+    pub fn was_used(&self) -> bool {
+        self.used_at.is_some()
+    }
+
+    /// Forgets what is known of a node's health, because it is another node now or has another role.
+    pub fn forget(&mut self, backend: BackendId) {
+        self.policy.forget(usize::from(backend.0));
+        self.figures_of(backend).is_out = false;
+    }
+
+    /// Chooses where to send a read that a replica may answer; `None` if no replica is fit. `offer` says how
+    /// many requests are in flight at a node, and `None` if it can take no read now.
+    pub fn choose(
+        &mut self,
+        slots: &Slots,
+        home: Route,
+        mut offer: impl FnMut(Route, Role) -> Option<u32>,
+        now: Now,
+    ) -> Option<Route> {
+        self.used_at = Some(now.monotonic);
+        if slots.is_moving(home.slot) {
+            return None;
+        }
+        let map = &slots.map;
+        let owner = map.node(home.backend)?;
+        self.candidates.clear();
+        for backend in &owner.replicas {
+            let place = usize::from(backend.0);
+            let node = map.node(*backend).map(|node| node.key);
+            let is_fresh = node.is_some_and(|node| self.is_fresh(node, owner.key, now.monotonic));
+            let is_out = || self.policy.out_until(place, now.monotonic).is_some();
+            let route = Route { backend: *backend, track: Track::Replica, ..home };
+            if !is_fresh || is_out() {
+                continue;
+            }
+            if let Some(in_flight) = offer(route, Role::StandIn) {
+                self.candidates.push((Candidate { place, role: Role::StandIn, in_flight }, route));
+            }
+        }
+        if self.candidates.is_empty() {
+            return None;
+        }
+        if let Some(in_flight) = offer(home, Role::Owner) {
+            let place = usize::from(home.backend.0);
+            self.candidates.push((Candidate { place, role: Role::Owner, in_flight }, home));
+        }
+        let Self { policy, candidates, random, .. } = self;
+        let chosen =
+            policy.choose(candidates.iter().map(|(candidate, _)| *candidate), random, now.monotonic)?;
+        Some(candidates[chosen].1)
+    }
+
+    /// Samples the time that an owner took for a read, less this core's own lateness, for later choices
+    /// between owner and replicas. Does nothing for writes, for costly reads and those behind them, and once
+    /// no read might have gone to a replica for 60 s.
+    pub fn record_owner(&mut self, backend: BackendId, pending: &Pending, late: Duration, now: Now) {
+        if pending.effect == Effect::Read && pending.odd == Odd::No && self.is_used(now.monotonic) {
+            let place = usize::from(backend.0);
+            let took = now.monotonic.since(pending.sent_at).saturating_sub(late);
+            self.policy.handle_reply(place, Role::Owner, pending.class.index(), took, now.monotonic);
+        }
+    }
+
+    /// Records a replica's reply to a read.
+    fn record_replica(
+        &mut self,
+        (backend, pending): (BackendId, &Pending),
+        doubt: Option<Doubt>,
+        late: Duration,
+        now: Now,
+    ) {
+        if doubt == Some(Doubt::Sick) {
+            self.handle_failure(backend, "it says that it cannot answer", now.monotonic);
+        } else if doubt != Some(Doubt::Error) && pending.odd == Odd::No {
+            let took = now.monotonic.since(pending.sent_at).saturating_sub(late);
+            let (place, class) = (usize::from(backend.0), pending.class.index());
+            self.policy.handle_reply(place, Role::StandIn, class, took, now.monotonic);
+        }
+    }
+}
+
+/// A replica's reply to a read.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplicaReply<'a> {
+    /// The first byte of the reply.
+    pub kind: u8,
+    /// The beginning of the reply, if it came in several parts.
+    pub kept: &'a [u8],
+    /// The last part of the reply.
+    pub end: &'a [u8],
+    /// False for a reply that was too large to be kept.
+    pub is_kept: bool,
+}
+
+impl Slots {
+    /// Handles a replica's reply. Returns the read if the reply is not good enough, so that the owner is to
+    /// be asked instead.
+    #[inline(never)]
+    pub fn take_replica_reply(
+        &mut self,
+        env: &mut Env,
+        (connection, backend): (ConnectionId, BackendId),
+        (pending, reply): (&Pending, ReplicaReply<'_>),
+        (mut readers, late): (Option<&mut Readers>, Duration),
+        now: Now,
+    ) -> Option<(Envelope, Vec<u8>)> {
+        self.touch_next(connection);
+        let ReplicaReply { kind, kept, end, is_kept } = reply;
+        // A reply too large to be kept is not empty.
+        let doubt = if is_kept { doubt_of(pending.class, kind, kept, end) } else { None };
+        let (sent, frame) = self.unanswered_mut(connection).pop(doubt.is_some())?;
+        if let Some(readers) = &mut readers {
+            readers.record_replica((backend, pending), doubt, late, now);
+        }
+        let Purpose::Answer(_) = pending.purpose else { return None };
+        let counter = match doubt {
+            None => {
+                if let Some(readers) = readers {
+                    readers.figures_of(backend).answered += 1;
+                }
+                return None;
+            }
+            Some(Doubt::Empty) => Counter::ReplicaReadsEmpty,
+            Some(Doubt::Sick | Doubt::Error) => Counter::ReplicaReadsRefused,
+        };
+        env.counters.add(counter, 1);
+        let route = Route { backend, track: Track::Usual, ..sent.envelope.route };
+        Some((Envelope { route, ..sent.envelope }, frame))
+    }
+}
+
+/// Returns why a replica's reply is not good enough. A replica does not know that a slot or a key has moved
+/// away; it answers as if the key did not exist.
+fn doubt_of(class: Class, kind: u8, kept: &[u8], end: &[u8]) -> Option<Doubt> {
+    let mut start = [0; 16];
+    start.iter_mut().zip(kept.iter().chain(end)).for_each(|(place, byte)| *place = *byte);
+    let begins = |with: &str| start.starts_with(with.as_bytes());
+    let is_empty = match kind {
+        b'-' => {
+            let sickness = NodeRefusal::parse(&whole(kept, end)).and_then(NodeRefusal::sickness);
+            return Some(if sickness.is_some() { Doubt::Sick } else { Doubt::Error });
+        }
+        b'$' => begins("$-1") || begins("$0\r"),
+        b'_' => true,
+        b':' => begins(":0\r") || begins(":-"),
+        b'+' => begins("+none\r"),
+        _ if begins("*0\r") || begins("*-1") || begins("~0\r") || begins("%0\r") => true,
+        // The reply has one value for each key or field.
+        b'*' if class != Class::Range => {
+            let whole = whole(kept, end);
+            let mut elements = reply::elements(&whole)?;
+            let is_null = |element: &[u8]| {
+                element.starts_with(b"$-1") || element.starts_with(b"_") || element.starts_with(b"*-1")
+            };
+            let is_none = |element: &[u8]| element == b":0\r\n" || element.starts_with(b":-");
+            elements.clone().any(is_null) || elements.all(is_none)
+        }
+        _ => false,
+    };
+    is_empty.then_some(Doubt::Empty)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_mean_that_a_key_has_gone_elsewhere_is_doubted() {
+        let doubt = |class, reply: &str| {
+            let bytes = reply.as_bytes();
+            let doubts: Vec<_> =
+                (0..bytes.len()).map(|at| doubt_of(class, bytes[0], &bytes[..at], &bytes[at..])).collect();
+            assert!(doubts.iter().all(|doubt| *doubt == doubts[0]), "{reply}: however it comes");
+            doubts[0]
+        };
+        for empty in [
+            "$-1\r\n",
+            "$0\r\n\r\n",
+            "_\r\n",
+            ":0\r\n",
+            ":-2\r\n",
+            "+none\r\n",
+            "*0\r\n",
+            "*-1\r\n",
+            "%0\r\n",
+            "~0\r\n",
+            "*2\r\n$1\r\na\r\n$-1\r\n",
+            "*2\r\n_\r\n$1\r\na\r\n",
+            "*2\r\n:0\r\n:0\r\n",
+        ] {
+            assert_eq!(doubt(Class::Point, empty), Some(Doubt::Empty), "{empty}");
+        }
+        for good in [
+            "$1\r\na\r\n",
+            ":7\r\n",
+            "+string\r\n",
+            "*1\r\n$0\r\n\r\n",
+            "*2\r\n:0\r\n:1\r\n",
+            "%1\r\n+a\r\n+b\r\n",
+            "$10\r\n0123456789\r\n",
+        ] {
+            assert_eq!(doubt(Class::Multi, good), None, "{good}");
+        }
+        assert_eq!(doubt(Class::Range, "*2\r\n$1\r\na\r\n$1\r\nb\r\n"), None);
+        for sick in ["-LOADING x\r\n", "-BUSY x\r\n", "-MASTERDOWN x\r\n"] {
+            assert_eq!(doubt(Class::Point, sick), Some(Doubt::Sick), "{sick}");
+        }
+        for error in ["-MOVED 1 a:1\r\n", "-CLUSTERDOWN x\r\n", "-WRONGTYPE x\r\n"] {
+            assert_eq!(doubt(Class::Point, error), Some(Doubt::Error), "{error}");
+        }
+    }
+}

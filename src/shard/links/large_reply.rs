@@ -1,0 +1,41 @@
+//! Receives the rest of a large reply directly into the buffer that has its beginning.
+
+use super::Links;
+use super::receive::Received;
+use crate::protocol::Room;
+use crate::shard::env::Env;
+use crate::values::ConnectionId;
+
+impl Links {
+    /// The number of bytes known to be missing of the reply that is being received.
+    pub fn missing(&mut self, (connection, generation): (ConnectionId, u32)) -> usize {
+        self.current(connection, generation).map_or(0, |link| link.missing())
+    }
+
+    /// Lends out the buffer with the beginning of a reply and room for the rest, at most up to the largest
+    /// permitted reply.
+    pub fn lend_room(&mut self, env: &Env, (connection, generation): (ConnectionId, u32)) -> Option<Room> {
+        let bytes_max = env.settings.reply_bytes_max;
+        let link = self.current(connection, generation)?;
+        let missing = link.missing().min(bytes_max.saturating_sub(link.partial.len()));
+        Room::in_buffer(&mut link.partial, missing)
+    }
+
+    /// Takes a lent buffer back, with `received` bytes more in it than before.
+    pub fn take_filled(
+        &mut self,
+        (connection, generation): (ConnectionId, u32),
+        (buffer, received): (Vec<u8>, usize),
+    ) -> Received<'static> {
+        let Some(link) = self.current(connection, generation) else { return Received::Nothing };
+        let before = buffer.len() - received;
+        link.partial = buffer;
+        if received == 0 {
+            return Received::Nothing;
+        }
+        let Ok(scanned) = link.scanner.scan(&link.partial[before..]) else { return Received::Malformed };
+        let Some(scanned) = scanned else { return Received::Nothing };
+        debug_assert_eq!(scanned.end, received, "no more is received than is missing");
+        Received::Whole(&[], scanned)
+    }
+}

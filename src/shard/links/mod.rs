@@ -1,0 +1,206 @@
+//! Links: the connections of one core to the backends, and only what goes over the wire. Sends the bytes of a
+//! request, and gives the reply to it, or says that it was lost. Knows neither windows, clients nor accounts,
+//! nor why a request is sent.
+//!
+//! | what | file |
+//! |---|---|
+//! | one connection | `link.rs` |
+//! | what is said first on it, and fences | `greeting.rs` |
+//! | a store that is a weir: the rest of deadlines, and its refusals | `inner.rs` |
+//! | requests out | `send.rs` |
+//! | replies in, and what is left of a connection that is lost | `receive.rs` |
+//! | the rest of a large reply, in room made for it | `large_reply.rs` |
+//! | for how long a backend may be silent | `silence.rs` |
+
+mod greeting;
+mod inner;
+mod large_reply;
+mod link;
+mod receive;
+mod send;
+mod silence;
+
+pub use greeting::Greeted;
+pub use link::{Link, LinkState};
+pub use receive::Received;
+pub use send::connection_for;
+pub use silence::{overdue, patient_until};
+
+use std::collections::VecDeque;
+
+use super::fence::{Fence, Fences};
+use super::request::Track;
+use super::settings::ShardSettings;
+use crate::protocol::{Protocol, Segment};
+use crate::values::{BackendId, ConnectionId, Owner, ShardId, shorten};
+
+/// All connections of one core to all backends.
+#[derive(Debug)]
+pub struct Links {
+    links: Vec<Link>,
+    /// Connections that weir gave up while the store may still carry out requests from them. Later
+    /// connections begin by killing those.
+    fences: Fences,
+    /// Numbers of this shard's fences that are no longer needed, yet to be told to other shards.
+    lifted: Vec<u64>,
+    /// Replies that backends owe, over all connections.
+    in_flight: usize,
+    to_send: VecDeque<ConnectionId>,
+}
+
+impl Links {
+    /// Creates the connections of a core, all closed.
+    pub fn new(settings: &ShardSettings) -> Self {
+        let topology = settings.topology;
+        let links = topology
+            .all_backends()
+            .flat_map(|backend| [Protocol::Resp2, Protocol::Resp3].map(|protocol| (backend, protocol)))
+            .flat_map(|(backend, protocol)| {
+                let (usual, heavy) = (settings.links_per_backend, settings.heavy_links);
+                let tracks = (0..usual).map(|_| Track::Usual).chain((0..heavy).map(|_| Track::Heavy));
+                let replica = (0..settings.replica_links()).map(|_| Track::Replica);
+                tracks.chain(replica).map(move |track| Link::new(backend, protocol, track))
+            })
+            .collect();
+        Self {
+            links,
+            fences: Fences::new(settings.id, usize::from(topology.shards())),
+            lifted: Vec::new(),
+            in_flight: 0,
+            to_send: VecDeque::new(),
+        }
+    }
+
+    /// The number of connections, open or not.
+    pub fn len(&self) -> usize {
+        self.links.len()
+    }
+
+    /// All connections, in the order of their indices.
+    pub fn iter(&self) -> impl Iterator<Item = &Link> {
+        self.links.iter()
+    }
+
+    /// The connections to one backend, where all backends together are `backends`.
+    pub fn of_backend(
+        &self,
+        backend: BackendId,
+        backends: usize,
+    ) -> impl Iterator<Item = (ConnectionId, &Link)> {
+        // The connections of one backend are next to each other.
+        let each = self.links.len() / backends;
+        let first = usize::from(backend.0) * each;
+        let numbered = (first as u32..).map(ConnectionId);
+        numbered.zip(&self.links[first..first + each])
+    }
+
+    /// The connection with this index.
+    #[inline]
+    pub fn at(&self, connection: ConnectionId) -> &Link {
+        &self.links[connection.0 as usize]
+    }
+
+    /// The connection with this index, to be changed.
+    #[inline]
+    pub fn at_mut(&mut self, connection: ConnectionId) -> &mut Link {
+        &mut self.links[connection.0 as usize]
+    }
+
+    /// The connection with this index, if its socket is still that of `generation`.
+    pub fn current(&mut self, connection: ConnectionId, generation: u32) -> Option<&mut Link> {
+        self.links.get_mut(connection.0 as usize).filter(|link| {
+            let exists = matches!(
+                link.state,
+                LinkState::Open | LinkState::Greeting { .. } | LinkState::Opening { .. }
+            );
+            link.generation == generation && exists
+        })
+    }
+
+    /// The number of replies that backends owe.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// The number of connections, open or not.
+    pub fn count(&self) -> u32 {
+        self.links.len() as u32
+    }
+
+    /// The number of open connections.
+    pub fn open_count(&self) -> usize {
+        self.links.iter().filter(|link| link.state == LinkState::Open).count()
+    }
+
+    /// The fences: what keeps requests of connections that weir gave up from taking effect behind later ones.
+    pub fn fences(&mut self) -> &mut Fences {
+        &mut self.fences
+    }
+
+    /// Takes the fences that another shard raised and lifted.
+    pub fn handle_fences(&mut self, (raised, lifted): (Vec<Fence>, Vec<(ShardId, u64)>)) {
+        raised.into_iter().for_each(|fence| self.fences.hear(fence));
+        lifted.into_iter().for_each(|(origin, sequence)| {
+            self.fences.lift(origin, sequence);
+        });
+    }
+
+    /// Takes the numbers of this shard's fences that were lifted since the last call.
+    pub fn take_lifted(&mut self) -> impl Iterator<Item = u64> {
+        std::mem::take(&mut self.lifted).into_iter()
+    }
+
+    /// Forgets failures to connect to a backend, so that it is tried at once.
+    pub fn forget_failures(&mut self, backend: BackendId) {
+        self.links.iter_mut().filter(|link| link.backend == backend).for_each(Link::forget_failures);
+    }
+
+    /// Ends the pauses of connections to a backend, because it is known to be reachable.
+    pub fn end_pauses(&mut self, backend: BackendId) {
+        for link in self.links.iter_mut().filter(|link| link.backend == backend) {
+            if matches!(link.state, LinkState::BackingOff { .. }) {
+                link.state = LinkState::Closed;
+            }
+        }
+    }
+
+    /// Returns the next bytes to send, and the connection for them.
+    pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
+        while let Some(connection) = self.to_send.pop_front() {
+            let link = &mut self.links[connection.0 as usize];
+            link.listed_to_send = false;
+            if link.sending || !link.has_output() {
+                continue;
+            }
+            let segment = match link.state {
+                LinkState::Open => link.output.take(),
+                _ => Some(Segment::Gathered(std::mem::take(&mut link.greeting))),
+            };
+            if let Some(segment) = segment {
+                link.sending = true;
+                return Some((Owner::Link(connection, link.generation), segment));
+            }
+        }
+        None
+    }
+
+    /// Handles a finished send on a connection: the next one may begin.
+    pub fn handle_transmitted(&mut self, connection: ConnectionId, generation: u32) {
+        if let Some(link) = self.current(connection, generation) {
+            link.sending = false;
+            self.list_to_send(connection);
+        }
+    }
+
+    /// Frees memory that long pipelines took.
+    pub fn tidy(&mut self) {
+        self.links.iter_mut().for_each(|link| shorten(&mut link.pending));
+    }
+
+    fn list_to_send(&mut self, connection: ConnectionId) {
+        let link = &mut self.links[connection.0 as usize];
+        if link.begin_list() {
+            self.to_send.push_back(connection);
+        }
+    }
+}

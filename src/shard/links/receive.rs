@@ -1,0 +1,167 @@
+//! Replies in: whole ones, their parts, and the order in which they are owed; and what is left of a connection
+//! that is lost.
+
+use std::collections::VecDeque;
+
+use super::Links;
+use crate::protocol::{Scanned, room};
+use crate::shard::env::Env;
+use crate::shard::pending::{Odd, Pending, Purpose};
+use crate::values::limits::COPY_BYTES_MAX;
+use crate::values::{Action, BackendId, ConnectionId, Owner, Timestamp};
+
+/// The result of bytes that came from a backend.
+#[derive(Debug)]
+pub enum Received<'a> {
+    /// No reply is whole yet.
+    Nothing,
+    /// A reply is whole: its last part, and its end, type and size.
+    Whole(&'a [u8], Scanned),
+    /// The bytes are no reply: the connection is to be given up.
+    Malformed,
+}
+
+/// The facts about a whole reply to a request.
+#[derive(Debug)]
+pub struct Finished {
+    pub backend: BackendId,
+    /// The size of the reply.
+    pub bytes: u64,
+    /// True if the whole reply is in its last part.
+    pub is_all_here: bool,
+    /// An error that takes the place of the reply, because it names the reason.
+    pub abort: Option<Vec<u8>>,
+}
+
+impl Links {
+    /// Takes one reply from the beginning of `chunk`, or keeps all of it as the beginning of a reply.
+    #[inline]
+    pub fn receive<'a>(
+        &mut self,
+        env: &mut Env,
+        (connection, generation): (ConnectionId, u32),
+        chunk: &mut &'a [u8],
+    ) -> Received<'a> {
+        let Some(link) = self.current(connection, generation) else { return Received::Nothing };
+        let Ok(scanned) = link.scanner.scan(chunk) else { return Received::Malformed };
+        let Some(scanned) = scanned else {
+            self.keep_partial(env, connection, chunk);
+            return Received::Nothing;
+        };
+        let (end, rest) = chunk.split_at(scanned.end);
+        *chunk = rest;
+        Received::Whole(end, scanned)
+    }
+
+    /// Takes the record of the reply that is owed next; `None` if none is.
+    #[inline]
+    pub fn take_pending(&mut self, connection: ConnectionId) -> Option<Pending> {
+        let link = &mut self.links[connection.0 as usize];
+        let pending = link.pending.pop_front()?;
+        if pending.odd == Odd::Costly {
+            link.costly_ahead -= 1;
+        }
+        self.in_flight -= 1;
+        Some(pending)
+    }
+
+    /// Returns the facts about a whole reply for which a request waits. `end` is its last part.
+    #[inline]
+    pub fn finish(&mut self, connection: ConnectionId, kind: u8, end: &[u8]) -> Finished {
+        let link = &mut self.links[connection.0 as usize];
+        link.handle_success();
+        Finished {
+            backend: link.backend,
+            bytes: link.let_go.saturating_add((link.partial.len() + end.len()) as u64),
+            is_all_here: link.partial.is_empty() && link.let_go == 0,
+            abort: if kind == b'-' { link.reasoned_abort(end) } else { None },
+        }
+    }
+
+    /// Takes a reply that came in several parts; `None` for one that exceeded the limit and was dropped.
+    pub fn take_parts(&mut self, connection: ConnectionId, end: &[u8]) -> Option<Vec<u8>> {
+        let link = &mut self.links[connection.0 as usize];
+        let mut partial = std::mem::take(&mut link.partial);
+        if std::mem::take(&mut link.let_go) > 0 {
+            return None;
+        }
+        partial.extend_from_slice(end);
+        Some(partial)
+    }
+
+    /// Takes the kept beginning of a reply.
+    pub fn take_partial(&mut self, connection: ConnectionId) -> Vec<u8> {
+        std::mem::take(&mut self.links[connection.0 as usize].partial)
+    }
+
+    /// Handles one whole reply that no client gets: to a step of a block, to a fence, or to a request that
+    /// was answered early or sent elsewhere.
+    pub fn swallow(&mut self, env: &mut Env, connection: ConnectionId, pending: Pending) {
+        let link = &mut self.links[connection.0 as usize];
+        link.let_go = 0;
+        env.pool.give(std::mem::take(&mut link.partial));
+        match pending.purpose {
+            Purpose::Steps(left) if left > 1 => {
+                link.pending.push_front(Pending { purpose: Purpose::Steps(left - 1), ..pending });
+            }
+            Purpose::Steps(_) | Purpose::Answer(_) | Purpose::Abandoned(_) | Purpose::Ahead(_) => {}
+            Purpose::Fence => {
+                let (origin, sequence) = link.fences.pop_front().expect("each in the stream is noted");
+                self.lift_fence(origin, sequence);
+            }
+        }
+    }
+
+    /// Keeps the beginning of a reply. A reply that exceeds the limit is dropped, and its bytes are only
+    /// counted.
+    pub(super) fn keep_partial(&mut self, env: &mut Env, connection: ConnectionId, chunk: &[u8]) {
+        let link = &mut self.links[connection.0 as usize];
+        if link.let_go > 0 {
+            link.let_go = link.let_go.saturating_add(chunk.len() as u64);
+            return;
+        }
+        if link.partial.len() + chunk.len() > env.settings.reply_bytes_max {
+            link.let_go = (link.partial.len() + chunk.len()) as u64;
+            link.partial = Vec::new();
+            return;
+        }
+        let missing = usize::try_from(link.scanner.missing()).unwrap_or(usize::MAX);
+        // A large reply is passed on in its buffer, so it takes none from the pool.
+        if link.partial.capacity() == 0 && missing <= COPY_BYTES_MAX {
+            link.partial = env.pool.take();
+        }
+        room::expect(&mut link.partial, chunk.len(), missing.min(env.settings.reply_bytes_max));
+        link.partial.extend_from_slice(chunk);
+    }
+
+    /// Resets the socket of a connection that is given up. Unsent bytes are dropped; a fence keeps what the
+    /// store has not read yet from taking effect later. Returns true if a fence was raised.
+    pub fn reset(&mut self, env: &mut Env, connection: ConnectionId) -> bool {
+        let generation = self.links[connection.0 as usize].generation;
+        env.actions.push_back(Action::Reset(Owner::Link(connection, generation)));
+        self.raise_fence(connection)
+    }
+
+    /// Forgets the socket of a connection that is lost, and sets the pause before the next attempt. Returns
+    /// the replies that were owed, in their order; [`Links::recycle`] takes the empty list back.
+    pub fn take_lost(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        now: Timestamp,
+        spread: u8,
+    ) -> VecDeque<Pending> {
+        let link = &mut self.links[connection.0 as usize];
+        self.in_flight -= link.clear(&mut env.pool);
+        link.lost(now, spread);
+        let pending = std::mem::take(&mut link.pending);
+        link.costly_ahead = 0;
+        self.in_flight -= pending.iter().map(Pending::replies).sum::<usize>();
+        pending
+    }
+
+    /// Takes back the memory of an empty list of owed replies.
+    pub fn recycle(&mut self, connection: ConnectionId, pending: VecDeque<Pending>) {
+        self.links[connection.0 as usize].pending = pending;
+    }
+}

@@ -1,0 +1,100 @@
+//! Requests out: the connection for a request, its bytes, and the replies that are owed for it then.
+
+use super::Links;
+use super::link::LinkState;
+use crate::protocol::Protocol;
+use crate::shard::env::Env;
+use crate::shard::message::Message;
+use crate::shard::pending::{Odd, Pending, Purpose};
+use crate::shard::request::{Envelope, Route, Track};
+use crate::shard::settings::ShardSettings;
+use crate::values::ConnectionId;
+use crate::values::Timestamp;
+use crate::values::time::Now;
+
+impl Links {
+    /// True if a request may be sent without further ado: the connection is open, has handled all fences
+    /// raised so far, and has room.
+    #[inline]
+    pub fn is_ready(&self, connection: ConnectionId) -> bool {
+        self.links[connection.0 as usize].is_ready(self.fences.count())
+    }
+
+    /// Appends a request to the output of its connection, with the time left until its deadline if the
+    /// backend is a weir.
+    #[expect(clippy::inline_always, reason = "every request: a call would be a tenth of it")]
+    #[inline(always)]
+    pub fn append(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        (envelope, message, requests): (&Envelope, Message<'_>, usize),
+        now: Now,
+    ) {
+        let link = &mut self.links[connection.0 as usize];
+        match message {
+            // A block of requests is one transaction, so none of them gets a deadline of its own.
+            _ if envelope.deadline != Timestamp::MAX && requests == 1 && link.takes_deadlines() => {
+                link.append_within((&mut env.pool, &mut env.counters), envelope, message, now.monotonic);
+            }
+            Message::Small(bytes) => link.output.append(&mut env.pool, bytes),
+            Message::Shared(bytes) => link.output.append_shared(&mut env.pool, bytes),
+        }
+    }
+
+    /// Notes the replies that are owed for a request, or a block of `requests` requests, that was appended.
+    /// `depth` is the number of requests in flight with it; `is_costly` says that its time will be unlike
+    /// that of others.
+    #[expect(clippy::inline_always, reason = "every request: a call would be a tenth of it")]
+    #[inline(always)]
+    pub fn expect_reply(
+        &mut self,
+        connection: ConnectionId,
+        (envelope, requests): (&Envelope, usize),
+        (depth, is_costly): (u32, bool),
+        now: Now,
+    ) {
+        let link = &mut self.links[connection.0 as usize];
+        if requests > 1 {
+            let ahead = if envelope.reply_to.flight_id().is_some() {
+                Purpose::Ahead(envelope.reply_to)
+            } else {
+                Purpose::Steps(requests as u32 - 1)
+            };
+            link.pending.push_back(Pending::uncounted(ahead, now.monotonic));
+        }
+        let odd = if is_costly || link.state != LinkState::Open {
+            link.costly_ahead += 1;
+            Odd::Costly
+        } else if link.costly_ahead > 0 {
+            Odd::Behind
+        } else {
+            Odd::No
+        };
+        link.pending.push_back(Pending::answer(envelope, (depth, odd), now.monotonic));
+        self.in_flight += requests;
+        if link.begin_list() {
+            self.to_send.push_back(connection);
+        }
+    }
+}
+
+/// The connection for a request: always the same for one slot and track, so that requests for a key keep
+/// their order.
+#[inline]
+pub fn connection_for(settings: &ShardSettings, route: Route) -> ConnectionId {
+    let (usual, heavy) = (settings.links_per_backend, settings.heavy_links);
+    let per_backend = u32::from(usual + heavy + settings.replica_links());
+    let lane = settings.lane_of(route.slot);
+    let lane = match route.track {
+        Track::Usual => lane,
+        // Slots that share a usual connection also share a heavy one.
+        Track::Heavy => usual + lane % heavy,
+        Track::Replica => usual + heavy,
+    };
+    let dialect = match route.protocol {
+        Protocol::Resp2 => 0,
+        Protocol::Resp3 => 1,
+    };
+    ConnectionId((u32::from(route.backend.0) * 2 + dialect) * per_backend + u32::from(lane))
+}

@@ -1,0 +1,58 @@
+//! How long a backend may be silent on a connection before the connection is given up.
+
+use std::time::Duration;
+
+use super::link::{Link, LinkState};
+use crate::shard::pending::Pending;
+use crate::shard::settings::ShardSettings;
+use crate::values::Timestamp;
+use crate::values::time::Now;
+
+/// The silence after which weir stops waiting for a replica: half of the time left until the read's deadline,
+/// between `PATIENCE_LEAST` and `PATIENCE`.
+const PATIENCE: Duration = Duration::from_millis(100);
+const PATIENCE_LEAST: Duration = Duration::from_millis(10);
+
+/// The time for which a replica may be silent, given the time until the read's deadline.
+fn patience(useful: Duration) -> Duration {
+    (useful / 2).clamp(PATIENCE_LEAST, PATIENCE)
+}
+
+/// The time at which a replica that is asked now is checked for silence.
+pub fn patient_until(deadline: Timestamp, now: Timestamp) -> Timestamp {
+    now.after(patience(deadline.since(now)))
+}
+
+impl Link {
+    /// The earliest time at which an unanswered read has waited in silence for too long; `None` if there is
+    /// none.
+    pub fn silent_at(&self) -> Option<Timestamp> {
+        let due = |pending: &Pending| {
+            let useful = pending.deadline().since(pending.sent_at);
+            pending.sent_at.max(self.heard_at).after(patience(useful))
+        };
+        self.pending.iter().map(due).min()
+    }
+
+    /// True if an unanswered read has waited in silence for too long. `late` is the time by which this core
+    /// was late itself.
+    pub fn is_silent(&self, late: Duration, now: Timestamp) -> bool {
+        self.silent_at().is_some_and(|at| at.after(late) <= now)
+    }
+}
+
+/// Returns the reason to give up a connection, if it has waited for too long.
+pub fn overdue(link: &Link, settings: &ShardSettings, late: Duration, now: Now) -> Option<&'static str> {
+    let has_passed = |since, timeout| now.monotonic.since(since) >= timeout;
+    match link.state {
+        LinkState::Opening { since } => {
+            has_passed(since, settings.connect_timeout).then_some("connect-timeout")
+        }
+        LinkState::Open if link.is_for_replica() => link.is_silent(late, now.monotonic).then_some("silent"),
+        LinkState::Open | LinkState::Greeting { .. } => {
+            let owes_since = link.owes_since()?;
+            has_passed(owes_since, settings.reply_timeout).then_some("reply-timeout")
+        }
+        LinkState::Closed | LinkState::BackingOff { .. } => None,
+    }
+}

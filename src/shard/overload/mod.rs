@@ -1,0 +1,185 @@
+//! Overload: limits on what each backend is asked to do at once, and what becomes of the requests beyond. Knows
+//! neither connections nor clients.
+//!
+//! | what | file |
+//! |---|---|
+//! | the window and the queue before one backend | `bulkhead.rs` |
+//! | requests that wait in queues, and how they leave them | `waiting.rs` |
+//! | replies as samples: the window's size, and response times against usual ones | `pressure.rs` |
+//! | histogram of service times | `service_time.rs` |
+
+mod bulkhead;
+mod pressure;
+mod service_time;
+mod waiting;
+
+pub use bulkhead::{Bulkhead, Figures as BulkheadFigures, Parked, RESERVED, Verdict};
+pub use service_time::ServiceTimes;
+
+use std::time::Duration;
+
+use super::env::Env;
+use super::refusal::NotSent;
+use super::request::{Addressee, Track};
+use super::settings::{BULKHEADS, Mode, ShardSettings};
+use crate::policy::baseline::Baseline;
+use crate::policy::latency_ratio::LatencyRatio;
+use crate::protocol::command::Class;
+use crate::values::{BackendId, Timestamp};
+
+/// The least number of bytes of requests that may wait in each queue, however many backends share this core's
+/// limit.
+const QUEUE_BYTES_LEAST: usize = 1 << 20;
+
+/// The windows, queues and response times of all backends, on one core.
+#[derive(Debug)]
+pub struct Overload {
+    /// Windows and queues by backend and track: `backend * BULKHEADS + track`.
+    bulkheads: Vec<Bulkhead>,
+    /// Indices of bulkheads with waiting requests or a stalled backend. They are handled at the end of each
+    /// turn.
+    listed: Vec<usize>,
+    /// Requests pushed out of a full queue that are yet to be refused.
+    turned_away: Vec<(Addressee, NotSent)>,
+    /// True if requests that find no room wait in a queue rather than being refused.
+    may_wait: bool,
+    /// Whether requests that cannot be answered by their deadline are refused: on, off, or only counted.
+    deadlines: Mode,
+    /// The time by which the requests in flight are searched for passed deadlines and stalled backends.
+    early_at: Timestamp,
+    service_times: ServiceTimes,
+    /// The latency ratio of each backend: recent response times against usual ones.
+    ratios: Vec<LatencyRatio>,
+    /// The usual response times of each backend.
+    baselines: Vec<Baseline>,
+}
+
+impl Overload {
+    /// Creates the state of a core with nothing in flight.
+    pub fn new(settings: &ShardSettings) -> Self {
+        let topology = settings.topology;
+        let mut overload = settings.overload.clone();
+        // Each queue gets an equal part of this core's limit.
+        let parts = usize::from(topology.backends()) * BULKHEADS;
+        overload.queue_limit.bytes = (overload.queue_limit.bytes / parts.max(1)).max(QUEUE_BYTES_LEAST);
+        let bulkheads = topology.all_backends().flat_map(|_| [Track::Usual, Track::Heavy]);
+        let bulkheads = bulkheads
+            .map(|track| Bulkhead::new(topology.shards(), &overload, track == Track::Heavy))
+            .collect();
+        Self {
+            bulkheads,
+            listed: Vec::new(),
+            turned_away: Vec::new(),
+            may_wait: overload.window == Mode::On && overload.queue != Mode::Off,
+            deadlines: overload.shed,
+            early_at: Timestamp::MAX,
+            service_times: ServiceTimes::default(),
+            ratios: topology
+                .all_backends()
+                .map(|_| LatencyRatio::new(overload.shed_levels, Timestamp::ZERO))
+                .collect(),
+            baselines: topology.all_backends().map(|_| Baseline::default()).collect(),
+        }
+    }
+
+    /// The window and queue with this index ([`bulkhead_for`]).
+    #[inline]
+    pub fn bulkhead(&self, index: usize) -> &Bulkhead {
+        &self.bulkheads[index]
+    }
+
+    /// The window and queue with this index ([`bulkhead_for`]), to be changed.
+    #[inline]
+    pub fn bulkhead_mut(&mut self, index: usize) -> &mut Bulkhead {
+        &mut self.bulkheads[index]
+    }
+
+    /// The backend that a bulkhead is before.
+    pub fn backend_of(index: usize) -> BackendId {
+        BackendId((index / BULKHEADS) as u16)
+    }
+
+    /// The number of bulkheads.
+    pub fn len(&self) -> usize {
+        self.bulkheads.len()
+    }
+
+    /// True if requests that find no room wait in a queue rather than being refused.
+    #[inline]
+    pub fn may_wait(&self) -> bool {
+        self.may_wait
+    }
+
+    /// Whether requests that cannot be answered by their deadline are refused: on, off, or only counted.
+    pub fn deadlines(&self) -> Mode {
+        self.deadlines
+    }
+
+    /// The time by which the requests in flight are searched for passed deadlines and stalled backends.
+    #[inline]
+    pub fn early_at(&self) -> Timestamp {
+        self.early_at
+    }
+
+    /// Makes the next search of the requests in flight happen by `at` at the latest.
+    #[inline]
+    pub fn search_by(&mut self, at: Timestamp) {
+        self.early_at = self.early_at.min(at);
+    }
+
+    /// Plans no search of the requests in flight until [`Overload::search_by`] is called.
+    pub fn plan_no_search(&mut self) {
+        self.early_at = Timestamp::MAX;
+    }
+
+    /// The service times of all backends together.
+    pub fn service_times(&self) -> ServiceTimes {
+        self.service_times.told()
+    }
+
+    /// The 95th percentile of a backend's recent response times in a class; `None` if there were too few
+    /// replies.
+    pub fn recent_p95(&self, backend: BackendId, class: Class) -> Option<Duration> {
+        self.ratios[usize::from(backend.0)].recent_p95(class.index())
+    }
+
+    /// Tells all queues that this core did not run for `late`, so that waiting requests do not age by that
+    /// time.
+    pub fn handle_late(&mut self, late: Duration) {
+        self.bulkheads.iter_mut().for_each(|bulkhead| bulkhead.handle_late(late));
+    }
+
+    /// The figures of all bulkheads, in the order of backends and tracks. Fields about the breaker are left
+    /// empty.
+    pub fn figures(&self, env: &Env) -> impl Iterator<Item = (BackendId, BulkheadFigures)> {
+        self.bulkheads.iter().enumerate().map(|(index, bulkhead)| {
+            let place = index / BULKHEADS;
+            let ratio = &self.ratios[place];
+            let latency_ratio = ratio.seen().map(|seen| seen.ratio);
+            let level = ratio.level() as u8;
+            let refused = env.refused_for(place);
+            let figures = BulkheadFigures { level, latency_ratio, refused, ..bulkhead.figures() };
+            (BackendId(place as u16), figures)
+        })
+    }
+
+    /// Frees memory of a burst.
+    pub fn tidy(&mut self) {
+        self.bulkheads.iter_mut().for_each(Bulkhead::tidy);
+    }
+}
+
+/// The index of the bulkhead that requests to a backend over the connections of a track pass through.
+#[inline]
+pub const fn bulkhead_for(backend: BackendId, track: Track) -> usize {
+    // Reads for replicas pass through their node's usual bulkhead, which nothing else uses.
+    backend.0 as usize * BULKHEADS + track as usize % BULKHEADS
+}
+
+/// The indices of the bulkheads before a backend.
+pub fn bulkheads_of(backend: BackendId) -> std::ops::Range<usize> {
+    let first = usize::from(backend.0) * BULKHEADS;
+    first..first + BULKHEADS
+}
+
+const _: () = assert!(Track::Replica as usize % BULKHEADS == Track::Usual as usize);

@@ -1,0 +1,122 @@
+//! Replies as samples: they set the size of the window, and each backend's response times are compared with
+//! its usual ones. The resulting level is told to other cores.
+
+use std::time::Duration;
+
+use super::Overload;
+use crate::policy::latency_ratio::{Change, Company, Seen};
+use crate::policy::window::{KINDS, Sample};
+use crate::protocol::command::{Class, Effect};
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::shard::pending::{Odd, Pending};
+use crate::shard::settings::{BULKHEADS, Mode};
+use crate::values::BackendId;
+use crate::values::limits::COMMAND_CLASSES;
+use crate::values::time::Now;
+
+const _: () = assert!(KINDS >= 2 * COMMAND_CLASSES, "reads and writes of each class are a kind");
+
+impl Overload {
+    /// Removes an answered request from its window and, if the reply is selected as a sample, adjusts the
+    /// window. `late` is the time by which this core was late itself.
+    #[expect(clippy::inline_always, reason = "every reply: a call would be half of it")]
+    #[inline(always)]
+    pub fn handle_answered(
+        &mut self,
+        env: &Env,
+        (index, pending): (usize, &Pending),
+        late: Duration,
+        now: Now,
+    ) {
+        let bulkhead = &mut self.bulkheads[index];
+        let in_flight = bulkhead.handle_over(pending.tenant);
+        if bulkhead.should_sample(pending.sent_at, now.monotonic) {
+            self.record_sample(env, index, (pending, in_flight), late, now);
+        }
+    }
+
+    #[cold]
+    fn record_sample(
+        &mut self,
+        env: &Env,
+        index: usize,
+        (pending, in_flight): (&Pending, usize),
+        late: Duration,
+        now: Now,
+    ) {
+        if pending.odd == Odd::Refused {
+            return;
+        }
+        let sample = Sample {
+            sent_at: pending.sent_at,
+            late,
+            in_flight,
+            depth: u32::from(pending.depth),
+            kind: pending.class.index() * 2 + usize::from(pending.effect == Effect::Write),
+            is_costly: pending.odd != Odd::No,
+            left: (pending.useful_ms != u32::MAX)
+                .then(|| Duration::from_millis(u64::from(pending.useful_ms))),
+        };
+        let took = now.monotonic.since(pending.sent_at).saturating_sub(late);
+        if took > Duration::ZERO {
+            self.ratios[index / BULKHEADS].record(pending.class.index(), took.as_micros() as u64);
+        }
+        let section = env.settings.overload.board.of(env.settings.id, index);
+        self.bulkheads[index].handle_reply(&sample, now.monotonic, section);
+    }
+
+    /// Counts the service time of a reply. Returns by how many microseconds it exceeds that of usual replies;
+    /// 0 for a refusal by a weir, which is no service.
+    #[inline]
+    pub fn record_time(&mut self, backend: BackendId, pending: &Pending, took_nanos: u64) -> u64 {
+        if pending.odd == Odd::Refused {
+            return 0;
+        }
+        self.service_times.record(took_nanos);
+        let baseline = &mut self.baselines[usize::from(backend.0)];
+        baseline.handle_reply(pending.class.index(), took_nanos / 1_000)
+    }
+
+    /// Compares recent response times with usual ones, for each backend with traffic, and reports the level
+    /// to other cores. Logs changes of the level.
+    pub fn compare_latencies(&mut self, env: &mut Env, now: Now) {
+        if env.settings.overload.shed == Mode::Off {
+            return;
+        }
+        for index in 0..self.ratios.len() {
+            let own = &mut self.bulkheads[index * BULKHEADS..(index + 1) * BULKHEADS];
+            let mut company = Company::default();
+            for bulkhead in own {
+                company.waits |= bulkhead.take_waits();
+                company.in_flight += bulkhead.figures().in_flight;
+            }
+            let ratio = &mut self.ratios[index];
+            let change = ratio.handle_tick(now.monotonic, company);
+            let told = ratio.told(now.monotonic);
+            env.settings.overload.board.of(env.settings.id, index * BULKHEADS).tell_level(told);
+            if let Some(change) = change {
+                env.counters.add(Counter::LevelChanges, 1);
+                let backend = env.backend_name(BackendId(index as u16));
+                let line = described(usize::from(env.settings.id.0), backend, &change);
+                env.say(line);
+            }
+        }
+    }
+}
+
+/// The log line for a change of level, with its cause.
+fn described(shard: usize, backend: &str, change: &Change) -> String {
+    let Change { from, to, seen } = *change;
+    let why = seen.map_or_else(
+        || "too few replies to tell".to_owned(),
+        |Seen { ratio, class, short_p95, long_p95 }| {
+            let class = Class::ALL.get(class).map_or("", |class| class.name());
+            format!("latency ratio {ratio:.2}: p95 of {class} requests {short_p95:?}, usually {long_p95:?}")
+        },
+    );
+    format!(
+        "shard {shard}: backend {backend}: level {} ({from:?}) -> {} ({to:?}), {why}",
+        from as u8, to as u8
+    )
+}

@@ -1,0 +1,202 @@
+//! Requests that wait in the queues of their bulkheads, and how they leave them: taken, displaced or expired.
+
+use std::time::Duration;
+
+use super::bulkhead::Parked;
+use super::{BulkheadFigures, Overload, bulkheads_of};
+use crate::policy::queue::{Choice, Refused};
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::shard::message::Message;
+use crate::shard::note::Note;
+use crate::shard::refusal::{NotSent, Stage};
+use crate::shard::request::{Addressee, Envelope, ReplyTo};
+use crate::shard::settings::ShardSettings;
+use crate::shard::stored::Stored;
+use crate::values::time::Now;
+use crate::values::{BackendId, TenantId};
+
+/// A request that left its queue because it waited too long or cannot meet its deadline.
+#[derive(Debug)]
+pub struct Expired {
+    pub to: Addressee,
+    /// True if the request's connection may send requests again.
+    pub is_eased: bool,
+    pub why: NotSent,
+}
+
+impl Overload {
+    /// True while any bulkhead is to be handled at the end of each turn.
+    #[inline]
+    pub fn is_any_listed(&self) -> bool {
+        !self.listed.is_empty()
+    }
+
+    /// The bulkhead at this place of the list of those that are handled at the end of each turn.
+    pub fn listed_at(&self, place: usize) -> Option<usize> {
+        self.listed.get(place).copied()
+    }
+
+    /// Removes the bulkhead at this place from the list; the last one takes its place.
+    pub fn unlist(&mut self, place: usize) {
+        self.listed.swap_remove(place);
+    }
+
+    /// Starts handling a bulkhead at the end of each turn, if it is not. `in_flight` gives the tenants of its
+    /// requests in flight.
+    pub fn list<I: Iterator<Item = TenantId>>(&mut self, index: usize, in_flight: impl FnOnce() -> I) {
+        let bulkhead = &mut self.bulkheads[index];
+        if !bulkhead.is_listed() {
+            bulkhead.begin_list(in_flight());
+            self.listed.push(index);
+        }
+    }
+
+    /// Takes the requests that were pushed out of full queues. The list is given back with
+    /// [`Overload::recycle`].
+    pub fn take_turned_away(&mut self) -> Vec<(Addressee, NotSent)> {
+        std::mem::take(&mut self.turned_away)
+    }
+
+    /// Takes back the memory of an empty list of refused requests.
+    pub fn recycle(&mut self, turned_away: Vec<(Addressee, NotSent)>) {
+        self.turned_away = turned_away;
+    }
+
+    /// Makes room for a request in a queue, if it is full, at the expense of a less important one. An error
+    /// if there is none. Returns the address of the displaced request if its connection may send again.
+    pub fn make_room(
+        &mut self,
+        env: &mut Env,
+        index: usize,
+        envelope: &Envelope,
+    ) -> Result<Option<ReplyTo>, NotSent> {
+        let bulkhead = &mut self.bulkheads[index];
+        if !bulkhead.check_full() {
+            return Ok(None);
+        }
+        let Some((parked, is_eased)) = bulkhead.displace(envelope.tier) else {
+            return Err(NotSent::Queue(bulkhead.retry_full()));
+        };
+        let why = NotSent::Queue(bulkhead.retry_full());
+        self.turned_away.push((parked.envelope.addressee(), why));
+        parked.message.release(&mut env.pool);
+        Ok(is_eased.then_some(parked.envelope.reply_to))
+    }
+
+    /// Queues a request. Returns a note for its connection if that fills the queue too far.
+    pub fn park(
+        &mut self,
+        env: &mut Env,
+        index: usize,
+        (envelope, message, requests): (&Envelope, Message<'_>, usize),
+        late: Duration,
+        now: Now,
+    ) -> Result<Option<Note>, NotSent> {
+        env.counters.add(Counter::RequestsQueued, 1);
+        let message = Stored::new(message, &mut env.pool);
+        let parked = Parked { envelope: *envelope, message, requests, came: now.monotonic };
+        let bulkhead = &mut self.bulkheads[index];
+        let connection = env.pieces.connection(envelope.reply_to);
+        match bulkhead.park((connection, parked), late, now.monotonic) {
+            Ok(is_long) => Ok(is_long.then_some(Note::Long)),
+            Err(parked) => {
+                parked.message.release(&mut env.pool);
+                Err(NotSent::Queue(bulkhead.retry_full()))
+            }
+        }
+    }
+
+    /// Queues a fetch of a hot key for the next place in the window. There is always room for it, because
+    /// fetches are few.
+    pub fn park_fetch(
+        &mut self,
+        env: &mut Env,
+        index: usize,
+        (envelope, message, requests): (&Envelope, Message<'_>, usize),
+        now: Now,
+    ) {
+        env.counters.add(Counter::RequestsQueued, 1);
+        let message = Stored::new(message, &mut env.pool);
+        let parked = Parked { envelope: *envelope, message, requests, came: now.monotonic };
+        self.bulkheads[index].park_fetch(parked);
+    }
+
+    /// Takes requests about a key that has become hot out of the queues before `backend`, or before all
+    /// backends: those that `choose` selects, each connection's in their order, each with whether its
+    /// connection may send requests again. `choose` also sees requests for several keys of any slot.
+    pub fn take_queued(
+        &mut self,
+        (backend, slot): (Option<BackendId>, u16),
+        mut choose: impl FnMut(&mut Parked) -> Choice,
+    ) -> Vec<(Parked, bool)> {
+        let places = backend.map_or(0..self.bulkheads.len(), bulkheads_of);
+        let mut taken = Vec::new();
+        for bulkhead in &mut self.bulkheads[places] {
+            taken.extend(bulkhead.take_chosen(|parked| {
+                if parked.envelope.touches.is_key() && parked.envelope.route.slot != slot {
+                    Choice::Stays
+                } else {
+                    choose(parked)
+                }
+            }));
+        }
+        taken
+    }
+
+    /// Removes requests from a queue that have waited too long or cannot meet their deadline.
+    pub fn expire(&mut self, env: &mut Env, index: usize, late: Duration, now: Now) -> Vec<Expired> {
+        let bulkhead = &mut self.bulkheads[index];
+        bulkhead.begin_turn(late, now.monotonic);
+        if bulkhead.handle_look(now.monotonic) {
+            self.early_at = now.monotonic;
+        }
+        let (stalled, full) = (bulkhead.retry_stalled(now.monotonic), bulkhead.retry_full());
+        let mut expired = Vec::new();
+        bulkhead.expire(now.monotonic, |(parked, is_eased), why| {
+            let waited = now.monotonic.since(parked.came);
+            let why = match why {
+                Refused::Deadline => NotSent::TooLate(Stage::Queue, waited),
+                Refused::Overloaded => NotSent::Queue(full),
+                Refused::Stalled => NotSent::Stalled(stalled),
+            };
+            env.counters.add(Counter::RequestsExpired, 1);
+            expired.push(Expired { to: parked.envelope.addressee(), is_eased, why });
+            parked.message.release(&mut env.pool);
+        });
+        expired
+    }
+
+    /// Ends a turn for a bulkhead and tells other cores its load. True if it need not be handled in the next
+    /// turn.
+    pub fn end_turn(&mut self, settings: &ShardSettings, index: usize) -> bool {
+        self.bulkheads[index].end_turn(settings.overload.board.of(settings.id, index))
+    }
+
+    /// Marks a bulkhead as stalled if its backend has been silent for too long ([`super::Bulkhead`]). True
+    /// only in the call that finds the stall.
+    pub fn find_stall(&mut self, index: usize, now: Now) -> bool {
+        let has_stalled = self.bulkheads[index].handle_look(now.monotonic);
+        if has_stalled {
+            self.early_at = now.monotonic;
+        }
+        has_stalled
+    }
+
+    /// Tells other cores the load of a bulkhead.
+    pub fn tell_load(&self, settings: &ShardSettings, index: usize) {
+        self.bulkheads[index].tell(settings.overload.board.of(settings.id, index));
+    }
+
+    /// The slots of all waiting requests, with the backends that they wait for.
+    pub fn waiting_slots(&self) -> impl Iterator<Item = (u16, BackendId)> {
+        let parked = self.bulkheads.iter().flat_map(super::Bulkhead::parked);
+        parked.map(|parked| (parked.envelope.route.slot, parked.envelope.route.backend))
+    }
+
+    /// The number of requests that wait in queues.
+    pub fn waiting(&self) -> usize {
+        let held = |figures: BulkheadFigures| figures.held.requests;
+        self.listed.iter().map(|index| held(self.bulkheads[*index].figures())).sum()
+    }
+}

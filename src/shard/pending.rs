@@ -1,0 +1,125 @@
+//! Replies that backends owe: one small record for each request in flight on a connection, with the facts that
+//! windows, the breaker and the choice of replicas need when the reply comes.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use crate::protocol::command::{Class, Effect};
+use crate::shard::request::{Envelope, Overdue, ReplyTo};
+use crate::values::{TenantId, Tier, Timestamp};
+
+/// The purpose of an expected reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// The reply to a client's request or a fetch.
+    Answer(ReplyTo),
+    /// The reply to a client's request that weir has answered already. It is swallowed.
+    Abandoned(ReplyTo),
+    /// Replies that no client gets, as many as given: to the steps of a block, of which only the last counts.
+    Steps(u32),
+    /// The reply to the prelude of a fetch (`PTTL`, or `ASKING` if it was redirected), which is sent right
+    /// before it.
+    Ahead(ReplyTo),
+    /// The reply to a fence (`CLIENT KILL`), the oldest one sent between requests.
+    Fence,
+}
+
+/// An expected reply. Small, because there is one for each request in flight.
+#[derive(Clone, Copy, Debug)]
+pub struct Pending {
+    pub purpose: Purpose,
+    /// The class of the request's command.
+    pub class: Class,
+    pub effect: Effect,
+    pub tier: Tier,
+    /// Whether the response time is unusual, so that it does not count as a sample of what others take.
+    pub odd: Odd,
+    pub tenant: TenantId,
+    /// The number of requests in flight at the bulkhead when this one was sent, at most 65,535.
+    pub depth: u16,
+    /// The milliseconds after sending within which a reply is of use; `u32::MAX` without deadline.
+    pub useful_ms: u32,
+    pub sent_at: Timestamp,
+}
+
+const _: () = assert!(size_of::<Pending>() <= 40);
+
+/// The reason why the time of a reply is not like that of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Odd {
+    /// A usual reply.
+    No,
+    /// The request costs much, or was sent before the connection was open.
+    Costly,
+    /// Reply to a request that was sent behind a costly one (`Costly`) on the same connection, still
+    /// unanswered then. Its latency says little of other requests, so the window does not learn from it.
+    Behind,
+    /// A weir behind the connection refused the request.
+    Refused,
+}
+
+impl Pending {
+    /// An expected reply that the window does not count.
+    pub const fn uncounted(purpose: Purpose, sent_at: Timestamp) -> Self {
+        Self {
+            purpose,
+            class: Class::Control,
+            effect: Effect::None,
+            tier: Tier::Standard,
+            odd: Odd::No,
+            tenant: TenantId(0),
+            depth: 0,
+            useful_ms: u32::MAX,
+            sent_at,
+        }
+    }
+
+    /// The expected reply to a client's request or a fetch.
+    #[inline]
+    pub fn answer(envelope: &Envelope, (depth, odd): (u32, Odd), sent_at: Timestamp) -> Self {
+        let useful_ms = if envelope.deadline == Timestamp::MAX || envelope.overdue == Overdue::Awaited {
+            u32::MAX
+        } else {
+            envelope.deadline.since(sent_at).as_millis().min(u128::from(u32::MAX)) as u32
+        };
+        Self {
+            purpose: Purpose::Answer(envelope.reply_to),
+            class: envelope.nature.class,
+            effect: envelope.nature.effect,
+            tier: envelope.tier,
+            odd,
+            tenant: envelope.tenant(),
+            depth: depth.min(u32::from(u16::MAX)) as u16,
+            useful_ms,
+            sent_at,
+        }
+    }
+
+    /// The time after which a reply is of no use; `Timestamp::MAX` without deadline.
+    pub fn deadline(&self) -> Timestamp {
+        if self.useful_ms == u32::MAX {
+            Timestamp::MAX
+        } else {
+            self.sent_at.after(Duration::from_millis(u64::from(self.useful_ms)))
+        }
+    }
+
+    /// The number of replies that are expected for the entry.
+    pub const fn replies(&self) -> usize {
+        match self.purpose {
+            Purpose::Steps(left) => left as usize,
+            Purpose::Answer(_) | Purpose::Abandoned(_) | Purpose::Ahead(_) | Purpose::Fence => 1,
+        }
+    }
+
+    /// True if the window counts the request: it is a client's or a fetch, whether or not it still waits.
+    #[inline]
+    pub const fn is_counted(&self) -> bool {
+        matches!(self.purpose, Purpose::Answer(_) | Purpose::Abandoned(_))
+    }
+}
+
+/// Joins the kept beginning of a reply and its end.
+pub fn whole<'a>(kept: &[u8], end: &'a [u8]) -> Cow<'a, [u8]> {
+    if kept.is_empty() { Cow::Borrowed(end) } else { Cow::Owned([kept, end].concat()) }
+}

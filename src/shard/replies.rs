@@ -1,0 +1,36 @@
+//! Replies on their way to the requests that wait for them, on this core or another.
+
+use super::env::Env;
+use super::message::Message;
+use super::note::Note;
+use super::outcome::Outcome;
+use super::refusal::NotSent;
+use super::request::{Addressee, ReplyTo};
+use crate::values::time::Now;
+
+/// The receiver of replies and of notes about connections.
+pub trait Replies {
+    /// Passes on one reply, to a request of this core or another.
+    fn reply(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now);
+    /// Passes on a note about a request, such as that its bytes are on the connection.
+    fn note(&mut self, env: &mut Env, to: ReplyTo, note: Note);
+}
+
+/// Refuses a request: answers its client with the reason and counts it.
+pub fn turn_away(
+    env: &mut Env,
+    replies: &mut impl Replies,
+    (to, backend, tier): Addressee,
+    why: NotSent,
+    now: Now,
+) {
+    if let Some(pressure) = why.pressure() {
+        env.count_refused(pressure, tier, backend);
+    }
+    let mut text = env.pool.take();
+    let (counter, refusal) = why.refusal(env.backend_name(backend));
+    refusal.encode(&mut text);
+    env.counters.add(counter, 1);
+    replies.reply(env, to, Outcome::Refused, Message::Small(&text), now);
+    env.pool.give(text);
+}

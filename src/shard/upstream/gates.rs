@@ -1,0 +1,152 @@
+//! Ejection of backends: what the breaker is told, and what follows for windows and connections.
+
+use super::Upstream;
+use crate::shard::breaker::{Gate, Pass};
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::shard::message::Message;
+use crate::shard::note::Note;
+use crate::shard::overload::{Overload, Parked, bulkhead_for, bulkheads_of};
+use crate::shard::pending::{Pending, whole};
+use crate::shard::refusal::NotSent;
+use crate::shard::replies::{Replies, turn_away};
+use crate::shard::request::Envelope;
+use crate::values::time::Now;
+use crate::values::{BackendId, ConnectionId};
+
+impl Upstream {
+    /// Tells the breaker of a reply to a client's request. Replies count as good unless they are errors;
+    /// nothing more is done while nothing is suspected.
+    #[inline]
+    pub(super) fn record_health(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        (pending, kind): (&Pending, u8),
+        end: &[u8],
+        now: Now,
+    ) {
+        if self.breaker.count_reply(self.links.at(connection).backend, kind == b'-') {
+            self.record_suspect_reply(env, connection, (pending, kind), end, now);
+        }
+    }
+
+    #[cold]
+    fn record_suspect_reply(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        (pending, kind): (&Pending, u8),
+        end: &[u8],
+        now: Now,
+    ) {
+        let link = self.links.at(connection);
+        // Replicas that answer reads are judged separately (`cluster/readers.rs`).
+        if link.is_for_replica() {
+            return;
+        }
+        let error = (kind == b'-').then(|| whole(&link.partial, end));
+        self.breaker.record_reply(env, (link.backend, pending), error.as_deref(), self.turn.late, now);
+        self.apply_gates();
+    }
+
+    /// Tells the breaker of a connection that was lost, or could not be opened.
+    pub(super) fn record_loss(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        reason: &'static str,
+        now: Now,
+    ) {
+        let link = self.links.at(connection);
+        if !link.is_for_replica() {
+            self.breaker.record_loss(env, link.backend, &link.pending, reason, now);
+            self.apply_gates();
+        }
+    }
+
+    /// Reports what this core has seen of backends, and ejects those that fail or are slow. Called with the
+    /// housekeeping.
+    pub fn check_health(&mut self, env: &mut Env, now: Now) {
+        let Self { breaker, overload, cluster, .. } = self;
+        // The nodes of a cluster do not have like work.
+        let are_alike = cluster.slots.is_none();
+        breaker.check_all(env, are_alike, |backend, class| overload.recent_p95(backend, class), now);
+        self.apply_gates();
+    }
+
+    /// Forgets a backend's health, because another server has its place.
+    pub(super) fn forget_health(&mut self, env: &Env, backend: BackendId) {
+        self.breaker.forget(env, backend);
+        self.apply_gates();
+    }
+
+    /// Carries out what the breaker decided: sets gates before windows, and opens connections without a pause
+    /// once all requests pass.
+    fn apply_gates(&mut self) {
+        while let Some((backend, gate)) = self.breaker.poll_gate() {
+            for index in bulkheads_of(backend) {
+                let bulkhead = self.overload.bulkhead_mut(index);
+                bulkhead.set_gated(gate == Gate::Closed);
+                if gate == Gate::Closed && !bulkhead.is_empty() {
+                    self.list(index);
+                }
+            }
+            if gate == Gate::Open {
+                self.links.end_pauses(backend);
+            }
+        }
+    }
+
+    /// Decides about a request to an ejected or returning backend. `None` if all requests pass again, else
+    /// the result of sending or refusing it.
+    #[cold]
+    pub(super) fn pass_gate(
+        &mut self,
+        env: &mut Env,
+        envelope: &Envelope,
+        (message, requests): (Message<'_>, usize),
+        now: Now,
+    ) -> Option<Result<(), NotSent>> {
+        let pass = self.breaker.check(env, envelope, now);
+        self.apply_gates();
+        let sent = match pass {
+            Pass::AsUsual => return None,
+            Pass::Refused(why) => Err(why),
+            Pass::WithRoom => {
+                let bulkhead =
+                    self.overload.bulkhead(bulkhead_for(envelope.route.backend, envelope.route.track));
+                if bulkhead.has_place() {
+                    self.put_on_link(env, envelope, message, requests, now)
+                } else {
+                    Err(NotSent::Window(bulkhead.retry_full()))
+                }
+            }
+            Pass::Always => self.put_on_link(env, envelope, message, requests, now),
+            Pass::Trial => {
+                let sent = self.put_on_link(env, envelope, message, requests, now);
+                if let Err(why) = sent {
+                    self.breaker.handle_trial_unsent(env, envelope.route.backend, why, now);
+                }
+                sent
+            }
+        };
+        Some(sent)
+    }
+
+    /// Refuses all requests that wait for an ejected backend.
+    pub(super) fn clear_gated(&mut self, env: &mut Env, index: usize, replies: &mut impl Replies, now: Now) {
+        let backend = Overload::backend_of(index);
+        let standing = env.settings.overload.health.standing(usize::from(backend.0));
+        while let Some((parked, is_eased)) = self.overload.bulkhead_mut(index).take_gated() {
+            let Parked { envelope, message, .. } = parked;
+            env.counters.add(Counter::RefusedEjected, 1);
+            let why = NotSent::Ejected(standing.retry_after(now.monotonic));
+            turn_away(env, replies, envelope.addressee(), why, now);
+            message.release(&mut env.pool);
+            if is_eased {
+                replies.note(env, envelope.reply_to, Note::Eased);
+            }
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Connections that are lost or given up, and what becomes of the requests on them: each is answered
+//! `-UNAVAILABLE`, or sent once more where that is safe.
+
+use std::time::Duration;
+
+use super::Upstream;
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::shard::links::{Link, LinkState, overdue};
+use crate::shard::message::Message;
+use crate::shard::note::Note;
+use crate::shard::outcome::Outcome;
+use crate::shard::pending::{Pending, Purpose};
+use crate::shard::refusal::Refusal;
+use crate::shard::replies::Replies;
+use crate::shard::request::{Envelope, Route, Track};
+use crate::values::time::Now;
+use crate::values::{BackendId, ConnectionId, Loss, Timestamp};
+
+/// The least retry delay named to clients whose requests were lost with a connection.
+const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
+
+impl Upstream {
+    /// Handles a connection that could not be opened, or was lost: its requests are answered `-UNAVAILABLE`,
+    /// or retried where that is safe.
+    pub fn handle_lost(
+        &mut self,
+        env: &mut Env,
+        (connection, generation): (ConnectionId, u32),
+        loss: Loss,
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        let Some(link) = self.links.current(connection, generation) else { return };
+        let connected = !matches!(link.state, LinkState::Opening { .. });
+        if loss == Loss::OnTheWay {
+            self.links.raise_fence(connection);
+        }
+        let reason = if connected { "connection-lost" } else { "connect-failed" };
+        self.lose_link(env, connection, reason, replies, now);
+    }
+
+    /// Gives up a connection and answers for its requests.
+    pub(super) fn drop_link(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        reason: &'static str,
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        let fenced = self.links.reset(env, connection);
+        self.lose_link(env, connection, reason, replies, now);
+        if fenced && self.links.at(connection).state == LinkState::Closed {
+            // An early connection lets the store kill the old one soon, so that it does less work that nobody
+            // waits for.
+            self.links.open(env, connection, now);
+        }
+    }
+
+    /// Gives up all connections that `is_over` selects.
+    pub(super) fn drop_links(
+        &mut self,
+        env: &mut Env,
+        is_over: impl Fn(&Link) -> bool,
+        reason: &'static str,
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        for index in 0..self.links.len() {
+            let connection = ConnectionId(index as u32);
+            if is_over(self.links.at(connection)) {
+                self.drop_link(env, connection, reason, replies, now);
+            }
+        }
+    }
+
+    /// Handles a store whose name has a new address: closes all connections to the old one and forgets its
+    /// health.
+    pub fn handle_store_moved(
+        &mut self,
+        env: &mut Env,
+        backend: BackendId,
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        env.counters.add(Counter::StoresMoved, 1);
+        self.forget_health(env, backend);
+        let is_left = |link: &Link| link.backend == backend && link.state != LinkState::Closed;
+        self.drop_links(env, is_left, "store-moved", replies, now);
+        self.links.forget_failures(backend);
+    }
+
+    fn lose_link(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        reason: &'static str,
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        env.counters.add(Counter::LinksLost, 1);
+        let link = self.links.at(connection);
+        let (backend, track, state) = (link.backend, link.track, link.state);
+        if let Some(slots) = &mut self.cluster.slots {
+            slots.handle_link_lost(backend);
+        }
+        self.record_loss(env, connection, reason, now);
+        let spread = env.random_byte();
+        if track == Track::Replica {
+            return self.lose_reads(env, connection, reason, (spread, replies), now);
+        }
+        // Requests on a connection that was not open yet were not sent. Of the others it is unknown whether
+        // they were carried out.
+        let was_sent = state == LinkState::Open;
+        let mut retries = self.cluster.slots.as_mut().map(|slots| {
+            let owed = (&self.links.at(connection).pending, was_sent);
+            slots.choose_retries(env, connection, owed, reason, now)
+        });
+        let outcome = if was_sent { Outcome::Lost } else { Outcome::Refused };
+        let mut pending = self.links.take_lost(env, connection, now.monotonic, spread);
+        let retry_after = self.links.at(connection).pause_left(now.monotonic).max(RETRY_AFTER_LOSS);
+        self.leave_windows(connection, pending.iter(), now);
+        let mut text = env.pool.take();
+        Refusal::Unavailable { backend: env.backend_name(backend), reason, retry_after }.encode(&mut text);
+        for pending in pending.drain(..) {
+            if pending.is_counted()
+                && let (Some(slots), Some(retries)) = (&mut self.cluster.slots, &mut retries)
+                && slots.retry(env, (backend, track), &pending, retries, now)
+            {
+                continue;
+            }
+            match pending.purpose {
+                Purpose::Answer(to) => {
+                    env.counters.add(Counter::RefusedUnavailable, 1);
+                    replies.reply(env, to, outcome, Message::Small(&text), now);
+                }
+                Purpose::Abandoned(to) => replies.note(env, to, Note::Settled),
+                Purpose::Steps(_) | Purpose::Ahead(_) | Purpose::Fence => {}
+            }
+        }
+        env.pool.give(text);
+        self.links.recycle(connection, pending);
+    }
+
+    /// Removes lost requests from their window.
+    fn leave_windows<'a>(
+        &mut self,
+        connection: ConnectionId,
+        lost: impl Iterator<Item = &'a Pending>,
+        now: Now,
+    ) {
+        let index = self.bulkhead_of(connection);
+        let bulkhead = self.overload.bulkhead_mut(index);
+        for lost in lost.filter(|lost| lost.is_counted()) {
+            bulkhead.handle_over(lost.tenant);
+        }
+        bulkhead.handle_none_in_flight(now.monotonic);
+    }
+
+    /// Handles a lost connection to a replica: sends its unanswered reads to their owners.
+    fn lose_reads(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        reason: &'static str,
+        (spread, replies): (u8, &mut impl Replies),
+        now: Now,
+    ) {
+        let slots = self.cluster.slots.as_mut();
+        let mut unanswered = slots.map(|slots| slots.take_unanswered(connection)).unwrap_or_default();
+        let mut pending = self.links.take_lost(env, connection, now.monotonic, spread);
+        let backend = self.links.at(connection).backend;
+        self.leave_windows(connection, pending.iter(), now);
+        if let Some(readers) = &mut self.cluster.readers {
+            readers.handle_failure(backend, reason, now.monotonic);
+        }
+        for lost in pending.drain(..) {
+            match lost.purpose {
+                Purpose::Answer(_) => {
+                    let Some((sent, frame)) = unanswered.pop(true) else { continue };
+                    env.counters.add(Counter::ReplicaReadsLost, 1);
+                    let route = Route { backend, track: Track::Usual, ..sent.envelope.route };
+                    self.ask_owner(env, &Envelope { route, ..sent.envelope }, &frame, replies, now);
+                }
+                Purpose::Abandoned(_) => unanswered.forget(),
+                Purpose::Steps(_) | Purpose::Ahead(_) | Purpose::Fence => {}
+            }
+        }
+        self.links.recycle(connection, pending);
+    }
+
+    /// Gives up connections whose backend has owed a reply for longer than `--backend-timeout`, or that could
+    /// not be opened in time.
+    pub fn give_up_on_silent(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
+        for index in 0..self.links.len() {
+            let connection = ConnectionId(index as u32);
+            if let Some(reason) = overdue(self.links.at(connection), &env.settings, self.turn.late, now) {
+                self.drop_link(env, connection, reason, replies, now);
+            }
+        }
+    }
+
+    /// Closes a replica's connection if it has been silent for too long. Returns when to check it again;
+    /// `Timestamp::MAX` if nothing is unanswered.
+    pub(super) fn give_up_reads(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        replies: &mut impl Replies,
+        now: Now,
+    ) -> Timestamp {
+        let link = self.links.at(connection);
+        if link.state == LinkState::Open && link.is_silent(self.turn.late, now.monotonic) {
+            self.drop_link(env, connection, "silent", replies, now);
+        }
+        self.links.at(connection).silent_at().unwrap_or(Timestamp::MAX)
+    }
+}

@@ -1,0 +1,221 @@
+//! Upstream: the way of a request to its backend and of the reply from it. Owns the four rooms that know
+//! nothing of each other, and has the order in which they are asked.
+//!
+//! ```text
+//!   request ── cluster: whose slot? ── breaker: ejected? ── overload: room in the window? ── links ══> store
+//!                 held   │   refused ──────┘                     └ queue ── room again ──> links
+//!                 <──────┘
+//!   reply <── cluster: refused, or a replica's? ── breaker: failed? ── overload: how long? ── links <══ store
+//! ```
+//!
+//! | step | file |
+//! |---|---|
+//! | a request is sent, from its slot to its connection | `send.rs` |
+//! | a request that found no room waits, or is refused | `queue.rs` |
+//! | a reply is taken | `receive.rs` |
+//! | a connection is lost or given up, with its requests | `lose.rs` |
+//! | a turn begins and ends | `turn.rs` |
+//! | requests are answered before their backend has | `early.rs` |
+//! | backends are ejected and taken back | `gates.rs` |
+//! | the nodes of a cluster: maps, owners, replicas, redirected requests | `nodes.rs` |
+
+mod early;
+mod gates;
+mod lose;
+mod nodes;
+mod queue;
+mod receive;
+mod send;
+mod turn;
+
+use super::breaker::Breaker;
+use super::cluster::{Cluster, ReaderFigures};
+use super::env::Env;
+use super::fence::{Fence, Fences};
+use super::links::{Link, Links};
+use super::note::Note;
+use super::overload::{BulkheadFigures, Overload, ServiceTimes, bulkhead_for};
+use super::replies::Replies;
+use super::request::ReplyTo;
+use super::settings::ShardSettings;
+use crate::protocol::{Room, Segment};
+use crate::routing::cluster::ReplicaState;
+use crate::values::{BackendId, ConnectionId, Owner, ShardId, Timestamp};
+use turn::Turn;
+
+/// The way to all backends of one core.
+#[derive(Debug)]
+pub struct Upstream {
+    links: Links,
+    overload: Overload,
+    breaker: Breaker,
+    cluster: Cluster,
+    turn: Turn,
+    /// Notes about requests and their connections that are yet to be delivered.
+    notes: Vec<(ReplyTo, Note)>,
+    /// The number of backends.
+    backends: usize,
+}
+
+impl Upstream {
+    /// Creates the state of a core whose connections are all closed.
+    pub fn new(settings: &ShardSettings) -> Self {
+        let backends = settings.topology.all_backends().count();
+        Self {
+            links: Links::new(settings),
+            overload: Overload::new(settings),
+            breaker: Breaker::new(settings.topology.backends()),
+            cluster: Cluster::new(settings),
+            turn: Turn::default(),
+            notes: Vec::new(),
+            backends,
+        }
+    }
+
+    /// The service times of all backends together.
+    pub fn service_times(&self) -> ServiceTimes {
+        self.overload.service_times()
+    }
+
+    /// The number of replies that backends owe.
+    pub fn in_flight(&self) -> usize {
+        self.links.in_flight()
+    }
+
+    /// The number of connections, open or not: a connection with this number or above is no shared one.
+    pub fn connections(&self) -> u32 {
+        self.links.count()
+    }
+
+    /// The number of open connections.
+    pub fn links_open(&self) -> usize {
+        self.links.open_count()
+    }
+
+    /// The number of requests that wait in queues.
+    pub fn waiting(&self) -> usize {
+        self.overload.waiting()
+    }
+
+    /// The figures of all bulkheads, in the order of backends and tracks.
+    pub fn bulkheads(&self, env: &Env) -> impl Iterator<Item = BulkheadFigures> {
+        self.overload.figures(env).map(|(backend, figures)| {
+            let breaker = env.settings.overload.health.standing(usize::from(backend.0)).stage;
+            BulkheadFigures { breaker, ejections: self.breaker.ejections(backend), ..figures }
+        })
+    }
+
+    /// The figures of all nodes that answer reads as replicas, by index.
+    pub fn reader_figures(&self) -> Vec<ReaderFigures> {
+        self.cluster.readers.as_ref().map(|readers| readers.figures()).unwrap_or_default()
+    }
+
+    /// True while requests of a slot are held back because the slot changes its owner.
+    pub fn is_holding(&self, slot: u16) -> bool {
+        self.cluster.slots.as_ref().is_some_and(|slots| slots.is_holding(slot))
+    }
+
+    /// True if a request that was sent to a backend by `until` is unanswered. Before a cluster, any node
+    /// counts, as do requests of the slot that are held back or were sent again.
+    pub fn has_in_flight(&self, (backend, slot): (BackendId, u16), until: Timestamp) -> bool {
+        let is_early = |link: &Link| link.pending.front().is_some_and(|oldest| oldest.sent_at <= until);
+        let mut links = self.links.iter();
+        match &self.cluster.slots {
+            Some(slots) => slots.is_holding(slot) || links.any(is_early) || slots.has_again(slot),
+            None => links.any(|link| link.backend == backend && is_early(link)),
+        }
+    }
+
+    /// The fences: what keeps requests of connections that weir gave up from taking effect behind later ones.
+    pub fn fences(&mut self) -> &mut Fences {
+        self.links.fences()
+    }
+
+    /// Takes the fences that another shard raised and lifted, before anything else of its batch is handled.
+    pub fn handle_fences(&mut self, fences: (Vec<Fence>, Vec<(ShardId, u64)>)) {
+        self.links.handle_fences(fences);
+    }
+
+    /// Takes the numbers of this shard's fences that were lifted since the last call.
+    pub fn take_lifted(&mut self) -> impl Iterator<Item = u64> {
+        self.links.take_lifted()
+    }
+
+    /// Handles a report on how far replicas are behind their primaries.
+    pub fn handle_replicas(&mut self, states: &[ReplicaState]) {
+        if let Some(readers) = &mut self.cluster.readers {
+            readers.handle_states(states);
+        }
+    }
+
+    /// Returns the next bytes to send, and the connection for them.
+    pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
+        self.links.poll_transmit()
+    }
+
+    /// Handles a finished send on a connection: the next one may begin.
+    pub fn handle_transmitted(&mut self, connection: ConnectionId, generation: u32) {
+        self.links.handle_transmitted(connection, generation);
+    }
+
+    /// The number of bytes known to be missing of the reply that is being received.
+    pub fn missing(&mut self, id: (ConnectionId, u32)) -> usize {
+        self.links.missing(id)
+    }
+
+    /// Lends out the buffer with the beginning of a reply and room for the rest, at most up to the largest
+    /// permitted reply.
+    pub fn lend_room(&mut self, env: &Env, id: (ConnectionId, u32)) -> Option<Room> {
+        self.links.lend_room(env, id)
+    }
+
+    /// True if there are notes about connections to deliver before more of their requests are read.
+    #[inline]
+    pub fn has_notes(&self) -> bool {
+        !self.notes.is_empty()
+    }
+
+    /// Delivers the notes about requests and their connections.
+    pub fn deliver_notes(&mut self, env: &mut Env, replies: &mut impl Replies) {
+        let mut notes = std::mem::take(&mut self.notes);
+        for (to, note) in notes.drain(..) {
+            replies.note(env, to, note);
+        }
+        self.notes = notes;
+    }
+
+    /// Frees memory that long pipelines and full queues took.
+    pub fn tidy(&mut self) {
+        self.links.tidy();
+        self.overload.tidy();
+        if let Some(slots) = &mut self.cluster.slots {
+            slots.tidy();
+        }
+    }
+
+    /// The index of the bulkhead that the requests of a connection pass through.
+    #[inline]
+    fn bulkhead_of(&self, connection: ConnectionId) -> usize {
+        let link = self.links.at(connection);
+        bulkhead_for(link.backend, link.track)
+    }
+
+    /// The connections whose requests pass through a bulkhead.
+    fn links_of(&self, index: usize) -> impl Iterator<Item = (ConnectionId, &Link)> {
+        links_of(&self.links, self.backends, index)
+    }
+
+    /// Starts handling a bulkhead at the end of each turn.
+    fn list(&mut self, index: usize) {
+        let Self { links, overload, backends, .. } = self;
+        overload.list(index, || {
+            let counted = links_of(links, *backends, index).flat_map(|(_, link)| &link.pending);
+            counted.filter(|pending| pending.is_counted()).map(|pending| pending.tenant)
+        });
+    }
+}
+
+fn links_of(links: &Links, backends: usize, index: usize) -> impl Iterator<Item = (ConnectionId, &Link)> {
+    let own = links.of_backend(Overload::backend_of(index), backends);
+    own.filter(move |(_, link)| bulkhead_for(link.backend, link.track) == index)
+}

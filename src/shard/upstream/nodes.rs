@@ -1,0 +1,273 @@
+//! The nodes of a cluster: new maps, owners of slots, replicas for reads, and requests that nodes refused.
+
+use std::sync::Arc;
+
+use super::Upstream;
+use crate::policy::stand_ins::Role;
+use crate::routing::cluster::Map;
+use crate::shard::cluster::{
+    Cluster, Doubt, Heard, MapChange, Place, Released, ReplicaReply, Slots, behind_asking,
+};
+use crate::shard::env::Env;
+use crate::shard::links::{Link, LinkState, connection_for};
+use crate::shard::message::Message;
+use crate::shard::overload::bulkhead_for;
+use crate::shard::pending::{Pending, whole};
+use crate::shard::refusal::NotSent;
+use crate::shard::replies::{Replies, turn_away};
+use crate::shard::request::{Envelope, Route, Track};
+use crate::shard::stored::Stored;
+use crate::values::time::Now;
+use crate::values::{BackendId, ConnectionId, Timestamp};
+
+/// The fate of a request after a reply to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// The reply is the request's answer.
+    Answered,
+    /// The request is held, sent elsewhere, or refused to its client with the reason.
+    Redirected,
+}
+
+impl Upstream {
+    /// Takes a new map of the cluster. The first one switches this core's cluster handling on.
+    pub fn handle_slots(&mut self, env: &mut Env, map: Arc<Map>, replies: &mut impl Replies, now: Now) {
+        let Some(slots) = &mut self.cluster.slots else {
+            let slots = Slots::new(map, env.settings.topology.shards(), self.links.len());
+            self.cluster.slots = Some(Box::new(slots));
+            return;
+        };
+        let MapChange { reachable, changed, gone } = slots.handle_map(map, now);
+        reachable.into_iter().for_each(|backend| self.links.forget_failures(backend));
+        changed.into_iter().for_each(|backend| self.meet_anew(env, backend));
+        self.leave(env, &gone, replies, now);
+        self.give_up_on_fallen(env, replies, now);
+        let Self { links, overload, cluster: Cluster { slots: Some(slots), .. }, .. } = self else { return };
+        let owner_at = |place| {
+            let link = links.at(ConnectionId(place as u32));
+            (!link.is_for_replica()).then_some(link.backend)
+        };
+        slots.hold_moved(owner_at, overload.waiting_slots());
+    }
+
+    /// Forgets what is known of a node's health, because it is another node now or has another role.
+    fn meet_anew(&mut self, env: &Env, backend: BackendId) {
+        if let Some(readers) = &mut self.cluster.readers {
+            readers.forget(backend);
+            self.forget_health(env, backend);
+        }
+    }
+
+    /// Closes all connections to nodes that left the cluster: others may take their places.
+    fn leave(&mut self, env: &mut Env, gone: &[BackendId], replies: &mut impl Replies, now: Now) {
+        gone.iter().for_each(|backend| self.forget_health(env, *backend));
+        let is_left = |link: &Link| gone.contains(&link.backend) && link.state != LinkState::Closed;
+        self.drop_links(env, is_left, "node-gone", replies, now);
+    }
+
+    /// Closes connections to nodes that others have taken over from, because their unanswered requests would
+    /// keep the new owners waiting.
+    fn give_up_on_fallen(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
+        let Some(slots) = &self.cluster.slots else { return };
+        let fallen = slots.fallen();
+        let owes = |link: &Link| !link.pending.is_empty() && fallen.contains(&link.backend);
+        self.drop_links(env, owes, "node-failed", replies, now);
+    }
+
+    /// Suspects a node that has owed a reply for a while.
+    pub fn doubt_silent(&mut self, now: Now) {
+        let Self { links, cluster: Cluster { slots: Some(slots), .. }, .. } = self else { return };
+        let owes_since = |place| {
+            let link = links.at(ConnectionId(place as u32));
+            let since = link.owes_since().filter(|_| !link.is_for_replica())?;
+            Some((link.backend, since))
+        };
+        slots.doubt_silent(owes_since, now);
+    }
+
+    /// Makes this turn check held slots, because the map was confirmed.
+    pub fn touch_slots(&mut self) {
+        if let Some(slots) = &mut self.cluster.slots {
+            slots.touch();
+        }
+    }
+
+    /// Takes the reason to suspect that the map is old, if there is one.
+    pub fn take_doubt(&mut self) -> Option<Doubt> {
+        self.cluster.slots.as_mut()?.take_doubt()
+    }
+
+    /// True if a request may go straight to the backend of its route: no slot is held, and the backend is the
+    /// slot's owner. Always true before plain stores.
+    #[inline]
+    pub(super) fn is_at_owner(&self, route: Route) -> bool {
+        self.cluster.slots.as_ref().is_none_or(|slots| slots.is_at_owner(route))
+    }
+
+    /// Returns the request addressed to its slot's owner or a chosen replica; `None` if it is held. An error
+    /// if the slot has no owner or too much is held.
+    #[inline(never)]
+    pub(super) fn resolve_owner(
+        &mut self,
+        env: &mut Env,
+        envelope: &Envelope,
+        message: Message<'_>,
+        requests: usize,
+        now: Now,
+    ) -> Result<Option<Envelope>, NotSent> {
+        let Some(slots) = &mut self.cluster.slots else { return Ok(Some(*envelope)) };
+        let route = match slots.find_place(env, envelope, message, requests, now)? {
+            Place::Held => return Ok(None),
+            Place::Owner(route) => route,
+            Place::OwnerOrReplica(route) => self.choose_reader(env, route, envelope.deadline, now),
+        };
+        Ok(Some(Envelope { route, ..*envelope }))
+    }
+
+    /// Chooses where to send a read that a replica may answer. The slot's owner is known, and chosen if no
+    /// replica is fit.
+    #[inline(never)]
+    fn choose_reader(&mut self, env: &mut Env, route: Route, deadline: Timestamp, now: Now) -> Route {
+        let home = Route { track: Track::Usual, ..route };
+        let Self { links, overload, cluster, .. } = self;
+        let offer = |slots: &Slots, route: Route, role: Role| {
+            let connection = connection_for(&env.settings, route);
+            let can_take_read = match role {
+                // An unreachable owner is not asked.
+                Role::Owner => {
+                    let state = links.at(connection).state;
+                    !matches!(state, LinkState::BackingOff { until } if until > now.monotonic)
+                }
+                // The read must be sent at once. The connection is opened if there is none.
+                Role::StandIn => {
+                    let has_room = slots.has_room(connection);
+                    links.is_ready(connection) && has_room
+                        || links.make_ready(env, connection, has_room, now).is_ok()
+                            && links.is_ready(connection)
+                            && has_room
+                }
+            };
+            let bulkhead = overload.bulkhead(bulkhead_for(route.backend, route.track));
+            let has_room = can_take_read && bulkhead.has_room(deadline, now.monotonic);
+            has_room.then(|| bulkhead.in_flight())
+        };
+        cluster.choose_reader(home, offer, now)
+    }
+
+    /// Holds a request that waited for room, if its slot is held or has another owner by now. Returns true if
+    /// it does.
+    pub(super) fn hold_if_moved(
+        &mut self,
+        env: &mut Env,
+        envelope: &Envelope,
+        message: Message<'_>,
+        requests: usize,
+        now: Now,
+    ) -> bool {
+        let slots = self.cluster.slots.as_mut();
+        slots.is_some_and(|slots| slots.hold_if_moved(env, envelope, message, requests, now))
+    }
+
+    /// Records the reply to a step of a block, if it is a redirect or says that a node is no primary.
+    pub(super) fn record_step(&mut self, connection: ConnectionId, kind: u8, end: &[u8]) {
+        if let Some(slots) = &mut self.cluster.slots {
+            slots.record_step(connection, kind, (&self.links.at(connection).partial, end));
+        }
+    }
+
+    /// Settles the request of a connection's next reply if that needs no further look. Returns true if so.
+    #[inline]
+    pub(super) fn settle_if_plain(&mut self, connection: ConnectionId, kind: u8) -> bool {
+        let is_compared = self.cluster.is_compared();
+        let slots = self.cluster.slots.as_mut();
+        slots.is_none_or(|slots| slots.settle_if_plain(connection, kind == b'-', is_compared))
+    }
+
+    /// Handles a reply that may be a refusal, or not good enough. If the request was not carried out, it is
+    /// held for later, sent elsewhere, or refused to its client.
+    #[inline(never)]
+    pub(super) fn redirect_if_refused(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        (pending, kind): (&Pending, u8),
+        end: &[u8],
+        replies: &mut impl Replies,
+        now: Now,
+    ) -> Fate {
+        let Cluster { slots: Some(slots), readers } = &mut self.cluster else { return Fate::Answered };
+        let link = self.links.at_mut(connection);
+        let (sender, track) = (link.backend, link.track);
+        if track == Track::Replica {
+            link.handle_success();
+            let reply = ReplicaReply { kind, kept: &link.partial, end, is_kept: link.let_go == 0 };
+            let readers = (readers.as_deref_mut(), self.turn.late);
+            let refused = slots.take_replica_reply(env, (connection, sender), (pending, reply), readers, now);
+            let Some((envelope, frame)) = refused else { return Fate::Answered };
+            self.ask_owner(env, &envelope, &frame, replies, now);
+            return Fate::Redirected;
+        }
+        if let Some(readers) = readers {
+            readers.record_owner(sender, pending, self.turn.late, now);
+        }
+        let error = (kind == b'-').then(|| whole(&link.partial, end));
+        let from = (connection, sender, track);
+        match slots.take_owner_reply(env, from, (pending, error.as_deref()), replies, now) {
+            Heard::Answered => Fate::Answered,
+            Heard::Redirected => Fate::Redirected,
+            Heard::NodeDown(request) => {
+                let reasoned = link.reasoned_abort(end);
+                let words = reasoned.as_deref().or(error.as_deref()).unwrap_or_default();
+                slots.hold_for_node(env, &request, words, pending, now);
+                Fate::Redirected
+            }
+        }
+    }
+
+    /// Sends a read to its slot's owner after a replica gave no good answer.
+    pub(super) fn ask_owner(
+        &mut self,
+        env: &mut Env,
+        envelope: &Envelope,
+        frame: &[u8],
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        let route = envelope.route;
+        let owner = self.cluster.slots.as_ref().and_then(|slots| slots.owner(route.slot));
+        let route = Route { backend: owner.unwrap_or(route.backend), ..route };
+        let envelope = Envelope { route, ..*envelope };
+        let message = Stored::of(frame, &mut env.pool);
+        if let Err(why) = self.send(env, &envelope, message.message(), 1, now) {
+            turn_away(env, replies, envelope.addressee(), why, now);
+        }
+        message.release(&mut env.pool);
+    }
+
+    /// Sends held requests of slots that have nothing in flight any more, and refuses those that are too
+    /// late.
+    pub(super) fn handle_held(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
+        let Self { overload, cluster: Cluster { slots: Some(slots), .. }, .. } = self else { return };
+        let waiting = overload.waiting_slots().map(|(slot, _)| slot);
+        for held in slots.take_ready(env, waiting, replies, now) {
+            let Some(slots) = &mut self.cluster.slots else { return };
+            if let Some(released) = slots.release(env, held, replies, now) {
+                self.send_released(env, released, replies, now);
+            }
+        }
+    }
+
+    fn send_released(&mut self, env: &mut Env, released: Released, replies: &mut impl Replies, now: Now) {
+        let Released { envelope, message, requests, tries, is_asking } = released;
+        let sent = if is_asking {
+            let asking = behind_asking(message.message().bytes());
+            self.put_on_link_again(env, &envelope, Message::Small(&asking), (requests + 1, tries), now)
+        } else {
+            self.put_on_link_again(env, &envelope, message.message(), (requests, tries), now)
+        };
+        if let Err(why) = sent {
+            turn_away(env, replies, envelope.addressee(), why, now);
+        }
+        message.release(&mut env.pool);
+    }
+}

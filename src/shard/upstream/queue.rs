@@ -1,0 +1,145 @@
+//! Queues or refuses requests that find no room in their window, and sends them when there is room again.
+
+use std::time::Duration;
+
+use super::Upstream;
+use crate::policy::queue::Choice;
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::shard::message::Message;
+use crate::shard::note::Note;
+use crate::shard::overload::{Parked, Verdict, bulkhead_for};
+use crate::shard::refusal::{NotSent, Stage};
+use crate::shard::replies::{Replies, turn_away};
+use crate::shard::request::Envelope;
+use crate::shard::settings::Mode;
+use crate::values::time::Now;
+use crate::values::{BackendId, Timestamp};
+
+impl Upstream {
+    /// Handles a request that found no room at once: sends, queues or refuses it. In shadow mode of deadlines
+    /// it only counts those that would be too late.
+    #[cold]
+    pub(super) fn send_later(
+        &mut self,
+        env: &mut Env,
+        envelope: &Envelope,
+        message: Message<'_>,
+        requests: usize,
+        now: Now,
+    ) -> Result<(), NotSent> {
+        let index = bulkhead_for(envelope.route.backend, envelope.route.track);
+        let deadlines = self.overload.deadlines();
+        if deadlines != Mode::On && envelope.deadline != Timestamp::MAX {
+            let bulkhead = self.overload.bulkhead(index);
+            if deadlines == Mode::Shadow && bulkhead.is_hopeless(envelope.deadline, now.monotonic) {
+                env.counters.add(Counter::LateInShadow, 1);
+            }
+            let envelope = Envelope { deadline: Timestamp::MAX, ..*envelope };
+            return self.send(env, &envelope, message, requests, now);
+        }
+        self.begin_turn(now);
+        if self.overload.bulkhead(index).is_gated()
+            && let Some(sent_or_not) = self.pass_gate(env, envelope, (message, requests), now)
+        {
+            return sent_or_not;
+        }
+        let may_wait = self.overload.may_wait();
+        let bulkhead = self.overload.bulkhead_mut(index);
+        match bulkhead.decide(envelope, now.monotonic) {
+            Verdict::TooLate => return Err(NotSent::TooLate(Stage::Arrival, Duration::ZERO)),
+            Verdict::Stalled(retry_after) => return Err(NotSent::Stalled(retry_after)),
+            Verdict::Passes => match self.send_now(env, envelope, message, requests, now) {
+                // The connection has its limit of unsent bytes; the request waits if it may.
+                Err(NotSent::Full) if may_wait => {}
+                sent_or_not => return sent_or_not,
+            },
+            Verdict::PassesInShadow => {
+                env.counters.add(Counter::WaitedInShadow, 1);
+                return self.send_now(env, envelope, message, requests, now);
+            }
+            Verdict::Waits if may_wait => {}
+            Verdict::Waits => return Err(NotSent::Window(bulkhead.retry_full())),
+        }
+        self.park(env, index, (envelope, message, requests), now)
+    }
+
+    /// Queues a request; a less important one makes way for it if the queue is full.
+    fn park(
+        &mut self,
+        env: &mut Env,
+        index: usize,
+        request: (&Envelope, Message<'_>, usize),
+        now: Now,
+    ) -> Result<(), NotSent> {
+        let envelope = request.0;
+        let is_fetch = envelope.reply_to.flight_id().is_some();
+        if !is_fetch {
+            let eased = self.overload.make_room(env, index, envelope)?;
+            self.notes.extend(eased.map(|to| (to, Note::Eased)));
+        }
+        if self.overload.bulkhead(index).is_empty() {
+            self.list(index);
+        }
+        if is_fetch {
+            self.overload.park_fetch(env, index, request, now);
+        } else {
+            let note = self.overload.park(env, index, request, self.turn.late, now)?;
+            self.notes.extend(note.map(|note| (envelope.reply_to, note)));
+        }
+        Ok(())
+    }
+
+    /// Takes requests about a key that has become hot out of the queues before the slot's backend: those that
+    /// `choose` selects, each connection's in their order, each with whether its connection may send requests
+    /// again. `choose` also sees requests for several keys of any slot.
+    pub fn take_queued(
+        &mut self,
+        (backend, slot): (BackendId, u16),
+        choose: impl FnMut(&mut Parked) -> Choice,
+    ) -> Vec<(Parked, bool)> {
+        // In a cluster the requests of a slot may wait before any node.
+        let backend = self.cluster.slots.is_none().then_some(backend);
+        self.overload.take_queued((backend, slot), choose)
+    }
+
+    /// Sends a request that has waited or may skip the queue. Kept out of line, because most requests are
+    /// sent straight away.
+    #[cold]
+    fn send_now(
+        &mut self,
+        env: &mut Env,
+        envelope: &Envelope,
+        message: Message<'_>,
+        requests: usize,
+        now: Now,
+    ) -> Result<(), NotSent> {
+        self.put_on_link(env, envelope, message, requests, now)
+    }
+
+    /// Sends a request that waited, now that there is room, unless it is too late by now.
+    pub(super) fn send_parked(
+        &mut self,
+        env: &mut Env,
+        parked: Parked,
+        is_eased: bool,
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        let Parked { envelope, message, requests, came } = parked;
+        let to = envelope.addressee();
+        let index = bulkhead_for(envelope.route.backend, envelope.route.track);
+        if self.overload.bulkhead_mut(index).count_if_hopeless(envelope.deadline, now.monotonic) {
+            let why = NotSent::TooLate(Stage::Queue, now.monotonic.since(came));
+            turn_away(env, replies, to, why, now);
+        } else if self.hold_if_moved(env, &envelope, message.message(), requests, now) {
+            // The request is held, and is sent later with the others of its slot.
+        } else if let Err(why) = self.send_now(env, &envelope, message.message(), requests, now) {
+            turn_away(env, replies, to, why, now);
+        }
+        message.release(&mut env.pool);
+        if is_eased {
+            replies.note(env, to.0, Note::Eased);
+        }
+    }
+}

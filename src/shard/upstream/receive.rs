@@ -1,0 +1,224 @@
+//! Takes replies: each goes to the request that was sent first of those unanswered on its connection.
+
+use bytes::Bytes;
+
+use super::Upstream;
+use super::nodes::Fate;
+use crate::protocol::Scanned;
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::shard::links::{Greeted, Received};
+use crate::shard::message::Message;
+use crate::shard::note::Note;
+use crate::shard::outcome::Outcome;
+use crate::shard::pending::{Pending, Purpose};
+use crate::shard::replies::Replies;
+use crate::shard::request::ReplyTo;
+use crate::values::ConnectionId;
+use crate::values::limits::COPY_BYTES_MAX;
+use crate::values::time::Now;
+
+impl Upstream {
+    /// Handles a connected socket: the greeting is sent.
+    pub fn handle_connected(&mut self, env: &mut Env, connection: ConnectionId, generation: u32, now: Now) {
+        self.links.handle_connected(env, connection, generation, now);
+    }
+
+    /// Handles bytes received from a backend. Closes the connection if they are no valid reply.
+    pub fn handle_bytes(
+        &mut self,
+        env: &mut Env,
+        (connection, generation): (ConnectionId, u32),
+        mut chunk: &[u8],
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        env.counters.add(Counter::BackendBytesReceived, chunk.len() as u64);
+        self.begin_turn(now);
+        let Some(link) = self.links.current(connection, generation) else { return };
+        link.heard_at = now.monotonic;
+        if !link.greetings.is_empty() {
+            match self.links.take_greetings(env, connection, chunk) {
+                Greeted::Waits => return,
+                Greeted::Failed(reason) => return self.drop_link(env, connection, reason, replies, now),
+                Greeted::Open(rest) => chunk = rest,
+            }
+        }
+        // Requests that waited for the connection leave only now, if it has just been opened.
+        let index = self.bulkhead_of(connection);
+        self.overload.bulkhead_mut(index).handle_progress(self.turn.late, now.monotonic);
+        while !chunk.is_empty() {
+            match self.links.receive(env, (connection, generation), &mut chunk) {
+                Received::Whole(end, scanned) => {
+                    self.take_whole(env, connection, end, &scanned, replies, now);
+                }
+                Received::Nothing => return,
+                Received::Malformed => {
+                    return self.drop_link(env, connection, "malformed-reply", replies, now);
+                }
+            }
+        }
+    }
+
+    /// Takes a lent buffer back, with `received` bytes more in it. The reply is handled if it is whole now.
+    pub fn handle_filled(
+        &mut self,
+        env: &mut Env,
+        (connection, generation): (ConnectionId, u32),
+        (buffer, received): (Vec<u8>, usize),
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        env.counters.add(Counter::BackendBytesReceived, received as u64);
+        let Some(link) = self.links.current(connection, generation) else { return };
+        if received > 0 {
+            link.heard_at = now.monotonic;
+            self.begin_turn(now);
+            let index = self.bulkhead_of(connection);
+            self.overload.bulkhead_mut(index).handle_progress(self.turn.late, now.monotonic);
+        }
+        match self.links.take_filled((connection, generation), (buffer, received)) {
+            Received::Whole(end, scanned) => self.take_whole(env, connection, end, &scanned, replies, now),
+            Received::Nothing => {}
+            Received::Malformed => self.drop_link(env, connection, "malformed-reply", replies, now),
+        }
+    }
+
+    /// Handles one whole reply, of which `end` is the last part.
+    #[inline]
+    fn take_whole(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        end: &[u8],
+        scanned: &Scanned,
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        let kind = scanned.kind;
+        if kind == b'-' && self.links.at(connection).inner.is_some() {
+            self.links.record_weir_error(connection, end);
+        }
+        let Some(pending) = self.links.take_pending(connection) else {
+            return self.drop_link(env, connection, "unexpected-reply", replies, now);
+        };
+        env.counters.add(Counter::RepliesReceived, 1);
+        match pending.purpose {
+            Purpose::Answer(to) => {
+                self.leave_window(env, connection, &pending, now);
+                self.record_health(env, connection, (&pending, kind), end, now);
+                if !self.settle_if_plain(connection, kind)
+                    && self.redirect_if_refused(env, connection, (&pending, kind), end, replies, now)
+                        == Fate::Redirected
+                {
+                    return self.links.swallow(env, connection, pending);
+                }
+                self.take_reply(env, connection, (to, pending), end, scanned, replies, now);
+            }
+            Purpose::Abandoned(to) => {
+                self.leave_window(env, connection, &pending, now);
+                self.record_health(env, connection, (&pending, kind), end, now);
+                self.redirect_if_refused(env, connection, (&pending, kind), end, replies, now);
+                self.links.swallow(env, connection, pending);
+                if !self.links.at(connection).is_for_replica() {
+                    replies.note(env, to, Note::Settled);
+                }
+            }
+            Purpose::Ahead(to) => self.take_ahead(env, connection, (to, pending), end, replies, now),
+            Purpose::Steps(_) => {
+                self.record_step(connection, kind, end);
+                self.links.at_mut(connection).record_step(kind, end);
+                self.links.swallow(env, connection, pending);
+            }
+            Purpose::Fence => self.links.swallow(env, connection, pending),
+        }
+    }
+
+    /// Removes an answered request from the window and, if the reply is selected as a sample, adjusts the
+    /// window.
+    #[expect(clippy::inline_always, reason = "every reply: a call would be half of it")]
+    #[inline(always)]
+    fn leave_window(&mut self, env: &Env, connection: ConnectionId, pending: &Pending, now: Now) {
+        let index = self.bulkhead_of(connection);
+        self.overload.handle_answered(env, (index, pending), self.turn.late, now);
+    }
+
+    /// Passes on one whole reply for which a request waits, with its size and service time.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one step of `handle_bytes`, in a function of its own to be readable"
+    )]
+    #[inline]
+    fn take_reply(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        (to, pending): (ReplyTo, Pending),
+        end: &[u8],
+        scanned: &Scanned,
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        let reply = self.links.finish(connection, scanned.kind, end);
+        let took_nanos = now.monotonic.nanos_since(pending.sent_at);
+        let slowness_micros = self.overload.record_time(reply.backend, &pending, took_nanos);
+        let in_32_bits = |number: u64| number.min(u64::from(u32::MAX)) as u32;
+        let outcome = Outcome::Served {
+            bytes: in_32_bits(reply.bytes),
+            rows: in_32_bits(scanned.rows),
+            took_micros: in_32_bits(took_nanos / 1_000),
+            slowness_micros: in_32_bits(slowness_micros),
+        };
+        if let Some(text) = reply.abort {
+            env.pool.give(self.links.take_partial(connection));
+            replies.reply(env, to, outcome, Message::Small(&text), now);
+        } else if reply.is_all_here {
+            replies.reply(env, to, outcome, Message::Small(end), now);
+        } else {
+            self.give_parts(env, connection, (to, outcome), end, replies, now);
+        }
+    }
+
+    /// Passes on a reply that came in several parts. A reply beyond `--max-reply-bytes` was dropped, and an
+    /// error takes its place.
+    #[inline(never)]
+    fn give_parts(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        (to, outcome): (ReplyTo, Outcome),
+        end: &[u8],
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        let Some(reply) = self.links.take_parts(connection, end) else {
+            env.counters.add(Counter::RepliesOversized, 1);
+            let bytes_max = env.settings.reply_bytes_max;
+            let text = format!("-ERR the reply is larger than {bytes_max} bytes (--max-reply-bytes)\r\n");
+            return replies.reply(env, to, outcome, Message::Small(text.as_bytes()), now);
+        };
+        if reply.len() > COPY_BYTES_MAX {
+            replies.reply(env, to, outcome, Message::Shared(&Bytes::from(reply)), now);
+        } else {
+            replies.reply(env, to, outcome, Message::Small(&reply), now);
+            env.pool.give(reply);
+        }
+    }
+
+    /// Passes on the reply to the prelude of a fetch (`PTTL` or `ASKING`), which was sent right before it.
+    fn take_ahead(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        (to, pending): (ReplyTo, Pending),
+        end: &[u8],
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        let mut told = self.links.take_partial(connection);
+        told.extend_from_slice(end);
+        replies.reply(env, to.ahead(), Outcome::answered(told.len()), Message::Small(&told), now);
+        env.pool.give(told);
+        self.links.swallow(env, connection, pending);
+    }
+}

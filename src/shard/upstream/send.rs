@@ -1,0 +1,130 @@
+//! Sends a request: finds its slot's owner, its place in the window, and its connection.
+
+use super::Upstream;
+use crate::protocol::command::Class;
+use crate::shard::cluster::{Tries, behind_role};
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::shard::links::{connection_for, patient_until};
+use crate::shard::message::Message;
+use crate::shard::note::Note;
+use crate::shard::overload::bulkhead_for;
+use crate::shard::refusal::NotSent;
+use crate::shard::request::{Envelope, Overdue, PRIMARY, Track};
+use crate::values::time::Now;
+use crate::values::{ConnectionId, Timestamp};
+
+impl Upstream {
+    /// Sends a request, or a block of `requests` requests of which only the last one's reply counts; queues
+    /// it if there is no room. Before a cluster, sends it to the slot's owner, or holds it while the owner is
+    /// unknown.
+    #[inline]
+    pub fn send(
+        &mut self,
+        env: &mut Env,
+        envelope: &Envelope,
+        message: Message<'_>,
+        requests: usize,
+        now: Now,
+    ) -> Result<(), NotSent> {
+        let owned;
+        let envelope = if self.is_at_owner(envelope.route) {
+            envelope
+        } else {
+            if envelope.route.slot == PRIMARY && requests == 1 {
+                let block = behind_role(message.bytes());
+                return self.send(env, envelope, Message::Small(&block), 2, now);
+            }
+            let Some(found) = self.resolve_owner(env, envelope, message, requests, now)? else {
+                return Ok(());
+            };
+            owned = found;
+            &owned
+        };
+        let index = bulkhead_for(envelope.route.backend, envelope.route.track);
+        if self.overload.bulkhead(index).has_room(envelope.deadline, now.monotonic) {
+            match self.put_on_link(env, envelope, message, requests, now) {
+                // The connection has its limit of unsent bytes; the request waits if it may.
+                Err(NotSent::Full) if self.overload.may_wait() => {}
+                sent_or_not => return sent_or_not,
+            }
+        }
+        self.send_later(env, envelope, message, requests, now)
+    }
+
+    /// Appends a request to the output of its connection, and opens that if need be.
+    #[expect(clippy::inline_always, reason = "every request: a call would be a tenth of it")]
+    #[inline(always)]
+    pub(super) fn put_on_link(
+        &mut self,
+        env: &mut Env,
+        envelope: &Envelope,
+        message: Message<'_>,
+        requests: usize,
+        now: Now,
+    ) -> Result<(), NotSent> {
+        self.put_on_link_again(env, envelope, message, (requests, Tries::default()), now)
+    }
+
+    /// Appends a request to the output of its connection; it may have been sent before. Returns an error if
+    /// the backend is not reachable or the connection is full.
+    #[expect(clippy::inline_always, reason = "every request: a call would be a tenth of it")]
+    #[inline(always)]
+    pub(super) fn put_on_link_again(
+        &mut self,
+        env: &mut Env,
+        envelope: &Envelope,
+        message: Message<'_>,
+        (requests, tries): (usize, Tries),
+        now: Now,
+    ) -> Result<(), NotSent> {
+        let Envelope { route, nature, .. } = *envelope;
+        let connection = connection_for(&env.settings, route);
+        if !self.links.is_ready(connection) || !self.has_room_for_again(connection) {
+            self.make_ready(env, connection, now)?;
+        }
+        env.counters.add(Counter::RequestsForwarded, 1);
+        if route.track == Track::Heavy {
+            env.counters.add(Counter::RequestsHeavy, 1);
+        }
+        self.links.append(env, connection, (envelope, message, requests), now);
+        let bulkhead = self.overload.bulkhead_mut(bulkhead_for(route.backend, route.track));
+        let depth = bulkhead.handle_sent(envelope.tenant(), now.monotonic);
+        // Requests of the heavy track have a bulkhead of their own, in which high cost is usual.
+        let is_costly = is_costly(nature.class) && route.track == Track::Usual;
+        self.links.expect_reply(connection, (envelope, requests), (depth, is_costly), now);
+        if envelope.deadline != Timestamp::MAX && envelope.overdue == Overdue::Answered {
+            self.overload.search_by(envelope.deadline);
+        }
+        if route.track == Track::Replica {
+            self.overload.search_by(patient_until(envelope.deadline, now.monotonic));
+        }
+        if envelope.touches.is_reported() {
+            self.notes.push((envelope.reply_to, Note::Sent(now.monotonic)));
+        }
+        if let Some(slots) = &mut self.cluster.slots {
+            slots.push_sent(connection, (envelope, requests), tries, message);
+        }
+        Ok(())
+    }
+
+    /// True if a request over this connection could be kept to be sent again, or need not be.
+    #[inline]
+    fn has_room_for_again(&self, connection: ConnectionId) -> bool {
+        self.cluster.slots.as_ref().is_none_or(|slots| slots.has_room(connection))
+    }
+
+    /// Makes a connection ready for requests: opens it if it is closed, and sends it the fences that it
+    /// lacks. Returns an error if it may not be retried yet or is full.
+    #[cold]
+    fn make_ready(&mut self, env: &mut Env, connection: ConnectionId, now: Now) -> Result<(), NotSent> {
+        let has_room = self.has_room_for_again(connection);
+        self.links.make_ready(env, connection, has_room, now)
+    }
+}
+
+/// True for commands whose time depends on how much data they look at, so that it does not tell how fast the
+/// backend is.
+const fn is_costly(class: Class) -> bool {
+    matches!(class, Class::Range | Class::Scan | Class::Script)
+}

@@ -1,0 +1,158 @@
+//! Turns of one core: when they begin, how late they are, and what is done at their end.
+
+use std::time::Duration;
+
+use super::Upstream;
+use crate::policy::queue::lateness;
+use crate::shard::env::Env;
+use crate::shard::note::Note;
+use crate::shard::replies::{Replies, turn_away};
+use crate::shard::settings::{Mode, ShardSettings};
+use crate::values::Timestamp;
+use crate::values::time::Now;
+
+/// The longest time between two turns that handle waiting requests.
+const HEARTBEAT: Duration = Duration::from_millis(5);
+
+/// The times of the present turn.
+#[derive(Debug)]
+pub(super) struct Turn {
+    /// The time for which the turn was planned; `Timestamp::MAX` once the delay is measured.
+    planned: Timestamp,
+    /// The time at which the turn began.
+    began_at: Timestamp,
+    /// The delay of the turn. It is this core's own and no backend is blamed for it.
+    pub late: Duration,
+}
+
+impl Default for Turn {
+    fn default() -> Self {
+        Self { planned: Timestamp::MAX, began_at: Timestamp::ZERO, late: Duration::ZERO }
+    }
+}
+
+impl Upstream {
+    /// Begins a turn and measures how much later than planned it is. No backend is blamed for that time.
+    #[inline]
+    pub(super) fn begin_turn(&mut self, now: Now) {
+        if now.monotonic <= self.turn.began_at {
+            return;
+        }
+        self.turn.began_at = now.monotonic;
+        self.turn.late = Duration::ZERO;
+        if self.turn.planned < now.monotonic {
+            let late = lateness(self.turn.planned, now.monotonic);
+            self.turn.late = late;
+            self.turn.planned = Timestamp::MAX;
+            self.breaker.handle_late(late);
+            self.overload.handle_late(late);
+        }
+    }
+
+    /// Notes the time by which the next turn is needed, for this stage or another, so that a delay can be
+    /// measured.
+    #[inline]
+    pub fn plan(&mut self, next: Option<Timestamp>) {
+        self.turn.planned = next.unwrap_or(Timestamp::MAX).min(self.next_look());
+    }
+
+    /// The time by which [`Upstream::handle_turn_end`] is to be called; `None` if nothing is due.
+    pub fn poll_deadline(&self) -> Option<Timestamp> {
+        let next = self.next_look();
+        (next != Timestamp::MAX).then_some(next)
+    }
+
+    fn next_look(&self) -> Timestamp {
+        let slots_due = self.cluster.slots.as_ref().and_then(|slots| slots.poll_deadline());
+        let next = self.overload.early_at().min(slots_due.unwrap_or(Timestamp::MAX));
+        if self.overload.is_any_listed() { next.min(self.turn.began_at.after(HEARTBEAT)) } else { next }
+    }
+
+    /// Ends a turn: answers requests that are out of time, and sends or refuses queued and held ones.
+    #[inline]
+    pub fn handle_turn_end(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
+        self.begin_turn(now);
+        if now.monotonic >= self.overload.early_at() {
+            self.answer_early(env, replies, now);
+        }
+        if self.overload.is_any_listed() {
+            self.handle_queues(env, replies, now);
+        }
+        if self.cluster.slots.is_some() {
+            self.handle_held(env, replies, now);
+            if let Some(readers) = &mut self.cluster.readers {
+                readers.log_changes(env, now.monotonic);
+            }
+            self.deliver_notes(env, replies);
+        }
+    }
+
+    #[inline(never)]
+    fn handle_queues(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
+        let mut turned_away = self.overload.take_turned_away();
+        for (to, why) in turned_away.drain(..) {
+            turn_away(env, replies, to, why, now);
+        }
+        self.overload.recycle(turned_away);
+        self.deliver_notes(env, replies);
+        let mut place = 0;
+        while let Some(index) = self.overload.listed_at(place) {
+            let is_calm = self.handle_queue(env, index, replies, now);
+            if is_calm {
+                self.overload.unlist(place);
+            } else {
+                place += 1;
+            }
+        }
+        self.deliver_notes(env, replies);
+    }
+
+    /// Refuses and sends requests of one queue. True if the queue need not be handled in the next turn.
+    fn handle_queue(&mut self, env: &mut Env, index: usize, replies: &mut impl Replies, now: Now) -> bool {
+        if self.overload.bulkhead(index).is_gated() {
+            self.clear_gated(env, index, replies, now);
+        }
+        for expired in self.overload.expire(env, index, self.turn.late, now) {
+            turn_away(env, replies, expired.to, expired.why, now);
+            if expired.is_eased {
+                replies.note(env, expired.to.0, Note::Eased);
+            }
+        }
+        let is_shadow = env.settings.overload.queue == Mode::Shadow;
+        while self.has_room_on_links(index)
+            && let Some(((parked, is_eased), is_old)) = self.overload.bulkhead_mut(index).take()
+        {
+            if is_old && is_shadow {
+                env.counters.add(crate::shard::counters::Counter::ExpiredInShadow, 1);
+            }
+            self.send_parked(env, parked, is_eased, replies, now);
+        }
+        self.overload.end_turn(&env.settings, index)
+    }
+
+    /// True if every connection of a bulkhead has room for more bytes.
+    fn has_room_on_links(&self, index: usize) -> bool {
+        let slots = self.cluster.slots.as_ref();
+        self.links_of(index)
+            .all(|(connection, link)| link.has_room() && slots.is_none_or(|slots| slots.has_room(connection)))
+    }
+
+    /// Marks as stalled each bulkhead with requests in flight whose backend has been silent for 250 ms or
+    /// four median latencies, whichever is longer (1 s before its first reply): it sends no more and refuses
+    /// what comes. Then tells other cores the load of each bulkhead. Called with the housekeeping, about
+    /// every 100 ms.
+    pub fn find_stalls(&mut self, settings: &ShardSettings, now: Now) {
+        self.begin_turn(now);
+        for index in 0..self.overload.len() {
+            if self.overload.find_stall(index, now) {
+                self.list(index);
+            }
+            self.overload.tell_load(settings, index);
+        }
+    }
+
+    /// Compares recent response times of each backend with its usual ones. Called with the housekeeping.
+    pub fn compare_latencies(&mut self, env: &mut Env, now: Now) {
+        self.overload.compare_latencies(env, now);
+    }
+}
