@@ -28,7 +28,7 @@ impl Links {
     /// Opens a connection: the socket is connected, and then the greeting sent.
     pub fn open(&mut self, env: &mut Env, connection: ConnectionId, now: Now) {
         let mut out = env.pool.take();
-        let link = &mut self.links[connection.0 as usize];
+        let link = &mut self.connections[connection.0 as usize];
         link.generation = link.generation.wrapping_add(1);
         link.state = LinkState::Opening { since: now.monotonic };
         let backend = &env.settings.backends[usize::from(link.backend.0)];
@@ -65,7 +65,7 @@ impl Links {
         mut chunk: &'a [u8],
     ) -> Greeted<'a> {
         while !chunk.is_empty() {
-            let link = &mut self.links[connection.0 as usize];
+            let link = &mut self.connections[connection.0 as usize];
             let Ok(scanned) = link.scanner.scan(chunk) else { return Greeted::Failed("malformed-reply") };
             let Some(scanned) = scanned else {
                 self.keep_partial(env, connection, chunk);
@@ -84,7 +84,7 @@ impl Links {
                 return Greeted::Failed(reason);
             }
             self.list_to_send(connection);
-            if self.links[connection.0 as usize].state == LinkState::Open {
+            if self.connections[connection.0 as usize].state == LinkState::Open {
                 return Greeted::Open(chunk);
             }
         }
@@ -99,7 +99,7 @@ impl Links {
         (connection, step): (ConnectionId, Greeting),
         reply: &[u8],
     ) -> Option<&'static str> {
-        let link = &mut self.links[connection.0 as usize];
+        let link = &mut self.connections[connection.0 as usize];
         if !reply.starts_with(b"-") {
             link.handle_success();
         } else if step == Greeting::Login {
@@ -122,7 +122,7 @@ impl Links {
             // An error also lifts the fence: the store lacks the command, and nothing more can be done.
             Greeting::Fence(origin, sequence) => self.lift_fence(origin, sequence),
         }
-        let link = &mut self.links[connection.0 as usize];
+        let link = &mut self.connections[connection.0 as usize];
         if link.greetings.is_empty() {
             link.opened();
         }
@@ -133,13 +133,13 @@ impl Links {
     /// gave up and the store has not answered for, so that the store carries out none of their requests
     /// later. First lifts fences from before a restart of the store.
     fn raise_standing(&mut self, connection: ConnectionId) {
-        let link = &mut self.links[connection.0 as usize];
+        let link = &mut self.connections[connection.0 as usize];
         if let Some(name) = &link.name {
             // Ids grow, so an id above our own is from before the store was restarted.
             let lifted = self.fences.lift_all(link.backend, |target| target.id >= name.id);
             self.lifted.extend(lifted);
         }
-        let link = &mut self.links[connection.0 as usize];
+        let link = &mut self.connections[connection.0 as usize];
         link.fenced = self.fences.count();
         for fence in self.fences.at(link.backend, 0) {
             encode_fence(&mut link.greeting, fence);
@@ -151,7 +151,7 @@ impl Links {
     /// Sends a `CLIENT KILL` for every connection that weir gave up since this was last done on this
     /// connection, before the next request.
     fn fence_off(&mut self, env: &mut Env, connection: ConnectionId, now: Now) {
-        let link = &mut self.links[connection.0 as usize];
+        let link = &mut self.connections[connection.0 as usize];
         let seen = std::mem::replace(&mut link.fenced, self.fences.count());
         for fence in self.fences.at(link.backend, seen) {
             encode_fence(link.output.buffer(&mut env.pool), fence);
@@ -172,7 +172,7 @@ impl Links {
         has_room: bool,
         now: Now,
     ) -> Result<(), NotSent> {
-        let link = &mut self.links[connection.0 as usize];
+        let link = &mut self.connections[connection.0 as usize];
         match link.state {
             LinkState::BackingOff { until } if until > now.monotonic => {
                 return Err(NotSent::Down(until.since(now.monotonic)));
@@ -184,7 +184,7 @@ impl Links {
                 }
             }
         }
-        if self.links[connection.0 as usize].fenced < self.fences.count() {
+        if self.connections[connection.0 as usize].fenced < self.fences.count() {
             self.fence_off(env, connection, now);
         }
         Ok(())
@@ -193,7 +193,7 @@ impl Links {
     /// Raises a fence for a connection that is about to be given up, so that the store carries out none of
     /// its requests after later ones. False if no request was sent, or the store did not name the connection.
     pub fn raise_fence(&mut self, connection: ConnectionId) -> bool {
-        let link = &mut self.links[connection.0 as usize];
+        let link = &mut self.connections[connection.0 as usize];
         let sent = link.state == LinkState::Open && !link.pending.is_empty() && !link.is_for_replica();
         let Some(name) = link.name.take().filter(|_| sent) else { return false };
         self.fences.raise(link.backend, name);

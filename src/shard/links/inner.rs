@@ -94,7 +94,7 @@ impl Links {
     /// tier that is not granted is not passed on again.
     #[cold]
     pub fn record_weir_error(&mut self, connection: ConnectionId, end: &[u8]) {
-        let link = &mut self.links[connection.0 as usize];
+        let link = &mut self.connections[connection.0 as usize];
         let (Some(inner), Some(pending)) = (&mut link.inner, link.pending.front_mut()) else { return };
         let mut start = [0; TIER_REFUSED.len()];
         let text = link.partial.iter().chain(end);

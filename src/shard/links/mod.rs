@@ -37,7 +37,7 @@ use crate::values::{BackendId, ConnectionId, Owner, ShardId, shorten};
 /// All connections of one core to all backends.
 #[derive(Debug)]
 pub struct Links {
-    links: Vec<Link>,
+    connections: Vec<Link>,
     /// Connections that weir gave up while the store may still carry out requests from them. Later
     /// connections begin by killing those.
     fences: Fences,
@@ -52,7 +52,7 @@ impl Links {
     /// Creates the connections of a core, all closed.
     pub fn new(settings: &ShardSettings) -> Self {
         let topology = settings.topology;
-        let links = topology
+        let connections = topology
             .all_backends()
             .flat_map(|backend| [Protocol::Resp2, Protocol::Resp3].map(|protocol| (backend, protocol)))
             .flat_map(|(backend, protocol)| {
@@ -63,7 +63,7 @@ impl Links {
             })
             .collect();
         Self {
-            links,
+            connections,
             fences: Fences::new(settings.id, usize::from(topology.shards())),
             lifted: Vec::new(),
             in_flight: 0,
@@ -73,12 +73,12 @@ impl Links {
 
     /// The number of connections, open or not.
     pub fn len(&self) -> usize {
-        self.links.len()
+        self.connections.len()
     }
 
     /// All connections, in the order of their indices.
     pub fn iter(&self) -> impl Iterator<Item = &Link> {
-        self.links.iter()
+        self.connections.iter()
     }
 
     /// The connections to one backend, where all backends together are `backends`.
@@ -88,27 +88,27 @@ impl Links {
         backends: usize,
     ) -> impl Iterator<Item = (ConnectionId, &Link)> {
         // The connections of one backend are next to each other.
-        let each = self.links.len() / backends;
+        let each = self.connections.len() / backends;
         let first = usize::from(backend.0) * each;
         let numbered = (first as u32..).map(ConnectionId);
-        numbered.zip(&self.links[first..first + each])
+        numbered.zip(&self.connections[first..first + each])
     }
 
     /// The connection with this index.
     #[inline]
     pub fn at(&self, connection: ConnectionId) -> &Link {
-        &self.links[connection.0 as usize]
+        &self.connections[connection.0 as usize]
     }
 
     /// The connection with this index, to be changed.
     #[inline]
     pub fn at_mut(&mut self, connection: ConnectionId) -> &mut Link {
-        &mut self.links[connection.0 as usize]
+        &mut self.connections[connection.0 as usize]
     }
 
     /// The connection with this index, if its socket is still that of `generation`.
     pub fn current(&mut self, connection: ConnectionId, generation: u32) -> Option<&mut Link> {
-        self.links.get_mut(connection.0 as usize).filter(|link| {
+        self.connections.get_mut(connection.0 as usize).filter(|link| {
             let exists = matches!(
                 link.state,
                 LinkState::Open | LinkState::Greeting { .. } | LinkState::Opening { .. }
@@ -129,7 +129,7 @@ impl Links {
 
     /// The number of open connections.
     pub fn open_count(&self) -> usize {
-        self.links.iter().filter(|link| link.state == LinkState::Open).count()
+        self.connections.iter().filter(|link| link.state == LinkState::Open).count()
     }
 
     /// The fences: what keeps requests of connections that weir gave up from taking effect behind later ones.
@@ -152,12 +152,12 @@ impl Links {
 
     /// Forgets failures to connect to a backend, so that it is tried at once.
     pub fn forget_failures(&mut self, backend: BackendId) {
-        self.links.iter_mut().filter(|link| link.backend == backend).for_each(Link::forget_failures);
+        self.connections.iter_mut().filter(|link| link.backend == backend).for_each(Link::forget_failures);
     }
 
     /// Ends the pauses of connections to a backend, because it is known to be reachable.
     pub fn end_pauses(&mut self, backend: BackendId) {
-        for link in self.links.iter_mut().filter(|link| link.backend == backend) {
+        for link in self.connections.iter_mut().filter(|link| link.backend == backend) {
             if matches!(link.state, LinkState::BackingOff { .. }) {
                 link.state = LinkState::Closed;
             }
@@ -167,7 +167,7 @@ impl Links {
     /// Returns the next bytes to send, and the connection for them.
     pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
         while let Some(connection) = self.to_send.pop_front() {
-            let link = &mut self.links[connection.0 as usize];
+            let link = &mut self.connections[connection.0 as usize];
             link.listed_to_send = false;
             if link.sending || !link.has_output() {
                 continue;
@@ -194,11 +194,11 @@ impl Links {
 
     /// Frees memory that long pipelines took.
     pub fn tidy(&mut self) {
-        self.links.iter_mut().for_each(|link| shorten(&mut link.pending));
+        self.connections.iter_mut().for_each(|link| shorten(&mut link.pending));
     }
 
     fn list_to_send(&mut self, connection: ConnectionId) {
-        let link = &mut self.links[connection.0 as usize];
+        let link = &mut self.connections[connection.0 as usize];
         if link.begin_list() {
             self.to_send.push_back(connection);
         }

@@ -56,7 +56,7 @@ impl Links {
     /// Takes the record of the reply that is owed next; `None` if none is.
     #[inline]
     pub fn take_pending(&mut self, connection: ConnectionId) -> Option<Pending> {
-        let link = &mut self.links[connection.0 as usize];
+        let link = &mut self.connections[connection.0 as usize];
         let pending = link.pending.pop_front()?;
         if pending.odd == Odd::Costly {
             link.costly_ahead -= 1;
@@ -68,7 +68,7 @@ impl Links {
     /// Returns the facts about a whole reply for which a request waits. `end` is its last part.
     #[inline]
     pub fn finish(&mut self, connection: ConnectionId, kind: u8, end: &[u8]) -> Finished {
-        let link = &mut self.links[connection.0 as usize];
+        let link = &mut self.connections[connection.0 as usize];
         link.handle_success();
         Finished {
             backend: link.backend,
@@ -80,7 +80,7 @@ impl Links {
 
     /// Takes a reply that came in several parts; `None` for one that exceeded the limit and was dropped.
     pub fn take_parts(&mut self, connection: ConnectionId, end: &[u8]) -> Option<Vec<u8>> {
-        let link = &mut self.links[connection.0 as usize];
+        let link = &mut self.connections[connection.0 as usize];
         let mut partial = std::mem::take(&mut link.partial);
         if std::mem::take(&mut link.let_go) > 0 {
             return None;
@@ -91,13 +91,13 @@ impl Links {
 
     /// Takes the kept beginning of a reply.
     pub fn take_partial(&mut self, connection: ConnectionId) -> Vec<u8> {
-        std::mem::take(&mut self.links[connection.0 as usize].partial)
+        std::mem::take(&mut self.connections[connection.0 as usize].partial)
     }
 
     /// Handles one whole reply that no client gets: to a step of a block, to a fence, or to a request that
     /// was answered early or sent elsewhere.
     pub fn swallow(&mut self, env: &mut Env, connection: ConnectionId, pending: Pending) {
-        let link = &mut self.links[connection.0 as usize];
+        let link = &mut self.connections[connection.0 as usize];
         link.let_go = 0;
         env.pool.give(std::mem::take(&mut link.partial));
         match pending.purpose {
@@ -115,7 +115,7 @@ impl Links {
     /// Keeps the beginning of a reply. A reply that exceeds the limit is dropped, and its bytes are only
     /// counted.
     pub(super) fn keep_partial(&mut self, env: &mut Env, connection: ConnectionId, chunk: &[u8]) {
-        let link = &mut self.links[connection.0 as usize];
+        let link = &mut self.connections[connection.0 as usize];
         if link.let_go > 0 {
             link.let_go = link.let_go.saturating_add(chunk.len() as u64);
             return;
@@ -137,7 +137,7 @@ impl Links {
     /// Resets the socket of a connection that is given up. Unsent bytes are dropped; a fence keeps what the
     /// store has not read yet from taking effect later. Returns true if a fence was raised.
     pub fn reset(&mut self, env: &mut Env, connection: ConnectionId) -> bool {
-        let generation = self.links[connection.0 as usize].generation;
+        let generation = self.connections[connection.0 as usize].generation;
         env.actions.push_back(Action::Reset(Owner::Link(connection, generation)));
         self.raise_fence(connection)
     }
@@ -151,7 +151,7 @@ impl Links {
         now: Timestamp,
         spread: u8,
     ) -> VecDeque<Pending> {
-        let link = &mut self.links[connection.0 as usize];
+        let link = &mut self.connections[connection.0 as usize];
         self.in_flight -= link.clear(&mut env.pool);
         link.lost(now, spread);
         let pending = std::mem::take(&mut link.pending);
@@ -162,6 +162,6 @@ impl Links {
 
     /// Takes back the memory of an empty list of owed replies.
     pub fn recycle(&mut self, connection: ConnectionId, pending: VecDeque<Pending>) {
-        self.links[connection.0 as usize].pending = pending;
+        self.connections[connection.0 as usize].pending = pending;
     }
 }

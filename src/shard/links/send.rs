@@ -17,21 +17,23 @@ impl Links {
     /// raised so far, and has room.
     #[inline]
     pub fn is_ready(&self, connection: ConnectionId) -> bool {
-        self.links[connection.0 as usize].is_ready(self.fences.count())
+        self.connections[connection.0 as usize].is_ready(self.fences.count())
     }
 
-    /// Appends a request to the output of its connection, with the time left until its deadline if the
-    /// backend is a weir.
+    /// Appends a request, or a block of `requests` requests, to the output of its connection, and notes the
+    /// replies that are owed for it then. `depth` is the number of requests in flight with it; `is_costly`
+    /// says that its time will be unlike that of others.
     #[expect(clippy::inline_always, reason = "every request: a call would be a tenth of it")]
     #[inline(always)]
-    pub fn append(
+    pub fn send(
         &mut self,
         env: &mut Env,
         connection: ConnectionId,
         (envelope, message, requests): (&Envelope, Message<'_>, usize),
+        (depth, is_costly): (u32, bool),
         now: Now,
     ) {
-        let link = &mut self.links[connection.0 as usize];
+        let link = &mut self.connections[connection.0 as usize];
         match message {
             // A block of requests is one transaction, so none of them gets a deadline of its own.
             _ if envelope.deadline != Timestamp::MAX && requests == 1 && link.takes_deadlines() => {
@@ -40,21 +42,6 @@ impl Links {
             Message::Small(bytes) => link.output.append(&mut env.pool, bytes),
             Message::Shared(bytes) => link.output.append_shared(&mut env.pool, bytes),
         }
-    }
-
-    /// Notes the replies that are owed for a request, or a block of `requests` requests, that was appended.
-    /// `depth` is the number of requests in flight with it; `is_costly` says that its time will be unlike
-    /// that of others.
-    #[expect(clippy::inline_always, reason = "every request: a call would be a tenth of it")]
-    #[inline(always)]
-    pub fn expect_reply(
-        &mut self,
-        connection: ConnectionId,
-        (envelope, requests): (&Envelope, usize),
-        (depth, is_costly): (u32, bool),
-        now: Now,
-    ) {
-        let link = &mut self.links[connection.0 as usize];
         if requests > 1 {
             let ahead = if envelope.reply_to.flight_id().is_some() {
                 Purpose::Ahead(envelope.reply_to)

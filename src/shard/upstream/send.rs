@@ -87,12 +87,11 @@ impl Upstream {
         if route.track == Track::Heavy {
             env.counters.add(Counter::RequestsHeavy, 1);
         }
-        self.links.append(env, connection, (envelope, message, requests), now);
         let bulkhead = self.overload.bulkhead_mut(bulkhead_for(route.backend, route.track));
         let depth = bulkhead.handle_sent(envelope.tenant(), now.monotonic);
         // Requests of the heavy track have a bulkhead of their own, in which high cost is usual.
         let is_costly = is_costly(nature.class) && route.track == Track::Usual;
-        self.links.expect_reply(connection, (envelope, requests), (depth, is_costly), now);
+        self.links.send(env, connection, (envelope, message, requests), (depth, is_costly), now);
         if envelope.deadline != Timestamp::MAX && envelope.overdue == Overdue::Answered {
             self.overload.search_by(envelope.deadline);
         }

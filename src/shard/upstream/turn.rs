@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Upstream;
 use crate::policy::queue::lateness;
+use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::note::Note;
 use crate::shard::replies::{Replies, turn_away};
@@ -123,7 +124,7 @@ impl Upstream {
             && let Some(((parked, is_eased), is_old)) = self.overload.bulkhead_mut(index).take()
         {
             if is_old && is_shadow {
-                env.counters.add(crate::shard::counters::Counter::ExpiredInShadow, 1);
+                env.counters.add(Counter::ExpiredInShadow, 1);
             }
             self.send_parked(env, parked, is_eased, replies, now);
         }
