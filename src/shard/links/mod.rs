@@ -124,7 +124,7 @@ impl Links {
 
     /// The number of connections, open or not.
     pub fn count(&self) -> u32 {
-        self.links.len() as u32
+        self.connections.len() as u32
     }
 
     /// The number of open connections.
