@@ -3,14 +3,17 @@
 use super::call::Command;
 use super::directory::Directory;
 use super::{
-    bits, connection, hashes, keys, lifetimes, lists, server, sets, sorted_combinations, sorted_ranges,
-    sorted_sets, strings, transactions,
+    bit_fields, bits, connection, hashes, keys, lifetimes, lists, server, sets, sort, sorted_combinations,
+    sorted_ranges, sorted_sets, strings, subsequences, transactions,
 };
 
-const FAMILIES: [&[Command]; 13] = [
+const FAMILIES: [&[Command]; 16] = [
     strings::COMMANDS,
+    subsequences::COMMANDS,
     bits::COMMANDS,
+    bit_fields::COMMANDS,
     keys::COMMANDS,
+    sort::COMMANDS,
     lifetimes::COMMANDS,
     hashes::COMMANDS,
     lists::COMMANDS,

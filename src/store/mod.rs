@@ -29,6 +29,7 @@
 
 #[cfg(test)]
 mod bench;
+mod bit_fields;
 mod bits;
 #[cfg(test)]
 mod bounds;
@@ -60,10 +61,12 @@ mod server;
 mod service;
 mod session;
 mod sets;
+mod sort;
 mod sorted_combinations;
 mod sorted_ranges;
 mod sorted_sets;
 mod strings;
+mod subsequences;
 mod sweeper;
 mod table;
 mod text;

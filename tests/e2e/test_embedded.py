@@ -73,18 +73,8 @@ NOT_EMBEDDED = {
     "PFADD",
     "PFCOUNT",
     "PFMERGE",
-    "BITOP",
-    "BITFIELD",
-    "BITFIELD_RO",
-    "BITPOS",
     "DUMP",
     "RESTORE",
-    "SORT",
-    "SORT_RO",
-    "LCS",
-    "LMPOP",
-    "ZMPOP",
-    "ZINTERCARD",
 }
 SHAPES = [
     shape
