@@ -3,15 +3,16 @@
 use super::call::Command;
 use super::directory::Directory;
 use super::{
-    bit_fields, bits, connection, hashes, keys, lifetimes, lists, server, sets, sort, sorted_combinations,
-    sorted_ranges, sorted_sets, strings, subsequences, transactions,
+    bit_fields, bits, connection, distinct_counts, hashes, keys, lifetimes, lists, places, server, sets,
+    sort, sorted_combinations, sorted_ranges, sorted_sets, strings, subsequences, transactions,
 };
 
-const FAMILIES: [&[Command]; 16] = [
+const FAMILIES: [&[Command]; 18] = [
     strings::COMMANDS,
     subsequences::COMMANDS,
     bits::COMMANDS,
     bit_fields::COMMANDS,
+    distinct_counts::COMMANDS,
     keys::COMMANDS,
     sort::COMMANDS,
     lifetimes::COMMANDS,
@@ -21,6 +22,7 @@ const FAMILIES: [&[Command]; 16] = [
     sorted_sets::COMMANDS,
     sorted_ranges::COMMANDS,
     sorted_combinations::COMMANDS,
+    places::COMMANDS,
     connection::COMMANDS,
     server::COMMANDS,
     transactions::COMMANDS,
