@@ -4,10 +4,11 @@ use super::call::Command;
 use super::directory::Directory;
 use super::{
     bit_fields, bits, connection, distinct_counts, hashes, keys, lifetimes, lists, places, server, sets,
-    sort, sorted_combinations, sorted_ranges, sorted_sets, strings, subsequences, transactions,
+    sort, sorted_combinations, sorted_ranges, sorted_sets, stream_groups, stream_info, streams, strings,
+    subsequences, transactions,
 };
 
-const FAMILIES: [&[Command]; 18] = [
+const FAMILIES: [&[Command]; 21] = [
     strings::COMMANDS,
     subsequences::COMMANDS,
     bits::COMMANDS,
@@ -23,6 +24,9 @@ const FAMILIES: [&[Command]; 18] = [
     sorted_ranges::COMMANDS,
     sorted_combinations::COMMANDS,
     places::COMMANDS,
+    streams::COMMANDS,
+    stream_groups::COMMANDS,
+    stream_info::COMMANDS,
     connection::COMMANDS,
     server::COMMANDS,
     transactions::COMMANDS,

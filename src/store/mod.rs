@@ -3,8 +3,10 @@
 //! ```text
 //!     Arguments ─> Engine::execute ─> Directory: name ─> Command
 //!                  │ arity, memory, MULTI      │ one function per command, one file per family:
-//!                  │                           │ strings bits keys lifetimes hashes lists sets sorted_sets
-//!                  v                           v sorted_ranges sorted_combinations connection server transactions
+//!                  │                           │ strings subsequences bits bit_fields distinct_counts keys sort
+//!                  │                           │ lifetimes hashes lists sets sorted_sets sorted_ranges
+//!                  │                           │ sorted_combinations places streams stream_groups stream_info
+//!                  v                           v connection server transactions
 //!                reply <── appended to `out` ─ Call ── reads and changes ─> Keyspace
 //!                                                                             │ 256 segments, by hash
 //!                                                                             v
@@ -12,7 +14,7 @@
 //! ```
 //!
 //! ```text
-//!     Value: Integer | Text | Buffer | Fields (hash) | Items (list) | Members (set) | Ranking (sorted set)
+//!     Value: Integer | Text | Buffer | Fields (hash) | Items (list) | Members (set) | Ranking (sorted set) | Stream
 //! ```
 //!
 //! The engine is pure: time and the seed are arguments, nothing waits, nothing is shared. So each core may
@@ -53,6 +55,7 @@ mod keyspace;
 mod lifetimes;
 mod limits;
 mod lists;
+mod log;
 mod long_double;
 mod members;
 mod numbers;
@@ -69,6 +72,10 @@ mod sort;
 mod sorted_combinations;
 mod sorted_ranges;
 mod sorted_sets;
+mod stream;
+mod stream_groups;
+mod stream_info;
+mod streams;
 mod strings;
 mod subsequences;
 mod sweeper;
