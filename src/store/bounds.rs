@@ -36,6 +36,7 @@ fn filled() -> Bench {
     }
     bench.send("XGROUP CREATE stream group 0");
     bench.send("PFADD counter a b c");
+    bench.send("HPEXPIRE fields 500000 FIELDS 3 1 2 3");
     bench.send("GEOADD places 13 38 a 14 37 b");
     bench
 }
@@ -145,12 +146,20 @@ fn what_could_not_be_told_is_not_taken_out() {
         "ZPOPMIN scored 5000",
         "ZPOPMAX scored 5000",
         "LMPOP 1 list LEFT COUNT 5000",
+        &format!("HGETDEL fields FIELDS 4000{}", listed(0..4_000, " ")),
+        &format!("HGETEX fields PX 1 FIELDS 4000{}", listed(0..4_000, " ")),
         "ZMPOP 1 scored MAX COUNT 5000",
         "XREADGROUP GROUP group consumer STREAMS stream >",
     ] {
         assert_eq!(told(&mut bench, line), TOO_LARGE, "{line}");
     }
-    bench.talk(&[("LLEN list", ":4000|"), ("SCARD members", ":4000|"), ("ZCARD scored", ":4000|")]);
+    bench.talk(&[
+        ("HLEN fields", ":4000|"),
+        ("HTTL fields FIELDS 1 7", "*1|:-1|"),
+        ("LLEN list", ":4000|"),
+        ("SCARD members", ":4000|"),
+        ("ZCARD scored", ":4000|"),
+    ]);
     bench.talk(&[("XPENDING stream group", "*4|:0|$-1|$-1|*-1|"), ("XINFO CONSUMERS stream group", "*0|")]);
     assert!(told(&mut bench, "LPOP list 2").starts_with("*2|$302|0-mm"));
     assert!(told(&mut bench, "SPOP members 2000").starts_with("*2000|$30"));

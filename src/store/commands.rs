@@ -3,12 +3,12 @@
 use super::call::Command;
 use super::directory::Directory;
 use super::{
-    bit_fields, bits, connection, distinct_counts, hashes, keys, lifetimes, lists, places, server, sets,
-    sort, sorted_combinations, sorted_ranges, sorted_sets, stream_groups, stream_info, streams, strings,
-    subsequences, transactions,
+    bit_fields, bits, connection, distinct_counts, field_lifetimes, hashes, keys, lifetimes, lists, places,
+    server, sets, sort, sorted_combinations, sorted_ranges, sorted_sets, stream_groups, stream_info, streams,
+    strings, subsequences, transactions,
 };
 
-const FAMILIES: [&[Command]; 21] = [
+const FAMILIES: [&[Command]; 22] = [
     strings::COMMANDS,
     subsequences::COMMANDS,
     bits::COMMANDS,
@@ -18,6 +18,7 @@ const FAMILIES: [&[Command]; 21] = [
     sort::COMMANDS,
     lifetimes::COMMANDS,
     hashes::COMMANDS,
+    field_lifetimes::COMMANDS,
     lists::COMMANDS,
     sets::COMMANDS,
     sorted_sets::COMMANDS,

@@ -4,8 +4,8 @@
 //!     Arguments ─> Engine::execute ─> Directory: name ─> Command
 //!                  │ arity, memory, MULTI      │ one function per command, one file per family:
 //!                  │                           │ strings subsequences bits bit_fields distinct_counts keys sort
-//!                  │                           │ lifetimes hashes lists sets sorted_sets sorted_ranges
-//!                  │                           │ sorted_combinations places streams stream_groups stream_info
+//!                  │                           │ lifetimes hashes field_lifetimes lists sets sorted_sets
+//!                  │                           │ sorted_ranges sorted_combinations places streams stream_groups stream_info
 //!                  v                           v connection server transactions
 //!                reply <── appended to `out` ─ Call ── reads and changes ─> Keyspace
 //!                                                                             │ 256 segments, by hash
@@ -22,7 +22,7 @@
 //!
 //! * Memory is counted per key, value and element; at `bytes_max` each command that may need more is refused.
 //! * A scan (SCAN and its variants) goes in hash order, so its cursor is a hash: see `table.rs`.
-//! * Expired keys are never seen; [`Engine::expire_some`] frees those that nobody asks for.
+//! * Expired keys and fields are never seen; [`Engine::expire_some`] frees those that nobody asks for.
 //! * Replies are those of Redis 7.0, byte for byte, except cursors and the order of unordered elements.
 //! * `tools/storage` makes the engine slow, stalled, faulty or unreachable for tests; none of that is here.
 //! * There is one database and one user; nothing blocks, publishes, scripts or persists. WATCH is refused.
@@ -45,6 +45,8 @@ mod distinct;
 mod distinct_counts;
 mod effort;
 mod engine;
+mod expiries;
+mod field_lifetimes;
 mod fields;
 mod glob;
 mod globe;

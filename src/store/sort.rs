@@ -205,7 +205,11 @@ fn looked_up(call: &Call<'_>, pattern: &[u8], element: &Text) -> Option<Text> {
     call.effort.charge_bytes(key.len());
     let value = &call.keyspace.peek(&key)?.value;
     match field {
-        Some(field) => Fields::within(value)?.get(field).cloned(),
+        Some(field) => {
+            let fields = Fields::within(value)?;
+            let lives = fields.expiry_ms(field).is_none_or(|expires_ms| expires_ms >= call.keyspace.now_ms());
+            fields.get(field).filter(|_| lives).cloned()
+        }
         None => value.bytes(&mut Digits::new(0)).map(Text::new),
     }
 }

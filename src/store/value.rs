@@ -2,6 +2,7 @@
 
 use super::fields::Fields;
 use super::items::Items;
+use super::keyspace::NEVER_MS;
 use super::members::Members;
 use super::numbers::{self, Digits};
 use super::ranking::Ranking;
@@ -70,6 +71,7 @@ impl Value {
             Self::Integer(_) => "int",
             Self::Text(text) if text.as_bytes().len() <= EMBEDDED_BYTES_MAX => "embstr",
             Self::Text(_) | Self::Buffer(_) => "raw",
+            Self::Hash(fields) if fields.is_small() && fields.expires() => "listpackex",
             Self::Hash(fields) if fields.is_small() => "listpack",
             Self::List(_) => "quicklist",
             Self::Set(members) if members.is_small() => "intset",
@@ -104,6 +106,11 @@ impl Value {
             Self::SortedSet(ranking) => ranking.len(),
             Self::Stream(stream) => stream.elements(),
         }
+    }
+
+    /// The soonest expiry of a hash's field, in milliseconds since 1970; `NEVER_MS` for none.
+    pub(super) fn soonest_field_ms(&self) -> u64 {
+        if let Self::Hash(fields) = self { fields.soonest_ms() } else { NEVER_MS }
     }
 
     /// True for a collection without elements, which must be removed. A stream stays when its last entry goes.

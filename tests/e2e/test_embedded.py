@@ -53,7 +53,7 @@ SHAPES = [
     for shape in shapes.load()
     if not {step.text.split()[0].upper() for step in shape.steps if step.text} & NOT_EMBEDDED
 ]
-SHAPES_MIN = 130
+SHAPES_MIN = 190
 
 
 @pytest.fixture(scope="module")
