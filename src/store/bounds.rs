@@ -104,6 +104,11 @@ fn replies_that_a_short_request_multiplies_are_refused() {
             "XREAD STREAMS stream 0",
             "XREADGROUP GROUP group consumer STREAMS stream >",
             "XINFO STREAM stream FULL COUNT 0",
+            "DUMP list",
+            "DUMP members",
+            "DUMP scored",
+            "DUMP fields",
+            "DUMP stream",
         ] {
             assert_eq!(told(&mut bench, line), TOO_LARGE, "{line}");
         }

@@ -3,18 +3,19 @@
 use super::call::Command;
 use super::directory::Directory;
 use super::{
-    bit_fields, bits, connection, distinct_counts, field_lifetimes, hashes, keys, lifetimes, lists, places,
-    server, sets, sort, sorted_combinations, sorted_ranges, sorted_sets, stream_groups, stream_info, streams,
-    strings, subsequences, transactions,
+    bit_fields, bits, connection, distinct_counts, dumps, field_lifetimes, hashes, keys, lifetimes, lists,
+    places, server, sets, sort, sorted_combinations, sorted_ranges, sorted_sets, stream_groups, stream_info,
+    streams, strings, subsequences, transactions,
 };
 
-const FAMILIES: [&[Command]; 22] = [
+const FAMILIES: [&[Command]; 23] = [
     strings::COMMANDS,
     subsequences::COMMANDS,
     bits::COMMANDS,
     bit_fields::COMMANDS,
     distinct_counts::COMMANDS,
     keys::COMMANDS,
+    dumps::COMMANDS,
     sort::COMMANDS,
     lifetimes::COMMANDS,
     hashes::COMMANDS,

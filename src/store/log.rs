@@ -3,6 +3,7 @@
 //! Redis keeps entries in nodes of limited size, and an approximate trim (`~`) removes whole nodes only. Here
 //! each entry knows its node's number, so that as much is trimmed as there.
 
+use super::packed::{integer_bytes, text_bytes};
 use super::text::Text;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -11,8 +12,9 @@ use std::ops::RangeInclusive;
 const NODE_ENTRIES_MAX: usize = 100;
 /// The most bytes of a node: Redis's `stream-node-max-bytes`.
 const NODE_BYTES_MAX: usize = 4096;
-/// The approximate bytes of an entry in a node besides its fields and values.
-const NODE_ENTRY_BYTES: usize = 8;
+/// The bytes of a node besides its entries and field names, and of an entry besides its id, fields and values.
+const NODE_BYTES: usize = 15;
+const NODE_ENTRY_BYTES: usize = 4;
 /// The approximate bytes of an entry in memory besides its fields and values.
 const ENTRY_BYTES: usize = 64;
 
@@ -95,12 +97,16 @@ pub(super) struct Log {
     bytes: usize,
     node: u64,
     node_entries: usize,
+    /// The bytes of the last node in Redis.
     node_bytes: usize,
+    /// The first entry of the last node: an entry with the same fields does not repeat their names.
+    node_first: (Id, Box<[Text]>),
+    names_bytes: usize,
 }
 
 impl Log {
     pub(super) fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.names_bytes
     }
 
     pub(super) fn len(&self) -> usize {
@@ -144,16 +150,32 @@ impl Log {
         let bytes: usize = words.iter().map(|word| word.as_bytes().len()).sum();
         let continues = self.entries.last_key_value().is_some_and(|(_, entry)| entry.node == self.node);
         if !continues || self.node_entries >= NODE_ENTRIES_MAX || self.node_bytes + bytes >= NODE_BYTES_MAX {
+            let names: Box<[Text]> = words.iter().step_by(2).cloned().collect();
+            let names_bytes: usize = names.iter().map(|name| text_bytes(name.as_bytes())).sum();
             self.node += 1;
-            (self.node_entries, self.node_bytes) = (0, 0);
+            (self.node_entries, self.node_bytes) = (0, NODE_BYTES + names_bytes);
+            self.names_bytes = names.iter().map(Text::cost).sum();
+            self.node_first = (id, names);
         }
         self.node_entries += 1;
-        self.node_bytes += bytes + NODE_ENTRY_BYTES + 2 * words.len();
+        self.node_bytes += self.packed_bytes(id, &words);
         let entry = Entry { words, node: self.node };
         self.bytes += entry.cost();
         self.entries.insert(id, entry);
         self.last = id;
         self.added = self.added.wrapping_add(1);
+    }
+
+    /// The bytes that an entry takes in the last node in Redis.
+    fn packed_bytes(&self, id: Id, words: &[Text]) -> usize {
+        let (first, names) = &self.node_first;
+        let same = words.iter().step_by(2).eq(names.iter());
+        let ids = integer_bytes(id.ms.wrapping_sub(first.ms) as i64)
+            + integer_bytes(id.sequence.wrapping_sub(first.sequence) as i64);
+        let count = if same { 0 } else { integer_bytes(words.len() as i64 / 2) };
+        let told = words.iter().enumerate().filter(|(place, _)| !same || place % 2 == 1);
+        let told: usize = told.map(|(_, word)| text_bytes(word.as_bytes())).sum();
+        NODE_ENTRY_BYTES + ids + count + told
     }
 
     /// Deletes an entry by name. True if it existed.
@@ -168,6 +190,9 @@ impl Log {
     fn remove(&mut self, id: Id) -> bool {
         let Some(entry) = self.entries.remove(&id) else { return false };
         self.bytes -= entry.cost();
+        if self.entries.is_empty() {
+            (self.node_first, self.names_bytes) = ((Id::LEAST, Box::default()), 0);
+        }
         true
     }
 

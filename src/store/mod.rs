@@ -3,7 +3,7 @@
 //! ```text
 //!     Arguments ─> Engine::execute ─> Directory: name ─> Command
 //!                  │ arity, memory, MULTI      │ one function per command, one file per family:
-//!                  │                           │ strings subsequences bits bit_fields distinct_counts keys sort
+//!                  │                           │ strings subsequences bits bit_fields distinct_counts keys dumps sort
 //!                  │                           │ lifetimes hashes field_lifetimes lists sets sorted_sets
 //!                  │                           │ sorted_ranges sorted_combinations places streams stream_groups stream_info
 //!                  v                           v connection server transactions
@@ -43,6 +43,7 @@ mod counters;
 mod directory;
 mod distinct;
 mod distinct_counts;
+mod dumps;
 mod effort;
 mod engine;
 mod expiries;
@@ -61,8 +62,10 @@ mod log;
 mod long_double;
 mod members;
 mod numbers;
+mod packed;
 mod places;
 mod ranking;
+mod rdb;
 mod refusal;
 mod reply;
 mod scan;

@@ -214,6 +214,8 @@ fn xadd(call: &mut Call<'_>) -> Done {
     let id = wanted.settle(last, call.keyspace.now_ms()).ok_or(Refusal::Words(
         "ERR The ID specified in XADD is equal or smaller than the target stream top item",
     ))?;
+    // The names of fields may be kept once more, and are copied then.
+    call.afford(call.arguments.frame().len())?;
     call.effort.charge(INSERT);
     let words = call.rest(index + 1).map(Text::new).collect();
     let trimmed = call.keyspace.change_or_create(key, |stream: &mut Stream| {

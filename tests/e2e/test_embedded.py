@@ -45,8 +45,6 @@ NOT_EMBEDDED = {
     "FCALL_RO",
     "SCRIPT",
     "FUNCTION",
-    "DUMP",
-    "RESTORE",
 }
 SHAPES = [
     shape
