@@ -6,7 +6,6 @@ use super::keyspace::Lifetime;
 use super::numbers::{self, Digits};
 use super::refusal::Refusal;
 use super::strings::{edit, grow, make_room, slice};
-use super::text::Text;
 use super::value::Value;
 use crate::values::limits::REQUEST_BYTES_CEILING;
 
@@ -196,7 +195,7 @@ fn bitop(call: &mut Call<'_>) -> Done {
     if length == 0 {
         call.keyspace.remove(target);
     } else {
-        call.keyspace.set(target, Value::Text(Text::new(&result)), Lifetime::Forever);
+        call.keyspace.set(target, Value::Buffer(Box::new(result)), Lifetime::Forever);
     }
     call.number(length)
 }
