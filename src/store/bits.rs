@@ -6,7 +6,6 @@ use super::keyspace::Lifetime;
 use super::numbers::{self, Digits};
 use super::refusal::Refusal;
 use super::strings::{edit, grow, make_room, slice};
-use super::text::Text;
 use super::value::Value;
 use crate::values::limits::REQUEST_BYTES_CEILING;
 
@@ -180,36 +179,57 @@ enum Operation {
     Or,
     Xor,
     Not,
+    /// Bits of the first string that no other has (Redis 8.2, as are those below).
+    Diff,
+    /// Bits of other strings that the first does not have.
+    DiffOne,
+    /// Bits of the first string that another has too.
+    AndOr,
+    /// Bits that exactly one string has.
+    One,
 }
 
 fn bitop(call: &mut Call<'_>) -> Done {
-    let operations =
-        [("and", Operation::And), ("or", Operation::Or), ("xor", Operation::Xor), ("not", Operation::Not)];
+    let operations = [
+        ("and", Operation::And),
+        ("or", Operation::Or),
+        ("xor", Operation::Xor),
+        ("not", Operation::Not),
+        ("diff", Operation::Diff),
+        ("diff1", Operation::DiffOne),
+        ("andor", Operation::AndOr),
+        ("one", Operation::One),
+    ];
     let operation =
         operations.into_iter().find_map(|(word, operation)| call.is(1, word).then_some(operation));
     let operation = operation.ok_or(Refusal::Syntax)?;
     if operation == Operation::Not && call.count() != 4 {
         return Err(Refusal::Words("ERR BITOP NOT must be called with a single source key."));
     }
-    let result = combined(call, operation)?;
+    let compares = matches!(operation, Operation::Diff | Operation::DiffOne | Operation::AndOr);
+    if compares && call.count() < 5 {
+        let name = String::from_utf8_lossy(call.at(1)).to_ascii_uppercase();
+        return Err(Refusal::Quoting(format!(
+            "ERR BITOP {name} must be called with at least two source keys."
+        )));
+    }
+    let result = if compares || operation == Operation::One {
+        compared(call, operation)?
+    } else {
+        combined(call, operation)?
+    };
     let (target, length) = (call.at(2), result.len());
     if length == 0 {
         call.keyspace.remove(target);
     } else {
-        call.keyspace.set(target, Value::Text(Text::new(&result)), Lifetime::Forever);
+        call.keyspace.set(target, Value::Buffer(Box::new(result)), Lifetime::Forever);
     }
     call.number(length)
 }
 
 /// The strings at the source keys of BITOP, combined; a shorter string counts as followed by zeros.
 fn combined(call: &mut Call<'_>, operation: Operation) -> Result<Vec<u8>, Refusal> {
-    let mut longest = 0;
-    for key in call.rest(3) {
-        let length = call.keyspace.read_string(key, |bytes| bytes.map_or(0, <[u8]>::len))?;
-        longest = longest.max(length);
-    }
-    call.afford(longest)?;
-    call.effort.spend_bytes(longest.saturating_mul(call.count() - 3))?;
+    let longest = longest(call)?;
     let mut result = vec![0; longest];
     for (place, key) in call.rest(3).enumerate() {
         let mut digits = Digits::new(0);
@@ -224,10 +244,46 @@ fn combined(call: &mut Call<'_>, operation: Operation) -> Result<Vec<u8>, Refusa
                 beyond.fill(0);
             }
             Operation::Or => covered.iter_mut().zip(bytes).for_each(|(to, from)| *to |= from),
-            Operation::Xor => covered.iter_mut().zip(bytes).for_each(|(to, from)| *to ^= from),
+            _ => covered.iter_mut().zip(bytes).for_each(|(to, from)| *to ^= from),
         }
     }
     Ok(result)
+}
+
+/// The length of the longest string at the source keys of BITOP. An error if there is no memory for as much, or
+/// combining them would take too much effort.
+fn longest(call: &mut Call<'_>) -> Result<usize, Refusal> {
+    let mut longest = 0;
+    for key in call.rest(3) {
+        let length = call.keyspace.read_string(key, |bytes| bytes.map_or(0, <[u8]>::len))?;
+        longest = longest.max(length);
+    }
+    call.afford(longest)?;
+    call.effort.spend_bytes(longest.saturating_mul(call.count() - 3))?;
+    Ok(longest)
+}
+
+/// The strings at the source keys of BITOP, compared bit by bit: which bits the first one has, which others
+/// have, and which several have.
+fn compared(call: &mut Call<'_>, operation: Operation) -> Result<Vec<u8>, Refusal> {
+    let longest = longest(call)?;
+    call.afford(3 * longest)?;
+    let (mut first, mut others, mut several) = (vec![0; longest], vec![0; longest], vec![0; longest]);
+    for (place, key) in call.rest(3).enumerate() {
+        let mut digits = Digits::new(0);
+        let value = call.keyspace.peek(key).and_then(|entry| entry.value.bytes(&mut digits));
+        for (at, byte) in value.unwrap_or_default().iter().enumerate() {
+            several[at] |= (first[at] | others[at]) & byte;
+            if place == 0 { first[at] = *byte } else { others[at] |= byte }
+        }
+    }
+    let compare = |at: usize| match operation {
+        Operation::Diff => first[at] & !others[at],
+        Operation::DiffOne => others[at] & !first[at],
+        Operation::AndOr => first[at] & others[at],
+        _ => (first[at] | others[at]) & !several[at],
+    };
+    Ok((0..longest).map(compare).collect())
 }
 
 #[cfg(test)]
@@ -273,6 +329,17 @@ mod tests {
             ("BITOP OR d a b", ":6|"),
             ("GETRANGE d 4 5", "$2|ar|"),
             ("BITOP NOT d a b", "-ERR BITOP NOT must be called with a single source key.|"),
+            ("BITOP DIFF d a", "-ERR BITOP DIFF must be called with at least two source keys.|"),
+            ("MSET p 3 q 5 r 9", "+OK|"),
+            ("BITOP DIFF d p q r", ":1|"),
+            ("BITCOUNT d", ":1|"),
+            ("BITOP DIFF1 d p q r", ":1|"),
+            ("GETBIT d 4", ":1|"),
+            ("BITCOUNT d", ":2|"),
+            ("BITOP ANDOR d p q r", ":1|"),
+            ("GET d", "$1|1|"),
+            ("BITOP ONE d p q r", ":1|"),
+            ("BITCOUNT d", ":3|"),
             ("BITOP AND d nothing", ":0|"),
             ("EXISTS d", ":0|"),
         ]);
