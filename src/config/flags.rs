@@ -208,6 +208,13 @@ pub struct Flags {
     #[arg(value_parser = request_units, default_value = "20")]
     pub heavy_ru: u64,
 
+    /// Connections to servers that clients may have to themselves, over all cores: one for each blocking
+    /// command that waits, each client that watches keys, and each subscriber. A tenant may hold four of five.
+    /// 0 refuses such commands, as does the embedded store
+    #[arg(long, env = "WEIR_PRIVATE_LINKS", value_name = "N", help_heading = STORAGE)]
+    #[arg(value_parser = number(0, 100_000), default_value = "1000")]
+    pub private_links: u64,
+
     /// Time after which weir gives up connecting to a server
     #[arg(long, env = "WEIR_BACKEND_CONNECT_TIMEOUT", value_name = "DURATION", help_heading = STORAGE)]
     #[arg(value_parser = positive_duration, default_value = "1s")]

@@ -92,6 +92,8 @@ pub struct Config {
     pub backend_connections: u16,
     /// Further connections of each shard to each backend, for costly requests, in each dialect.
     pub heavy_connections: u16,
+    /// Connections to backends that clients may have to themselves, over all shards.
+    pub private_links: usize,
     /// Estimated price from which on a request counts as costly, in millionths of a request unit.
     pub heavy_from: MicroUnits,
     /// Time after which weir gives up connecting to a backend.
@@ -211,6 +213,7 @@ impl Config {
             embedded_bytes_max: flags.embedded_max_bytes.unwrap_or(EMBEDDED_BYTES_DEFAULT).bytes(),
             backend_connections: flags.backend_connections as u16,
             heavy_connections: flags.heavy_connections as u16,
+            private_links: flags.private_links as usize,
             heavy_from: flags.heavy_ru,
             connect_timeout: flags.backend_connect_timeout,
             reply_timeout: flags.backend_timeout,

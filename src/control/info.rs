@@ -68,9 +68,10 @@ fn write_section(out: &mut String, section: &str, facts: &ProcessFacts, totals: 
                 line("tls_clients", &tls.open);
             }
             line("cluster_connections", &0);
-            line("blocked_clients", &0);
+            line("blocked_clients", &sum.private_links.waiting);
             line("tracking_clients", &0);
-            line("pubsub_clients", &0);
+            line("pubsub_clients", &sum.private_links.subscribed);
+            line("watching_clients", &sum.private_links.watching);
         }
         "memory" => {
             line("used_memory", &facts.resident_bytes);

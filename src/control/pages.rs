@@ -194,6 +194,13 @@ fn write_shard_gauges(page: &mut Exposition, totals: &Totals) {
             family.sample(&[("shard", &shard.to_string())], figure(report));
         }
     }
+    let help = "Connections to backends that a client has to itself, by use; idle ones can be lent.";
+    let mut family = page.family("weir_private_links", help, Kind::Gauge);
+    for (shard, report) in totals.shards.iter().enumerate() {
+        for (usage, count) in report.private_links.by_use() {
+            family.sample(&[("shard", &shard.to_string()), ("use", usage)], count);
+        }
+    }
     write_users(page, totals);
     write_event_loops(page, totals);
 }

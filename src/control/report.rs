@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::{QuotaHistory, ReplicaFacts, TlsFigures};
 use crate::routing::cluster::Map;
 use crate::shard::{
-    BulkheadFigures, Counters, HotFigures, HotKey, Pressures, ReaderFigures, ServiceTimes, Shard, UserFigures,
+    BulkheadFigures, Counters, HotFigures, HotKey, Pressures, PrivateFigures, ReaderFigures, ServiceTimes,
+    Shard, UserFigures,
 };
 use crate::store::EngineStatistics;
 use crate::values::StoreVersion;
@@ -22,6 +23,8 @@ pub struct ShardReport {
     pub replies_owed: usize,
     /// The number of the shard's open connections to backends.
     pub links_open: usize,
+    /// The numbers of connections to backends that clients have to themselves, by use.
+    pub private_links: PrivateFigures,
     /// The distribution of the times that backends took to reply.
     pub service_times: ServiceTimes,
     /// The state of each bulkhead, by backend and track.
@@ -64,6 +67,7 @@ impl ShardReport {
             clients_open: shard.clients_open(),
             replies_owed: shard.replies_in_flight(),
             links_open: shard.links_open(),
+            private_links: shard.private_links(),
             service_times: shard.service_times(),
             bulkheads: shard.bulkheads().collect(),
             pressures: shard.pressures().clone(),
@@ -94,6 +98,7 @@ impl Totals {
             sum.clients_open += report.clients_open;
             sum.replies_owed += report.replies_owed;
             sum.links_open += report.links_open;
+            sum.private_links.add(report.private_links);
             sum.service_times.merge(&report.service_times);
             sum
         })

@@ -72,6 +72,11 @@ pub fn array(out: &mut Vec<u8>, count: usize) {
     header(out, b'*', count);
 }
 
+/// Appends the header of a message that is the reply to no request: an array in RESP2.
+pub fn push(out: &mut Vec<u8>, protocol: Protocol, count: usize) {
+    header(out, if protocol == Protocol::Resp3 { b'>' } else { b'*' }, count);
+}
+
 /// Appends the head of a map of `pairs` pairs: a flat array in RESP2.
 pub fn map(out: &mut Vec<u8>, protocol: Protocol, pairs: usize) {
     match protocol {

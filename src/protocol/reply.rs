@@ -39,6 +39,8 @@ pub struct ReplyScanner {
     kind: u8,
     /// Values seen in the reply so far, if it is an aggregate.
     rows: u64,
+    /// True if a push between replies is reported by itself, with kind `>`.
+    reports_pushes: bool,
 }
 
 /// Longest header line, with a number or a length; texts are stepped over without being held.
@@ -47,6 +49,12 @@ const HEADER_BYTES_MAX: usize = 32;
 const LINE_END: &[u8] = b"\r\n";
 
 impl ReplyScanner {
+    /// Creates a scanner that reports a push between replies like a reply, with kind `>`. A push within a reply,
+    /// which no store sends, still belongs to that.
+    pub fn with_pushes() -> Self {
+        Self { reports_pushes: true, ..Self::default() }
+    }
+
     /// Scans further bytes. `Some` when a reply ends within `bytes`; what follows belongs to the next reply.
     /// `None` when all of `bytes` belongs to a reply that goes on.
     pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<Scanned>, MalformedReply> {
@@ -148,6 +156,11 @@ impl ReplyScanner {
                     Some(length) => self.payload_left = length.checked_add(2).ok_or(MalformedReply)?,
                     None => self.scalar_done(),
                 }
+            }
+            b'>' if self.reports_pushes && self.kind == 0 && self.before == 0 => {
+                let elements = count.ok_or(MalformedReply)?;
+                self.note_kind(kind);
+                self.left = (self.left - 1).checked_add(elements).ok_or(MalformedReply)?;
             }
             b'*' | b'~' | b'%' => {
                 let pairs = if kind == b'%' { 2 } else { 1 };
@@ -295,6 +308,24 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn pushes_between_replies_are_reported_if_that_is_wanted() {
+        let stream = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n:1\r\n>1\r\n$1\r\nx\r\n";
+        for step in 1..stream.len() {
+            let mut scanner = ReplyScanner::with_pushes();
+            let mut kinds = Vec::new();
+            for chunk in stream.chunks(step) {
+                let mut at = 0;
+                while at < chunk.len() {
+                    let Some(scanned) = scanner.scan(&chunk[at..]).expect("well formed") else { break };
+                    at += scanned.end;
+                    kinds.push(scanned.kind);
+                }
+            }
+            assert_eq!(kinds, [b'>', b':', b'>'], "in steps of {step}");
+        }
+    }
 
     #[test]
     fn each_kind_of_reply_ends_where_it_ends() {

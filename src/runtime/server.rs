@@ -99,7 +99,7 @@ pub fn run(config: &Config) -> Result<(), String> {
     let store_tls = certificates.store_tls();
     // The fleet's store has a TLS setting of its own, independent of `--storage`.
     let storage_tls = store_tls.clone().filter(|_| config.storage.is_secure());
-    for warning in executor::raise_limits(config.clients_max as u64 + FILES_SPARE)? {
+    for warning in executor::raise_limits((config.clients_max + config.private_links) as u64 + FILES_SPARE)? {
         log::line(&warning);
     }
     let (_, _, probe) = Mailbox::<()>::for_ring().map_err(|error| executor::ring_advice(&error))?;
@@ -686,6 +686,11 @@ fn shard_settings(
         backends: Arc::clone(backends),
         links_per_backend: config.backend_connections,
         heavy_links: config.heavy_connections,
+        private_links_max: if matches!(config.storage, Storage::Embedded) {
+            0
+        } else {
+            config.private_links.div_ceil(shards)
+        },
         heavy_from: config.heavy_from,
         request_bytes_max: config.request_bytes_max,
         reply_bytes_max: config.reply_bytes_max,

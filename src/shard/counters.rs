@@ -51,6 +51,13 @@ pub enum Counter {
     RepliesOversized,
     LinksOpened,
     LinksLost,
+    /// Times that a client was lent a connection to a store for itself.
+    PrivateLinksLent,
+    /// Transactions that failed as if a watched key had changed, because the link was lost or the watch was held for too
+    /// long.
+    WatchesBroken,
+    /// Messages that subscribers were sent.
+    MessagesDelivered,
     /// Times that a store's name resolved to another address, so that the core connected to it there.
     StoresMoved,
     BatchesSent,
@@ -88,7 +95,7 @@ pub enum Counter {
 
 /// Rows of the metrics page, one for each counter: counter, metric name, label (empty, or `name="value"`),
 /// help text.
-pub const COUNTERS: [(Counter, &str, &str, &str); 76] = [
+pub const COUNTERS: [(Counter, &str, &str, &str); 79] = [
     (Counter::ClientsOpened, "weir_clients_opened_total", "", "Client connections accepted."),
     (Counter::ClientsRefused, "weir_clients_refused_total", "", "Client connections over --max-clients."),
     (
@@ -237,6 +244,25 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 76] = [
         "weir_backend_connections_lost_total",
         "",
         "Connections to backends lost or not opened.",
+    ),
+    (
+        Counter::PrivateLinksLent,
+        "weir_private_links_lent_total",
+        "",
+        "Times that a client was lent a connection to a store for itself.",
+    ),
+    (
+        Counter::WatchesBroken,
+        "weir_watches_broken_total",
+        "",
+        "Transactions that failed as if a watched key had changed, because the connection with the watch was lost or the \
+         watch was held for more than 30 seconds.",
+    ),
+    (
+        Counter::MessagesDelivered,
+        "weir_messages_delivered_total",
+        "",
+        "Published messages that subscribers were sent.",
     ),
     (
         Counter::StoresMoved,

@@ -21,6 +21,7 @@
 //! | `breaker/` | health of each backend, whether it is ejected | connections, windows |
 //! | `overload/` | window and queue before each backend, its response times | connections |
 //! | `links/` | connections to stores, the replies that they owe, fences | windows, clients, accounts |
+//! | `private/` | connections to stores that one client has to itself | clients, accounts |
 //! | `peers/` | batches for other cores | clients, accounts, stores |
 //! | `pipeline/` | only the other rooms; the way of a request | |
 //!
@@ -62,6 +63,7 @@ mod peers;
 mod pending;
 mod pieces;
 mod pipeline;
+mod private;
 mod question;
 mod reach;
 mod refusal;
@@ -90,6 +92,7 @@ pub use overload::{BulkheadFigures, ServiceTimes};
 pub use peers::Batch;
 pub use pipeline::Shard;
 pub use pipeline::explain::Explained;
+pub use private::PrivateFigures;
 pub use question::{Question, ScopeLimit};
 pub use refusal::{Refusal, Stage};
 pub use request::{Asker, Envelope, Nature, Overdue, ReplyTo, Route, Touches, Track};

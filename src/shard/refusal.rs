@@ -88,6 +88,8 @@ pub enum NotSent {
     /// The request could not be answered by its deadline: the stage it had reached, and how long it had
     /// waited there.
     TooLate(Stage, Duration),
+    /// All private links of the core, or of the tenant's part of them, are in use.
+    Links,
     /// The request's slot has no owner among the nodes of the cluster.
     NoOwner,
     /// A node of the cluster was asked as a primary, and is none.
@@ -125,6 +127,8 @@ impl Stage {
 const RETRY_STRAINED: Duration = Duration::from_secs(1);
 /// Time after which to retry a request for a slot that is between two nodes.
 const RETRY_MOVED: Duration = Duration::from_millis(100);
+/// Time after which to retry when all private links are in use.
+const RETRY_NO_LINK: Duration = Duration::from_secs(1);
 /// Time after which to retry when a buffer was full.
 const RETRY_WHEN_FULL: Duration = Duration::from_millis(10);
 
@@ -135,6 +139,7 @@ impl NotSent {
             Self::Down(_)
             | Self::Ejected(_)
             | Self::CoreFull
+            | Self::Links
             | Self::NoOwner
             | Self::NotPrimary
             | Self::Unconfirmed
@@ -179,6 +184,7 @@ impl NotSent {
             }
             Self::Full => (Counter::RefusedOverloaded, full("pending")),
             Self::CoreFull => (Counter::RefusedOverloaded, full("core")),
+            Self::Links => (Counter::RefusedOverloaded, overloaded("links", RETRY_NO_LINK)),
         }
     }
 }

@@ -95,6 +95,15 @@ pub struct FlightId {
     pub generation: u32,
 }
 
+/// Id of a private link: a connection to a store that one client has to itself for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrivateId {
+    /// Place of the link on its shard.
+    pub place: u32,
+    /// Generation of the place, which tells the link from earlier ones in the same place.
+    pub generation: u32,
+}
+
 /// Keys that a request is about, as far as the cache of hot keys needs to know. 4 bytes; [`Touches::of`]
 /// unpacks them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -12,6 +12,7 @@ use crate::policy::hot_keys::HotSettings as Detection;
 use crate::policy::queue::{Held, Patience};
 use crate::policy::seats::Seats;
 use crate::policy::window::Bounds;
+use crate::protocol::Protocol;
 use crate::protocol::http::Rules;
 use crate::routing::Topology;
 use crate::values::{MicroUnits, ShardId, UNIT, Weights};
@@ -23,6 +24,21 @@ pub struct BackendSettings {
     pub name: String,
     /// Credentials that weir logs in with: user name (if any) and password.
     pub credentials: Option<(Option<String>, String)>,
+}
+
+impl BackendSettings {
+    /// Returns the words by which weir logs in and chooses the RESP version; `None` if neither is needed.
+    pub fn login_words(&self, protocol: Protocol) -> Option<Vec<&str>> {
+        match (protocol, &self.credentials) {
+            (Protocol::Resp2, None) => None,
+            (Protocol::Resp2, Some((None, password))) => Some(vec!["AUTH", password]),
+            (Protocol::Resp2, Some((Some(user), password))) => Some(vec!["AUTH", user, password]),
+            (Protocol::Resp3, None) => Some(vec!["HELLO", "3"]),
+            (Protocol::Resp3, Some((user, password))) => {
+                Some(vec!["HELLO", "3", "AUTH", user.as_deref().unwrap_or("default"), password])
+            }
+        }
+    }
 }
 
 /// All settings of a shard.
@@ -39,6 +55,9 @@ pub struct ShardSettings {
     /// Number of further connections to each backend and RESP version for requests that cost much. With 0,
     /// such requests share the usual connections.
     pub heavy_links: u16,
+    /// The largest number of connections to stores that clients of this core may have to themselves. With 0,
+    /// commands that need such a connection are refused.
+    pub private_links_max: usize,
     /// Estimated cost from which a request travels over the connections for what costs much, in millionths of
     /// a request unit.
     pub heavy_from: MicroUnits,
@@ -85,6 +104,7 @@ impl ShardSettings {
             backends,
             links_per_backend: 1,
             heavy_links: 1,
+            private_links_max: 0,
             heavy_from: 20 * UNIT,
             request_bytes_max: 1 << 20,
             reply_bytes_max: 1 << 20,

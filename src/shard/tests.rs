@@ -15,6 +15,7 @@ mod large_messages;
 mod moving;
 mod neighbours;
 mod overload;
+mod private;
 mod replicas;
 mod retry;
 mod secure;

@@ -385,18 +385,6 @@ def test_hello_says_what_clients_look_for(weir: Weir):
 
 
 CANNOT_PASS = [
-    ("SUBSCRIBE", "channel"),
-    ("PSUBSCRIBE", "*"),
-    ("SSUBSCRIBE", "channel"),
-    ("BLPOP", "a", "1"),
-    ("BRPOP", "a", "1"),
-    ("BLMOVE", "a", "b", "LEFT", "LEFT", "1"),
-    ("BRPOPLPUSH", "a", "b", "1"),
-    ("BZPOPMIN", "a", "1"),
-    ("BLMPOP", "1", "1", "a", "LEFT"),
-    ("XREAD", "BLOCK", "1", "STREAMS", "a", "0"),
-    ("XREADGROUP", "GROUP", "g", "c", "BLOCK", "1", "STREAMS", "a", ">"),
-    ("WATCH", "a"),
     ("MONITOR",),
     ("MOVE", "a", "1"),
     ("SWAPDB", "0", "1"),
@@ -424,6 +412,31 @@ def test_what_cannot_pass_says_so(weir: Weir, words: tuple[str, ...]):
         assert not reply.text.startswith(retried), reply
         assert connection.ok("GET", "still") == b"here"
     assert not weir.exited()
+
+
+NEEDS_A_PRIVATE_LINK = [
+    ("SUBSCRIBE", "channel"),
+    ("PSUBSCRIBE", "*"),
+    ("SSUBSCRIBE", "channel"),
+    ("BLPOP", "a", "1"),
+    ("BRPOP", "a", "1"),
+    ("BLMOVE", "a", "b", "LEFT", "LEFT", "1"),
+    ("BRPOPLPUSH", "a", "b", "1"),
+    ("BZPOPMIN", "a", "1"),
+    ("BLMPOP", "1", "1", "a", "LEFT"),
+    ("XREAD", "BLOCK", "1", "STREAMS", "a", "0"),
+    ("XREADGROUP", "GROUP", "g", "c", "BLOCK", "1", "STREAMS", "a", ">"),
+    ("WATCH", "a"),
+]
+
+
+def test_without_private_links_what_needs_one_says_so(servers):
+    weir = servers.weir(servers.redis(), flags=["--private-links", "0"])
+    with weir.connect() as connection:
+        for words in NEEDS_A_PRIVATE_LINK:
+            reply = connection.call(*words)
+            assert reply.is_error and reply.text.startswith(f"ERR {words[0]} is not supported by weir"), reply
+            assert connection.ok("PING") == b"PONG"
 
 
 def test_other_databases_are_refused_in_the_words_of_redis(weir: Weir):

@@ -217,10 +217,15 @@ BLOCKING = [
 ]
 
 
+@pytest.fixture(scope="module")
+def shared_only(module_servers) -> Weir:
+    return module_servers.weir(module_servers.redis(), module_servers.redis(), flags=["--shards", "4", "--private-links", "0"])
+
+
 @pytest.mark.parametrize("words", BLOCKING, ids=" ".join)
-def test_nothing_can_block_or_shift_a_shared_connection(two: Weir, words: tuple[str, ...]):
+def test_nothing_can_block_or_shift_a_shared_connection(shared_only: Weir, words: tuple[str, ...]):
     """Also in small letters, behind QOS CALL, inline, and in a transaction: an error at once, and the next reply is the next one's."""
-    with two.connect() as connection:
+    with shared_only.connect() as connection:
         connection.send_raw(
             encode(*words)
             + encode("ECHO", "1")

@@ -96,6 +96,7 @@ pub fn summary(command: &Command) -> String {
         Handling::FanOut(FanOut::ByStore) => "Goes to every store, and the replies are listed by store.",
         Handling::FanOut(_) => "Goes to every store, and the replies are put together.",
         Handling::Local(_) => "Answered by weir itself.",
+        Handling::Private(_) => "Goes to the store over a connection that its client has to itself.",
         Handling::Refused(refusal) => return format!("Not supported by weir: it {}.", refusal.reason()),
     };
     if command.admin { format!("{text} Only for tenants that are admin.") } else { text.to_owned() }

@@ -15,8 +15,59 @@ pub enum Handling {
     FanOut(FanOut),
     /// weir answers the request.
     Local(LocalCommand),
+    /// The request needs a connection to its store that its client has to itself.
+    Private(PrivateUse),
     /// weir refuses the request.
     Refused(Refusal),
+}
+
+/// Use that a request makes of a private connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrivateUse {
+    /// The request waits at the store until there is something to return.
+    Waits,
+    /// The request watches keys until the next `EXEC`.
+    Watches,
+    /// The request asks for messages.
+    Subscribes(Subscription),
+    /// The request ends messages.
+    Unsubscribes(Subscription),
+}
+
+impl PrivateUse {
+    /// Returns the refusal of the request where clients may have no private connections.
+    pub const fn refusal(self) -> Refusal {
+        match self {
+            Self::Waits => Refusal::Blocks,
+            Self::Watches => Refusal::Watches,
+            Self::Subscribes(_) | Self::Unsubscribes(_) => Refusal::Subscribes,
+        }
+    }
+}
+
+/// Kind of names that a subscription is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subscription {
+    /// Channels, by their names.
+    Channels,
+    /// All channels whose names match a pattern.
+    Patterns,
+    /// Channels of a shard, which live where a key of the same name would.
+    Sharded,
+}
+
+impl Subscription {
+    /// Returns the word with which a store acknowledges that such a subscription begins or ends.
+    pub const fn word(self, begins: bool) -> &'static [u8] {
+        match (self, begins) {
+            (Self::Channels, true) => b"subscribe",
+            (Self::Channels, false) => b"unsubscribe",
+            (Self::Patterns, true) => b"psubscribe",
+            (Self::Patterns, false) => b"punsubscribe",
+            (Self::Sharded, true) => b"ssubscribe",
+            (Self::Sharded, false) => b"sunsubscribe",
+        }
+    }
 }
 
 impl Handling {
@@ -33,6 +84,8 @@ impl Handling {
                     | Refusal::Tracks
                     | Refusal::Silences
             ),
+            // Over HTTP, where connections are shared, a call that waits would hold up others as well.
+            Self::Private(_) => true,
             Self::Forward | Self::Split(_) | Self::FanOut(_) => false,
         }
     }
@@ -56,6 +109,8 @@ pub enum FanOut {
     Concat,
     /// The sum of integers.
     Sum,
+    /// The sum of integers over plain stores; in a cluster one node is asked, which tells the others.
+    Broadcast,
     /// `OK` when every store said so.
     AllOk,
     /// One of the replies that are not null, at random.
@@ -299,11 +354,13 @@ impl fmt::Display for RefusalText<'_> {
 /// Decides on commands whose arguments say whether they may pass.
 #[cold]
 pub(super) fn decide(command: &Command, arguments: &Arguments<'_>) -> Handling {
-    let refusal = match command.keys {
-        Keys::Streams => names_option_before_streams(arguments, b"block").then_some(Refusal::Blocks),
-        _ => copies_to_another_database(arguments).then_some(Refusal::ManyDatabases),
+    let other = match command.keys {
+        Keys::Streams => {
+            names_option_before_streams(arguments, b"block").then_some(Handling::Private(PrivateUse::Waits))
+        }
+        _ => copies_to_another_database(arguments).then_some(Handling::Refused(Refusal::ManyDatabases)),
     };
-    refusal.map_or(command.handling, Handling::Refused)
+    other.unwrap_or(command.handling)
 }
 
 /// True if `XREAD` or `XREADGROUP` has this option, which stands before `STREAMS`: everything behind that is

@@ -314,7 +314,7 @@ fn migrated(arguments: &Arguments<'_>) -> std::ops::Range<usize> {
 #[cfg(test)]
 mod tests {
     use super::super::tests::with_request as with;
-    use super::super::{Handling, Refusal, recognise};
+    use super::super::{Handling, PrivateUse, Refusal, recognise};
 
     #[test]
     fn keys_stand_where_redis_finds_them() {
@@ -403,10 +403,10 @@ mod tests {
     fn arguments_decide_what_may_pass() {
         let cases = [
             ("XREAD STREAMS a 0", Handling::Forward),
-            ("XREAD COUNT 1 BLOCK 0 STREAMS a 0", Handling::Refused(Refusal::Blocks)),
+            ("XREAD COUNT 1 BLOCK 0 STREAMS a 0", Handling::Private(PrivateUse::Waits)),
             ("XREAD STREAMS block 0", Handling::Forward),
             ("XREADGROUP GROUP block c STREAMS a >", Handling::Forward),
-            ("XREADGROUP GROUP g c block 1 STREAMS a >", Handling::Refused(Refusal::Blocks)),
+            ("XREADGROUP GROUP g c block 1 STREAMS a >", Handling::Private(PrivateUse::Waits)),
             ("COPY a b REPLACE", Handling::Forward),
             ("COPY a b db 0", Handling::Forward),
             ("COPY a b DB 1", Handling::Refused(Refusal::ManyDatabases)),

@@ -19,7 +19,7 @@ use std::fmt;
 use super::Arguments;
 
 pub use flags::{Flags, Group};
-pub use handling::{FanOut, Gather, Handling, LocalCommand, Refusal};
+pub use handling::{FanOut, Gather, Handling, LocalCommand, PrivateUse, Refusal, Subscription};
 pub use keys::{KeyCount, KeyError, Keys, sort_names_patterns};
 pub use lookup::{all, find};
 pub use walk::Walk;
@@ -296,7 +296,11 @@ mod tests {
         for (request, text) in cases {
             with_request(request, |arguments| {
                 let command = recognise(arguments).expect("a command");
-                let Handling::Refused(refusal) = command.handling_for(arguments) else { panic!("{request}") };
+                let refusal = match command.handling_for(arguments) {
+                    Handling::Refused(refusal) => refusal,
+                    Handling::Private(usage) => usage.refusal(),
+                    _ => panic!("{request}"),
+                };
                 assert!(refusal.of(command).to_string().starts_with(text), "{}", refusal.of(command));
             });
         }

@@ -102,6 +102,14 @@ impl AdmissionStage {
         self.accounts.settle_reply(charge, reply, &self.settings.weights, now);
     }
 
+    /// Charges a payer for bytes that it is sent without a request of its own, such as a published message.
+    pub fn charge_for_bytes(&mut self, payer: Payer, bytes: usize, now: Now) {
+        if !self.lets_all_pass() {
+            let cost = self.settings.weights.cached(bytes as u64);
+            self.accounts.book(payer, cost, now.monotonic);
+        }
+    }
+
     /// Makes a client's next request wait for the answer of a pool of quotas.
     pub fn await_grant(&mut self, id: ClientId) {
         self.waiting.push(id);

@@ -243,6 +243,15 @@ impl ClientStage {
         }
     }
 
+    /// Continues after a message that is the reply to no request: it is sent at the end of the turn.
+    pub(super) fn after_push(&mut self, env: &mut Env, id: ClientId) {
+        let client = self.clients.at(id);
+        if client.order.waiting_bytes() > env.settings.output_bytes_max {
+            return self.expel(env, id, Counter::ClientsClosedUnread);
+        }
+        self.outbox.list(client, id);
+    }
+
     /// Sends the replies that were held back for the rest of their pipelines, as no more events are pending.
     pub fn handle_quiet(&mut self) {
         self.outbox.partial_since = None;

@@ -7,6 +7,7 @@ use super::identity::Identity;
 use super::map_confirmation::{Addressed, FirstTry};
 use super::order::{Order, Rewrite};
 use super::pause::Paused;
+use super::ties::Ties;
 use super::track::Tracks;
 use super::transaction::{Splice, Transaction};
 use crate::protocol::http::Conversation;
@@ -79,6 +80,8 @@ pub struct Client {
     /// The time since which an HTTP request has been incomplete.
     pub(super) http_since: Option<Timestamp>,
     pub(super) transaction: Option<Box<Transaction>>,
+    /// The client's private links to stores, and what it keeps on them; None for most clients.
+    pub(super) ties: Option<Box<Ties>>,
     /// Weir's own replies for the transaction in flight, to be put into the backend's reply to `EXEC`. A
     /// client has at most one such transaction in flight.
     pub(super) splice: Option<Box<Splice>>,
@@ -157,6 +160,7 @@ impl Client {
             known: None,
             http_since: None,
             transaction: None,
+            ties: None,
             splice: None,
             order: Order::default(),
             tracks: Tracks::default(),
@@ -424,6 +428,8 @@ impl Client {
         let said = self.first_try.as_ref().and_then(|first_try| first_try.done.as_ref());
         let held = held + again.map_or(0, |again| again.memory_bytes()) + said.map_or(0, |said| said.1.len());
         let names = self.name.len() + self.library.iter().map(Vec::len).sum::<usize>();
+        let subscriptions = self.ties.as_ref().and_then(|ties| ties.subscriptions.as_ref());
+        let subscribed = subscriptions.map_or(0, |subscriptions| subscriptions.memory_bytes());
         let tls = match (self.secure, self.sending_since) {
             (false, _) => 0,
             (true, None) => TLS_CLIENT_BYTES,
@@ -438,6 +444,7 @@ impl Client {
             + held
             + queued
             + spliced
+            + subscribed
             + names
     }
 

@@ -68,6 +68,11 @@ impl Identity {
         }
     }
 
+    /// Returns the client's tenant; `NOBODY` if it has none.
+    pub fn tenant_id(&self) -> TenantId {
+        self.tenant.unwrap_or(crate::shard::request::NOBODY)
+    }
+
     /// Returns the client's tenant in the given quotas, or None if the client has no tenant.
     #[inline]
     pub fn tenant<'a>(&self, quotas: &'a Quotas) -> Option<&'a Tenant> {

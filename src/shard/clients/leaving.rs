@@ -74,6 +74,10 @@ impl ClientStage {
             if client.sending_since.is_some() {
                 self.outbox.handle_done();
             }
+            if let Some(ties) = &client.ties {
+                self.left_links.extend(ties.link);
+                self.left_links.extend(ties.subscriptions.as_ref().map(|subscriptions| subscriptions.link));
+            }
             self.end_turns_of(client.congested > 0);
         }
     }
@@ -108,6 +112,7 @@ impl ClientStage {
                 self.expel(env, id, Counter::ClientsClosedUnread);
             } else if idle_timeout
                 .is_some_and(|timeout| !client.is_owed() && has_passed(client.last_heard, timeout))
+                && !client.is_subscribed()
             {
                 self.expel(env, id, Counter::ClientsClosedIdle);
             }

@@ -10,6 +10,7 @@
 //! | a buffer for the rest of a large request | `large_request.rs` |
 //! | whether a client's next request may be taken on | `turns.rs`, `held.rs`, `track.rs`, `pause.rs`, `pauses.rs` |
 //! | requests queued since `MULTI` | `transaction.rs` |
+//! | private links to stores, watched keys, subscriptions | `ties.rs` |
 //! | requests that wait until the map of a cluster is confirmed | `map_confirmation.rs` |
 //! | clients that speak HTTP | `http.rs` |
 //! | replies to clients | `answer.rs`, `order.rs`, `gather.rs`, `cursor.rs` |
@@ -39,6 +40,7 @@ mod pauses;
 mod registry;
 mod request_options;
 mod seats;
+mod ties;
 mod track;
 mod transaction;
 mod turns;
@@ -52,6 +54,7 @@ pub use moving::{Readiness, Session};
 pub use order::Rewrite;
 pub use request_options::Wishes;
 pub use seats::no_seat_left;
+pub use ties::{Delivered, Subscriptions, Watch};
 pub use transaction::{LocalRequest, NotQueued, Splice};
 pub use turns::Progress;
 
@@ -59,7 +62,7 @@ use super::admission::{AdmissionStage, Charge};
 use super::counters::Counter;
 use super::env::Env;
 use super::question::{Question, Questions};
-use super::request::ReplyTo;
+use super::request::{PrivateId, ReplyTo};
 use super::settings::ShardSettings;
 use crate::config::Quotas;
 use crate::protocol::RequestLimits;
@@ -114,6 +117,8 @@ pub struct ClientStage {
     /// requests is skipped.
     watch_http: bool,
     draining: bool,
+    /// Private links of clients that have left.
+    left_links: Vec<PrivateId>,
     /// The backends' version, as `HELLO` reports it to clients.
     store_version: StoreVersion,
 }
@@ -140,6 +145,7 @@ impl ClientStage {
             watch_strangers: false,
             watch_http: false,
             draining: false,
+            left_links: Vec::new(),
             store_version: StoreVersion::default(),
         }
     }
@@ -205,7 +211,15 @@ impl ClientStage {
 
     /// Applies new quotas to all clients. A client keeps its tenant by name; if the tenant is gone, the
     /// client must log in again. A queued transaction whose rights changed is refused at `EXEC`.
-    pub fn handle_quotas(&mut self, env: &Env, admission: &mut AdmissionStage, after: &Quotas, now: Now) {
+    /// Returns the clients whose subscriptions the new quotas may not permit, which the caller closes.
+    pub fn handle_quotas(
+        &mut self,
+        env: &Env,
+        admission: &mut AdmissionStage,
+        after: &Quotas,
+        now: Now,
+    ) -> Vec<ClientId> {
+        let mut to_close = Vec::new();
         let before = &env.quotas;
         let ids: Vec<ClientId> = self.clients.ids().collect();
         for id in ids {
@@ -216,14 +230,20 @@ impl ClientStage {
             {
                 transaction.poison();
             }
+            // A subscription goes on, so it has to be permitted anew.
+            let is_over = client.is_subscribed() && !client.identity.keeps_its_rights(before, after);
             // The new quotas may not accept the HTTP token that was right before.
             client.known = None;
             let held = client.held_request.as_mut().map(|held| &mut held.identity);
             for identity in std::iter::once(&mut client.identity).chain(held) {
                 *identity = identity.carried_over(before, after, admission);
             }
+            if is_over {
+                to_close.push(id);
+            }
             self.keep_seat(env, id, now);
         }
+        to_close
     }
 
     /// Starts to drain: every connection that is opened from now on is closed at once.

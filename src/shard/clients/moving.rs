@@ -61,6 +61,10 @@ impl ClientStage {
         if client.ending != Ending::Open || client.is_owed() || client.is_stuck() || client.unsettled > 0 {
             return Readiness::Owed;
         }
+        // What a client keeps on its own connection to a store cannot move with it.
+        if client.is_tied() {
+            return Readiness::Unfinished;
+        }
         let half = client.decoder.is_lent() || client.held_bytes() > MOVED_BYTES_MAX;
         let midway = client.http.as_ref().is_some_and(|http| http.is_midway());
         if half || midway || client.transaction.is_some() {

@@ -113,6 +113,14 @@ impl Order {
         }
     }
 
+    /// Sends a message that is the reply to no request, behind all replies that are ready.
+    pub fn push(&mut self, message: Message<'_>, pool: &mut BufferPool) {
+        match message {
+            Message::Small(bytes) => self.output.append(pool, bytes),
+            Message::Shared(bytes) => self.output.append_shared(pool, bytes),
+        }
+    }
+
     /// Answers a request with a reply that weir writes itself and that takes the next place in the order.
     pub fn answer_now(&mut self, pool: &mut BufferPool, write: impl FnOnce(&mut Vec<u8>)) {
         if self.entries.is_empty() {

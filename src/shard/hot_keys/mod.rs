@@ -694,6 +694,32 @@ impl HotKeyStage {
         }
     }
 
+    /// Records that a message may change keys from now on, though this stage does not see it pass: changes the
+    /// version cells of all keys that it writes, or of its backend if they are unknown. Returns the cells for
+    /// [`Self::end_writes`].
+    pub fn begin_writes(&self, env: &Env, backend: BackendId, message: &[u8]) -> Vec<Cell> {
+        if self.settings.mode == Mode::Off {
+            return Vec::new();
+        }
+        let trusts = self.settings.scripts == HotScripts::Declared;
+        let mut cells: Vec<Cell> = Vec::new();
+        let told = reach::for_each_written_key(message, env.settings.request_bytes_max, trusts, &mut |key| {
+            cells.push(Cell::of_hash(self.keys.hash(key)));
+        });
+        if told.is_err() {
+            cells = vec![Cell::of_backend(store_of(env, backend))];
+        }
+        cells.sort_unstable();
+        cells.dedup();
+        cells.iter().for_each(|cell| self.settings.versions.begin(*cell));
+        cells
+    }
+
+    /// Records that writes of [`Self::begin_writes`] are over.
+    pub fn end_writes(&self, cells: &[Cell]) {
+        cells.iter().for_each(|cell| self.settings.versions.end(*cell));
+    }
+
     fn meet_all(&mut self, env: &mut Env, envelope: &Envelope) {
         let cell = Cell::of_backend(store_of(env, envelope.route.backend));
         self.settings.versions.begin(cell);

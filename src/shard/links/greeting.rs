@@ -3,7 +3,7 @@
 
 use super::Links;
 use super::link::{Greeting, Inner, LinkState};
-use crate::protocol::{Protocol, encode};
+use crate::protocol::encode;
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::fence::{Fence, store_client};
@@ -32,7 +32,7 @@ impl Links {
         link.generation = link.generation.wrapping_add(1);
         link.state = LinkState::Opening { since: now.monotonic };
         let backend = &env.settings.backends[usize::from(link.backend.0)];
-        if let Some(words) = login_words(link.protocol, backend.credentials.as_ref()) {
+        if let Some(words) = backend.login_words(link.protocol) {
             encode::request(&mut out, words.iter().map(|word| word.as_bytes()));
             link.greetings.push_back(Greeting::Login);
         }
@@ -212,17 +212,4 @@ fn encode_fence(out: &mut Vec<u8>, fence: &Fence) {
     let id = fence.target.id.to_string();
     let words = [&b"CLIENT"[..], b"KILL", b"ID", id.as_bytes(), b"ADDR", fence.target.address.as_bytes()];
     encode::request(out, words.into_iter());
-}
-
-/// The words by which weir logs in to a backend and chooses the RESP version; `None` if neither is needed.
-fn login_words(protocol: Protocol, credentials: Option<&(Option<String>, String)>) -> Option<Vec<&str>> {
-    match (protocol, credentials) {
-        (Protocol::Resp2, None) => None,
-        (Protocol::Resp2, Some((None, password))) => Some(vec!["AUTH", password]),
-        (Protocol::Resp2, Some((Some(user), password))) => Some(vec!["AUTH", user, password]),
-        (Protocol::Resp3, None) => Some(vec!["HELLO", "3"]),
-        (Protocol::Resp3, Some((user, password))) => {
-            Some(vec!["HELLO", "3", "AUTH", user.as_deref().unwrap_or("default"), password])
-        }
-    }
 }

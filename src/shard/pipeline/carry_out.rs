@@ -89,6 +89,9 @@ impl Shard {
                 let envelope = self.envelope_alone(id, (slot, backend), (Rewrite::AsItCame, charge), nature);
                 self.send_from_here(&envelope, message, 1, now);
             }
+            (Destination::Private { slot, backend }, Some(command)) => {
+                self.send_private(id, command, (slot, backend), charge, request, now);
+            }
             (Destination::Scan { backend, cursor }, _) => {
                 let mut frame = self.env.pool.take();
                 with_cursor(&mut frame, arguments, cursor);
@@ -112,7 +115,7 @@ impl Shard {
                 self.answer_locally(id, command, local, charge, request, now);
             }
             (Destination::Home { .. }, _) => unreachable!("seen to by who calls this"),
-            (Destination::Parts(_) | Destination::Weir(_), None) => {
+            (Destination::Parts(_) | Destination::Weir(_) | Destination::Private { .. }, None) => {
                 unreachable!("what is in no table goes alone")
             }
         }
@@ -287,9 +290,8 @@ impl Shard {
     fn throttle(&mut self, id: ClientId, throttled: &Throttled, now: Now) {
         let Throttled { scope: refused, limit, remaining, retry_after } = *throttled;
         let mut text = self.env.pool.take();
-        let client = self.clients.client(id);
-        client.take_transaction();
-        let identity = client.identity();
+        self.discard_refused(id);
+        let identity = self.clients.client(id).identity();
         let tenant = identity.tenant(&self.env.quotas).map_or("", |tenant| tenant.name.as_str());
         let (scope, tenant, user) = match refused {
             Scope::Global => ("global", "global", None),
@@ -380,10 +382,9 @@ impl Shard {
 
     /// Refuses a request before it has taken its place in the client's order. A transaction that it belongs
     /// to is discarded.
-    fn answer_not_sent(&mut self, id: ClientId, backend: BackendId, why: NotSent) {
-        let client = self.clients.client(id);
-        client.take_transaction();
-        let tier = client.identity().tier;
+    pub(super) fn answer_not_sent(&mut self, id: ClientId, backend: BackendId, why: NotSent) {
+        self.discard_refused(id);
+        let tier = self.clients.client(id).identity().tier;
         let mut text = self.env.pool.take();
         let (counter, refusal) = why.refusal(self.env.backend_name(backend));
         refusal.encode(&mut text);

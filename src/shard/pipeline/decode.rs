@@ -132,7 +132,7 @@ impl Shard {
             let request = Request { arguments: Arguments::new(&frame, &places), shared: None };
             return self.handle_command(id, command, request, now);
         }
-        let handling = command.handling_for(arguments);
+        let handling = self.in_force(command.handling_for(arguments));
         if let Err(refusal) = self.permit(id, command, handling, arguments) {
             self.env.counters.add(Counter::RefusedPermission, 1);
             return self.refuse_in_transaction(id, &refusal);
@@ -144,6 +144,9 @@ impl Shard {
         }
         if is_queued {
             return self.queue_in_transaction(id, command, handling, arguments);
+        }
+        if client.is_tied() && self.handle_tied(id, (command, handling), request, now) {
+            return;
         }
         match self.destination(id, command, handling, arguments) {
             Ok(destination) => self.carry_out(id, Some(command), destination, request, now),

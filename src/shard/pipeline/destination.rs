@@ -30,6 +30,8 @@ pub(super) enum Destination {
     Scan { backend: BackendId, cursor: u64 },
     /// The next step of a walk (`SCAN`) over the nodes of a cluster.
     Walk(WalkStep),
+    /// A single backend, over a connection that the request's client has to itself.
+    Private { slot: u16, backend: BackendId },
     /// Weir itself, which answers the request.
     Weir(LocalCommand),
 }
@@ -42,7 +44,11 @@ impl Destination {
         use LocalCommand::{Exec, Hello, Reset};
         match self {
             Self::Home { .. } | Self::Parts(_) => false,
-            Self::Alone { .. } | Self::Stores(_) | Self::Scan { .. } | Self::Walk(_) => true,
+            Self::Alone { .. }
+            | Self::Stores(_)
+            | Self::Scan { .. }
+            | Self::Walk(_)
+            | Self::Private { .. } => true,
             Self::Weir(local) => matches!(local, Exec | Hello | Reset),
         }
     }
@@ -52,9 +58,10 @@ impl Destination {
     /// Returns the backend that the request goes to, if it is only one.
     pub fn backend(self) -> Option<BackendId> {
         match self {
-            Self::Home { backend, .. } | Self::Alone { backend, .. } | Self::Scan { backend, .. } => {
-                Some(backend)
-            }
+            Self::Home { backend, .. }
+            | Self::Alone { backend, .. }
+            | Self::Scan { backend, .. }
+            | Self::Private { backend, .. } => Some(backend),
             Self::Walk(WalkStep::Visit { node, .. }) => Some(node.backend),
             Self::Parts(_) | Self::Stores(_) | Self::Walk(_) | Self::Weir(_) => None,
         }
@@ -118,6 +125,7 @@ impl Shard {
                 }
             }
             Handling::Refused(refusal) => Err(refusal.of(command).to_string()),
+            Handling::Private(usage) => self.private_destination(id, (command, usage), arguments),
             Handling::Split(gather) => {
                 if !(arguments.len() - 1).is_multiple_of(step_of(command)) {
                     return Err(format!("ERR wrong number of arguments for '{}' command", command.name));
@@ -142,6 +150,7 @@ impl Shard {
                 Ok(Destination::Scan { backend: BackendId(backend), cursor })
             }
             Handling::FanOut(FanOut::One) => Ok(self.first_backend()),
+            Handling::FanOut(FanOut::Broadcast) if self.env.slots.is_some() => Ok(self.first_backend()),
             Handling::FanOut(fan_out) if fan_out != FanOut::Settings && self.has_one_store() => {
                 Ok(self.first_backend())
             }

@@ -115,7 +115,7 @@ impl Shard {
     ) -> Explained {
         let mut map = Explained::default();
         map.text("command", command.spoken_name());
-        let handling = command.handling_for(arguments);
+        let handling = self.in_force(command.handling_for(arguments));
         match handling {
             Handling::Local(local) => {
                 let price = if local.is_priced() { "priced by its bytes" } else { "at no cost" };
@@ -125,6 +125,10 @@ impl Shard {
             Handling::Refused(refusal) => {
                 map.text("handled", refusal.of(command).to_string());
                 return map;
+            }
+            Handling::Private(_) => {
+                let free = self.private.available();
+                map.text("private_links", format!("{free} of this core's are free"));
             }
             Handling::Forward | Handling::Split(_) | Handling::FanOut(_) => {}
         }

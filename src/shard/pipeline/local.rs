@@ -47,7 +47,10 @@ impl Shard {
                 front.answer_now(env, id, |out, _| encode::simple(out, OK));
                 front.stop_listening(env, id);
             }
-            C::Reset => front.reset(env, id, now),
+            C::Reset => {
+                self.end_ties(id, now);
+                self.clients.reset(&mut self.env, id, now);
+            }
             C::Select => self.select(id, arguments),
             C::ClientId => {
                 let number = front.client(id).number();
@@ -65,8 +68,10 @@ impl Shard {
             C::ClientUnblock => front.answer_now(env, id, |out, _| encode::integer(out, 0)),
             C::ClientNoEvict => self.set_no_evict(id, arguments.at(2)),
             C::ClientNoTouch => self.answer_on_or_off(id, arguments.at(2)),
-            C::Unwatch | C::ReadOnly | C::ReadWrite => {
-                front.answer_now(env, id, |out, _| encode::simple(out, OK));
+            C::ReadOnly | C::ReadWrite => front.answer_now(env, id, |out, _| encode::simple(out, OK)),
+            C::Unwatch => {
+                self.end_watch(id, now);
+                self.clients.answer_now(&mut self.env, id, |out, _| encode::simple(out, OK));
             }
             C::AclWhoAmI => self.who_am_i(id),
             C::ClusterKeySlot => {
@@ -94,7 +99,7 @@ impl Shard {
                 encode::array(out, 0);
             }),
             C::Multi => self.begin_transaction(id),
-            C::Discard => self.discard_transaction(id),
+            C::Discard => self.discard_transaction(id, now),
             C::Exec => self.execute_transaction(id, charge, now),
             C::Qos => self.qos(id, command, request, now),
         }

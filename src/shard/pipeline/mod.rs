@@ -11,6 +11,7 @@
 //! | it is queued, or a transaction carried out | `transaction.rs` |
 //! | weir answers it | `local.rs`, `clients.rs`, `qos.rs`, `explain.rs` |
 //! | a replica may answer it | `stale_reads.rs` |
+//! | its client has a connection to the store to itself: blocking commands, `WATCH`, subscriptions | `private.rs` |
 //! | its reply comes back | `replies.rs` |
 //!
 //! No file here has state of its own, except `upkeep.rs`: the times at which upkeep is due.
@@ -25,6 +26,7 @@ mod http;
 mod large_messages;
 mod local;
 mod permission;
+mod private;
 mod qos;
 mod replies;
 mod split;
@@ -45,6 +47,7 @@ use super::message::Message;
 use super::outcome::Outcome;
 use super::overload::{BulkheadFigures, ServiceTimes};
 use super::peers::{Batch, PeerStage};
+use super::private::{PrivateFigures, PrivateLinks};
 use super::question::Question;
 use super::request::ReplyTo;
 use super::settings::ShardSettings;
@@ -73,6 +76,10 @@ pub struct Shard {
     hot_keys: HotKeyStage,
     /// Connections to stores, and their windows and queues.
     upstream: Upstream,
+    /// Connections to stores that one client has to itself.
+    private: PrivateLinks,
+    /// The reason to doubt the map of the cluster that a private link gave.
+    private_doubt: Option<Doubt>,
     /// Batches for other cores.
     peers: PeerStage,
     /// Times at which timeouts are checked and memory is given back.
@@ -84,11 +91,14 @@ pub struct Shard {
 impl Shard {
     /// Creates a shard with no clients and no connections.
     pub fn new(settings: ShardSettings, quotas: Arc<Quotas>) -> Self {
+        let upstream = Upstream::new(&settings);
         Self {
+            private: PrivateLinks::new(&settings, upstream.connections()),
+            private_doubt: None,
             clients: ClientStage::new(&settings),
             admission: AdmissionStage::new(&settings, &quotas),
             hot_keys: HotKeyStage::new(settings.hot.clone(), &quotas),
-            upstream: Upstream::new(&settings),
+            upstream,
             peers: PeerStage::new(settings.topology.shards()),
             upkeep: Upkeep::default(),
             turn: Now::default(),
@@ -178,6 +188,11 @@ impl Shard {
         self.upstream.links_open()
     }
 
+    /// Returns the numbers of private links by their use.
+    pub fn private_links(&self) -> PrivateFigures {
+        self.private.figures()
+    }
+
     /// Takes in a client that has connected, and returns its id.
     pub fn handle_client_opened(&mut self, now: Now) -> ClientId {
         self.clients.open(&mut self.env, now)
@@ -225,7 +240,9 @@ impl Shard {
 
     /// Records that the client will send no more; it may still read its replies.
     pub fn handle_client_end(&mut self, id: ClientId) {
-        self.clients.handle_end(&mut self.env, id);
+        if !self.close_waiting(id) {
+            self.clients.handle_end(&mut self.env, id);
+        }
     }
 
     /// Removes a client whose connection is gone. Replies to its requests in flight are still charged, and
@@ -253,11 +270,18 @@ impl Shard {
 
     /// Records that the socket of a backend connection is connected.
     pub fn handle_link_connected(&mut self, connection: ConnectionId, generation: u32, now: Now) {
+        if self.private.is_mine(connection) {
+            return self.private.handle_connected(connection, generation, now);
+        }
         self.upstream.handle_connected(&mut self.env, connection, generation, now);
     }
 
     /// Records that the socket of a backend connection could not be connected, or was lost.
     pub fn handle_link_lost(&mut self, connection: ConnectionId, generation: u32, loss: Loss, now: Now) {
+        if self.private.is_mine(connection) {
+            self.private.handle_lost(&mut self.env, connection, generation);
+            return self.handle_private_events(now);
+        }
         let (env, upstream, mut replies) = self.towards_clients();
         upstream.handle_lost(env, (connection, generation), loss, &mut replies, now);
     }
@@ -270,6 +294,11 @@ impl Shard {
         chunk: &[u8],
         now: Now,
     ) -> usize {
+        if self.private.is_mine(connection) {
+            self.private.handle_bytes(&mut self.env, (connection, generation), chunk, now);
+            self.handle_private_events(now);
+            return 0;
+        }
         let (env, upstream, mut replies) = self.towards_clients();
         upstream.handle_bytes(env, (connection, generation), chunk, &mut replies, now);
         self.upstream.missing((connection, generation))
@@ -336,7 +365,10 @@ impl Shard {
     pub fn poll_doubt(&mut self) -> Option<Doubt> {
         let unsure = Doubt { reason: Reason::Unsure, moved: None };
         let turn = self.turn.monotonic;
-        self.upstream.take_doubt().or_else(|| self.clients.certainty().take_question(turn).then_some(unsure))
+        self.private_doubt
+            .take()
+            .or_else(|| self.upstream.take_doubt())
+            .or_else(|| self.clients.certainty().take_question(turn).then_some(unsure))
     }
 
     /// Sets the store's version, which clients that say `HELLO` from now on are told.
@@ -348,7 +380,8 @@ impl Shard {
     /// authenticate again.
     pub fn handle_quotas(&mut self, quotas: Arc<Quotas>, now: Now) {
         self.admission.handle_quotas(&self.env.quotas, &quotas, now.monotonic);
-        self.clients.handle_quotas(&self.env, &mut self.admission, &quotas, now);
+        let revoked = self.clients.handle_quotas(&self.env, &mut self.admission, &quotas, now);
+        revoked.into_iter().for_each(|id| self.clients.revoke(&mut self.env, id));
         self.hot_keys.handle_quotas(&quotas);
         self.env.quotas = quotas;
         self.resume_waiting(now);
@@ -399,7 +432,11 @@ impl Shard {
             }
             Owner::Link(connection, generation) => {
                 self.env.counters.add(Counter::SendsToBackends, 1);
-                self.upstream.handle_transmitted(connection, generation);
+                if self.private.is_mine(connection) {
+                    self.private.handle_transmitted(connection, generation);
+                } else {
+                    self.upstream.handle_transmitted(connection, generation);
+                }
             }
         }
     }
@@ -423,6 +460,7 @@ impl Shard {
         }
         let (env, upstream, mut replies) = self.towards_clients();
         upstream.handle_turn_end(env, &mut replies, now);
+        self.handle_private_turn_end(now);
         self.look_after_hot(now);
         self.clients.end_pauses(&self.env.quotas, now);
         self.resume_sure(now);
@@ -492,7 +530,7 @@ impl Shard {
     /// Returns the next segment of bytes to send. The socket gives the segment back through
     /// `handle_transmitted`; each socket has at most one segment at a time.
     pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
-        if let Some(to_backend) = self.upstream.poll_transmit() {
+        if let Some(to_backend) = self.upstream.poll_transmit().or_else(|| self.private.poll_transmit()) {
             return Some(to_backend);
         }
         let to_client = self.clients.poll_transmit(self.turn.monotonic)?;
@@ -517,8 +555,12 @@ impl Shard {
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let next_turn = self.is_busy().then_some(self.turn.monotonic);
         let upkeep = self.upkeep.poll_deadline();
-        let own =
-            [self.admission.poll_deadline(), self.hot_keys.poll_deadline(), self.upstream.poll_deadline()];
+        let own = [
+            self.admission.poll_deadline(),
+            self.hot_keys.poll_deadline(),
+            self.upstream.poll_deadline(),
+            self.private.poll_deadline(),
+        ];
         let front = [self.clients.pause_ends(), self.clients.certainty_deadline()];
         own.into_iter().chain([upkeep, next_turn]).chain(front).flatten().min()
     }
@@ -537,6 +579,7 @@ impl Shard {
         let login_matters = settings.clients.login_timeout.is_some() && self.clients.has_strangers();
         let holds_much = self.clients.holds_much(&self.env);
         self.upstream.in_flight() > 0
+            || self.private.len() > 0
             || self.clients.sends_in_flight() > 0
             || idle_matters
             || login_matters
@@ -551,6 +594,7 @@ impl Shard {
         upstream.find_stalls(&env.settings, now);
         upstream.compare_latencies(env, now);
         upstream.check_health(env, now);
+        self.look_after_private(now);
         self.clients.close_stuck(&mut self.env, now);
         self.clients.close_strangers(&mut self.env, now);
         self.clients.close_slow_http(&mut self.env, now);

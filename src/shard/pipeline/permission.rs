@@ -3,7 +3,9 @@
 use super::Shard;
 use crate::config::Tenant;
 use crate::protocol::Arguments;
-use crate::protocol::command::{Class, Command, FanOut, Handling, LocalCommand, quoted, sort_names_patterns};
+use crate::protocol::command::{
+    Class, Command, FanOut, Handling, LocalCommand, PrivateUse, Subscription, quoted, sort_names_patterns,
+};
 use crate::shard::clients::no_seat_left;
 use crate::values::ClientId;
 use crate::values::limits::PREFIXES_NAMED_MAX;
@@ -90,6 +92,23 @@ fn permit_confined(
                 Err(format!("{}, so SCAN needs a MATCH pattern that begins so", confined()))
             };
         }
+        Handling::FanOut(_) if command.name == "publish" => {
+            let channel = arguments.at(1);
+            return if may_name_channel(tenant, channel, false) {
+                Ok(())
+            } else {
+                Err(format!("{}, and so must its channels, not '{}'", confined(), quoted(channel)))
+            };
+        }
+        Handling::Private(PrivateUse::Subscribes(
+            kind @ (Subscription::Channels | Subscription::Patterns),
+        )) => {
+            let is_pattern = kind == Subscription::Patterns;
+            let foreign = arguments.iter().skip(1).find(|name| !may_name_channel(tenant, name, is_pattern));
+            return foreign.map_or(Ok(()), |name| {
+                Err(format!("{}, and so must its channels, not '{}'", confined(), quoted(name)))
+            });
+        }
         Handling::FanOut(_) if !tenant.admin => {
             return Err(format!("{}, and {} is about all keys", confined(), command.spoken_name()));
         }
@@ -110,6 +129,18 @@ fn permit_confined(
         (Err(_), _) | (Ok(()), None) => Ok(()),
         (Ok(()), Some(key)) => Err(format!("{}, not '{}'", confined(), quoted(key))),
     }
+}
+
+/// True if a tenant may name a channel, or a pattern of channels: it begins with one of the tenant's key
+/// prefixes, or tells of events of such keys (`__keyspace@0__:` before the key).
+fn may_name_channel(tenant: &Tenant, name: &[u8], is_pattern: bool) -> bool {
+    let literal = if is_pattern { literal_prefix(name) } else { name };
+    let event = literal.strip_prefix(b"__keyspace@".as_slice()).and_then(|rest| {
+        let database = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        rest[database..].strip_prefix(b"__:".as_slice())
+    });
+    let literal = event.unwrap_or(literal);
+    tenant.keys.iter().any(|prefix| literal.starts_with(prefix.as_bytes()))
 }
 
 fn prefixes(tenant: &Tenant) -> String {

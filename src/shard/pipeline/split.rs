@@ -169,7 +169,7 @@ impl Shard {
         let join = match fan_out {
             FanOut::Scan | FanOut::One => unreachable!("they go to one backend"),
             FanOut::Concat => Join::Concat,
-            FanOut::Sum => Join::Sum,
+            FanOut::Sum | FanOut::Broadcast => Join::Sum,
             FanOut::AllOk => Join::AllOk,
             // Each store draws its key from all its own keys, so the store whose key is returned is drawn as
             // well.

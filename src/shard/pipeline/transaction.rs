@@ -3,7 +3,7 @@
 
 use super::Shard;
 use super::destination::{CROSS_SLOT, Placement};
-use crate::protocol::command::{Command, Handling, LocalCommand};
+use crate::protocol::command::{Command, Handling, LocalCommand, PrivateUse};
 use crate::protocol::{Arguments, Request, encode};
 use crate::shard::admission::{Charge, Settlement, asked};
 use crate::shard::clients::{LocalRequest, NotQueued, Rewrite, Splice};
@@ -12,6 +12,9 @@ use crate::shard::request::Nature;
 use crate::values::limits::DESCRIPTION_BYTES_MAX;
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId};
+
+/// A transaction without requests.
+const EMPTY_TRANSACTION: &[u8] = b"*1\r\n$5\r\nMULTI\r\n*1\r\n$4\r\nEXEC\r\n";
 
 impl Shard {
     pub(super) fn begin_transaction(&mut self, id: ClientId) {
@@ -25,12 +28,23 @@ impl Shard {
         });
     }
 
-    pub(super) fn discard_transaction(&mut self, id: ClientId) {
+    pub(super) fn discard_transaction(&mut self, id: ClientId, now: Now) {
         let discarded = self.clients.client(id).take_transaction();
+        if discarded.is_some() {
+            self.end_watch(id, now);
+        }
         self.clients.answer_now(&mut self.env, id, |out, _| match discarded {
             Some(_) => encode::simple(out, "OK"),
             None => encode::error(out, "ERR DISCARD without MULTI"),
         });
+    }
+
+    /// Discards the transaction of a client, if it has one, because its `EXEC` is refused. No keys are watched any
+    /// more then.
+    pub(super) fn discard_refused(&mut self, id: ClientId) {
+        if self.clients.client(id).take_transaction().is_some() {
+            self.end_watch(id, self.turn);
+        }
     }
 
     /// Carries out a transaction at `EXEC`. It has been admitted as a whole.
@@ -39,17 +53,26 @@ impl Shard {
             return self.answer_error(id, "ERR EXEC without MULTI");
         };
         if transaction.is_poisoned() {
+            self.end_watch(id, now);
             let text = "EXECABORT Transaction discarded because of previous errors.";
             return self.answer_error(id, text);
         }
         let Some(splice) = self.answer_locals(id, transaction.locals(), now) else {
             self.settle(charge, &Settlement::default(), now);
+            self.end_watch(id, now);
             let text = format!(
                 "EXECABORT Transaction discarded because weir's own answers in it are longer than {DESCRIPTION_BYTES_MAX} bytes."
             );
             return self.answer_error(id, &text);
         };
-        let place = transaction.place().unwrap_or_else(|| self.first_place());
+        let place = transaction.place();
+        if self.watches(id) {
+            // An empty transaction also tells whether a key has changed.
+            let (block, replies) =
+                transaction.into_block().unwrap_or_else(|| (EMPTY_TRANSACTION.to_vec(), 2));
+            return self.execute_watched(id, place, (&block, replies), splice, charge, now);
+        }
+        let place = place.unwrap_or_else(|| self.first_place());
         let Some((block, replies)) = transaction.into_block() else {
             return self.answer_priced(id, charge, now, |out, _| out.extend(splice.put_into(b"*0\r\n")));
         };
@@ -86,7 +109,12 @@ impl Shard {
     ) {
         let single = self.has_one_store();
         let passes = match handling {
-            Handling::Forward | Handling::Split(_) => true,
+            // In a transaction a blocking command does not wait.
+            Handling::Forward | Handling::Split(_) | Handling::Private(PrivateUse::Waits) => true,
+            Handling::Private(PrivateUse::Watches) => {
+                return self.answer_error(id, "ERR WATCH inside MULTI is not allowed");
+            }
+            Handling::Private(_) => false,
             Handling::FanOut(_) => single,
             Handling::Local(local) if local.stands_in_transaction() => {
                 return self.queue_local(id, command, local, arguments);

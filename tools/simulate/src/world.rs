@@ -273,6 +273,7 @@ impl World {
                     replicas: Mode::Off,
                     retries: plan.cluster.map_or(Mode::Off, |moves| moves.retries),
                     heavy_links: plan.heavy_links,
+                    private_links_max: 0,
                     heavy_from: plan.heavy_from,
                     request_bytes_max: 4 << 20,
                     reply_bytes_max: plan.reply_bytes_max,

@@ -2,7 +2,7 @@
 
 use super::super::{
     Class, Command, CommandId, Effect, FanOut, Flags, Gather, Group, Handling, KeyCount, Keys, LocalCommand,
-    Refusal,
+    PrivateUse, Refusal,
 };
 
 /// Flags of nearly all commands about the server and about connections: answered while the store loads, or is
@@ -174,8 +174,13 @@ impl Command {
         Self { handling: Handling::Refused(refusal), class: Class::Control, ..self }
     }
 
-    /// Marks a command that blocks, so that it is refused.
+    /// Marks a command that waits at its store until there is something to return.
     pub(super) const fn blocks(self) -> Self {
-        self.flags(Flags::BLOCKING).refused(Refusal::Blocks)
+        self.flags(Flags::BLOCKING).privately(PrivateUse::Waits)
+    }
+
+    /// Marks a command that needs a connection to its store that its client has to itself.
+    pub(super) const fn privately(self, usage: PrivateUse) -> Self {
+        Self { handling: Handling::Private(usage), ..self }
     }
 }

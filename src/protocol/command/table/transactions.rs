@@ -1,14 +1,14 @@
 //! Commands of transactions.
 
-use super::super::{Command, Flags, LocalCommand, Refusal};
-use super::build::{NOT_SCRIPTED, local, refused};
+use super::super::{Command, Flags, LocalCommand, PrivateUse};
+use super::build::{NOT_SCRIPTED, local, plain};
 
 pub(super) const COMMANDS: &[Command] = &[
     local("discard", 1, LocalCommand::Discard).fast().flags(BETWEEN),
     local("exec", 1, LocalCommand::Exec).flags(NOT_SCRIPTED.and(Flags::SKIP_SLOWLOG)),
     local("multi", 1, LocalCommand::Multi).fast().flags(BETWEEN),
     local("unwatch", 1, LocalCommand::Unwatch).fast().flags(BETWEEN),
-    refused("watch", -2, Refusal::Watches).fast().flags(BETWEEN).keys(1, -1, 1),
+    plain("watch", -2).privately(PrivateUse::Watches).fast().flags(BETWEEN).keys(1, -1, 1),
 ];
 
 const BETWEEN: Flags = NOT_SCRIPTED.and(Flags::ALLOW_BUSY);

@@ -82,6 +82,15 @@ impl Accounts {
         self.handle_booked(charge.payer, now);
     }
 
+    /// Books a cost that no request was admitted for, in all buckets of its payer.
+    pub fn book(&mut self, payer: Payer, cost: Price, now: Timestamp) {
+        let tenant = self.tenant_now(payer);
+        if let Some(tenant) = tenant {
+            self.meter(tenant, Usage { cached: cost.micro(), ..Usage::default() }, now);
+        }
+        self.correct(payer, tenant, cost.signed(), now);
+    }
+
     /// Adds to the usage of a tenant, which is reported within `METERED_REPORT`.
     #[inline]
     pub fn meter(&mut self, tenant: TenantId, usage: Usage, now: Timestamp) {

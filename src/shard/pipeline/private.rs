@@ -1,0 +1,738 @@
+//! Requests over private links: blocking commands, `WATCH` and what follows until `EXEC`, and subscriptions.
+//!
+//! ```text
+//!   blocking command ── lend a link ── send ── ... ── reply ── give the link back
+//!   WATCH ── lend a link ── reads of the watched store go over it ── MULTI ... EXEC over it ── give it back
+//!   SUBSCRIBE ── lend a link ── messages pass to the client ── the last channel is gone ── close it
+//! ```
+//!
+//! Each such request is alone: earlier ones of its client are answered before it is sent, and later ones wait.
+
+use std::time::Duration;
+
+use super::Shard;
+use super::destination::{CROSS_SLOT, Destination, Placement};
+use crate::protocol::command::{Command, Effect, Handling, LocalCommand, PrivateUse, Subscription};
+use crate::protocol::{Arguments, Request, RequestDecoder, RequestLimits, encode};
+use crate::routing::cluster::{NodeRefusal, Reason};
+use crate::shard::admission::{Charge, Settlement};
+use crate::shard::clients::{Delivered, Rewrite, Splice, Subscriptions, Watch};
+use crate::shard::cluster::Doubt;
+use crate::shard::counters::Counter;
+use crate::shard::message::Message;
+use crate::shard::outcome::Outcome;
+use crate::shard::private::{Event, InFlight, Kind, Waiting};
+use crate::shard::refusal::{NotSent, Refusal, Stage};
+use crate::shard::request::{Nature, PrivateId, ReplyTo};
+use crate::values::limits::COPY_BYTES_MAX;
+use crate::values::time::Now;
+use crate::values::{BackendId, ClientId};
+
+/// The time for which a client may watch keys before the watch is given up.
+const WATCH_MAX: Duration = Duration::from_secs(30);
+/// The most nodes of a cluster that one blocking command is sent to, one after the other.
+const TRIES_MAX: u8 = 6;
+/// The retry delay named to clients whose requests were lost with a private link.
+const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
+
+impl Shard {
+    /// Returns how a command about private links is handled: refused while clients may have none.
+    #[inline]
+    pub(super) fn in_force(&self, handling: Handling) -> Handling {
+        match handling {
+            Handling::Private(usage) if !self.private.is_on() => Handling::Refused(usage.refusal()),
+            handling => handling,
+        }
+    }
+
+    /// Handles a request of a client that has private links, where it goes another way than others' requests.
+    /// Returns false if it does not.
+    #[cold]
+    pub(super) fn handle_tied(
+        &mut self,
+        id: ClientId,
+        (command, handling): (&'static Command, Handling),
+        request: Request<'_>,
+        now: Now,
+    ) -> bool {
+        if matches!(handling, Handling::Local(LocalCommand::Hello)) {
+            return self.handle_tied_hello(id);
+        }
+        let client = self.clients.client(id);
+        if client.is_subscriber_only() {
+            use LocalCommand::{Ping, Quit, Reset};
+            let arguments = &request.arguments;
+            match handling {
+                Handling::Private(PrivateUse::Subscribes(_) | PrivateUse::Unsubscribes(_))
+                | Handling::Local(Quit | Reset) => return false,
+                Handling::Local(Ping) if arguments.len() <= 2 => {
+                    let word = arguments.get(1).unwrap_or_default();
+                    self.clients.answer_now(&mut self.env, id, |out, _| {
+                        encode::array(out, 2);
+                        encode::bulk(out, b"pong");
+                        encode::bulk(out, word);
+                    });
+                }
+                _ => {
+                    let name = command.name;
+                    self.answer_error(
+                        id,
+                        &format!(
+                            "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
+                        ),
+                    );
+                }
+            }
+            return true;
+        }
+        let Some(watch) = client.watch() else { return false };
+        if !matches!(handling, Handling::Forward | Handling::Split(_)) {
+            return false;
+        }
+        let (slot, backend) = match self.placement(command, &request.arguments) {
+            Ok(Placement::Together { slot, backend, .. } | Placement::OneBackend { slot, backend }) => {
+                (slot, backend)
+            }
+            Ok(Placement::Apart) => {
+                self.answer_error(id, CROSS_SLOT);
+                return true;
+            }
+            Ok(Placement::Nowhere) | Err(_) => return false,
+        };
+        let is_elsewhere = backend != watch.backend || self.env.slots.is_some() && slot != watch.slot;
+        if is_elsewhere {
+            return false;
+        }
+        self.carry_out(id, Some(command), Destination::Private { slot, backend }, request, now);
+        true
+    }
+
+    /// Handles `HELLO` of a client that has private links, which speak the client's present dialect. Returns true
+    /// if it is refused; a watch is broken by it.
+    fn handle_tied_hello(&mut self, id: ClientId) -> bool {
+        let client = self.clients.client(id);
+        if client.is_subscribed() {
+            self.answer_error(id, "ERR HELLO is not allowed while the connection is subscribed to channels");
+            return true;
+        }
+        self.break_watch(id, self.turn);
+        false
+    }
+
+    /// Breaks a client's watch of keys: its next `EXEC` fails as if a key had changed.
+    fn break_watch(&mut self, id: ClientId, now: Now) {
+        let Some(ties) = self.clients.find(id).and_then(|client| client.ties()) else { return };
+        let Some(watch) = &mut ties.watch else { return };
+        watch.is_broken = true;
+        if let Some(link) = ties.link.take() {
+            self.private.give_back(&mut self.env, link, true, now);
+        }
+    }
+
+    /// Returns the destination of a command that needs a private link.
+    pub(super) fn private_destination(
+        &mut self,
+        id: ClientId,
+        (command, usage): (&'static Command, PrivateUse),
+        arguments: &Arguments<'_>,
+    ) -> Result<Destination, String> {
+        let by_keys = !matches!(
+            usage,
+            PrivateUse::Subscribes(Subscription::Channels | Subscription::Patterns)
+                | PrivateUse::Unsubscribes(_)
+        );
+        if by_keys {
+            return match self.placement(command, arguments).map_err(|error| error.to_string())? {
+                Placement::Together { slot, backend, .. } | Placement::OneBackend { slot, backend } => {
+                    Ok(Destination::Private { slot, backend })
+                }
+                Placement::Nowhere | Placement::Apart => Err(CROSS_SLOT.to_owned()),
+            };
+        }
+        let subscribed = self.clients.client(id).ties().and_then(|ties| ties.subscriptions.as_ref());
+        if let Some(subscriptions) = subscribed {
+            let backend = subscriptions.backend;
+            return Ok(Destination::Private { slot: self.no_slot(), backend });
+        }
+        // Messages are published at all stores, so any one has all of them. Clients are spread over them.
+        let number = self.clients.client(id).number();
+        let stores = self.env.stores();
+        let backend = stores.get(number as usize % stores.len().max(1)).copied().unwrap_or(BackendId(0));
+        Ok(Destination::Private { slot: self.no_slot(), backend })
+    }
+
+    /// Sends a request over a private link of its client. It has been admitted.
+    pub(super) fn send_private(
+        &mut self,
+        id: ClientId,
+        command: &'static Command,
+        (slot, backend): (u16, BackendId),
+        charge: Option<Charge>,
+        request: Request<'_>,
+        now: Now,
+    ) {
+        let arguments = &request.arguments;
+        match command.handling_for(arguments) {
+            Handling::Private(usage @ (PrivateUse::Subscribes(_) | PrivateUse::Unsubscribes(_))) => {
+                self.change_subscriptions(id, usage, (backend, charge), arguments, now);
+            }
+            Handling::Private(PrivateUse::Watches) => {
+                self.watch(id, command, (slot, backend), charge, request, now);
+            }
+            handling => {
+                let Some(link) = self.link_for_request(id, backend, charge, now) else { return };
+                let frame = arguments.frame();
+                let (kind, charge) = if handling == Handling::Private(PrivateUse::Waits) {
+                    // A call may wait for ever, so its cost is not awaited like that of others.
+                    self.settle(charge, &Settlement::of(Outcome::Lost), now);
+                    (Kind::Waits(Waiting { frame: frame.into(), slot, tries: 0 }), None)
+                } else {
+                    (Kind::Plain, charge)
+                };
+                let message = Message::new(frame, request.shared);
+                self.send_over(
+                    id,
+                    (link, backend),
+                    (message, 1),
+                    (Nature::of(Some(command)), kind),
+                    (Rewrite::AsItCame, charge),
+                    now,
+                );
+            }
+        }
+    }
+
+    /// Returns the link that a client's requests go over, or lends it one. Refuses the request if there is
+    /// none.
+    fn link_for_request(
+        &mut self,
+        id: ClientId,
+        backend: BackendId,
+        charge: Option<Charge>,
+        now: Now,
+    ) -> Option<PrivateId> {
+        if let Some(link) = self.clients.client(id).ties().and_then(|ties| ties.link) {
+            // Another link may be in use for the keys that the client watches; this one is for this request.
+            if self.private.backend_of(link) == Some(backend) {
+                return Some(link);
+            }
+            self.settle(charge, &Settlement::default(), now);
+            self.answer_error(id, CROSS_SLOT);
+            return None;
+        }
+        let client = self.clients.client(id);
+        let tenant = client.identity().tenant_id();
+        let wanted = (backend, client.protocol());
+        let Some(link) = self.private.lend(&mut self.env, (id, tenant), wanted, now) else {
+            self.settle(charge, &Settlement::default(), now);
+            self.answer_not_sent(id, backend, NotSent::Links);
+            return None;
+        };
+        self.clients.client(id).ties_mut().link = Some(link);
+        Some(link)
+    }
+
+    fn send_over(
+        &mut self,
+        id: ClientId,
+        (link, backend): (PrivateId, BackendId),
+        (message, replies): (Message<'_>, usize),
+        (nature, kind): (Nature, Kind),
+        (rewrite, charge): (Rewrite, Option<Charge>),
+        now: Now,
+    ) {
+        let cells = if nature.effect == Effect::Write {
+            self.hot_keys.begin_writes(&self.env, backend, message.bytes())
+        } else {
+            Vec::new()
+        };
+        let client = self.clients.client(id);
+        let sequence = client.expect_reply(rewrite, charge);
+        client.hold_back_later();
+        let deadline = client.deadline();
+        let to = ReplyTo::new(self.env.settings.id, id, sequence);
+        let request = InFlight { to, cells, began: now.monotonic, deadline, kind };
+        self.private.send(&mut self.env, link, (message, replies), request, now);
+    }
+
+    /// Watches keys for a client. A client that watches keys already watches these as well, if they are at the
+    /// same store.
+    fn watch(
+        &mut self,
+        id: ClientId,
+        command: &'static Command,
+        (slot, backend): (u16, BackendId),
+        charge: Option<Charge>,
+        request: Request<'_>,
+        now: Now,
+    ) {
+        let client = self.clients.client(id);
+        if client.is_watch_broken() {
+            // The next `EXEC` fails whatever else is watched.
+            return self.answer_priced(id, charge, now, |out, _| encode::simple(out, "OK"));
+        }
+        let earlier = client.watch();
+        let is_elsewhere =
+            |watch: Watch| watch.backend != backend || self.env.slots.is_some() && watch.slot != slot;
+        if earlier.is_some_and(is_elsewhere) {
+            self.settle(charge, &Settlement::default(), now);
+            return self.answer_error(id, CROSS_SLOT);
+        }
+        let Some(link) = self.link_for_request(id, backend, charge, now) else { return };
+        let watch = Watch { backend, slot, since: now.monotonic, is_broken: false };
+        self.clients.client(id).ties_mut().watch.get_or_insert(watch);
+        let message = Message::new(request.arguments.frame(), request.shared);
+        let kind = Kind::Watch(earlier.is_none());
+        self.send_over(
+            id,
+            (link, backend),
+            (message, 1),
+            (Nature::of(Some(command)), kind),
+            (Rewrite::AsItCame, charge),
+            now,
+        );
+    }
+
+    /// Carries out the transaction of a client that watches keys, over its link. `place` is the store of the
+    /// transaction's keys, if it has any. Returns the block back if the client watches none.
+    pub(super) fn execute_watched(
+        &mut self,
+        id: ClientId,
+        place: Option<(u16, BackendId)>,
+        (block, replies): (&[u8], usize),
+        splice: Splice,
+        charge: Option<Charge>,
+        now: Now,
+    ) {
+        let client = self.clients.client(id);
+        let (watch, is_broken) = (client.watch(), client.is_watch_broken());
+        let link = client.ties().and_then(|ties| ties.link);
+        let (Some(watch), Some(link), false) = (watch, link, is_broken) else {
+            // A key that was watched may have changed unseen.
+            self.end_watch(id, now);
+            self.env.counters.add(Counter::WatchesBroken, 1);
+            return self.answer_priced(id, charge, now, encode::null_array);
+        };
+        let is_elsewhere = place.is_some_and(|(slot, backend)| {
+            backend != watch.backend || self.env.slots.is_some() && slot != watch.slot
+        });
+        if is_elsewhere {
+            self.end_watch(id, now);
+            self.settle(charge, &Settlement::default(), now);
+            return self
+                .answer_error(id, &format!("EXECABORT Transaction discarded because of: {CROSS_SLOT}"));
+        }
+        let mut rewrite = Rewrite::AsItCame;
+        if !splice.is_empty() {
+            rewrite = Rewrite::Splice;
+            self.clients.client(id).keep_splice(splice);
+        }
+        let kind = (Nature::TRANSACTION, Kind::Exec);
+        self.send_over(
+            id,
+            (link, watch.backend),
+            (Message::Small(block), replies),
+            kind,
+            (rewrite, charge),
+            now,
+        );
+    }
+
+    /// True if the client's next `EXEC` depends on keys that it watches.
+    pub(super) fn watches(&mut self, id: ClientId) -> bool {
+        self.clients.client(id).ties().is_some_and(|ties| ties.watch.is_some())
+    }
+
+    /// Ends a client's watch of keys, if it has one, and gives the link back.
+    pub(super) fn end_watch(&mut self, id: ClientId, now: Now) {
+        let Some(client) = self.clients.find(id) else { return };
+        let Some(ties) = client.ties() else { return };
+        if ties.watch.take().is_none() {
+            return;
+        }
+        let link = ties.link.take();
+        client.release_ties();
+        if let Some(link) = link {
+            self.private.give_back(&mut self.env, link, true, now);
+        }
+    }
+
+    /// Ends all ties of a client (`RESET`).
+    pub(super) fn end_ties(&mut self, id: ClientId, now: Now) {
+        self.end_watch(id, now);
+        self.end_subscriptions(id, now);
+    }
+
+    fn end_subscriptions(&mut self, id: ClientId, now: Now) {
+        let Some(client) = self.clients.find(id) else { return };
+        let subscriptions = client.ties().and_then(|ties| ties.subscriptions.take());
+        client.release_ties();
+        if let Some(subscriptions) = subscriptions {
+            self.private.give_back(&mut self.env, subscriptions.link, false, now);
+        }
+    }
+
+    /// Sends a command about subscriptions, or answers one that ends none.
+    fn change_subscriptions(
+        &mut self,
+        id: ClientId,
+        usage: PrivateUse,
+        (backend, charge): (BackendId, Option<Charge>),
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) {
+        let (kind, begins) = match usage {
+            PrivateUse::Subscribes(kind) => (kind, true),
+            PrivateUse::Unsubscribes(kind) => (kind, false),
+            PrivateUse::Waits | PrivateUse::Watches => return debug_assert!(false, "handled elsewhere"),
+        };
+        let client = self.clients.client(id);
+        let (tenant, wanted) = (client.identity().tenant_id(), (backend, client.protocol()));
+        let names = || arguments.iter().skip(1);
+        let known = client.ties().and_then(|ties| ties.subscriptions.as_ref());
+        let link = match known {
+            None if !begins => {
+                self.settle(charge, &Settlement::of(Outcome::answered(0)), now);
+                let named: Vec<&[u8]> = names().collect();
+                return self.clients.acknowledge_nothing(&mut self.env, id, kind, named.into_iter());
+            }
+            Some(known) if begins && !known.has_room(names()) => {
+                self.settle(charge, &Settlement::default(), now);
+                return self.answer_error(
+                    id,
+                    "ERR too many subscriptions on this connection: at most 16384 channels and patterns, whose names                      have at most 1048576 bytes",
+                );
+            }
+            Some(known) if known.backend != backend => {
+                self.settle(charge, &Settlement::default(), now);
+                return self.answer_error(id, CROSS_SLOT);
+            }
+            Some(known) => known.link,
+            None => {
+                let Some(link) = self.private.lend(&mut self.env, (id, tenant), wanted, now) else {
+                    self.settle(charge, &Settlement::default(), now);
+                    return self.answer_not_sent(id, backend, NotSent::Links);
+                };
+                let subscriptions = Subscriptions::new(link, backend);
+                self.clients.client(id).ties_mut().subscriptions = Some(Box::new(subscriptions));
+                link
+            }
+        };
+        let client = self.clients.client(id);
+        let sequence = client.expect_reply(Rewrite::AsItCame, charge);
+        client.hold_back_later();
+        self.clients.expect_acknowledgements(id, sequence, (kind, begins), names());
+        self.private.send_subscription(&mut self.env, link, Message::Small(arguments.frame()), now);
+    }
+
+    /// Handles everything that happened on private links.
+    pub(super) fn handle_private_events(&mut self, now: Now) {
+        while let Some(event) = self.private.poll_event() {
+            match event {
+                Event::Reply { link, holder, request, reply, rows } => {
+                    self.take_private_reply((link, holder), request, reply, rows, now);
+                }
+                Event::Pushed { holder, message } => self.take_message(holder, &message, now),
+                Event::Lost { link, holder, request, backend, reason, was_sent } => {
+                    self.lose_private((link, holder), request, (backend, reason, was_sent), now);
+                }
+            }
+        }
+    }
+
+    fn take_private_reply(
+        &mut self,
+        (link, holder): (PrivateId, ClientId),
+        request: InFlight,
+        reply: Vec<u8>,
+        rows: u64,
+        now: Now,
+    ) {
+        let Some(request) = self.ask_elsewhere((link, holder), request, &reply, now) else { return };
+        self.hot_keys.end_writes(&request.cells);
+        let waits = request.waits();
+        let is_over = match request.kind {
+            Kind::Waits(_) => self.clients.find(holder).is_none_or(|client| client.watch().is_none()),
+            Kind::Exec => true,
+            Kind::Watch(is_first) => is_first && reply.starts_with(b"-"),
+            Kind::Plain => false,
+        };
+        if is_over && let Some(client) = self.clients.find(holder) {
+            if let Some(ties) = client.ties() {
+                ties.link = None;
+                // After `EXEC` nothing is watched any more; a broken watch outlasts a call that waits.
+                if !waits {
+                    ties.watch = None;
+                }
+            }
+            client.release_ties();
+            self.private.give_back(&mut self.env, link, false, now);
+        }
+        let took_micros = if waits { 0 } else { now.monotonic.nanos_since(request.began) / 1_000 };
+        let in_32_bits = |number: u64| number.min(u64::from(u32::MAX)) as u32;
+        let outcome = Outcome::Served {
+            bytes: in_32_bits(reply.len() as u64),
+            rows: in_32_bits(rows),
+            took_micros: in_32_bits(took_micros),
+            slowness_micros: 0,
+        };
+        if waits {
+            self.charge_for_bytes(holder, reply.len(), now);
+        }
+        if reply.len() > COPY_BYTES_MAX {
+            self.give_back(request.to, outcome, Message::Shared(&reply.into()), now);
+        } else {
+            self.give_back(request.to, outcome, Message::Small(&reply), now);
+        }
+    }
+
+    /// Charges a client for bytes that it gets without a request that pays for them: a message, or the reply
+    /// to a call that has waited.
+    fn charge_for_bytes(&mut self, id: ClientId, bytes: usize, now: Now) {
+        if let Some(payer) = self.clients.find(id).and_then(|client| client.payer()) {
+            self.admission.charge_for_bytes(payer, bytes, now);
+        }
+    }
+
+    /// Asks another node of a cluster for a blocking command that one has refused, because the slot is not
+    /// there, or is no longer. Returns the request if the refusal is its reply.
+    fn ask_elsewhere(
+        &mut self,
+        (link, holder): (PrivateId, ClientId),
+        mut request: InFlight,
+        reply: &[u8],
+        now: Now,
+    ) -> Option<InFlight> {
+        let (Some(map), Kind::Waits(waiting)) = (&self.env.slots, &mut request.kind) else {
+            return Some(request);
+        };
+        let Some(from) = self.private.backend_of(link) else { return Some(request) };
+        let is_unblocked = reply.starts_with(b"-UNBLOCKED");
+        let refused = NodeRefusal::parse(reply);
+        let owner = match &refused {
+            Some(NodeRefusal::Moved { target, .. }) => map
+                .node(from)
+                .and_then(|node| target.resolve(node.addresses.first()?))
+                .and_then(|address| map.find(&address))
+                .map(|node| node.key),
+            _ if is_unblocked => {
+                map.owner(waiting.slot).and_then(|owner| map.node(owner)).map(|node| node.key)
+            }
+            _ => return Some(request),
+        };
+        self.private_doubt =
+            Some(Doubt { reason: Reason::Moved(owner), moved: owner.map(|owner| (waiting.slot, owner)) });
+        waiting.tries += 1;
+        let Some(owner) = owner.filter(|owner| owner.backend != from && waiting.tries <= TRIES_MAX) else {
+            return Some(request);
+        };
+        let left = with_time_left(&waiting.frame, now.monotonic.since(request.began));
+        let client = self.clients.find(holder)?;
+        let (tenant, protocol) = (client.identity().tenant_id(), client.protocol());
+        self.private.give_back(&mut self.env, link, false, now);
+        let lent = self.private.lend(&mut self.env, (holder, tenant), (owner.backend, protocol), now);
+        let client = self.clients.find(holder)?;
+        client.ties_mut().link = lent;
+        let Some(lent) = lent else {
+            client.release_ties();
+            return Some(request);
+        };
+        self.private.send(&mut self.env, lent, (Message::Small(&left), 1), request, now);
+        None
+    }
+
+    fn take_message(&mut self, id: ClientId, message: &[u8], now: Now) {
+        match self.clients.deliver_message(&mut self.env, id, message) {
+            Delivered::Nobody => {}
+            Delivered::Passed => {
+                self.env.counters.add(Counter::MessagesDelivered, 1);
+                self.charge_for_bytes(id, message.len(), now);
+            }
+            Delivered::Acknowledged { reply_to, reply, is_over } => {
+                if is_over {
+                    self.end_subscriptions(id, now);
+                }
+                let outcome = Outcome::answered(reply.len());
+                self.give_back(reply_to, outcome, Message::Small(&reply), now);
+            }
+            // The client would miss messages and not know it; it subscribes anew when it connects again.
+            Delivered::Revoked => self.clients.close(&mut self.env, id),
+        }
+    }
+
+    fn lose_private(
+        &mut self,
+        (link, holder): (PrivateId, ClientId),
+        request: Option<InFlight>,
+        (backend, reason, was_sent): (BackendId, &'static str, bool),
+        now: Now,
+    ) {
+        let mut was_subscribed = false;
+        if let Some(client) = self.clients.find(holder)
+            && let Some(ties) = client.ties()
+        {
+            was_subscribed =
+                ties.subscriptions.as_ref().is_some_and(|subscriptions| subscriptions.link == link);
+            if ties.link == Some(link) {
+                ties.link = None;
+                let is_over = matches!(
+                    request.as_ref().map(|request| &request.kind),
+                    Some(Kind::Exec | Kind::Watch(true))
+                );
+                match &mut ties.watch {
+                    Some(_) if is_over => ties.watch = None,
+                    Some(watch) => watch.is_broken = true,
+                    None => {}
+                }
+            }
+            client.release_ties();
+        }
+        if let Some(request) = request {
+            let mut text = self.env.pool.take();
+            let name = self.env.backend_name(backend);
+            Refusal::Unavailable { backend: name, reason, retry_after: RETRY_AFTER_LOSS }.encode(&mut text);
+            self.env.counters.add(Counter::RefusedUnavailable, 1);
+            self.end_unanswered(&request, was_sent, &text, now);
+            self.env.pool.give(text);
+        }
+        if was_subscribed && self.clients.find(holder).is_some() {
+            // The client subscribes anew when it connects again, as it does when a store has died.
+            self.clients.close(&mut self.env, holder);
+        }
+    }
+
+    /// Answers a request that its store has not answered. If it was a blocking command that may have popped
+    /// an element, the client is closed behind the error, as if its store had died.
+    fn end_unanswered(&mut self, request: &InFlight, was_sent: bool, text: &[u8], now: Now) {
+        self.hot_keys.end_writes(&request.cells);
+        let outcome = if was_sent { Outcome::Lost } else { Outcome::Refused };
+        let holder = request.to.client_id();
+        self.give_back(request.to, outcome, Message::Small(text), now);
+        if request.waits() && was_sent && self.clients.find(holder).is_some() {
+            self.clients.stop_listening(&mut self.env, holder);
+        }
+    }
+
+    /// Closes a client that has sent its last while it waits in a blocking command, so that nothing is popped
+    /// for nobody. Returns false if it does not wait.
+    pub(super) fn close_waiting(&mut self, id: ClientId) -> bool {
+        let link = self.clients.find(id).and_then(|client| client.ties()).and_then(|ties| ties.link);
+        let waits = link.is_some_and(|link| self.private.waits(link));
+        if waits {
+            self.clients.close(&mut self.env, id);
+        }
+        waits
+    }
+
+    /// Ends a turn: takes back the links of clients that have left, and answers requests whose deadline has
+    /// passed.
+    pub(super) fn handle_private_turn_end(&mut self, now: Now) {
+        for link in self.clients.take_left_links() {
+            if let Some(request) = self.private.take_request(link) {
+                self.end_unanswered(&request, true, &[], now);
+            }
+            self.private.close(&mut self.env, link);
+        }
+        if self.private.lent() == 0 {
+            return;
+        }
+        for (holder, link) in self.private.overdue(now.monotonic) {
+            let Some(request) = self.private.take_request(link) else { continue };
+            self.private.close(&mut self.env, link);
+            if let Some(client) = self.clients.find(holder) {
+                if let Some(ties) = client.ties() {
+                    ties.link = None;
+                    if let Some(watch) = &mut ties.watch {
+                        watch.is_broken = true;
+                    }
+                }
+                client.release_ties();
+            }
+            let waited = now.monotonic.since(request.began);
+            let may_have_happened = !request.cells.is_empty();
+            let mut text = self.env.pool.take();
+            Refusal::TooLate { stage: Stage::Backend, waited, may_have_happened }.encode(&mut text);
+            self.env.counters.add(Counter::RefusedDeadline, 1);
+            self.end_unanswered(&request, true, &text, now);
+            self.env.pool.give(text);
+        }
+    }
+
+    /// Gives up links whose stores are silent, and watches that have been held for too long.
+    pub(super) fn look_after_private(&mut self, now: Now) {
+        self.private.look_after(&mut self.env, now);
+        self.handle_private_events(now);
+        if self.private.lent() == 0 {
+            return;
+        }
+        for id in self.clients.watching_since(now.monotonic.before(WATCH_MAX)) {
+            let Some(ties) = self.clients.find(id).and_then(|client| client.ties()) else { continue };
+            // A request in flight is answered first.
+            if ties.link.is_some_and(|link| self.private.is_at_work(link)) {
+                continue;
+            }
+            self.break_watch(id, now);
+        }
+    }
+}
+
+/// Returns a blocking command with the time that is left of its timeout, once some of it has passed. A
+/// timeout of 0, which means for ever, stays.
+fn with_time_left(frame: &[u8], passed: Duration) -> Vec<u8> {
+    let (mut decoder, mut consumed) = (RequestDecoder::default(), 0);
+    let limits = RequestLimits::trusted(frame.len());
+    let Ok(Some(request)) = decoder.next(frame, &mut consumed, &limits) else { return frame.to_vec() };
+    let words = request.arguments;
+    let name = words.name().to_ascii_lowercase();
+    let place = match name.as_slice() {
+        b"blmpop" | b"bzmpop" => Some(1),
+        b"xread" | b"xreadgroup" => (1..words.len())
+            .find(|index| words.at(*index).eq_ignore_ascii_case(b"block"))
+            .map(|index| index + 1),
+        _ => words.len().checked_sub(1),
+    };
+    let is_millis = name.starts_with(b"x");
+    let timeout = place
+        .and_then(|place| words.get(place))
+        .and_then(|word| std::str::from_utf8(word).ok())
+        .and_then(|word| word.parse::<f64>().ok())
+        .filter(|timeout| *timeout > 0.0);
+    let Some(timeout) = timeout else { return frame.to_vec() };
+    let unit = if is_millis { 1_000.0 } else { 1.0 };
+    let left = passed.as_secs_f64().mul_add(-unit, timeout);
+    let left = if is_millis { format!("{:.0}", left.max(1.0)) } else { format!("{:.3}", left.max(0.001)) };
+    let mut out = Vec::with_capacity(frame.len() + 8);
+    let changed = words.iter().enumerate().map(
+        |(index, word)| {
+            if Some(index) == place { left.as_bytes() } else { word }
+        },
+    );
+    encode::request(&mut out, changed.collect::<Vec<_>>().into_iter());
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_takes_the_place_of_the_timeout() {
+        let cases = [
+            ("BLPOP a b 10", "BLPOP a b 7.500"),
+            ("blpop a 0", "blpop a 0"),
+            ("BLMPOP 5 1 a LEFT", "BLMPOP 2.500 1 a LEFT"),
+            ("BZPOPMIN a 1.5", "BZPOPMIN a 0.001"),
+            ("XREAD COUNT 1 BLOCK 4000 STREAMS s 0", "XREAD COUNT 1 BLOCK 1500 STREAMS s 0"),
+            ("XREAD BLOCK 0 STREAMS s $", "XREAD BLOCK 0 STREAMS s $"),
+        ];
+        let encoded = |request: &str| {
+            let mut out = Vec::new();
+            encode::request(&mut out, request.split(' ').map(str::as_bytes).collect::<Vec<_>>().into_iter());
+            out
+        };
+        for (request, changed) in cases {
+            let told = with_time_left(&encoded(request), Duration::from_millis(2_500));
+            assert_eq!(String::from_utf8_lossy(&told), String::from_utf8_lossy(&encoded(changed)));
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! One private link: its socket's state, the bytes to send, and the replies that its store owes.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::InFlight;
+use crate::protocol::{BufferPool, Output, Protocol, ReplyScanner, Segment, encode};
+use crate::shard::env::Env;
+use crate::shard::message::Message;
+use crate::shard::settings::BackendSettings;
+use crate::values::{BackendId, ClientId, TenantId, Timestamp};
+
+/// State of a link's socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// The socket is being connected.
+    Opening,
+    /// The login is being answered; requests wait in the output.
+    Greeting,
+    /// Requests are sent.
+    Open,
+}
+
+/// A reply that the store owes on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expected {
+    /// The reply to a part of the greeting. An error closes the link.
+    Login,
+    /// A reply that no client gets: to a request of a transaction before its `EXEC`, or to `ASKING`.
+    Step,
+    /// The reply to the request in flight.
+    Answer,
+    /// The reply to `UNWATCH`, after which the link can be lent again.
+    Cleaned,
+}
+
+/// A connection to a store that one client has to itself.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) backend: BackendId,
+    pub(super) protocol: Protocol,
+    pub(super) state: State,
+    /// The client that has the link, and its tenant; `None` while the link is idle or being cleaned.
+    pub(super) holder: Option<(ClientId, TenantId)>,
+    pub(super) in_flight: Option<InFlight>,
+    pub(super) expected: VecDeque<Expected>,
+    /// True if messages that are the reply to no request pass to the holder.
+    pub(super) is_streaming: bool,
+    /// The bytes of the greeting until they are sent.
+    greeting: Vec<u8>,
+    pub(super) output: Output,
+    pub(super) is_sending: bool,
+    pub(super) is_listed: bool,
+    pub(super) scanner: ReplyScanner,
+    partial: Vec<u8>,
+    /// The number of bytes dropped of a reply that is larger than permitted; 0 for any other.
+    let_go: u64,
+    /// The time at which bytes came last, or a request was sent.
+    pub(super) heard_at: Timestamp,
+    pub(super) idle_since: Timestamp,
+}
+
+impl Link {
+    pub(super) fn new(backend: BackendId, protocol: Protocol, now: Timestamp) -> Self {
+        Self {
+            backend,
+            protocol,
+            state: State::Opening,
+            holder: None,
+            in_flight: None,
+            expected: VecDeque::new(),
+            is_streaming: false,
+            greeting: Vec::new(),
+            output: Output::default(),
+            is_sending: false,
+            is_listed: false,
+            scanner: ReplyScanner::with_pushes(),
+            partial: Vec::new(),
+            let_go: 0,
+            heard_at: now,
+            idle_since: now,
+        }
+    }
+
+    /// Writes the greeting: the login, if there is one, and a `PING`, so that every link has proved itself
+    /// before requests are sent.
+    pub(super) fn greet(&mut self, backend: &BackendSettings, pool: &mut BufferPool) {
+        let mut out = pool.take();
+        if let Some(words) = backend.login_words(self.protocol) {
+            encode::request(&mut out, words.iter().map(|word| word.as_bytes()));
+            self.expected.push_back(Expected::Login);
+        }
+        encode::request(&mut out, [&b"PING"[..]].into_iter());
+        self.expected.push_back(Expected::Login);
+        self.greeting = out;
+    }
+
+    pub(super) fn lend(&mut self, holder: ClientId, tenant: TenantId) {
+        debug_assert!(self.holder.is_none() && self.in_flight.is_none(), "a link has one holder");
+        self.holder = Some((holder, tenant));
+    }
+
+    pub(super) fn append(&mut self, env: &mut Env, message: Message<'_>) {
+        match message {
+            Message::Small(bytes) => self.output.append(&mut env.pool, bytes),
+            Message::Shared(bytes) => self.output.append_shared(&mut env.pool, bytes),
+        }
+    }
+
+    pub(super) fn expect_steps(&mut self, steps: usize) {
+        self.expected.extend(std::iter::repeat_n(Expected::Step, steps));
+    }
+
+    pub(super) fn has_output(&self) -> bool {
+        match self.state {
+            State::Opening => false,
+            State::Greeting => !self.greeting.is_empty(),
+            State::Open => !self.output.is_empty(),
+        }
+    }
+
+    /// Takes the next bytes to send, if the socket is free and there are any.
+    pub(super) fn take_output(&mut self) -> Option<Segment> {
+        if self.is_sending || !self.has_output() {
+            return None;
+        }
+        let segment = match self.state {
+            State::Greeting => Some(Segment::Gathered(std::mem::take(&mut self.greeting))),
+            _ => self.output.take(),
+        };
+        self.is_sending = segment.is_some();
+        segment
+    }
+
+    /// Keeps the beginning of a reply. A reply that exceeds `bytes_max` is dropped, and its bytes are only
+    /// counted.
+    pub(super) fn keep_partial(&mut self, chunk: &[u8], bytes_max: usize) {
+        if self.let_go > 0 || self.partial.len() + chunk.len() > bytes_max {
+            self.let_go += (self.partial.len() + chunk.len()) as u64;
+            self.partial = Vec::new();
+            return;
+        }
+        self.partial.extend_from_slice(chunk);
+    }
+
+    /// Takes a whole reply, of which `end` is the last part; an error in place of one that was dropped.
+    pub(super) fn take_whole(&mut self, end: &[u8], bytes_max: usize) -> Vec<u8> {
+        let mut whole = std::mem::take(&mut self.partial);
+        if std::mem::take(&mut self.let_go) > 0 || whole.len() + end.len() > bytes_max {
+            return format!("-ERR the reply is larger than {bytes_max} bytes (--max-reply-bytes)\r\n").into();
+        }
+        whole.extend_from_slice(end);
+        whole
+    }
+
+    /// Returns the reason to give up the link, if its store has owed something for too long.
+    pub(super) fn overdue(
+        &self,
+        (connect_timeout, reply_timeout): (Duration, Duration),
+        now: Timestamp,
+    ) -> Option<&'static str> {
+        let silent = now.since(self.heard_at);
+        if self.state == State::Opening {
+            return (silent >= connect_timeout).then_some("connect-timeout");
+        }
+        let may_wait = self.state == State::Open && self.in_flight.as_ref().is_some_and(InFlight::waits);
+        let owes = !self.expected.is_empty() && !may_wait;
+        (owes && silent >= reply_timeout).then_some("reply-timeout")
+    }
+}

@@ -1,0 +1,603 @@
+//! Private links: connections to stores that one client has to itself for a while, because it keeps something
+//! on the store's side: it waits in a blocking command, watches keys, or is subscribed to channels.
+//!
+//! ```text
+//!   lend ──> Opening ──connected──> Greeting ──answered──> Open, lent ──given back──> Cleaning ──> idle ──> lend
+//!               │                       │                      │ lost, or the client leaves          │ unused for a minute
+//!               └───────────────────────┴──────────────────────┴──────────────> closed <─────────────┘
+//! ```
+//!
+//! Links are bounded per core, and per tenant to a part of that, so that no tenant can take all of them. A
+//! link that is given back is lent again only when nothing is in flight on it and the store has answered
+//! `UNWATCH`; a link with subscriptions is closed. Windows, queues, the breaker and the latency ratio know
+//! nothing of these links: a call that waits for an hour says nothing about its store.
+//!
+//! | what | file |
+//! |---|---|
+//! | one link, and its replies in order | `link.rs` |
+
+mod link;
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use link::{Expected, Link, State};
+
+use super::counters::Counter;
+use super::env::Env;
+use super::message::Message;
+use super::request::{PrivateId, ReplyTo};
+use super::settings::ShardSettings;
+use super::versions::Cell;
+use crate::protocol::{Protocol, Segment, encode};
+use crate::values::time::Now;
+use crate::values::{Action, BackendId, ClientId, ConnectionId, Owner, TenantId, Timestamp};
+
+/// The time for which an unused link stays open.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+/// The part of a core's links that one tenant may hold: four of five.
+const TENANT_PART: (usize, usize) = (4, 5);
+
+/// A request in flight on a private link.
+#[derive(Debug)]
+pub struct InFlight {
+    /// Address of the reply.
+    pub to: ReplyTo,
+    /// Version cells of the keys that the request may write, changed until it is over.
+    pub cells: Vec<Cell>,
+    /// The time at which the request was sent for the first time.
+    pub began: Timestamp,
+    /// The time after which an answer is of no use; `Timestamp::MAX` without deadline.
+    pub deadline: Timestamp,
+    /// Kind of the request.
+    pub kind: Kind,
+}
+
+impl InFlight {
+    /// True for a blocking command, whose reply may be due at any time or never.
+    pub const fn waits(&self) -> bool {
+        matches!(self.kind, Kind::Waits(_))
+    }
+}
+
+/// Kind of a request on a private link.
+#[derive(Debug)]
+pub enum Kind {
+    /// A request between `WATCH` and `EXEC`.
+    Plain,
+    /// A blocking command.
+    Waits(Waiting),
+    /// `WATCH`; true if the client watched no keys before.
+    Watch(bool),
+    /// A transaction, after whose reply no keys are watched.
+    Exec,
+}
+
+/// A blocking command that waits at its store.
+#[derive(Debug)]
+pub struct Waiting {
+    /// The bytes of the request.
+    pub frame: Box<[u8]>,
+    /// The hash slot of its keys.
+    pub slot: u16,
+    /// The number of nodes of a cluster that refused the request.
+    pub tries: u8,
+}
+
+/// Something that happened on a link that is lent.
+#[derive(Debug)]
+pub enum Event {
+    /// The reply to the request in flight.
+    Reply {
+        /// The link.
+        link: PrivateId,
+        /// The client that has the link.
+        holder: ClientId,
+        /// The request.
+        request: InFlight,
+        /// The whole reply, or an error in place of one that was larger than permitted.
+        reply: Vec<u8>,
+        /// Elements of the reply, as a price counts them.
+        rows: u64,
+    },
+    /// A message that is the reply to no request, on a link with subscriptions.
+    Pushed {
+        /// The client that has the link.
+        holder: ClientId,
+        /// The whole message.
+        message: Vec<u8>,
+    },
+    /// The link is gone.
+    Lost {
+        /// The link.
+        link: PrivateId,
+        /// The client that had the link.
+        holder: ClientId,
+        /// The request in flight, if there was one.
+        request: Option<InFlight>,
+        /// The store.
+        backend: BackendId,
+        /// The reason in one word, for the refusal.
+        reason: &'static str,
+        /// True if the request may have been carried out.
+        was_sent: bool,
+    },
+}
+
+/// Numbers of private links by their use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrivateFigures {
+    /// Links on which a blocking command waits.
+    pub waiting: usize,
+    /// Links on which keys are watched, or another request is in flight.
+    pub watching: usize,
+    /// Links with subscriptions.
+    pub subscribed: usize,
+    /// Open links that no client has.
+    pub idle: usize,
+}
+
+impl PrivateFigures {
+    /// Adds the numbers of another core.
+    pub fn add(&mut self, other: Self) {
+        self.waiting += other.waiting;
+        self.watching += other.watching;
+        self.subscribed += other.subscribed;
+        self.idle += other.idle;
+    }
+
+    /// Returns each number with the name of its use.
+    pub const fn by_use(self) -> [(&'static str, usize); 4] {
+        [
+            ("waiting", self.waiting),
+            ("watching", self.watching),
+            ("subscribed", self.subscribed),
+            ("idle", self.idle),
+        ]
+    }
+}
+
+/// A place for a link; its generation tells the link from earlier ones in the same place.
+#[derive(Debug, Default)]
+struct Place {
+    generation: u32,
+    link: Option<Link>,
+}
+
+/// The private links of one core.
+#[derive(Debug)]
+pub struct PrivateLinks {
+    /// The number of the first private connection: those below are shared ones.
+    first: u32,
+    links_max: usize,
+    places: Vec<Place>,
+    free: Vec<u32>,
+    idle: VecDeque<PrivateId>,
+    /// The number of links that each tenant holds.
+    held: HashMap<TenantId, usize>,
+    open: usize,
+    to_send: VecDeque<PrivateId>,
+    events: VecDeque<Event>,
+}
+
+impl PrivateLinks {
+    /// Creates the state of a core without private links. `first` is the number of the core's first connection
+    /// that is not shared.
+    pub fn new(settings: &ShardSettings, first: u32) -> Self {
+        Self {
+            first,
+            links_max: settings.private_links_max,
+            places: Vec::new(),
+            free: Vec::new(),
+            idle: VecDeque::new(),
+            held: HashMap::new(),
+            open: 0,
+            to_send: VecDeque::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// True if clients may have private links.
+    pub fn is_on(&self) -> bool {
+        self.links_max > 0
+    }
+
+    /// True if this connection is a private one.
+    #[inline]
+    pub fn is_mine(&self, connection: ConnectionId) -> bool {
+        connection.0 >= self.first
+    }
+
+    /// The number of links that could be lent now, to different tenants.
+    pub fn available(&self) -> usize {
+        self.links_max - self.lent()
+    }
+
+    /// The number of open links, lent or idle.
+    pub fn len(&self) -> usize {
+        self.open
+    }
+
+    /// Returns the numbers of links by their use.
+    pub fn figures(&self) -> PrivateFigures {
+        let mut figures = PrivateFigures::default();
+        for link in self.places.iter().filter_map(|place| place.link.as_ref()) {
+            let waits = link.in_flight.as_ref().is_some_and(InFlight::waits);
+            let count = match link.holder {
+                None => &mut figures.idle,
+                Some(_) if link.is_streaming => &mut figures.subscribed,
+                Some(_) if waits => &mut figures.waiting,
+                Some(_) => &mut figures.watching,
+            };
+            *count += 1;
+        }
+        figures
+    }
+
+    /// The number of lent links.
+    pub fn lent(&self) -> usize {
+        self.open - self.idle.len()
+    }
+
+    /// Lends a client a link to a store: an idle one, or one that is opened now. `None` if all links of this
+    /// core are lent, or if the tenant holds its part of them.
+    pub fn lend(
+        &mut self,
+        env: &mut Env,
+        (holder, tenant): (ClientId, TenantId),
+        (backend, protocol): (BackendId, Protocol),
+        now: Now,
+    ) -> Option<PrivateId> {
+        let tenant_max = (self.links_max * TENANT_PART.0 / TENANT_PART.1).max(1);
+        if self.held.get(&tenant).is_some_and(|held| *held >= tenant_max) {
+            return None;
+        }
+        let fits = |id: &PrivateId| {
+            let place = &self.places[id.place as usize];
+            place.link.as_ref().is_some_and(|link| link.backend == backend && link.protocol == protocol)
+        };
+        let found = self.idle.iter().rposition(fits).and_then(|index| self.idle.remove(index));
+        let id = match found {
+            Some(id) => id,
+            None => self.open(env, (backend, protocol), now)?,
+        };
+        let link = self.at(id)?;
+        link.lend(holder, tenant);
+        *self.held.entry(tenant).or_default() += 1;
+        env.counters.add(Counter::PrivateLinksLent, 1);
+        Some(id)
+    }
+
+    fn open(
+        &mut self,
+        env: &mut Env,
+        (backend, protocol): (BackendId, Protocol),
+        now: Now,
+    ) -> Option<PrivateId> {
+        if self.open >= self.links_max {
+            // An idle link to another store, or of another dialect, makes room.
+            let unused = self.idle.pop_front()?;
+            self.close(env, unused);
+        }
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place::default());
+            self.places.len() as u32 - 1
+        });
+        let place = &mut self.places[index as usize];
+        place.generation = place.generation.wrapping_add(1);
+        let mut link = Link::new(backend, protocol, now.monotonic);
+        link.greet(&env.settings.backends[usize::from(backend.0)], &mut env.pool);
+        place.link = Some(link);
+        self.open += 1;
+        let id = PrivateId { place: index, generation: place.generation };
+        env.actions.push_back(Action::Connect { owner: self.owner(id), backend });
+        env.counters.add(Counter::LinksOpened, 1);
+        Some(id)
+    }
+
+    /// Returns the store that a link leads to; `None` if the link is gone.
+    pub fn backend_of(&self, id: PrivateId) -> Option<BackendId> {
+        self.peek(id).map(|link| link.backend)
+    }
+
+    /// True if the request in flight on a link is a blocking command.
+    pub fn waits(&self, id: PrivateId) -> bool {
+        self.peek(id).and_then(|link| link.in_flight.as_ref()).is_some_and(InFlight::waits)
+    }
+
+    /// True if a request is in flight on a link.
+    pub fn is_at_work(&self, id: PrivateId) -> bool {
+        self.peek(id).is_some_and(|link| link.in_flight.is_some())
+    }
+
+    /// Sends a message of `replies` requests, of which the last one's reply is the answer to `request`.
+    pub fn send(
+        &mut self,
+        env: &mut Env,
+        id: PrivateId,
+        (message, replies): (Message<'_>, usize),
+        request: InFlight,
+        now: Now,
+    ) {
+        let Some(link) = self.at(id) else { return debug_assert!(false, "a link that is lent is there") };
+        debug_assert!(link.in_flight.is_none(), "one request at a time");
+        link.append(env, message);
+        link.expect_steps(replies - 1);
+        link.expected.push_back(Expected::Answer);
+        link.in_flight = Some(request);
+        link.heard_at = now.monotonic;
+        env.counters.add(Counter::RequestsForwarded, 1);
+        self.list_to_send(id);
+    }
+
+    /// Sends a command about subscriptions, whose replies come as messages, and lets messages pass from now
+    /// on.
+    pub fn send_subscription(&mut self, env: &mut Env, id: PrivateId, message: Message<'_>, now: Now) {
+        let Some(link) = self.at(id) else { return };
+        link.heard_at = now.monotonic;
+        link.append(env, message);
+        link.is_streaming = true;
+        env.counters.add(Counter::RequestsForwarded, 1);
+        self.list_to_send(id);
+    }
+
+    /// Takes the request in flight off a link that its holder is about to lose.
+    pub fn take_request(&mut self, id: PrivateId) -> Option<InFlight> {
+        self.at(id)?.in_flight.take()
+    }
+
+    /// Takes a link back from its holder. `has_watched` tells that keys may still be watched on it. The link is
+    /// lent again once it is clean; with a request in flight or subscriptions it is closed.
+    pub fn give_back(&mut self, env: &mut Env, id: PrivateId, has_watched: bool, now: Now) {
+        let Some(link) = self.at(id) else { return };
+        if link.in_flight.is_some() || link.is_streaming || link.state != State::Open {
+            return self.close(env, id);
+        }
+        link.idle_since = now.monotonic;
+        if has_watched {
+            let mut words = env.pool.take();
+            encode::request(&mut words, [&b"UNWATCH"[..]].into_iter());
+            link.append(env, Message::Small(&words));
+            env.pool.give(words);
+            link.expected.push_back(Expected::Cleaned);
+            link.heard_at = now.monotonic;
+            self.list_to_send(id);
+        }
+        self.return_from_holder(id);
+        let is_clean = self.at(id).is_some_and(|link| link.expected.is_empty());
+        if is_clean {
+            self.idle.push_back(id);
+        }
+    }
+
+    /// Closes a link at once: the store carries out nothing of it that it has not begun.
+    pub fn close(&mut self, env: &mut Env, id: PrivateId) {
+        if self.peek(id).is_none() {
+            return;
+        }
+        env.actions.push_back(Action::Reset(self.owner(id)));
+        self.remove(env, id);
+    }
+
+    fn remove(&mut self, env: &mut Env, id: PrivateId) -> Option<Link> {
+        self.return_from_holder(id);
+        let place =
+            self.places.get_mut(id.place as usize).filter(|place| place.generation == id.generation)?;
+        let mut link = place.link.take()?;
+        link.output.clear(&mut env.pool);
+        self.free.push(id.place);
+        self.open -= 1;
+        self.idle.retain(|idle| *idle != id);
+        Some(link)
+    }
+
+    fn return_from_holder(&mut self, id: PrivateId) {
+        let Some((_, tenant)) = self.at(id).and_then(|link| link.holder.take()) else { return };
+        if let Some(held) = self.held.get_mut(&tenant) {
+            *held -= 1;
+            if *held == 0 {
+                self.held.remove(&tenant);
+            }
+        }
+    }
+
+    /// Handles a connected socket: the greeting is sent.
+    pub fn handle_connected(&mut self, connection: ConnectionId, generation: u32, now: Now) {
+        let id = self.id_of(connection, generation);
+        if let Some(link) = self.at(id) {
+            link.state = State::Greeting;
+            link.heard_at = now.monotonic;
+            self.list_to_send(id);
+        }
+    }
+
+    /// Handles a socket that was lost or could not be connected.
+    pub fn handle_lost(&mut self, env: &mut Env, connection: ConnectionId, generation: u32) {
+        let id = self.id_of(connection, generation);
+        let Some(link) = self.peek(id) else { return };
+        let reason = if link.state == State::Opening { "connect-failed" } else { "connection-lost" };
+        self.lose(env, id, reason);
+    }
+
+    fn lose(&mut self, env: &mut Env, id: PrivateId, reason: &'static str) {
+        env.counters.add(Counter::LinksLost, 1);
+        let holder = self.peek(id).and_then(|link| link.holder);
+        let Some(mut link) = self.remove(env, id) else { return };
+        if let Some((holder, _)) = holder {
+            let was_sent = link.state == State::Open;
+            let (request, backend) = (link.in_flight.take(), link.backend);
+            self.events.push_back(Event::Lost { link: id, holder, request, backend, reason, was_sent });
+        }
+    }
+
+    /// Handles bytes from a store. What they mean for clients is polled with [`Self::poll_event`].
+    pub fn handle_bytes(
+        &mut self,
+        env: &mut Env,
+        (connection, generation): (ConnectionId, u32),
+        mut chunk: &[u8],
+        now: Now,
+    ) {
+        env.counters.add(Counter::BackendBytesReceived, chunk.len() as u64);
+        let id = self.id_of(connection, generation);
+        while !chunk.is_empty() {
+            let Some(link) = self.at(id) else { return };
+            link.heard_at = now.monotonic;
+            let Ok(scanned) = link.scanner.scan(chunk) else {
+                env.actions.push_back(Action::Reset(self.owner(id)));
+                return self.lose(env, id, "malformed-reply");
+            };
+            let Some(scanned) = scanned else {
+                return link.keep_partial(chunk, env.settings.reply_bytes_max);
+            };
+            let (end, rest) = chunk.split_at(scanned.end);
+            chunk = rest;
+            env.counters.add(Counter::RepliesReceived, 1);
+            let reply = link.take_whole(end, env.settings.reply_bytes_max);
+            self.take_reply(env, id, (scanned.kind, scanned.rows), reply, now);
+        }
+    }
+
+    fn take_reply(
+        &mut self,
+        env: &mut Env,
+        id: PrivateId,
+        (kind, rows): (u8, u64),
+        reply: Vec<u8>,
+        now: Now,
+    ) {
+        let Some(link) = self.at(id) else { return };
+        let is_push = kind == b'>' || (link.is_streaming && link.expected.is_empty());
+        if is_push {
+            if let Some((holder, _)) = link.holder {
+                self.events.push_back(Event::Pushed { holder, message: reply });
+            }
+            return;
+        }
+        match link.expected.pop_front() {
+            None => {
+                env.actions.push_back(Action::Reset(self.owner(id)));
+                self.lose(env, id, "unexpected-reply");
+            }
+            Some(Expected::Login) if kind == b'-' => {
+                env.actions.push_back(Action::Reset(self.owner(id)));
+                self.lose(env, id, "login-refused");
+            }
+            Some(Expected::Login) => {
+                if !link.expected.iter().any(|expected| *expected == Expected::Login) {
+                    link.state = State::Open;
+                }
+                self.list_to_send(id);
+            }
+            Some(Expected::Step) => {}
+            Some(Expected::Cleaned) => {
+                if link.expected.is_empty() && link.holder.is_none() {
+                    link.idle_since = now.monotonic;
+                    self.idle.push_back(id);
+                }
+            }
+            Some(Expected::Answer) => {
+                if let (Some((holder, _)), Some(request)) = (link.holder, link.in_flight.take()) {
+                    self.events.push_back(Event::Reply { link: id, holder, request, reply, rows });
+                }
+            }
+        }
+    }
+
+    /// Returns the next event on a lent link.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Returns the next bytes to send, and the connection for them.
+    pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
+        while let Some(id) = self.to_send.pop_front() {
+            let owner = self.owner(id);
+            let Some(link) = self.at(id) else { continue };
+            link.is_listed = false;
+            if let Some(segment) = link.take_output() {
+                return Some((owner, segment));
+            }
+        }
+        None
+    }
+
+    /// Handles a finished send: the next one may begin.
+    pub fn handle_transmitted(&mut self, connection: ConnectionId, generation: u32) {
+        let id = self.id_of(connection, generation);
+        if let Some(link) = self.at(id) {
+            link.is_sending = false;
+            self.list_to_send(id);
+        }
+    }
+
+    /// Gives up links that could not be opened in time, or whose store owes a reply for too long, and closes
+    /// links that nobody has used for a minute. A blocking command may wait for as long as it likes.
+    pub fn look_after(&mut self, env: &mut Env, now: Now) {
+        let settings = (env.settings.connect_timeout, env.settings.reply_timeout);
+        for index in 0..self.places.len() {
+            let place = &self.places[index];
+            let id = PrivateId { place: index as u32, generation: place.generation };
+            let Some(link) = &place.link else { continue };
+            if let Some(reason) = link.overdue(settings, now.monotonic) {
+                env.actions.push_back(Action::Reset(self.owner(id)));
+                self.lose(env, id, reason);
+            }
+        }
+        while let Some(id) = self.idle.front().copied() {
+            let since = self.peek(id).map_or(Timestamp::ZERO, |link| link.idle_since);
+            if now.monotonic.since(since) < IDLE_MAX {
+                break;
+            }
+            self.idle.pop_front();
+            self.close(env, id);
+        }
+    }
+
+    /// Returns the holders of links whose request in flight has passed its deadline.
+    pub fn overdue(&self, now: Timestamp) -> Vec<(ClientId, PrivateId)> {
+        let late = self.places.iter().enumerate().filter_map(|(index, place)| {
+            let link = place.link.as_ref()?;
+            let request = link.in_flight.as_ref()?;
+            let (holder, _) = link.holder?;
+            let id = PrivateId { place: index as u32, generation: place.generation };
+            (request.deadline <= now).then_some((holder, id))
+        });
+        late.collect()
+    }
+
+    /// Returns the earliest deadline of a request in flight.
+    pub fn poll_deadline(&self) -> Option<Timestamp> {
+        if self.lent() == 0 {
+            return None;
+        }
+        let requests = self.places.iter().filter_map(|place| place.link.as_ref()?.in_flight.as_ref());
+        requests.map(|request| request.deadline).filter(|deadline| *deadline != Timestamp::MAX).min()
+    }
+
+    fn list_to_send(&mut self, id: PrivateId) {
+        let Some(link) = self.at(id) else { return };
+        if link.has_output() && !link.is_sending && !link.is_listed {
+            link.is_listed = true;
+            self.to_send.push_back(id);
+        }
+    }
+
+    fn owner(&self, id: PrivateId) -> Owner {
+        Owner::Link(ConnectionId(self.first + id.place), id.generation)
+    }
+
+    fn id_of(&self, connection: ConnectionId, generation: u32) -> PrivateId {
+        PrivateId { place: connection.0 - self.first, generation }
+    }
+
+    fn at(&mut self, id: PrivateId) -> Option<&mut Link> {
+        let place = self.places.get_mut(id.place as usize)?;
+        place.link.as_mut().filter(|_| place.generation == id.generation)
+    }
+
+    fn peek(&self, id: PrivateId) -> Option<&Link> {
+        let place = self.places.get(id.place as usize)?;
+        place.link.as_ref().filter(|_| place.generation == id.generation)
+    }
+}

@@ -1,0 +1,298 @@
+//! Private links: blocking commands, watched keys and subscriptions.
+
+use super::*;
+
+/// A rig whose cores may lend this many private links each.
+fn lending(shards: u16, backends: u16, links: usize) -> Rig {
+    Rig::with(shards, backends, |settings| settings.private_links_max = links)
+}
+
+/// Private links of the first core: those that clients have, and all that are open.
+fn links(rig: &Rig) -> (usize, usize) {
+    let figures = rig.shards[0].private_links();
+    let lent = figures.waiting + figures.watching + figures.subscribed;
+    (lent, lent + figures.idle)
+}
+
+/// Answers the greeting of a private link that was opened last.
+fn greet(rig: &mut Rig) {
+    rig.answer_first("PING", "+PONG\r\n");
+}
+
+#[test]
+fn a_call_that_waits_holds_up_its_own_client_and_no_other() {
+    let mut rig = lending(1, 1, 10);
+    let [waiter, other] = [rig.client(0), rig.client(0)];
+    rig.send(waiter, &[&["BLPOP", "q", "0"], &["GET", "a"]]);
+    greet(&mut rig);
+    assert_eq!(rig.words_at_stores(), ["BLPOP"], "what is behind it waits");
+    rig.send(other, &[&["GET", "b"]]);
+    rig.answer_first("GET", "$1\r\nb\r\n");
+    assert_eq!(rig.told(other), "$1\r\nb\r\n");
+    // No time is too long for it.
+    rig.wait(Duration::from_secs(3_600));
+    assert_eq!(rig.told(waiter), "");
+    rig.answer_first("BLPOP", "*2\r\n$1\r\nq\r\n$1\r\nx\r\n");
+    assert_eq!(rig.words_at_stores(), ["GET"]);
+    rig.answer_first("GET", "$-1\r\n");
+    assert_eq!(rig.told(waiter), "*2\r\n$1\r\nq\r\n$1\r\nx\r\n$-1\r\n");
+    assert_eq!(links(&rig), (0, 1), "the link waits for the next");
+
+    // The next call takes the link that is open.
+    rig.send(other, &[&["BLPOP", "q", "0"]]);
+    assert_eq!((rig.words_at_stores(), links(&rig)), (vec!["BLPOP"], (1, 1)));
+}
+
+#[test]
+fn links_are_bounded_and_no_tenant_takes_all() {
+    let mut rig = lending(1, 1, 5);
+    let clients: Vec<usize> = (0..5).map(|_| rig.client(0)).collect();
+    for client in &clients {
+        rig.send(*client, &[&["BLPOP", "q", "0"]]);
+    }
+    // Four of five are for one tenant.
+    let refusal = "-OVERLOADED reason=links backend=store0 retry_after_ms=1000\r\n";
+    assert_eq!(rig.told(clients[4]), refusal);
+    assert_eq!(links(&rig), (4, 4));
+    // One that ends makes room.
+    greet(&mut rig);
+    rig.answer_first("BLPOP", "*-1\r\n");
+    rig.send(clients[4], &[&["BLPOP", "q", "0"]]);
+    assert_eq!((rig.told(clients[4]).as_str(), links(&rig)), ("", (4, 4)));
+}
+
+#[test]
+fn without_links_the_commands_are_refused_as_they_were() {
+    let mut rig = lending(1, 1, 0);
+    let client = rig.client(0);
+    for words in [&["BLPOP", "q", "0"][..], &["WATCH", "k"], &["SUBSCRIBE", "c"], &["UNSUBSCRIBE"]] {
+        rig.send(client, &[words]);
+        assert!(rig.told(client).starts_with(&format!("-ERR {} is not supported by weir", words[0])));
+    }
+}
+
+#[test]
+fn a_client_that_leaves_takes_its_link_with_it() {
+    for ends in [true, false] {
+        let mut rig = lending(1, 1, 10);
+        let client = rig.client(0);
+        rig.send(client, &[&["BLPOP", "q", "0"]]);
+        greet(&mut rig);
+        let id = rig.id(client);
+        if ends {
+            rig.shards[0].handle_client_end(id);
+        } else {
+            rig.shards[0].handle_client_lost(id);
+        }
+        rig.turns();
+        assert_eq!(links(&rig), (0, 0), "nothing is popped for nobody");
+        assert!(rig.at_stores.is_empty());
+        assert_eq!(rig.shards[0].requests_departed(), 0, "its charge is settled");
+    }
+}
+
+#[test]
+fn a_deadline_ends_the_wait() {
+    let mut rig = lending(1, 1, 10);
+    let client = rig.client(0);
+    rig.send(client, &[&["QOS", "SET", "DEADLINE", "200"]]);
+    rig.told(client);
+    rig.send(client, &[&["BLPOP", "q", "0"]]);
+    greet(&mut rig);
+    rig.wait(Duration::from_millis(199));
+    assert_eq!(rig.told(client), "");
+    rig.wait(Duration::from_millis(2));
+    assert_eq!(rig.told(client), "-DEADLINE stage=backend waited_ms=200 (it may have happened)\r\n");
+    assert_eq!(links(&rig), (0, 0));
+}
+
+#[test]
+fn a_store_that_dies_with_a_waiting_call_ends_its_client() {
+    let mut rig = lending(1, 1, 10);
+    let client = rig.client(0);
+    rig.send(client, &[&["BLPOP", "q", "0"]]);
+    greet(&mut rig);
+    rig.lose("BLPOP");
+    let refusal = "-UNAVAILABLE backend=store0 reason=connection-lost retry_after_ms=50\r\n";
+    assert_eq!(rig.told(client), refusal);
+    assert!(rig.actions.iter().any(|(_, action)| matches!(action, Action::Close(Owner::Client(_)))));
+    assert_eq!(rig.shards[0].clients_open(), 0);
+}
+
+#[test]
+fn a_link_that_cannot_be_opened_is_given_up_in_time() {
+    let mut rig = lending(1, 1, 10);
+    rig.connecting = Connecting::Hangs;
+    let client = rig.client(0);
+    rig.send(client, &[&["BLPOP", "q", "0"]]);
+    rig.wait(Duration::from_secs(2));
+    let refusal = "-UNAVAILABLE backend=store0 reason=connect-timeout retry_after_ms=50\r\n";
+    assert_eq!(rig.told(client), refusal);
+    assert_eq!((rig.shards[0].clients_open(), links(&rig)), (1, (0, 0)));
+}
+
+#[test]
+fn what_follows_watch_goes_over_the_same_link() {
+    let mut rig = lending(2, 1, 10);
+    let client = rig.client(0);
+    let [key, far] = [rig.key(0, 0), rig.key(1, 0)];
+    rig.send(client, &[&["WATCH", &key], &["GET", &key], &["MGET", &key, &far]]);
+    greet(&mut rig);
+    let link = rig.frames("WATCH")[0].link;
+    rig.answer_first("WATCH", "+OK\r\n");
+    assert_eq!(rig.frames("\r\nGET\r\n")[0].link, link, "a read from a cache could be older than the watch");
+    rig.answer_first("\r\nGET\r\n", "$1\r\n1\r\n");
+    assert_eq!(rig.frames("MGET")[0].link, link);
+    rig.answer_first("MGET", "*2\r\n$1\r\n1\r\n$-1\r\n");
+    rig.told(client);
+    rig.send(client, &[&["MULTI"], &["SET", &key, "2"], &["EXEC"], &["GET", &key]]);
+    assert_eq!(rig.words_at_stores(), ["MULTI", "SET", "EXEC"]);
+    assert!(rig.at_stores.iter().all(|sent| sent.link == link));
+    for reply in ["+OK\r\n", "+QUEUED\r\n", "*-1\r\n"] {
+        rig.answer_next(reply);
+    }
+    assert_ne!(rig.frames("\r\nGET\r\n")[0].link, link, "nothing is watched any more");
+    rig.answer_next("$1\r\n9\r\n");
+    assert_eq!(rig.told(client), "+OK\r\n+QUEUED\r\n*-1\r\n$1\r\n9\r\n");
+    assert_eq!(links(&rig), (0, 1));
+}
+
+#[test]
+fn a_link_is_clean_before_it_is_lent_again() {
+    for end in [&["UNWATCH"][..], &["MULTI", "DISCARD"]] {
+        let mut rig = lending(1, 1, 10);
+        let [client, other] = [rig.client(0), rig.client(0)];
+        rig.send(client, &[&["WATCH", "k"]]);
+        greet(&mut rig);
+        let link = rig.frames("WATCH")[0].link;
+        rig.answer_first("WATCH", "+OK\r\n");
+        for word in end {
+            rig.send(client, &[&[word]]);
+        }
+        assert_eq!(rig.told(client), "+OK\r\n".repeat(1 + end.len()));
+        assert_eq!(rig.words_at_stores(), ["UNWATCH"]);
+        rig.send(other, &[&["WATCH", "k"]]);
+        greet(&mut rig);
+        assert_ne!(rig.frames("\r\nWATCH\r\n")[0].link, link, "the first is not clean yet");
+        rig.answer_first("UNWATCH", "+OK\r\n");
+        rig.send(client, &[&["BLPOP", "q", "0"]]);
+        assert_eq!(rig.frames("BLPOP")[0].link, link);
+    }
+}
+
+#[test]
+fn a_watch_that_is_lost_fails_its_transaction() {
+    for held_too_long in [false, true] {
+        let mut rig = lending(1, 1, 10);
+        let client = rig.client(0);
+        rig.send(client, &[&["WATCH", "k"]]);
+        greet(&mut rig);
+        let Sent { link, generation, .. } = rig.frames("WATCH")[0].clone();
+        rig.answer_first("WATCH", "+OK\r\n");
+        if held_too_long {
+            rig.wait(Duration::from_secs(31));
+            rig.answer_first("UNWATCH", "+OK\r\n");
+        } else {
+            rig.shards[0].handle_link_lost(link, generation, Loss::ByPeer, rig.now);
+            rig.turns();
+        }
+        rig.send(client, &[&["WATCH", "more"], &["MULTI"], &["SET", "k", "1"], &["EXEC"], &["EXEC"]]);
+        let told = "+OK\r\n+OK\r\n+OK\r\n+QUEUED\r\n*-1\r\n-ERR EXEC without MULTI\r\n";
+        assert_eq!((rig.told(client).as_str(), rig.at_stores.len()), (told, 0));
+        assert_eq!(rig.counted(Counter::WatchesBroken), 1);
+    }
+}
+
+#[test]
+fn keys_of_several_stores_cannot_be_watched_together() {
+    let mut rig = lending(1, 2, 10);
+    let client = rig.client(0);
+    let [here, there] = [rig.key(0, 0), rig.key(0, 1)];
+    rig.send(client, &[&["WATCH", &here, &there]]);
+    assert!(rig.told(client).starts_with("-CROSSSLOT "));
+    rig.send(client, &[&["WATCH", &here]]);
+    greet(&mut rig);
+    rig.answer_first("WATCH", "+OK\r\n");
+    rig.told(client);
+    rig.send(client, &[&["WATCH", &there], &["MGET", &here, &there]]);
+    assert_eq!(rig.told(client).matches("-CROSSSLOT ").count(), 2);
+    rig.send(client, &[&["MULTI"], &["SET", &there, "1"], &["EXEC"]]);
+    assert!(rig.told(client).contains("-EXECABORT Transaction discarded because of: CROSSSLOT "));
+}
+
+#[test]
+fn messages_pass_to_subscribers_in_their_order() {
+    let mut rig = lending(1, 1, 10);
+    let client = rig.client(0);
+    rig.send(client, &[&["SUBSCRIBE", "a", "b"]]);
+    greet(&mut rig);
+    let over = rig.frames("SUBSCRIBE")[0].clone();
+    rig.at_stores.clear();
+    let said = |word: &str, channel: &str, count: u32| {
+        format!("*3\r\n${}\r\n{word}\r\n${}\r\n{channel}\r\n:{count}\r\n", word.len(), channel.len())
+    };
+    let message = "*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\nhi\r\n";
+    // A message between two acknowledgements stays between them.
+    let first = [said("subscribe", "a", 1), message.to_owned(), said("subscribe", "b", 2)].concat();
+    rig.bytes(&over, first.as_bytes());
+    assert_eq!(rig.told(client), first);
+    rig.bytes(&over, message.repeat(3).as_bytes());
+    assert_eq!(rig.told(client), message.repeat(3));
+    rig.send(client, &[&["GET", "k"], &["PING", "x"]]);
+    let told = rig.told(client);
+    assert!(told.starts_with("-ERR Can't execute 'get': only (P|S)SUBSCRIBE"), "{told}");
+    assert!(told.ends_with("*2\r\n$4\r\npong\r\n$1\r\nx\r\n"), "{told}");
+    rig.send(client, &[&["UNSUBSCRIBE"], &["GET", "k"]]);
+    let last = said("unsubscribe", "a", 1) + &said("unsubscribe", "b", 0);
+    rig.at_stores.clear();
+    rig.bytes(&over, last.as_bytes());
+    assert_eq!(rig.told(client), last);
+    assert_eq!((rig.words_at_stores(), links(&rig)), (vec!["GET"], (0, 0)));
+    rig.send(client, &[&["UNSUBSCRIBE"]]);
+    rig.answer_first("GET", "$-1\r\n");
+    assert_eq!(rig.told(client), "$-1\r\n*3\r\n$11\r\nunsubscribe\r\n$-1\r\n:0\r\n");
+}
+
+#[test]
+fn a_subscriber_whose_store_is_lost_is_closed() {
+    let mut rig = lending(1, 1, 10);
+    let client = rig.client(0);
+    rig.send(client, &[&["SUBSCRIBE", "a"]]);
+    greet(&mut rig);
+    let over = rig.frames("SUBSCRIBE")[0].clone();
+    rig.bytes(&over, b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n");
+    rig.shards[0].handle_link_lost(over.link, over.generation, Loss::ByPeer, rig.now);
+    rig.turns();
+    assert_eq!((rig.shards[0].clients_open(), links(&rig)), (0, (0, 0)));
+}
+
+#[test]
+fn a_subscriber_that_does_not_read_is_closed_and_holds_up_nobody() {
+    let mut rig = lending(1, 1, 10);
+    let client = rig.client(0);
+    rig.send(client, &[&["SUBSCRIBE", "a"]]);
+    greet(&mut rig);
+    let over = rig.frames("SUBSCRIBE")[0].clone();
+    rig.bytes(&over, b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n");
+    rig.reading = Reading::Never;
+    let message = format!("*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$65536\r\n{}\r\n", "x".repeat(65_536));
+    for _ in 0..20 {
+        rig.bytes(&over, message.as_bytes());
+    }
+    assert_eq!(rig.counted(Counter::ClientsClosedUnread), 1);
+    assert_eq!((rig.shards[0].clients_open(), links(&rig)), (0, (0, 0)));
+}
+
+#[test]
+fn names_of_channels_are_bounded() {
+    let mut rig = lending(1, 1, 10);
+    let client = rig.client(0);
+    rig.send(client, &[&["SUBSCRIBE", "a"]]);
+    greet(&mut rig);
+    let over = rig.frames("SUBSCRIBE")[0].clone();
+    rig.bytes(&over, b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n");
+    rig.told(client);
+    let long = "x".repeat(1 << 19);
+    rig.send(client, &[&["PSUBSCRIBE", &long, &long]]);
+    assert!(rig.told(client).starts_with("-ERR too many subscriptions"));
+}

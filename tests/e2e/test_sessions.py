@@ -1,0 +1,328 @@
+"""Programs that keep something on their connection: blocking commands, watched keys, subscriptions."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+import redis
+
+from harness import metrics
+from harness.cluster import Cluster
+from harness.processes import Weir
+from harness.resp import Connection
+from harness.waiting import until
+
+pytestmark = pytest.mark.weir_only
+
+# Seconds for which a call waits at most: longer than any test.
+LONG = 60
+FLAGS = ["--shards", "2"]
+
+
+@pytest.fixture(scope="module")
+def cluster(module_servers) -> Cluster:
+    return Cluster(module_servers)
+
+
+@pytest.fixture(scope="module", params=["one store", "three stores", "cluster"])
+def weir(request, module_servers) -> Weir:
+    if request.param == "cluster":
+        united = request.getfixturevalue("cluster")
+        return module_servers.weir(*united.nodes, storage=united.storage, flags=FLAGS)
+    stores = [module_servers.redis() for _ in range(1 if request.param == "one store" else 3)]
+    return module_servers.weir(*stores, flags=FLAGS)
+
+
+def blocked(weir: Weir) -> int:
+    """Calls that wait at the stores."""
+    total = 0
+    for store in weir.backends:
+        with store.connect() as connection:
+            fields = dict(line.split(":", 1) for line in connection.ok("INFO", "clients").decode().split("\r\n") if ":" in line)
+            total += int(fields["blocked_clients"])
+    return total
+
+
+WAITS = [
+    (("BLPOP", "{w}a", "{w}b", LONG), ("RPUSH", "{w}b", "x"), [b"{w}b", b"x"]),
+    (("BRPOP", "{w}a", "{w}b", LONG), ("RPUSH", "{w}a", "x"), [b"{w}a", b"x"]),
+    (("BRPOPLPUSH", "{w}a", "{w}t", LONG), ("RPUSH", "{w}a", "x"), b"x"),
+    (("BLMOVE", "{w}a", "{w}t", "LEFT", "RIGHT", LONG), ("RPUSH", "{w}a", "y"), b"y"),
+    (("BLMPOP", LONG, 2, "{w}a", "{w}b", "LEFT"), ("RPUSH", "{w}b", "x"), [b"{w}b", [b"x"]]),
+    (("BZPOPMIN", "{w}z", LONG), ("ZADD", "{w}z", 1, "m"), [b"{w}z", b"m", b"1"]),
+    (("BZPOPMAX", "{w}z", LONG), ("ZADD", "{w}z", 1, "m"), [b"{w}z", b"m", b"1"]),
+    (("BZMPOP", LONG, 1, "{w}z", "MIN"), ("ZADD", "{w}z", 1, "m"), [b"{w}z", [[b"m", b"1"]]]),
+    (("XREAD", "BLOCK", LONG * 1000, "STREAMS", "{w}s", "0"), ("XADD", "{w}s", "1-1", "f", "v"), [[b"{w}s", [[b"1-1", [b"f", b"v"]]]]]),
+]
+
+
+@pytest.mark.parametrize("words, wakes, reply", WAITS, ids=[words[0] for words, _, _ in WAITS])
+def test_a_call_waits_until_there_is_something(weir: Weir, words: tuple, wakes: tuple, reply):
+    with weir.connect() as waiter, weir.connect() as other:
+        other.ok("DEL", "{w}a", "{w}b", "{w}t", "{w}z", "{w}s")
+        waiter.send(*words)
+        waiter.send("ECHO", "behind")
+        until(lambda: blocked(weir) == 1, "the call waits at its store")
+        other.ok(*wakes)
+        first, second = waiter.read_many(2)
+        assert (first.plain(), second.text) == (reply, "behind")
+
+
+@pytest.mark.parametrize("words", [("BLPOP", "none", "0.05"), ("XREAD", "BLOCK", "50", "STREAMS", "none", "$")], ids=lambda words: words[0])
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_call_whose_time_is_over_is_told_nothing(weir: Weir, words: tuple, protocol: int):
+    with weir.connect(protocol=protocol) as connection:
+        assert connection.call(*words).raw == (b"*-1\r\n" if protocol == 2 else b"_\r\n")
+
+
+def test_errors_are_those_of_the_store(weir: Weir):
+    with weir.connect() as connection:
+        assert connection.call("BLPOP", "k", "-1").text == "ERR timeout is negative"
+        assert connection.call("BLPOP", "k", "x").text == "ERR timeout is not a float or out of range"
+        connection.ok("SET", "text", "x")
+        assert connection.call("BLPOP", "text", "1").text.startswith("WRONGTYPE ")
+        connection.ok("MULTI")
+        connection.ok("BLPOP", "none", "0")
+        assert connection.call("EXEC").raw == b"*1\r\n*-1\r\n", "in a transaction it does not wait"
+
+
+def test_many_that_wait_hold_up_nobody(weir: Weir):
+    waiters = [weir.connect() for _ in range(200)]
+    try:
+        for index, waiter in enumerate(waiters):
+            waiter.send("BLPOP", f"queue:{index}", LONG)
+        until(lambda: blocked(weir) == len(waiters), "all of them wait")
+        with weir.connect() as other:
+            for index in range(200):
+                other.ok("SET", f"k{index}", index)
+            for index in range(len(waiters)):
+                other.ok("RPUSH", f"queue:{index}", index)
+        for index, waiter in enumerate(waiters):
+            assert waiter.read().plain() == [b"queue:%d" % index, b"%d" % index]
+    finally:
+        for waiter in waiters:
+            waiter.close()
+
+
+@pytest.mark.parametrize("leaves", ["closes", "has sent its last"])
+def test_nothing_is_popped_for_a_client_that_has_left(weir: Weir, leaves: str):
+    with weir.connect() as other:
+        other.ok("DEL", "left")
+        waiter = weir.connect()
+        waiter.send("BLPOP", "left", LONG)
+        until(lambda: blocked(weir) == 1, "the call waits at its store")
+        if leaves == "closes":
+            waiter.close()
+        else:
+            waiter.half_close()
+        until(lambda: blocked(weir) == 0, "the call is over at the store, too")
+        waiter.close()
+        assert other.ok("RPUSH", "left", "x") == 1 and other.ok("LLEN", "left") == 1
+
+
+def test_a_drain_does_not_wait_for_what_may_never_end(servers):
+    weir = servers.weir(servers.redis(), flags=FLAGS)
+    with weir.connect() as waiter, weir.connect() as subscriber, weir.connect() as watcher:
+        waiter.send("BLPOP", "none", "0")
+        subscriber.ok("SUBSCRIBE", "c")
+        watcher.ok("WATCH", "k")
+        until(lambda: blocked(weir) == 1, "the call waits at its store")
+        assert weir.terminate(10) == 0
+        assert waiter.read_to_end() == []
+
+
+def test_private_links_are_bounded_and_named_in_the_refusal(servers):
+    weir = servers.weir(servers.redis(), flags=["--shards", "1", "--private-links", "5"])
+    waiters = [weir.connect() for _ in range(4)]
+    with weir.connect() as other:
+        for waiter in waiters:
+            waiter.send("BLPOP", "none", "0")
+        until(lambda: blocked(weir) == 4, "as many wait as one tenant may have")
+        for words in [("BLPOP", "none", "0"), ("WATCH", "k"), ("SUBSCRIBE", "c")]:
+            assert other.call(*words).text.startswith("OVERLOADED reason=links "), words
+        assert other.ok("SET", "k", "v") == b"OK"
+        gauges = metrics.parse(weir.admin("/metrics")[1])["weir_private_links"]
+        assert {dict(labels)["use"]: value for labels, value in gauges.items()} == {"waiting": 4, "watching": 0, "subscribed": 0, "idle": 0}
+        waiters.pop().close()
+        until(lambda: other.call("WATCH", "k").text == "OK", "the place of one that left is free")
+    for waiter in waiters:
+        waiter.close()
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_increments_with_optimistic_locking_lose_none(weir: Weir, protocol: int):
+    clients, each = 4, 25
+
+    def increment(pipe) -> None:
+        number = int(pipe.get("{n}umber") or 0)
+        pipe.multi()
+        pipe.set("{n}umber", number + 1)
+        pipe.lpush("{n}umbers", number + 1)
+
+    def work() -> None:
+        client = redis.Redis(port=weir.port, protocol=protocol)
+        for _ in range(each):
+            client.transaction(increment, "{n}umber")
+        client.close()
+
+    with weir.connect() as connection:
+        connection.ok("DEL", "{n}umber", "{n}umbers")
+        threads = [threading.Thread(target=work) for _ in range(clients)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert connection.ok("GET", "{n}umber") == b"%d" % (clients * each)
+        numbers = connection.ok("LRANGE", "{n}umbers", 0, -1)
+        assert numbers == [b"%d" % number for number in range(clients * each, 0, -1)]
+
+
+def test_a_watched_key_that_changes_fails_the_transaction_and_a_hot_key_is_no_exception(weir: Weir):
+    with weir.connect() as watcher, weir.connect() as other:
+        for _ in range(3):
+            # Enough reads for the key to be hot, so that its value is kept in memory.
+            other.ok("SET", "hot", "0")
+            other.pipeline([("GET", "hot")] * 3_000)
+            watcher.ok("WATCH", "hot")
+            seen = watcher.ok("GET", "hot")
+            other.ok("SET", "hot", "1")
+            watcher.ok("MULTI")
+            watcher.ok("SET", "hot", seen)
+            assert watcher.call("EXEC").raw == b"*-1\r\n"
+            assert other.ok("GET", "hot") == b"1"
+        watcher.ok("WATCH", "hot")
+        watcher.ok("UNWATCH")
+        other.ok("SET", "hot", "2")
+        watcher.ok("MULTI")
+        watcher.ok("GET", "hot")
+        assert watcher.call("EXEC").plain() == [b"2"]
+        watcher.ok("WATCH", "hot")
+        watcher.ok("MULTI")
+        assert watcher.call("WATCH", "other").text == "ERR WATCH inside MULTI is not allowed"
+        assert watcher.call("EXEC").raw == b"*0\r\n"
+
+
+def test_a_watch_does_not_outlive_its_connection_to_the_store(weir: Weir):
+    with weir.connect() as watcher:
+        watcher.ok("WATCH", "k")
+        for store in weir.backends:
+            with store.connect() as connection:
+                connection.ok("CLIENT", "KILL", "TYPE", "normal")
+        until(lambda: watcher.call("PING").text == "PONG", "the client is still there")
+        watcher.ok("MULTI")
+        watcher.ok("SET", "k", "1")
+        assert watcher.call("EXEC").raw == b"*-1\r\n"
+
+
+def said(word: str, name: str | None, count: int) -> list:
+    return [word.encode(), None if name is None else name.encode(), count]
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_messages_reach_subscribers_once_and_in_order(weir: Weir, protocol: int):
+    with weir.connect(protocol=protocol) as subscriber, weir.connect() as publisher:
+        subscriber.send("SUBSCRIBE", "news", "sport")
+        subscriber.send("PSUBSCRIBE", "n*")
+        replies = [reply.plain() for reply in subscriber.read_many(3)]
+        assert replies == [said("subscribe", "news", 1), said("subscribe", "sport", 2), said("psubscribe", "n*", 3)]
+        told = [publisher.ok("PUBLISH", channel, number) for number, channel in enumerate(["news", "sport", "none", "nothing"])]
+        # A node of a cluster counts its own subscribers only.
+        assert told == [2, 1, 1, 1] or weir.storage.startswith("cluster"), told
+        expected = [[b"message", b"news", b"0"], [b"pmessage", b"n*", b"news", b"0"], [b"message", b"sport", b"1"]]
+        got = [subscriber.read().plain() for _ in expected]
+        assert sorted(got[:2]) == sorted(expected[:2]) and got[2] == expected[2], got
+        # `none` and `nothing` match the pattern.
+        assert [subscriber.read().plain()[2] for _ in range(2)] == [b"none", b"nothing"]
+        for number in range(500):
+            publisher.ok("PUBLISH", "sport", number)
+        assert [subscriber.read().plain()[2] for _ in range(500)] == [b"%d" % number for number in range(500)]
+        subscriber.send("PUNSUBSCRIBE")
+        assert subscriber.read().plain() == said("punsubscribe", "n*", 2)
+        subscriber.send("UNSUBSCRIBE")
+        assert sorted(reply.plain()[1] for reply in subscriber.read_many(2)) == [b"news", b"sport"]
+        assert subscriber.call("GET", "none").is_null, "it may do anything again"
+
+
+def test_a_subscriber_of_resp3_goes_on_with_requests(weir: Weir):
+    with weir.connect(protocol=3) as subscriber, weir.connect() as publisher:
+        subscriber.send("SUBSCRIBE", "both")
+        subscriber.read()
+        publisher.ok("PUBLISH", "both", "x")
+        assert subscriber.read().plain() == [b"message", b"both", b"x"]
+        assert subscriber.ok("SET", "k", "v") == b"OK"
+        subscriber.send("BLPOP", "none", "0.05")
+        assert subscriber.read().is_null
+
+
+def test_a_subscriber_of_resp2_may_do_nothing_else(weir: Weir):
+    with weir.connect() as subscriber:
+        subscriber.ok("SUBSCRIBE", "c")
+        assert subscriber.call("GET", "k").text.startswith("ERR Can't execute 'get': only (P|S)SUBSCRIBE")
+        assert subscriber.call("PING").plain() == [b"pong", b""]
+        assert subscriber.call("RESET").text == "RESET"
+        assert subscriber.call("GET", "none").is_null
+
+
+def subscribers(weir: Weir) -> list[int]:
+    """Subscribers of the channel `leaving`, by store."""
+    found = []
+    for store in weir.backends:
+        with store.connect() as connection:
+            found.append(connection.ok("PUBSUB", "NUMSUB", "leaving")[1])
+    return found
+
+
+def test_a_subscriber_that_leaves_is_gone_at_the_store(weir: Weir):
+    subscriber = weir.connect()
+    subscriber.ok("SUBSCRIBE", "leaving")
+    assert sum(subscribers(weir)) == 1
+    subscriber.close()
+    until(lambda: sum(subscribers(weir)) == 0, "the subscription is over")
+
+
+def test_tenants_have_channels_of_their_own(servers, tmp_path):
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text(
+        "[tenants.acme]\npassword = 'a'\nkeys = ['acme:']\n[tenants.zeta]\npassword = 'z'\nkeys = ['zeta:']\n"
+    )
+    weir = servers.weir(servers.redis(), flags=[*FLAGS, "--quotas", str(quotas)])
+
+    def client(tenant: str) -> Connection:
+        connection = weir.connect()
+        connection.ok("AUTH", tenant, tenant[0])
+        return connection
+
+    acme, zeta = client("acme"), client("zeta")
+    for words in [("SUBSCRIBE", "zeta:c"), ("SUBSCRIBE", "acme:c", "c"), ("PSUBSCRIBE", "*"), ("PSUBSCRIBE", "[az]*"), ("SSUBSCRIBE", "zeta:c"),
+                  ("SUBSCRIBE", "__keyspace@0__:zeta:k"), ("SUBSCRIBE", "__keyevent@0__:set"), ("PUBLISH", "zeta:c", "x"),
+                  ("WATCH", "zeta:k"), ("BLPOP", "zeta:q", "1")]:  # fmt: skip
+        assert acme.call(*words).text.startswith("NOPERM "), words
+    acme.ok("SUBSCRIBE", "acme:c")
+    acme.send("PSUBSCRIBE", "acme:p*", "__keyspace@0__:acme:*")
+    acme.read_many(2)
+    assert zeta.call("PUBLISH", "acme:c", "x").text.startswith("NOPERM ")
+    other = client("acme")
+    assert other.ok("PUBLISH", "acme:c", "x") == 1
+    assert acme.read().plain() == [b"message", b"acme:c", b"x"]
+    # A tenant that may no longer have such channels loses its subscriptions.
+    quotas.write_text("[tenants.acme]\npassword = 'a'\nkeys = ['other:']\n[tenants.zeta]\npassword = 'z'\nkeys = ['zeta:']\n")
+    weir.signal(signal.SIGHUP)
+    acme.read_to_end()
+    for connection in (zeta, other):
+        connection.close()
+
+
+def test_a_call_that_waits_follows_its_slot(cluster: Cluster, module_servers):
+    weir = module_servers.weir(*cluster.nodes, storage=cluster.storage, flags=FLAGS)
+    with weir.connect() as waiter, weir.connect() as other:
+        for _ in range(3):
+            slot = int(other.ok("CLUSTER", "KEYSLOT", "{moving}q"))
+            source = cluster.owner(slot)
+            target = next(node for node in cluster.nodes if node is not source)
+            waiter.send("BLPOP", "{moving}q", LONG)
+            until(lambda: blocked(weir) == 1, "the call waits at its store")
+            cluster.move(slot, target)
+            until(lambda: other.ok("RPUSH", "{moving}q", "x") == 1, "the new owner takes it")
+            assert waiter.read().plain() == [b"{moving}q", b"x"]
