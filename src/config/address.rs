@@ -23,7 +23,7 @@ impl ListenAddress {
     }
 }
 
-/// Returns the addresses of those that are not `off`.
+/// Returns the socket addresses of the listen addresses that are not `off`.
 pub(super) fn addresses_of(given: &[ListenAddress]) -> Vec<SocketAddr> {
     given.iter().filter_map(|listen| listen.address()).collect()
 }
@@ -46,7 +46,7 @@ impl FromStr for ListenAddress {
         }
         text.parse().map(Self::At).map_err(|_| {
             let example = nearest(text).unwrap_or("127.0.0.1:7379 or [::1]:7379".to_owned());
-            format!("an IP address and a port are wanted, such as {example}, or off")
+            format!("an IP address and a port are expected, such as {example}, or off")
         })
     }
 }
@@ -72,18 +72,18 @@ mod tests {
             assert_eq!(text.parse::<ListenAddress>().expect("an address").to_string(), text);
         }
         for (text, complaint) in [
-            ("7379", "an IP address and a port are wanted, such as 127.0.0.1:7379, or off"),
-            (":7379", "an IP address and a port are wanted, such as 127.0.0.1:7379, or off"),
-            ("*:80", "an IP address and a port are wanted, such as 0.0.0.0:80 or [::]:80, or off"),
-            ("localhost:1", "an IP address and a port are wanted, such as 127.0.0.1:1, or off"),
-            ("fe80::1:7379", "an IP address and a port are wanted, such as [fe80::1]:7379, or off"),
+            ("7379", "an IP address and a port are expected, such as 127.0.0.1:7379, or off"),
+            (":7379", "an IP address and a port are expected, such as 127.0.0.1:7379, or off"),
+            ("*:80", "an IP address and a port are expected, such as 0.0.0.0:80 or [::]:80, or off"),
+            ("localhost:1", "an IP address and a port are expected, such as 127.0.0.1:1, or off"),
+            ("fe80::1:7379", "an IP address and a port are expected, such as [fe80::1]:7379, or off"),
             (
                 "127.0.0.1",
-                "an IP address and a port are wanted, such as 127.0.0.1:7379 or [::1]:7379, or off",
+                "an IP address and a port are expected, such as 127.0.0.1:7379 or [::1]:7379, or off",
             ),
             (
                 "127.0.0.1:99999",
-                "an IP address and a port are wanted, such as 127.0.0.1:7379 or [::1]:7379, or off",
+                "an IP address and a port are expected, such as 127.0.0.1:7379 or [::1]:7379, or off",
             ),
         ] {
             assert_eq!(text.parse::<ListenAddress>(), Err(complaint.to_owned()), "{text}");

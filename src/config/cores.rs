@@ -26,7 +26,7 @@ impl FromStr for Cores {
             return match count {
                 1..=SHARDS_MAX => Ok(Self::Count(count)),
                 _ => Err(format!(
-                    "a count from 1 to {SHARDS_MAX} is wanted; CPU {count} alone is {count}-{count}"
+                    "a count from 1 to {SHARDS_MAX} is expected; CPU {count} alone is {count}-{count}"
                 )),
             };
         }
@@ -34,11 +34,11 @@ impl FromStr for Cores {
         for part in text.split(',') {
             cpus.extend(range(part.trim())?);
             if cpus.len() > SHARDS_MAX {
-                return Err(format!("these are more than {SHARDS_MAX} CPUs"));
+                return Err(format!("at most {SHARDS_MAX} CPUs are expected"));
             }
         }
         match (1..cpus.len()).find(|index| cpus[..*index].contains(&cpus[*index])) {
-            Some(index) => Err(format!("CPU {} is there twice", cpus[index])),
+            Some(index) => Err(format!("CPU {} is given twice", cpus[index])),
             None => Ok(Self::These(cpus)),
         }
     }
@@ -47,11 +47,11 @@ impl FromStr for Cores {
 /// Reads `3` or `0-3`.
 fn range(text: &str) -> Result<std::ops::RangeInclusive<usize>, String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
-    let wanted = || "CPUs such as 0-3,5 or a count such as 4 are wanted".to_owned();
+    let wanted = || "CPUs such as 0-3,5 or a count such as 4 are expected".to_owned();
     let first: usize = first.parse().map_err(|_| wanted())?;
     let last: usize = last.parse().map_err(|_| wanted())?;
     if first > last {
-        return Err(format!("{first}-{last} runs backwards: {last}-{first} is wanted"));
+        return Err(format!("{first}-{last} runs backwards: {last}-{first} is expected"));
     }
     if last >= CPUS_MAX {
         return Err(format!("CPU {last} cannot be: the highest possible is {}", CPUS_MAX - 1));
@@ -136,15 +136,15 @@ mod tests {
     #[test]
     fn what_is_none_is_told_how_it_should_be() {
         for (text, complaint) in [
-            ("", "CPUs such as 0-3,5 or a count such as 4 are wanted"),
-            ("all", "CPUs such as 0-3,5 or a count such as 4 are wanted"),
-            ("0-", "CPUs such as 0-3,5 or a count such as 4 are wanted"),
-            ("0", "a count from 1 to 256 is wanted; CPU 0 alone is 0-0"),
-            ("257", "a count from 1 to 256 is wanted; CPU 257 alone is 257-257"),
-            ("3-0", "3-0 runs backwards: 0-3 is wanted"),
-            ("0-2,1", "CPU 1 is there twice"),
+            ("", "CPUs such as 0-3,5 or a count such as 4 are expected"),
+            ("all", "CPUs such as 0-3,5 or a count such as 4 are expected"),
+            ("0-", "CPUs such as 0-3,5 or a count such as 4 are expected"),
+            ("0", "a count from 1 to 256 is expected; CPU 0 alone is 0-0"),
+            ("257", "a count from 1 to 256 is expected; CPU 257 alone is 257-257"),
+            ("3-0", "3-0 runs backwards: 0-3 is expected"),
+            ("0-2,1", "CPU 1 is given twice"),
             ("0-1024", "CPU 1024 cannot be: the highest possible is 1023"),
-            ("0-300", "these are more than 256 CPUs"),
+            ("0-300", "at most 256 CPUs are expected"),
         ] {
             assert_eq!(text.parse::<Cores>(), Err(complaint.to_owned()), "{text}");
         }

@@ -496,7 +496,7 @@ fn namespace(text: &str) -> Result<String, String> {
     if (1..=FLEET_NAMESPACE_BYTES_MAX).contains(&text.len()) && text.bytes().all(fits) {
         return Ok(text.to_owned());
     }
-    Err(format!("1 to {FLEET_NAMESPACE_BYTES_MAX} letters, digits, '-', '_', '.' or ':' are wanted"))
+    Err(format!("1 to {FLEET_NAMESPACE_BYTES_MAX} letters, digits, '-', '_', '.' or ':' are expected"))
 }
 
 /// Reads the origin of a web page, and writes it as browsers do.
@@ -510,7 +510,7 @@ fn web_origin(text: &str) -> Result<String, String> {
             && host.bytes().all(fits)
     });
     let (scheme, host) =
-        parts.ok_or("an origin is wanted, such as https://app.example or http://10.0.0.5:3000")?;
+        parts.ok_or("an origin is expected, such as https://app.example or http://10.0.0.5:3000")?;
     let usual = match scheme {
         "http" => ":80",
         "https" => ":443",
@@ -526,7 +526,7 @@ fn host_name(text: &str) -> Result<String, String> {
     if !name.is_empty() && name.bytes().all(fits) {
         return Ok(name.to_ascii_lowercase());
     }
-    Err("a name without a port is wanted, such as weir.internal".to_owned())
+    Err("a name without a port is expected, such as weir.internal".to_owned())
 }
 
 #[cfg(test)]
@@ -571,11 +571,11 @@ mod tests {
         let cases = [
             (
                 "--max-clients=many",
-                "invalid value 'many' for '--max-clients <N>': a whole number from 1 to 1000000 is wanted",
+                "invalid value 'many' for '--max-clients <N>': a whole number from 1 to 1000000 is expected",
             ),
             (
                 "--shards=257",
-                "invalid value '257' for '--shards <N>': a whole number from 1 to 256 is wanted",
+                "invalid value '257' for '--shards <N>': a whole number from 1 to 256 is expected",
             ),
             (
                 "--drain-timeout=10",
@@ -584,70 +584,70 @@ mod tests {
             ),
             (
                 "--backend-timeout=0s",
-                "invalid value '0s' for '--backend-timeout <DURATION>': a duration above 0 is wanted, such as 10ms \
+                "invalid value '0s' for '--backend-timeout <DURATION>': a duration above 0 is expected, such as 10ms \
                  or 1s",
             ),
             (
                 "--max-request-bytes=lots",
-                "invalid value 'lots' for '--max-request-bytes <SIZE>': a size is wanted, such as 65536, 64KiB, \
+                "invalid value 'lots' for '--max-request-bytes <SIZE>': a size is expected, such as 65536, 64KiB, \
                  16MiB or 1GiB",
             ),
             (
                 "--listen=localhost:7379",
-                "invalid value 'localhost:7379' for '--listen <ADDRESS>': an IP address and a port are wanted, such \
+                "invalid value 'localhost:7379' for '--listen <ADDRESS>': an IP address and a port are expected, such \
                  as 127.0.0.1:7379, or off",
             ),
             (
                 "--cores=0-",
-                "invalid value '0-' for '--cores <CPUS>': CPUs such as 0-3,5 or a count such as 4 are wanted",
+                "invalid value '0-' for '--cores <CPUS>': CPUs such as 0-3,5 or a count such as 4 are expected",
             ),
             (
                 "--storage=memory",
                 "invalid value 'memory' for '--storage <STORAGE>': embedded, redis://HOST:PORT[,HOST:PORT...], \
                  cluster://HOST:PORT[,HOST:PORT...] or \
-                 unix:PATH is wanted",
+                 unix:PATH is expected",
             ),
             (
                 "--storage=redis://ann:secret@a:x",
                 "invalid value 'redis://...@a:x' for '--storage <STORAGE>': 'a:x' is no server: HOST, HOST:PORT or \
-                 [IPV6]:PORT is wanted",
+                 [IPV6]:PORT is expected",
             ),
             (
                 "--fleet=redis://ann:secret@a,b",
-                "invalid value 'redis://...@a,b' for '--fleet <STORE>': one server is wanted: redis://HOST:PORT, or \
+                "invalid value 'redis://...@a,b' for '--fleet <STORE>': one server is expected: redis://HOST:PORT, or \
                  redis://USER:PASSWORD@HOST:PORT",
             ),
             (
                 "--fleet-namespace={a}",
                 "invalid value '{a}' for '--fleet-namespace <NAME>': 1 to 64 letters, digits, '-', '_', '.' or ':' are \
-                 wanted",
+                 expected",
             ),
             (
                 "--window-max=65536",
-                "invalid value '65536' for '--window-max <N>': a whole number from 1 to 65535 is wanted",
+                "invalid value '65536' for '--window-max <N>': a whole number from 1 to 65535 is expected",
             ),
             (
                 "--shed-levels=0.5,0.7,0.3",
                 "invalid value '0.5,0.7,0.3' for '--shed-levels <RATIO,RATIO,RATIO>': three ratios between 1 and 0 are \
-                 wanted, each below the one before, such as 0.7,0.5,0.3",
+                 expected, each below the one before, such as 0.7,0.5,0.3",
             ),
             (
                 "--shadow=cold",
                 "invalid value 'cold' for '--shadow <LAYER,...>': rate, shed, queue, window, hot, breaker, replicas or retries is \
-                 wanted, or several of them with commas between",
+                 expected, or several of them with commas between",
             ),
             (
                 "--hot-share=2",
-                "invalid value '2' for '--hot-share <PERCENT>': a share from 0% to 100% is wanted, such as 2% or 0.5%",
+                "invalid value '2' for '--hot-share <PERCENT>': a share from 0% to 100% is expected, such as 2% or 0.5%",
             ),
             (
                 "--http-allow-origin=*",
-                "invalid value '*' for '--http-allow-origin <ORIGIN>': an origin is wanted, such as https://app.example or \
+                "invalid value '*' for '--http-allow-origin <ORIGIN>': an origin is expected, such as https://app.example or \
                  http://10.0.0.5:3000",
             ),
             (
                 "--http-allow-host=weir:7380",
-                "invalid value 'weir:7380' for '--http-allow-host <NAME>': a name without a port is wanted, such as \
+                "invalid value 'weir:7380' for '--http-allow-host <NAME>': a name without a port is expected, such as \
                  weir.internal",
             ),
             ("--max-client=3", "unexpected argument '--max-client' found"),

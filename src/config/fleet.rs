@@ -29,7 +29,7 @@ impl FleetTerms {
         if users_max > 0 && store.credentials.is_none() {
             return Err(ConfigError::new(
                 "--fleet-users: names of users are hashed with the password in --fleet, and there is none: \
-                 redis://:PASSWORD@HOST:PORT is wanted, the same for all weirs",
+                 redis://:PASSWORD@HOST:PORT is expected, the same for all weirs",
             ));
         }
         Ok(Some(Self { store, namespace: flags.fleet_namespace.clone(), users_max }))

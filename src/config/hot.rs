@@ -35,7 +35,7 @@ impl HotLimits {
     /// Reads the flags, and checks what no flag can check alone.
     pub(super) fn from_flags(flags: &Flags) -> Result<Self, ConfigError> {
         if !TTLS.contains(&flags.hot_ttl) {
-            let problem = format!("--hot-ttl {:?}: 10ms to 60s is wanted", flags.hot_ttl);
+            let problem = format!("--hot-ttl {:?}: 10ms to 60s is expected", flags.hot_ttl);
             return Err(ConfigError::new(problem));
         }
         Ok(Self {
@@ -73,7 +73,7 @@ impl FromStr for Share {
         let percent = percent.filter(|percent| (0.0..=100.0).contains(percent));
         percent
             .map(|percent| Self((percent * 10.0).round() as u64))
-            .ok_or("a share from 0% to 100% is wanted, such as 2% or 0.5%")
+            .ok_or("a share from 0% to 100% is expected, such as 2% or 0.5%")
     }
 }
 

@@ -16,7 +16,7 @@ pub enum Layer {
     Window,
     /// The hot-key cache, and flights (fetches that several waiting reads share).
     Hot,
-    /// The circuit breaker, which ejects sick stores.
+    /// The circuit breaker, which ejects failing or slow stores.
     Breaker,
     /// Reads from replicas of a cluster.
     Replicas,
@@ -64,7 +64,7 @@ impl FromStr for Layer {
     fn from_str(word: &str) -> Result<Self, &'static str> {
         let known = Self::ALL.into_iter().find(|layer| layer.name() == word);
         known.ok_or(
-            "rate, shed, queue, window, hot, breaker, replicas or retries is wanted, or several of them with commas between",
+            "rate, shed, queue, window, hot, breaker, replicas or retries is expected, or several of them with commas between",
         )
     }
 }

@@ -44,7 +44,7 @@ const EMBEDDED_BYTES_DEFAULT: Size = Size::mebibytes(256);
 const EMBEDDED_BYTES_MIN: Size = Size::mebibytes(1);
 /// Least limit on requests or replies: handshakes must fit.
 const MESSAGE_BYTES_MIN: Size = Size(1024);
-/// Least memory for all clients together: a few of them must find room.
+/// Smallest `--max-clients-bytes`: with less, not even a few clients would have room for their requests.
 const CLIENTS_BYTES_MIN: Size = Size::mebibytes(16);
 /// Longest path of a Unix socket that fits the kernel's address.
 const UNIX_PATH_BYTES_MAX: usize = 107;
@@ -263,16 +263,16 @@ fn listen_addresses(flags: &Flags) -> Result<Vec<SocketAddr>, ConfigError> {
     }
     if addresses.is_empty() && flags.unix.is_none() && flags.tls_listen.is_empty() {
         return Err(ConfigError::new(
-            "--listen off leaves clients no way in: --unix PATH or --tls-listen ADDRESS is wanted with it",
+            "--listen off leaves no address for clients: --unix PATH or --tls-listen ADDRESS is expected with it",
         ));
     }
     for (index, address) in addresses.iter().enumerate().filter(|(_, address)| address.port() != 0) {
         if addresses[..index].contains(address) {
-            return Err(ConfigError::new(format!("--listen {address} is there twice")));
+            return Err(ConfigError::new(format!("--listen {address} is given twice")));
         }
         if flags.admin.address() == Some(*address) {
             return Err(ConfigError::new(format!(
-                "--listen and --admin are both {address}: two ports are wanted"
+                "--listen and --admin are both {address}: two ports are expected"
             )));
         }
     }
@@ -310,11 +310,11 @@ fn distinct(
     for (index, address) in addresses.iter().enumerate().filter(|(_, address)| address.port() != 0) {
         let other = others.iter().find(|(_, taken)| taken.contains(address));
         let problem = match other {
-            _ if addresses[..index].contains(address) => format!("{flag} is there twice:"),
+            _ if addresses[..index].contains(address) => format!("{flag} is given twice:"),
             Some((other, _)) => format!("{flag} and {other} are both"),
             None => continue,
         };
-        return Err(ConfigError::new(format!("{problem} {address}: two ports are wanted")));
+        return Err(ConfigError::new(format!("{problem} {address}: two ports are expected")));
     }
     Ok(())
 }
@@ -351,7 +351,7 @@ fn check_unix_path(flags: &Flags) -> Result<(), ConfigError> {
         ));
     }
     if flags.takeover.is_some() && flags.takeover == flags.unix {
-        return Err(ConfigError::new("--takeover and --unix are the same path: two sockets are wanted"));
+        return Err(ConfigError::new("--takeover and --unix are the same path: two sockets are expected"));
     }
     if let (Some(path), Storage::Unix(store)) = (&flags.unix, &flags.storage)
         && path == store
@@ -368,12 +368,14 @@ fn check_sizes(flags: &Flags) -> Result<(), ConfigError> {
     ];
     for (flag, given, most) in ceilings {
         if !(MESSAGE_BYTES_MIN..=most).contains(&given) {
-            return Err(ConfigError::new(format!("{flag} {given}: {MESSAGE_BYTES_MIN} to {most} is wanted")));
+            return Err(ConfigError::new(format!(
+                "{flag} {given}: {MESSAGE_BYTES_MIN} to {most} is expected"
+            )));
         }
     }
     if flags.max_clients_bytes < CLIENTS_BYTES_MIN {
         return Err(ConfigError::new(format!(
-            "--max-clients-bytes {}: {CLIENTS_BYTES_MIN} or more is wanted",
+            "--max-clients-bytes {}: {CLIENTS_BYTES_MIN} or more is expected",
             flags.max_clients_bytes
         )));
     }
@@ -385,7 +387,7 @@ fn check_sizes(flags: &Flags) -> Result<(), ConfigError> {
     }
     match (flags.embedded_max_bytes, &flags.storage) {
         (Some(given), Storage::Embedded) if given < EMBEDDED_BYTES_MIN => Err(ConfigError::new(format!(
-            "--embedded-max-bytes {given}: {EMBEDDED_BYTES_MIN} or more is wanted"
+            "--embedded-max-bytes {given}: {EMBEDDED_BYTES_MIN} or more is expected"
         ))),
         (Some(_), storage @ (Storage::Servers { .. } | Storage::Cluster { .. } | Storage::Unix(_))) => {
             Err(ConfigError::new(format!(
@@ -408,7 +410,7 @@ fn check_timeouts(flags: &Flags) -> Result<(), ConfigError> {
         ("--drain-timeout", flags.drain_timeout),
     ];
     match timeouts.into_iter().find(|(_, timeout)| *timeout > TIMEOUT_MAX) {
-        Some((flag, _)) => Err(ConfigError::new(format!("{flag}: at most 720h is wanted"))),
+        Some((flag, _)) => Err(ConfigError::new(format!("{flag}: at most 720h is expected"))),
         None => Ok(()),
     }
 }
@@ -419,7 +421,7 @@ const RECONCILE: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..
 
 fn check_layers(flags: &Flags) -> Result<(), ConfigError> {
     if !RECONCILE.contains(&flags.reconcile) {
-        return Err(ConfigError::new(format!("--reconcile {:?}: 1ms to 1s is wanted", flags.reconcile)));
+        return Err(ConfigError::new(format!("--reconcile {:?}: 1ms to 1s is expected", flags.reconcile)));
     }
     if flags.fleet.is_some() && flags.limiter == LimiterKind::Static {
         return Err(ConfigError::new("--fleet is for --limiter buckets, and the limiter is static"));
@@ -430,7 +432,7 @@ fn check_layers(flags: &Flags) -> Result<(), ConfigError> {
     for layer in &flags.shadow {
         if flags.disable.contains(layer) {
             return Err(ConfigError::new(format!(
-                "--shadow {layer} and --disable {layer}: a layer that is off decides nothing"
+                "--shadow {layer} and --disable {layer}: a layer cannot be in both"
             )));
         }
         if *layer == Layer::Replicas {
@@ -517,39 +519,42 @@ mod tests {
     fn what_does_not_go_together_is_told() {
         let long = format!("--unix /{}", "x".repeat(107));
         let cases = [
-            ("--listen 127.0.0.1:1 --listen 127.0.0.1:1", "--listen 127.0.0.1:1 is there twice"),
+            ("--listen 127.0.0.1:1 --listen 127.0.0.1:1", "--listen 127.0.0.1:1 is given twice"),
             (
                 "--listen off",
-                "--listen off leaves clients no way in: --unix PATH or --tls-listen ADDRESS is wanted with it",
+                "--listen off leaves no address for clients: --unix PATH or --tls-listen ADDRESS is expected with it",
             ),
             (
                 "--listen off --listen 127.0.0.1:1 --unix /a",
                 "--listen off does not go with other --listen addresses",
             ),
-            ("--listen 127.0.0.1:7381", "--listen and --admin are both 127.0.0.1:7381: two ports are wanted"),
-            ("--max-request-bytes 513MiB", "--max-request-bytes 513MiB: 1KiB to 512MiB is wanted"),
-            ("--max-request-bytes 0", "--max-request-bytes 0: 1KiB to 512MiB is wanted"),
+            (
+                "--listen 127.0.0.1:7381",
+                "--listen and --admin are both 127.0.0.1:7381: two ports are expected",
+            ),
+            ("--max-request-bytes 513MiB", "--max-request-bytes 513MiB: 1KiB to 512MiB is expected"),
+            ("--max-request-bytes 0", "--max-request-bytes 0: 1KiB to 512MiB is expected"),
             (
                 "--max-reply-bytes 128MiB",
                 "--output-limit 64MiB is less than --max-reply-bytes 128MiB: a client would be closed for a reply \
                  that is allowed",
             ),
-            ("--embedded-max-bytes 1k", "--embedded-max-bytes 1KiB: 1MiB or more is wanted"),
+            ("--embedded-max-bytes 1k", "--embedded-max-bytes 1KiB: 1MiB or more is expected"),
             (
                 "--embedded-max-bytes 1GiB --storage redis://:secret@h",
                 "--embedded-max-bytes is for --storage embedded, and the storage is redis://...@h:6379",
             ),
-            ("--max-clients-bytes 1MiB", "--max-clients-bytes 1MiB: 16MiB or more is wanted"),
-            ("--idle-timeout 721h", "--idle-timeout: at most 720h is wanted"),
-            ("--reconcile 2s", "--reconcile 2s: 1ms to 1s is wanted"),
+            ("--max-clients-bytes 1MiB", "--max-clients-bytes 1MiB: 16MiB or more is expected"),
+            ("--idle-timeout 721h", "--idle-timeout: at most 720h is expected"),
+            ("--reconcile 2s", "--reconcile 2s: 1ms to 1s is expected"),
             (
                 "--shadow rate --disable hot,rate",
-                "--shadow rate and --disable rate: a layer that is off decides nothing",
+                "--shadow rate and --disable rate: a layer cannot be in both",
             ),
             ("--shadow window,replicas", "--shadow replicas: these can only be switched off (--disable)"),
             (
                 "--shadow window,queue --disable queue,shed",
-                "--shadow queue and --disable queue: a layer that is off decides nothing",
+                "--shadow queue and --disable queue: a layer cannot be in both",
             ),
             (
                 "--shadow rate --limiter static",
@@ -563,7 +568,7 @@ mod tests {
             (
                 "--fleet redis://h --fleet-users 10",
                 "--fleet-users: names of users are hashed with the password in --fleet, and there is none: \
-                 redis://:PASSWORD@HOST:PORT is wanted, the same for all weirs",
+                 redis://:PASSWORD@HOST:PORT is expected, the same for all weirs",
             ),
             (
                 "--fleet redis://h --disable hot,rate",

@@ -38,13 +38,13 @@ impl OverloadLimits {
         let problem = if window_min > window_max {
             format!("--window-min {window_min} is more than --window-max {window_max}")
         } else if !INTERVALS.contains(&queue_interval) {
-            format!("--queue-interval {queue_interval:?}: 10ms to 1s is wanted")
+            format!("--queue-interval {queue_interval:?}: 10ms to 1s is expected")
         } else if queue_target >= queue_interval {
             format!(
-                "--queue-target {queue_target:?}: less than --queue-interval, which is {queue_interval:?}, is wanted"
+                "--queue-target {queue_target:?}: less than --queue-interval, which is {queue_interval:?}, is expected"
             )
         } else if queue_bytes < QUEUE_BYTES_MIN {
-            format!("--queue-bytes {queue_bytes}: {QUEUE_BYTES_MIN} or more is wanted")
+            format!("--queue-bytes {queue_bytes}: {QUEUE_BYTES_MIN} or more is expected")
         } else {
             return Ok(Self {
                 window_least: window_min as u16,
@@ -74,9 +74,9 @@ impl FromStr for ShedLevels {
             1.0 > *first && first > second && second > third && *third > 0.0
         };
         let levels = levels.filter(fall);
-        levels
-            .map(Self)
-            .ok_or("three ratios between 1 and 0 are wanted, each below the one before, such as 0.7,0.5,0.3")
+        levels.map(Self).ok_or(
+            "three ratios between 1 and 0 are expected, each below the one before, such as 0.7,0.5,0.3",
+        )
     }
 }
 
@@ -114,13 +114,13 @@ mod tests {
     fn what_does_not_go_together_is_told() {
         let cases = [
             ("--window-min 9 --window-max 8", "--window-min 9 is more than --window-max 8"),
-            ("--queue-interval 9ms", "--queue-interval 9ms: 10ms to 1s is wanted"),
-            ("--queue-interval 2s", "--queue-interval 2s: 10ms to 1s is wanted"),
+            ("--queue-interval 9ms", "--queue-interval 9ms: 10ms to 1s is expected"),
+            ("--queue-interval 2s", "--queue-interval 2s: 10ms to 1s is expected"),
             (
                 "--queue-target 100ms",
-                "--queue-target 100ms: less than --queue-interval, which is 100ms, is wanted",
+                "--queue-target 100ms: less than --queue-interval, which is 100ms, is expected",
             ),
-            ("--queue-bytes 64KiB", "--queue-bytes 64KiB: 1MiB or more is wanted"),
+            ("--queue-bytes 64KiB", "--queue-bytes 64KiB: 1MiB or more is expected"),
         ];
         for (flags, complaint) in cases {
             assert_eq!(limits(flags), Err(complaint.to_owned()), "{flags}");

@@ -101,7 +101,7 @@ fn write_servers(
 }
 
 const WANTED: &str =
-    "embedded, redis://HOST:PORT[,HOST:PORT...], cluster://HOST:PORT[,HOST:PORT...] or unix:PATH is wanted";
+    "embedded, redis://HOST:PORT[,HOST:PORT...], cluster://HOST:PORT[,HOST:PORT...] or unix:PATH is expected";
 
 impl FromStr for Storage {
     type Err = String;
@@ -144,7 +144,7 @@ fn servers(text: &str) -> Result<(Vec<ServerAddress>, Option<Credentials>), Stri
         return Err(format!("{} servers are given, and {BACKENDS_MAX} are the most", servers.len()));
     }
     match (1..servers.len()).find(|index| servers[..*index].contains(&servers[*index])) {
-        Some(index) => Err(format!("{} is there twice", servers[index])),
+        Some(index) => Err(format!("{} is given twice", servers[index])),
         None => Ok((servers, credentials)),
     }
 }
@@ -153,7 +153,7 @@ impl FromStr for ServerAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wanted = || format!("'{text}' is no server: HOST, HOST:PORT or [IPV6]:PORT is wanted");
+        let wanted = || format!("'{text}' is no server: HOST, HOST:PORT or [IPV6]:PORT is expected");
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => rest.split_once(']').ok_or_else(wanted)?,
             None => text.split_at(text.find(':').unwrap_or(text.len())),
@@ -179,9 +179,10 @@ fn read_credentials(text: &str) -> Result<Credentials, String> {
             .and_then(|bytes| String::from_utf8(bytes).ok())
             .ok_or_else(|| "a '%' in user or password stands before two hexadecimal digits".to_owned())
     };
-    let (user, password) = text.split_once(':').ok_or("before '@', user:password or :password is wanted")?;
+    let (user, password) =
+        text.split_once(':').ok_or("before '@', user:password or :password is expected")?;
     if password.is_empty() {
-        return Err("before '@', user:password or :password is wanted".to_owned());
+        return Err("before '@', user:password or :password is expected".to_owned());
     }
     let user = if user.is_empty() { None } else { Some(decoded(user)?) };
     Ok(Credentials { user, password: decoded(password)? })
@@ -211,7 +212,7 @@ impl FromStr for FleetStore {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        const WANTED: &str = "one server is wanted: redis://HOST:PORT, or redis://USER:PASSWORD@HOST:PORT";
+        const WANTED: &str = "one server is expected: redis://HOST:PORT, or redis://USER:PASSWORD@HOST:PORT";
         if !text.contains("://") || text.starts_with("unix:") {
             return Err(WANTED.to_owned());
         }
@@ -317,21 +318,21 @@ mod tests {
             ("memory", WANTED),
             ("http://h", WANTED),
             ("unix:", WANTED),
-            ("redis://", "'' is no server: HOST, HOST:PORT or [IPV6]:PORT is wanted"),
-            ("redis://h:0", "'h:0' is no server: HOST, HOST:PORT or [IPV6]:PORT is wanted"),
-            ("redis://h:x", "'h:x' is no server: HOST, HOST:PORT or [IPV6]:PORT is wanted"),
-            ("redis://::1:6379", "'::1:6379' is no server: HOST, HOST:PORT or [IPV6]:PORT is wanted"),
-            ("redis://a,,b", "'' is no server: HOST, HOST:PORT or [IPV6]:PORT is wanted"),
-            ("redis://a:6379,b,a", "a:6379 is there twice"),
+            ("redis://", "'' is no server: HOST, HOST:PORT or [IPV6]:PORT is expected"),
+            ("redis://h:0", "'h:0' is no server: HOST, HOST:PORT or [IPV6]:PORT is expected"),
+            ("redis://h:x", "'h:x' is no server: HOST, HOST:PORT or [IPV6]:PORT is expected"),
+            ("redis://::1:6379", "'::1:6379' is no server: HOST, HOST:PORT or [IPV6]:PORT is expected"),
+            ("redis://a,,b", "'' is no server: HOST, HOST:PORT or [IPV6]:PORT is expected"),
+            ("redis://a:6379,b,a", "a:6379 is given twice"),
             ("redis://a/1", "a database other than 0 is not supported: leave out what follows '/'"),
-            ("redis://secret@a", "before '@', user:password or :password is wanted"),
-            ("redis://:@a", "before '@', user:password or :password is wanted"),
+            ("redis://secret@a", "before '@', user:password or :password is expected"),
+            ("redis://:@a", "before '@', user:password or :password is expected"),
             ("redis://:%4@a", "a '%' in user or password stands before two hexadecimal digits"),
             (&many, "1025 servers are given, and 1024 are the most"),
         ] {
             assert_eq!(text.parse::<Storage>(), Err(complaint.to_owned()), "{text}");
         }
-        assert_eq!("cluster://a,a:6379".parse::<Storage>(), Err("a:6379 is there twice".to_owned()));
+        assert_eq!("cluster://a,a:6379".parse::<Storage>(), Err("a:6379 is given twice".to_owned()));
     }
 
     #[test]
@@ -351,12 +352,12 @@ mod tests {
         let store: FleetStore = "redis://ann:secret@h".parse().expect("well formed");
         assert_eq!(store.to_string(), "redis://...@h:6379");
         assert!(!format!("{store:?}").contains("secret"));
-        let wanted = "one server is wanted: redis://HOST:PORT, or redis://USER:PASSWORD@HOST:PORT";
+        let wanted = "one server is expected: redis://HOST:PORT, or redis://USER:PASSWORD@HOST:PORT";
         for text in ["", "embedded", "h:1", "unix:/a", "unix:///a", "redis://a,b", "http://h"] {
             assert_eq!(text.parse::<FleetStore>(), Err(wanted.to_owned()), "{text}");
         }
         for (text, complaint) in [
-            ("redis://h:x", "'h:x' is no server: HOST, HOST:PORT or [IPV6]:PORT is wanted"),
+            ("redis://h:x", "'h:x' is no server: HOST, HOST:PORT or [IPV6]:PORT is expected"),
             ("redis://h/3", "a database other than 0 is not supported: leave out what follows '/'"),
         ] {
             assert_eq!(text.parse::<FleetStore>(), Err(complaint.to_owned()), "{text}");

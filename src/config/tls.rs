@@ -62,18 +62,18 @@ impl TlsSettings {
             return match files.iter().find(|(_, file)| file.is_some()) {
                 Some((flag, _)) => Err(ConfigError::new(format!(
                     "{flag} is for connections with TLS, and there are none: --tls-listen ADDRESS or --tls-http ADDRESS is \
-                     wanted"
+                     expected"
                 ))),
                 None => Ok(None),
             };
         }
         if flags.tls_client_crl.is_some() && flags.tls_client_ca.is_none() {
             return Err(ConfigError::new(
-                "--tls-client-crl: --tls-client-ca FILE is wanted with it, since clients need no certificate otherwise",
+                "--tls-client-crl: --tls-client-ca FILE is expected with it, since clients need no certificate otherwise",
             ));
         }
         let flag = if listen.is_empty() { "--tls-http" } else { "--tls-listen" };
-        let wanted = |what: &str| ConfigError::new(format!("{flag}: {what} is wanted with it"));
+        let wanted = |what: &str| ConfigError::new(format!("{flag}: {what} is expected with it"));
         Ok(Some(Self {
             certificate: flags.tls_cert.clone().ok_or_else(|| wanted("--tls-cert FILE"))?,
             key: flags.tls_key.clone().ok_or_else(|| wanted("--tls-key FILE"))?,
@@ -99,7 +99,7 @@ impl StoreTlsSettings {
         let Some((flag, store)) = store else { return no_store(flags).map_or(Ok(None), Err) };
         let ca = flags.storage_tls_ca.clone().ok_or_else(|| {
             ConfigError::new(format!(
-                "{flag} {store}: --storage-tls-ca FILE is wanted with it, whose certificates tell that the server is the \
+                "{flag} {store}: --storage-tls-ca FILE is expected with it, whose certificates tell that the server is the \
                  right one"
             ))
         })?;
@@ -112,7 +112,7 @@ impl OwnCertificate {
     fn from_flags(flags: &Flags) -> Result<Option<Self>, ConfigError> {
         let alone = |flag: &str, other: &str| {
             Err(ConfigError::new(format!(
-                "{flag}: {other} FILE is wanted with it, the other half of the pair"
+                "{flag}: {other} FILE is expected with it, the other half of the pair"
             )))
         };
         match (&flags.storage_tls_cert, &flags.storage_tls_key) {
@@ -163,18 +163,21 @@ mod tests {
         assert_eq!((tls.handshake_timeout, tls.handshakes_per_second), (Duration::from_secs(10), 500));
         config(&[&given[..], &["--listen", "off"]].concat()).expect("a way in is left");
         for (arguments, complaint) in [
-            (&given[..4], "--tls-listen: --tls-key FILE is wanted with it"),
-            (&given[..2], "--tls-listen: --tls-cert FILE is wanted with it"),
+            (&given[..4], "--tls-listen: --tls-key FILE is expected with it"),
+            (&given[..2], "--tls-listen: --tls-cert FILE is expected with it"),
             (
                 &given[2..4],
                 "--tls-cert is for connections with TLS, and there are none: --tls-listen ADDRESS or --tls-http ADDRESS is \
-                 wanted",
+                 expected",
             ),
             (
                 &[&given[..6], &["--tls-client-crl", "r"]].concat(),
-                "--tls-client-crl: --tls-client-ca FILE is wanted with it, since clients need no certificate otherwise",
+                "--tls-client-crl: --tls-client-ca FILE is expected with it, since clients need no certificate otherwise",
             ),
-            (&["--tls-http", "0.0.0.0:1", "--tls-cert", "c"], "--tls-http: --tls-key FILE is wanted with it"),
+            (
+                &["--tls-http", "0.0.0.0:1", "--tls-cert", "c"],
+                "--tls-http: --tls-key FILE is expected with it",
+            ),
         ] {
             assert_eq!(config(arguments).expect_err("wrong"), complaint);
         }
@@ -182,10 +185,10 @@ mod tests {
         let tls = config(&http).expect("right").tls.expect("it is on");
         assert_eq!((tls.listen.len(), tls.http.len()), (0, 1));
         let twice = [&http[..], &["--tls-listen", "0.0.0.0:7443"]].concat();
-        let told = "--tls-http and --tls-listen are both 0.0.0.0:7443: two ports are wanted";
+        let told = "--tls-http and --tls-listen are both 0.0.0.0:7443: two ports are expected";
         assert_eq!(config(&twice).expect_err("one port"), told);
         let twice = [&given[..], &["--listen", "0.0.0.0:7380"]].concat();
-        let told = "--tls-listen and --listen are both 0.0.0.0:7380: two ports are wanted";
+        let told = "--tls-listen and --listen are both 0.0.0.0:7380: two ports are expected";
         assert_eq!(config(&twice).expect_err("one port"), told);
     }
 
@@ -215,8 +218,8 @@ mod tests {
         let own = config(&both).expect("right").store_tls.expect("it is on").own;
         assert_eq!(own, Some(OwnCertificate { certificate: "c".into(), key: "k".into() }));
         for (half, complaint) in [
-            (["--storage-tls-cert", "c"], "--storage-tls-cert: --storage-tls-key FILE is wanted"),
-            (["--storage-tls-key", "k"], "--storage-tls-key: --storage-tls-cert FILE is wanted"),
+            (["--storage-tls-cert", "c"], "--storage-tls-cert: --storage-tls-key FILE is expected"),
+            (["--storage-tls-key", "k"], "--storage-tls-key: --storage-tls-cert FILE is expected"),
         ] {
             let told = config(&[&store[..], &half].concat()).expect_err("half of a pair");
             assert!(told.starts_with(complaint), "{told}");

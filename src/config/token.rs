@@ -60,7 +60,8 @@ impl AdminToken {
         token.map_err(|problem| format!("{}: {problem}", path.display()))
     }
 
-    /// True if `given` is the token, in a time that does not depend on how much of it is right.
+    /// True if `given` is the token. Compares in constant time, so that the time does not reveal correct
+    /// bytes.
     pub fn is(&self, given: &[u8]) -> bool {
         self.0.is_of(given)
     }

@@ -22,23 +22,39 @@ type Figure = fn(&BulkheadFigures) -> f64;
 
 const FIGURES: [(&str, &str, Join, Figure); 9] = [
     ("weir_backend_in_flight", "Requests in flight at a backend.", Join::Sum, |own| own.in_flight as f64),
-    ("weir_backend_window", "Requests that may be in flight there.", Join::Sum, |own| own.window as f64),
-    ("weir_queue_depth", "Requests that wait for room there.", Join::Sum, |own| own.held.requests as f64),
-    ("weir_queue_bytes", "Bytes of those.", Join::Sum, |own| own.held.bytes as f64),
-    ("weir_queue_age_seconds", "For how long the oldest of those has waited.", Join::Most, |own| {
-        own.age.as_secs_f64()
+    ("weir_backend_window", "Requests that may be in flight at a backend.", Join::Sum, |own| {
+        own.window as f64
     }),
-    ("weir_queue_full", "1 while no more may wait, on any core.", Join::Most, |own| f64::from(own.is_full)),
+    ("weir_queue_depth", "Requests that wait in the queue of a backend.", Join::Sum, |own| {
+        own.held.requests as f64
+    }),
+    ("weir_queue_bytes", "Bytes of the requests that wait in the queue of a backend.", Join::Sum, |own| {
+        own.held.bytes as f64
+    }),
     (
-        "weir_backend_base_seconds",
-        "What a reply takes when little waits at the backend.",
+        "weir_queue_age_seconds",
+        "Waiting time of the oldest request in the queue of a backend.",
         Join::Most,
-        |own| own.base.as_secs_f64(),
+        |own| own.age.as_secs_f64(),
     ),
-    ("weir_backend_median_seconds", "What half of the replies took at most, lately.", Join::Most, |own| {
+    (
+        "weir_queue_full",
+        "1 while the queue of a backend is full on at least one shard, else 0.",
+        Join::Most,
+        |own| f64::from(own.is_full),
+    ),
+    ("weir_backend_base_seconds", "Latency of a backend with few requests in flight.", Join::Most, |own| {
+        own.base.as_secs_f64()
+    }),
+    ("weir_backend_median_seconds", "Recent median latency of a backend.", Join::Most, |own| {
         own.median.as_secs_f64()
     }),
-    ("weir_backend_stalled", "1 while a backend gives no sign.", Join::Most, |own| f64::from(own.is_stalled)),
+    (
+        "weir_backend_stalled",
+        "1 while a backend with requests in flight sends no bytes (stalled), else 0.",
+        Join::Most,
+        |own| f64::from(own.is_stalled),
+    ),
 ];
 
 /// The figures of all cores for one bulkhead; `place` is backend × `BULKHEADS` + track.
@@ -87,13 +103,13 @@ pub(super) fn write_bulkheads(page: &mut Exposition, backends: &[String], totals
 
 fn write_levels(page: &mut Exposition, backends: &[String], totals: &Totals) {
     let of = |backend: usize| at(totals, backend * BULKHEADS);
-    let help = "How much a core would hold back of what matters little, 0 to 3: the highest of all cores.";
+    let help = "Shedding level of a backend by latency ratio, 0 (none) to 3 (sheddable requests are refused): the highest of all shards.";
     let mut family = page.family("weir_backend_level", help, Kind::Gauge);
     for (index, backend) in known(backends) {
         let level = of(index).map(|own| own.level).max().unwrap_or_default();
         family.sample(&[("backend", backend)], u64::from(level));
     }
-    let help = "What replies usually take by what they take now (95th percentiles): 1 is steady, the lowest of all cores.";
+    let help = "Latency ratio of a backend: usual 95th percentile of latency divided by the present one, the lowest of all shards. 1 is steady.";
     let mut family = page.family("weir_backend_latency_ratio", help, Kind::Gauge);
     for (index, backend) in known(backends) {
         let ratio = of(index).filter_map(|own| own.latency_ratio).fold(1.0, f64::min);
@@ -102,12 +118,12 @@ fn write_levels(page: &mut Exposition, backends: &[String], totals: &Totals) {
 }
 
 fn write_health(page: &mut Exposition, backends: &[String], totals: &Totals) {
-    let help = "What is done with a backend's requests: 0 they pass, 1 they are refused because it is sick, 2 one was let through, 3 some pass.";
+    let help = "State of a backend's breaker: 0 closed, 1 ejected (requests are refused), 2 trial (one request was sent), 3 recovering (a growing part of requests is sent).";
     let mut family = page.family("weir_backend_breaker", help, Kind::Gauge);
     for (index, backend) in known(backends) {
         family.sample(&[("backend", backend)], stage_of(totals, index) as u64);
     }
-    let help = "Times a backend was set aside because it was sick.";
+    let help = "Times a backend was ejected because it failed or was too slow.";
     let mut family = page.family("weir_backend_ejections_total", help, Kind::Counter);
     for (index, backend) in known(backends) {
         let ejections = at(totals, index * BULKHEADS).map(|own| own.ejections);

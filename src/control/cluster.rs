@@ -35,7 +35,7 @@ pub fn slots_line(map: &Map, why: &str) -> String {
     let owned = owned(map);
     let primaries = map.primaries().filter(|node| owned[usize::from(node.key.backend.0)] > 0).count();
     format!(
-        "cluster: map {} ({why}): {} of {SLOTS} slots owned by {primaries} of {} nodes, {} of them failed, {} slots on their way",
+        "cluster: map {} ({why}): {} of {SLOTS} slots owned by {primaries} of {} nodes, {} of them failed, {} slots migrating",
         map.version(),
         owned.iter().sum::<u32>(),
         map.nodes().count(),

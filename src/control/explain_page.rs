@@ -22,20 +22,20 @@ impl ExplainQuery {
     }
 
     fn read(query: &str) -> Result<Self, String> {
-        let wanted = "tenant=NAME&command=WORDS is wanted, such as tenant=default&command=GET%20key";
+        let wanted = "tenant=NAME&command=WORDS is expected, such as tenant=default&command=GET%20key";
         let (mut tenant, mut words) = (None, None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             // Decoded as in HTML forms, where `+` is a space.
             let value = percent_decoded(&value.replace('+', " "))
-                .ok_or_else(|| format!("{name}: behind each % two hexadecimal digits are wanted"))?;
+                .ok_or_else(|| format!("{name}: behind each % two hexadecimal digits are expected"))?;
             match name {
-                "tenant" => tenant = Some(String::from_utf8(value).map_err(|_| "tenant: text is wanted")?),
+                "tenant" => tenant = Some(String::from_utf8(value).map_err(|_| "tenant: text is expected")?),
                 "command" => {
                     let line = split_line(&value).ok_or("command: a quote is not closed")?;
                     words = Some(line).filter(|words| !words.is_empty());
                 }
-                _ => return Err(format!("{name} means nothing here: {wanted}")),
+                _ => return Err(format!("{name} is not known here: {wanted}")),
             }
         }
         let (tenant, words) = tenant.zip(words).ok_or(wanted)?;
@@ -65,14 +65,14 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_told() {
         for (query, problem) in [
-            ("", "tenant=NAME&command=WORDS is wanted"),
-            ("tenant=a", "tenant=NAME&command=WORDS is wanted"),
-            ("tenant=a&command=+", "tenant=NAME&command=WORDS is wanted"),
+            ("", "tenant=NAME&command=WORDS is expected"),
+            ("tenant=a", "tenant=NAME&command=WORDS is expected"),
+            ("tenant=a&command=+", "tenant=NAME&command=WORDS is expected"),
             ("tenant=a&command=%2", "command: behind each % two"),
             ("tenant=a&command=%zz", "command: behind each % two"),
-            ("tenant=%ff&command=GET", "tenant: text is wanted"),
+            ("tenant=%ff&command=GET", "tenant: text is expected"),
             ("tenant=a&command=%22", "command: a quote is not closed"),
-            ("user=a", "user means nothing here"),
+            ("user=a", "user is not known here"),
         ] {
             let told = ExplainQuery::read(query).expect_err("it is wrong");
             assert!(told.starts_with(problem), "{query}: {told}");

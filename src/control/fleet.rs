@@ -337,26 +337,26 @@ impl FleetQuotas {
 
     fn read(&mut self, bytes: &[u8], now: Timestamp) -> Result<(), (Ending, String)> {
         let refused = |problem: &str| (Ending::Refused, problem.to_owned());
-        let replies = split(bytes).ok_or_else(|| refused("its answer makes no sense"))?;
+        let replies = split(bytes).ok_or_else(|| refused("its reply is not valid"))?;
         let count = self.added.len();
         let ([said, listed], rest) = replies
             .split_first_chunk::<2>()
             .filter(|(_, rest)| rest.len() > 2 * count)
-            .ok_or_else(|| refused("its answer makes no sense"))?;
+            .ok_or_else(|| refused("its reply is not valid"))?;
         for reply in [said, listed] {
             if reply[0] == b'-' {
                 return Err(refused(&shown(reply)));
             }
         }
-        let hosts = hosts_of(listed).ok_or_else(|| refused("its list of hosts makes no sense"))?;
+        let hosts = hosts_of(listed).ok_or_else(|| refused("its list of hosts is not valid"))?;
         if total_of(said).is_none() || !hosts.iter().any(|(host, _)| *host == self.settings.host) {
-            return Err(refused("its list of hosts makes no sense"));
+            return Err(refused("its list of hosts is not valid"));
         }
         let totals: Vec<Option<u64>> = rest[..count].iter().map(|reply| total_of(reply)).collect();
         let unread = rest[..count].iter().find(|reply| total_of(reply).is_none());
         match self.fleet.handle_answer(now, &hosts, &totals) {
             Outcome::Heard => {}
-            Outcome::Late => return Err((Ending::Lost, "its answer came too late".to_owned())),
+            Outcome::Late => return Err((Ending::Lost, "its reply came too late".to_owned())),
             Outcome::Crowded => return Err(refused("it lists more hosts than a fleet may have")),
         }
         match unread {
@@ -479,7 +479,7 @@ impl FleetQuotas {
     /// The admin page `/fleet`; `query` is the query string.
     pub fn page(&self, quotas: &Quotas, query: &str, now: Timestamp) -> Response {
         let Some(after) = query.strip_prefix("after=").or(query.is_empty().then_some("")) else {
-            let problem = format!("{query} means nothing here: after=NAME is wanted");
+            let problem = format!("{query} is not known here: after=NAME is expected");
             return Response::problem(Status::BadRequest, &problem, None);
         };
         let limited = quotas.tenants_after(after).filter(|(_, tenant)| tenant.limit.is_some());

@@ -15,22 +15,22 @@ pub fn write_fleet<'a>(
 ) {
     page.family("weir_fleet_hosts", "Hosts that share quotas, this one among them.", Kind::Gauge)
         .sample(&[], fleet.hosts());
-    let help = "Times the fleet's store was asked, by what came of it.";
+    let help = "Exchanges with the fleet's store, by outcome.";
     let mut exchanges = page.family("weir_fleet_exchanges_total", help, Kind::Counter);
     for ending in Ending::ALL {
         exchanges.sample(&[("outcome", ending.name())], fleet.counted(ending));
     }
     if let Some(age) = fleet.age(now) {
-        let help = "Time since the fleet's store last answered.";
+        let help = "Time since the last reply of the fleet's store.";
         page.family("weir_fleet_answer_age_seconds", help, Kind::Gauge).sample(&[], age.as_secs_f64());
     }
     if let Some(users) = fleet.users() {
         let help = "Users whose quotas this host counts with the fleet's store.";
         page.family("weir_fleet_users", help, Kind::Gauge).sample(&[], users.counted as u64);
-        let help = "How often a user who asked for much was not among them, for a second, because they were too many.";
+        let help = "Times per second that a user with high demand was not counted with the fleet's store, because too many users had high demand.";
         page.family("weir_fleet_users_left_out_total", help, Kind::Counter).sample(&[], users.left_out);
     }
-    let help = "The part of a quota that this host gives out.";
+    let help = "Share of a quota that this host may spend.";
     let mut shares = page.family("weir_fleet_share_ratio", help, Kind::Gauge);
     let everybody = std::iter::once(("global", "global", fleet.part(None, now)));
     let tenants = tenants.map(|(id, name)| ("tenant", name, fleet.part(Some(id), now)));

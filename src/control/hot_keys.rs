@@ -90,11 +90,11 @@ fn count_in(query: &str) -> Result<usize, String> {
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         if name != "count" {
-            return Err(format!("{name} means nothing here: count= is wanted"));
+            return Err(format!("{name} is not known here: count= is expected"));
         }
         let wanted = value.parse().ok().filter(|count| (1..=HOT_KEYS_SHOWN_MAX).contains(count));
         count = wanted.ok_or_else(|| {
-            format!("count={value}: a whole number from 1 to {HOT_KEYS_SHOWN_MAX} is wanted")
+            format!("count={value}: a whole number from 1 to {HOT_KEYS_SHOWN_MAX} is expected")
         })?;
     }
     Ok(count)

@@ -14,13 +14,13 @@ type Figure = fn(&HotFigures) -> usize;
 const FIGURES: [(&str, &str, Figure); 7] = [
     ("weir_hot_keys", "Keys that are hot.", |own| own.keys),
     ("weir_hot_replies_kept", "Replies to reads of hot keys that are kept.", |own| own.kept),
-    ("weir_hot_kept_bytes", "Bytes of those.", |own| own.kept_bytes),
+    ("weir_hot_kept_bytes", "Bytes of replies to reads of hot keys that are kept.", |own| own.kept_bytes),
     ("weir_hot_copies", "Copies of replies that are kept on other cores.", |own| own.copies),
-    ("weir_hot_fetches_in_flight", "Fetches for hot keys under way.", |own| own.flights),
-    ("weir_hot_waiters", "Requests that wait for those.", |own| own.waiters),
+    ("weir_hot_fetches_in_flight", "Fetches for hot keys in flight.", |own| own.flights),
+    ("weir_hot_waiters", "Reads that wait for a fetch of a hot key.", |own| own.waiters),
     (
         "weir_hot_open",
-        "Requests for hot keys, and writes of which nobody knows what they touch, that have yet to be answered.",
+        "Requests in flight for hot keys, and writes in flight whose keys weir does not know.",
         |own| own.writes_under_way,
     ),
 ];
@@ -43,7 +43,7 @@ fn write_hottest(page: &mut Exposition, totals: &Totals) {
         let [reads, writes] = rates.entry((told.home, label(told.key))).or_default();
         (*reads, *writes) = (*reads + told.key.reads, *writes + told.key.writes);
     }
-    let help = "Requests for the hottest keys, over the last second; a name that ends in ... is longer.";
+    let help = "Requests for the hottest keys in the last second. A name that ends in ... is truncated.";
     let mut family = page.family("weir_hot_key_requests_per_second", help, Kind::Gauge);
     for ((home, key), [reads, writes]) in rates {
         for (access, rate) in [("read", reads), ("write", writes)] {

@@ -47,7 +47,7 @@ impl Journal {
         self.lines.iter().rev()
     }
 
-    /// Lines about keys that became hot, or are hot no more, since the last call. At most
+    /// Lines about keys that became hot, or stopped being hot, since the last call. At most
     /// `HOT_KEY_SERIES_MAX` of the hottest keys are reported.
     pub fn news_of_hot_keys(&mut self, totals: &Totals) -> Vec<String> {
         let mut news = Vec::new();
@@ -73,8 +73,8 @@ impl Journal {
         self.hot.retain(|key| hot.contains(key.as_slice()));
         match before - self.hot.len() {
             0 => {}
-            1 => news.push("a key is hot no more".to_owned()),
-            count => news.push(format!("{count} keys are hot no more")),
+            1 => news.push("a key is no longer hot".to_owned()),
+            count => news.push(format!("{count} keys are no longer hot")),
         }
         news
     }
@@ -109,7 +109,10 @@ mod tests {
             ]
         );
         assert!(journal.news_of_hot_keys(&totals(vec![vec![hot], vec![]])).is_empty());
-        assert_eq!(journal.news_of_hot_keys(&totals(vec![vec![], vec![counted]])), ["a key is hot no more"]);
+        assert_eq!(
+            journal.news_of_hot_keys(&totals(vec![vec![], vec![counted]])),
+            ["a key is no longer hot"]
+        );
         let many = (0..300).map(|n| key(format!("{n}").as_bytes(), 1.0)).collect();
         let told = journal.news_of_hot_keys(&totals(vec![many]));
         assert_eq!(told.len(), HOT_KEY_SERIES_MAX, "the hottest");

@@ -58,7 +58,7 @@ pub struct Looks {
 /// request. That page could not read the reply, but would cause weir to collect counters.
 pub fn foreign(head: &Head) -> Option<Response> {
     (head.is_foreign && matches!(head.route, Route::State | Route::Explain))
-        .then(|| Response::problem(Status::Forbidden, "this is not told to pages of other sites", None))
+        .then(|| Response::problem(Status::Forbidden, "web pages of other origins may not read this", None))
 }
 
 /// Makes a page; `query` is the query string. [`Route::Explain`] is not made here, as it takes an answer of a
@@ -80,7 +80,7 @@ pub fn page(route: Route, query: &str, view: View<'_>, looks: &mut Looks) -> Res
         }
         (Route::Fleet, _) => match view.fleet {
             Some(fleet) => fleet.page(view.versions.current(), query, view.now.monotonic),
-            None => Response::problem(Status::NotFound, "quotas are shared with nobody (--fleet)", None),
+            None => Response::problem(Status::NotFound, "quotas are not shared (--fleet)", None),
         },
         // A shard makes the answer to `/explain`, so it does not come here.
         (Route::NotFound | Route::Explain, _) => Response::refusal(Status::NotFound),
@@ -118,37 +118,38 @@ fn metrics(view: View<'_>, totals: &Totals) -> String {
 }
 
 fn write_facts(page: &mut Exposition, facts: &ProcessFacts) {
-    page.family("weir_build_info", "The version that runs.", Kind::Gauge)
+    page.family("weir_build_info", "Version of weir.", Kind::Gauge)
         .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1_u64);
     page.family("weir_uptime_seconds", "Time since the start.", Kind::Gauge)
         .sample(&[], facts.uptime.as_secs_f64());
     page.family("weir_resident_bytes", "Resident memory of the process.", Kind::Gauge)
         .sample(&[], facts.resident_bytes);
-    page.family("weir_draining", "1 while no new clients are taken on.", Kind::Gauge)
+    page.family("weir_draining", "1 while weir drains and accepts no new clients, else 0.", Kind::Gauge)
         .sample(&[], u64::from(facts.draining));
-    page.family("weir_clients_max", "Clients that may be connected at once.", Kind::Gauge)
+    page.family("weir_clients_max", "Most clients that may be connected at once.", Kind::Gauge)
         .sample(&[], facts.clients_max);
     page.family("weir_quota_pools", "Buckets that are not full or are in use.", Kind::Gauge)
         .sample(&[], facts.quota_pools);
     page.family(
         "weir_quota_forgiven_request_units_total",
-        "What everybody's bucket did not take of what requests cost beyond what was taken for them.",
+        "Request units above the estimated price that were not charged to the bucket of all tenants together.",
         Kind::Counter,
     )
     .sample(&[], Amount(u128::from(facts.forgiven)).as_f64());
-    page.family("weir_admin_denied_total", "Admin requests that lacked the right token.", Kind::Counter)
+    page.family("weir_admin_denied_total", "Admin requests without the right token.", Kind::Counter)
         .sample(&[], facts.admin_denied);
 }
 
 fn write_quota_history(page: &mut Exposition, quotas: &QuotaHistory) {
     page.family("weir_tenants", "Tenants in the quotas in force.", Kind::Gauge).sample(&[], quotas.tenants);
-    page.family("weir_quotas_version", "How often quotas were replaced since the start.", Kind::Gauge)
+    page.family("weir_quotas_version", "Times quotas were replaced since the start.", Kind::Gauge)
         .sample(&[], quotas.version);
-    let mut taken = page.family("weir_quotas_loaded_total", "Times quotas were put in force.", Kind::Counter);
+    let mut taken =
+        page.family("weir_quotas_loaded_total", "Times new quotas were put in force.", Kind::Counter);
     for source in QuotaSource::ALL {
         taken.sample(&[("source", source.name())], quotas.taken(source));
     }
-    let help = "Times quotas were wrong and changed nothing.";
+    let help = "Times new quotas were invalid and were not put in force.";
     let mut refused = page.family("weir_quotas_refused_total", help, Kind::Counter);
     for source in QuotaSource::ALL {
         refused.sample(&[("source", source.name())], quotas.refused(source));
@@ -160,7 +161,7 @@ const OTHERS: &str = "(other)";
 
 fn write_tenants(page: &mut Exposition, quotas: &Quotas, meter: &Meter) {
     let named = meter.series().named();
-    let help = "Request units that tenants asked for, by what became of them.";
+    let help = "Request units that tenants asked for, by outcome.";
     let mut family = page.family("weir_tenant_request_units_total", help, Kind::Counter);
     let others = (OTHERS, meter.series().others());
     let tenants = named.iter().map(|(tenant, sum)| (quotas.tenant(*tenant).name.as_str(), *sum));
@@ -169,7 +170,7 @@ fn write_tenants(page: &mut Exposition, quotas: &Quotas, meter: &Meter) {
             family.sample(&[("tenant", name), ("outcome", kind.name())], sum.of(kind).as_f64());
         }
     }
-    let help = "Quotas of these tenants, of those that have one.";
+    let help = "Quotas of tenants that have one.";
     let mut family = page.family("weir_tenant_quota_request_units_per_second", help, Kind::Gauge);
     for (tenant, _) in &named {
         let terms = quotas.tenant(*tenant);
@@ -177,7 +178,7 @@ fn write_tenants(page: &mut Exposition, quotas: &Quotas, meter: &Meter) {
             family.sample(&[("tenant", &terms.name)], limit.ru_per_second);
         }
     }
-    let help = "Reports of usage that spoke of quotas long gone, and were dropped.";
+    let help = "Reports of usage that were dropped because their quotas had been replaced.";
     page.family("weir_tenant_reports_late_total", help, Kind::Counter).sample(&[], meter.late_reports());
 }
 
@@ -186,7 +187,9 @@ fn write_shard_gauges(page: &mut Exposition, totals: &Totals) {
     let gauges: [(&str, &str, Figure); 3] = [
         ("weir_clients_open", "Clients connected.", |report| report.clients_open),
         ("weir_backend_connections_open", "Connections to backends.", |report| report.links_open),
-        ("weir_backend_replies_owed", "Replies that backends owe.", |report| report.replies_owed),
+        ("weir_backend_replies_owed", "Requests sent to backends without a reply yet.", |report| {
+            report.replies_owed
+        }),
     ];
     for (name, help, figure) in gauges {
         let mut family = page.family(name, help, Kind::Gauge);
@@ -214,7 +217,7 @@ fn write_event_loops(page: &mut Exposition, totals: &Totals) {
         ("weir_event_loop_sleeps_total", "Times a shard slept.", |figures| figures.sleeps),
         (
             "weir_event_loop_overslept_total",
-            "Sleeps of a second that nobody ended though there was something to do by then; many of them: wake-ups are lost.",
+            "Sleeps of a shard that ended by the timeout of one second although work had come. A growing number means lost wake-ups.",
             |figures| figures.overslept,
         ),
         ("weir_doorbells_total", "Times a shard woke another one.", |figures| figures.doorbells),
@@ -238,12 +241,15 @@ fn write_users(page: &mut Exposition, totals: &Totals) {
         ("weir_users_active", "Users whose quotas are not full.", Kind::Gauge, |report| {
             report.users.active as u64
         }),
-        ("weir_users_evicted_total", "Idle users forgotten to make room.", Kind::Counter, |report| {
-            report.users.evicted
-        }),
+        (
+            "weir_users_evicted_total",
+            "Idle users whose state was dropped to make room for others.",
+            Kind::Counter,
+            |report| report.users.evicted,
+        ),
         (
             "weir_users_refused_total",
-            "Requests of users that there was no room for.",
+            "Requests of users for whose state there was no room.",
             Kind::Counter,
             |report| report.users.refused,
         ),
@@ -285,28 +291,42 @@ fn write_service_times(page: &mut Exposition, totals: &Totals) {
         family.sample(&[("quantile", label)], times.quantile(share).as_secs_f64());
     }
     family.sum_and_count(times.sum().as_secs_f64(), times.count());
-    page.family("weir_backend_reply_seconds_total", "All these times together.", Kind::Counter)
-        .sample(&[], times.sum().as_secs_f64());
+    page.family(
+        "weir_backend_reply_seconds_total",
+        "Sum of the times from handing a request to a backend connection to its whole reply.",
+        Kind::Counter,
+    )
+    .sample(&[], times.sum().as_secs_f64());
 }
 
 fn write_engine(page: &mut Exposition, totals: &Totals) {
     let Some(engine) = &totals.engine else { return };
     let figures = [
         ("weir_embedded_keys", "Keys.", Kind::Gauge, engine.keys as u64),
-        ("weir_embedded_keys_volatile", "Keys with a lifetime.", Kind::Gauge, engine.keys_volatile as u64),
+        (
+            "weir_embedded_keys_volatile",
+            "Keys with an expiry time.",
+            Kind::Gauge,
+            engine.keys_volatile as u64,
+        ),
         ("weir_embedded_bytes", "Bytes of all keys and values, roughly.", Kind::Gauge, engine.bytes_used),
         ("weir_embedded_commands_total", "Commands carried out.", Kind::Counter, engine.commands),
-        ("weir_embedded_errors_total", "Replies that were errors.", Kind::Counter, engine.errors),
-        ("weir_embedded_out_of_memory_total", "Writes refused.", Kind::Counter, engine.refused_for_memory),
+        ("weir_embedded_errors_total", "Error replies.", Kind::Counter, engine.errors),
+        (
+            "weir_embedded_out_of_memory_total",
+            "Writes refused because the memory limit is reached.",
+            Kind::Counter,
+            engine.refused_for_memory,
+        ),
         (
             "weir_embedded_too_dear_total",
             "Requests refused for their cost.",
             Kind::Counter,
             engine.refused_for_cost,
         ),
-        ("weir_embedded_expired_total", "Keys whose time was over.", Kind::Counter, engine.expired),
+        ("weir_embedded_expired_total", "Keys that expired.", Kind::Counter, engine.expired),
         ("weir_embedded_hits_total", "Reads that found their key.", Kind::Counter, engine.hits),
-        ("weir_embedded_misses_total", "Reads that did not.", Kind::Counter, engine.misses),
+        ("weir_embedded_misses_total", "Reads that did not find their key.", Kind::Counter, engine.misses),
     ];
     for (name, help, kind, value) in figures {
         page.family(name, &format!("Embedded store: {help}"), kind).sample(&[], value);

@@ -114,7 +114,7 @@ impl Pool {
         std::mem::take(&mut self.forgiven)
     }
 
-    /// Whether the pool could be dropped without loss: it is full, and no core uses it.
+    /// True if the pool can be dropped without loss: it is full, and no core uses it.
     pub fn is_idle(&self, now: Timestamp, rhythm: Rhythm) -> bool {
         let active = |holder: &Holder| holder.outstanding != 0 || now.since(holder.heard_at) <= rhythm.lease;
         !self.holders.iter().any(active) && self.remaining(now) >= signed(self.bucket.burst())
@@ -291,7 +291,7 @@ impl Pool {
         EVEN_PARTS / count.max(1) + by_demand as u64
     }
 
-    /// Whether the bucket is full and no other core holds an allowance from it.
+    /// True if the bucket is full and no core but the given one holds an allowance of it.
     fn holds_all(&self, index: usize) -> bool {
         let own = self.holders[index].outstanding;
         signed(self.outstanding()) == own.max(0)

@@ -31,11 +31,7 @@ impl Guard {
     pub fn admit(&self, head: &Head) -> Result<(), Response> {
         if head.is_foreign {
             // A page of any site can make a browser on this machine send a request to a loopback address.
-            return Err(Response::problem(
-                Status::Forbidden,
-                "requests of web pages are not taken here",
-                None,
-            ));
+            return Err(Response::problem(Status::Forbidden, "requests of web pages are refused here", None));
         }
         match &self.token {
             Some(token) if head.bearer.as_deref().is_some_and(|given| token.is(given)) => {}
@@ -43,7 +39,7 @@ impl Guard {
                 let detail = match head.bearer {
                     Some(_) => "this is not the token of --admin-token or --admin-token-file",
                     None => {
-                        "the header Authorization: Bearer TOKEN is wanted (--admin-token, --admin-token-file)"
+                        "the header Authorization: Bearer TOKEN is expected (--admin-token, --admin-token-file)"
                     }
                 };
                 return Err(Response::problem(Status::Unauthorized, detail, None)
@@ -61,7 +57,7 @@ impl Guard {
         }
         if head.body.bytes() > QUOTA_POST_BYTES_MAX as u64 {
             let detail = format!(
-                "a body of {} bytes: up to {} is wanted; larger quotas go into the quota file",
+                "a body of {} bytes: up to {} is expected; larger quotas go into the quota file",
                 head.body.bytes(),
                 Size(QUOTA_POST_BYTES_MAX as u64)
             );
@@ -76,7 +72,7 @@ impl Guard {
 pub fn quotas_page(versions: &Versions, query: &str) -> Response {
     let quotas = versions.current();
     let Some(after) = query.strip_prefix("after=").or(query.is_empty().then_some("")) else {
-        let problem = format!("{query} means nothing here: after=NAME is wanted");
+        let problem = format!("{query} is not known here: after=NAME is expected");
         return Response::problem(Status::BadRequest, &problem, None);
     };
     let mut shown: Vec<&Tenant> =

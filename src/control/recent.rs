@@ -45,7 +45,7 @@ pub struct Since {
     pub shards: Vec<ShardSince>,
     /// Service times of the replies that came in this stretch of time, over all shards.
     pub service_times: ServiceTimes,
-    /// The usage of tenants that did anything in it.
+    /// Usage of the tenants that sent requests in this period.
     pub tenants: Vec<(TenantId, UsageSum)>,
 }
 

@@ -61,7 +61,7 @@ impl ReplicaFacts {
         } else if known.is_none_or(|as_of| now.since(as_of) > REPLICA_LAG_MAX) {
             Some("it may be too far behind")
         } else if figures.clone().next().is_some() && figures.all(|own| own.is_out) {
-            Some("it failed or was slow, and is left alone for a while")
+            Some("it failed or was slow, and is ejected for a while")
         } else {
             None
         }
@@ -91,7 +91,7 @@ pub(super) fn write_replicas(
     for (state, backend) in named() {
         family.sample(&[("backend", backend)], sums(state, |own| own.answered));
     }
-    let help = "Times a core left a replica alone for a while, by reason.";
+    let help = "Times a shard ejected a replica for a while, by reason.";
     let mut family = page.family("weir_replica_ejections_total", help, Kind::Counter);
     for (state, backend) in named() {
         for (index, reason) in ["failures", "slow"].into_iter().enumerate() {
@@ -99,12 +99,12 @@ pub(super) fn write_replicas(
             family.sample(&[("backend", backend), ("reason", reason)], count);
         }
     }
-    let help = "Cores that leave a replica alone now.";
+    let help = "Shards that have ejected a replica now.";
     let mut family = page.family("weir_replica_ejected", help, Kind::Gauge);
     for (state, backend) in named() {
         family.sample(&[("backend", backend)], sums(state, |own| u64::from(own.is_out)));
     }
-    let help = "By how much a replica may be behind its primary; nothing where that is not known.";
+    let help = "Most that a replica may lag behind its primary; absent if unknown.";
     let mut family = page.family("weir_replica_lag_seconds", help, Kind::Gauge);
     for (state, backend) in named() {
         if let Some(as_of) = state.as_of {
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!((&page["lag_seconds_at_most"], &page["why_not"]), (&json!(1.5), &json!(null)));
         let why = |facts: &ReplicaFacts, out, now| told(facts, out, now)["why_not"].to_string();
         assert!(why(&well, [false, false], 8_500).contains("too far behind"));
-        assert!(why(&well, [true, true], 6_000).contains("left alone"));
+        assert!(why(&well, [true, true], 6_000).contains("ejected"));
         assert!(why(&facts(&[]), [false; 2], 6_000).contains("too far behind"));
         assert!(
             why(&facts(&[state(None, Some("it does not answer"))]), [false; 2], 6_000).contains("not answer")

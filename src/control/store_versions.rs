@@ -3,8 +3,8 @@
 
 use crate::values::StoreVersion;
 
-/// The known version of each store. A store that is away keeps the version it last told, since it may come
-/// back.
+/// The known version of each store. A store that is unavailable keeps the version it last reported, since
+/// it may come back.
 #[derive(Clone, Debug)]
 pub struct StoreVersions(Vec<Option<StoreVersion>>);
 

@@ -18,7 +18,7 @@ const LEAD: f64 = 2.0;
 /// The place number that means that a tenant has none.
 const NONE: u8 = u8::MAX;
 
-/// Counters since the start, per tenant with a place, and for all others together.
+/// Counters since the start: one series for each tenant with high demand, and one for all others.
 #[derive(Clone, Debug, Default)]
 pub struct TenantSeries {
     places: Vec<Place>,

@@ -43,12 +43,12 @@ impl TenantsQuery {
                     let minutes =
                         value.parse().ok().filter(|minutes| (0..=METERED_MINUTES_MAX).contains(minutes));
                     found.minutes = minutes.ok_or_else(|| {
-                        format!("minutes={value}: a whole number from 0 to {METERED_MINUTES_MAX} is wanted")
+                        format!("minutes={value}: a whole number from 0 to {METERED_MINUTES_MAX} is expected")
                     })?;
                 }
                 _ => {
                     return Err(format!(
-                        "{name} means nothing here: tenant=, after= and minutes= are wanted"
+                        "{name} is not known here: tenant=, after= and minutes= are expected"
                     ));
                 }
             }
@@ -88,7 +88,7 @@ impl Told<'_> {
     }
 }
 
-/// A part of a quota, in millionths.
+/// The part of its quota that a tenant has used, in millionths: 1,000,000 is all of it.
 #[derive(Clone, Copy, Debug)]
 struct Share(u128);
 
@@ -397,9 +397,9 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_told() {
         for (query, problem) in [
-            ("minutes=1441", "minutes=1441: a whole number from 0 to 1440 is wanted"),
-            ("minutes=", "minutes=: a whole number from 0 to 1440 is wanted"),
-            ("minuets=1", "minuets means nothing here: tenant=, after= and minutes= are wanted"),
+            ("minutes=1441", "minutes=1441: a whole number from 0 to 1440 is expected"),
+            ("minutes=", "minutes=: a whole number from 0 to 1440 is expected"),
+            ("minuets=1", "minuets is not known here: tenant=, after= and minutes= are expected"),
         ] {
             assert_eq!(TenantsQuery::parse(query), Err(problem.to_owned()));
         }

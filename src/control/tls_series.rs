@@ -74,10 +74,10 @@ pub struct TlsFigures {
 /// Writes the metrics of TLS.
 pub fn write_tls(page: &mut Exposition, figures: &TlsFigures) {
     let families = [
-        ("weir_tls_handshakes_total", "TLS handshakes with clients, by how they ended.", figures.clients),
+        ("weir_tls_handshakes_total", "TLS handshakes with clients, by outcome.", figures.clients),
         (
             "weir_tls_store_handshakes_total",
-            "TLS handshakes with stores, of shards and other threads, by how they ended.",
+            "TLS handshakes with stores, of shards and other threads, by outcome.",
             figures.stores,
         ),
     ];
@@ -87,16 +87,16 @@ pub fn write_tls(page: &mut Exposition, figures: &TlsFigures) {
             family.sample(&[("outcome", outcome.name())], count);
         }
     }
-    let help = "TLS handshakes with clients that are under way.";
+    let help = "TLS handshakes with clients in progress.";
     page.family("weir_tls_handshakes_under_way", help, Kind::Gauge).sample(&[], figures.under_way);
     let help = "Clients that are connected with TLS.";
     page.family("weir_tls_clients", help, Kind::Gauge).sample(&[], figures.open);
     let help = "Time that was spent on TLS handshakes with clients.";
     page.family("weir_tls_handshake_seconds_total", help, Kind::Counter)
         .sample(&[], figures.busy.as_secs_f64());
-    let help = "TLS connections closed because what came made no sense.";
+    let help = "TLS connections closed because the peer sent invalid TLS records.";
     page.family("weir_tls_broken_total", help, Kind::Counter).sample(&[], figures.broken);
-    let help = "Certificates that were read again, by whether they were right.";
+    let help = "Times certificates were read again, by outcome.";
     let mut family = page.family("weir_tls_reloads_total", help, Kind::Counter);
     for (outcome, count) in ["taken", "wrong"].into_iter().zip(figures.reloads) {
         family.sample(&[("outcome", outcome)], count);

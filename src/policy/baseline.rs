@@ -6,7 +6,7 @@
 
 use crate::values::limits::COMMAND_CLASSES;
 
-/// Fewest replies of a class before anything is said of it.
+/// Fewest replies of a class from which its usual latency is computed.
 const SAMPLES_MIN: u32 = 100;
 /// Weight of a new sample in the short-term average: about the last 16 replies count.
 const SHORT: f64 = 1.0 / 16.0;

@@ -85,7 +85,7 @@ pub enum Stage {
     Well,
     /// All requests are refused.
     Out,
-    /// One request has been let through as a trial.
+    /// The store is ejected, and one request has been sent to it as a trial; all others are refused.
     Trying,
     /// A growing part of the requests passes.
     Returning,

@@ -77,12 +77,12 @@ impl<V> BucketTable<V> {
         self.refused
     }
 
-    /// Returns the entry of a bucket, if it is there.
+    /// Returns the value stored for a bucket, if there is one.
     pub fn get_mut(&mut self, id: BucketId) -> Option<&mut V> {
         self.parts[part_of(id)].get_mut(&id)
     }
 
-    /// Returns the entry of a bucket, if it is there.
+    /// Returns the value stored for a bucket, if there is one.
     pub fn get(&self, id: BucketId) -> Option<&V> {
         self.parts[part_of(id)].get(&id)
     }

@@ -54,7 +54,7 @@ impl HostId {
 /// Question to the fleet's store, sent in one round trip.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Question {
-    /// This host's tick, by which others see that it lives.
+    /// Counter that this host raises in each period; hosts whose tick does not change count as gone.
     pub tick: u64,
     /// Hosts gone for long, whose entries are to be removed.
     pub gone: Vec<HostId>,
@@ -116,7 +116,7 @@ pub struct Fleet {
     others: BTreeMap<HostId, Seen>,
     /// Scopes that are always there, then those that come and go.
     scopes: Vec<Scope>,
-    /// Number of scopes that are always there.
+    /// Number of scopes that are never removed: the quota of all tenants together, and those of tenants.
     fixed: usize,
     /// The question that was not answered yet.
     asked: Option<Asked>,

@@ -54,7 +54,7 @@ pub use records::KeyName;
 
 /// Length of a pane in nanoseconds, the shortest time that anything is decided by.
 const PANE: u64 = 50_000_000;
-/// Length of a pane, in nanoseconds, above which the core stood still or slept and the requests that came
+/// Length of a pane, in nanoseconds, above which the core did not run or slept and the requests that came
 /// meanwhile have yet to be counted.
 const LONG: u64 = 3 * PANE;
 /// Time over which expensive keys are looked for, in nanoseconds: such keys may be asked for rarely.
@@ -186,7 +186,7 @@ pub struct HotKeys {
     panes: Panes,
     pane_started: Timestamp,
     pane_ends: Timestamp,
-    /// True while a pane is prolonged because the core stood still in it.
+    /// True while a pane is prolonged because the core did not run in it.
     is_long: bool,
     load: Rate,
     /// Cost that makes a key expensive, in millionths of a request unit per second.

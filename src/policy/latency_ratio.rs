@@ -61,7 +61,7 @@ const SECOND: usize = 4;
 const SLICES: usize = 10 * SECOND;
 /// Longest time that is believed to have passed between two ticks, in nanoseconds: one hour.
 const JUMP_MAX: u64 = 3_600_000_000_000;
-/// Fewest replies of a class in a window before anything is said of it.
+/// Fewest replies of a class in a window from which its latency ratio is computed.
 const SAMPLES_MIN: u32 = 100;
 /// Least usual percentile that is assumed, in microseconds: no reply below it is slow, since the scheduler
 /// and the network may add so much at any time.

@@ -36,7 +36,8 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Adds another request of the same transaction, which is due its own floor.
+    /// Adds the price of another request of the same transaction. The floor of a request's price applies to
+    /// each.
     pub fn add(&mut self, other: &Self, weights: &Weights) {
         let alone = Self { keys: 0, looks_at: 0, ..*other };
         let quote = weights.quote(&alone);
@@ -138,7 +139,7 @@ impl Weights {
         expected.max(counted)
     }
 
-    /// Returns the price of a request once its reply is there.
+    /// Returns the real price of a request, by the size, rows and latency of its reply.
     #[inline]
     pub fn actual(&self, quote: &Quote, measured: &Measured) -> Price {
         // Fast path of nearly every reply: one value, in its usual time, to a request without a floor.

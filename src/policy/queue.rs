@@ -10,7 +10,7 @@
 //! Requests of one connection never overtake each other: a later one waits in the tier and with the tenant of
 //! those before it.
 //!
-//! The queue's clock stands still for what the backend cannot be blamed for ([`Queue::handle_turn`]), so that
+//! The queue's clock, which pauses for delays that the backend did not cause ([`Queue::handle_turn`]), so that
 //! requests that waited because this core did not run are not old. A request behind others of its connection
 //! ages only once it is the next of them, unless its tier is over. A tier is *over* (overloaded) if it was
 //! never empty for 150 ms and hardly becomes shorter: then requests are refused after a few milliseconds
@@ -36,7 +36,7 @@ const RELIEVED: usize = 4;
 const FROM_BELOW: u32 = 100;
 /// Cost of requests that a tenant may take in each turn: 8 request units.
 const TURN: MicroUnits = 8 * UNIT;
-/// Most turns that one request costs its tenant, however dear it is.
+/// Most turns of fair queueing that one request costs its tenant, however high its price is.
 const TURNS_MAX: u64 = 16;
 /// Intervals in which requests waited without a break after which a tier is over: longer than a few costly
 /// requests keep a backend busy.
@@ -63,10 +63,10 @@ const AGE_MAX: Duration = Duration::from_secs(2);
 const LOOKS_APART: Duration = Duration::from_millis(5);
 /// Least delay of a turn, against its plan, that counts as lateness.
 const LATE: Duration = Duration::from_millis(1);
-/// Silence of a backend after which the queue's clock stands still; twice the median latency if that is
+/// Silence of a backend after which the queue's clock pauses; twice the median latency if that is
 /// longer.
 const SILENT: Duration = Duration::from_millis(20);
-/// Longest time for which the queue's clock stands still while the window grows.
+/// Longest time for which the queue's clock pauses while the window grows.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Capacity for requests that is kept while nothing waits.
@@ -299,7 +299,7 @@ pub struct Queue<T> {
     chain_of: HashMap<u64, u32>,
     /// Requests by tier, the most important first.
     tiers: [TierQueue; TIERS],
-    /// The queue's clock, which stands still for what the backend cannot be blamed for.
+    /// The queue's clock, which pauses for delays that the backend did not cause.
     clock: Duration,
     /// Start of the present turn.
     turned_at: Timestamp,
@@ -308,7 +308,7 @@ pub struct Queue<T> {
     away: Duration,
     /// Time of the backend's last sign of life, less the time in which this core did not run.
     progress: Timestamp,
-    /// Time for which the clock may still stand still because the window grows.
+    /// Time for which the clock may still pause because the window grows.
     pause_left: Duration,
     /// Number of takes so far, which wraps.
     taken: u32,
@@ -322,7 +322,7 @@ pub struct Queue<T> {
     soonest: Timestamp,
     /// Time of the next search of all connections for requests that waited too long.
     look_at: Timestamp,
-    /// True from when the limit was reached until a quarter of it is free.
+    /// True from the moment the queue reached its limit until a quarter of the limit is free.
     is_full: bool,
 }
 
@@ -383,7 +383,7 @@ impl<T: Copy> Queue<T> {
         tenants.next().is_some_and(|first| tenants.any(|other| other != first))
     }
 
-    /// True if any tier is over: more is asked of it than can be done.
+    /// True if at least one tier is in overload: its requests come faster than the backend serves them.
     pub fn is_any_over(&self) -> bool {
         self.tiers.iter().any(|queue| queue.over_since.is_some())
     }
@@ -393,7 +393,7 @@ impl<T: Copy> Queue<T> {
         self.tiers[..=tier as usize].iter().any(|queue| queue.list.length > 0)
     }
 
-    /// True if the tier is over: more is asked of it than can be done.
+    /// True if the tier is in overload: its requests come faster than the backend serves them.
     pub fn is_over(&self, tier: Tier) -> bool {
         self.tiers[tier as usize].over_since.is_some()
     }
@@ -614,7 +614,7 @@ impl<T: Copy> Queue<T> {
     }
 
     /// Refuses requests that could not be answered before their deadlines (`expected` is the latency of a
-    /// reply), those that waited too long, and those at a backend that stands still. Without `is_obeyed` the
+    /// reply), those that waited too long, and those at a backend that has stalled. Without `is_obeyed` the
     /// queue's own overload rules refuse nothing; deadlines, stalls and the 2 s limit still do.
     pub fn expire(
         &mut self,
@@ -660,7 +660,8 @@ impl<T: Copy> Queue<T> {
         self.soonest = deadlines.min().unwrap_or(Timestamp::MAX);
     }
 
-    /// True if a request has waited longer than the target in a tier that is over, and is not alone there.
+    /// True if a request has waited longer than `--queue-target` in a tier that is in overload, behind or
+    /// before another request.
     fn is_too_old_in_overload(&self, node: &Node<T>) -> bool {
         let queue = &self.tiers[self.chain(node.waiting.connection).tier];
         queue.over_since.is_some()

@@ -70,7 +70,7 @@ pub struct Slice {
     heard_at: Timestamp,
     /// The largest recent cost, in thousandths of a request unit, rounded up.
     lump_milli: u32,
-    /// This core's share, in 65,536ths, at most 65,535 so that it fits 16 bits.
+    /// This core's share of the bucket, in 65,536ths; at most 65,535, so that it fits 16 bits.
     share: u16,
     /// Requests admitted and not settled, at most 65,535.
     under_way: u16,

@@ -5,12 +5,12 @@
 //! quicker ones by and by (10 s). An average that nothing is added to fades, so a node that was slow is tried
 //! again. A new node starts at twice the median of the others.
 //!
-//! | a replica is left alone after | in detail |
+//! | a replica is ejected after | in detail |
 //! |---|---|
 //! | five failures in a row | a failure is a timeout, a reset, no connection, or a reply that says that it cannot answer |
 //! | slowness in three windows of a second in a row | the 95th percentile of at least 100 replies of one class of commands is above 2 ms, and above three times the median of its peers' |
 //!
-//! A replica is left alone for 5 s, the next time for 10 s, and so on up to 300 s; a minute without trouble
+//! A replica is ejected for 5 s, the next time for 10 s, and so on up to 300 s; a minute without trouble
 //! takes one step back. A replica that comes back gets a tenth of its chances at first, and all of them after
 //! 10 s. An owner is never left alone: somebody has to answer, and the owner of a hot key is not sick. So the
 //! owner is the last that stands in for its replicas.
@@ -32,15 +32,15 @@ const SAMPLES_MIN: u32 = 100;
 const SLOW_TIMES: u64 = 3;
 /// Latency up to which no node is slow, in microseconds.
 const SLOW_MICROS: u64 = 2_000;
-/// Slow windows in a row after which a replica is left alone.
+/// Slow windows in a row after which a replica is ejected.
 const SLOW_WINDOWS: u32 = 3;
-/// Failures in a row after which a replica is left alone.
+/// Failures in a row after which a replica is ejected.
 const FAILURES: u32 = 5;
-/// Time for which a replica is left alone, times the number of recent times.
+/// Time for which a replica is ejected, multiplied by the number of recent ejections.
 const OUT_FOR: Duration = Duration::from_secs(5);
-/// Longest time for which a replica is left alone.
+/// Longest time for which a replica is ejected.
 const OUT_MOST: Duration = Duration::from_secs(300);
-/// Healthy time that takes back one step of the time left alone.
+/// Healthy time that takes back one step of the ejection time.
 const HEALTHY: Duration = Duration::from_secs(60);
 /// Part of its chances that a replica gets when it comes back.
 const WEIGHT_FIRST: f64 = 0.1;
@@ -67,7 +67,7 @@ pub struct Candidate {
     pub in_flight: u32,
 }
 
-/// Reason why a replica is left alone.
+/// Reason why a replica is ejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// Failures in a row.
@@ -86,7 +86,7 @@ pub enum Why {
 /// Change that operators want to know of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The node at this place is left alone, for a reason and a time.
+    /// The node at this place is ejected, for a reason and a time.
     Out(usize, Why, Duration),
     /// The node at this place gets reads again, few at first.
     Back(usize),
@@ -109,18 +109,18 @@ struct Peer {
     failures: u32,
     times: [Option<Box<Times>>; COMMAND_CLASSES],
     slow_windows: u32,
-    /// End of the time for which the node is left alone.
+    /// End of the time for which the node is ejected.
     out_until: Option<Timestamp>,
-    /// Time at which the node came back, if it ever was left alone.
+    /// Time at which the node came back, if it ever was ejected.
     back_since: Option<Timestamp>,
-    /// Times the node was left alone, less those that healthy minutes took back.
+    /// Number of ejections of the node, minus one for each minute without a failure since.
     steps: u32,
     healthy_since: Timestamp,
 }
 
 impl StandIns {
     /// Chooses the node for a read and returns its position among the candidates; `None` if there is none, or
-    /// only replicas that are left alone.
+    /// only replicas that are ejected.
     pub fn choose(
         &mut self,
         candidates: impl IntoIterator<Item = Candidate>,
@@ -201,7 +201,7 @@ impl StandIns {
         now.since(self.window_began) >= WINDOW
     }
 
-    /// Ends a window: replicas that were slow in three windows in a row are left alone, and those whose time
+    /// Ends a window: replicas that were slow in three windows in a row are ejected, and those whose time
     /// is over come back.
     pub fn handle_window(&mut self, now: Timestamp) {
         // After a longer gap the figures are not of one window.
@@ -239,7 +239,7 @@ impl StandIns {
         std::mem::take(&mut self.events)
     }
 
-    /// Returns until when the node at a place is left alone, if it is.
+    /// Returns until when the node at a place is ejected, if it is.
     pub fn out_until(&self, place: usize, now: Timestamp) -> Option<Timestamp> {
         self.peers.get(place)?.as_ref()?.out_until.filter(|until| *until > now)
     }

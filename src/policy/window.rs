@@ -471,7 +471,7 @@ impl Window {
         self.size as usize
     }
 
-    /// Returns the latency of a reply when little waits at the backend; zero while unknown.
+    /// Returns the latency of replies with few requests in flight at the backend; zero while unknown.
     pub fn base(&self) -> Duration {
         duration(self.base)
     }
@@ -935,7 +935,7 @@ impl Window {
 enum Foreign {
     /// Equally slow at low and at high concurrency.
     Slow,
-    /// Slower at low concurrency: the backend stood still for a while.
+    /// Slower at low concurrency: the backend did not answer for a while.
     Paused,
 }
 

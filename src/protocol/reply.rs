@@ -24,16 +24,16 @@ pub struct MalformedReply;
 /// The scanner of one backend connection.
 #[derive(Debug, Default)]
 pub struct ReplyScanner {
-    /// Elements still to come of attributes and pushes before the reply, at any depth.
+    /// Elements not yet received of attributes and pushes before the reply, at any depth.
     before: u64,
-    /// Elements still to come of the reply, which is one itself, at any depth. Depth is not limited: a script
-    /// may nest as it likes.
+    /// Elements not yet received of the reply, which is one itself, at any depth. Depth is not limited: a
+    /// script may nest as it likes.
     left: u64,
     /// Payload bytes still to be stepped over, line end included.
     payload_left: u64,
     /// Start of a header line that a chunk boundary cut.
     line: Vec<u8>,
-    /// Within a line whose content does not matter: the last byte of it that was seen.
+    /// Last byte seen of a line whose content does not matter; `None` outside such a line.
     text: Option<u8>,
     /// Type byte of the reply; 0 before it is known.
     kind: u8,

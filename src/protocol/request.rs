@@ -36,7 +36,7 @@ impl RequestLimits {
         Self { arguments_max: usize::MAX / 4, argument_bytes_max: bytes_max, request_bytes_max: bytes_max }
     }
 
-    /// Returns the limits for a client that has yet to authenticate: enough to do so.
+    /// Returns the limits for a client that has not logged in: just enough for HELLO and AUTH.
     pub fn stranger() -> Self {
         Self {
             arguments_max: limits::ARGUMENTS_MAX_UNAUTHENTICATED,

@@ -28,7 +28,7 @@ impl Room {
     }
 }
 
-/// Reserves room for `bytes` that have come, and for what is given of those that will still be missing then.
+/// Reserves room for `bytes` that have arrived and for a part of the `missing` bytes that have not.
 pub fn expect(buffer: &mut Vec<u8>, bytes: usize, missing: usize) {
     grow(buffer, bytes + given(buffer.len() + bytes, missing));
 }

@@ -206,7 +206,7 @@ async fn post(
     }
     let bytes = head.body.bytes() as usize;
     let Some(_room) = Room::take(&admin.bodies, bytes) else {
-        let detail = "too many quota files are on their way: one at a time is wanted";
+        let detail = "another quota file is being received: send one at a time";
         return (Response::problem(Status::ServiceUnavailable, detail, None), Rest::Unread);
     };
     match admin.waiting(place, body(stream, received, head)).await {
@@ -216,7 +216,7 @@ async fn post(
             (Response::problem(Status::BadRequest, &detail, None), Rest::Unread)
         }
         Err(_) => {
-            let detail = format!("the body did not come within {REQUEST_TIMEOUT:?}");
+            let detail = format!("the body did not arrive within {REQUEST_TIMEOUT:?}");
             (Response::problem(Status::RequestTimeout, &detail, None), Rest::Unread)
         }
     }

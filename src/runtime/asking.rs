@@ -161,14 +161,14 @@ impl Replies {
     fn take(&mut self, mut chunk: &[u8]) -> io::Result<()> {
         let nonsense = |why| io::Error::new(io::ErrorKind::InvalidData, why);
         if self.bytes.len() + chunk.len() > self.bytes_max {
-            return Err(nonsense("its answer is too long"));
+            return Err(nonsense("its reply is too long"));
         }
         self.bytes.extend_from_slice(chunk);
         while !chunk.is_empty() {
             if self.missing == 0 {
-                return Err(nonsense("it said more than it was asked for"));
+                return Err(nonsense("it sent more replies than requests"));
             }
-            let scanned = self.scanner.scan(chunk).map_err(|_| nonsense("its answer makes no sense"))?;
+            let scanned = self.scanner.scan(chunk).map_err(|_| nonsense("its reply is not valid"))?;
             let Some(scanned) = scanned else { return Ok(()) };
             self.missing -= 1;
             chunk = &chunk[scanned.end..];

@@ -33,7 +33,7 @@ impl Spot {
 pub(super) fn addresses_of(server: &ServerAddress) -> io::Result<Vec<SocketAddr>> {
     let found: Vec<SocketAddr> = (server.host.as_str(), server.port).to_socket_addrs()?.collect();
     if found.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "its name has no address"));
+        return Err(io::Error::new(io::ErrorKind::NotFound, "its name does not resolve"));
     }
     Ok(found)
 }
@@ -95,7 +95,7 @@ impl Connector for Routes {
             // connection is refused. It would be opened in the clear otherwise.
             Route::Server(place) => Some(match spot_of(place) {
                 Some(spot) => tls.session(&spot.host),
-                None => Err("the store has no address at the moment".to_owned()),
+                None => Err("the store's name does not resolve at the moment".to_owned()),
             }),
             Route::Embedded(_) => None,
         }

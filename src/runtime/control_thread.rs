@@ -224,7 +224,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
             if all && this.successor.is_some() {
                 this.tell_successor(ToTakeover::AllMoved);
             } else if all {
-                this.say(log::Kind::Life, "drained: every request taken on was answered");
+                this.say(log::Kind::Life, "drained: every accepted request was answered");
                 this.stop_everything();
             }
         }
@@ -257,7 +257,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
             this.say(
                 log::Kind::Takeover,
                 &format!(
-                    "takeover: process {pid} (version {version}) serves; clients go on there, within {timeout:?}"
+                    "takeover: process {pid} (version {version}) serves; clients move to it within {timeout:?}"
                 ),
             );
             this.admin = AdminPort::Closed;
@@ -268,7 +268,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
         }
         ToControl::Takeover(Takeover::Done { clients }) => {
             let pid = this.successor.unwrap_or_default();
-            this.say(log::Kind::Takeover, &format!("takeover: {clients} clients went on in process {pid}"));
+            this.say(log::Kind::Takeover, &format!("takeover: {clients} clients moved to process {pid}"));
             this.stop_everything();
         }
         ToControl::Signal(Signal::Reload) => this.reload(),
@@ -287,16 +287,16 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
         ToControl::Replicas(states) => this.settings.facts.replicas.states = states,
         ToControl::Fleet { number, answer } => this.take_fleet_answer(number, &answer),
         ToControl::Token(Ok(token)) => {
-            this.say(log::Kind::Token, "the file of the admin token was read");
+            this.say(log::Kind::Token, "the file of the admin token was read again");
             if let Some(guard) = &mut this.settings.guard {
                 guard.token = Some(token);
             }
         }
         ToControl::Token(Err(problem)) => {
-            this.say(log::Kind::Refused, &format!("{problem}; the token stays as it is"));
+            this.say(log::Kind::Refused, &format!("{problem}; the token is unchanged"));
         }
         ToControl::Signal(Signal::Terminate) if this.settings.facts.draining => {
-            this.say(log::Kind::Life, "told to stop twice: stopping at once");
+            this.say(log::Kind::Life, "second signal to stop: stopping at once");
             this.stop_everything();
         }
         ToControl::Signal(Signal::Terminate) => {
@@ -304,7 +304,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
             this.settings.manager.stopping();
             this.tell_successor(ToTakeover::Withdraw);
             let timeout = this.settings.drain_timeout;
-            this.say(log::Kind::Life, &format!("draining, for {timeout:?} at most"));
+            this.say(log::Kind::Life, &format!("draining for at most {timeout:?}"));
             this.stop_shaking_hands();
             this.settings.shards.iter().for_each(|shard| shard.post(ToShard::Drain));
             drop(this);
@@ -330,7 +330,7 @@ fn stop_after(control: Rc<RefCell<Control>>, timeout: Duration) {
         glommio::timer::sleep(timeout).await;
         let mut this = control.borrow_mut();
         if !this.finished {
-            this.say(log::Kind::Life, "the time for draining is over: the clients that are left are cut off");
+            this.say(log::Kind::Life, "--drain-timeout is over: the remaining clients are closed");
             this.stop_everything();
             this.settings.own.post(ToControl::Signal(Signal::Terminate));
         }
@@ -626,7 +626,7 @@ impl Control {
         if let Some(tls) = &self.settings.tls {
             tls.certificates.post(());
         } else if self.settings.versions.file().is_none() {
-            self.say(log::Kind::Reload, "told to reload, but there is no quota file (--quotas)");
+            self.say(log::Kind::Reload, "SIGHUP: there is no quota file to read again (--quotas)");
         }
         self.settings.quotas.post(ToQuotas::Reload);
     }
@@ -658,7 +658,7 @@ impl Control {
                 quota_page::posted(&self.settings.versions)
             }
             Err(problem) => {
-                let text = format!("{problem}; the quotas in force stay as they are");
+                let text = format!("{problem}; the quotas in force are unchanged");
                 self.log.say(log::Kind::Refused, &text, &mut self.looks.journal, now);
                 let reply = quota_page::refused(&problem);
                 versions.refuse(problem, read.source, now.unix_ms);
@@ -763,7 +763,7 @@ pub(super) async fn post_quotas(control: &Rc<RefCell<Control>>, body: Vec<u8>) -
     let waited = glommio::timer::timeout(CHECK_TIMEOUT, async move { Ok(receiver.recv().await) }).await;
     control.borrow_mut().posted.remove(&ticket);
     waited.ok().flatten().unwrap_or_else(|| {
-        let detail = "checking takes long, and goes on: GET /config/quotas tells what came of it";
+        let detail = "the check is still running: GET /config/quotas shows its result";
         Response::problem(Status::ServiceUnavailable, detail, None)
     })
 }

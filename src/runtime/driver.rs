@@ -67,7 +67,8 @@ pub(super) trait Application {
     fn note_not_accepted(&mut self, _error: &io::Error) {}
     /// Notes that a connection failed, or could not be opened.
     fn handle_lost(&mut self, owner: Owner, loss: Loss, now: Now);
-    /// Notes progress of a large send: the peer has taken a part of it, so it is not stuck.
+    /// Called when the peer has accepted a part of a large send, which shows that the connection is not
+    /// stuck.
     fn handle_sending(&mut self, _owner: Owner, _now: Now) {}
     fn handle_transmitted(&mut self, owner: Owner, segment: Segment, now: Now);
     fn poll_action(&mut self) -> Option<Action>;
@@ -590,7 +591,8 @@ impl Driver {
         }
     }
 
-    /// Feeds encrypted bytes to a socket's TLS session, and handles what comes of them.
+    /// Feeds received encrypted bytes to a socket's TLS session, and passes the decrypted bytes to the
+    /// application.
     fn hear(&mut self, token: Token, bytes: &[u8], application: &mut impl Application, now: Now) {
         let mut plain = std::mem::take(&mut self.plain);
         if let Some(tls) = &mut self.socket(token).tls {

@@ -49,8 +49,8 @@ pub fn raise_limits(files_wanted: u64) -> Result<Vec<String>, String> {
     let mut warnings = Vec::new();
     if files < files_wanted {
         warnings.push(format!(
-            "the limit of open files is {files}, so fewer clients fit than --max-clients says: {files_wanted} are \
-             wanted (LimitNOFILE= in systemd, `ulimit -n`)"
+            "the limit of open files is {files}, so fewer clients can connect than --max-clients allows: {files_wanted} are \
+             expected (LimitNOFILE= in systemd, `ulimit -n`)"
         ));
     }
     Ok(warnings)

@@ -38,7 +38,7 @@ impl LastWords {
         self.left = self.left.saturating_sub(bytes);
     }
 
-    /// Whether everything was read: the socket was empty at two looks in a row, or `DRAIN_BYTES_MAX` came in.
+    /// True if everything was read: the socket was empty at two looks in a row, or `DRAIN_BYTES_MAX` came in.
     /// Called once per look, after the received bytes were handled.
     pub fn are_over(&mut self, socket: BorrowedFd<'_>) -> bool {
         let was_empty = std::mem::replace(&mut self.empty, unread(socket) == 0);

@@ -38,7 +38,7 @@ pub(super) enum Kind {
     Level,
     /// The fleet's store, or a host of the fleet, appeared or disappeared.
     Fleet,
-    /// A key became hot, or is hot no more.
+    /// A key became hot, or stopped being hot.
     HotKey,
     /// Another process takes over from this one, or this one from another.
     Takeover,
@@ -82,7 +82,7 @@ pub(super) struct Log([Stretch; KINDS]);
 fn with_left_out(text: &str, left_out: u64) -> String {
     match left_out {
         0 => shown(text),
-        count => shown(&format!("{text} ({count} lines like this one were left out before it)")),
+        count => shown(&format!("{text} ({count} similar lines before it were suppressed)")),
     }
 }
 

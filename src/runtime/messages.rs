@@ -102,7 +102,7 @@ pub(super) enum Takeover {
     Line(String),
     /// The successor serves: this process hands its clients over and ends.
     Ready { pid: i32, version: String },
-    /// The previous process accepts no more, so this one begins.
+    /// The previous process has stopped accepting at the admin port, so this process starts.
     Listen,
     /// All clients were handed over to the successor.
     Done { clients: u64 },
@@ -156,7 +156,7 @@ pub(super) enum ToControl {
     Quotas(Box<QuotasRead>),
     /// The lowest Redis version among the stores changed.
     StoreVersion(StoreVersion),
-    /// The name of a store has another address, in words.
+    /// Log line: the name of a store resolves to another address.
     StoreMoved(String),
     /// A new map of the cluster, and the reason for it.
     Slots(Arc<Map>, String),

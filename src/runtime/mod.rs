@@ -9,7 +9,7 @@
 //!  weir-versions      asks stores for their versions, once a minute: versions_thread.rs
 //!  weir-names         looks the names of stores up again: names_thread.rs
 //!  weir-topology      asks nodes of a cluster which node owns which slot: topology_thread.rs
-//!  weir-heir          asks a replica of a lost primary whether it has taken over: heirs.rs
+//!  weir-heir          asks a replica of a lost primary whether it has taken over: failover_probe.rs
 //!  weir-replicas      asks nodes of a cluster how far its replicas are behind: replicas_thread.rs
 //!  weir-tls           accepts clients that speak TLS, and does their handshakes: tls/
 //!  weir-certs         reads certificates again when their files change: tls/
@@ -30,9 +30,9 @@ mod descriptors;
 mod dialer;
 mod driver;
 mod executor;
+mod failover_probe;
 mod farewell;
 mod fleet_thread;
-mod heirs;
 mod listen;
 mod log;
 mod mesh;

@@ -62,7 +62,7 @@ pub enum Completion {
     Connected { socket: Token, result: io::Result<()> },
     /// A wake-up: by another core, by a mailbox, or by this ring's own timer.
     Woken,
-    /// The kernel could not wake the core of that number.
+    /// The kernel could not deliver a doorbell to the core with this number, which may sleep on.
     RungInVain { peer: usize },
 }
 

@@ -79,7 +79,7 @@ pub fn check(config: &Config) -> Result<(), String> {
     let token = load_token(config)?;
     check_places(config, cpus.len(), resolve(config)?.len())?;
     Certificates::load(config, &Arc::default())?;
-    println!("weir: flags are fine; {}", tenants_line(config, &quotas));
+    println!("weir: flags are valid; {}", tenants_line(config, &quotas));
     if let Some(warning) = exposure(config.admin, token) {
         println!("weir: {warning}");
     }
@@ -269,7 +269,7 @@ fn check_places(config: &Config, shards: usize, backends: usize) -> Result<(), S
     }
     Err(format!(
         "{shards} shards, {backends} stores and --backend-connections {} may make {places} connections: fewer than {} \
-         are wanted",
+         are expected",
         config.backend_connections,
         u16::MAX
     ))
@@ -291,7 +291,7 @@ fn exposure(admin: Option<SocketAddr>, token: Option<AdminToken>) -> Option<Stri
     let address = admin?;
     (Guard { token, address }).is_open_to_strangers().then(|| {
         format!(
-            "others than this machine may reach the admin port {address}: POST /config/quotas is refused without \
+            "the admin port {address} is not on a loopback address: POST /config/quotas is refused without \
              --admin-token or --admin-token-file"
         )
     })
@@ -347,7 +347,7 @@ fn report_start(
 
 fn tenants_line(config: &Config, quotas: &Quotas) -> String {
     match &config.quotas {
-        None => "quotas: none, everybody is trusted with everything (--quotas)".to_owned(),
+        None => "quotas: none, every client may use weir without a limit (--quotas)".to_owned(),
         Some(path) => format!("quotas: {} tenants from {}", quotas.len(), path.display()),
     }
 }
@@ -378,7 +378,7 @@ fn resolve(config: &Config) -> Result<Vec<(Option<Spot>, BackendSettings)>, Stri
                         }
                         // The name service may be away like any server, which is no reason for weir to be
                         // away too.
-                        log::line(&format!("{unknown}; it is looked for again"));
+                        log::line(&format!("{unknown}; weir will look it up again"));
                         None
                     }
                 };
@@ -909,7 +909,7 @@ fn listen_to_signals(control: Mailbox<ToControl>, may_be_succeeded: bool) -> Res
                     if may_be_succeeded {
                         takeover::start_successor(control.clone());
                     } else {
-                        let line = "told to start a successor, but there is no --takeover".to_owned();
+                        let line = "SIGUSR2: no successor can be started without --takeover".to_owned();
                         control.post(ToControl::Takeover(Takeover::Line(line)));
                     }
                     continue;

@@ -12,7 +12,7 @@ use crossbeam_channel::{Receiver, select};
 use super::asking::{self, Credentials, Question};
 use super::clock::Clock;
 use super::connect::{Place, Spot, addresses_of, put};
-use super::heirs::{Heirs, News};
+use super::failover_probe::{FailoverProbe, News};
 use super::log;
 use super::messages::{Mailbox, ToControl, ToShard};
 use super::tls::StoreTls;
@@ -37,7 +37,7 @@ pub(super) struct TopologyThread {
     cluster: Cluster,
     refresh: Refresh,
     strangers: Strangers,
-    heirs: Heirs,
+    failover_probe: FailoverProbe,
     /// The current addresses of all nodes, which shards read when they connect.
     places: Vec<Place>,
     tls: Option<StoreTls>,
@@ -76,7 +76,7 @@ impl TopologyThread {
             cluster: Cluster::default(),
             refresh: Refresh::new(seeds.len(), random),
             strangers: Strangers::default(),
-            heirs: Heirs::new(credentials, tls.clone(), clock),
+            failover_probe: FailoverProbe::new(credentials, tls.clone(), clock),
             seeds,
             places,
             tls,
@@ -112,14 +112,14 @@ impl TopologyThread {
         loop {
             let now = self.clock.now().monotonic;
             let due = self.refresh.poll_deadline().unwrap_or(now);
-            let mut why = "nodes were asked";
+            let mut why = "nodes answered";
             select! {
                 recv(listeners.doubts) -> doubt => match doubt {
                     Ok(doubt) => self.hear(doubt, listeners),
                     // No shard is left.
                     Err(_) => return,
                 },
-                recv(self.heirs.news) -> news => if news.is_ok_and(|news| self.hear_of_heir(&news)) {
+                recv(self.failover_probe.news) -> news => if news.is_ok_and(|news| self.hear_of_heir(&news)) {
                     why = "a replica took over";
                 },
                 default(due.since(now)) => {}
@@ -144,7 +144,7 @@ impl TopologyThread {
         for doubt in &doubts {
             self.refresh.handle_reason(doubt.reason);
             if let Reason::LinkLost(Some(node)) = doubt.reason {
-                self.heirs.handle_lost(node, self.cluster.map());
+                self.failover_probe.handle_lost(node, self.cluster.map());
             }
         }
         if let Some(map) = self.cluster.patch(&moved) {
@@ -155,7 +155,7 @@ impl TopologyThread {
 
     /// Handles the end of a watch of a replica. True if the replica has taken over.
     fn hear_of_heir(&mut self, news: &News) -> bool {
-        let heir = self.heirs.handle_news(news);
+        let heir = self.failover_probe.handle_news(news);
         heir.inspect(|heir| self.refresh.handle_reason(Reason::TookOver(*heir))).is_some()
     }
 
@@ -176,7 +176,7 @@ impl TopologyThread {
         let told = (views.len(), applied.strangers());
         if self.strangers.handle_round(&ask, told, self.clock.now().monotonic) {
             log::line(
-                "cluster: no node that was known answers any more, and the seeds tell of another cluster: it is taken for this one",
+                "cluster: no known node answers any more, and the seed nodes belong to another cluster: weir uses that one",
             );
             applied = self.cluster.adopt(&views);
         }

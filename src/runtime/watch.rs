@@ -106,7 +106,7 @@ impl FileWatch {
     fn complain(&self, error: &io::Error) {
         let path = self.path.display();
         log::line(&format!(
-            "the kernel does not tell of changes of {path} ({error}): it is looked at every {POLLING:?}"
+            "the kernel reports no changes of {path} ({error}): weir looks at it every {POLLING:?}"
         ));
     }
 

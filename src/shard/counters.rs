@@ -102,7 +102,7 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 79] = [
         Counter::ClientsClosed,
         "weir_clients_closed_total",
         "",
-        "Client connections that ended, for whatever reason.",
+        "Client connections that ended, for any reason.",
     ),
     (Counter::ClientsClosedUnread, "weir_clients_expelled_total", "reason=\"unread\"", EXPELLED),
     (Counter::ClientsClosedIdle, "weir_clients_expelled_total", "reason=\"idle\"", EXPELLED),
@@ -116,13 +116,13 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 79] = [
         Counter::RequestsForwarded,
         "weir_requests_forwarded_total",
         "",
-        "Requests sent to backends; parts count.",
+        "Requests sent to backends; each part of a split request counts as one.",
     ),
     (
         Counter::RequestsHeavy,
         "weir_requests_heavy_total",
         "",
-        "Those of them that travelled over the connections for what costs much.",
+        "Requests sent to backends on the connections for expensive requests (--heavy-connections).",
     ),
     (
         Counter::RequestsHandedOver,
@@ -134,7 +134,7 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 79] = [
         Counter::RequestsSplit,
         "weir_requests_split_total",
         "",
-        "Requests taken apart by key or sent to every backend.",
+        "Requests that were split by key or sent to every backend.",
     ),
     (
         Counter::RequestsHeld,
@@ -143,42 +143,42 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 79] = [
         "Requests that waited for all earlier ones of their connection.",
     ),
     (Counter::AnsweredHere, "weir_requests_answered_here_total", "", "Requests that weir answered itself."),
-    (Counter::AnswerBytes, "weir_answer_bytes_total", "", "Bytes of such answers."),
+    (Counter::AnswerBytes, "weir_answer_bytes_total", "", "Bytes of replies that weir made itself."),
     (
         Counter::RequestsQueued,
         "weir_requests_queued_total",
         "",
-        "Requests that waited for room in the window of their backend.",
+        "Requests that waited in the queue of their backend.",
     ),
     (
         Counter::RequestsExpired,
         "weir_requests_expired_total",
         "",
-        "Those of them that were refused, because they waited for too long or too late.",
+        "Requests that waited in the queue of their backend and were then refused, because they waited too long or their deadline passed.",
     ),
     (
         Counter::RequestsAbandoned,
         "weir_requests_abandoned_total",
         "",
-        "Requests in flight that were answered before their backend had, at their deadline or because it stood still.",
+        "Requests in flight that weir answered before their backend did, because their deadline passed or the backend stalled.",
     ),
     (
         Counter::DeadlinesPassedOn,
         "weir_deadlines_passed_on_total",
         "",
-        "Requests sent to another weir with the rest of their deadline.",
+        "Requests sent to another weir with their remaining deadline.",
     ),
     (
         Counter::WaitedInShadow,
         "weir_shadow_waits_total",
         "layer=\"window\"",
-        "Requests that would have waited or been refused, had --shadow not let them pass.",
+        "Requests that would have waited or been refused without --shadow.",
     ),
     (
         Counter::LevelChanges,
         "weir_level_changes_total",
         "",
-        "Times a core changed the level at which it would hold back less important work of a backend.",
+        "Times a shard changed the shedding level of a backend.",
     ),
     (Counter::RefusedUnavailable, "weir_refusals_total", "reason=\"unavailable\"", REFUSALS),
     (Counter::RefusedOverloaded, "weir_refusals_total", "reason=\"overloaded\"", REFUSALS),
@@ -189,44 +189,44 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 79] = [
         Counter::RefusedEjected,
         "weir_ejected_refusals_total",
         "",
-        "Requests refused because their backend was set aside; those that are unavailable contain them.",
+        "Requests refused because their backend was ejected; also counted in weir_refusals_total{reason=\"unavailable\"}.",
     ),
-    (Counter::LoginsFailed, "weir_logins_failed_total", "", "Attempts to log in with what is no password."),
+    (Counter::LoginsFailed, "weir_logins_failed_total", "", "Logins with a wrong name or password."),
     (
         Counter::ThrottledInShadow,
         "weir_shadow_refusals_total",
         "reason=\"throttled\"",
-        "Requests that would have been refused, had --shadow not let them pass.",
+        "Requests that would have been refused without --shadow.",
     ),
     (
         Counter::ExpiredInShadow,
         "weir_shadow_refusals_total",
         "reason=\"overloaded\"",
-        "Requests that would have been refused, had --shadow not let them pass.",
+        "Requests that would have been refused without --shadow.",
     ),
     (
         Counter::LateInShadow,
         "weir_shadow_refusals_total",
         "reason=\"deadline\"",
-        "Requests that would have been refused, had --shadow not let them pass.",
+        "Requests that would have been refused without --shadow.",
     ),
     (
         Counter::AdmissionsWaited,
         "weir_admissions_waited_total",
         "",
-        "Requests that waited for the answer of a quota's pool.",
+        "Requests that waited for a grant of a quota's pool.",
     ),
     (
         Counter::AdmissionsHeld,
         "weir_admissions_held_total",
         "",
-        "Requests that waited until others of their tenant were settled: what their replies cost was not known yet, or could exceed what a quota has left.",
+        "Requests that waited until earlier requests of their tenant had replies, because the real price of those could exceed the rest of a quota.",
     ),
     (
         Counter::QuotaPoolsSilent,
         "weir_quota_pools_silent_total",
         "",
-        "Times requests went on without an answer of a quota's pool, by this core's last share.",
+        "Times a shard admitted requests without a grant of a quota's pool, by its last share, because the pool did not answer.",
     ),
     (Counter::ProtocolErrors, "weir_protocol_errors_total", "", "Connections closed for malformed requests."),
     (Counter::ClientBytesReceived, "weir_client_bytes_received_total", "", "Bytes received from clients."),
@@ -236,14 +236,14 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 79] = [
         Counter::RepliesOversized,
         "weir_backend_replies_oversized_total",
         "",
-        "Replies over --max-reply-bytes.",
+        "Replies of backends larger than --max-reply-bytes.",
     ),
     (Counter::LinksOpened, "weir_backend_connections_opened_total", "", "Connections to backends opened."),
     (
         Counter::LinksLost,
         "weir_backend_connections_lost_total",
         "",
-        "Connections to backends lost or not opened.",
+        "Connections to backends that were lost or could not be opened.",
     ),
     (
         Counter::PrivateLinksLent,
@@ -268,7 +268,7 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 79] = [
         Counter::StoresMoved,
         "weir_backend_moves_total",
         "",
-        "Times that the name of a backend led elsewhere, so that a core connected to it there.",
+        "Times a shard connected to a new address of a backend because its name resolved to another one.",
     ),
     (Counter::BatchesSent, "weir_mesh_batches_sent_total", "", "Batches handed to other shards."),
     (Counter::BatchesReceived, "weir_mesh_batches_received_total", "", "Batches taken from other shards."),
@@ -276,7 +276,7 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 79] = [
         Counter::BatchBytesReceived,
         "weir_mesh_bytes_received_total",
         "",
-        "Bytes of the requests and replies in those.",
+        "Bytes of requests and replies in batches taken from other shards.",
     ),
     (Counter::SendsToClients, "weir_sends_total", "to=\"client\"", SENDS),
     (Counter::SendsToBackends, "weir_sends_total", "to=\"backend\"", SENDS),
@@ -286,7 +286,7 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 79] = [
         Counter::HotJoins,
         "weir_hot_joins_total",
         "",
-        "Reads of hot keys that waited for a fetch; each fetch has one of them at least, unless it is a fetch ahead of time.",
+        "Reads of hot keys that waited for a fetch, with the read that started it. A prefetch has none.",
     ),
     (Counter::HotFetched, "weir_hot_fetches_total", "outcome=\"kept\"", FETCHES),
     (Counter::HotDiscarded, "weir_hot_fetches_total", "outcome=\"discarded\"", FETCHES),
@@ -301,19 +301,19 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 79] = [
         Counter::HotWrittenPast,
         "weir_hot_written_past_total",
         "",
-        "Replies that differed from what was kept though nothing had been written through weir: all that was kept of the key is dropped.",
+        "Replies that differed from the kept reply although nothing was written through weir, which means a write around weir. All kept replies of the key are dropped.",
     ),
     (
         Counter::HotStaleOnError,
         "weir_hot_stale_on_error_total",
         "",
-        "Reads of hot keys that were answered with what was too old, because the store was away and their tenant has stale_on_error.",
+        "Reads of hot keys that were answered from memory after --hot-ttl, because the store was unavailable and their tenant has stale_on_error.",
     ),
     (
         Counter::Redirections,
         "weir_cluster_redirections_total",
         "",
-        "Replies of cluster nodes that sent a request elsewhere.",
+        "Redirects (MOVED, ASK) in replies of cluster nodes.",
     ),
     (Counter::RefusedTryAgain, "weir_cluster_asked_again_total", "reason=\"tryagain\"", ASKED_AGAIN),
     (Counter::RefusedClusterDown, "weir_cluster_asked_again_total", "reason=\"clusterdown\"", ASKED_AGAIN),
@@ -321,7 +321,7 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 79] = [
         Counter::SlotsHeld,
         "weir_cluster_requests_held_total",
         "",
-        "Requests that waited until their slot had settled at another node.",
+        "Requests that waited until the new owner of their slot was known.",
     ),
     (Counter::ReplicaReadsEmpty, "weir_replica_reads_sent_on_total", "reason=\"empty\"", SENT_ON),
     (Counter::ReplicaReadsRefused, "weir_replica_reads_sent_on_total", "reason=\"refused\"", SENT_ON),
@@ -333,17 +333,17 @@ pub const COUNTERS: [(Counter, &str, &str, &str); 79] = [
     (Counter::HotDemoted, "weir_hot_keys_total", "change=\"demoted\"", HOT_KEYS),
 ];
 
-const ASKED_AGAIN: &str = "Replies of cluster nodes that could not do a request yet: it is held and asked again, and its client does not hear of them.";
+const ASKED_AGAIN: &str = "Replies TRYAGAIN and CLUSTERDOWN of cluster nodes, after which weir holds the request and sends it again.";
 const EXPELLED: &str = "Client connections that weir closed, by reason.";
 const HITS: &str =
-    "Reads of hot keys that were answered from memory: on their home core, or from a copy on another.";
-const FETCHES: &str = "Replies fetched for hot keys, by what became of them: a write, or their size, may speak against keeping them.";
-const BYPASSES: &str = "Reads of hot keys that went on to the store by themselves, by reason.";
-const COMPARISONS: &str =
-    "Replies of the store beside what would have been answered from memory (--shadow hot).";
-const SENT_ON: &str = "Reads that were sent on to primaries after a replica: it said that there is nothing, refused, or was lost or silent.";
-const RETRIES: &str = "Reads that were lost with a connection to a node of a cluster: sent once more, or not, because the budget was used up or --shadow retries says so.";
-const HOT_KEYS: &str = "Keys that became hot, and that are not any more.";
+    "Reads of hot keys answered from memory: on their home core, or from a copy on another core.";
+const FETCHES: &str =
+    "Replies fetched for hot keys, by outcome: kept, or discarded because of a write or of their size.";
+const BYPASSES: &str = "Reads of hot keys that were sent to the store without the cache, by reason.";
+const COMPARISONS: &str = "Replies of the store compared with the kept reply (--shadow hot), by outcome.";
+const SENT_ON: &str = "Reads that were sent to a primary after a replica, because the replica had no value, refused, was lost or was silent.";
+const RETRIES: &str = "Reads that were lost with a connection to a cluster node, by outcome: sent again, over the retry budget, or not sent again because of --shadow retries.";
+const HOT_KEYS: &str = "Times a key became hot (promoted) or stopped being hot (demoted).";
 const SENDS: &str = "Sends completed, by receiver.";
 const REFUSALS: &str = "Requests that weir refused, by reason.";
 

@@ -98,7 +98,7 @@ impl Fences {
         self.since(told)
     }
 
-    /// True if a shard was told all fences that this one knows.
+    /// True if the given shard has been sent all fences that this shard knows.
     pub fn is_told(&self, shard: ShardId) -> bool {
         self.told[usize::from(shard.0)] == self.count
     }

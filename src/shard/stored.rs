@@ -61,7 +61,7 @@ impl Stored {
         }
     }
 
-    /// Returns the message, shared if it is stored so.
+    /// Returns the stored message: by reference count if it is stored that way, else as a slice.
     pub fn message(&self) -> Message<'_> {
         match self {
             Self::Shared(bytes) => Message::Shared(bytes),

@@ -11,13 +11,13 @@ use crate::values::{BackendId, Tier, Timestamp};
 /// Interval at which the levels are taken from the board.
 const LOOKS_APART: Duration = Duration::from_millis(100);
 
-/// The level of each backend, and the highest of them.
+/// Shedding level of each backend, by latency ratio, and the highest level of all backends.
 #[derive(Debug)]
 pub struct Strain {
     levels: Vec<Level>,
     highest: Level,
     look_at: Timestamp,
-    /// Number of requests that could have been refused so far; it decides which few of them pass.
+    /// Number of requests so far that a level could refuse; every hundredth of them is sent all the same.
     asked: u32,
 }
 

@@ -46,7 +46,7 @@ impl Capacity {
     }
 }
 
-/// A part of a quota, in billionths: the amount that one of several weirs of a fleet may give out.
+/// Share of a quota that one host of a fleet may spend, in billionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Part(u32);
 

@@ -14,7 +14,7 @@ pub struct BackendId(pub u16);
 pub struct ClientId {
     /// Place in the shard's table.
     pub index: u32,
-    /// Number of times that the place was given away before.
+    /// Number of times that the place was assigned before.
     pub generation: u32,
 }
 

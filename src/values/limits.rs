@@ -107,7 +107,7 @@ pub const REFUSAL_KEPT_BYTES_MAX: usize = 512;
 pub const DESCRIPTION_BYTES_MAX: usize = 1024 * 1024;
 /// Most bytes of a list of clients.
 pub const CLIENT_LIST_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Most clients that one request may name.
+/// Most client ids in one CLIENT LIST or CLIENT KILL.
 pub const CLIENT_IDS_MAX: usize = 1_024;
 /// Longest `CLIENT PAUSE`, in milliseconds.
 pub const CLIENT_PAUSE_MS_MAX: u64 = 60 * 60 * 1_000;
@@ -179,7 +179,7 @@ pub const HOT_WAITERS_PER_FLIGHT_MAX: usize = 4_096;
 pub const HOT_WAITERS_MAX: usize = 65_536;
 /// The longest deadline, in milliseconds.
 pub const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
-/// Longest time beyond `--hot-ttl` for which a tenant may have cached replies while their store is away.
+/// Longest time beyond `--hot-ttl` for which a tenant may have cached replies while their store is unavailable.
 pub const STALE_ON_ERROR_MAX: std::time::Duration = std::time::Duration::from_secs(3_600);
 /// Number of classes of commands that prices are learnt for.
 pub const COMMAND_CLASSES: usize = 6;

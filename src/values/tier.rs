@@ -44,7 +44,7 @@ pub struct UnknownTier;
 
 impl fmt::Display for UnknownTier {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("critical, standard, batch or sheddable is wanted")
+        out.write_str("critical, standard, batch or sheddable is expected")
     }
 }
 

@@ -37,9 +37,9 @@ const SIZE_UNITS: [(&str, u64); 13] = [
 ];
 
 /// Error text for a size that cannot be read.
-const SIZE_WANTED: &str = "a size is wanted, such as 65536, 64KiB, 16MiB or 1GiB";
+const SIZE_WANTED: &str = "a size is expected, such as 65536, 64KiB, 16MiB or 1GiB";
 /// Error text for a duration that cannot be read.
-const DURATION_WANTED: &str = "a duration is wanted, such as 500us, 10ms, 1s, 5m or 2h";
+const DURATION_WANTED: &str = "a duration is expected, such as 500us, 10ms, 1s, 5m or 2h";
 
 impl FromStr for Size {
     type Err = &'static str;
@@ -84,7 +84,7 @@ pub fn duration(text: &str) -> Result<Duration, &'static str> {
 pub fn positive_duration(text: &str) -> Result<Duration, &'static str> {
     duration(text).and_then(|duration| {
         if duration.is_zero() {
-            Err("a duration above 0 is wanted, such as 10ms or 1s")
+            Err("a duration above 0 is expected, such as 10ms or 1s")
         } else {
             Ok(duration)
         }
@@ -95,7 +95,7 @@ pub fn positive_duration(text: &str) -> Result<Duration, &'static str> {
 pub fn request_units(text: &str) -> Result<u64, &'static str> {
     const UNITS_MAX: u64 = 1_000_000;
     let micro = scaled(text, super::UNIT).filter(|micro| *micro <= UNITS_MAX * super::UNIT);
-    micro.ok_or("request units are wanted, such as 1 or 0.25: up to 1000000, with up to 6 places")
+    micro.ok_or("request units are expected, such as 1 or 0.25: up to 1000000, with up to 6 places")
 }
 
 /// Splits an amount into its number and its unit, which a space may separate.
@@ -119,7 +119,7 @@ fn scaled(number: &str, scale: u64) -> Option<u64> {
 pub fn number(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
     move |text| {
         let number = text.parse().ok().filter(|number| (least..=most).contains(number));
-        number.ok_or_else(|| format!("a whole number from {least} to {most} is wanted"))
+        number.ok_or_else(|| format!("a whole number from {least} to {most} is expected"))
     }
 }
 

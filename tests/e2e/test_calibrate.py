@@ -166,10 +166,10 @@ def test_what_is_no_redis_server_is_told(servers):
 
 
 @pytest.mark.parametrize("flags, complaint", [
-    (["--seconds", "0"], "a whole number from 1 to 3600 is wanted"),
-    (["--pipeline", "many"], "a whole number from 1 to 1024 is wanted"),
+    (["--seconds", "0"], "a whole number from 1 to 3600 is expected"),
+    (["--pipeline", "many"], "a whole number from 1 to 1024 is expected"),
     (["--cost", "money"], "[possible values: cpu, commandstats]"),
-    (["--target", "nowhere"], "--target nowhere: HOST:PORT such as 127.0.0.1:6379 is wanted"),
+    (["--target", "nowhere"], "--target nowhere: HOST:PORT such as 127.0.0.1:6379 is expected"),
     (["--target", "192.0.2.1:6379"], "say --yes-remote if that is meant"),
     (["--json", "nowhere/fit.json"], "there is no folder nowhere"),
 ])

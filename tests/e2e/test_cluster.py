@@ -429,7 +429,7 @@ def test_a_cluster_that_is_set_up_anew_at_the_same_addresses_is_found(servers):
         until(lambda: known() == anew, "its nodes are known", seconds=60)
         until(lambda: client.call("SET", "after", "2").text == "OK", "it is served again")
         assert said(client, "MGET", "before", "after", "other") == [None, "2", None]
-    assert "taken for this one" in weir.output(1 << 20)
+    assert "weir uses that one" in weir.output(1 << 20)
 
 
 def lose_what_is_under_way(weir, node, requests: list[tuple]) -> list[str]:

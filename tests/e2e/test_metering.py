@@ -156,7 +156,7 @@ def test_the_page(weir: Weir):
     [
         ("?minutes=1441", 400, "from 0 to 1440"),
         ("?minutes=all", 400, "minutes=all"),
-        ("?colour=red", 400, "tenant=, after= and minutes= are wanted"),
+        ("?colour=red", 400, "tenant=, after= and minutes= are expected"),
         ("?tenant=nobody", 404, "'nobody'"),
     ],
 )

@@ -221,7 +221,7 @@ def test_a_command_is_explained(weir: Weir, browser: Browser):
     for query, problem in (
         ("tenant=nobody&command=GET+k", "no tenant"),
         ("tenant=acme&command=NOSUCH", "unknown command"),
-        ("", "is wanted"),
+        ("", "is expected"),
         ("tenant=%3Cb%3E&command=GET+k", "no tenant"),
     ):
         status, body = weir.admin(f"/explain?{query}")

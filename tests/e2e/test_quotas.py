@@ -33,7 +33,7 @@ def tenants(**passwords: str) -> str:
 ACME = tenants(acme="sesame-1")
 OTHERS = tenants(acme="sesame-2", latecomer="sesame-4")
 BAD = '[tenants.acme]\npassword = "sesame-3"\nru_per_second = 0\n'
-BAD_SAYS = "tenants.acme.ru_per_second is 0: a whole number from 1 to 1000000000 is wanted"
+BAD_SAYS = "tenants.acme.ru_per_second is 0: a whole number from 1 to 1000000000 is expected"
 
 
 class Operated:
@@ -210,13 +210,13 @@ def test_quotas_come_over_http_where_there_is_no_file(servers):
     ("body", "detail", "line", "column"),
     [
         (BAD, f"request body:3:17: {BAD_SAYS}", 3, 17),
-        ("", "request body:1:1: nobody could use weir", 1, 1),
+        ("", "request body:1:1: no client could use weir", 1, 1),
         ("[tenants.acme]\npassword = ", "request body:2:", 2, None),
         (b"[default]\nkeys = ['\xff']", "request body:2:10: this is not UTF-8", 2, 10),
         ("a = " + "[" * 1_000_000, "request body:1:", 1, None),
         ("a = " + "{a=" * 1_000_000, "request body:1:", 1, None),
         ("a" + ".a" * 1_000_000 + " = 1", "request body:1:", 1, None),
-        ("[default]\nkyes = ['a']", "request body:2:1: default.kyes means nothing here", 2, 1),
+        ("[default]\nkyes = ['a']", "request body:2:1: default.kyes is not known here", 2, 1),
     ],
     ids=["wrong value", "empty", "not TOML", "not UTF-8", "deep lists", "deep tables", "deep names", "unknown key"],
 )
@@ -267,7 +267,7 @@ def test_a_token_from_a_file_is_read_again_on_sighup(servers, tmp_path: Path):
     assert operated.post(OTHERS, **BEARER)[0] == 401
     token.write_text("two words\n")
     operated.weir.signal(signal.SIGHUP)
-    until(lambda: "the token stays as it is" in operated.weir.output(), "the log tells")
+    until(lambda: "the token is unchanged" in operated.weir.output(), "the log tells")
     assert operated.post(OTHERS, Authorization="Bearer another")[0] == 200
 
 

@@ -290,7 +290,7 @@ def test_one_successor_at_a_time(servers, tmp_path: Path):
         second = servers.keep(weir.after())
         second.launch()
         assert second.wait() == 1
-        assert f"process {weir.pid} is not taken over from: process {os.getpid()} is doing so already" in second.output()
+        assert f"process {weir.pid} refuses the takeover: process {os.getpid()} is already taking over" in second.output()
     until(lambda: "ended before it was ready" in weir.output(), "the first has left")
     take_over(servers, weir)
 
@@ -301,7 +301,7 @@ def test_one_successor_at_a_time(servers, tmp_path: Path):
         (b"GET / HTTP/1.1\r\n\r\n", "is not understood"),
         (b"{}", "is not understood"),
         (b"", "is not understood"),
-        (b'{"message":"ready"}', "says what makes no sense here"),
+        (b'{"message":"ready"}', "sent an unexpected message"),
         (HELLO % 7, "which speaks 7 here, and this is 1"),
     ],
     ids=["http", "nothing", "empty", "too early", "version"],
@@ -373,7 +373,7 @@ def test_a_client_that_cannot_be_moved_has_until_the_drain_timeout(servers, tmp_
         assert open_transaction.ok("MULTI") == b"OK"
         assert open_transaction.ok("SET", "a", "1") == b"QUEUED"
         after.start()
-        until(lambda: "serves; clients go on there" in weir.output(), "it is taken over from")
+        until(lambda: "serves; clients move to it" in weir.output(), "it is taken over from")
         # As long as it takes, within limits; then it goes on over there.
         assert open_transaction.ok("EXEC") == [b"OK"]
         assert weir.wait() == 0
@@ -381,6 +381,6 @@ def test_a_client_that_cannot_be_moved_has_until_the_drain_timeout(servers, tmp_
         assert open_transaction.ok("MULTI") == b"OK"
         # Or it is cut off.
         take_over(servers, after)
-        assert "the clients that are left are cut off" in after.output()
+        assert "the remaining clients are closed" in after.output()
         with pytest.raises((Closed, OSError)):
             open_transaction.ok("EXEC")

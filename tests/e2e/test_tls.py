@@ -246,7 +246,7 @@ def test_who_reads_too_slowly_is_closed_and_costs_no_more_than_allowed(servers, 
 
 def test_what_is_no_tls_is_told_so_and_counted(weir, certificates):
     with Connection(weir.secure_port) as client:
-        assert "TLS is spoken at this port" in client.call("PING").text
+        assert "this port expects TLS" in client.call("PING").text
         with pytest.raises(Closed):
             client.read()
     with socket.create_connection(("127.0.0.1", weir.secure_port), timeout=30) as client:
@@ -357,7 +357,7 @@ def test_a_certificate_is_read_again_when_it_changes(servers, certificates, tmp_
         put(certificates.second)
         until(lambda: shown() == "second", "the other one is in force")
         pair.certificate.write_text("nonsense")
-        until(lambda: "what is in force stays as it is" in weir.output(), "it is told")
+        until(lambda: "the files in force are unchanged" in weir.output(), "it is told")
         assert shown() == "second" and weir.counted("weir_tls_reloads_total", 'outcome="wrong"') >= 1
         pair.certificate.write_bytes(certificates.server.certificate.read_bytes())
         until(lambda: "not the key of the first certificate" in weir.output(), "it is told")
@@ -714,7 +714,7 @@ def test_what_stores_are_shown_changes_with_its_files(servers, certificates, tmp
     put(certificates.acme, certificates.authority)
     until(answers, "the right one is shown")
     pair.key.write_bytes(certificates.forged.key.read_bytes())
-    until(lambda: "--storage-tls-key" in weir.output() and "stays as it is" in weir.output(), "half of a pair is told")
+    until(lambda: "--storage-tls-key" in weir.output() and "are unchanged" in weir.output(), "half of a pair is told")
     store.kill()
     store.start()
     until(answers, "what was in force is")

@@ -113,7 +113,7 @@ def test_what_goes_wrong_is_said(weir: Weir, servers):
     assert gone.returncode == 1 and gone.stdout == b"" and b"no answer from the admin port 127.0.0.1:" in gone.stderr
     store = servers.keep(Storage()).start()
     other = top(store.address, "--once")
-    assert other.returncode == 1 and b"not how an admin port of weir answers" in other.stderr
+    assert other.returncode == 1 and b"the reply is not one of weir's admin port" in other.stderr
     assert b"--once" in top(weir).stderr, "no terminal"
     wrong = top(weir, "--sort", "size")
     assert wrong.returncode == 2 and b"[possible values: store, tenant, key]" in wrong.stderr

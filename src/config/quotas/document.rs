@@ -105,7 +105,7 @@ impl<'a> Section<'a> {
             return Ok(());
         };
         let problem = format!(
-            "{} means nothing here: {} {} wanted",
+            "{} is not known here: {} {} expected",
             self.path_of(stranger.get_ref()),
             one_of(keys),
             if keys.len() == 1 { "is" } else { "are" }
@@ -120,7 +120,7 @@ impl<'a> Section<'a> {
         least: u64,
         most: u64,
     ) -> Result<Option<Found<'a, u64>>, QuotaError> {
-        let wanted = format!("a whole number from {least} to {most} is wanted");
+        let wanted = format!("a whole number from {least} to {most} is expected");
         self.find(key, &wanted, |value| {
             let integer = value.as_integer()?;
             let number = u64::from_str_radix(integer.as_str(), integer.radix()).ok()?;
@@ -130,7 +130,7 @@ impl<'a> Section<'a> {
 
     /// Reads a number above 0 and up to `most`, which may have a fraction.
     pub fn fraction(&'a self, key: &'a str, most: u32) -> Result<Option<Found<'a, f64>>, QuotaError> {
-        let wanted = format!("a number above 0 and up to {most} is wanted");
+        let wanted = format!("a number above 0 and up to {most} is expected");
         self.find(key, &wanted, |value| {
             let number: f64 = match value {
                 DeValue::Integer(integer) if integer.radix() == 10 => integer.as_str().parse().ok()?,
@@ -147,7 +147,7 @@ impl<'a> Section<'a> {
         key: &'a str,
         most: Duration,
     ) -> Result<Option<Found<'a, Duration>>, QuotaError> {
-        let wanted = format!("0, or a duration up to {most:?}, in quotes, such as \"10s\", is wanted");
+        let wanted = format!("0, or a duration up to {most:?}, in quotes, such as \"10s\", is expected");
         self.find(key, &wanted, |value| match value {
             DeValue::Integer(integer) => (integer.as_str() == "0").then_some(Duration::ZERO),
             _ => units::duration(value.as_str()?).ok().filter(|duration| *duration <= most),
@@ -155,7 +155,7 @@ impl<'a> Section<'a> {
     }
 
     pub fn boolean(&'a self, key: &'a str) -> Result<Option<Found<'a, bool>>, QuotaError> {
-        self.find(key, "true or false is wanted", DeValue::as_bool)
+        self.find(key, "true or false is expected", DeValue::as_bool)
     }
 
     /// Reads a text that `read` accepts.
@@ -212,7 +212,7 @@ impl<'a> Section<'a> {
                 Ok(Some(Section { document: self.document, path, place: name.span(), table }))
             }
             other => {
-                let problem = format!("{path} is {}: a section [{path}] is wanted", shown(other));
+                let problem = format!("{path} is {}: a section [{path}] is expected", shown(other));
                 Err(self.document.error(value.span(), problem))
             }
         }

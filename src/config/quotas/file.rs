@@ -55,7 +55,7 @@ pub(super) fn read(file: &str, text: &str) -> Result<Quotas, QuotaError> {
         read_tenants(&section, &mut tenants)?;
     }
     if tenants.is_empty() {
-        let problem = "nobody could use weir: at least one [tenants.NAME], or a [default], is wanted";
+        let problem = "no client could use weir: at least one [tenants.NAME], or a [default], is expected";
         return Err(document.error(0..0, problem.to_owned()));
     }
     Ok(Quotas::of(tenants, strangers, global))
@@ -81,7 +81,7 @@ fn read_tenants(section: &Section<'_>, tenants: &mut Vec<Tenant>) -> Result<(), 
         }
         // TOML has no name twice, so only the default, which is the first, can have the same name.
         if tenants.first().is_some_and(|default| default.name == name) {
-            return Err(own.error("[default] is there too, and both mean the clients that name no tenant"));
+            return Err(own.error("[default] is given too, and both are for clients that name no tenant"));
         }
         if tenants.len() == TENANTS_MAX {
             return Err(own.error(format_args!("{TENANTS_MAX} tenants are the most")));
@@ -103,21 +103,21 @@ fn tenant(section: &Section<'_>, name: &str) -> Result<Tenant, QuotaError> {
 }
 
 fn password(section: &Section<'_>) -> Result<PasswordDigest, QuotaError> {
-    let wanted = format!("text of 1 to {PASSWORD_BYTES_MAX} bytes, in quotes, is wanted");
+    let wanted = format!("text of 1 to {PASSWORD_BYTES_MAX} bytes, in quotes, is expected");
     let plain = section.secret("password", &wanted, |text| {
         (1..=PASSWORD_BYTES_MAX).contains(&text.len()).then(|| PasswordDigest::of(text))
     })?;
     let digest = section.secret(
         "password_sha256",
-        "64 hexadecimal digits, in quotes, are wanted, as printed by: printf %s PASSWORD | sha256sum",
+        "64 hexadecimal digits, in quotes, are expected, as printed by: printf %s PASSWORD | sha256sum",
         PasswordDigest::from_hex,
     )?;
     match (plain, digest) {
         (Some(plain), None) => Ok(plain.value),
         (None, Some(digest)) => Ok(digest.value),
-        (Some(_), Some(digest)) => Err(digest.error("password is there too, and one of the two is enough")),
+        (Some(_), Some(digest)) => Err(digest.error("password is given too; give one of the two")),
         (None, None) => Err(section.error(
-            "without a password nobody can be this tenant: password = \"...\" or password_sha256 = \"...\" is wanted",
+            "without a password nobody can be this tenant: password = \"...\" or password_sha256 = \"...\" is expected",
         )),
     }
 }
@@ -190,11 +190,11 @@ fn burst(section: &Section<'_>) -> Result<Duration, QuotaError> {
 }
 
 fn tier<'a>(section: &'a Section<'a>) -> Result<Option<Found<'a, Tier>>, QuotaError> {
-    section.text("tier", "critical, standard, batch or sheddable is wanted", |word| word.parse().ok())
+    section.text("tier", "critical, standard, batch or sheddable is expected", |word| word.parse().ok())
 }
 
 fn key_prefixes(section: &Section<'_>) -> Result<Vec<String>, QuotaError> {
-    const WANTED: &str = "a list of prefixes in quotes, as in [\"acme:\"], is wanted";
+    const WANTED: &str = "a list of prefixes in quotes, as in [\"acme:\"], is expected";
     let Some(prefixes) = section.texts("keys", WANTED)? else { return Ok(Vec::new()) };
     if prefixes.is_empty() {
         return Err(section.error("keys is empty, so no key could be used: leave it out for all keys"));
@@ -207,7 +207,9 @@ fn key_prefixes(section: &Section<'_>) -> Result<Vec<String>, QuotaError> {
         .map(|prefix| match prefix.value.len() {
             0 => Err(prefix.error("an empty prefix is that of every key: leave keys out for all keys")),
             1..=KEY_PREFIX_BYTES_MAX => Ok(prefix.value.to_owned()),
-            _ => Err(prefix.error(format_args!("a prefix of up to {KEY_PREFIX_BYTES_MAX} bytes is wanted"))),
+            _ => {
+                Err(prefix.error(format_args!("a prefix of up to {KEY_PREFIX_BYTES_MAX} bytes is expected")))
+            }
         })
         .collect()
 }
@@ -279,52 +281,55 @@ mod tests {
     fn a_complaint_says_where_what_and_how_else() {
         let long_name = format!("[tenants.{}]\npassword = 'x'", "n".repeat(65));
         let cases = [
-            ("", "q.toml:1:1: nobody could use weir: at least one [tenants.NAME], or a [default], is wanted"),
-            ("[quotas]", "q.toml:1:2: quotas means nothing here: global, default and tenants are wanted"),
+            (
+                "",
+                "q.toml:1:1: no client could use weir: at least one [tenants.NAME], or a [default], is expected",
+            ),
+            ("[quotas]", "q.toml:1:2: quotas is not known here: global, default and tenants are expected"),
             (
                 "[global]\nru_per_secnd = 1",
-                "q.toml:2:1: global.ru_per_secnd means nothing here: ru_per_second and burst_seconds are wanted",
+                "q.toml:2:1: global.ru_per_secnd is not known here: ru_per_second and burst_seconds are expected",
             ),
             (
                 "[default]\nru_per_second = 0",
-                "q.toml:2:17: default.ru_per_second is 0: a whole number from 1 to 1000000000 is wanted",
+                "q.toml:2:17: default.ru_per_second is 0: a whole number from 1 to 1000000000 is expected",
             ),
             (
                 "[default]\nru_per_second = -5",
-                "q.toml:2:17: default.ru_per_second is -5: a whole number from 1 to 1000000000 is wanted",
+                "q.toml:2:17: default.ru_per_second is -5: a whole number from 1 to 1000000000 is expected",
             ),
             (
                 "[default]\nru_per_second = \"fast\"",
-                "q.toml:2:17: default.ru_per_second is \"fast\": a whole number from 1 to 1000000000 is wanted",
+                "q.toml:2:17: default.ru_per_second is \"fast\": a whole number from 1 to 1000000000 is expected",
             ),
             (
                 "[default]\nburst_seconds = 0",
-                "q.toml:2:17: default.burst_seconds is 0: a number above 0 and up to 3600 is wanted",
+                "q.toml:2:17: default.burst_seconds is 0: a number above 0 and up to 3600 is expected",
             ),
             (
                 "[default]\nburst_seconds = nan",
-                "q.toml:2:17: default.burst_seconds is nan: a number above 0 and up to 3600 is wanted",
+                "q.toml:2:17: default.burst_seconds is nan: a number above 0 and up to 3600 is expected",
             ),
             (
                 "[default]\n  tier = \"urgent\"",
-                "q.toml:2:10: default.tier is \"urgent\": critical, standard, batch or sheddable is wanted",
+                "q.toml:2:10: default.tier is \"urgent\": critical, standard, batch or sheddable is expected",
             ),
-            ("[default]\nadmin = 1", "q.toml:2:9: default.admin is 1: true or false is wanted"),
+            ("[default]\nadmin = 1", "q.toml:2:9: default.admin is 1: true or false is expected"),
             (
                 "[default]\nstale_reads = 'yes'",
-                "q.toml:2:15: default.stale_reads is \"yes\": true or false is wanted",
+                "q.toml:2:15: default.stale_reads is \"yes\": true or false is expected",
             ),
             (
                 "[default]\ndeadline_ms = 1.5",
-                "q.toml:2:15: default.deadline_ms is 1.5: a whole number from 1 to 86400000 is wanted",
+                "q.toml:2:15: default.deadline_ms is 1.5: a whole number from 1 to 86400000 is expected",
             ),
             (
                 "[default]\nkeys = \"a:\"",
-                "q.toml:2:8: default.keys is \"a:\": a list of prefixes in quotes, as in [\"acme:\"], is wanted",
+                "q.toml:2:8: default.keys is \"a:\": a list of prefixes in quotes, as in [\"acme:\"], is expected",
             ),
             (
                 "[default]\nkeys = ['a', 7]",
-                "q.toml:2:14: default.keys is 7: a list of prefixes in quotes, as in [\"acme:\"], is wanted",
+                "q.toml:2:14: default.keys is 7: a list of prefixes in quotes, as in [\"acme:\"], is expected",
             ),
             (
                 "[default]\nkeys = []",
@@ -334,20 +339,20 @@ mod tests {
                 "[default]\nkeys = ['a', '']",
                 "q.toml:2:14: default.keys: an empty prefix is that of every key: leave keys out for all keys",
             ),
-            ("tenants = 1", "q.toml:1:11: tenants is 1: a section [tenants] is wanted"),
+            ("tenants = 1", "q.toml:1:11: tenants is 1: a section [tenants] is expected"),
             (
                 "[tenants]\nacme = 'x'",
-                "q.toml:2:8: tenants.acme is \"x\": a section [tenants.acme] is wanted",
+                "q.toml:2:8: tenants.acme is \"x\": a section [tenants.acme] is expected",
             ),
             (
                 "[tenants.acme]\nru_per_second = 1",
                 "q.toml:1:10: [tenants.acme]: without a password nobody can be this tenant: password = \"...\" or \
-                 password_sha256 = \"...\" is wanted",
+                 password_sha256 = \"...\" is expected",
             ),
             (
                 "[tenants.acme]\npassword = 'x'\npassword_sha256 = \
                  'ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad'",
-                "q.toml:3:19: tenants.acme.password_sha256: password is there too, and one of the two is enough",
+                "q.toml:3:19: tenants.acme.password_sha256: password is given too; give one of the two",
             ),
             (
                 "[tenants.\"a b\"]\npassword = 'x'",
@@ -355,7 +360,7 @@ mod tests {
             ),
             (
                 "[default]\n[tenants.default]\npassword = 'x'",
-                "q.toml:2:10: [tenants.default]: [default] is there too, and both mean the clients that name no tenant",
+                "q.toml:2:10: [tenants.default]: [default] is given too, and both are for clients that name no tenant",
             ),
             (
                 "[tenants.acme]\npassword = 'x'\n[tenants.acme.users.'a/b']",

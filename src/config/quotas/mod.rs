@@ -56,7 +56,8 @@ pub struct Tenant {
     pub tier: Tier,
     /// Time for which an answer is of use, unless the request says otherwise.
     pub deadline: Option<Duration>,
-    /// Time beyond the usual one for which cached replies are given while the store of a hot key is away.
+    /// Time beyond the usual one for which cached replies are given while the store of a hot key is
+    /// unavailable.
     pub stale_on_error: Duration,
     /// Quota of the tenant; `None` means no bound.
     pub limit: Option<Limit>,
@@ -110,7 +111,7 @@ impl Quotas {
         match std::str::from_utf8(bytes) {
             Ok(text) => Self::parse(file, text),
             Err(error) => {
-                let problem = "this is not UTF-8, which TOML is written in".to_owned();
+                let problem = "this is not UTF-8, as TOML must be".to_owned();
                 Err(QuotaError::at(file, bytes, error.valid_up_to(), problem))
             }
         }
@@ -282,7 +283,7 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(QUOTA_FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > QUOTA_FILE_BYTES_MAX {
-        let problem = format!("a quota file of up to {} is wanted", Size(QUOTA_FILE_BYTES_MAX));
+        let problem = format!("a quota file of up to {} is expected", Size(QUOTA_FILE_BYTES_MAX));
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
     }
     Ok(bytes)
@@ -403,7 +404,7 @@ mod tests {
     #[test]
     fn bytes_that_are_no_text_are_told_with_their_place() {
         let told = Quotas::parse_bytes("q.toml", b"[default]\nkeys = ['\xff']").expect_err("it is no text");
-        assert_eq!(told.to_string(), "q.toml:2:10: this is not UTF-8, which TOML is written in");
+        assert_eq!(told.to_string(), "q.toml:2:10: this is not UTF-8, as TOML must be");
         assert_eq!(told.place(), Some((2, 10)));
         assert!(Quotas::parse_bytes("q.toml", b"[default]").is_ok());
     }

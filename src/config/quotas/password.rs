@@ -22,7 +22,8 @@ impl PasswordDigest {
         Self(Sha256::digest(password).into())
     }
 
-    /// True if the digests are equal, in a time that does not depend on how much of them is.
+    /// True if the digests are equal. Compares in constant time, so that the time does not reveal equal
+    /// bytes.
     pub(super) fn is(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }

@@ -174,8 +174,7 @@ fn answers_that_make_no_sense_change_nothing() {
     let told = rig.lines();
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(
-        told[0]
-            .starts_with("fleet: the store redis://h:1 cannot be asked: its answer makes no sense; the last")
+        told[0].starts_with("fleet: the store redis://h:1 cannot be asked: its reply is not valid; the last")
     );
     // Some counters cannot be read, and some entries belong to no host.
     rig.begin();

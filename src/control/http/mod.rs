@@ -40,26 +40,26 @@ pub enum Route {
 
 /// All pages: path, route and description, in the order of the index.
 pub(super) const PAGES: [(&str, Route, &str); 12] = [
-    ("/", Route::Page, "how it goes, for people: a page that is live"),
+    ("/", Route::Page, "live page with the state of weir"),
     ("/pages", Route::Index, "this list"),
-    ("/state.json", Route::State, "what that page shows, and weir top"),
+    ("/state.json", Route::State, "the data of that page and of weir top, as JSON"),
     (
         "/explain",
         Route::Explain,
-        "what would be decided of a command, without doing it: ?tenant=NAME&command=GET%20key",
+        "price and decision for a command, which is not executed: ?tenant=NAME&command=GET%20key",
     ),
-    ("/metrics", Route::Metrics, "figures for Prometheus"),
+    ("/metrics", Route::Metrics, "metrics for Prometheus"),
     ("/healthz", Route::Health, "200 while the process lives"),
-    ("/readyz", Route::Ready, "200 while clients are welcome, 503 while it drains"),
+    ("/readyz", Route::Ready, "200 while weir accepts clients, 503 while it drains"),
     (
         "/tenants",
         Route::Tenants,
         "what each tenant used of its quota; ?minutes=N shows the last minutes one by one",
     ),
-    ("/hotkeys", Route::HotKeys, "the keys that are asked for the most; ?count=N shows so many"),
+    ("/hotkeys", Route::HotKeys, "the keys with most requests; ?count=N shows N of them"),
     ("/cluster", Route::Cluster, "the nodes of a cluster, and how many slots each of them owns"),
     ("/fleet", Route::Fleet, "how quotas are shared with other hosts (--fleet)"),
-    ("/config/quotas", Route::Quotas, "the quotas in force; POST a quota file to put others in force"),
+    ("/config/quotas", Route::Quotas, "the quotas in force; POST a quota file to replace them"),
 ];
 
 impl Route {

@@ -8,7 +8,7 @@ const COUNTERS: usize = 4_096;
 /// requests. The other bits count. So one comparison tells both, and a request touches one cache line.
 const WARM: u32 = 1 << 31;
 
-/// Counters of the slots of a core.
+/// Counts requests by hash slot, on one core.
 #[derive(Debug)]
 pub(super) struct Slots {
     counters: Box<[u32; COUNTERS]>,

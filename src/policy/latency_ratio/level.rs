@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use crate::values::{Tier, Timestamp};
 
-/// Requests of a refused tier of which one passes all the same.
+/// One of this many requests of a refused tier is sent all the same, so that the latency stays known.
 const PROBES: u32 = 100;
-/// Age after which a core's proposal counts no more.
+/// Age from which a core's proposal is ignored.
 const FRESH: Duration = Duration::from_secs(2);
 
-/// How much of the less important work is held back. Prices in percent of the usual one:
+/// Shedding level: how much of the less important work is made expensive or refused. Prices in percent of
+/// the usual one:
 ///
 /// | level | `batch` | `sheddable` |
 /// |---|---|---|

@@ -16,7 +16,7 @@ pub fn answer(out: &mut Vec<u8>, protocol: Protocol, arguments: &Arguments<'_>) 
     let before = out.len();
     match subcommand.as_deref() {
         Some(b"info" | b"docs" | b"list") if names.len() > COMMANDS => {
-            encode::error(out, &format!("ERR at most {COMMANDS} commands can be named at once"));
+            encode::error(out, &format!("ERR at most {COMMANDS} command names are allowed"));
         }
         None => write_infos(out, protocol, &[]),
         Some(b"info") => write_infos(out, protocol, &names),
@@ -41,7 +41,7 @@ pub fn answer(out: &mut Vec<u8>, protocol: Protocol, arguments: &Arguments<'_>) 
 fn too_long(out: &mut Vec<u8>) {
     encode::error(
         out,
-        &format!("ERR the answer is longer than {DESCRIPTION_BYTES_MAX} bytes: ask for less at once"),
+        &format!("ERR the reply would be longer than {DESCRIPTION_BYTES_MAX} bytes: name fewer commands"),
     );
 }
 
@@ -90,11 +90,11 @@ pub fn summary(command: &Command) -> String {
             "A name for its subcommands."
         }
         Handling::Forward => "Goes to the store that has its keys.",
-        Handling::Split(_) => "Taken apart by key, and the replies put together.",
+        Handling::Split(_) => "Split by key, and the replies are merged.",
         Handling::FanOut(FanOut::One) => "Goes to one of the stores.",
         Handling::FanOut(FanOut::Scan) => "Goes to one store after the other.",
         Handling::FanOut(FanOut::ByStore) => "Goes to every store, and the replies are listed by store.",
-        Handling::FanOut(_) => "Goes to every store, and the replies are put together.",
+        Handling::FanOut(_) => "Goes to every store, and the replies are merged.",
         Handling::Local(_) => "Answered by weir itself.",
         Handling::Private(_) => "Goes to the store over a connection that its client has to itself.",
         Handling::Refused(refusal) => return format!("Not supported by weir: it {}.", refusal.reason()),

@@ -96,7 +96,7 @@ impl Handling {
 pub enum Gather {
     /// An array with one value per key, in the order of the keys.
     Values,
-    /// `OK` when every part said so.
+    /// `+OK` if every part's reply is `+OK`; else an error.
     AllOk,
     /// The sum of integers.
     Sum,
@@ -111,15 +111,15 @@ pub enum FanOut {
     Sum,
     /// The sum of integers over plain stores; in a cluster one node is asked, which tells the others.
     Broadcast,
-    /// `OK` when every store said so.
+    /// `+OK` if every store's reply is `+OK`; else an error.
     AllOk,
     /// One of the replies that are not null, at random.
     NonNull,
     /// An array of integers, in which an element is 1 only where all stores say 1.
     Every,
-    /// Any reply, since all are the same, unless one is an error.
+    /// The first reply, since all stores give equal ones; an error if any store gives one.
     Same,
-    /// The reply of one store, the only one that is asked, because all hold the same.
+    /// The reply of one store. No other store gets the request, because all stores hold the same data.
     One,
     /// A success from any store; an error only when all failed.
     AnyOk,

@@ -20,11 +20,11 @@ pub struct Walk {
     malformed: bool,
 }
 
-/// One option, with the position of its value.
+/// Option of a SCAN command, with the index of its value.
 enum Given {
     Count(usize),
     Match(usize),
-    /// An option that changes neither what is looked at nor which of it is shown.
+    /// An option that changes neither the elements that the command reads nor those that it returns.
     Other,
     /// A word that is no option of any store.
     Nonsense,

@@ -75,7 +75,7 @@ impl Body {
                         return Ok(at);
                     }
                     if !rest.starts_with(b"\r\n") {
-                        return Err(Status::BadRequest("a chunk is longer than it said"));
+                        return Err(Status::BadRequest("a chunk is longer than its length"));
                     }
                     (at, self.state) = (at + 2, State::Size);
                 }

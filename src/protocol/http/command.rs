@@ -70,7 +70,7 @@ fn of_key(
                 return Ok(Kind::Put);
             }
             let wanted = Status::BadRequest(
-                "?ttl= is wanted with a time from 1ms on, such as 60, 60s, 500ms, 5m, 1h or 1d",
+                "?ttl= is expected with a time from 1ms on, such as 60, 60s, 500ms, 5m, 1h or 1d",
             );
             let millis = query.strip_prefix("ttl=").and_then(millis_of).ok_or(wanted)?;
             request(frames, &[b"SET", key, body, b"PX", millis.to_string().as_bytes()]);
@@ -129,14 +129,18 @@ impl<'de: 'a, 'a, const MOST: usize> Deserialize<'de> for Few<'a, MOST> {
 
 fn elements<const MOST: usize>(text: &[u8]) -> Result<Vec<&RawValue>, Status> {
     let wanted =
-        Status::BadRequest("a JSON array is wanted: [\"SET\",\"k\",\"v\"], or several of them in one");
+        Status::BadRequest("a JSON array is expected: [\"SET\",\"k\",\"v\"], or several of them in one");
     let Few::<MOST>(elements) = serde_json::from_slice(text).map_err(|_| wanted)?;
     if elements.len() > MOST { Err(Status::ContentTooLarge) } else { Ok(elements) }
 }
 
 fn commands(body: &[u8]) -> Result<Vec<&RawValue>, Status> {
     let commands = elements::<HTTP_COMMANDS_MAX>(body)?;
-    if commands.is_empty() { Err(Status::BadRequest("at least one command is wanted")) } else { Ok(commands) }
+    if commands.is_empty() {
+        Err(Status::BadRequest("at least one command is expected"))
+    } else {
+        Ok(commands)
+    }
 }
 
 /// Writes one command, from a JSON array of texts, numbers, true and false. Refuses commands about the

@@ -18,7 +18,7 @@ pub const HEAD_BYTES_MAX: usize = 32 * 1024;
 const LINE_BYTES_MAX: usize = 16 * 1024;
 /// Most headers of a request.
 const HEADERS_MAX: usize = 64;
-/// Size up to which a head is searched each time more of it comes, in bytes.
+/// Largest incomplete head, in bytes, that is searched for its end whenever bytes arrive.
 const SHORT_BYTES: usize = 1024;
 
 /// Target of a request.
@@ -95,7 +95,8 @@ impl Head {
     }
 }
 
-/// True for a HEAD request, however little of it has come or is right. Responses to it have no body.
+/// True if the bytes begin a HEAD request, even an incomplete or malformed one. Responses to HEAD have no
+/// body.
 pub fn wants_head_alone(bytes: &[u8]) -> bool {
     without_empty_line(bytes).starts_with(b"HEAD ")
 }
@@ -166,7 +167,7 @@ fn understand(request: &Request<'_, '_>) -> Result<Head, Status> {
     // The parser refuses folded lines, and spaces before the colon.
     let hosts = values(headers, "host").count();
     if hosts > 1 || (is_modern && hosts == 0) {
-        return Err(Status::BadRequest("one header Host is wanted"));
+        return Err(Status::BadRequest("one header Host is expected"));
     }
     let host = Host::read(values(headers, "host"));
     let mut host = host.ok_or(Status::BadRequest("the header Host is no name and no address"))?;
@@ -220,7 +221,7 @@ fn understand(request: &Request<'_, '_>) -> Result<Head, Status> {
     let mut authorizations = values(headers, "authorization");
     let authorization = authorizations.next().map(<[u8]>::to_vec);
     if authorizations.next().is_some() {
-        return Err(Status::BadRequest("one header Authorization is wanted at most"));
+        return Err(Status::BadRequest("one header Authorization is expected at most"));
     }
     let encoding = values(headers, "upstash-encoding").next();
     Ok(Head {
@@ -260,7 +261,7 @@ fn length(headers: &[Header<'_>], is_modern: bool) -> Result<Option<Length>, Sta
             let known = length_of(length).filter(|_| lengths.next().is_none());
             known
                 .map(|length| Some(Length::Known(length)))
-                .ok_or(Status::BadRequest("one Content-Length, a number, is wanted"))
+                .ok_or(Status::BadRequest("one Content-Length, a number, is expected"))
         }
     }
 }
@@ -279,7 +280,7 @@ fn parts_of(target: &str) -> Result<(Option<&str>, &str, &str), Status> {
         _ => (None, target),
     };
     if !origin.starts_with('/') {
-        return Err(Status::BadRequest("a path is wanted"));
+        return Err(Status::BadRequest("a path is expected"));
     }
     let (path, query) = origin.split_once('?').unwrap_or((origin, ""));
     Ok((authority, path, query))
@@ -314,7 +315,7 @@ fn target(path: &str, query: &str) -> Result<(Target, &'static str), Status> {
     if query.is_empty() {
         Ok((target, "POST"))
     } else {
-        Err(Status::BadRequest("nothing is asked with ? here"))
+        Err(Status::BadRequest("no query string is allowed here"))
     }
 }
 
@@ -330,7 +331,7 @@ fn wishes(headers: &[Header<'_>]) -> Result<Vec<Vec<u8>>, Status> {
             wishes.push(value.to_vec());
         }
         if values.next().is_some() {
-            return Err(Status::BadRequest("each header X-Weir-... is wanted once at most"));
+            return Err(Status::BadRequest("each header X-Weir-... is expected once at most"));
         }
     }
     Ok(wishes)

@@ -55,7 +55,7 @@ impl Host {
             Self::Name(name) if !self.is_known(known) => {
                 let shown: String = name.chars().take(SHOWN_MAX).collect();
                 Err(format!(
-                    "the header Host says '{}', which is no address, nor localhost, nor a name of {flag}",
+                    "the header Host is '{}', which is neither an IP address, nor localhost, nor a name of {flag}",
                     shown.escape_debug()
                 ))
             }

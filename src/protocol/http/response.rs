@@ -51,23 +51,23 @@ impl Status {
     const fn detail(self) -> &'static str {
         match self {
             Self::BadRequest(detail) => detail,
-            Self::Forbidden => "pages of that site may not ask here (--http-allow-origin)",
-            Self::NotFound => "there are /v1/keys/{key}, /, /pipeline and /multi-exec",
-            Self::MethodNotAllowed(_) => "the header Allow says what may be done there",
-            Self::Timeout => "the request did not come in time",
-            Self::LengthRequired => "Content-Length, or Transfer-Encoding: chunked, is wanted",
+            Self::Forbidden => "web pages of that origin may not send requests here (--http-allow-origin)",
+            Self::NotFound => "the paths are /v1/keys/{key}, /, /pipeline and /multi-exec",
+            Self::MethodNotAllowed(_) => "the header Allow has the methods that are allowed there",
+            Self::Timeout => "the request did not arrive in time",
+            Self::LengthRequired => "Content-Length, or Transfer-Encoding: chunked, is expected",
             Self::ContentTooLarge => "the body is larger than --max-request-bytes, or has too many commands",
             Self::UriTooLong => "the request line is longer than 16 KiB",
             Self::UnsupportedMediaType => {
-                "the header Content-Type says something else than application/json, and no token says who asks (Authorization: Bearer)"
+                "the header Content-Type is not application/json, and there is no token (Authorization: Bearer)"
             }
-            Self::ExpectationFailed => "100-continue is all that may be expected",
+            Self::ExpectationFailed => "the only expectation that is supported is 100-continue",
             Self::MisdirectedRequest => {
-                "the header Host says neither an address, nor localhost, nor a name of --http-allow-host, and no token says who \
+                "the header Host is neither an IP address, nor localhost, nor a name of --http-allow-host, and no token says who \
                  asks (Authorization)"
             }
             Self::HeadersTooLarge => "the headers are larger than 32 KiB, or more than 64",
-            Self::VersionNotSupported => "HTTP/1.1 is wanted, or HTTP/1.0",
+            Self::VersionNotSupported => "HTTP/1.1 or HTTP/1.0 is expected",
         }
     }
 }

@@ -32,7 +32,7 @@ pub enum Said {
     IsPrimary,
     /// The replica is connected to its primary.
     HasPrimary,
-    /// The replica's primary is away.
+    /// The replica's primary is unreachable.
     HasNone,
 }
 

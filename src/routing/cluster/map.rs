@@ -19,7 +19,7 @@ const _: () = assert!(CLUSTER_NODES_MAX < NOBODY as usize);
 pub struct NodeKey {
     /// The place in the table of nodes.
     pub backend: BackendId,
-    /// Number of nodes that were known before this one, over all places.
+    /// Serial number of the node: how many nodes, in all places, became known before it.
     pub generation: u32,
 }
 
@@ -69,7 +69,7 @@ pub struct Map {
     pub(super) owners: Box<[u16]>,
     pub(super) nodes: Arc<[Option<Node>]>,
     pub(super) open: Arc<[OpenSlot]>,
-    /// Slots, in order, whose owner has not claimed them itself yet: MOVED said so.
+    /// Slots, in order, whose owner is known only from a MOVED redirect and not from the owner itself.
     pub(super) hearsay: Arc<[u16]>,
 }
 

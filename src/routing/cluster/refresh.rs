@@ -44,7 +44,7 @@ pub enum Reason {
     Moved(Option<NodeKey>),
     /// This node has become a replica.
     ReadOnly(NodeKey),
-    /// This node thinks that the cluster does not work.
+    /// This node replied CLUSTERDOWN.
     ClusterDown(NodeKey),
     /// A connection to a node was lost, or could not be made: other nodes know more.
     LinkLost(Option<NodeKey>),
@@ -99,7 +99,7 @@ pub struct Refresh {
     ask_seeds: bool,
     /// Nodes to include in the next round, the last that reasons named.
     named: Vec<NodeKey>,
-    /// Nodes that seem unreachable, which are asked only if no others are there.
+    /// Nodes that seem unreachable. They are asked for the map only if there are no other nodes.
     lost: Vec<NodeKey>,
 }
 

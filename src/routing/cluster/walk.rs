@@ -53,7 +53,7 @@ pub struct WalkPosition {
 /// Next step of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WalkStep {
-    /// Asks a node, with its own cursor.
+    /// Sends the next SCAN to a node, with the node's own cursor.
     Visit {
         /// The node to ask.
         node: NodeKey,
@@ -142,7 +142,8 @@ struct Visits {
     first: usize,
     /// The visit after the first visits of all owners of slots that the node takes over.
     as_target: usize,
-    /// The visit after those of all nodes that take slots over from this one.
+    /// Index of the second visit to this node, which follows the visits to all nodes that take slots over
+    /// from it.
     again: usize,
 }
 

@@ -83,7 +83,7 @@ impl Incumbent {
                 self.listen(&mut deadline);
             }
             if events.is_called {
-                self.refuse_call("it is still taking over itself");
+                self.refuse_call("it is still taking over from another process");
             }
             if !events.has_answered {
                 continue;
@@ -103,9 +103,9 @@ impl Incumbent {
                     _ => {}
                 },
                 Err(error) if has_ended(&error) => {
-                    break "; it ended before it had handed over all".to_owned();
+                    break "; it ended before it had handed over all clients".to_owned();
                 }
-                Err(error) => break format!("; then it was not understood: {error}"),
+                Err(error) => break format!("; then its message was not valid: {error}"),
             }
         };
         self.listen(&mut deadline);
@@ -130,7 +130,7 @@ impl Incumbent {
             if events.is_called {
                 match &suitor {
                     Some(other) => {
-                        self.refuse_call(&format!("process {} is doing so already", other.peer.pid));
+                        self.refuse_call(&format!("process {} is already taking over", other.peer.pid));
                     }
                     None => suitor = self.hear(),
                 }
@@ -142,9 +142,9 @@ impl Incumbent {
             let why = match near.peer.receive() {
                 _ if !events.has_answered => format!("was not ready within {START_PATIENCE:?}"),
                 Ok(received) if received.message == Message::Ready => return self.succeed(&near),
-                Ok(received) => format!("says what makes no sense here ({:?})", received.message),
+                Ok(received) => format!("sent an unexpected message ({:?})", received.message),
                 Err(error) if has_ended(&error) => "ended before it was ready".to_owned(),
-                Err(error) => format!("is not understood: {error}"),
+                Err(error) => format!("sent a message that is not valid: {error}"),
             };
             self.line(format!("process {} {why}; nothing has changed", near.peer.pid));
         }
@@ -190,17 +190,19 @@ impl Incumbent {
     /// refused.
     fn hear(&self) -> Option<Suitor> {
         let peer = self.accept()?;
-        let heard = peer.receive().map_err(|error| format!("is not understood: {error}")).and_then(|received| {
+        let heard = peer.receive().map_err(|error| format!("sent a message that is not valid: {error}")).and_then(|received| {
             match received.message {
                 Message::Hello { protocol: PROTOCOL, version } => Ok(version),
                 Message::Hello { protocol, version } => Err(format!(
                     "is version {version}, which speaks {protocol} here, and this is {PROTOCOL}: end one, start the other"
                 )),
-                other => Err(format!("says what makes no sense here ({other:?})")),
+                other => Err(format!("sent an unexpected message ({other:?})")),
             }
         });
         let given = heard.and_then(|version| {
-            self.give_sockets(&peer).map(|()| version).map_err(|error| format!("takes no sockets: {error}"))
+            self.give_sockets(&peer)
+                .map(|()| version)
+                .map_err(|error| format!("did not take the sockets: {error}"))
         });
         match given {
             Ok(version) => {
@@ -309,8 +311,8 @@ pub fn start_successor(control: Mailbox<ToControl>) {
             .ok_or_else(|| io::ErrorKind::NotFound.into())
             .and_then(|program| Command::new(program).args(words).status());
         let why = match status.map(|status: ExitStatus| status.to_string()) {
-            Ok(status) => format!("the successor that was started ended: {status}"),
-            Err(error) => format!("no successor can be started: {error}"),
+            Ok(status) => format!("the successor ended: {status}"),
+            Err(error) => format!("cannot start a successor: {error}"),
         };
         control.post(ToControl::Takeover(Takeover::Line(why)));
     };

@@ -28,7 +28,7 @@ impl Predecessor {
     }
 
     fn meet(mut peer: Peer) -> Result<Self, String> {
-        let unwell = |error| format!("the process that is to be taken over from does not answer: {error}");
+        let unwell = |error| format!("the running process does not answer: {error}");
         let hello = Message::Hello { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").to_owned() };
         peer.tell(&hello).map_err(unwell)?;
         let (version, manager) = match peer.receive().map_err(unwell)?.message {
@@ -37,9 +37,9 @@ impl Predecessor {
                 (version, manager)
             }
             Message::Refused { pid, why } => {
-                return Err(format!("process {pid} is not taken over from: {why}"));
+                return Err(format!("process {pid} refuses the takeover: {why}"));
             }
-            other => return Err(format!("it says what makes no sense here: {other:?}")),
+            other => return Err(format!("it sent an unexpected message: {other:?}")),
         };
         let mut inherited = Vec::new();
         loop {
@@ -49,7 +49,7 @@ impl Predecessor {
                     inherited.push((entrance, address, received.sockets));
                 }
                 Message::Started => break,
-                other => return Err(format!("it says what makes no sense here: {other:?}")),
+                other => return Err(format!("it sent an unexpected message: {other:?}")),
             }
         }
         Ok(Self { peer, version, manager, inherited })

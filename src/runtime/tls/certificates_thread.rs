@@ -92,7 +92,7 @@ impl CertificatesThread {
             self.watched[index].reload()
         });
         self.tally.note_reload(done.is_ok());
-        let text = done.unwrap_or_else(|problem| format!("{problem}; what is in force stays as it is"));
+        let text = done.unwrap_or_else(|problem| format!("{problem}; the files in force are unchanged"));
         self.control.post(ToControl::Said(log::Kind::Tls, text));
     }
 

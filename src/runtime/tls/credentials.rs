@@ -18,7 +18,7 @@ const LOOKED_AT_ONCE: usize = 16;
 /// The least number of certificates kept before unused ones are dropped.
 const KEPT: usize = 64;
 
-/// The certificate chain that a client has shown, its own certificate first.
+/// Certificate chain that a client sent, beginning with the client's own certificate.
 type Chain = Box<[CertificateDer<'static>]>;
 
 /// The state of a shown certificate, shared by all connections that showed it.

@@ -89,7 +89,7 @@ impl TlsFiles {
         }
         verifier.build().map_err(|error| match (error, &self.client_crl) {
             (VerifierBuilderError::InvalidCrl(error), Some(lists)) => {
-                let problem = format!("{}: lists of version 2 are wanted", rustls::Error::from(error));
+                let problem = format!("{}: lists of version 2 are expected", rustls::Error::from(error));
                 wrong("--tls-client-crl", lists, &problem)
             }
             (error, _) => wrong("--tls-client-ca", authority, &error),
@@ -161,7 +161,7 @@ fn read(flag: &str, path: &Path) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     file.take(TLS_FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| wrong(&error))?;
     if bytes.len() as u64 > TLS_FILE_BYTES_MAX {
-        return Err(wrong(&format!("at most {TLS_FILE_BYTES_MAX} bytes are wanted")));
+        return Err(wrong(&format!("at most {TLS_FILE_BYTES_MAX} bytes are expected")));
     }
     Ok(bytes)
 }

@@ -20,9 +20,9 @@ const READS_AT_ONCE: usize = 4;
 /// The first byte of a TLS handshake record. A client that begins with another byte is told that TLS is
 /// spoken here.
 const HANDSHAKE_RECORD: u8 = 0x16;
-const NOT_TLS: &[u8] = b"-ERR TLS is spoken at this port: rediss://... or --tls is wanted\r\n";
-const NOT_TLS_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: 52\r\n\
-    connection: close\r\n\r\nTLS is spoken at this port: https://... is wanted.\r\n";
+const NOT_TLS: &[u8] = b"-ERR this port expects TLS: use rediss://... or --tls\r\n";
+const NOT_TLS_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: 40\r\n\
+    connection: close\r\n\r\nThis port expects TLS: use https://...\r\n";
 
 /// The event that a handshake waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

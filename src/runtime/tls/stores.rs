@@ -28,7 +28,7 @@ impl StoreTls {
     pub fn load(settings: &StoreTlsSettings, tally: &Arc<Tally>) -> Result<Self, String> {
         let name = settings.name.clone().map(ServerName::try_from).transpose();
         let name =
-            name.map_err(|_| "--storage-tls-name: a host's name or its address is wanted".to_owned())?;
+            name.map_err(|_| "--storage-tls-name: a host name or an IP address is expected".to_owned())?;
         let config = Arc::new(Mutex::new(read(settings)?));
         Ok(Self { files: Arc::new(settings.clone()), config, name, tally: Arc::clone(tally) })
     }

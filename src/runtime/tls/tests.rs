@@ -281,7 +281,7 @@ fn what_is_no_hello_is_answered_in_its_own_words() {
         told
     };
     let resp = told(Entrance::Resp, b"*1\r\n$4\r\nPING\r\n");
-    assert!(resp.starts_with("-ERR TLS is spoken at this port"), "{resp}");
+    assert!(resp.starts_with("-ERR this port expects TLS"), "{resp}");
     let http = told(Entrance::Http, b"GET / HTTP/1.1\r\n\r\n");
     let (head, body) = http.split_once("\r\n\r\n").expect("a head");
     assert!(head.starts_with("HTTP/1.1 400 ") && body.contains("https://"), "{http}");
@@ -335,7 +335,7 @@ fn files_that_are_wrong_are_named_with_what_is_wrong() {
     }
     let large = write("large", &vec![b'\n'; TLS_FILE_BYTES_MAX as usize + 1]);
     let told = wrong(&|files| files.certificate = large.clone());
-    assert!(told.contains("bytes are wanted"), "{told}");
+    assert!(told.contains("bytes are expected"), "{told}");
     fs::remove_dir_all(&folder).expect("it is ours");
 }
 

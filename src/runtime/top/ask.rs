@@ -31,7 +31,7 @@ fn reply(host: &str, path: &str) -> io::Result<Vec<u8>> {
     loop {
         let left = left();
         if left.is_zero() {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "it takes too long"));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the reply takes too long"));
         }
         stream.set_read_timeout(Some(left))?;
         match stream.read(&mut chunk) {
@@ -45,18 +45,18 @@ fn reply(host: &str, path: &str) -> io::Result<Vec<u8>> {
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "it takes too long"));
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the reply takes too long"));
             }
             Err(error) => return Err(error),
         }
         if reply.len() > REPLY_BYTES_MAX {
-            return Err(io::Error::other("it says too much"));
+            return Err(io::Error::other("the reply is too long"));
         }
     }
 }
 
 fn connected(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name leads nowhere");
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name does not resolve");
     for address in addresses {
         match TcpStream::connect_timeout(address, TIMEOUT) {
             Ok(stream) => return Ok(stream),
@@ -68,7 +68,7 @@ fn connected(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
 
 /// The body of an HTTP reply with status 200; an error for any other reply.
 fn body(reply: &str) -> Result<String, String> {
-    let not_http = "this is not how an admin port of weir answers";
+    let not_http = "the reply is not one of weir's admin port";
     let (head, body) = reply.split_once("\r\n\r\n").ok_or(not_http)?;
     let status = head.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1)).ok_or(not_http)?;
     if status != "200" {
@@ -98,8 +98,8 @@ mod tests {
             ("HTTP/1.1 503 x\r\n\r\na shard does not answer\n", "status 503 a shard does not answer"),
             ("HTTP/1.1 4\u{1b}3 x\r\n\r\n\u{1b}[2J", "status 4\\u{1b}3 [2J"),
             ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", "the reply ended too early"),
-            ("-ERR unknown command\r\n", "this is not how an admin port of weir answers"),
-            ("\r\n\r\n", "this is not how an admin port of weir answers"),
+            ("-ERR unknown command\r\n", "the reply is not one of weir's admin port"),
+            ("\r\n\r\n", "the reply is not one of weir's admin port"),
         ] {
             assert_eq!(body(reply), Err(problem.to_owned()));
         }

@@ -22,9 +22,7 @@ pub fn run(flags: &TopFlags) -> Result<(), String> {
         return once(flags);
     }
     let Some(mut terminal) = Terminal::take()? else {
-        return Err(
-            "this is no terminal to show it in: --once writes it once, --json for programs".to_owned()
-        );
+        return Err("the output is not a terminal: use --once for plain text, --json for programs".to_owned());
     };
     let clock = Clock::start();
     let mut sort = flags.sort;
@@ -72,7 +70,7 @@ fn look(flags: &TopFlags) -> Result<Value, String> {
 
 fn read(document: &str) -> Result<Value, String> {
     serde_json::from_str(document)
-        .map_err(|error| format!("the admin port told something else than how it goes: {error}"))
+        .map_err(|error| format!("the admin port sent a state that is not valid: {error}"))
 }
 
 fn window((columns, rows): (usize, usize), sort: TopSort, flags: &TopFlags) -> Window {

@@ -46,7 +46,7 @@ pub struct Client {
     pub(super) number: u64,
     pub(super) protocol: Protocol,
     pub(super) identity: Identity,
-    /// The tenant among whose connections this one is counted.
+    /// Tenant whose connection limit counts this connection.
     pub(super) seat: Option<TenantId>,
     /// True if the client speaks TLS.
     pub(super) secure: bool,

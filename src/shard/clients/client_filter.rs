@@ -86,7 +86,7 @@ impl ClientsAsked {
             }
         }
         if filter.ids.as_ref().is_some_and(|ids| ids.len() > CLIENT_IDS_MAX) {
-            return Err(format!("ERR at most {CLIENT_IDS_MAX} clients can be named at once"));
+            return Err(format!("ERR at most {CLIENT_IDS_MAX} client ids are allowed"));
         }
         Ok(Self::List(filter))
     }
@@ -125,7 +125,7 @@ impl ClientsAsked {
         let millis = millis.ok_or("ERR timeout is not an integer or out of range")?;
         let millis = u64::try_from(millis).map_err(|_| "ERR timeout is negative")?;
         if millis > CLIENT_PAUSE_MS_MAX {
-            return Err(format!("ERR a pause of up to {CLIENT_PAUSE_MS_MAX} ms is wanted"));
+            return Err(format!("ERR a pause of at most {CLIENT_PAUSE_MS_MAX} ms is expected"));
         }
         let extent = match arguments.get(3) {
             None => Paused::Everything,

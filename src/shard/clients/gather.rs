@@ -268,8 +268,9 @@ fn is_null(part: &[u8]) -> bool {
 
 /// The error in the place of a value when a part's reply is no array, or has fewer elements than keys were
 /// asked for.
-const SHORT_REPLY: &[u8] = b"-ERR the store answered with fewer values than it was asked for\r\n";
-const TOO_LARGE: &str = "ERR the reply is larger than all that may wait for a client (--output-limit)";
+const SHORT_REPLY: &[u8] = b"-ERR the store returned fewer values than requested\r\n";
+const TOO_LARGE: &str =
+    "ERR the reply is larger than the limit of bytes that wait for a client (--output-limit)";
 
 fn join_values(out: &mut Vec<u8>, order: &[u16], parts: &[&[u8]], bytes_max: usize) {
     let mut values: Vec<Option<Elements<'_>>> = parts.iter().map(|part| reply::elements(part)).collect();
@@ -412,7 +413,7 @@ mod tests {
         assert!(joined(Join::Values(vec![0; 20]), &parts).starts_with("*20\r\n-ERR a part"));
         assert_eq!(joined(Join::Values(vec![0; 10_000]), &parts), format!("-{TOO_LARGE}\r\n"));
         let strange = ["$9\r\nno array!\r\n"; 2];
-        assert!(joined(Join::Values(vec![0, 1]), &strange).starts_with("*2\r\n-ERR the store answered"));
+        assert!(joined(Join::Values(vec![0, 1]), &strange).starts_with("*2\r\n-ERR the store returned"));
     }
 
     #[test]

@@ -131,7 +131,7 @@ impl ClientStage {
         };
         // Bounds the number of AUTH options, each of which costs a digest.
         if arguments.len() > HELLO_WORDS_MAX {
-            return Err("ERR Syntax error in HELLO: one AUTH and one SETNAME are wanted at most".to_owned());
+            return Err("ERR Syntax error in HELLO: one AUTH and one SETNAME are expected at most".to_owned());
         }
         let mut name = None;
         let mut at = 2;

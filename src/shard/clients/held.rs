@@ -15,7 +15,7 @@ pub struct HeldRequest {
     pub places: Vec<Argument>,
     /// The identity under which the request is carried out.
     pub identity: Identity,
-    /// The time at which the request arrived; its deadline counts from there.
+    /// Time at which the request arrived; its deadline counts from this time.
     pub came: Timestamp,
 }
 

@@ -24,7 +24,7 @@ use crate::values::time::Now;
 
 const NOAUTH: &str = "NOAUTH Authentication required.";
 const WRONGPASS: &str =
-    "WRONGPASS no tenant has that token: Bearer TENANT:PASSWORD, Bearer PASSWORD or Basic is wanted";
+    "WRONGPASS no tenant has that token: Bearer TENANT:PASSWORD, Bearer PASSWORD or Basic is expected";
 
 /// The credentials that an HTTP client was last identified by, and the identity that they gave.
 #[derive(Debug)]

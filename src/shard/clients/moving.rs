@@ -40,7 +40,7 @@ pub struct Session {
 /// The answer to whether a client can move to another process now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// The client can move: nothing of it is under way.
+    /// The client can move to the successor process: no request of it is in flight.
     Ready,
     /// The client waits for replies or for its turn, or is leaving. Nothing more is read from it meanwhile,
     /// or the wait might never end.

@@ -9,7 +9,7 @@ pub struct Pause {
     pub tenant: Option<String>,
     /// The time at which the pause ends.
     pub until: Timestamp,
-    /// The requests that wait: only writes, or all.
+    /// Requests that CLIENT PAUSE delays: only writes, or all.
     pub extent: Paused,
     /// The number of the client that ordered the pause, and that does not wait itself.
     pub asker: u64,

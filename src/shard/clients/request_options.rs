@@ -31,21 +31,21 @@ impl Wishes {
             CallOption::User => {
                 let Some(name) = user_name(value) else {
                     return Err(format!(
-                        "ERR QOS USER '{text}': a name of 1 to {USER_NAME_BYTES_MAX} bytes without spaces or '/' is wanted"
+                        "ERR QOS USER '{text}': a name of 1 to {USER_NAME_BYTES_MAX} bytes without spaces or '/' is expected"
                     ));
                 };
                 self.user = Some(name.to_owned());
             }
             CallOption::Tier => {
                 self.tier = Some(text.to_lowercase().parse().map_err(|_| {
-                    format!("ERR QOS TIER '{text}': critical, standard, batch or sheddable is wanted")
+                    format!("ERR QOS TIER '{text}': critical, standard, batch or sheddable is expected")
                 })?);
             }
             CallOption::Deadline => {
                 let millis = text.strip_suffix("ms").unwrap_or(&text).parse::<u64>().ok();
                 let Some(millis) = millis.filter(|millis| (1..=DEADLINE_MS_MAX).contains(millis)) else {
                     return Err(format!(
-                        "ERR QOS DEADLINE '{text}': whole milliseconds from 1 to {DEADLINE_MS_MAX} are wanted"
+                        "ERR QOS DEADLINE '{text}': whole milliseconds from 1 to {DEADLINE_MS_MAX} are expected"
                     ));
                 };
                 self.deadline = Some(Duration::from_millis(millis));
@@ -54,7 +54,7 @@ impl Wishes {
                 self.overdue = Some(match () {
                     () if text.eq_ignore_ascii_case("answer") => Overdue::Answered,
                     () if text.eq_ignore_ascii_case("wait") => Overdue::Awaited,
-                    () => return Err(format!("ERR QOS INFLIGHT '{text}': wait or answer is wanted")),
+                    () => return Err(format!("ERR QOS INFLIGHT '{text}': wait or answer is expected")),
                 });
             }
         }
@@ -68,7 +68,7 @@ impl Wishes {
             let (option, value) = pair.split_once('=').unwrap_or((pair, ""));
             if !wishes.take(option.as_bytes(), value.as_bytes())? {
                 return Err(format!(
-                    "ERR client name option '{}': user=, tier= or deadline= is wanted",
+                    "ERR client name option '{}': user=, tier= or deadline= is expected",
                     quoted(option.as_bytes())
                 ));
             }
@@ -97,7 +97,7 @@ impl Wishes {
             }
             at += 2;
             if at - from > 2 * OPTIONS_MAX {
-                return Err(format!("ERR QOS: at most {OPTIONS_MAX} options are wanted"));
+                return Err(format!("ERR QOS: at most {OPTIONS_MAX} options are expected"));
             }
         }
         Ok((wishes, at))

@@ -44,7 +44,7 @@ const STALE_SHOWN: Duration = Duration::from_secs(1);
 /// same moment.
 const CHANCE_PART: u32 = 10;
 
-/// How much weir knows about requests that came before the key became hot. Unknown writes may be among them,
+/// Knowledge about requests that were in flight when the key became hot. Unknown writes may be among them,
 /// so it limits what is shared and kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Warmth {
@@ -231,7 +231,7 @@ pub struct Entry {
     /// The time until which the writes so far use up the permitted rate of writes.
     writes_until: Timestamp,
     pauses_until: Timestamp,
-    /// The last time at which an expired reply was sent because the store was away.
+    /// The last time at which an expired reply was sent because the store was unavailable.
     stale_at: Option<Timestamp>,
     random: Random,
 }
@@ -269,7 +269,7 @@ impl Entry {
     }
 
     /// Looks up a read and counts the result. Drops the kept reply if it may not be sent any more, not even
-    /// while the store is away.
+    /// while the store is unavailable.
     pub fn find(
         &mut self,
         read: Read<'_>,
@@ -534,7 +534,7 @@ impl Entry {
         differing.iter().any(|kept| kept.is_good(versions, now))
     }
 
-    /// Returns the kept reply that may be sent in place of a fetch's while the store is away, for `GET` and
+    /// Returns the kept reply that may be sent in place of a fetch's while the store is unavailable, for `GET` and
     /// `MGET` also that of the other command. [`Stale::is_for`] decides who may get it.
     pub fn stale(&self, flight: &Flight) -> Option<Stale<'_>> {
         let own = self.answers.iter().find(|answer| answer.is_of(flight));
@@ -551,13 +551,13 @@ impl Entry {
         self.answers.iter().filter(is_value).filter_map(|answer| answer.kept.as_ref().map(Stale))
     }
 
-    /// Counts a value that was sent within an `MGET` reply after its expiry, because the store was away.
+    /// Counts a value that was sent within an `MGET` reply after its expiry, because the store was unavailable.
     pub fn handle_stale_value(&mut self, now: Timestamp) {
         self.stale_at = Some(now);
         self.handle_hits(1);
     }
 
-    /// Counts `count` reads that got an expired reply because the store was away.
+    /// Counts `count` reads that got an expired reply because the store was unavailable.
     pub fn handle_stale(&mut self, count: usize, now: Timestamp) {
         self.stale_at = Some(now);
         self.tally.hits += count as u64;

@@ -21,7 +21,7 @@ pub enum Foreseen {
     Kept,
     /// A fetch of the reply exists already, and the request would wait for it.
     Joins,
-    /// The request would begin a fetch of its own.
+    /// The request would start a fetch from the store.
     Fetched,
     /// The request would be held back behind earlier ones of its connection, and then be looked at again.
     Held,

@@ -135,7 +135,7 @@ impl Flight {
 pub struct Landed {
     waiters: std::vec::IntoIter<Waiter>,
     outcome: Outcome,
-    /// Recipients of a kept reply that has expired (`stale_on_error`), because the store is away; and that
+    /// Recipients of a kept reply that has expired (`stale_on_error`), because the store is unavailable; and that
     /// reply.
     spared: std::vec::IntoIter<Envelope>,
     stale: Bytes,

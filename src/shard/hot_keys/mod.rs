@@ -118,7 +118,7 @@ pub enum Meeting {
     WrittenTooOften {
         /// The permitted writes per second of one key.
         limit: u64,
-        /// The time until the key may be written again.
+        /// Time until `--hot-write-rate` allows another write of the key.
         retry_after: Duration,
     },
 }
@@ -205,8 +205,8 @@ impl HotKeyStage {
         self.settings.mode != Mode::Off
     }
 
-    /// Counts a request that leaves this core for a store. True if [`HotKeyStage::meet`] must handle it before it is
-    /// sent.
+    /// Counts a request that leaves this core for a store. True if [`HotKeyStage::meet`] must handle it
+    /// before it is sent.
     #[inline]
     pub fn notices(&mut self, envelope: &Envelope) -> bool {
         let touches = envelope.touches;
@@ -558,8 +558,8 @@ impl HotKeyStage {
         self.under_way.is_about_any(connection)
     }
 
-    /// Forgets a queued request for a key that has become hot: it has left the queue and [`HotKeyStage::meet`] will
-    /// handle it anew.
+    /// Forgets a queued request for a key that has become hot: it has left the queue and
+    /// [`HotKeyStage::meet`] will handle it anew.
     pub fn handle_unqueued(&mut self, env: &Env, envelope: &Envelope) {
         let Some((open, was_sent)) = self.under_way.close(envelope.reply_to) else { return };
         let connection = connection_of(env, envelope);
@@ -1447,7 +1447,7 @@ impl HotKeyStage {
 /// A report on a key that is hot or costs much.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HotKey {
-    /// The key's first bytes; all of them if `length` is no larger.
+    /// First bytes of the key; the whole key if `length` is at most the length of this field.
     pub key: Vec<u8>,
     /// The length of the key, in bytes.
     pub length: usize,

@@ -40,8 +40,8 @@ pub enum Open {
 /// A read of one key within a transaction.
 #[derive(Clone, Copy, Debug)]
 pub struct InnerRead {
-    /// The position of the reply: the index of the element in `EXEC`'s reply, and, for `MGET`, the index
-    /// within that element.
+    /// Position of the value in the client's reply: the index of the element in `EXEC`'s reply, and, for
+    /// `MGET`, the index within that element.
     pub place: (u32, Option<u32>),
     /// The number (a hash) of the question that the read asks.
     pub asked: u64,

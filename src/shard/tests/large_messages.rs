@@ -60,7 +60,7 @@ fn no_room_is_lent_beyond_the_largest_reply() {
     let (here, rest) = rest.split_at(30_000);
     let (buffer, received) = fill(room, here);
     rig.shards[0].handle_link_filled(link, generation, buffer, received, now);
-    assert!(rig.shards[0].lend_link_room(link, generation).is_none(), "no more of it is wanted");
+    assert!(rig.shards[0].lend_link_room(link, generation).is_none(), "no more of it is expected");
     for piece in rest.as_bytes().chunks(20_000) {
         rig.shards[0].handle_link_bytes(link, generation, piece, now);
     }

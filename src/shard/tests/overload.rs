@@ -431,7 +431,7 @@ fn who_keeps_to_deadlines_itself_is_not_answered_before_a_store_that_has_begun()
     let mut rig = crowded(1, 1, |_| {});
     let [outer, filler] = [rig.client(0), rig.client(0)];
     rig.send(outer, &[&["QOS", "SET", "INFLIGHT", "maybe"], &["QOS", "SET", "INFLIGHT", "wait"]]);
-    assert_eq!(rig.told(outer), "-ERR QOS INFLIGHT 'maybe': wait or answer is wanted\r\n+OK\r\n");
+    assert_eq!(rig.told(outer), "-ERR QOS INFLIGHT 'maybe': wait or answer is expected\r\n+OK\r\n");
     rig.send(outer, &[&["QOS", "CALL", "DEADLINE", "50", "SET", "a", "1"]]);
     rig.wait(Duration::from_millis(200));
     assert_eq!(rig.told(outer), "");

@@ -99,7 +99,7 @@ impl CalibrateFlags {
         }
         let target = &self.target;
         let addresses = target.to_socket_addrs().map_err(|error| {
-            format!("--target {target}: HOST:PORT such as 127.0.0.1:6379 is wanted ({error})")
+            format!("--target {target}: HOST:PORT such as 127.0.0.1:6379 is expected ({error})")
         })?;
         // A name such as localhost has two addresses; most servers listen on the IPv4 one, so it is
         // preferred.
@@ -128,9 +128,9 @@ mod tests {
     #[test]
     fn complaints_say_what_was_given_and_what_would_be_right() {
         for (flags, complaint) in [
-            (vec!["--seconds=0"], "'0' for '--seconds <N>': a whole number from 1 to 3600 is wanted"),
+            (vec!["--seconds=0"], "'0' for '--seconds <N>': a whole number from 1 to 3600 is expected"),
             (vec!["--cost=money"], "[possible values: cpu, commandstats]"),
-            (vec!["--target=nowhere"], "--target nowhere: HOST:PORT such as 127.0.0.1:6379 is wanted"),
+            (vec!["--target=nowhere"], "--target nowhere: HOST:PORT such as 127.0.0.1:6379 is expected"),
             (vec!["--target=192.0.2.1:6379"], "give --yes-remote"),
             (vec!["--svg=no/where.svg"], "--svg no/where.svg: there is no folder no"),
         ] {

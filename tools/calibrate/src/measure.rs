@@ -33,13 +33,13 @@ pub fn look_at(backend: &mut Backend, flags: &CalibrateFlags) -> Result<ServerIn
         version.ok_or_else(|| format!("{target} is no Redis server: its INFO has no redis_version"))?;
     if info::cpu_seconds(&backend.ask_text(&["INFO", "cpu"])?).is_none() {
         return Err(format!(
-            "{target} does not tell its own cost: its INFO has no used_cpu_user; a redis-server or valkey-server is wanted"
+            "{target} does not tell its own cost: its INFO has no used_cpu_user; a redis-server or valkey-server is expected"
         ));
     }
     let held = weir::protocol::reply::integer(&backend.ask(&["DBSIZE"])?).unwrap_or_default();
     if held > 0 && !flags.yes_not_empty {
         return Err(format!(
-            "{target} is not empty (DBSIZE {held}): an empty server is wanted, or --yes-not-empty, which leaves them alone"
+            "{target} is not empty (DBSIZE {held}): an empty server is expected, or --yes-not-empty, which leaves them alone"
         ));
     }
     Ok(ServerInfo { version })
@@ -199,5 +199,5 @@ fn command_bill(backend: &mut Backend, command: &str) -> Result<(u64, u64), Stri
 }
 
 fn missing(what: &str) -> String {
-    format!("INFO does not tell {what}; a redis-server or valkey-server is wanted")
+    format!("INFO does not tell {what}; a redis-server or valkey-server is expected")
 }

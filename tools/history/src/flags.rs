@@ -89,7 +89,7 @@ impl HistoryFlags {
 fn resolve(flag: &str, name: &str) -> Result<SocketAddr, String> {
     let addresses = name
         .to_socket_addrs()
-        .map_err(|error| format!("{flag} {name}: HOST:PORT such as 127.0.0.1:7379 is wanted ({error})"))?;
+        .map_err(|error| format!("{flag} {name}: HOST:PORT such as 127.0.0.1:7379 is expected ({error})"))?;
     // A name such as localhost has two addresses; most servers listen on the IPv4 one, so it is preferred.
     let address = addresses.min_by_key(SocketAddr::is_ipv6);
     address.ok_or_else(|| format!("{flag} {name}: there is no such host"))
@@ -97,7 +97,7 @@ fn resolve(flag: &str, name: &str) -> Result<SocketAddr, String> {
 
 /// Parses a duration such as `1s` or `250ms`.
 fn duration(text: &str) -> Result<Duration, String> {
-    let wanted = || format!("'{text}': a duration such as 250ms or 1s is wanted");
+    let wanted = || format!("'{text}': a duration such as 250ms or 1s is expected");
     let (digits, unit_ms) = match text.strip_suffix("ms") {
         Some(digits) => (digits, 1),
         None => (text.strip_suffix('s').ok_or_else(wanted)?, 1_000),
@@ -120,9 +120,9 @@ mod tests {
     #[test]
     fn complaints_say_what_was_given_and_what_would_be_right() {
         for (flag, complaint) in [
-            ("--keys=0", "'0' for '--keys <N>': a whole number from 1 to 1000 is wanted"),
-            ("--ttl=soon", "'soon': a duration such as 250ms or 1s is wanted"),
-            ("--around=nowhere", "--around nowhere: HOST:PORT such as 127.0.0.1:7379 is wanted"),
+            ("--keys=0", "'0' for '--keys <N>': a whole number from 1 to 1000 is expected"),
+            ("--ttl=soon", "'soon': a duration such as 250ms or 1s is expected"),
+            ("--around=nowhere", "--around nowhere: HOST:PORT such as 127.0.0.1:7379 is expected"),
         ] {
             let told = match HistoryFlags::try_parse_from(["weir-history", flag]) {
                 Ok(flags) => flags.check().expect_err("it is wrong"),

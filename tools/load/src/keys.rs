@@ -38,7 +38,7 @@ const VIRAL: &[u8] = b"viral";
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 const EXPONENT_DEFAULT: f64 = 0.99;
 const WANTED: &str =
-    "{uniform:N}, {zipf:N[:s]}, {hot:N:share%:K}, {viral}, {seq}, {value:BYTES} or {rand:BYTES} is wanted";
+    "{uniform:N}, {zipf:N[:s]}, {hot:N:share%:K}, {viral}, {seq}, {value:BYTES} or {rand:BYTES} is expected";
 
 impl Source {
     /// Parses the text between the braces.
@@ -51,7 +51,7 @@ impl Source {
             ["zipf", keys, exponent] => {
                 let exponent = exponent.parse().ok().filter(|exponent| (0.01..=10.0).contains(exponent));
                 let exponent =
-                    exponent.ok_or_else(|| format!("{{{text}}}: an exponent from 0.01 to 10 is wanted"))?;
+                    exponent.ok_or_else(|| format!("{{{text}}}: an exponent from 0.01 to 10 is expected"))?;
                 Ok(Self::Zipf(Zipf::new(number(keys, 1, KEYS_MAX, text)?, exponent)))
             }
             ["hot", keys, share, hot] => {
@@ -59,7 +59,7 @@ impl Source {
                 let per_cent = share.strip_suffix('%').and_then(|share| share.parse::<f64>().ok());
                 let per_cent = per_cent.filter(|share| (0.0..=100.0).contains(share));
                 let per_cent =
-                    per_cent.ok_or_else(|| format!("{{{text}}}: a share such as 90% is wanted"))?;
+                    per_cent.ok_or_else(|| format!("{{{text}}}: a share such as 90% is expected"))?;
                 Ok(Self::Hot { keys, share: per_cent / 100.0, hot: number(hot, 1, keys - 1, text)? })
             }
             ["viral"] => Ok(Self::Viral),
@@ -114,7 +114,7 @@ fn letters(out: &mut Vec<u8>, count: usize, random: &mut Random) {
 fn number(text: &str, least: u64, most: u64, whole: &str) -> Result<u64, String> {
     let number = text.replace('_', "").parse().ok().filter(|number| (least..=most).contains(number));
     number.ok_or_else(|| {
-        format!("{{{whole}}}: a whole number from {least} to {most} is wanted where '{text}' stands")
+        format!("{{{whole}}}: a whole number from {least} to {most} is expected where '{text}' stands")
     })
 }
 
@@ -157,9 +157,9 @@ mod tests {
         for (source, complaint) in [
             ("unifrom:5", "{unifrom:5} is not known: {uniform:N}, {zipf:N[:s]}"),
             ("uniform:0", "{uniform:0}: a whole number from 1 to"),
-            ("zipf:5:x", "an exponent from 0.01 to 10 is wanted"),
-            ("hot:5:90:1", "a share such as 90% is wanted"),
-            ("hot:5:90%:5", "a whole number from 1 to 4 is wanted where '5' stands"),
+            ("zipf:5:x", "an exponent from 0.01 to 10 is expected"),
+            ("hot:5:90:1", "a share such as 90% is expected"),
+            ("hot:5:90%:5", "a whole number from 1 to 4 is expected where '5' stands"),
             ("", "{} is not known"),
         ] {
             let told = Source::parse(source).expect_err(source);

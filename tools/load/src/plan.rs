@@ -84,7 +84,7 @@ impl FromStr for ClientKind {
         match word {
             "naive" => Ok(Self::Naive),
             "smart" => Ok(Self::Smart),
-            _ => Err("naive or smart is wanted"),
+            _ => Err("naive or smart is expected"),
         }
     }
 }

@@ -36,7 +36,7 @@ impl FromStr for Rate {
     fn from_str(text: &str) -> Result<Self, String> {
         let wanted = || {
             format!(
-                "'{text}' is no rate: requests per second such as 50000 or 50k are wanted, 1000..50000 for a ramp, or \
+                "'{text}' is no rate: requests per second such as 50000 or 50k are expected, 1000..50000 for a ramp, or \
                  1000,2000,4000 for steps"
             )
         };

@@ -44,7 +44,7 @@ impl Template {
     pub fn parse(text: &str) -> Result<Self, String> {
         let words = words(text)?;
         if words.is_empty() {
-            return Err("a command such as GET key:{zipf:100000} is wanted, and there is none".to_owned());
+            return Err("a command such as GET key:{zipf:100000} is expected, and there is none".to_owned());
         }
         // A container (`OBJECT ENCODING`) has no effect by its first word, so it counts as a command that may
         // write.

@@ -159,7 +159,7 @@ fn overload(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
 
 /// Parses a range of seeds such as `0..1000`.
 fn seeds(text: &str) -> Result<(u64, u64), String> {
-    let wanted = || format!("'{text}': two numbers as in 0..1000 are wanted, the second one larger");
+    let wanted = || format!("'{text}': two numbers as in 0..1000 are expected, the second one larger");
     let (first, end) = text.split_once("..").ok_or_else(wanted)?;
     let (first, end) = (first.parse().map_err(|_| wanted())?, end.parse().map_err(|_| wanted())?);
     if first < end { Ok((first, end)) } else { Err(wanted()) }

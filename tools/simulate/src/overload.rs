@@ -68,7 +68,7 @@ impl FromStr for Trouble {
         text.split('+')
             .try_fold(Self::NONE, |sum, word| known(word).map(|one| Self(sum.0 | one.0)))
             .ok_or_else(|| {
-                "none, all, or some of cold-start, late-cores, stalls and lost-links with + between is wanted"
+                "none, all, or some of cold-start, late-cores, stalls and lost-links with + between is expected"
                     .into()
             })
     }

@@ -128,7 +128,7 @@ fn read_cluster(path: &Path, listens: SocketAddr) -> Result<ClusterNodes, String
 
 fn servers(text: &str) -> Result<usize, String> {
     let servers = text.parse().ok().filter(|servers| (1..=SERVERS_MAX).contains(servers));
-    servers.ok_or_else(|| format!("a whole number from 1 to {SERVERS_MAX} is wanted"))
+    servers.ok_or_else(|| format!("a whole number from 1 to {SERVERS_MAX} is expected"))
 }
 
 fn run(flags: StorageFlags) -> Result<(), String> {

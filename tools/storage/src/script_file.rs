@@ -66,7 +66,7 @@ pub fn read(path: &Path) -> Result<Phases, String> {
 fn phases(text: &str) -> Result<Phases, String> {
     let document: Document = toml::from_str(text).map_err(|error| error.to_string())?;
     if document.phases.is_empty() {
-        return Err("it has no [[phases]]: at least one is wanted".to_owned());
+        return Err("it has no [[phases]]: at least one is expected".to_owned());
     }
     let mut phases = Vec::new();
     for section in document.phases {
@@ -152,7 +152,7 @@ mod tests {
             ("[[phases]]\nat = \"5\"\n", "needs a unit"),
             ("[[phases]]\nat = \"5s\"\nstal = \"1s\"\n", "line 3"),
             ("\n[[phases]]\nat = \"5s\"\n", "the phase at line 2: it changes nothing"),
-            ("[[phases]]\nat = \"5s\"\noutage = true\n", "duration is wanted"),
+            ("[[phases]]\nat = \"5s\"\noutage = true\n", "duration is expected"),
             ("[[phases]]\nat = \"0\"\nerrors = { kind = \"NOPE\", share = 0.3 }\n", "line 3"),
             ("[[phases]]\nat = \"0\"\nerrors = { kind = \"BUSY\", share = 3.0 }\n", "from 0 to 1"),
             ("[[phases]]\nat = \"0\"\nservice_time = \"dot=1ms\"\n", "no class of commands"),

@@ -583,7 +583,7 @@ mod tests {
             ("STORAGE SET SERVICE-TIME dot 1ms", "one of point, multi"),
             ("STORAGE SET SERVICE-TIME point 1", "needs a unit"),
             ("STORAGE SET COLOUR red", "SERVICE-TIME CLASS TIME"),
-            ("STORAGE TOP 5 size", "'size': READS or IN-FLIGHT is wanted"),
+            ("STORAGE TOP 5 size", "'size': READS or IN-FLIGHT is expected"),
             ("STORAGE KEY", "Try STORAGE HELP"),
         ] {
             let reply = bench.ask(client, line);

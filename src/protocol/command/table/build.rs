@@ -102,7 +102,8 @@ impl Command {
         Self { id: CommandId(index as u16), ..self }
     }
 
-    /// Marks a command that works on a stretch of a collection, or on all of it.
+    /// Marks a command that reads a range of a collection, or all of it, so that its price depends on the
+    /// range.
     pub(super) const fn over_range(self) -> Self {
         self.class(Class::Range)
     }

@@ -26,7 +26,7 @@ pub enum Outlook {
     /// The cost of the request's class is not known well enough: one of those under way must be settled
     /// first.
     Unknown,
-    /// A bucket could not pay for all of them at their most expensive.
+    /// The highest possible price of all requests in flight exceeds what a bucket has left.
     Risky {
         /// The scope of that bucket.
         scope: Scope,

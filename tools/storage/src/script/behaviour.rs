@@ -74,7 +74,7 @@ impl ServiceTimes {
         if named.is_empty() {
             let names: Vec<_> = WorkClass::ALL.iter().map(|(name, _)| *name).collect();
             return Err(format!(
-                "'{class}' is no class of commands; one of {} or all is wanted",
+                "'{class}' is no class of commands; one of {} or all is expected",
                 names.join(", ")
             ));
         }
@@ -89,7 +89,7 @@ impl FromStr for ServiceTimes {
         let mut all = Self::default();
         for part in text.split(',') {
             let (class, time) = part.split_once('=').ok_or_else(|| {
-                format!("'{part}' is no CLASS=TIME; one such as point=1ms or range=exp:5ms is wanted")
+                format!("'{part}' is no CLASS=TIME; one such as point=1ms or range=exp:5ms is expected")
             })?;
             all.0.extend(Self::of(class.trim(), time.trim().parse()?)?.0);
         }
@@ -149,7 +149,7 @@ impl Change {
     pub fn check(&self) -> Result<(), String> {
         match self.servers {
             Some(servers) if !(1..=SERVERS_MAX).contains(&servers) => {
-                Err(format!("'{servers}' servers: a whole number from 1 to {SERVERS_MAX} is wanted"))
+                Err(format!("'{servers}' servers: a whole number from 1 to {SERVERS_MAX} is expected"))
             }
             _ => Ok(()),
         }

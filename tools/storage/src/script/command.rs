@@ -162,12 +162,12 @@ impl Director {
                     "IP" => Endpoints::Address,
                     "HOSTNAME" => Endpoints::Name,
                     "UNKNOWN" => Endpoints::Unknown,
-                    _ => return Err(format!("'{kind}': IP, HOSTNAME or UNKNOWN is wanted")),
+                    _ => return Err(format!("'{kind}': IP, HOSTNAME or UNKNOWN is expected")),
                 }
             }
             ("REFUSE", [off]) if off.eq_ignore_ascii_case("off") => cluster.refusals.clear(),
             ("REFUSE", words) => cluster.refusals.push(refusal(words)?)?,
-            _ => return Err(format!("'CLUSTER {what}': NODES, ENDPOINTS or REFUSE is wanted")),
+            _ => return Err(format!("'CLUSTER {what}': NODES, ENDPOINTS or REFUSE is expected")),
         }
         Ok(())
     }
@@ -177,7 +177,7 @@ impl Director {
             self.cluster = None;
             return Ok(());
         }
-        let text = std::str::from_utf8(text).map_err(|_| "a text is wanted".to_owned())?;
+        let text = std::str::from_utf8(text).map_err(|_| "a text is expected".to_owned())?;
         let id = self.cluster.as_ref().map(|cluster| cluster.nodes.my_id().to_owned());
         let nodes = ClusterNodes::parse_of(text, id.as_deref(), self.script.listens)?;
         match &mut self.cluster {
@@ -264,7 +264,7 @@ fn busiest(word: &str) -> Result<Busiest, String> {
     match word.to_ascii_uppercase().as_str() {
         "READS" => Ok(Busiest::Reads),
         "IN-FLIGHT" => Ok(Busiest::InFlight),
-        _ => Err(format!("'{word}': READS or IN-FLIGHT is wanted")),
+        _ => Err(format!("'{word}': READS or IN-FLIGHT is expected")),
     }
 }
 
@@ -285,7 +285,7 @@ fn change(what: &str, values: &[&str]) -> Result<Change, String> {
             let kind: FaultKind = kind.parse()?;
             let share = share
                 .parse()
-                .map_err(|_| format!("'{share}' is no share; a number from 0 to 1 is wanted"))?;
+                .map_err(|_| format!("'{share}' is no share; a number from 0 to 1 is expected"))?;
             Change { errors: Some(Errors::new(kind, share)?), ..none }
         }
         ("REFUSE", [on]) if on.eq_ignore_ascii_case("on") => {
@@ -297,7 +297,7 @@ fn change(what: &str, values: &[&str]) -> Result<Change, String> {
         _ => {
             return Err(format!(
                 "'SET {what} {}' is not understood; SERVICE-TIME CLASS TIME, SERVERS N, PER-KIB DURATION, PER-ROW \
-                 DURATION, ERRORS KIND SHARE, ERRORS OFF or REFUSE ON|OFF is wanted",
+                 DURATION, ERRORS KIND SHARE, ERRORS OFF or REFUSE ON|OFF is expected",
                 values.join(" ")
             ));
         }
@@ -314,7 +314,7 @@ fn positive_time(word: &str) -> Result<Duration, String> {
 
 fn number(word: &str, most: usize) -> Result<usize, String> {
     let number = word.parse().ok().filter(|number| (1..=most).contains(number));
-    number.ok_or_else(|| format!("'{word}': a whole number from 1 to {most} is wanted"))
+    number.ok_or_else(|| format!("'{word}': a whole number from 1 to {most} is expected"))
 }
 
 /// Converts a word to text, cut to the length that an error may repeat; no word with a meaning is longer.

@@ -47,7 +47,7 @@ impl FromStr for Distribution {
     fn from_str(text: &str) -> Result<Self, String> {
         let complaint = |problem: &str| {
             format!(
-                "'{text}' is no service time: {problem}; 1ms, fixed:1ms, exp:MEAN or lognormal:MEDIAN:SIGMA is wanted"
+                "'{text}' is no service time: {problem}; 1ms, fixed:1ms, exp:MEAN or lognormal:MEDIAN:SIGMA is expected"
             )
         };
         let time = |word: &str| {

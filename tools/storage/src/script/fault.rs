@@ -40,7 +40,7 @@ impl FromStr for FaultKind {
     fn from_str(text: &str) -> Result<Self, String> {
         KINDS.iter().copied().find(|kind| kind.code.eq_ignore_ascii_case(text)).ok_or_else(|| {
             let codes: Vec<_> = KINDS.iter().map(|kind| kind.code).collect();
-            format!("'{text}' is no kind of error; one of {} is wanted", codes.join(", "))
+            format!("'{text}' is no kind of error; one of {} is expected", codes.join(", "))
         })
     }
 }
@@ -58,7 +58,7 @@ impl Errors {
         if (0.0..=1.0).contains(&share) {
             Ok(Self { kind, share })
         } else {
-            Err(format!("'{share}' is no share; a number from 0 to 1 is wanted"))
+            Err(format!("'{share}' is no share; a number from 0 to 1 is expected"))
         }
     }
 

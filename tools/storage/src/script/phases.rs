@@ -27,12 +27,12 @@ impl Phase {
     /// Checks that an outage has a duration, that the phase changes something, and that the change is valid.
     pub fn check(&self) -> Result<(), String> {
         if self.outage && self.duration.is_none() {
-            return Err("an outage ends: duration is wanted, such as duration = \"2s\"".to_owned());
+            return Err("an outage ends: duration is expected, such as duration = \"2s\"".to_owned());
         }
         if self.change == Change::default() && self.stall.is_none() && !self.outage {
             return Err(
                 "it changes nothing: stall, outage, errors, service_time, servers, per_kib, per_row, \
-                        slow_accept or refuse_connections is wanted"
+                        slow_accept or refuse_connections is expected"
                     .to_owned(),
             );
         }

@@ -166,7 +166,7 @@ impl LoadFlags {
         }
         let connections: usize = groups.iter().map(|group| group.connections).sum();
         if connections as u64 > CONNECTIONS_MAX {
-            return Err(format!("{connections} connections in all: at most {CONNECTIONS_MAX} are wanted"));
+            return Err(format!("{connections} connections in all: at most {CONNECTIONS_MAX} are expected"));
         }
         let plan = Plan {
             setup,
@@ -180,7 +180,7 @@ impl LoadFlags {
         };
         for (flag, given) in [("--duration", plan.duration()), ("--drain", self.drain)] {
             if given > DURATION_MAX {
-                return Err(format!("{flag} {given:?}: at most {DURATION_MAX:?} is wanted"));
+                return Err(format!("{flag} {given:?}: at most {DURATION_MAX:?} is expected"));
             }
         }
         let targets = self.target.iter().map(|name| resolve(name)).collect::<Result<_, _>>()?;
@@ -230,8 +230,9 @@ impl LoadFlags {
 
 fn resolve(name: &str) -> Result<SocketAddr, String> {
     let addresses = name.to_socket_addrs();
-    let found = addresses
-        .map_err(|error| format!("--target {name}: HOST:PORT such as 127.0.0.1:7379 is wanted ({error})"))?;
+    let found = addresses.map_err(|error| {
+        format!("--target {name}: HOST:PORT such as 127.0.0.1:7379 is expected ({error})")
+    })?;
     let mut found: Vec<SocketAddr> = found.collect();
     // A name such as localhost has two addresses; most servers listen on the IPv4 one, so it is preferred.
     found.sort_by_key(SocketAddr::is_ipv6);
@@ -239,7 +240,7 @@ fn resolve(name: &str) -> Result<SocketAddr, String> {
 }
 
 fn setup(text: &str) -> Result<(u64, Template), String> {
-    let wanted = "a count and a command are wanted, such as '1000 SET key:{seq} {value:64}'";
+    let wanted = "a count and a command are expected, such as '1000 SET key:{seq} {value:64}'";
     let (count, command) = text.split_once(' ').ok_or(wanted)?;
     let count = count.parse().ok().filter(|count| (1..=1_000_000_000).contains(count)).ok_or(wanted)?;
     Ok((count, Template::parse(command)?))
@@ -302,15 +303,15 @@ mod tests {
             (vec!["--rate=fast"], "invalid value 'fast' for '--rate <RATE>': 'fast' is no rate"),
             (vec!["--command=GET {zip:3}"], "{zip:3} is not known: {uniform:N}"),
             (vec!["--duration=10"], "a duration needs a unit"),
-            (vec!["--pipeline=0"], "a whole number from 1 to 4096 is wanted"),
+            (vec!["--pipeline=0"], "a whole number from 1 to 4096 is expected"),
             (vec!["--closed", "--rate=5"], "cannot be used with"),
             (vec!["--closed", "--client=smart"], "cannot be used with"),
-            (vec!["--client=clever"], "naive or smart is wanted"),
-            (vec!["--target=nowhere"], "--target nowhere: HOST:PORT such as 127.0.0.1:7379 is wanted"),
+            (vec!["--client=clever"], "naive or smart is expected"),
+            (vec!["--target=nowhere"], "--target nowhere: HOST:PORT such as 127.0.0.1:7379 is expected"),
             (vec!["--threads=3", "--connections=2"], "--threads 3: group 'load' has only 2 connections"),
-            (vec!["--duration=25h"], "--duration 90000s: at most 86400s is wanted"),
+            (vec!["--duration=25h"], "--duration 90000s: at most 86400s is expected"),
             (vec!["--scenario=none.toml"], "none.toml: "),
-            (vec!["--tier=gold"], "critical, standard, batch or sheddable is wanted"),
+            (vec!["--tier=gold"], "critical, standard, batch or sheddable is expected"),
         ] {
             let told = told(&flags);
             assert!(told.contains(complaint), "{told}");

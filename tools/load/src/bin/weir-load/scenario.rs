@@ -102,7 +102,7 @@ impl FromStr for Length {
     fn from_str(text: &str) -> Result<Self, String> {
         let length = positive_duration(text)?;
         if length > DURATION_MAX {
-            return Err(format!("at most {DURATION_MAX:?} is wanted"));
+            return Err(format!("at most {DURATION_MAX:?} is expected"));
         }
         Ok(Self(length))
     }
@@ -118,7 +118,7 @@ impl FromStr for Spread {
         if word == "closed" {
             return Ok(Self(Arrivals::Closed));
         }
-        arrivals(word).map(Self).map_err(|_| "even, poisson or closed is wanted".to_owned())
+        arrivals(word).map(Self).map_err(|_| "even, poisson or closed is expected".to_owned())
     }
 }
 
@@ -130,7 +130,7 @@ impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for Bounded<LEAST,
         let given = i64::deserialize(from)?;
         let number = u64::try_from(given).ok().filter(|number| (LEAST..=MOST).contains(number));
         number.map(Self).ok_or_else(|| {
-            D::Error::custom(format!("{given}: a whole number from {LEAST} to {MOST} is wanted"))
+            D::Error::custom(format!("{given}: a whole number from {LEAST} to {MOST} is expected"))
         })
     }
 }
@@ -180,7 +180,7 @@ fn parse(text: &str, cut: Option<Duration>) -> Result<(Vec<GroupPlan>, Vec<Setup
     };
     if file.group.is_empty() || file.group.len() > GROUPS_MAX {
         return Err(format!(
-            "{} groups: from 1 to {GROUPS_MAX} [[group]] sections are wanted",
+            "{} groups: from 1 to {GROUPS_MAX} [[group]] sections are expected",
             file.group.len()
         ));
     }
@@ -222,13 +222,14 @@ fn group(
     let phase_of = |offset, phase: PhaseEntry, index: usize| {
         let mix = mix(phase.command, phase.commands).map_err(|problem| at(offset, &problem))?;
         let mix = mix.or_else(|| own_mix.clone());
-        let mix = mix.ok_or_else(|| at(offset, "a command, or commands, is wanted here or in its group"))?;
+        let mix =
+            mix.ok_or_else(|| at(offset, "a command, or commands, is expected here or in its group"))?;
         let rate = phase.rate.or_else(|| entry.rate.clone()).map(|RateEntry(rate)| rate);
         let rate = match rate {
             Some(_) if closed => return Err(at(offset, "a closed loop has no rate: leave one of them out")),
             Some(rate) => rate,
             None if closed => Rate::constant(0.0),
-            None => return Err(at(offset, "a rate such as rate = 5000 is wanted here or in its group")),
+            None => return Err(at(offset, "a rate such as rate = 5000 is expected here or in its group")),
         };
         let name = phase.name.unwrap_or_else(|| (index + 1).to_string());
         Ok(PhasePlan { name, duration: phase.duration.0.0, rate, mix })
@@ -245,7 +246,7 @@ fn group(
         phases.push(phase_of(None, all, 0)?);
     }
     if entry.phase.len() > PHASES_MAX {
-        return Err(at(None, &format!("{} phases: at most {PHASES_MAX} are wanted", entry.phase.len())));
+        return Err(at(None, &format!("{} phases: at most {PHASES_MAX} are expected", entry.phase.len())));
     }
     for (index, phase) in entry.phase.into_iter().enumerate() {
         let offset = phase.span().start;
@@ -386,8 +387,8 @@ commands = [{ weight = 9, command = "ZRANGE board 0 -1" }, { command = "PING" }]
             (format!("{group}rate = true\ncommand = \"PING\""), 3, "requests per second, such as 5000"),
             (format!("{group}rate = 5\ncommand = \"GET {{zip:3}}\""), 4, "{zip:3} is not known"),
             (format!("{group}rate = 5\ncomand = \"PING\""), 4, "unknown field `comand`"),
-            (format!("{group}command = \"PING\""), 1, "a rate such as rate = 5000 is wanted"),
-            (format!("{group}rate = 5"), 1, "a command, or commands, is wanted"),
+            (format!("{group}command = \"PING\""), 1, "a rate such as rate = 5000 is expected"),
+            (format!("{group}rate = 5"), 1, "a command, or commands, is expected"),
             (
                 format!("{group}rate = 5\npipeline = 0\ncommand = \"PING\""),
                 4,
@@ -401,7 +402,7 @@ commands = [{ weight = 9, command = "ZRANGE board 0 -1" }, { command = "PING" }]
             (
                 format!("{group}rate = 5\nclient = \"clever\"\ncommand = \"PING\""),
                 4,
-                "'clever': naive or smart is wanted",
+                "'clever': naive or smart is expected",
             ),
             (
                 format!("{group}arrivals = \"closed\"\nclient = \"smart\"\ncommand = \"PING\""),

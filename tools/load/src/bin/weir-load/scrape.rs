@@ -25,7 +25,7 @@ impl FromStr for Page {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wanted = "a page such as http://127.0.0.1:7381/metrics is wanted";
+        let wanted = "a page such as http://127.0.0.1:7381/metrics is expected";
         let rest = text.strip_prefix("http://").ok_or(wanted)?;
         let (host, path) = rest.split_once('/').unwrap_or((rest, "metrics"));
         let port = host.rsplit_once(':').and_then(|(name, port)| Some((name, port.parse::<u16>().ok()?)));

@@ -17,6 +17,6 @@ pub fn arrivals(word: &str) -> Result<Arrivals, String> {
     match word {
         "even" => Ok(Arrivals::Even),
         "poisson" => Ok(Arrivals::Poisson),
-        _ => Err("even or poisson is wanted".to_owned()),
+        _ => Err("even or poisson is expected".to_owned()),
     }
 }

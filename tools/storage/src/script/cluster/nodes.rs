@@ -182,15 +182,15 @@ impl ClusterNodes {
 
     fn add(&mut self, line: &str) -> Result<Vec<Open>, String> {
         let mut words = line.split_whitespace();
-        let mut next = || words.next().ok_or_else(|| format!("{LINE} is wanted"));
+        let mut next = || words.next().ok_or_else(|| format!("{LINE} is expected"));
         let (id, address, flags, primary) = (next()?, next()?, next()?, next()?);
         let (_ping, _pong, epoch, link) = (next()?, next()?, next()?, next()?);
         let (endpoint, name) = address.split_once(',').unwrap_or((address, ""));
         let (endpoint, bus) = endpoint.split_once('@').unwrap_or((endpoint, ""));
         let place = || endpoint.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
-        let (host, port) = place().ok_or_else(|| format!("'{address}': HOST:PORT is wanted"))?;
+        let (host, port) = place().ok_or_else(|| format!("'{address}': HOST:PORT is expected"))?;
         if self.find(id).is_some() {
-            return Err(format!("'{id}' is there twice"));
+            return Err(format!("'{id}' is given twice"));
         }
         let is_myself = flags.split(',').any(|flag| flag == "myself");
         if is_myself && self.myself != usize::MAX {

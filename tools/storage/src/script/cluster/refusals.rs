@@ -80,7 +80,7 @@ impl What {
 
 /// Parses the words of `STORAGE CLUSTER REFUSE`.
 pub(crate) fn refusal(words: &[&str]) -> Result<Refusal, String> {
-    let wanted = || format!("'{}': {WANTED} is wanted", words.join(" "));
+    let wanted = || format!("'{}': {WANTED} is expected", words.join(" "));
     let (what, mut rest) = match words {
         [word, target, rest @ ..] if word.eq_ignore_ascii_case("moved") => {
             (What::Redirection("MOVED", (*target).to_owned()), rest)

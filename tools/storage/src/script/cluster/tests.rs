@@ -246,7 +246,7 @@ fn views_that_make_no_sense_are_refused_and_named() {
             "a h:1 myself,master - 0 0 1 connected 5\nb h:2 master - 0 0 1 connected 5",
             "line 2: '5': a slot has one",
         ),
-        ("a h:1 myself,master - 0 0 1 connected\na h:2 master - 0 0 1 connected", "'a' is there twice"),
+        ("a h:1 myself,master - 0 0 1 connected\na h:2 master - 0 0 1 connected", "'a' is given twice"),
         ("a h:1 myself,master - 0 0 1 connected\nb h:2 myself,master - 0 0 1 connected", "only one node"),
     ] {
         let complaint = ClusterNodes::parse(text, None).expect_err(text);

@@ -103,7 +103,7 @@ pub fn read(path: &Path) -> Result<Value, String> {
     if report["weir_load"].is_string() && report["seconds"].is_array() {
         Ok(report)
     } else {
-        Err(format!("--compare {name}: a file that --json has written is wanted"))
+        Err(format!("--compare {name}: a file that --json has written is expected"))
     }
 }
 

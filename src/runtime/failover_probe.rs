@@ -31,7 +31,7 @@ pub(super) struct News {
 }
 
 /// Replicas that are being watched, because the connection to their primary was lost.
-pub(super) struct Heirs {
+pub(super) struct FailoverProbe {
     watched: Vec<NodeKey>,
     question: Arc<Question>,
     tls: Option<StoreTls>,
@@ -41,7 +41,7 @@ pub(super) struct Heirs {
     pub news: Receiver<News>,
 }
 
-impl Heirs {
+impl FailoverProbe {
     pub fn new(credentials: Option<&Credentials>, tls: Option<StoreTls>, clock: Clock) -> Self {
         let question = Arc::new(Question::new(credentials, &[&["ROLE"]], ANSWER_BYTES_MAX));
         let (tell, news) = crossbeam_channel::bounded(CLUSTER_NODES_MAX);
