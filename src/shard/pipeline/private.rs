@@ -180,12 +180,18 @@ impl Shard {
                 self.watch(id, command, (slot, backend), charge, request, now);
             }
             handling => {
-                let Some(link) = self.link_for_request(id, backend, charge, now) else { return };
+                let Some(link) = self.link_for_request(id, (backend, arguments.frame().len()), charge, now)
+                else {
+                    return;
+                };
                 let frame = arguments.frame();
                 let (kind, charge) = if handling == Handling::Private(PrivateUse::Waits) {
+                    // A large request is not kept for another node: what is kept must stay small.
+                    let is_kept = self.env.slots.is_some() && frame.len() <= COPY_BYTES_MAX;
+                    let kept = if is_kept { frame } else { &[] };
                     // A call may wait for ever, so its cost is not awaited like that of others.
                     self.settle(charge, &Settlement::of(Outcome::Lost), now);
-                    (Kind::Waits(Waiting { frame: frame.into(), slot, tries: 0 }), None)
+                    (Kind::Waits(Waiting { frame: kept.into(), slot, tries: 0 }), None)
                 } else {
                     (Kind::Plain, charge)
                 };
@@ -207,10 +213,15 @@ impl Shard {
     fn link_for_request(
         &mut self,
         id: ClientId,
-        backend: BackendId,
+        (backend, bytes): (BackendId, usize),
         charge: Option<Charge>,
         now: Now,
     ) -> Option<PrivateId> {
+        if !self.private.has_room_for(bytes) {
+            self.settle(charge, &Settlement::default(), now);
+            self.answer_not_sent(id, backend, NotSent::Full);
+            return None;
+        }
         if let Some(link) = self.clients.client(id).ties().and_then(|ties| ties.link) {
             // Another link may be in use for the keys that the client watches; this one is for this request.
             if self.private.backend_of(link) == Some(backend) {
@@ -278,7 +289,10 @@ impl Shard {
             self.settle(charge, &Settlement::default(), now);
             return self.answer_error(id, CROSS_SLOT);
         }
-        let Some(link) = self.link_for_request(id, backend, charge, now) else { return };
+        let Some(link) = self.link_for_request(id, (backend, request.arguments.frame().len()), charge, now)
+        else {
+            return;
+        };
         let watch = Watch { backend, slot, since: now.monotonic, is_broken: false };
         self.clients.client(id).ties_mut().watch.get_or_insert(watch);
         let message = Message::new(request.arguments.frame(), request.shared);
@@ -506,7 +520,9 @@ impl Shard {
         let (Some(map), Kind::Waits(waiting)) = (&self.env.slots, &mut request.kind) else {
             return Some(request);
         };
-        let Some(from) = self.private.backend_of(link) else { return Some(request) };
+        let Some(from) = self.private.backend_of(link).filter(|_| !waiting.frame.is_empty()) else {
+            return Some(request);
+        };
         let is_unblocked = reply.starts_with(b"-UNBLOCKED");
         let refused = NodeRefusal::parse(reply);
         let owner = match &refused {

@@ -132,6 +132,11 @@ impl Link {
         segment
     }
 
+    /// The bytes of a reply of which a part has come.
+    pub(super) fn partial_bytes(&self) -> usize {
+        self.partial.len()
+    }
+
     /// Keeps the beginning of a reply. A reply that exceeds `bytes_max` is dropped, and its bytes are only
     /// counted.
     pub(super) fn keep_partial(&mut self, chunk: &[u8], bytes_max: usize) {
@@ -147,6 +152,7 @@ impl Link {
     pub(super) fn take_whole(&mut self, end: &[u8], bytes_max: usize) -> Vec<u8> {
         let mut whole = std::mem::take(&mut self.partial);
         if std::mem::take(&mut self.let_go) > 0 || whole.len() + end.len() > bytes_max {
+            // With others that were being received at the same time it may have been.
             return format!("-ERR the reply is larger than {bytes_max} bytes (--max-reply-bytes)\r\n").into();
         }
         whole.extend_from_slice(end);

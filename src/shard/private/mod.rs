@@ -30,6 +30,7 @@ use super::request::{PrivateId, ReplyTo};
 use super::settings::ShardSettings;
 use super::versions::Cell;
 use crate::protocol::{Protocol, Segment, encode};
+use crate::values::limits::{COPY_BYTES_MAX, LINK_OUTPUT_BYTES_MAX};
 use crate::values::time::Now;
 use crate::values::{Action, BackendId, ClientId, ConnectionId, Owner, TenantId, Timestamp};
 
@@ -76,7 +77,7 @@ pub enum Kind {
 /// A blocking command that waits at its store.
 #[derive(Debug)]
 pub struct Waiting {
-    /// The bytes of the request.
+    /// The bytes of the request; empty if no other node is to be asked.
     pub frame: Box<[u8]>,
     /// The hash slot of its keys.
     pub slot: u16,
@@ -178,6 +179,8 @@ pub struct PrivateLinks {
     open: usize,
     to_send: VecDeque<PrivateId>,
     events: VecDeque<Event>,
+    /// The bytes of all replies of which a part has come.
+    partial_bytes: usize,
 }
 
 impl PrivateLinks {
@@ -194,6 +197,7 @@ impl PrivateLinks {
             open: 0,
             to_send: VecDeque::new(),
             events: VecDeque::new(),
+            partial_bytes: 0,
         }
     }
 
@@ -310,6 +314,15 @@ impl PrivateLinks {
         self.peek(id).is_some_and(|link| link.in_flight.is_some())
     }
 
+    /// True if a request of this size may be sent: what waits to be sent on all links together is bounded.
+    pub fn has_room_for(&self, bytes: usize) -> bool {
+        // Small requests need no count: each link has at most one.
+        bytes <= COPY_BYTES_MAX || {
+            let links = self.places.iter().filter_map(|place| place.link.as_ref());
+            links.map(|link| link.output.len()).sum::<usize>() + bytes <= LINK_OUTPUT_BYTES_MAX
+        }
+    }
+
     /// Sends a message of `replies` requests, of which the last one's reply is the answer to `request`.
     pub fn send(
         &mut self,
@@ -384,6 +397,7 @@ impl PrivateLinks {
         let place =
             self.places.get_mut(id.place as usize).filter(|place| place.generation == id.generation)?;
         let mut link = place.link.take()?;
+        self.partial_bytes -= link.partial_bytes();
         link.output.clear(&mut env.pool);
         self.free.push(id.place);
         self.open -= 1;
@@ -441,19 +455,26 @@ impl PrivateLinks {
         env.counters.add(Counter::BackendBytesReceived, chunk.len() as u64);
         let id = self.id_of(connection, generation);
         while !chunk.is_empty() {
+            let partial_bytes = self.partial_bytes;
             let Some(link) = self.at(id) else { return };
             link.heard_at = now.monotonic;
+            // All replies that are being received share the room of the largest one.
+            let before = link.partial_bytes();
+            let bytes_max = env.settings.reply_bytes_max - (partial_bytes - before);
             let Ok(scanned) = link.scanner.scan(chunk) else {
                 env.actions.push_back(Action::Reset(self.owner(id)));
                 return self.lose(env, id, "malformed-reply");
             };
             let Some(scanned) = scanned else {
-                return link.keep_partial(chunk, env.settings.reply_bytes_max);
+                link.keep_partial(chunk, bytes_max);
+                self.partial_bytes = partial_bytes - before + link.partial_bytes();
+                return;
             };
             let (end, rest) = chunk.split_at(scanned.end);
             chunk = rest;
             env.counters.add(Counter::RepliesReceived, 1);
             let reply = link.take_whole(end, env.settings.reply_bytes_max);
+            self.partial_bytes = partial_bytes - before;
             self.take_reply(env, id, (scanned.kind, scanned.rows), reply, now);
         }
     }
