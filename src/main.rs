@@ -1,4 +1,4 @@
-//! The server: flags to configuration, configuration to a running process; and what looks at one.
+//! The binary `weir`: runs the server, or `weir top`, which shows the state of a running server.
 
 use std::process::ExitCode;
 
@@ -11,6 +11,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
+    if flags.help_all {
+        // A reader that closes the pipe early, such as `head`, is no failure.
+        let _ = Flags::with_rare_flags().print_long_help();
+        return ExitCode::SUCCESS;
+    }
     let outcome = if let Some(Command::Top(top)) = &flags.command {
         runtime::run_top(top)
     } else if flags.check {

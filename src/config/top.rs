@@ -18,23 +18,23 @@ pub enum TopSort {
 /// Flags of `weir top`: the weir to ask, and how to show it.
 #[derive(Args, Clone, Debug)]
 pub struct TopFlags {
-    /// Admin port of the weir to look at
+    /// Address of the admin port of the weir to show
     #[arg(long, env = "WEIR_ADMIN", value_name = "HOST:PORT", default_value = "127.0.0.1:7381")]
     pub admin: String,
 
-    /// Table that stands first, and has the most room
+    /// Table that is shown first, with the most rows
     #[arg(long, value_enum, value_name = "WHAT", default_value = "store")]
     pub sort: TopSort,
 
-    /// Looks for a second, writes everything as plain text, and ends
+    /// Prints the state of one second as plain text, and exits
     #[arg(long)]
     pub once: bool,
 
-    /// Writes the JSON document that the page is made from
+    /// Prints the JSON document that the admin page is made from
     #[arg(long)]
     pub json: bool,
 
-    /// Leaves colours out: words and shapes say the same
+    /// Shows no colours; words and shapes carry the same information
     #[arg(long, env = "NO_COLOR", action = ArgAction::SetTrue, value_parser = StringValueParser::new().map(|text| is_said(&text)))]
     pub no_color: bool,
 }

@@ -1,15 +1,20 @@
-//! String commands on bits (SETBIT, GETBIT, BITCOUNT); the highest bit of a byte comes first.
+//! String commands on bits (SETBIT, GETBIT, BITCOUNT, BITPOS, BITOP); the highest bit of a byte comes first.
+//! Bit fields are in `bit_fields.rs`.
 
 use super::call::{Call, Command, Done, Effect, command};
-use super::numbers;
+use super::keyspace::Lifetime;
+use super::numbers::{self, Digits};
 use super::refusal::Refusal;
 use super::strings::{edit, grow, make_room, slice};
+use super::value::Value;
 use crate::values::limits::REQUEST_BYTES_CEILING;
 
 pub(super) const COMMANDS: &[Command] = &[
     command("setbit", 4, Effect::Grow, setbit),
     command("getbit", 3, Effect::Read, getbit),
     command("bitcount", -2, Effect::Read, bitcount),
+    command("bitpos", -3, Effect::Read, bitpos),
+    command("bitop", -4, Effect::Grow, bitop),
 ];
 
 fn setbit(call: &mut Call<'_>) -> Done {
@@ -108,6 +113,179 @@ fn ones_between(bytes: &[u8], start: i64, end: i64) -> i64 {
     ones(&bytes[first..=last]) - i64::from(before) - i64::from(after)
 }
 
+fn bitpos(call: &mut Call<'_>) -> Done {
+    let bit = match call.integer_at(2)? {
+        0 => 0_u8,
+        1 => 1,
+        _ => return Err(Refusal::Words("ERR The bit argument must be 1 or 0.")),
+    };
+    if call.keyspace.read(call.at(1)).is_none() {
+        return call.integer(-i64::from(bit));
+    }
+    let length = call.keyspace.read_string(call.at(1), |bytes| bytes.map_or(0, <[u8]>::len))?;
+    let (first, end) = searched_bits(call, length as i64)?;
+    call.effort.spend_bytes(length)?;
+    let found = call.keyspace.read_string(call.at(1), |bytes| {
+        find_bit(bytes.unwrap_or_default(), bit, first as usize, end as usize)
+    })?;
+    let found = match found {
+        Some(found) => found as i64,
+        // A string whose end was not named counts as followed by zeros.
+        None if bit == 0 && call.count() < 5 && first < end => end,
+        None => -1,
+    };
+    call.integer(found)
+}
+
+/// The bits that BITPOS looks at: from the first to one behind the last.
+fn searched_bits(call: &Call<'_>, length: i64) -> Result<(i64, i64), Refusal> {
+    if call.count() == 3 {
+        return Ok((0, length * 8));
+    }
+    let start = call.integer_at(3)?;
+    let unit = match call.count() {
+        4 | 5 => 8,
+        6 if call.is(5, "bit") => 1,
+        6 if call.is(5, "byte") => 8,
+        _ => return Err(Refusal::Syntax),
+    };
+    let units = length * 8 / unit;
+    let end = if call.count() >= 5 { call.integer_at(4)? } else { -1 };
+    let absolute = |index: i64| if index < 0 { index.saturating_add(units).max(0) } else { index };
+    let (start, end) = (absolute(start), absolute(end).min(units - 1));
+    if start > end { Ok((0, 0)) } else { Ok((start * unit, (end + 1) * unit)) }
+}
+
+/// The first bit of this value from bit `first` up to, but not including, bit `end`.
+fn find_bit(bytes: &[u8], bit: u8, first: usize, end: usize) -> Option<usize> {
+    let passed = if bit == 1 { 0 } else { u8::MAX };
+    let mut at = first;
+    while at < end {
+        if at.is_multiple_of(8) && bytes[at / 8] == passed {
+            at += 8;
+        } else if bytes[at / 8] >> (7 - at % 8) & 1 == bit {
+            return Some(at);
+        } else {
+            at += 1;
+        }
+    }
+    None
+}
+
+/// The operation of BITOP.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    And,
+    Or,
+    Xor,
+    Not,
+    /// Bits of the first string that no other has (Redis 8.2, as are those below).
+    Diff,
+    /// Bits of other strings that the first does not have.
+    DiffOne,
+    /// Bits of the first string that another has too.
+    AndOr,
+    /// Bits that exactly one string has.
+    One,
+}
+
+fn bitop(call: &mut Call<'_>) -> Done {
+    let operations = [
+        ("and", Operation::And),
+        ("or", Operation::Or),
+        ("xor", Operation::Xor),
+        ("not", Operation::Not),
+        ("diff", Operation::Diff),
+        ("diff1", Operation::DiffOne),
+        ("andor", Operation::AndOr),
+        ("one", Operation::One),
+    ];
+    let operation =
+        operations.into_iter().find_map(|(word, operation)| call.is(1, word).then_some(operation));
+    let operation = operation.ok_or(Refusal::Syntax)?;
+    if operation == Operation::Not && call.count() != 4 {
+        return Err(Refusal::Words("ERR BITOP NOT must be called with a single source key."));
+    }
+    let compares = matches!(operation, Operation::Diff | Operation::DiffOne | Operation::AndOr);
+    if compares && call.count() < 5 {
+        let name = String::from_utf8_lossy(call.at(1)).to_ascii_uppercase();
+        return Err(Refusal::Quoting(format!(
+            "ERR BITOP {name} must be called with at least two source keys."
+        )));
+    }
+    let result = if compares || operation == Operation::One {
+        compared(call, operation)?
+    } else {
+        combined(call, operation)?
+    };
+    let (target, length) = (call.at(2), result.len());
+    if length == 0 {
+        call.keyspace.remove(target);
+    } else {
+        call.keyspace.set(target, Value::Buffer(Box::new(result)), Lifetime::Forever);
+    }
+    call.number(length)
+}
+
+/// The strings at the source keys of BITOP, combined; a shorter string counts as followed by zeros.
+fn combined(call: &mut Call<'_>, operation: Operation) -> Result<Vec<u8>, Refusal> {
+    let longest = longest(call)?;
+    let mut result = vec![0; longest];
+    for (place, key) in call.rest(3).enumerate() {
+        let mut digits = Digits::new(0);
+        let value = call.keyspace.peek(key).and_then(|entry| entry.value.bytes(&mut digits));
+        let bytes = value.unwrap_or_default();
+        let (covered, beyond) = result.split_at_mut(bytes.len());
+        match operation {
+            Operation::Not => covered.iter_mut().zip(bytes).for_each(|(to, from)| *to = !from),
+            _ if place == 0 => covered.copy_from_slice(bytes),
+            Operation::And => {
+                covered.iter_mut().zip(bytes).for_each(|(to, from)| *to &= from);
+                beyond.fill(0);
+            }
+            Operation::Or => covered.iter_mut().zip(bytes).for_each(|(to, from)| *to |= from),
+            _ => covered.iter_mut().zip(bytes).for_each(|(to, from)| *to ^= from),
+        }
+    }
+    Ok(result)
+}
+
+/// The length of the longest string at the source keys of BITOP. An error if there is no memory for as much, or
+/// combining them would take too much effort.
+fn longest(call: &mut Call<'_>) -> Result<usize, Refusal> {
+    let mut longest = 0;
+    for key in call.rest(3) {
+        let length = call.keyspace.read_string(key, |bytes| bytes.map_or(0, <[u8]>::len))?;
+        longest = longest.max(length);
+    }
+    call.afford(longest)?;
+    call.effort.spend_bytes(longest.saturating_mul(call.count() - 3))?;
+    Ok(longest)
+}
+
+/// The strings at the source keys of BITOP, compared bit by bit: which bits the first one has, which others
+/// have, and which several have.
+fn compared(call: &mut Call<'_>, operation: Operation) -> Result<Vec<u8>, Refusal> {
+    let longest = longest(call)?;
+    call.afford(3 * longest)?;
+    let (mut first, mut others, mut several) = (vec![0; longest], vec![0; longest], vec![0; longest]);
+    for (place, key) in call.rest(3).enumerate() {
+        let mut digits = Digits::new(0);
+        let value = call.keyspace.peek(key).and_then(|entry| entry.value.bytes(&mut digits));
+        for (at, byte) in value.unwrap_or_default().iter().enumerate() {
+            several[at] |= (first[at] | others[at]) & byte;
+            if place == 0 { first[at] = *byte } else { others[at] |= byte }
+        }
+    }
+    let compare = |at: usize| match operation {
+        Operation::Diff => first[at] & !others[at],
+        Operation::DiffOne => others[at] & !first[at],
+        Operation::AndOr => first[at] & others[at],
+        _ => (first[at] | others[at]) & !several[at],
+    };
+    Ok((0..longest).map(compare).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use crate::store::bench::Bench;
@@ -129,5 +307,43 @@ mod tests {
             ("SETBIT b 4294967296 1", "-ERR bit offset is not an integer or out of range|"),
             ("OBJECT ENCODING b", "$3|raw|"),
         ]);
+    }
+
+    #[test]
+    fn bits_are_found_and_combined() {
+        let mut bench = Bench::new();
+        bench.talk(&[
+            ("SET b foobar", "+OK|"),
+            ("BITPOS b 1", ":1|"),
+            ("BITPOS b 0 2", ":16|"),
+            ("BITPOS b 1 7 15 BIT", ":9|"),
+            ("BITPOS b 1 -1 -2", ":-1|"),
+            ("BITPOS b 2", "-ERR The bit argument must be 1 or 0.|"),
+            ("BITPOS nothing 0 x", ":0|"),
+            ("BITPOS nothing 1", ":-1|"),
+            ("SET a foof", "+OK|"),
+            ("BITOP XOR d a a nothing", ":4|"),
+            ("BITCOUNT d", ":0|"),
+            ("BITOP AND d a b", ":6|"),
+            ("BITCOUNT d 4 5", ":0|"),
+            ("BITOP OR d a b", ":6|"),
+            ("GETRANGE d 4 5", "$2|ar|"),
+            ("BITOP NOT d a b", "-ERR BITOP NOT must be called with a single source key.|"),
+            ("BITOP DIFF d a", "-ERR BITOP DIFF must be called with at least two source keys.|"),
+            ("MSET p 3 q 5 r 9", "+OK|"),
+            ("BITOP DIFF d p q r", ":1|"),
+            ("BITCOUNT d", ":1|"),
+            ("BITOP DIFF1 d p q r", ":1|"),
+            ("GETBIT d 4", ":1|"),
+            ("BITCOUNT d", ":2|"),
+            ("BITOP ANDOR d p q r", ":1|"),
+            ("GET d", "$1|1|"),
+            ("BITOP ONE d p q r", ":1|"),
+            ("BITCOUNT d", ":3|"),
+            ("BITOP AND d nothing", ":0|"),
+            ("EXISTS d", ":0|"),
+        ]);
+        bench.send_bytes(&[b"SET", b"ones", b"\xff\xff"]);
+        bench.talk(&[("BITPOS ones 0", ":16|"), ("BITPOS ones 0 0", ":16|"), ("BITPOS ones 0 0 -1", ":-1|")]);
     }
 }

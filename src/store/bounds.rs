@@ -32,7 +32,12 @@ fn filled() -> Bench {
         bench.send(&format!("SADD members {number}-{long}"));
         bench.send(&format!("ZADD scored 0.{number} {number}-{long}"));
         bench.send(&format!("HSET fields {number} {long}"));
+        bench.send(&format!("XADD stream {}-1 field {long}", number + 1));
     }
+    bench.send("XGROUP CREATE stream group 0");
+    bench.send("PFADD counter a b c");
+    bench.send("HPEXPIRE fields 500000 FIELDS 3 1 2 3");
+    bench.send("GEOADD places 13 38 a 14 37 b");
     bench
 }
 
@@ -91,6 +96,19 @@ fn replies_that_a_short_request_multiplies_are_refused() {
             "HSCAN fields 0 COUNT 100000",
             "SSCAN members 0 COUNT 100000",
             "ZSCAN scored 0 COUNT 100000",
+            "SORT members ALPHA",
+            "SORT list BY nosort",
+            "SORT list BY nosort GET # GET #",
+            "XRANGE stream - +",
+            "XREVRANGE stream + -",
+            "XREAD STREAMS stream 0",
+            "XREADGROUP GROUP group consumer STREAMS stream >",
+            "XINFO STREAM stream FULL COUNT 0",
+            "DUMP list",
+            "DUMP members",
+            "DUMP scored",
+            "DUMP fields",
+            "DUMP stream",
         ] {
             assert_eq!(told(&mut bench, line), TOO_LARGE, "{line}");
         }
@@ -132,10 +150,22 @@ fn what_could_not_be_told_is_not_taken_out() {
         "SPOP members 5000",
         "ZPOPMIN scored 5000",
         "ZPOPMAX scored 5000",
+        "LMPOP 1 list LEFT COUNT 5000",
+        &format!("HGETDEL fields FIELDS 4000{}", listed(0..4_000, " ")),
+        &format!("HGETEX fields PX 1 FIELDS 4000{}", listed(0..4_000, " ")),
+        "ZMPOP 1 scored MAX COUNT 5000",
+        "XREADGROUP GROUP group consumer STREAMS stream >",
     ] {
         assert_eq!(told(&mut bench, line), TOO_LARGE, "{line}");
     }
-    bench.talk(&[("LLEN list", ":4000|"), ("SCARD members", ":4000|"), ("ZCARD scored", ":4000|")]);
+    bench.talk(&[
+        ("HLEN fields", ":4000|"),
+        ("HTTL fields FIELDS 1 7", "*1|:-1|"),
+        ("LLEN list", ":4000|"),
+        ("SCARD members", ":4000|"),
+        ("ZCARD scored", ":4000|"),
+    ]);
+    bench.talk(&[("XPENDING stream group", "*4|:0|$-1|$-1|*-1|"), ("XINFO CONSUMERS stream group", "*0|")]);
     assert!(told(&mut bench, "LPOP list 2").starts_with("*2|$302|0-mm"));
     assert!(told(&mut bench, "SPOP members 2000").starts_with("*2000|$30"));
     // A value that no reply can hold stays where it is.
@@ -217,6 +247,8 @@ fn elements_that_one_request_looks_at_are_bounded() {
         format!("ZDIFF 5001 z{}", " t".repeat(5_000)),
         format!("SINTERCARD 5000{}", " s".repeat(5_000)),
         format!("HMGET h{}", " nobody".repeat(60_000)),
+        format!("ZINTERCARD 5000{}", " z".repeat(5_000)),
+        format!("PFCOUNT{}", " nothing".repeat(60_000)),
         format!("CONFIG GET{}", " nothing".repeat(60_000)),
     ] {
         let reply = bench.send(&line);
@@ -398,10 +430,33 @@ fn whatever_is_asked_stays_within_the_bounds() {
         "DOCS",
         "all",
         "k*[a-z]?",
+        "STREAMS",
+        "GROUP",
+        "group",
+        "CREATE",
+        "MAXLEN",
+        "~",
+        "FULL",
+        ">",
+        "FROMMEMBER",
+        "BYRADIUS",
+        "BYBOX",
+        "km",
+        "FIELDS",
+        "AND",
+        "NOT",
+        "GET",
+        "SET",
+        "i64",
+        "u7",
+        "IDX",
+        "BY",
+        "ALPHA",
+        "#",
     ];
     const KEYS: &[&str] = &[
         "string", "other", "set", "hash", "ranking", "list", "members", "scored", "fields", "nothing", "k1",
-        "k2",
+        "k2", "stream", "counter", "places",
     ];
     let mut bench = filled();
     let names: Vec<&'static str> = super::commands::directory().names().collect();

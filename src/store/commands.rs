@@ -3,21 +3,32 @@
 use super::call::Command;
 use super::directory::Directory;
 use super::{
-    bits, connection, hashes, keys, lifetimes, lists, server, sets, sorted_combinations, sorted_ranges,
-    sorted_sets, strings, transactions,
+    bit_fields, bits, connection, distinct_counts, dumps, field_lifetimes, hashes, keys, lifetimes, lists,
+    places, server, sets, sort, sorted_combinations, sorted_ranges, sorted_sets, stream_groups, stream_info,
+    streams, strings, subsequences, transactions,
 };
 
-const FAMILIES: [&[Command]; 13] = [
+const FAMILIES: [&[Command]; 23] = [
     strings::COMMANDS,
+    subsequences::COMMANDS,
     bits::COMMANDS,
+    bit_fields::COMMANDS,
+    distinct_counts::COMMANDS,
     keys::COMMANDS,
+    dumps::COMMANDS,
+    sort::COMMANDS,
     lifetimes::COMMANDS,
     hashes::COMMANDS,
+    field_lifetimes::COMMANDS,
     lists::COMMANDS,
     sets::COMMANDS,
     sorted_sets::COMMANDS,
     sorted_ranges::COMMANDS,
     sorted_combinations::COMMANDS,
+    places::COMMANDS,
+    streams::COMMANDS,
+    stream_groups::COMMANDS,
+    stream_info::COMMANDS,
     connection::COMMANDS,
     server::COMMANDS,
     transactions::COMMANDS,

@@ -1,6 +1,8 @@
 //! The value of a hash: its fields. A small hash keeps its fields in the order in which they were added, as
 //! in Redis.
 
+use super::expiries::Expiries;
+use super::keyspace::NEVER_MS;
 use super::table::{Hasher, Keyed, PLACE_BYTES, Table};
 use super::text::Text;
 
@@ -33,6 +35,8 @@ pub(super) struct Fields {
     shape: Shape,
     hasher: Hasher,
     bytes: usize,
+    /// The expiries of fields; none if no field expires.
+    expiries: Option<Box<Expiries>>,
 }
 
 #[derive(Clone)]
@@ -51,11 +55,12 @@ pub(super) enum Change {
 
 impl Fields {
     pub(super) fn new(hasher: &Hasher) -> Self {
-        Self { shape: Shape::Small(Vec::new()), hasher: hasher.clone(), bytes: 0 }
+        Self { shape: Shape::Small(Vec::new()), hasher: hasher.clone(), bytes: 0, expiries: None }
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.bytes + self.len() * PLACE_BYTES
+        let expiries = self.expiries.as_ref().map_or(0, |expiries| size_of::<Expiries>() + expiries.bytes());
+        self.bytes + self.len() * PLACE_BYTES + expiries
     }
 
     pub(super) fn is_small(&self) -> bool {
@@ -78,6 +83,43 @@ impl Fields {
         self.find(name).map(|position| &self.all()[position].value)
     }
 
+    /// True if a field expires.
+    pub(super) fn expires(&self) -> bool {
+        self.expiries.is_some()
+    }
+
+    /// The soonest expiry of a field, in milliseconds since 1970; `NEVER_MS` for none.
+    pub(super) fn soonest_ms(&self) -> u64 {
+        self.expiries.as_ref().and_then(|expiries| expiries.soonest_ms()).unwrap_or(NEVER_MS)
+    }
+
+    /// The expiry of a field, in milliseconds since 1970.
+    pub(super) fn expiry_ms(&self, name: &[u8]) -> Option<u64> {
+        self.expiries.as_ref()?.get(name)
+    }
+
+    /// Sets the expiry of a field, which must exist, or removes it. True if it had one.
+    pub(super) fn set_expiry(&mut self, name: &[u8], expires_ms: Option<u64>) -> bool {
+        if self.expiries.is_none() && expires_ms.is_none() {
+            return false;
+        }
+        let had = self.expiries.get_or_insert_default().set(name, expires_ms);
+        self.expiries.take_if(|expiries| expiries.is_empty());
+        had
+    }
+
+    /// Removes fields that expired before `now_ms`, and returns how many.
+    pub(super) fn remove_expired(&mut self, now_ms: u64) -> usize {
+        let mut removed = 0;
+        while let Some(name) = self.expiries.as_mut().and_then(|expiries| expiries.pop_expired(now_ms)) {
+            self.remove(&name);
+            removed += 1;
+        }
+        self.expiries.take_if(|expiries| expiries.is_empty());
+        removed
+    }
+
+    /// Sets the value of a field, which keeps its expiry.
     pub(super) fn set(&mut self, name: &[u8], value: &[u8]) -> Change {
         let value = Text::new(value);
         if let Some(position) = self.find(name) {
@@ -106,6 +148,7 @@ impl Fields {
             Shape::Large(table) => table.remove(position),
         };
         self.bytes -= field.cost();
+        self.set_expiry(name, None);
         Some(field)
     }
 

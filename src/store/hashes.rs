@@ -1,4 +1,4 @@
-//! Commands on hashes.
+//! Commands on hashes. Lifetimes of fields are in `field_lifetimes.rs`.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::LOOK;
@@ -47,7 +47,11 @@ fn set_fields(call: &mut Call<'_>, name: &'static str) -> Result<usize, Refusal>
     spend_searches(call, arguments.len() / 2 - 1)?;
     call.keyspace.change_or_create(call.at(1), |fields: &mut Fields| {
         let pairs = (2..arguments.len()).step_by(2);
-        pairs.filter(|at| fields.set(arguments.at(*at), arguments.at(at + 1)) == Change::Added).count()
+        let set = |at: &usize| {
+            fields.set_expiry(arguments.at(*at), None);
+            fields.set(arguments.at(*at), arguments.at(at + 1)) == Change::Added
+        };
+        pairs.filter(set).count()
     })
 }
 

@@ -37,7 +37,8 @@ fn exists(call: &mut Call<'_>) -> Done {
 }
 
 fn kind(call: &mut Call<'_>) -> Done {
-    let kind = call.keyspace.peek(call.at(1)).map_or("none", |entry| entry.value.kind());
+    let place = call.keyspace.find(call.at(1));
+    let kind = place.map_or("none", |place| call.keyspace.entry(place).value.kind());
     call.out.simple(kind);
     Ok(())
 }

@@ -90,6 +90,8 @@ pub(super) struct Keyspace {
     used: u64,
     keys: usize,
     volatile: usize,
+    /// The number of hashes with fields that expire.
+    volatile_hashes: usize,
     now_ms: u64,
     pub(super) random: Random,
     pub(super) expired: u64,
@@ -115,6 +117,7 @@ impl Keyspace {
             used: 0,
             keys: 0,
             volatile: 0,
+            volatile_hashes: 0,
             now_ms: 0,
             random: Random::new(seed),
             expired: 0,
@@ -157,15 +160,40 @@ impl Keyspace {
         &self.hasher
     }
 
-    /// Finds a key. An expired key is removed and not found.
+    /// Finds a key. An expired key is removed and not found, and so are expired fields of a hash.
     pub(super) fn find(&mut self, key: &[u8]) -> Option<Place> {
         let place = self.locate(key)?;
-        if self.entry(place).expires_ms < self.now_ms {
+        let entry = self.entry(place);
+        if entry.expires_ms < self.now_ms {
             self.remove_at(place);
             self.expired += 1;
             return None;
         }
+        let expired = entry.value.soonest_field_ms() < self.now_ms;
+        if expired && self.expire_fields(place).1 {
+            return None;
+        }
         Some(place)
+    }
+
+    /// Removes expired fields of a hash. Returns how many, and whether the hash is gone with them.
+    fn expire_fields(&mut self, place: Place) -> (usize, bool) {
+        let now_ms = self.now_ms;
+        let (removed, gone) = self.change_at(place, |value| match value {
+            Value::Hash(fields) => (fields.remove_expired(now_ms), fields.len() == 0),
+            _ => (0, false),
+        });
+        self.removed += removed as u64;
+        (removed, gone)
+    }
+
+    /// Updates what is known of hashes with fields that expire, after a value of a segment has changed.
+    fn note_fields(&mut self, segment: usize, before_ms: u64, after_ms: u64) {
+        let segment = &mut self.segments[segment];
+        segment.soonest_ms = segment.soonest_ms.min(after_ms);
+        segment.soonest_of_sweep_ms = segment.soonest_of_sweep_ms.min(after_ms);
+        self.volatile_hashes += usize::from(after_ms != NEVER_MS);
+        self.volatile_hashes -= usize::from(before_ms != NEVER_MS);
     }
 
     /// The entry of `key`, unless it has expired. Records no access.
@@ -240,6 +268,7 @@ impl Keyspace {
         self.keys += 1;
         let hash = self.hasher.hash(key);
         let segment = segment_of(hash);
+        self.note_fields(segment, NEVER_MS, entry.value.soonest_field_ms());
         Place { segment, position: self.segments[segment].table.insert(hash as u32, entry) }
     }
 
@@ -255,6 +284,7 @@ impl Keyspace {
         self.used -= entry.cost();
         self.keys -= 1;
         self.volatile -= usize::from(entry.expires_ms != NEVER_MS);
+        self.volatile_hashes -= usize::from(entry.value.soonest_field_ms() != NEVER_MS);
         entry
     }
 
@@ -263,11 +293,14 @@ impl Keyspace {
         let touched_s = (self.now_ms / 1000) as u32;
         let entry = self.segments[place.segment].table.at_mut(place.position);
         entry.touched_s = touched_s;
-        let before = entry.value.cost() as u64;
+        let (before, before_ms) = (entry.value.cost() as u64, entry.value.soonest_field_ms());
         let result = change(&mut entry.value);
-        let after = entry.value.cost() as u64;
+        let (after, after_ms) = (entry.value.cost() as u64, entry.value.soonest_field_ms());
         let hollow = entry.value.is_hollow();
         self.used = self.used + after - before;
+        if before_ms != after_ms {
+            self.note_fields(place.segment, before_ms, after_ms);
+        }
         if hollow {
             self.remove_at(place);
         }
@@ -306,11 +339,11 @@ impl Keyspace {
         self.volatile -= usize::from(before != NEVER_MS);
     }
 
-    /// Removes expired keys, visiting no more than about `budget` keys.
+    /// Removes expired keys and fields, visiting no more than about `budget` of them.
     pub(super) fn sweep(&mut self, budget: usize) -> Swept {
         let mut swept = Swept::default();
         for _ in 0..SEGMENTS {
-            if self.volatile == 0 || swept.visited >= budget {
+            if self.volatile + self.volatile_hashes == 0 || swept.visited >= budget {
                 break;
             }
             self.sweep_one(budget, &mut swept);
@@ -332,15 +365,26 @@ impl Keyspace {
         while left > 0 && swept.visited < budget {
             left -= 1;
             swept.visited += 1;
-            let expires_ms = self.segments[index].table.at(left).expires_ms;
-            if expires_ms < self.now_ms {
-                self.remove_at(Place { segment: index, position: left });
+            let place = Place { segment: index, position: left };
+            let entry = self.entry(place);
+            if entry.expires_ms < self.now_ms {
+                self.remove_at(place);
                 self.expired += 1;
                 swept.removed += 1;
-            } else {
-                let soonest = &mut self.segments[index].soonest_of_sweep_ms;
-                *soonest = expires_ms.min(*soonest);
+                continue;
             }
+            if entry.value.soonest_field_ms() < self.now_ms {
+                let (removed, gone) = self.expire_fields(place);
+                swept.visited += removed;
+                swept.removed += removed;
+                if gone {
+                    continue;
+                }
+            }
+            let entry = self.entry(place);
+            let soonest_ms = entry.expires_ms.min(entry.value.soonest_field_ms());
+            let soonest = &mut self.segments[index].soonest_of_sweep_ms;
+            *soonest = soonest_ms.min(*soonest);
         }
         let segment = &mut self.segments[index];
         segment.sweep_left = left;
@@ -424,7 +468,7 @@ impl Keyspace {
             segment.soonest_of_sweep_ms = NEVER_MS;
             segment.sweep_left = 0;
         }
-        (self.used, self.keys, self.volatile) = (0, 0, 0);
+        (self.used, self.keys, self.volatile, self.volatile_hashes) = (0, 0, 0, 0);
     }
 
     /// Passes the string at `key`, or none for a missing key, to `read`, as a read command. An error if the

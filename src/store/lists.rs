@@ -26,6 +26,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("lmove", 5, Effect::Grow, lmove),
     command("rpoplpush", 3, Effect::Grow, rpoplpush),
     command("lpos", -3, Effect::Read, lpos),
+    command("lmpop", -4, Effect::Write, lmpop),
 ];
 
 fn lpush(call: &mut Call<'_>) -> Done {
@@ -103,7 +104,11 @@ fn pop_several(call: &mut Call<'_>, end: End) -> Done {
 
 /// Refuses to pop items that the reply could not hold, before any is removed.
 fn expect_popped(call: &Call<'_>, end: End, count: usize) -> Done {
-    let Some(items) = call.keyspace.peek_as::<Items>(call.at(1))? else { return Ok(()) };
+    expect_popped_from(call, call.at(1), end, count)
+}
+
+fn expect_popped_from(call: &Call<'_>, key: &[u8], end: End, count: usize) -> Done {
+    let Some(items) = call.keyspace.peek_as::<Items>(key)? else { return Ok(()) };
     let count = count.min(items.len());
     call.effort.spend(count, LOOK)?;
     let bytes = |items: &mut dyn Iterator<Item = &Text>| {
@@ -113,6 +118,52 @@ fn expect_popped(call: &Call<'_>, end: End, count: usize) -> Done {
         End::Left => bytes(&mut items.iter()),
         End::Right => bytes(&mut items.iter().rev()),
     })
+}
+
+/// The arguments of LMPOP and ZMPOP: the keys, the end, and the most elements.
+pub(super) struct PopRequest {
+    pub(super) keys: std::ops::Range<usize>,
+    /// The number of the argument that names the end to pop from.
+    pub(super) end: usize,
+    pub(super) count: usize,
+}
+
+impl PopRequest {
+    /// Parses `numkeys key ... end [COUNT count]` from argument 1 on; `ends` are the words for the end.
+    pub(super) fn parse(call: &Call<'_>, ends: [&str; 2]) -> Result<Self, Refusal> {
+        let keys = numbers::integer(call.at(1)).filter(|keys| *keys > 0);
+        let keys = keys.ok_or(Refusal::Words("ERR numkeys should be greater than 0"))?;
+        let end = usize::try_from(keys).ok().and_then(|keys| keys.checked_add(2));
+        let end = end.filter(|end| ends.iter().any(|word| call.is(*end, word))).ok_or(Refusal::Syntax)?;
+        let count = match call.count() - end - 1 {
+            0 => 1,
+            2 if call.is(end + 1, "count") => numbers::integer(call.at(end + 2))
+                .and_then(|count| usize::try_from(count).ok().filter(|count| *count > 0))
+                .ok_or(Refusal::Words("ERR count should be greater than 0"))?,
+            _ => return Err(Refusal::Syntax),
+        };
+        Ok(Self { keys: 2..end, end, count })
+    }
+}
+
+fn lmpop(call: &mut Call<'_>) -> Done {
+    let request = PopRequest::parse(call, ["left", "right"])?;
+    let (arguments, end) = (call.arguments, end_at(call, request.end)?);
+    for key in request.keys.map(|index| arguments.at(index)) {
+        let Some(length) = call.keyspace.read_as::<Items>(key)?.map(Items::len) else { continue };
+        let count = request.count.min(length);
+        call.out.array(2);
+        call.out.bulk(key);
+        call.out.array(count);
+        expect_popped_from(call, key, end, count)?;
+        let out = &mut call.out;
+        call.keyspace.change(key, |items: &mut Items| {
+            (0..count).filter_map(|_| items.pop(end)).for_each(|item| out.bulk(item.as_bytes()));
+        })?;
+        return Ok(());
+    }
+    call.out.null_array(call.session.protocol);
+    Ok(())
 }
 
 fn llen(call: &mut Call<'_>) -> Done {
@@ -379,5 +430,19 @@ mod tests {
             ("DEL l", ":1|"),
         ]);
         assert_eq!(bench.engine.statistics().bytes_used, 0);
+    }
+
+    #[test]
+    fn the_first_list_that_exists_is_popped_from() {
+        Bench::new().talk(&[
+            ("RPUSH b 1 2 3", ":3|"),
+            ("LMPOP 2 a b LEFT", "*2|$1|b|*1|$1|1|"),
+            ("LMPOP 2 a b RIGHT COUNT 5", "*2|$1|b|*2|$1|3|$1|2|"),
+            ("LMPOP 1 b LEFT", "*-1|"),
+            ("LMPOP 0 b LEFT", "-ERR numkeys should be greater than 0|"),
+            ("LMPOP 2 b LEFT", "-ERR syntax error|"),
+            ("LMPOP 1 b LEFT COUNT 0", "-ERR count should be greater than 0|"),
+            ("LMPOP 1 b LEFT COUNT", "-ERR syntax error|"),
+        ]);
     }
 }

@@ -3,8 +3,10 @@
 //! ```text
 //!     Arguments ─> Engine::execute ─> Directory: name ─> Command
 //!                  │ arity, memory, MULTI      │ one function per command, one file per family:
-//!                  │                           │ strings bits keys lifetimes hashes lists sets sorted_sets
-//!                  v                           v sorted_ranges sorted_combinations connection server transactions
+//!                  │                           │ strings subsequences bits bit_fields distinct_counts keys dumps sort
+//!                  │                           │ lifetimes hashes field_lifetimes lists sets sorted_sets
+//!                  │                           │ sorted_ranges sorted_combinations places streams stream_groups stream_info
+//!                  v                           v connection server transactions
 //!                reply <── appended to `out` ─ Call ── reads and changes ─> Keyspace
 //!                                                                             │ 256 segments, by hash
 //!                                                                             v
@@ -12,7 +14,7 @@
 //! ```
 //!
 //! ```text
-//!     Value: Integer | Text | Buffer | Fields (hash) | Items (list) | Members (set) | Ranking (sorted set)
+//!     Value: Integer | Text | Buffer | Fields (hash) | Items (list) | Members (set) | Ranking (sorted set) | Stream
 //! ```
 //!
 //! The engine is pure: time and the seed are arguments, nothing waits, nothing is shared. So each core may
@@ -20,7 +22,7 @@
 //!
 //! * Memory is counted per key, value and element; at `bytes_max` each command that may need more is refused.
 //! * A scan (SCAN and its variants) goes in hash order, so its cursor is a hash: see `table.rs`.
-//! * Expired keys are never seen; [`Engine::expire_some`] frees those that nobody asks for.
+//! * Expired keys and fields are never seen; [`Engine::expire_some`] frees those that nobody asks for.
 //! * Replies are those of Redis 7.0, byte for byte, except cursors and the order of unordered elements.
 //! * `tools/storage` makes the engine slow, stalled, faulty or unreachable for tests; none of that is here.
 //! * There is one database and one user; nothing blocks, publishes, scripts or persists. WATCH is refused.
@@ -29,6 +31,7 @@
 
 #[cfg(test)]
 mod bench;
+mod bit_fields;
 mod bits;
 #[cfg(test)]
 mod bounds;
@@ -36,12 +39,18 @@ mod call;
 mod commands;
 mod connection;
 mod connections;
+mod counters;
 mod directory;
 mod distinct;
+mod distinct_counts;
+mod dumps;
 mod effort;
 mod engine;
+mod expiries;
+mod field_lifetimes;
 mod fields;
 mod glob;
+mod globe;
 mod hashes;
 mod items;
 mod keys;
@@ -49,10 +58,14 @@ mod keyspace;
 mod lifetimes;
 mod limits;
 mod lists;
+mod log;
 mod long_double;
 mod members;
 mod numbers;
+mod packed;
+mod places;
 mod ranking;
+mod rdb;
 mod refusal;
 mod reply;
 mod scan;
@@ -60,10 +73,16 @@ mod server;
 mod service;
 mod session;
 mod sets;
+mod sort;
 mod sorted_combinations;
 mod sorted_ranges;
 mod sorted_sets;
+mod stream;
+mod stream_groups;
+mod stream_info;
+mod streams;
 mod strings;
+mod subsequences;
 mod sweeper;
 mod table;
 mod text;

@@ -115,6 +115,18 @@ impl<'a> Reply<'a> {
         self.write(SCORE_BYTES_MAX, |out| write_score(out, protocol, value));
     }
 
+    /// Appends a number that is spelled already: a double in RESP3, a string in RESP2.
+    pub(super) fn decimal(&mut self, protocol: Protocol, text: &str) {
+        self.write(text.len(), |out| match protocol {
+            Protocol::Resp3 => {
+                out.push(b',');
+                out.extend_from_slice(text.as_bytes());
+                out.extend_from_slice(b"\r\n");
+            }
+            Protocol::Resp2 => encode::bulk(out, text.as_bytes()),
+        });
+    }
+
     /// Writes a part whose content is known only after the elements, and moves it to byte `at` of the reply,
     /// before them.
     pub(super) fn insert(&mut self, at: usize, write: impl FnOnce(&mut Self)) {

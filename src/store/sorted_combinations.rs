@@ -16,6 +16,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("zunion", -3, Effect::Read, zunion),
     command("zinter", -3, Effect::Read, zinter),
     command("zdiff", -3, Effect::Read, zdiff),
+    command("zintercard", -3, Effect::Read, zintercard),
     command("zunionstore", -4, Effect::Grow, zunionstore),
     command("zinterstore", -4, Effect::Grow, zinterstore),
     command("zdiffstore", -4, Effect::Grow, zdiffstore),
@@ -97,13 +98,17 @@ struct Request<'a> {
     sources: Vec<(Source<'a>, f64)>,
     aggregate: Aggregate,
     with_scores: bool,
+    /// The count at which ZINTERCARD stops; 0 for none.
+    limit: usize,
 }
 
-/// Whether the result is shown or stored, which decides where the number of keys stands in the arguments.
+/// The use of the result, which decides where the number of keys stands in the arguments, and which options
+/// may follow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Shown,
     Stored,
+    Counted,
 }
 
 impl<'a> Request<'a> {
@@ -121,11 +126,12 @@ impl<'a> Request<'a> {
             sources: sources.collect::<Result<_, _>>()?,
             aggregate: Aggregate::Sum,
             with_scores: false,
+            limit: 0,
         };
         let mut index = end;
         while index < call.count() {
             let left = call.count() - index - 1;
-            let weighs = combination != Combination::Difference;
+            let weighs = combination != Combination::Difference && place != Place::Counted;
             if weighs && call.is(index, "weights") && left >= request.sources.len() {
                 for (_, weight) in &mut request.sources {
                     index += 1;
@@ -137,6 +143,11 @@ impl<'a> Request<'a> {
                 request.aggregate = aggregate_at(call, index)?;
             } else if place == Place::Shown && call.is(index, "withscores") {
                 request.with_scores = true;
+            } else if place == Place::Counted && call.is(index, "limit") && left >= 1 {
+                index += 1;
+                request.limit = numbers::integer(call.at(index))
+                    .and_then(|limit| usize::try_from(limit).ok())
+                    .ok_or(Refusal::Words("ERR LIMIT can't be negative"))?;
             } else {
                 return Err(Refusal::Syntax);
             }
@@ -178,6 +189,29 @@ impl<'a> Request<'a> {
             }
             result.set(member, sum)
         })
+    }
+
+    /// The number of members that all sources have; at most the limit, if there is one.
+    fn count_shared(mut self, effort: &Effort) -> Result<usize, Refusal> {
+        self.sources.sort_by_key(|(source, _)| source.len());
+        let (first, others) = self.sources.split_first().expect("at least one key was asked for");
+        let mut found = 0;
+        let counted = first.0.try_each(|member, _| {
+            effort.spend(1, LOOK)?;
+            for (other, _) in others {
+                effort.spend(1, FIND)?;
+                if other.score(member).is_none() {
+                    return Ok(());
+                }
+            }
+            found += 1;
+            // This error is not a refusal; it ends the walk early.
+            if found == self.limit { Err(Refusal::OutOfRange) } else { Ok(()) }
+        });
+        match counted {
+            Err(refusal) if refusal != Refusal::OutOfRange => Err(refusal),
+            _ => Ok(found),
+        }
     }
 
     fn subtract(&self, result: &mut Growing<'_>) -> Done {
@@ -239,6 +273,12 @@ fn zinter(call: &mut Call<'_>) -> Done {
 
 fn zdiff(call: &mut Call<'_>) -> Done {
     show(call, Combination::Difference)
+}
+
+fn zintercard(call: &mut Call<'_>) -> Done {
+    let request = Request::parse(call, Place::Counted, Combination::Intersection)?;
+    let count = request.count_shared(call.effort)?;
+    call.number(count)
 }
 
 fn show(call: &mut Call<'_>, combination: Combination) -> Done {
@@ -303,6 +343,11 @@ mod tests {
             ("ZINTERSTORE u 3 a b s AGGREGATE MAX", ":1|"),
             ("ZRANGE u 0 -1 WITHSCORES", "*2|$1|y|$2|10|"),
             ("ZDIFF 2 a b", "*1|$1|x|"),
+            ("ZINTERCARD 2 a b", ":1|"),
+            ("ZINTERCARD 2 u b LIMIT 1", ":1|"),
+            ("ZINTERCARD 1 b LIMIT 0", ":2|"),
+            ("ZINTERCARD 1 b LIMIT -1", "-ERR LIMIT can't be negative|"),
+            ("ZINTERCARD 1 b WITHSCORES", "-ERR syntax error|"),
             ("ZINTERSTORE u 2 a nothing", ":0|"),
             ("EXISTS u", ":0|"),
             ("ZUNIONSTORE u 0 a", "-ERR at least 1 input key is needed for 'zunionstore' command|"),

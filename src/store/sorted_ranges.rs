@@ -299,7 +299,12 @@ fn zrangestore(call: &mut Call<'_>) -> Done {
 
 /// Replaces the key in argument 1 by a sorted set, and replies with its size. An empty set leaves no key.
 pub(super) fn store(call: &mut Call<'_>, ranking: Ranking) -> Done {
-    let (target, count) = (call.at(1), ranking.len());
+    store_at(call, call.at(1), ranking)
+}
+
+/// Replaces the key `target` by a sorted set, and replies with its size. An empty set leaves no key.
+pub(super) fn store_at(call: &mut Call<'_>, target: &[u8], ranking: Ranking) -> Done {
+    let count = ranking.len();
     if count == 0 {
         call.keyspace.remove(target);
     } else {

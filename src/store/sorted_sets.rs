@@ -2,6 +2,7 @@
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{FIND, RANK};
+use super::lists::PopRequest;
 use super::numbers;
 use super::ranking::{Ranking, Scored};
 use super::refusal::Refusal;
@@ -15,12 +16,13 @@ pub(super) const COMMANDS: &[Command] = &[
     command("zincrby", 4, Effect::Grow, zincrby),
     command("zscore", 3, Effect::Read, zscore),
     command("zmscore", -3, Effect::Read, zmscore),
-    command("zrank", 3, Effect::Read, zrank),
-    command("zrevrank", 3, Effect::Read, zrevrank),
+    command("zrank", -3, Effect::Read, zrank),
+    command("zrevrank", -3, Effect::Read, zrevrank),
     command("zcard", 2, Effect::Read, zcard),
     command("zrem", -3, Effect::Write, zrem),
     command("zpopmin", -2, Effect::Write, zpopmin),
     command("zpopmax", -2, Effect::Write, zpopmax),
+    command("zmpop", -4, Effect::Write, zmpop),
     command("zrandmember", -2, Effect::Read, zrandmember),
     command("zscan", -3, Effect::Read, zscan),
 ];
@@ -28,12 +30,12 @@ pub(super) const COMMANDS: &[Command] = &[
 /// The options of ZADD: which members it touches, and what it does with them.
 #[derive(Clone, Copy, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one word of the command")]
-struct AddOptions {
-    only_new: bool,
-    only_known: bool,
+pub(super) struct AddOptions {
+    pub(super) only_new: bool,
+    pub(super) only_known: bool,
     only_greater: bool,
     only_less: bool,
-    counts_changes: bool,
+    pub(super) counts_changes: bool,
     increments: bool,
 }
 
@@ -125,6 +127,11 @@ fn add(call: &mut Call<'_>, options: AddOptions, start: usize) -> Done {
     let pairs = (start..call.count()).step_by(2);
     let pairs = pairs.map(|index| Some((numbers::float(call.at(index))?, call.at(index + 1))));
     let pairs: Vec<(f64, &[u8])> = pairs.collect::<Option<_>>().ok_or(Refusal::NotAFloat)?;
+    add_pairs(call, options, &pairs)
+}
+
+/// Adds members with their scores to the sorted set in argument 1, and replies as ZADD does.
+pub(super) fn add_pairs(call: &mut Call<'_>, options: AddOptions, pairs: &[(f64, &[u8])]) -> Done {
     // Each member is kept twice, so its bytes are needed once more.
     call.afford(call.arguments.frame().len())?;
     call.effort.charge(pairs.len() as u64 * RANK);
@@ -175,21 +182,35 @@ fn zmscore(call: &mut Call<'_>) -> Done {
 }
 
 fn zrank(call: &mut Call<'_>) -> Done {
-    tell_rank(call, |rank, _| rank)
+    tell_rank(call, "zrank", |rank, _| rank)
 }
 
 fn zrevrank(call: &mut Call<'_>) -> Done {
-    tell_rank(call, |rank, length| length - 1 - rank)
+    tell_rank(call, "zrevrank", |rank, length| length - 1 - rank)
 }
 
-fn tell_rank(call: &mut Call<'_>, count_from: fn(usize, usize) -> usize) -> Done {
+fn tell_rank(call: &mut Call<'_>, name: &'static str, count_from: fn(usize, usize) -> usize) -> Done {
+    let with_score = match call.count() {
+        3 => false,
+        4 if call.is(3, "withscore") => true,
+        4 => return Err(Refusal::Syntax),
+        _ => return Err(Refusal::WrongArity(name)),
+    };
     let member = call.at(2);
-    let ranking = call.keyspace.read_as::<Ranking>(call.at(1))?;
+    let ranking = call.keyspace.read_as::<Ranking>(call.arguments.at(1))?;
     let rank = ranking.and_then(|ranking| Some(count_from(ranking.rank(member)?, ranking.len())));
-    match rank {
-        Some(rank) => call.number(rank),
-        None => call.null(),
+    let score = ranking.and_then(|ranking| ranking.score(member)).filter(|_| with_score);
+    match (rank, score) {
+        (Some(rank), None) => call.out.integer(rank as i64),
+        (Some(rank), Some(score)) => {
+            call.out.array(2);
+            call.out.integer(rank as i64);
+            call.out.score(call.session.protocol, score);
+        }
+        (None, _) if with_score => call.out.null_array(call.session.protocol),
+        (None, _) => call.out.null(call.session.protocol),
     }
+    Ok(())
 }
 
 fn zcard(call: &mut Call<'_>) -> Done {
@@ -231,10 +252,26 @@ fn pop(call: &mut Call<'_>, extreme: Extreme) -> Done {
         ),
         _ => return Err(Refusal::Syntax),
     };
+    let popped = popped(call, call.at(1), extreme, count.unwrap_or(1))?;
+    if count.is_some() {
+        write_scored(call, popped.iter(), popped.len());
+    } else {
+        // Without a count there is at most one pair, and it is flat in both protocol versions.
+        call.out.array(popped.len() * 2);
+        for Scored { member, score } in &popped {
+            call.out.bulk(member.as_bytes());
+            call.out.score(call.session.protocol, *score);
+        }
+    }
+    Ok(())
+}
+
+/// Removes and returns members from one end of the order; removes none if the reply could not hold them all.
+fn popped(call: &mut Call<'_>, key: &[u8], extreme: Extreme, count: usize) -> Result<Vec<Scored>, Refusal> {
     let (out, effort) = (&call.out, call.effort);
-    let popped = call.keyspace.change(call.arguments.at(1), |ranking: &mut Ranking| {
+    let popped = call.keyspace.change(key, |ranking: &mut Ranking| {
         let length = ranking.len();
-        let count = count.unwrap_or(1).min(length);
+        let count = count.min(length);
         effort.spend(count, RANK)?;
         let (start, end) = match extreme {
             Extreme::Lowest => (0, count),
@@ -247,17 +284,30 @@ fn pop(call: &mut Call<'_>, extreme: Extreme) -> Done {
         }
         Ok(popped)
     })?;
-    let popped = popped.transpose()?.unwrap_or_default();
-    if count.is_some() {
-        write_scored(call, popped.iter(), popped.len());
-    } else {
-        // Without a count there is at most one pair, and it is flat in both protocol versions.
-        call.out.array(popped.len() * 2);
+    Ok(popped.transpose()?.unwrap_or_default())
+}
+
+fn zmpop(call: &mut Call<'_>) -> Done {
+    let request = PopRequest::parse(call, ["min", "max"])?;
+    let arguments = call.arguments;
+    let extreme = if call.is(request.end, "min") { Extreme::Lowest } else { Extreme::Highest };
+    for key in request.keys.map(|index| arguments.at(index)) {
+        if call.keyspace.read_as::<Ranking>(key)?.is_none() {
+            continue;
+        }
+        call.out.array(2);
+        call.out.bulk(key);
+        let popped = popped(call, key, extreme, request.count)?;
+        call.out.array(popped.len());
+        // Pairs are nested in both protocol versions.
         for Scored { member, score } in &popped {
+            call.out.array(2);
             call.out.bulk(member.as_bytes());
             call.out.score(call.session.protocol, *score);
         }
+        return Ok(());
     }
+    call.out.null_array(call.session.protocol);
     Ok(())
 }
 
@@ -383,6 +433,20 @@ mod tests {
             ("ZSCORE z x", "_|"),
             ("ZPOPMIN z 1", "*1|*2|$1|a|,1.5|"),
             ("ZPOPMIN z", "*2|$1|b|,2|"),
+        ]);
+    }
+
+    #[test]
+    fn the_first_sorted_set_that_exists_is_popped_from() {
+        Bench::new().talk(&[
+            ("ZADD b 1 x 2 y 3 z", ":3|"),
+            ("ZMPOP 2 a b MIN", "*2|$1|b|*1|*2|$1|x|$1|1|"),
+            ("ZRANK b z WITHSCORE", "*2|:1|$1|3|"),
+            ("ZREVRANK b x WITHSCORE", "*-1|"),
+            ("ZRANK b z SCORE", "-ERR syntax error|"),
+            ("ZMPOP 2 a b MAX COUNT 5", "*2|$1|b|*2|*2|$1|z|$1|3|*2|$1|y|$1|2|"),
+            ("ZMPOP 1 b MIN", "*-1|"),
+            ("ZMPOP 1 b LEFT", "-ERR syntax error|"),
         ]);
     }
 }

@@ -2,9 +2,11 @@
 
 use super::fields::Fields;
 use super::items::Items;
+use super::keyspace::NEVER_MS;
 use super::members::Members;
 use super::numbers::{self, Digits};
 use super::ranking::Ranking;
+use super::stream::Stream;
 use super::table::Hasher;
 use super::text::Text;
 
@@ -25,6 +27,7 @@ pub(super) enum Value {
     List(Box<Items>),
     Set(Box<Members>),
     SortedSet(Box<Ranking>),
+    Stream(Box<Stream>),
 }
 
 const _: () = assert!(size_of::<Value>() == 24);
@@ -58,6 +61,7 @@ impl Value {
             Self::List(_) => "list",
             Self::Set(_) => "set",
             Self::SortedSet(_) => "zset",
+            Self::Stream(_) => "stream",
         }
     }
 
@@ -67,12 +71,14 @@ impl Value {
             Self::Integer(_) => "int",
             Self::Text(text) if text.as_bytes().len() <= EMBEDDED_BYTES_MAX => "embstr",
             Self::Text(_) | Self::Buffer(_) => "raw",
+            Self::Hash(fields) if fields.is_small() && fields.expires() => "listpackex",
             Self::Hash(fields) if fields.is_small() => "listpack",
             Self::List(_) => "quicklist",
             Self::Set(members) if members.is_small() => "intset",
             Self::Hash(_) | Self::Set(_) => "hashtable",
             Self::SortedSet(ranking) if ranking.is_small() => "listpack",
             Self::SortedSet(_) => "skiplist",
+            Self::Stream(_) => "stream",
         }
     }
 
@@ -86,6 +92,7 @@ impl Value {
             Self::List(items) => size_of::<Items>() + items.bytes(),
             Self::Set(members) => size_of::<Members>() + members.bytes(),
             Self::SortedSet(ranking) => size_of::<Ranking>() + ranking.bytes(),
+            Self::Stream(stream) => size_of::<Stream>() + stream.bytes(),
         }
     }
 
@@ -97,13 +104,19 @@ impl Value {
             Self::List(items) => items.len(),
             Self::Set(members) => members.len(),
             Self::SortedSet(ranking) => ranking.len(),
+            Self::Stream(stream) => stream.elements(),
         }
     }
 
-    /// True for a collection without elements, which must be removed.
+    /// The soonest expiry of a hash's field, in milliseconds since 1970; `NEVER_MS` for none.
+    pub(super) fn soonest_field_ms(&self) -> u64 {
+        if let Self::Hash(fields) = self { fields.soonest_ms() } else { NEVER_MS }
+    }
+
+    /// True for a collection without elements, which must be removed. A stream stays when its last entry goes.
     pub(super) fn is_hollow(&self) -> bool {
         match self {
-            Self::Integer(_) | Self::Text(_) | Self::Buffer(_) => false,
+            Self::Integer(_) | Self::Text(_) | Self::Buffer(_) | Self::Stream(_) => false,
             Self::Hash(fields) => fields.len() == 0,
             Self::List(items) => items.len() == 0,
             Self::Set(members) => members.len() == 0,
@@ -172,5 +185,19 @@ impl Collection for Ranking {
 
     fn within_mut(value: &mut Value) -> Option<&mut Self> {
         if let Value::SortedSet(ranking) = value { Some(ranking) } else { None }
+    }
+}
+
+impl Collection for Stream {
+    fn empty(_: &Hasher) -> Value {
+        Value::Stream(Box::default())
+    }
+
+    fn within(value: &Value) -> Option<&Self> {
+        if let Value::Stream(stream) = value { Some(stream) } else { None }
+    }
+
+    fn within_mut(value: &mut Value) -> Option<&mut Self> {
+        if let Value::Stream(stream) = value { Some(stream) } else { None }
     }
 }

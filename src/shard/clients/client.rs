@@ -7,7 +7,7 @@ use super::identity::Identity;
 use super::map_confirmation::{Addressed, FirstTry};
 use super::order::{Order, Rewrite};
 use super::pause::Paused;
-use super::ties::Ties;
+use super::ties::{Ties, Watch};
 use super::track::Tracks;
 use super::transaction::{Splice, Transaction};
 use crate::protocol::http::Conversation;
@@ -452,6 +452,55 @@ impl Client {
     pub(super) fn tidy(&mut self) {
         self.order.tidy();
         self.decoder.tidy();
+    }
+}
+
+impl Client {
+    /// True if the client has a private link, or watches keys.
+    #[inline]
+    pub fn is_tied(&self) -> bool {
+        self.ties.is_some()
+    }
+
+    /// Returns the client's ties; `None` if it has none.
+    pub fn ties(&mut self) -> Option<&mut Ties> {
+        self.ties.as_deref_mut()
+    }
+
+    /// Returns the client's ties, which are empty if it had none.
+    pub fn ties_mut(&mut self) -> &mut Ties {
+        self.ties.get_or_insert_default()
+    }
+
+    /// True if the client is subscribed to channels.
+    pub fn is_subscribed(&self) -> bool {
+        self.ties.as_ref().is_some_and(|ties| ties.subscriptions.is_some())
+    }
+
+    /// Returns the keys that the client watches, unless the watch is broken.
+    pub fn watch(&self) -> Option<Watch> {
+        self.ties.as_ref()?.watch.filter(|watch| !watch.is_broken)
+    }
+
+    /// True if the client watched keys and the watch is broken.
+    pub fn is_watch_broken(&self) -> bool {
+        self.ties.as_ref().and_then(|ties| ties.watch).is_some_and(|watch| watch.is_broken)
+    }
+
+    /// Drops the record of ties once none is left.
+    pub fn release_ties(&mut self) {
+        let is_free =
+            |ties: &Ties| ties.link.is_none() && ties.watch.is_none() && ties.subscriptions.is_none();
+        if self.ties.as_deref().is_some_and(is_free) {
+            self.ties = None;
+        }
+    }
+
+    /// True if the client speaks RESP2 and is subscribed: it may then send nothing but commands about
+    /// subscriptions.
+    pub fn is_subscriber_only(&self) -> bool {
+        self.protocol == Protocol::Resp2
+            && self.ties.as_ref().is_some_and(|ties| ties.subscriptions.is_some())
     }
 }
 

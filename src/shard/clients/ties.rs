@@ -4,9 +4,8 @@
 use std::collections::HashSet;
 
 use super::ClientStage;
-use super::client::Client;
 use crate::protocol::command::Subscription;
-use crate::protocol::{Protocol, encode};
+use crate::protocol::encode;
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::message::Message;
@@ -143,55 +142,6 @@ impl Subscriptions {
     }
 }
 
-impl Client {
-    /// True if the client has a private link, or watches keys.
-    #[inline]
-    pub fn is_tied(&self) -> bool {
-        self.ties.is_some()
-    }
-
-    /// Returns the client's ties; `None` if it has none.
-    pub fn ties(&mut self) -> Option<&mut Ties> {
-        self.ties.as_deref_mut()
-    }
-
-    /// Returns the client's ties, which are empty if it had none.
-    pub fn ties_mut(&mut self) -> &mut Ties {
-        self.ties.get_or_insert_default()
-    }
-
-    /// True if the client is subscribed to channels.
-    pub fn is_subscribed(&self) -> bool {
-        self.ties.as_ref().is_some_and(|ties| ties.subscriptions.is_some())
-    }
-
-    /// Returns the keys that the client watches, unless the watch is broken.
-    pub fn watch(&self) -> Option<Watch> {
-        self.ties.as_ref()?.watch.filter(|watch| !watch.is_broken)
-    }
-
-    /// True if the client watched keys and the watch is broken.
-    pub fn is_watch_broken(&self) -> bool {
-        self.ties.as_ref().and_then(|ties| ties.watch).is_some_and(|watch| watch.is_broken)
-    }
-
-    /// Drops the record of ties once none is left.
-    pub fn release_ties(&mut self) {
-        let is_free =
-            |ties: &Ties| ties.link.is_none() && ties.watch.is_none() && ties.subscriptions.is_none();
-        if self.ties.as_deref().is_some_and(is_free) {
-            self.ties = None;
-        }
-    }
-
-    /// True if the client speaks RESP2 and is subscribed: it may then send nothing but commands about
-    /// subscriptions.
-    pub fn is_subscriber_only(&self) -> bool {
-        self.protocol == Protocol::Resp2
-            && self.ties.as_ref().is_some_and(|ties| ties.subscriptions.is_some())
-    }
-}
-
 impl ClientStage {
     /// Records a command about subscriptions that is about to be sent: it is answered to the client when all
     /// of its acknowledgements have come.
@@ -270,8 +220,8 @@ impl ClientStage {
     /// Returns the clients that watch keys since a time or for longer.
     pub fn watching_since(&self, since: Timestamp) -> Vec<ClientId> {
         let has_watched = |id: &ClientId| {
-            let watch = self.clients.peek(*id).and_then(Client::watch);
-            watch.is_some_and(|watch| watch.since <= since)
+            let client = self.clients.peek(*id);
+            client.is_some_and(|client| client.watch().is_some_and(|watch| watch.since <= since))
         };
         self.clients.ids().filter(has_watched).collect()
     }

@@ -122,6 +122,11 @@ impl Links {
         self.in_flight
     }
 
+    /// The number of connections, open or not.
+    pub fn count(&self) -> u32 {
+        self.connections.len() as u32
+    }
+
     /// The number of open connections.
     pub fn open_count(&self) -> usize {
         self.connections.iter().filter(|link| link.state == LinkState::Open).count()

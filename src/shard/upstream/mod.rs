@@ -77,14 +77,14 @@ impl Upstream {
         self.overload.service_times()
     }
 
-    /// The number of connections, open or not: connections with this number and above are no shared ones.
-    pub fn connections(&self) -> u32 {
-        self.links.len() as u32
-    }
-
     /// The number of replies that backends owe.
     pub fn in_flight(&self) -> usize {
         self.links.in_flight()
+    }
+
+    /// The number of connections, open or not: a connection with this number or above is no shared one.
+    pub fn connections(&self) -> u32 {
+        self.links.count()
     }
 
     /// The number of open connections.

@@ -7,19 +7,19 @@ use clap::{ArgAction, Parser, ValueEnum};
 use weir::values::units::number;
 
 const EXAMPLES: &str = "\
-One shape of request (a command and its sizes) is sent at a time, in pipelines over some connections, and the server's own bill is
-read before and after. Rounds over all shapes are repeated, and the median of each shape counts. A third of the shapes is
-not fitted but foretold: R2 says how well.
+weir-calibrate sends one shape of request (a command and its sizes) at a time, in pipelines over several connections, and
+reads the server's CPU time before and after. It repeats rounds over all shapes and takes the median of each shape. A third
+of the shapes is held out: the fitted weights predict their cost, and R2 is the quality of that prediction.
 
---cost cpu          user and system time of the server: what a request really takes of it, reading and writing its socket included.
---cost commandstats microseconds of INFO commandstats: the command alone. Sockets and parsing, most of what a small request
-                    costs, are not in it, so its weights favour requests with many bytes.
+--cost cpu          user and system time of the server: the whole cost of a request, with its socket reads and writes.
+--cost commandstats microseconds of INFO commandstats: the command alone. Sockets and parsing, most of the cost of a small
+                    request, are not included, so these weights favour requests with many bytes.
 
 Examples:
   weir-calibrate --target 127.0.0.1:6379 --seconds 60
   weir-calibrate --svg fit.svg --json fit.json --pipeline 1";
 
-/// The source of the cost of a request.
+/// Measure that is taken as the cost of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Cost {
     /// User and system time of the server.
@@ -41,46 +41,46 @@ impl Cost {
 #[derive(Clone, Debug, Parser)]
 #[command(name = "weir-calibrate", version, after_help = EXAMPLES, max_term_width = 120)]
 pub struct CalibrateFlags {
-    /// The server to load. One that is not on this host needs --yes-remote
+    /// Server to load. A server on another host needs --yes-remote
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:6379")]
     pub target: String,
-    /// Its password; better given in the environment, where others do not see it
+    /// Password of the server; set it in the environment, because other users can read command lines
     #[arg(long, env = "WEIR_CALIBRATE_PASSWORD", value_name = "TEXT", hide_env_values = true)]
     pub password: Option<String>,
-    /// How long to measure, over all shapes and rounds
+    /// Seconds to measure, over all shapes and rounds
     #[arg(long, value_name = "N", value_parser = number(1, 3_600), default_value = "30")]
     pub seconds: u64,
-    /// Rounds over all shapes
+    /// Number of rounds over all shapes
     #[arg(long, value_name = "N", value_parser = number(1, 100), default_value = "5")]
     pub rounds: u64,
-    /// Requests that are sent in one go; what a request costs beside its command is shared by them
+    /// Requests in a pipeline; they share the cost of reading and writing the socket
     #[arg(long, value_name = "N", value_parser = number(1, 1_024), default_value = "16")]
     pub pipeline: u64,
-    /// Connections that send at the same time, so that the server never sleeps
+    /// Number of connections that send at the same time, so that the server is never idle
     #[arg(long, value_name = "N", value_parser = number(1, 256), default_value = "16")]
     pub connections: u64,
-    /// What is taken as the cost of a request
+    /// Measure that is taken as the cost of a request
     #[arg(long, value_name = "WHICH", value_enum, default_value = "cpu")]
     pub cost: Cost,
-    /// Decides the shapes, and which of them are held out
+    /// Seed for the choice of shapes, and of those that are held out
     #[arg(long, value_name = "N", default_value = "1")]
     pub seed: u64,
-    /// Load a server that holds keys. They are left alone, but its users will notice the load
+    /// Allows a server that holds keys. The keys are not changed, but its users will notice the load
     #[arg(long, action = ArgAction::SetTrue)]
     pub yes_not_empty: bool,
-    /// Load a server on another host
+    /// Allows a server on another host
     #[arg(long, action = ArgAction::SetTrue)]
     pub yes_remote: bool,
-    /// Where to write a picture of what was foretold against what was measured
+    /// File for a plot of predicted against measured cost (SVG)
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// Where to write the picture and a table of all shapes, one file that opens offline
+    /// File for the plot and a table of all shapes: HTML that needs no network
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Where to write every measurement
+    /// File for all measurements, as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Show no progress
+    /// Shows no progress
     #[arg(long, action = ArgAction::SetTrue)]
     pub quiet: bool,
 }
@@ -107,7 +107,7 @@ impl CalibrateFlags {
         let address = address.ok_or_else(|| format!("--target {target}: there is no such host"))?;
         if !address.ip().is_loopback() && !self.yes_remote {
             return Err(format!(
-                "--target {target}: it is on another host, which this will load; say --yes-remote if that is meant"
+                "--target {target}: the server is on another host, and this run will load it; give --yes-remote to allow that"
             ));
         }
         Ok(address)
@@ -131,7 +131,7 @@ mod tests {
             (vec!["--seconds=0"], "'0' for '--seconds <N>': a whole number from 1 to 3600 is wanted"),
             (vec!["--cost=money"], "[possible values: cpu, commandstats]"),
             (vec!["--target=nowhere"], "--target nowhere: HOST:PORT such as 127.0.0.1:6379 is wanted"),
-            (vec!["--target=192.0.2.1:6379"], "say --yes-remote"),
+            (vec!["--target=192.0.2.1:6379"], "give --yes-remote"),
             (vec!["--svg=no/where.svg"], "--svg no/where.svg: there is no folder no"),
         ] {
             let words = std::iter::once("weir-calibrate").chain(flags.iter().copied());

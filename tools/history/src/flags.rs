@@ -7,71 +7,73 @@ use clap::{ArgAction, Parser, ValueEnum};
 use weir::values::units::number;
 
 const EXAMPLES: &str = "\
-Values are unique, so each read tells which write it saw. A history is right if everything that happened to a key can be put into one order
-in which each read finds the newest write, and which agrees with time (what was answered comes before what was asked later) and with each
-connection (what it sent first comes first, also within a pipeline). Writes whose fate is unknown may have happened at any later time, or never.
+Values are unique, so each read shows which write it saw. A history is correct if the operations on each key have one order in which
+every read returns the newest write. The order must agree with time (an operation with a reply comes before all that were sent later)
+and with each connection (operations keep the order in which they were sent, also within a pipeline). A write without a reply may have
+taken effect at any later time, or never.
 
-Half of the connections speak RESP3, and half only read. The exit code is 1 if something was found that cannot be, and 2 if the run was
-not possible.
+Half of the connections use RESP3, and half only read. The exit code is 1 if the history is not correct, and 2 if the run was not
+possible.
 
 Examples:
   weir-history --address 127.0.0.1:7379 --operations 1000000
   weir-history --reads mixed --undeclared --flushes --writes-per-mille 50
   weir-history --around 127.0.0.1:6379,127.0.0.1:6380 --ttl 1s";
 
-/// The commands with which values are read.
+/// Commands with which values are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Reads {
     /// GET only; all keys are strings
     Get,
-    /// Whatever shows a value or that there is none: GETRANGE, MGET, HGET, HGETALL, LINDEX, EXISTS and more
+    /// All commands that show a value or its absence: GETRANGE, MGET, HGET, HGETALL, LINDEX, EXISTS and more
     Mixed,
 }
 
-/// Drives a running weir with readers and writers, and checks that nothing was read that could not have been.
+/// Reads and writes through a running weir, and checks that no read returned a stale or lost value.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "weir-history", version, after_help = EXAMPLES, max_term_width = 120)]
 pub struct HistoryFlags {
-    /// The server to drive. Its keys that begin with {history are overwritten
+    /// Address of weir. Keys that begin with {history are overwritten
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7379")]
     pub address: String,
-    /// Keys; of more than 6, some are hashes and lists, unless only GET is wanted
+    /// Number of keys; with more than 6, some are hashes and lists, except with --reads get
     #[arg(long, value_name = "N", value_parser = number(1, 1_000), default_value = "8")]
     pub keys: u64,
-    /// Connections, each with a thread of its own
+    /// Number of connections, each with a thread of its own
     #[arg(long, value_name = "N", value_parser = number(1, 256), default_value = "32")]
     pub connections: u64,
-    /// Operations in all, those of writers around weir included. A signal ends the run earlier, and what was done by then is judged
+    /// Number of operations, with those of writers around weir. A signal ends the run earlier; the operations until then are
+    /// checked
     #[arg(long, value_name = "N", value_parser = number(1, 10_000_000), default_value = "1000000")]
     pub operations: u64,
-    /// Operations that a connection sends in one go: a random number up to this
+    /// Most operations in a pipeline; the number is random
     #[arg(long, value_name = "N", value_parser = number(1, 256), default_value = "16")]
     pub pipeline: u64,
-    /// How many of a thousand operations are writes
+    /// Number of writes in a thousand operations
     #[arg(long, value_name = "N", value_parser = number(0, 1_000), default_value = "200")]
     pub writes_per_mille: u64,
-    /// How stale reads may be where somebody writes around weir
+    /// Longest time for which reads may be stale after writes around weir (weir's --hot-ttl)
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0s")]
     pub ttl: Duration,
-    /// Decides what is asked for, in which order, by each connection
+    /// Seed of the operations of all connections
     #[arg(long, value_name = "N", default_value = "1")]
     pub seed: u64,
-    /// Stores that are written to directly, too
+    /// Stores behind weir that this tool also writes to directly
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     pub around: Vec<String>,
-    /// How values are read
+    /// Commands with which values are read
     #[arg(long, value_name = "WHICH", value_enum, default_value = "mixed")]
     pub reads: Reads,
-    /// Some scripts write a key that they do not declare
+    /// Makes some scripts write a key that they do not declare
     #[arg(long, action = ArgAction::SetTrue)]
     pub undeclared: bool,
-    /// FLUSHALL now and then: the server's other keys are lost
+    /// Sends FLUSHALL now and then: all other keys of the stores are lost
     #[arg(long, action = ArgAction::SetTrue)]
     pub flushes: bool,
-    /// Stores may lose everything when they are killed, so that a key without a value needs no reason
+    /// Accepts that a key loses its value, because stores without persistence are killed during the run
     #[arg(long, action = ArgAction::SetTrue)]
     pub stores_forget: bool,
-    /// How many of a thousand batches are not waited for: their connection is closed instead
+    /// Number of pipelines in a thousand whose replies are not awaited: their connection is closed instead
     #[arg(long, value_name = "N", value_parser = number(0, 1_000), default_value = "5")]
     pub closes_per_mille: u64,
 }

@@ -1,19 +1,19 @@
-//! Writes the man pages of weir and its shell completions, made from its flags: `weir-pages FOLDER`. For
-//! those who make packages.
+//! Writes the man pages of weir and its shell completions, made from its flags: `weir-pages FOLDER`. Packages
+//! include these files.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::{fs, io};
 
-use clap::{Arg, CommandFactory as _, Parser};
+use clap::{Arg, Parser};
 use clap_complete::Shell;
 use weir::config::Flags;
 
-/// Write weir's man pages and completions.
+/// Writes weir's man pages and shell completions, made from its flags.
 #[derive(Parser)]
 #[command(name = "weir-pages", version)]
 struct PagesFlags {
-    /// Where they are written; made if it is not there
+    /// Folder for the man pages and completions; created if it does not exist
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
 }
@@ -38,7 +38,7 @@ fn with_twin(flag: Arg) -> Arg {
 
 fn write(folder: &PathBuf) -> io::Result<()> {
     fs::create_dir_all(folder)?;
-    let mut weir = Flags::command();
+    let mut weir = Flags::with_rare_flags();
     // One page each for weir and its subcommands.
     clap_mangen::generate_to(weir.clone().mut_args(with_twin), folder)?;
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {

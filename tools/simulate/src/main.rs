@@ -12,34 +12,34 @@ use weir_simulate::{Summary, Voice};
 #[command(
     name = "weir-simulate",
     version,
-    about = "Run weir's pipeline in simulated worlds and check what it promises."
+    about = "Runs weir's shards with simulated clients, stores and faults in virtual time, and checks that no promise is broken."
 )]
 struct Flags {
-    /// The seeds to run, the second one not included; 0..1000 if nothing is said.
+    /// Range of seeds to run, without its end [default: 0..1000]
     #[arg(long, value_name = "A..B", value_parser = seeds, conflicts_with = "seed")]
     seeds: Option<(u64, u64)>,
-    /// Run this seed only.
+    /// Runs this seed only
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Events in each world before its clients leave.
+    /// Events of each seed before its clients close
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     steps: u64,
-    /// Let clients ask for half as much again as stores can do, and say how much of what they can do is of use. The default is 20
-    /// seeds then.
+    /// Simulates an overload: clients ask for 1.5 times the capacity of the stores. Prints goodput, the part of the capacity
+    /// that was used for replies in time. Runs 20 seeds by default
     #[arg(long, conflicts_with = "steps")]
     overload: bool,
-    /// Only worlds in which the stores are a cluster: slots move between its nodes key by key, primaries die and replicas take over,
-    /// cores hear of it late, and some nodes lie. Otherwise a fifth of all worlds are such.
+    /// Simulates only clusters: slots move between nodes key by key, primaries fail and replicas take over, shards learn of it
+    /// late, and some nodes report a wrong map. Without this flag a fifth of the seeds have a cluster
     #[arg(long, conflicts_with = "overload")]
     cluster: bool,
-    /// What goes wrong besides: none, all, or some of cold-start, late-cores, stalls and lost-links with + between them. The default
-    /// is each of them in turn, all but the cold start, and all.
+    /// Faults during the overload: none, all, or some of cold-start, late-cores, stalls and lost-links joined by +. By default
+    /// weir-simulate runs none, each fault alone, all except cold-start, and all
     #[arg(long, value_name = "WHAT", requires = "overload")]
     trouble: Option<Trouble>,
-    /// The part of what stores can do, as far as cores run that ask them, that must be of use with every seed, in percent.
+    /// Least goodput of every seed, in percent of the capacity that running shards could have used
     #[arg(long, value_name = "PERCENT", requires = "overload")]
     goodput: Option<f64>,
-    /// Tell every event on standard error.
+    /// Prints every event on standard error
     #[arg(long)]
     narrate: bool,
 }

@@ -1,5 +1,5 @@
 //! `weir-storage`: the embedded engine as a server of its own, for tests and load runs that need a store
-//! behind weir: with a known capacity if wanted, and stalls, errors and outages on command.
+//! behind weir with a known capacity, and with stalls, errors and outages on command.
 
 mod script;
 mod script_file;
@@ -26,11 +26,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const SCRIPT: &str = "Scripted behaviour";
 
 const EXAMPLES: &str = "\
-Classes of commands: point, multi, range, scan (what only reads), write, control (PING, HELLO, INFO), or all (but control).
+Classes of commands: point, multi, range, scan (these only read), write, control (PING, HELLO, INFO), or all (except control).
 Service times: 1ms, fixed:1ms, exp:MEAN, lognormal:MEDIAN:SIGMA. Durations: 500us, 10ms, 1s, 5m.
 
-A request waits in one queue until one of the servers is free, is carried out then, and its reply leaves when its service
-time is over. So the capacity is known: servers / mean service time.
+A request waits in one queue until one of the servers is free. It is then executed, and its reply is sent after its service
+time. So the capacity is known: servers / mean service time.
 
 Examples:
   weir-storage --servers 4 --service-time point=1ms,range=exp:5ms,write=lognormal:1ms:0.5 --per-row 1us
@@ -38,31 +38,31 @@ Examples:
   weir-storage --script outage.toml         a file with phases, each with some of these:
     [[phases]]
     at = \"5s\"                               from the start of the process
-    duration = \"2s\"                         for ever, unless it is said
+    duration = \"2s\"                         without it the phase never ends
     servers = 1
     service_time = \"point=10ms\"
     per_kib = \"10us\"
     per_row = \"1us\"
     errors = { kind = \"LOADING\", share = 0.3 }
-    stall = \"1s\"                            serves nothing for so long
-    slow_accept = \"100ms\"                   leaves new connections alone for so long
+    stall = \"1s\"                            serves nothing for this time
+    slow_accept = \"100ms\"                   does not read new connections for this time
     refuse_connections = true               closes new connections at once
     outage = true                           closes and refuses all connections while the phase lasts
   weir-storage --cluster nodes.txt --listen 127.0.0.1:7001
-                                            one node of a cluster: several of these look like a whole one
-  redis-cli -p 7380 STORAGE HELP            changes all that while it runs, and tells what reached it";
+                                            one node of a cluster; start one process per node
+  redis-cli -p 7380 STORAGE HELP            lists commands that change all this at run time, or report requests";
 
-/// A Redis-compatible store in memory: weir's embedded engine, standing alone.
+/// Serves weir's embedded engine as a store of its own, with scripted latency, errors and outages.
 #[derive(Debug, Parser)]
 #[command(name = "weir-storage", version, after_help = EXAMPLES, max_term_width = 120)]
 struct StorageFlags {
-    /// Where clients connect. Port 0 takes any free port
+    /// Address where clients connect. Port 0 takes any free port
     #[arg(long, env = "WEIR_STORAGE_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:7380")]
     listen: SocketAddr,
-    /// What it may hold before it refuses writes
+    /// Memory that the store may hold before it refuses writes
     #[arg(long, env = "WEIR_STORAGE_MAX_BYTES", value_name = "SIZE", default_value = "1GiB")]
     max_bytes: Size,
-    /// The largest request
+    /// Largest request
     #[arg(long, env = "WEIR_STORAGE_MAX_REQUEST_BYTES", value_name = "SIZE", default_value = "16MiB")]
     max_request_bytes: Size,
     #[command(flatten)]
@@ -72,29 +72,29 @@ struct StorageFlags {
 #[derive(Debug, Args)]
 #[command(next_help_heading = SCRIPT)]
 struct ScriptFlags {
-    /// How many requests are served at the same time
+    /// Number of requests that are served at the same time
     #[arg(long, env = "WEIR_STORAGE_SERVERS", value_name = "N", default_value = "1", value_parser = servers)]
     servers: usize,
-    /// How long each class of commands takes; those not named take no time
+    /// Service time of each class of commands; classes that are not named take no time
     #[arg(long, env = "WEIR_STORAGE_SERVICE_TIME", value_name = "CLASS=TIME,...")]
     service_time: Option<ServiceTimes>,
-    /// How much longer for each KiB of request and reply
+    /// Service time per KiB of request and reply
     #[arg(long, env = "WEIR_STORAGE_PER_KIB", value_name = "DURATION", default_value = "0", value_parser = duration)]
     per_kib: Duration,
-    /// How much longer for each element of a reply
+    /// Service time per element of a reply
     #[arg(long, env = "WEIR_STORAGE_PER_ROW", value_name = "DURATION", default_value = "0", value_parser = duration)]
     per_row: Duration,
-    /// Decides every service time and every error
+    /// Seed of random service times and errors
     #[arg(long, env = "WEIR_STORAGE_SEED", value_name = "N", default_value = "0")]
     seed: u64,
-    /// What changes in time: see below
+    /// File with phases that change the behaviour over time: see below
     #[arg(long, env = "WEIR_STORAGE_SCRIPT", value_name = "FILE")]
     script: Option<PathBuf>,
-    /// Plays a node of a Redis Cluster: a file with its reply to CLUSTER NODES. Which node it is says the flag myself, or else
-    /// --listen
+    /// File with a reply to CLUSTER NODES: the store then acts as a node of that cluster, as the node with the flag `myself`,
+    /// or else as the node with the address of --listen
     #[arg(long, env = "WEIR_STORAGE_CLUSTER", value_name = "FILE")]
     cluster: Option<PathBuf>,
-    /// Whether clients may change all this, and ask what reached the store, by STORAGE commands
+    /// Allows STORAGE commands, with which clients change all this and read which requests reached the store
     #[arg(long, env = "WEIR_STORAGE_SCRIPTABLE", value_name = "BOOL", action = ArgAction::Set)]
     #[arg(default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     scriptable: bool,

@@ -21,9 +21,9 @@ use super::values::{
 const COMMAND_DEFAULT: &str = "GET key:{zipf:100000}";
 
 const EXAMPLES: &str = "\
-In a command, braces stand for what differs from request to request: {uniform:N} {zipf:N[:s]} {hot:N:share%:K}
-{viral} {seq} {value:BYTES} {rand:BYTES}; {{ and }} are braces of their own.
-Latencies count from the moment a request was due, sent or not, and --tick is the most that the generator adds to them.
+In a command, braces enclose a part that differs from request to request: {uniform:N} {zipf:N[:s]} {hot:N:share%:K}
+{viral} {seq} {value:BYTES} {rand:BYTES}. {{ and }} are literal braces.
+Latency counts from the time at which a request was due, even if it was sent later. The generator adds at most --tick to it.
 
 Examples:
   weir-load --rate 50000 --duration 10s --command 'GET key:{zipf:100000}'
@@ -31,106 +31,108 @@ Examples:
   weir-load --closed --connections 50 --pipeline 16 --command 'SET key:{uniform:100000} {value:64}'
   weir-load --scenario flood.toml --metrics http://127.0.0.1:7381/metrics --html flood.html";
 
-/// Open-loop load for anything that speaks the Redis protocol.
+/// Generates open-loop load for any server that speaks the Redis protocol, and measures latency.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "weir-load", version, after_help = EXAMPLES, max_term_width = 110)]
 pub struct LoadFlags {
-    /// Where the load goes; connections take turns over several
+    /// Server that gets the load; connections are spread evenly over several
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', default_value = "127.0.0.1:7379")]
     pub target: Vec<String>,
     /// Requests per second: 50000 or 50k, 1000..50000 for a ramp, 1000,2000,4000 for equally long steps [default: 1000]
     #[arg(long, value_name = "RATE", conflicts_with = "closed")]
     pub rate: Option<Rate>,
-    /// How long requests come [default: 10s, or what the scenario says]
+    /// Duration of the load [default: 10s, or the duration in the scenario file]
     #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     pub duration: Option<Duration>,
-    /// How arrivals are spread: even or poisson [default: even]
+    /// Distribution of arrivals: even or poisson [default: even]
     #[arg(long, value_name = "HOW", value_parser = arrivals, conflicts_with = "closed")]
     pub arrivals: Option<Arrivals>,
-    /// Send a request whenever an earlier one was answered, at no set rate. Hides stalls: for measuring capacity only
+    /// Sends a request as soon as an earlier one is answered (closed loop), at no set rate. Hides stalls, so use it only to
+    /// measure capacity
     #[arg(long, action = ArgAction::SetTrue)]
     pub closed: bool,
-    /// Connections [default: 50]
+    /// Number of connections [default: 50]
     #[arg(long, value_name = "N", value_parser = number(1, CONNECTIONS_MAX))]
     pub connections: Option<u64>,
-    /// Unanswered requests on each connection; when all are full, what is due is sent late [default: 16]
+    /// Most requests in flight on each connection; if all connections are full, due requests are sent late [default: 16]
     #[arg(long, value_name = "N", value_parser = number(1, PIPELINE_MAX))]
     pub pipeline: Option<u64>,
-    /// What is sent; several take turns at random [default: GET key:{zipf:100000}]
+    /// Command to send; of several, one is chosen at random for each request [default: GET key:{zipf:100000}]
     #[arg(long, value_name = "COMMAND")]
     pub command: Vec<Template>,
-    /// Sent before the load starts: COUNT times COMMAND, such as '1000 SET key:{seq} {value:64}'
+    /// Command to send COUNT times before the load starts, such as '1000 SET key:{seq} {value:64}'
     #[arg(long, value_name = "COUNT COMMAND", value_parser = setup)]
     pub setup: Vec<(u64, Template)>,
-    /// The tenant to authenticate as
+    /// Tenant to log in as
     #[arg(long, value_name = "NAME")]
     pub tenant: Option<String>,
-    /// Its password; better given in the environment, where others do not see it
+    /// Password of the tenant; set it in the environment, because other users can read command lines
     #[arg(long, env = "WEIR_LOAD_PASSWORD", value_name = "TEXT", hide_env_values = true)]
     pub password: Option<String>,
-    /// Users to act for; connections take turns
+    /// Users to send requests for; connections are spread evenly over them
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub user: Vec<String>,
-    /// critical, standard, batch or sheddable
+    /// Tier of all requests: critical, standard, batch or sheddable
     #[arg(long, value_name = "TIER")]
     pub tier: Option<Tier>,
-    /// How long weir may take to answer
+    /// Deadline of each request, which weir is told
     #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     pub deadline: Option<Duration>,
-    /// naive: repeats at once whatever was refused, failed or timed out. smart: repeats only what it may, later, and within
-    /// a budget; throttles itself, and leaves a target alone that takes nothing on [default: naive]
+    /// Kind of client. naive: retries at once each request that was refused, failed or timed out. smart: retries only requests
+    /// that are safe to retry, after a back-off and within a budget; sends less when it is throttled, and pauses before a
+    /// server that refuses everything [default: naive]
     #[arg(long, value_name = "KIND", conflicts_with = "closed")]
     pub client: Option<ClientKind>,
-    /// How often a request is repeated at most [default: 0; 2 with --client smart]
+    /// Most retries of a request [default: 0; 2 with --client smart]
     #[arg(long, value_name = "N", value_parser = number(0, 255))]
     pub retries: Option<u64>,
-    /// After how long an unanswered request is given up [default: at the end of the run; 1s with --client smart]
+    /// Time after which a request without a reply is given up [default: at the end of the run; 1s with --client smart]
     #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     pub timeout: Option<Duration>,
-    /// The target is not weir: leave out AUTH and QOS SET
+    /// Leaves out AUTH and QOS SET, for a target that is not weir
     #[arg(long, action = ArgAction::SetTrue)]
     pub plain: bool,
-    /// Groups, phases and set-up from a TOML file
+    /// TOML file with groups, phases and set-up
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "arrivals", "closed", "connections", "pipeline",
         "command", "setup", "tenant", "user", "tier", "deadline", "client", "retries", "timeout"])]
     pub scenario: Option<PathBuf>,
-    /// Threads that share connections and rates
+    /// Threads, each with an equal part of the connections and of the rate
     #[arg(long, value_name = "N", value_parser = number(1, THREADS_MAX), default_value = "1")]
     pub threads: u64,
-    /// What is due is sent this often: larger is cheaper, smaller more exact
+    /// Time between looks for due requests: a longer tick takes less CPU, a shorter one is more exact
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "100us")]
     pub tick: Duration,
-    /// How long late requests are still sent, and replies waited for, after the last one was due
+    /// Time after the last request was due in which late requests are still sent and replies are awaited
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1s")]
     pub drain: Duration,
-    /// A target that accepts no connection for so long ends the run
+    /// Time without an accepted connection after which the run ends
     #[arg(long, value_name = "DURATION", value_parser = positive_duration, default_value = "5s")]
     pub connect_timeout: Duration,
-    /// How long the set-up may take
+    /// Longest time for the set-up
     #[arg(long, value_name = "DURATION", value_parser = positive_duration, default_value = "60s")]
     pub setup_timeout: Duration,
-    /// The same seed gives the same requests
+    /// Seed of all random choices: the same seed makes the same requests
     #[arg(long, value_name = "N", default_value = "1")]
     pub seed: u64,
-    /// weir's metrics page, read every second for the report
+    /// URL of weir's metrics, read every second for the report
     #[arg(long, value_name = "URL")]
     pub metrics: Option<super::scrape::Page>,
-    /// Where to write counts, latencies and seconds as JSON
+    /// File for counts, latencies and results by second, as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Where to write the report with plots, one file that opens offline
+    /// File for the report with plots: HTML that needs no network
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Where to write latency distributions for the hdrhistogram plotter: one file for each group, its name before .hgrm
+    /// Folder for latency distributions in the format of the hdrhistogram plotter: one file GROUP.hgrm per group
     #[arg(long, value_name = "FOLDER")]
     pub hgrm: Option<PathBuf>,
-    /// Where to write a histogram of every second and group, for hdrhistogram's log tools
+    /// File for a histogram of every second and group, for hdrhistogram's log tools
     #[arg(long, value_name = "FILE")]
     pub hlog: Option<PathBuf>,
-    /// A JSON file of an earlier run to draw into the report
+    /// JSON file of an earlier run to draw into the report
     #[arg(long, value_name = "FILE", requires = "html")]
     pub compare: Option<PathBuf>,
-    /// Show no progress
+    /// Shows no progress
     #[arg(long, action = ArgAction::SetTrue)]
     pub quiet: bool,
 }

@@ -1,0 +1,241 @@
+//! BITFIELD and `BITFIELD_RO`: integers of 1 to 64 bits at any bit of a string; the highest bit comes first.
+
+use super::call::{Call, Command, Done, Effect, command};
+use super::numbers;
+use super::refusal::Refusal;
+use super::strings::{edit, grow, make_room};
+use crate::values::limits::REQUEST_BYTES_CEILING;
+
+pub(super) const COMMANDS: &[Command] =
+    &[command("bitfield", -2, Effect::Grow, bitfield), command("bitfield_ro", -2, Effect::Read, bitfield_ro)];
+
+/// The type of an integer: its width, and whether it has a sign.
+#[derive(Clone, Copy)]
+struct Kind {
+    bits: usize,
+    signed: bool,
+}
+
+/// The result of an operation whose value does not fit the type.
+#[derive(Clone, Copy)]
+enum Overflow {
+    Wrap,
+    Saturate,
+    Fail,
+}
+
+enum Action {
+    Get,
+    Set(i64, Overflow),
+    Increase(i64, Overflow),
+}
+
+/// One operation of a request.
+struct Operation {
+    kind: Kind,
+    /// The position of the integer's highest bit.
+    offset: usize,
+    action: Action,
+}
+
+impl Kind {
+    fn parse(text: &[u8]) -> Option<Self> {
+        let (signed, bits) = match text {
+            [b'i', bits @ ..] => (true, bits),
+            [b'u', bits @ ..] => (false, bits),
+            _ => return None,
+        };
+        let bits = usize::try_from(numbers::integer(bits)?).ok()?;
+        let most = if signed { 64 } else { 63 };
+        (1..=most).contains(&bits).then_some(Self { bits, signed })
+    }
+
+    fn bounds(self) -> (i128, i128) {
+        if self.signed {
+            let half = 1_i128 << (self.bits - 1);
+            (-half, half - 1)
+        } else {
+            (0, (1_i128 << self.bits) - 1)
+        }
+    }
+
+    /// The value that is stored for `value`, and whether it is another one; none if it must not be stored.
+    fn fit(self, value: i128, overflow: Overflow) -> Option<i64> {
+        let (least, most) = self.bounds();
+        if (least..=most).contains(&value) {
+            return Some(value as i64);
+        }
+        match overflow {
+            Overflow::Fail => None,
+            Overflow::Saturate => Some(value.clamp(least, most) as i64),
+            Overflow::Wrap => Some(self.extended(value as u64)),
+        }
+    }
+
+    /// The value of the low bits of a word.
+    fn extended(self, word: u64) -> i64 {
+        let spare = 64 - self.bits as u32;
+        if self.signed { (word << spare) as i64 >> spare } else { (word << spare >> spare) as i64 }
+    }
+
+    fn read(self, bytes: &[u8], offset: usize) -> i64 {
+        let word = (offset..offset + self.bits).fold(0_u64, |word, bit| {
+            let byte = bytes.get(bit / 8).copied().unwrap_or(0);
+            word << 1 | u64::from(byte >> (7 - bit % 8) & 1)
+        });
+        self.extended(word)
+    }
+
+    fn write(self, bytes: &mut [u8], offset: usize, value: i64) {
+        for (place, bit) in (offset..offset + self.bits).enumerate() {
+            let one = (value >> (self.bits - 1 - place) & 1) as u8;
+            let shift = 7 - bit % 8;
+            let byte = &mut bytes[bit / 8];
+            *byte = *byte & !(1 << shift) | one << shift;
+        }
+    }
+}
+
+fn bitfield(call: &mut Call<'_>) -> Done {
+    let operations = operations(call)?;
+    let written = operations.iter().filter(|operation| !matches!(operation.action, Action::Get));
+    match written.map(|operation| operation.offset + operation.kind.bits).max() {
+        None => read_all(call, &operations),
+        Some(end) => carry_out(call, &operations, end.div_ceil(8)),
+    }
+}
+
+fn bitfield_ro(call: &mut Call<'_>) -> Done {
+    let operations = operations(call)?;
+    if operations.iter().any(|operation| !matches!(operation.action, Action::Get)) {
+        return Err(Refusal::Words("ERR BITFIELD_RO only supports the GET subcommand"));
+    }
+    read_all(call, &operations)
+}
+
+fn read_all(call: &mut Call<'_>, operations: &[Operation]) -> Done {
+    let out = &mut call.out;
+    call.keyspace.read_string(call.arguments.at(1), |bytes| {
+        out.array(operations.len());
+        for operation in operations {
+            out.integer(operation.kind.read(bytes.unwrap_or_default(), operation.offset));
+        }
+    })
+}
+
+/// Carries out operations of which some write, on a string of at least `end` bytes.
+fn carry_out(call: &mut Call<'_>, operations: &[Operation], end: usize) -> Done {
+    let length = call.keyspace.read_string(call.at(1), |bytes| bytes.map(<[u8]>::len))?;
+    make_room(call, length, end)?;
+    let replies = edit(call, |bytes| {
+        grow(bytes, end);
+        Ok(operations.iter().map(|operation| operation.run(bytes)).collect::<Vec<_>>())
+    })?;
+    call.out.array(replies.len());
+    for reply in replies {
+        match reply {
+            Some(value) => call.out.integer(value),
+            None => call.out.null(call.session.protocol),
+        }
+    }
+    Ok(())
+}
+
+impl Operation {
+    /// Carries out the operation and returns its reply; none if the value overflows and must not.
+    fn run(&self, bytes: &mut [u8]) -> Option<i64> {
+        let old = self.kind.read(bytes, self.offset);
+        match self.action {
+            Action::Get => Some(old),
+            Action::Set(value, overflow) => {
+                // A negative value for an unsigned integer counts as a large one, as in Redis.
+                let value = if self.kind.signed { i128::from(value) } else { i128::from(value as u64) };
+                let new = self.kind.fit(value, overflow)?;
+                self.kind.write(bytes, self.offset, new);
+                Some(old)
+            }
+            Action::Increase(by, overflow) => {
+                let new = self.kind.fit(i128::from(old) + i128::from(by), overflow)?;
+                self.kind.write(bytes, self.offset, new);
+                Some(new)
+            }
+        }
+    }
+}
+
+fn operations(call: &Call<'_>) -> Result<Vec<Operation>, Refusal> {
+    let mut operations = Vec::new();
+    let mut overflow = Overflow::Wrap;
+    let mut index = 2;
+    while index < call.count() {
+        let left = call.count() - index - 1;
+        let [get, set, increase] = ["get", "set", "incrby"].map(|word| call.is(index, word));
+        if call.is(index, "overflow") && left >= 1 {
+            overflow = overflow_at(call, index + 1)?;
+            index += 2;
+            continue;
+        }
+        if !(get && left >= 2 || (set || increase) && left >= 3) {
+            return Err(Refusal::Syntax);
+        }
+        let kind = Kind::parse(call.at(index + 1)).ok_or(Refusal::Words(
+            "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.",
+        ))?;
+        let offset = offset(call.at(index + 2), kind)
+            .ok_or(Refusal::Words("ERR bit offset is not an integer or out of range"))?;
+        let action = if get {
+            Action::Get
+        } else {
+            let value = call.integer_at(index + 3)?;
+            if set { Action::Set(value, overflow) } else { Action::Increase(value, overflow) }
+        };
+        operations.push(Operation { kind, offset, action });
+        index += if get { 3 } else { 4 };
+    }
+    Ok(operations)
+}
+
+fn overflow_at(call: &Call<'_>, index: usize) -> Result<Overflow, Refusal> {
+    [("wrap", Overflow::Wrap), ("sat", Overflow::Saturate), ("fail", Overflow::Fail)]
+        .into_iter()
+        .find_map(|(word, overflow)| call.is(index, word).then_some(overflow))
+        .ok_or(Refusal::Words("ERR Invalid OVERFLOW type specified"))
+}
+
+/// The bit that an offset names; `#n` counts in widths of the type.
+fn offset(text: &[u8], kind: Kind) -> Option<usize> {
+    let (text, scale) = match text {
+        [b'#', wholes @ ..] => (wholes, kind.bits),
+        text => (text, 1),
+    };
+    let offset = usize::try_from(numbers::integer(text)?).ok()?.checked_mul(scale)?;
+    (offset / 8 < REQUEST_BYTES_CEILING).then_some(offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::store::bench::Bench;
+
+    #[test]
+    fn integers_are_read_and_written_at_any_bit() {
+        Bench::new().talk(&[
+            ("BITFIELD b SET u8 0 200 GET u8 0 INCRBY i5 100 1 GET u4 0", "*4|:0|:200|:1|:12|"),
+            ("BITFIELD b OVERFLOW SAT INCRBY u2 102 3 OVERFLOW FAIL INCRBY u2 102 3", "*2|:3|$-1|"),
+            ("BITFIELD b INCRBY u2 102 3", "*1|:2|"),
+            ("BITFIELD c SET i64 #1 -1 GET i64 #1 GET u63 #1", "*3|:0|:-1|:4611686018427387903|"),
+            ("STRLEN c", ":16|"),
+            ("BITFIELD c OVERFLOW SAT INCRBY i64 64 -9223372036854775808", "*1|:-9223372036854775808|"),
+            ("BITFIELD c OVERFLOW SAT SET u8 0 -1 GET u8 0", "*2|:0|:255|"),
+            ("BITFIELD_RO b GET u8 0", "*1|:200|"),
+            ("BITFIELD_RO b SET u8 0 1", "-ERR BITFIELD_RO only supports the GET subcommand|"),
+            ("BITFIELD_RO nothing GET u8 100", "*1|:0|"),
+            ("BITFIELD b", "*0|"),
+            (
+                "BITFIELD b GET u64 0",
+                "-ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.|",
+            ),
+            ("BITFIELD b GET u8 -1", "-ERR bit offset is not an integer or out of range|"),
+            ("BITFIELD b GET u8", "-ERR syntax error|"),
+        ]);
+    }
+}

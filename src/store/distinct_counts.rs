@@ -1,0 +1,152 @@
+//! Commands on `HyperLogLog`: PFADD, PFCOUNT and PFMERGE. The format is in `counters.rs`.
+
+use super::call::{Call, Command, Done, Effect, command};
+use super::counters::{self, Registers};
+use super::keyspace::Lifetime;
+use super::numbers::Digits;
+use super::refusal::Refusal;
+use super::value::Value;
+
+pub(super) const COMMANDS: &[Command] = &[
+    command("pfadd", -2, Effect::Grow, pfadd),
+    command("pfcount", -2, Effect::Read, pfcount),
+    command("pfmerge", -2, Effect::Grow, pfmerge),
+];
+
+/// The effort to read, write or merge all registers of a counter.
+const REGISTERS_EFFORT: u64 = 256;
+
+fn pfadd(call: &mut Call<'_>) -> Done {
+    let (key, elements) = (call.at(1), call.rest(2));
+    if let Some(place) = call.keyspace.find(key) {
+        // A dense counter, which most of those in use are, is changed in place.
+        let changed = call.keyspace.change_at(place, |value| {
+            let Value::Buffer(bytes) = value else { return Ok(None) };
+            counters::cached(bytes)?;
+            let mut changed = Some(false);
+            for element in call.arguments.iter().skip(2) {
+                changed = counters::add_dense(bytes, element).map(|grew| changed == Some(true) || grew);
+            }
+            Ok::<_, Refusal>(changed)
+        })?;
+        if let Some(changed) = changed.filter(|_| elements.len() > 0) {
+            return call.integer(i64::from(changed));
+        }
+    }
+    let held = registers(call, key)?;
+    let created = held.is_none();
+    let mut registers = held.unwrap_or_else(Registers::new);
+    let mut changed = false;
+    elements.for_each(|element| changed |= registers.add(element));
+    if changed || created {
+        store(call, key, &registers)?;
+    }
+    call.integer(i64::from(changed || created))
+}
+
+/// The registers of the counter at `key`; none if there is no such key.
+fn registers(call: &mut Call<'_>, key: &[u8]) -> Result<Option<Registers>, Refusal> {
+    call.effort.spend(1, REGISTERS_EFFORT)?;
+    call.keyspace.read_string(key, |bytes| bytes.map(Registers::decode).transpose())?
+}
+
+/// Stores a counter under `key`, which keeps its lifetime.
+fn store(call: &mut Call<'_>, key: &[u8], registers: &Registers) -> Done {
+    let mut digits = Digits::new(0);
+    let former = call.keyspace.peek(key).map(|entry| &entry.value);
+    let held = former.map_or(0, Value::cost);
+    let bytes = registers.encode(former.and_then(|value| value.bytes(&mut digits)));
+    call.afford(bytes.len().saturating_sub(held))?;
+    call.effort.charge(REGISTERS_EFFORT);
+    call.keyspace.set(key, Value::Buffer(Box::new(bytes)), Lifetime::Keep);
+    Ok(())
+}
+
+fn pfcount(call: &mut Call<'_>) -> Done {
+    if call.count() > 2 {
+        let merged = merged(call, 1)?;
+        return call.integer(merged.count() as i64);
+    }
+    let key = call.at(1);
+    let held = call.keyspace.read_string(key, |bytes| bytes.map(counters::cached).transpose())??;
+    let count = match held {
+        None => 0,
+        Some(Some(count)) => count,
+        Some(None) => {
+            let count = registers(call, key)?.map_or(0, |registers| registers.count());
+            keep_count(call, key, count);
+            count
+        }
+    };
+    call.integer(count as i64)
+}
+
+/// Keeps the count in the counter's header, where Redis keeps it too.
+fn keep_count(call: &mut Call<'_>, key: &[u8], count: u64) {
+    let Some(place) = call.keyspace.find(key) else { return };
+    call.keyspace.change_at(place, |value| {
+        if !matches!(value, Value::Buffer(_)) {
+            let bytes = value.bytes(&mut Digits::new(0)).unwrap_or_default().to_vec();
+            *value = Value::Buffer(Box::new(bytes));
+        }
+        if let Value::Buffer(bytes) = value {
+            counters::cache(bytes, count);
+        }
+    });
+}
+
+/// The union of the counters at argument `start` and behind it.
+fn merged(call: &mut Call<'_>, start: usize) -> Result<Registers, Refusal> {
+    let mut merged = Registers::new();
+    for key in call.rest(start) {
+        if let Some(registers) = registers(call, key)? {
+            merged.merge(&registers);
+        }
+    }
+    Ok(merged)
+}
+
+fn pfmerge(call: &mut Call<'_>) -> Done {
+    let merged = merged(call, 1)?;
+    store(call, call.at(1), &merged)?;
+    call.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::store::bench::Bench;
+
+    #[test]
+    fn distinct_elements_are_counted() {
+        let mut bench = Bench::new();
+        bench.talk(&[
+            ("PFADD p a b c", ":1|"),
+            ("PFADD p a", ":0|"),
+            ("PFCOUNT p", ":3|"),
+            ("PFCOUNT p", ":3|"),
+            ("PFADD q c d", ":1|"),
+            ("PFCOUNT p q nothing", ":4|"),
+            ("PFMERGE m p q", "+OK|"),
+            ("PFCOUNT m", ":4|"),
+            ("PFADD e", ":1|"),
+            ("PFADD e", ":0|"),
+            ("PFCOUNT e", ":0|"),
+            ("PFCOUNT nothing", ":0|"),
+            ("TYPE p", "+string|"),
+            ("STRLEN e", ":18|"),
+            ("SET s text", "+OK|"),
+            ("PFADD s a", "-WRONGTYPE Key is not a valid HyperLogLog string value.|"),
+            ("PFCOUNT p s", "-WRONGTYPE Key is not a valid HyperLogLog string value.|"),
+            ("RPUSH l a", ":1|"),
+            ("PFADD l a", "-WRONGTYPE Operation against a key holding the wrong kind of value|"),
+        ]);
+        for number in 0..50_000 {
+            bench.send(&format!("PFADD large {number} {}", number + 50_000));
+        }
+        bench.talk(&[("STRLEN large", ":12304|"), ("PFADD large 7", ":0|")]);
+        let count: u64 = bench.send("PFCOUNT large")[1..].trim_end_matches('|').parse().expect("a number");
+        assert!((97_000..103_000).contains(&count), "{count}");
+        bench.talk(&[("DEL large p q m e s l", ":7|")]);
+        assert_eq!(bench.engine.statistics().bytes_used, 0);
+    }
+}

@@ -1,0 +1,57 @@
+//! The expiries of a hash's fields, by name and by time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The approximate bytes of an expiry besides the field's name, which is kept twice.
+const EXPIRY_BYTES: usize = 112;
+
+/// Expiries of fields, in milliseconds since 1970.
+#[derive(Clone, Default)]
+pub(super) struct Expiries {
+    by_name: BTreeMap<Box<[u8]>, u64>,
+    by_time: BTreeSet<(u64, Box<[u8]>)>,
+    bytes: usize,
+}
+
+impl Expiries {
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    pub(super) fn get(&self, name: &[u8]) -> Option<u64> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The soonest expiry; none if no field expires.
+    pub(super) fn soonest_ms(&self) -> Option<u64> {
+        self.by_time.first().map(|(expires_ms, _)| *expires_ms)
+    }
+
+    /// Sets the expiry of a field, or removes it. True if it had one.
+    pub(super) fn set(&mut self, name: &[u8], expires_ms: Option<u64>) -> bool {
+        let former = self.by_name.remove(name);
+        if let Some(former) = former {
+            self.by_time.remove(&(former, name.into()));
+            self.bytes -= 2 * name.len() + EXPIRY_BYTES;
+        }
+        if let Some(expires_ms) = expires_ms {
+            self.by_name.insert(name.into(), expires_ms);
+            self.by_time.insert((expires_ms, name.into()));
+            self.bytes += 2 * name.len() + EXPIRY_BYTES;
+        }
+        former.is_some()
+    }
+
+    /// Removes and returns a field that expired before `now_ms`, if there is one.
+    pub(super) fn pop_expired(&mut self, now_ms: u64) -> Option<Box<[u8]>> {
+        self.soonest_ms().filter(|soonest| *soonest < now_ms)?;
+        let (_, name) = self.by_time.pop_first()?;
+        self.by_name.remove(&name);
+        self.bytes -= 2 * name.len() + EXPIRY_BYTES;
+        Some(name)
+    }
+}

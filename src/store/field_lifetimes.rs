@@ -1,0 +1,471 @@
+//! Commands on the lifetimes of hash fields, as of Redis 7.4 and 8.0: HEXPIRE, HTTL, HPERSIST, HGETEX and their
+//! variants.
+
+use super::call::{Call, Command, Done, Effect, command};
+use super::effort::{FIND, RANK};
+use super::fields::{Change, Fields};
+use super::numbers;
+use super::refusal::{Refusal, quoted};
+use std::ops::Range;
+
+pub(super) const COMMANDS: &[Command] = &[
+    command("hexpire", -6, Effect::Grow, hexpire),
+    command("hpexpire", -6, Effect::Grow, hpexpire),
+    command("hexpireat", -6, Effect::Grow, hexpireat),
+    command("hpexpireat", -6, Effect::Grow, hpexpireat),
+    command("httl", -5, Effect::Read, httl),
+    command("hpttl", -5, Effect::Read, hpttl),
+    command("hexpiretime", -5, Effect::Read, hexpiretime),
+    command("hpexpiretime", -5, Effect::Read, hpexpiretime),
+    command("hpersist", -5, Effect::Write, hpersist),
+    command("hgetdel", -5, Effect::Write, hgetdel),
+    command("hgetex", -5, Effect::Grow, hgetex),
+    command("hsetex", -6, Effect::Grow, hsetex),
+];
+
+/// The latest expiry of a field, in milliseconds since 1970, as in Redis.
+const EXPIRES_MS_MAX: i64 = (1 << 46) - 1;
+
+/// Replies for a field.
+const MISSING: i64 = -2;
+const WITHOUT: i64 = -1;
+const REFUSED: i64 = 0;
+const DONE: i64 = 1;
+const DELETED: i64 = 2;
+
+/// The unit and origin of a time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unit {
+    Seconds,
+    Milliseconds,
+    UnixSeconds,
+    UnixMilliseconds,
+}
+
+impl Unit {
+    /// The time in argument `index`, in milliseconds since 1970.
+    fn expiry(self, call: &Call<'_>, index: usize, name: &'static str) -> Result<u64, Refusal> {
+        let given = call.integer_at(index)?;
+        if given < 0 {
+            return Err(Refusal::Words("ERR invalid expire time, must be >= 0"));
+        }
+        let scale = if matches!(self, Self::Seconds | Self::UnixSeconds) { 1000 } else { 1 };
+        let base =
+            if matches!(self, Self::Seconds | Self::Milliseconds) { call.keyspace.now_ms() } else { 0 };
+        let expires_ms = given.checked_mul(scale).and_then(|ms| ms.checked_add_unsigned(base));
+        let expires_ms = expires_ms.filter(|ms| *ms <= EXPIRES_MS_MAX);
+        expires_ms.map(|ms| ms as u64).ok_or(Refusal::InvalidExpire(name))
+    }
+
+    /// The unit that an option of HGETEX and HSETEX names.
+    fn option(call: &Call<'_>, index: usize) -> Option<Self> {
+        [
+            ("ex", Self::Seconds),
+            ("px", Self::Milliseconds),
+            ("exat", Self::UnixSeconds),
+            ("pxat", Self::UnixMilliseconds),
+        ]
+        .into_iter()
+        .find_map(|(word, unit)| call.is(index, word).then_some(unit))
+    }
+}
+
+/// The condition on which HEXPIRE sets an expiry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Condition {
+    Always,
+    IfNone,
+    IfSome,
+    IfLater,
+    IfSooner,
+}
+
+impl Condition {
+    fn at(call: &Call<'_>, index: usize) -> Option<Self> {
+        [("nx", Self::IfNone), ("xx", Self::IfSome), ("gt", Self::IfLater), ("lt", Self::IfSooner)]
+            .into_iter()
+            .find_map(|(word, condition)| call.is(index, word).then_some(condition))
+    }
+
+    /// Whether the condition allows the new expiry. A field without one counts as expiring last of all.
+    fn allows(self, old_ms: Option<u64>, new_ms: u64) -> bool {
+        match self {
+            Self::Always => true,
+            Self::IfNone => old_ms.is_none(),
+            Self::IfSome => old_ms.is_some(),
+            Self::IfLater => old_ms.is_some_and(|old_ms| new_ms > old_ms),
+            Self::IfSooner => old_ms.is_none_or(|old_ms| new_ms < old_ms),
+        }
+    }
+}
+
+/// The arguments that `FIELDS count field ...` at `index` names; each field takes `words` arguments.
+fn listed(
+    call: &Call<'_>,
+    index: usize,
+    words: usize,
+    not_positive: &'static str,
+) -> Result<Range<usize>, Refusal> {
+    if !call.is(index, "fields") || index + 1 >= call.count() {
+        return Err(Refusal::Words("ERR Mandatory argument FIELDS is missing or not at the right position"));
+    }
+    let count = numbers::integer(call.at(index + 1)).filter(|count| *count > 0);
+    let count = count.ok_or(Refusal::Words(not_positive))? as usize;
+    let start = index + 2;
+    if count.checked_mul(words) != Some(call.count() - start) {
+        return Err(Refusal::Words("ERR The `numfields` parameter must match the number of arguments"));
+    }
+    Ok(start..call.count())
+}
+
+const NOT_POSITIVE: &str = "ERR Number of fields must be a positive integer";
+
+fn hexpire(call: &mut Call<'_>) -> Done {
+    set_lifetimes(call, Unit::Seconds, "hexpire")
+}
+
+fn hpexpire(call: &mut Call<'_>) -> Done {
+    set_lifetimes(call, Unit::Milliseconds, "hpexpire")
+}
+
+fn hexpireat(call: &mut Call<'_>) -> Done {
+    set_lifetimes(call, Unit::UnixSeconds, "hexpireat")
+}
+
+fn hpexpireat(call: &mut Call<'_>) -> Done {
+    set_lifetimes(call, Unit::UnixMilliseconds, "hpexpireat")
+}
+
+fn set_lifetimes(call: &mut Call<'_>, unit: Unit, name: &'static str) -> Done {
+    call.keyspace.read_as::<Fields>(call.at(1))?;
+    let expires_ms = unit.expiry(call, 2, name)?;
+    let condition = Condition::at(call, 3);
+    let index = if condition.is_some() { 4 } else { 3 };
+    let names = listed(call, index, 1, "ERR Parameter `numFields` should be greater than 0")?;
+    let condition = condition.unwrap_or(Condition::Always);
+    let now_ms = call.keyspace.now_ms();
+    change_each(call, names, |fields, name| {
+        if fields.get(name).is_none() {
+            return MISSING;
+        }
+        if !condition.allows(fields.expiry_ms(name), expires_ms) {
+            return REFUSED;
+        }
+        set_expiry(fields, name, expires_ms, now_ms)
+    })
+}
+
+/// Sets the expiry of a field; a time that has come removes the field at once.
+fn set_expiry(fields: &mut Fields, name: &[u8], expires_ms: u64, now_ms: u64) -> i64 {
+    if expires_ms <= now_ms {
+        fields.remove(name);
+        return DELETED;
+    }
+    fields.set_expiry(name, Some(expires_ms));
+    DONE
+}
+
+/// Changes each named field of the hash in argument 1, and replies with a number for each.
+fn change_each(
+    call: &mut Call<'_>,
+    names: Range<usize>,
+    mut change: impl FnMut(&mut Fields, &[u8]) -> i64,
+) -> Done {
+    let (arguments, count) = (call.arguments, names.len());
+    call.effort.spend(count, RANK)?;
+    let done = call.keyspace.change(call.at(1), |fields: &mut Fields| {
+        names.map(|index| change(fields, arguments.at(index))).collect::<Vec<_>>()
+    })?;
+    call.out.array(count);
+    for number in done.unwrap_or_else(|| vec![MISSING; count]) {
+        call.out.integer(number);
+    }
+    Ok(())
+}
+
+fn httl(call: &mut Call<'_>) -> Done {
+    let now_ms = call.keyspace.now_ms();
+    tell_lifetimes(call, |expires_ms| (expires_ms - now_ms).div_ceil(1000))
+}
+
+fn hpttl(call: &mut Call<'_>) -> Done {
+    let now_ms = call.keyspace.now_ms();
+    tell_lifetimes(call, |expires_ms| expires_ms - now_ms)
+}
+
+fn hexpiretime(call: &mut Call<'_>) -> Done {
+    tell_lifetimes(call, |expires_ms| expires_ms.div_ceil(1000))
+}
+
+fn hpexpiretime(call: &mut Call<'_>) -> Done {
+    tell_lifetimes(call, |expires_ms| expires_ms)
+}
+
+fn tell_lifetimes(call: &mut Call<'_>, tell: impl Fn(u64) -> u64) -> Done {
+    let fields = call.keyspace.read_as::<Fields>(call.arguments.at(1))?;
+    // The borrow of the keyspace ends before the arguments are looked at again.
+    let known = fields.is_some();
+    let names = listed(call, 2, 1, NOT_POSITIVE)?;
+    call.effort.spend(names.len(), FIND)?;
+    let fields = call.keyspace.peek_as::<Fields>(call.arguments.at(1))?.filter(|_| known);
+    call.out.array(names.len());
+    for name in names.map(|index| call.arguments.at(index)) {
+        call.out.integer(match fields {
+            Some(fields) if fields.get(name).is_some() => {
+                fields.expiry_ms(name).map_or(WITHOUT, |expires_ms| tell(expires_ms) as i64)
+            }
+            _ => MISSING,
+        });
+    }
+    Ok(())
+}
+
+fn hpersist(call: &mut Call<'_>) -> Done {
+    call.keyspace.read_as::<Fields>(call.at(1))?;
+    let names = listed(call, 2, 1, NOT_POSITIVE)?;
+    change_each(call, names, |fields, name| match fields.get(name).is_some() {
+        false => MISSING,
+        true if fields.set_expiry(name, None) => DONE,
+        true => WITHOUT,
+    })
+}
+
+/// Writes the values of fields; null for a missing one. An error if they do not fit, before anything changes.
+fn write_values(call: &mut Call<'_>, names: Range<usize>) -> Done {
+    call.effort.spend(names.len(), FIND)?;
+    let fields = call.keyspace.peek_as::<Fields>(call.arguments.at(1))?;
+    call.out.array(names.len());
+    for name in names.map(|index| call.arguments.at(index)) {
+        match fields.and_then(|fields| fields.get(name)) {
+            Some(value) => call.out.bulk(value.as_bytes()),
+            None => call.out.null(call.session.protocol),
+        }
+    }
+    call.out.check()
+}
+
+fn hgetdel(call: &mut Call<'_>) -> Done {
+    call.keyspace.read_as::<Fields>(call.at(1))?;
+    let names = listed(call, 2, 1, NOT_POSITIVE)?;
+    write_values(call, names.clone())?;
+    let arguments = call.arguments;
+    call.keyspace.change(call.at(1), |fields: &mut Fields| {
+        names.for_each(|index| {
+            fields.remove(arguments.at(index));
+        });
+    })?;
+    Ok(())
+}
+
+/// The change of lifetimes that HGETEX and HSETEX ask for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lifetime {
+    /// HGETEX leaves lifetimes as they are, and HSETEX ends them.
+    Unnamed,
+    Keep,
+    Persist,
+    UntilMs(u64),
+}
+
+fn hgetex(call: &mut Call<'_>) -> Done {
+    call.keyspace.read_as::<Fields>(call.at(1))?;
+    let (lifetime, index) = if call.is(2, "persist") {
+        (Lifetime::Persist, 3)
+    } else if let Some(unit) = Unit::option(call, 2) {
+        (Lifetime::UntilMs(unit.expiry(call, 3, "hgetex")?), 4)
+    } else {
+        (Lifetime::Unnamed, 2)
+    };
+    if index > 2 && (call.is(index, "persist") || Unit::option(call, index).is_some()) {
+        return Err(Refusal::Words(
+            "ERR Only one of EX, PX, EXAT, PXAT or PERSIST arguments can be specified",
+        ));
+    }
+    let names = listed(call, index, 1, NOT_POSITIVE)?;
+    write_values(call, names.clone())?;
+    call.effort.charge(names.len() as u64 * RANK);
+    let (arguments, now_ms) = (call.arguments, call.keyspace.now_ms());
+    call.keyspace.change(call.at(1), |fields: &mut Fields| {
+        for name in names.map(|index| arguments.at(index)) {
+            match lifetime {
+                Lifetime::Persist => {
+                    fields.set_expiry(name, None);
+                }
+                Lifetime::UntilMs(expires_ms) if fields.get(name).is_some() => {
+                    set_expiry(fields, name, expires_ms, now_ms);
+                }
+                _ => {}
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// The options of HSETEX, and the argument at which its fields begin.
+struct SetOptions {
+    /// True if no field may exist yet (FNX), or all of them must (FXX).
+    present: Option<bool>,
+    lifetime: Lifetime,
+    index: usize,
+}
+
+impl SetOptions {
+    fn parse(call: &Call<'_>) -> Result<Self, Refusal> {
+        let mut options = Self { present: None, lifetime: Lifetime::Unnamed, index: 2 };
+        while options.index < call.count() && !call.is(options.index, "fields") {
+            let index = options.index;
+            if call.is(index, "fnx") || call.is(index, "fxx") {
+                if options.present.is_some() {
+                    return Err(Refusal::Words("ERR Only one of FXX or FNX arguments can be specified"));
+                }
+                options.present = Some(call.is(index, "fxx"));
+                options.index += 1;
+                continue;
+            }
+            let unit = Unit::option(call, index).filter(|_| index + 1 < call.count());
+            if unit.is_none() && !call.is(index, "keepttl") {
+                return Err(Refusal::Quoting(format!("ERR unknown argument: {}", quoted(call.at(index)))));
+            }
+            if options.lifetime != Lifetime::Unnamed {
+                return Err(Refusal::Words(
+                    "ERR Only one of EX, PX, EXAT, PXAT or KEEPTTL arguments can be specified",
+                ));
+            }
+            options.lifetime = match unit {
+                None => Lifetime::Keep,
+                Some(unit) => Lifetime::UntilMs(unit.expiry(call, index + 1, "hsetex")?),
+            };
+            options.index += 1 + usize::from(unit.is_some());
+        }
+        Ok(options)
+    }
+}
+
+fn hsetex(call: &mut Call<'_>) -> Done {
+    let fields = call.keyspace.read_as::<Fields>(call.at(1))?.is_some();
+    let options = SetOptions::parse(call)?;
+    let pairs = listed(call, options.index, 2, NOT_POSITIVE)?;
+    call.effort.spend(pairs.len(), RANK)?;
+    let arguments = call.arguments;
+    let mut names = pairs.clone().step_by(2).map(|index| arguments.at(index));
+    let known = call.keyspace.peek_as::<Fields>(arguments.at(1))?.filter(|_| fields);
+    let mut has = |name| known.is_some_and(|fields: &Fields| fields.get(name).is_some());
+    let goes = match options.present {
+        None => true,
+        Some(true) => names.all(&mut has),
+        Some(false) => !names.any(&mut has),
+    };
+    if !goes {
+        return call.integer(0);
+    }
+    // Names of fields that expire are kept three times.
+    call.afford(3 * arguments.frame().len())?;
+    let now_ms = call.keyspace.now_ms();
+    call.keyspace.change_or_create(call.at(1), |fields: &mut Fields| {
+        for index in pairs.step_by(2) {
+            let name = arguments.at(index);
+            let _: Change = fields.set(name, arguments.at(index + 1));
+            match options.lifetime {
+                Lifetime::Keep => {}
+                Lifetime::UntilMs(expires_ms) => {
+                    set_expiry(fields, name, expires_ms, now_ms);
+                }
+                Lifetime::Unnamed | Lifetime::Persist => {
+                    fields.set_expiry(name, None);
+                }
+            }
+        }
+    })?;
+    call.integer(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::store::bench::Bench;
+
+    #[test]
+    fn fields_expire() {
+        let mut bench = Bench::new();
+        bench.talk(&[
+            ("HSET h a 1 b 2 c 3", ":3|"),
+            ("HEXPIRE h 10 FIELDS 2 a x", "*2|:1|:-2|"),
+            ("HPEXPIRE h 100 NX FIELDS 2 a b", "*2|:0|:1|"),
+            ("HEXPIRE h 5 GT FIELDS 3 a b c", "*3|:0|:1|:0|"),
+            ("HEXPIRE h 4 LT FIELDS 2 b c", "*2|:1|:1|"),
+            ("HPEXPIRE h 300 XX FIELDS 1 b", "*1|:1|"),
+            ("HTTL h FIELDS 4 a b c x", "*4|:10|:1|:4|:-2|"),
+            ("HPTTL h FIELDS 2 a b", "*2|:10000|:300|"),
+            ("HEXPIRETIME h FIELDS 1 a", "*1|:1700000010|"),
+            ("HPEXPIRETIME h FIELDS 1 b", "*1|:1700000000300|"),
+            ("OBJECT ENCODING h", "$10|listpackex|"),
+            ("HINCRBY h b 1", ":3|"),
+            ("HSET h c 9", ":0|"),
+            ("HTTL h FIELDS 2 b c", "*2|:1|:-1|"),
+            ("COPY h i", ":1|"),
+        ]);
+        bench.wait_ms(300);
+        bench.talk(&[("HGET h b", "$1|3|")]);
+        bench.wait_ms(1);
+        bench.talk(&[
+            ("HGET h b", "$-1|"),
+            ("HLEN h", ":2|"),
+            ("HGETALL i", "*4|$1|a|$1|1|$1|c|$1|9|"),
+            ("HPERSIST h FIELDS 3 a c x", "*3|:1|:-1|:-2|"),
+            ("HEXPIRE h 0 FIELDS 1 a", "*1|:2|"),
+            ("HPEXPIREAT h 1 FIELDS 1 c", "*1|:2|"),
+            ("EXISTS h", ":0|"),
+            ("HTTL h FIELDS 2 a b", "*2|:-2|:-2|"),
+            ("HEXPIRE i -1 FIELDS 1 a", "-ERR invalid expire time, must be >= 0|"),
+            ("HEXPIRE i 99999999999999 FIELDS 1 a", "-ERR invalid expire time in 'hexpire' command|"),
+            (
+                "HEXPIRE i 1 FIELD 1 a",
+                "-ERR Mandatory argument FIELDS is missing or not at the right position|",
+            ),
+            ("HEXPIRE i 1 FIELDS 0 a", "-ERR Parameter `numFields` should be greater than 0|"),
+            ("HTTL i FIELDS 2 a", "-ERR The `numfields` parameter must match the number of arguments|"),
+            ("SET s v", "+OK|"),
+            ("HTTL s FIELDS 1 a", "-WRONGTYPE Operation against a key holding the wrong kind of value|"),
+        ]);
+    }
+
+    #[test]
+    fn values_are_read_and_set_with_lifetimes() {
+        let mut bench = Bench::new();
+        bench.talk(&[
+            ("HSETEX h EX 10 FIELDS 2 a 1 b 2", ":1|"),
+            ("HSETEX h FNX FIELDS 2 b 9 c 9", ":0|"),
+            ("HSETEX h FXX KEEPTTL FIELDS 1 b 3", ":1|"),
+            ("HTTL h FIELDS 2 a b", "*2|:10|:10|"),
+            ("HSETEX h FIELDS 1 b 4", ":1|"),
+            ("HGETEX h PX 50 FIELDS 3 a b x", "*3|$1|1|$1|4|$-1|"),
+            ("HPTTL h FIELDS 2 a b", "*2|:50|:50|"),
+            ("HGETEX h PERSIST FIELDS 1 a", "*1|$1|1|"),
+            ("HGETEX h FIELDS 1 b", "*1|$1|4|"),
+            ("HPTTL h FIELDS 2 a b", "*2|:-1|:50|"),
+            ("HGETDEL h FIELDS 2 a x", "*2|$1|1|$-1|"),
+            (
+                "HSETEX h EX 1 PX 1 FIELDS 1 a 1",
+                "-ERR Only one of EX, PX, EXAT, PXAT or KEEPTTL arguments can be specified|",
+            ),
+            ("HSETEX h SOON FIELDS 1 a 1", "-ERR unknown argument: SOON|"),
+            ("HGETDEL nothing FIELDS 1 a", "*1|$-1|"),
+        ]);
+        bench.wait_ms(51);
+        bench.talk(&[("EXISTS h", ":0|"), ("DBSIZE", ":0|")]);
+        assert_eq!(bench.engine.statistics().bytes_used, 0);
+    }
+
+    #[test]
+    fn a_sweep_frees_fields_that_nobody_asks_for() {
+        let mut bench = Bench::new();
+        for number in 0..500 {
+            bench.send(&format!("HSETEX h{} PX {} FIELDS 1 f{number} v", number % 7, number + 1));
+        }
+        bench.send("HSET h0 stays v");
+        bench.send("RENAME h1 other");
+        bench.wait_ms(1_000);
+        while bench.engine.expire_some(bench.now, 5).visited > 0 {}
+        bench.talk(&[("DBSIZE", ":1|"), ("HLEN h0", ":1|"), ("DEL h0", ":1|")]);
+        assert_eq!(bench.engine.statistics().bytes_used, 0);
+    }
+}

@@ -1,0 +1,300 @@
+//! The entries of a stream, in the order of their ids.
+//!
+//! Redis keeps entries in nodes of limited size, and an approximate trim (`~`) removes whole nodes only. Here
+//! each entry knows its node's number, so that as much is trimmed as there.
+
+use super::packed::{integer_bytes, text_bytes};
+use super::text::Text;
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+/// The most entries of a node: Redis's `stream-node-max-entries`.
+const NODE_ENTRIES_MAX: usize = 100;
+/// The most bytes of a node: Redis's `stream-node-max-bytes`.
+const NODE_BYTES_MAX: usize = 4096;
+/// The bytes of a node besides its entries and field names, and of an entry besides its id, fields and values.
+const NODE_BYTES: usize = 15;
+const NODE_ENTRY_BYTES: usize = 4;
+/// The approximate bytes of an entry in memory besides its fields and values.
+const ENTRY_BYTES: usize = 64;
+
+/// The id of an entry: a time in milliseconds, and a number within it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Id {
+    pub(super) ms: u64,
+    pub(super) sequence: u64,
+}
+
+impl Id {
+    pub(super) const LEAST: Self = Self { ms: 0, sequence: 0 };
+    pub(super) const GREATEST: Self = Self { ms: u64::MAX, sequence: u64::MAX };
+
+    /// The next greater id; none after the greatest.
+    pub(super) fn next(self) -> Option<Self> {
+        match self.sequence.checked_add(1) {
+            Some(sequence) => Some(Self { sequence, ..self }),
+            None => self.ms.checked_add(1).map(|ms| Self { ms, sequence: 0 }),
+        }
+    }
+
+    /// The next smaller id; none before the least.
+    pub(super) fn previous(self) -> Option<Self> {
+        match self.sequence.checked_sub(1) {
+            Some(sequence) => Some(Self { sequence, ..self }),
+            None => self.ms.checked_sub(1).map(|ms| Self { ms, sequence: u64::MAX }),
+        }
+    }
+
+    pub(super) fn text(self) -> String {
+        format!("{}-{}", self.ms, self.sequence)
+    }
+}
+
+/// An entry: its fields and values in turn.
+#[derive(Clone)]
+pub(super) struct Entry {
+    words: Box<[Text]>,
+    node: u64,
+}
+
+impl Entry {
+    pub(super) fn words(&self) -> &[Text] {
+        &self.words
+    }
+
+    fn cost(&self) -> usize {
+        ENTRY_BYTES + self.words.iter().map(Text::cost).sum::<usize>()
+    }
+}
+
+/// The entries that a trim keeps.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Keep {
+    /// At most so many of the last entries.
+    Newest(u64),
+    /// Entries whose ids are not smaller.
+    Since(Id),
+}
+
+/// The extent to which a trim goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Precision {
+    Exact,
+    /// Only whole nodes are removed, and at most so many entries; 0 for any number.
+    Nodes(u64),
+}
+
+/// All entries of a stream, and what is remembered of former ones.
+#[derive(Clone, Default)]
+pub(super) struct Log {
+    entries: BTreeMap<Id, Entry>,
+    /// The greatest id that was ever given.
+    pub(super) last: Id,
+    /// The number of entries that were ever added.
+    pub(super) added: u64,
+    /// The greatest id of an entry that was deleted by name.
+    pub(super) deleted: Id,
+    bytes: usize,
+    node: u64,
+    node_entries: usize,
+    /// The bytes of the last node in Redis.
+    node_bytes: usize,
+    /// The first entry of the last node: an entry with the same fields does not repeat their names.
+    node_first: (Id, Box<[Text]>),
+    names_bytes: usize,
+}
+
+impl Log {
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes + self.names_bytes
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn get(&self, id: Id) -> Option<&Entry> {
+        self.entries.get(&id)
+    }
+
+    /// The first entry's id; the least id if there is no entry.
+    pub(super) fn first(&self) -> Id {
+        self.entries.first_key_value().map_or(Id::LEAST, |(id, _)| *id)
+    }
+
+    /// The last entry's id; the least id if there is no entry.
+    pub(super) fn newest(&self) -> Id {
+        self.entries.last_key_value().map_or(Id::LEAST, |(id, _)| *id)
+    }
+
+    /// The entries whose ids are in a range, in ascending order.
+    pub(super) fn range(&self, ids: RangeInclusive<Id>) -> impl DoubleEndedIterator<Item = (Id, &Entry)> {
+        let ids = if ids.is_empty() { None } else { Some(ids) };
+        ids.into_iter().flat_map(|ids| self.entries.range(ids)).map(|(id, entry)| (*id, entry))
+    }
+
+    /// The number of nodes that hold entries.
+    pub(super) fn nodes(&self) -> usize {
+        let mut nodes = 0;
+        let mut after = None;
+        for entry in self.entries.values() {
+            nodes += usize::from(after != Some(entry.node));
+            after = Some(entry.node);
+        }
+        nodes
+    }
+
+    /// Appends an entry; its id must be greater than the last one.
+    pub(super) fn append(&mut self, id: Id, words: Box<[Text]>) {
+        debug_assert!(id > self.last);
+        let bytes: usize = words.iter().map(|word| word.as_bytes().len()).sum();
+        let continues = self.entries.last_key_value().is_some_and(|(_, entry)| entry.node == self.node);
+        if !continues || self.node_entries >= NODE_ENTRIES_MAX || self.node_bytes + bytes >= NODE_BYTES_MAX {
+            let names: Box<[Text]> = words.iter().step_by(2).cloned().collect();
+            let names_bytes: usize = names.iter().map(|name| text_bytes(name.as_bytes())).sum();
+            self.node += 1;
+            (self.node_entries, self.node_bytes) = (0, NODE_BYTES + names_bytes);
+            self.names_bytes = names.iter().map(Text::cost).sum();
+            self.node_first = (id, names);
+        }
+        self.node_entries += 1;
+        self.node_bytes += self.packed_bytes(id, &words);
+        let entry = Entry { words, node: self.node };
+        self.bytes += entry.cost();
+        self.entries.insert(id, entry);
+        self.last = id;
+        self.added = self.added.wrapping_add(1);
+    }
+
+    /// The bytes that an entry takes in the last node in Redis.
+    fn packed_bytes(&self, id: Id, words: &[Text]) -> usize {
+        let (first, names) = &self.node_first;
+        let same = words.iter().step_by(2).eq(names.iter());
+        let ids = integer_bytes(id.ms.wrapping_sub(first.ms) as i64)
+            + integer_bytes(id.sequence.wrapping_sub(first.sequence) as i64);
+        let count = if same { 0 } else { integer_bytes(words.len() as i64 / 2) };
+        let told = words.iter().enumerate().filter(|(place, _)| !same || place % 2 == 1);
+        let told: usize = told.map(|(_, word)| text_bytes(word.as_bytes())).sum();
+        NODE_ENTRY_BYTES + ids + count + told
+    }
+
+    /// Deletes an entry by name. True if it existed.
+    pub(super) fn delete(&mut self, id: Id) -> bool {
+        let existed = self.remove(id);
+        if existed {
+            self.deleted = self.deleted.max(id);
+        }
+        existed
+    }
+
+    fn remove(&mut self, id: Id) -> bool {
+        let Some(entry) = self.entries.remove(&id) else { return false };
+        self.bytes -= entry.cost();
+        if self.entries.is_empty() {
+            (self.node_first, self.names_bytes) = ((Id::LEAST, Box::default()), 0);
+        }
+        true
+    }
+
+    /// Removes the oldest entries, and returns how many it removed.
+    pub(super) fn trim(&mut self, keep: Keep, precision: Precision) -> u64 {
+        let mut removed = 0;
+        while let Some((first, entry)) = self.entries.first_key_value() {
+            if self.satisfies(keep, *first) {
+                break;
+            }
+            if precision == Precision::Exact {
+                let first = *first;
+                self.remove(first);
+                removed += 1;
+                continue;
+            }
+            let node = entry.node;
+            let ids: Vec<Id> =
+                self.entries.iter().take_while(|(_, entry)| entry.node == node).map(|(id, _)| *id).collect();
+            let goes = match keep {
+                Keep::Newest(most) => (self.entries.len() - ids.len()) as u64 >= most,
+                Keep::Since(least) => ids.last().is_some_and(|last| *last < least),
+            };
+            let too_many = match precision {
+                Precision::Nodes(most) => most > 0 && removed + ids.len() as u64 > most,
+                Precision::Exact => false,
+            };
+            if !goes || too_many {
+                break;
+            }
+            removed += ids.len() as u64;
+            ids.into_iter().for_each(|id| {
+                self.remove(id);
+            });
+        }
+        removed
+    }
+
+    fn satisfies(&self, keep: Keep, first: Id) -> bool {
+        match keep {
+            Keep::Newest(most) => self.entries.len() as u64 <= most,
+            Keep::Since(least) => first >= least,
+        }
+    }
+
+    /// True if an entry was deleted by name among those that follow `start`.
+    pub(super) fn has_gap_from(&self, start: Id) -> bool {
+        self.len() > 0 && self.deleted != Id::LEAST && self.first() <= self.deleted && start <= self.deleted
+    }
+
+    /// The number of entries that were ever added up to `id`; none if it cannot be told.
+    pub(super) fn added_until(&self, id: Id) -> Option<u64> {
+        let length = self.len() as u64;
+        if self.added == 0 {
+            return Some(0);
+        }
+        if length == 0 && id <= self.last || id == self.last {
+            return Some(self.added);
+        }
+        if id > self.last || id != Id::LEAST && id < self.deleted {
+            return None;
+        }
+        if self.deleted == Id::LEAST || self.deleted < self.first() {
+            if id < self.first() {
+                return Some(self.added.saturating_sub(length));
+            }
+            if id == self.first() {
+                return Some(self.added.saturating_sub(length) + 1);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(ms: u64) -> Id {
+        Id { ms, sequence: 0 }
+    }
+
+    #[test]
+    fn approximate_trims_remove_whole_nodes() {
+        let mut log = Log::default();
+        for ms in 1..=250 {
+            log.append(id(ms), Box::new([Text::new(b"f"), Text::new(b"v")]));
+        }
+        assert_eq!(log.nodes(), 3);
+        assert_eq!(log.clone().trim(Keep::Newest(10), Precision::Exact), 240);
+        assert_eq!(log.clone().trim(Keep::Newest(10), Precision::Nodes(0)), 200);
+        assert_eq!(log.clone().trim(Keep::Newest(10), Precision::Nodes(150)), 100);
+        assert_eq!(log.clone().trim(Keep::Since(id(150)), Precision::Nodes(0)), 100);
+        assert_eq!(log.clone().trim(Keep::Since(id(150)), Precision::Exact), 149);
+        assert_eq!(log.trim(Keep::Newest(0), Precision::Exact), 250);
+        assert_eq!((log.bytes(), log.len(), log.last), (0, 0, id(250)));
+    }
+
+    #[test]
+    fn ids_have_neighbors() {
+        assert_eq!(Id { ms: 1, sequence: u64::MAX }.next(), Some(id(2)));
+        assert_eq!(id(2).previous(), Some(Id { ms: 1, sequence: u64::MAX }));
+        assert_eq!((Id::GREATEST.next(), Id::LEAST.previous()), (None, None));
+    }
+}

@@ -1,0 +1,169 @@
+//! The compact forms in which Redis keeps small collections and writes them down: packed lists of strings and
+//! integers, sorted integers, and strings compressed by LZF.
+
+use super::numbers::{self, Digits};
+use super::rdb::DAMAGED;
+use super::refusal::Refusal;
+
+/// The bytes before the first element of a packed list: its size and the number of elements.
+const LIST_HEADER_BYTES: usize = 6;
+/// The byte behind the last element of a packed list.
+const LIST_END: u8 = 0xff;
+
+/// The elements of a packed list (listpack); integers are spelled.
+pub(super) fn texts(bytes: &[u8]) -> Result<Vec<Vec<u8>>, Refusal> {
+    let mut left = bytes.get(LIST_HEADER_BYTES..).ok_or(DAMAGED)?;
+    let mut texts = Vec::new();
+    loop {
+        if left == [LIST_END] {
+            return Ok(texts);
+        }
+        let (text, length) = element(left).ok_or(DAMAGED)?;
+        texts.push(text);
+        left = left.get(length + length_bytes(length)..).ok_or(DAMAGED)?;
+    }
+}
+
+/// The bytes of the length that follows each element of a packed list, for reading backwards.
+fn length_bytes(length: usize) -> usize {
+    match length {
+        0..0x80 => 1,
+        0x80..0x4000 => 2,
+        0x4000..0x20_0000 => 3,
+        0x20_0000..0x1000_0000 => 4,
+        _ => 5,
+    }
+}
+
+/// The bytes of an integer in a packed list.
+pub(super) fn integer_bytes(value: i64) -> usize {
+    1 + match value {
+        0..0x80 => 1,
+        -0x1000..0x1000 => 2,
+        -0x8000..0x8000 => 3,
+        -0x80_0000..0x80_0000 => 4,
+        -0x8000_0000..0x8000_0000 => 5,
+        _ => 9,
+    }
+}
+
+/// The bytes of a string in a packed list.
+pub(super) fn text_bytes(text: &[u8]) -> usize {
+    if let Some(integer) = numbers::integer(text) {
+        return integer_bytes(integer);
+    }
+    let header = match text.len() {
+        0..0x40 => 1,
+        0x40..0x1000 => 2,
+        _ => 5,
+    };
+    header + text.len() + length_bytes(header + text.len())
+}
+
+/// The first element of a packed list, and the number of its bytes.
+fn element(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
+    let integer = |value: i64, length| Some((Digits::new(value).as_bytes().to_vec(), length));
+    let string = |header: usize, length: usize| {
+        let end = header.checked_add(length)?;
+        Some((bytes.get(header..end)?.to_vec(), end))
+    };
+    let (first, rest) = bytes.split_first()?;
+    match first {
+        0..0x80 => integer(i64::from(*first), 1),
+        0x80..0xc0 => string(1, usize::from(first & 0x3f)),
+        0xc0..0xe0 => {
+            let value = i64::from(first & 0x1f) << 8 | i64::from(*rest.first()?);
+            integer(if value < 0x1000 { value } else { value - 0x2000 }, 2)
+        }
+        0xe0..0xf0 => string(2, usize::from(first & 0xf) << 8 | usize::from(*rest.first()?)),
+        0xf0 => string(5, u32::from_le_bytes(*rest.first_chunk()?) as usize),
+        0xf1 => integer(i64::from(i16::from_le_bytes(*rest.first_chunk()?)), 3),
+        0xf2 => {
+            let [low, middle, high] = *rest.first_chunk()?;
+            integer(i64::from(i32::from_le_bytes([0, low, middle, high]) >> 8), 4)
+        }
+        0xf3 => integer(i64::from(i32::from_le_bytes(*rest.first_chunk()?)), 5),
+        0xf4 => integer(i64::from_le_bytes(*rest.first_chunk()?), 9),
+        _ => None,
+    }
+}
+
+/// The integers of a set of integers (intset).
+pub(super) fn integers(bytes: &[u8]) -> Result<Vec<i64>, Refusal> {
+    let (width, rest) = bytes.split_first_chunk::<4>().ok_or(DAMAGED)?;
+    let (count, rest) = rest.split_first_chunk::<4>().ok_or(DAMAGED)?;
+    let (width, count) = (u32::from_le_bytes(*width) as usize, u32::from_le_bytes(*count) as usize);
+    if ![2, 4, 8].contains(&width) || count.checked_mul(width) != Some(rest.len()) {
+        return Err(DAMAGED);
+    }
+    let spread = |bytes: &[u8]| {
+        let filler = if bytes.last().is_some_and(|last| last & 0x80 != 0) { 0xff } else { 0 };
+        let mut word = [filler; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        i64::from_le_bytes(word)
+    };
+    Ok(rest.chunks_exact(width).map(spread).collect())
+}
+
+/// The `length` bytes that LZF has compressed.
+pub(super) fn decompressed(packed: &[u8], length: usize) -> Result<Vec<u8>, Refusal> {
+    let mut out: Vec<u8> = Vec::with_capacity(length.min(packed.len().saturating_mul(4)));
+    let mut left = packed;
+    while let Some((control, rest)) = left.split_first() {
+        if *control < 0x20 {
+            let (run, rest) = rest.split_at_checked(usize::from(*control) + 1).ok_or(DAMAGED)?;
+            out.extend_from_slice(run);
+            left = rest;
+        } else {
+            let (mut count, mut rest) = (usize::from(control >> 5) + 2, rest);
+            if *control >> 5 == 7 {
+                let (more, behind) = rest.split_first().ok_or(DAMAGED)?;
+                (count, rest) = (count + usize::from(*more), behind);
+            }
+            let (low, behind) = rest.split_first().ok_or(DAMAGED)?;
+            let back = (usize::from(control & 0x1f) << 8 | usize::from(*low)) + 1;
+            let start = out.len().checked_sub(back).ok_or(DAMAGED)?;
+            for at in start..start + count {
+                out.push(out[at]);
+            }
+            left = behind;
+        }
+        if out.len() > length {
+            return Err(DAMAGED);
+        }
+    }
+    if out.len() == length { Ok(out) } else { Err(DAMAGED) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compressed_strings_are_restored() {
+        // Two bytes, 18 from two places back, three from one place back.
+        let packed = [1, b'a', b'b', 0xe0, 9, 1, 0x20, 0];
+        let whole = decompressed(&packed, 23).expect("it is whole");
+        assert_eq!(whole, b"ababababababababababbbb");
+        assert_eq!(decompressed(&packed, 22), Err(DAMAGED));
+        assert_eq!(decompressed(&[0x20, 0], 3), Err(DAMAGED));
+    }
+
+    #[test]
+    fn packed_elements_have_many_forms() {
+        let list = [
+            vec![0; LIST_HEADER_BYTES],
+            vec![7, 1],
+            vec![0x82, b'a', b'b', 3],
+            vec![0xdf, 0xff, 2],
+            vec![0xf1, 0x18, 0xfc, 3],
+            vec![0xf2, 0x00, 0x00, 0x80, 4],
+            vec![LIST_END],
+        ];
+        let expected = ["7", "ab", "-1", "-1000", "-8388608"].map(|text| text.as_bytes().to_vec());
+        assert_eq!(texts(&list.concat()).expect("it is whole"), expected);
+        assert_eq!(texts(&list[..6].concat()), Err(DAMAGED));
+        assert_eq!(integers(&[2, 0, 0, 0, 2, 0, 0, 0, 0xff, 0xff, 1, 0]), Ok(vec![-1, 1]));
+        assert_eq!(integers(&[2, 0, 0, 0, 3, 0, 0, 0, 0xff, 0xff, 1, 0]), Err(DAMAGED));
+    }
+}

@@ -1,0 +1,189 @@
+//! The value of a stream: its entries, and the groups of consumers that read them together.
+//!
+//! ```text
+//!     Stream ── Log: id ─> entry
+//!           └── name ─> Group ── id ─> Pending: delivered to whom, when, how often
+//!                           └── name ─> Consumer ── ids that are pending with it
+//! ```
+
+use super::log::{Id, Log};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The approximate bytes of a pending entry: it is in two trees.
+pub(super) const PENDING_BYTES: usize = 112;
+/// The approximate bytes of a consumer and of a group, besides their names.
+const CONSUMER_BYTES: usize = 96;
+const GROUP_BYTES: usize = 160;
+
+/// A name, as in the maps of groups and consumers.
+type Name = Box<[u8]>;
+
+/// An entry that was delivered, and not acknowledged yet.
+#[derive(Clone)]
+pub(super) struct Pending {
+    pub(super) consumer: Name,
+    pub(super) delivered_ms: u64,
+    pub(super) deliveries: u64,
+}
+
+/// A reader of a group.
+#[derive(Clone)]
+pub(super) struct Consumer {
+    pub(super) seen_ms: u64,
+    pub(super) pending: BTreeSet<Id>,
+}
+
+/// A group of consumers.
+#[derive(Clone)]
+pub(super) struct Group {
+    /// The greatest id that was delivered.
+    pub(super) last: Id,
+    /// The number of entries delivered of all that were ever added; none if it cannot be told.
+    pub(super) read: Option<u64>,
+    pub(super) pending: BTreeMap<Id, Pending>,
+    pub(super) consumers: BTreeMap<Name, Consumer>,
+    names_bytes: usize,
+}
+
+impl Group {
+    fn bytes(&self) -> usize {
+        self.names_bytes + self.consumers.len() * CONSUMER_BYTES + self.pending.len() * PENDING_BYTES
+    }
+
+    /// The number of entries that were not delivered yet; none if it cannot be told. It is negative after XSETID
+    /// has set a smaller number of entries that were ever added.
+    pub(super) fn lag(&self, log: &Log) -> Option<i64> {
+        if log.added == 0 {
+            return Some(0);
+        }
+        let read = match self.read {
+            Some(read) if !log.has_gap_from(self.last) => Some(read),
+            _ => log.added_until(self.last),
+        };
+        Some((log.added as i64).wrapping_sub(read? as i64))
+    }
+
+    /// Notes that the entry `id` was delivered for the first time.
+    pub(super) fn advance(&mut self, log: &Log, id: Id) {
+        if id <= self.last {
+            return;
+        }
+        self.read = match self.read {
+            Some(read) if !log.has_gap_from(id) => Some(read.saturating_add(1)),
+            _ if log.added > 0 => log.added_until(id),
+            read => read,
+        };
+        self.last = id;
+    }
+
+    /// Adds a consumer, or notes that it was seen. True if it is new.
+    pub(super) fn see(&mut self, name: &[u8], now_ms: u64) -> bool {
+        if let Some(consumer) = self.consumers.get_mut(name) {
+            consumer.seen_ms = now_ms;
+            return false;
+        }
+        self.names_bytes += name.len();
+        self.consumers.insert(name.into(), Consumer { seen_ms: now_ms, pending: BTreeSet::new() });
+        true
+    }
+
+    /// Removes a consumer, and returns the number of its pending entries.
+    pub(super) fn remove_consumer(&mut self, name: &[u8]) -> usize {
+        let Some(consumer) = self.consumers.remove(name) else { return 0 };
+        self.names_bytes -= name.len();
+        for id in &consumer.pending {
+            self.pending.remove(id);
+        }
+        consumer.pending.len()
+    }
+
+    /// Gives a pending entry to a consumer, which must exist, and returns it. A new one has no deliveries yet.
+    pub(super) fn give(&mut self, id: Id, name: &[u8]) -> &mut Pending {
+        let pending = self.pending.entry(id).or_insert_with(|| Pending {
+            consumer: name.into(),
+            delivered_ms: 0,
+            deliveries: 0,
+        });
+        if &*pending.consumer != name {
+            if let Some(former) = self.consumers.get_mut(&pending.consumer) {
+                former.pending.remove(&id);
+            }
+            pending.consumer = name.into();
+        }
+        if let Some(consumer) = self.consumers.get_mut(name) {
+            consumer.pending.insert(id);
+        }
+        pending
+    }
+
+    /// Acknowledges an entry. True if it was pending.
+    pub(super) fn acknowledge(&mut self, id: Id) -> bool {
+        let Some(pending) = self.pending.remove(&id) else { return false };
+        if let Some(consumer) = self.consumers.get_mut(&pending.consumer) {
+            consumer.pending.remove(&id);
+        }
+        true
+    }
+}
+
+/// A stream.
+#[derive(Clone, Default)]
+pub(super) struct Stream {
+    pub(super) log: Log,
+    groups: BTreeMap<Name, Group>,
+    groups_bytes: usize,
+    pending: usize,
+}
+
+impl Stream {
+    pub(super) fn bytes(&self) -> usize {
+        self.log.bytes() + self.groups_bytes
+    }
+
+    /// The number of entries and pending entries, which is the effort to remove the stream.
+    pub(super) fn elements(&self) -> usize {
+        self.log.len() + self.pending
+    }
+
+    pub(super) fn groups(&self) -> &BTreeMap<Name, Group> {
+        &self.groups
+    }
+
+    pub(super) fn group(&self, name: &[u8]) -> Option<&Group> {
+        self.groups.get(name)
+    }
+
+    /// Adds a group that begins behind `last`. False if there is one of this name.
+    pub(super) fn add_group(&mut self, name: &[u8], last: Id, read: Option<u64>) -> bool {
+        if self.groups.contains_key(name) {
+            return false;
+        }
+        self.groups_bytes += GROUP_BYTES + name.len();
+        let group =
+            Group { last, read, pending: BTreeMap::new(), consumers: BTreeMap::new(), names_bytes: 0 };
+        self.groups.insert(name.into(), group);
+        true
+    }
+
+    /// Removes a group. True if it existed.
+    pub(super) fn remove_group(&mut self, name: &[u8]) -> bool {
+        let Some(group) = self.groups.remove(name) else { return false };
+        self.groups_bytes -= GROUP_BYTES + name.len() + group.bytes();
+        self.pending -= group.pending.len();
+        true
+    }
+
+    /// Changes a group and updates the accounts. None if there is no such group.
+    pub(super) fn change_group<R>(
+        &mut self,
+        name: &[u8],
+        change: impl FnOnce(&Log, &mut Group) -> R,
+    ) -> Option<R> {
+        let group = self.groups.get_mut(name)?;
+        let (bytes, pending) = (group.bytes(), group.pending.len());
+        let result = change(&self.log, group);
+        self.groups_bytes = self.groups_bytes + group.bytes() - bytes;
+        self.pending = self.pending + group.pending.len() - pending;
+        Some(result)
+    }
+}

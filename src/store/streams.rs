@@ -1,0 +1,544 @@
+//! Commands on the entries of streams: XADD, XRANGE, XREAD and so on. Groups of consumers are in
+//! `stream_groups.rs`, XINFO is in `stream_info.rs`.
+
+use super::call::{Call, Command, Done, Effect, command};
+use super::effort::{Effort, FIND, INSERT, LOOK};
+use super::log::{Entry, Id, Keep, Log, Precision};
+use super::numbers;
+use super::refusal::Refusal;
+use super::reply::Reply;
+use super::stream::Stream;
+use super::text::Text;
+use crate::protocol::Protocol;
+use std::ops::RangeInclusive;
+
+pub(super) const COMMANDS: &[Command] = &[
+    command("xadd", -5, Effect::Grow, xadd),
+    command("xlen", 2, Effect::Read, xlen),
+    command("xrange", -4, Effect::Read, xrange),
+    command("xrevrange", -4, Effect::Read, xrevrange),
+    command("xdel", -3, Effect::Write, xdel),
+    command("xtrim", -4, Effect::Write, xtrim),
+    command("xsetid", -3, Effect::Write, xsetid),
+    command("xread", -4, Effect::Read, xread),
+];
+
+/// The most entries that an approximate trim removes without LIMIT: 100 nodes.
+const TRIMMED_MAX: u64 = 10_000;
+
+/// The number of a part of an id. Unlike other integers it has 64 bits and no sign.
+fn part(text: &[u8]) -> Option<u64> {
+    let digits =
+        std::str::from_utf8(text).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
+    digits.parse().ok()
+}
+
+/// Parses `ms` or `ms-sequence`.
+fn id(text: &[u8], missing_sequence: u64) -> Result<Id, Refusal> {
+    let parsed = match text.iter().position(|byte| *byte == b'-') {
+        None => part(text).map(|ms| Id { ms, sequence: missing_sequence }),
+        Some(at) => part(&text[..at]).zip(part(&text[at + 1..])).map(|(ms, sequence)| Id { ms, sequence }),
+    };
+    parsed.ok_or(Refusal::Words("ERR Invalid stream ID specified as stream command argument"))
+}
+
+/// The id at argument `index`; without a sequence number, that is 0.
+pub(super) fn id_at(call: &Call<'_>, index: usize) -> Result<Id, Refusal> {
+    id(call.at(index), 0)
+}
+
+/// The end of an interval of ids that an argument names.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bound {
+    Start,
+    End,
+}
+
+/// Parses an end of an interval: an id, `-` or `+`, and `(` before an id that is not included.
+pub(super) fn bound(text: &[u8], bound: Bound) -> Result<Id, Refusal> {
+    let missing = if bound == Bound::Start { 0 } else { u64::MAX };
+    match text {
+        b"-" => Ok(Id::LEAST),
+        b"+" => Ok(Id::GREATEST),
+        [b'(', text @ ..] if !text.is_empty() => {
+            let id = id(text, missing)?;
+            match bound {
+                Bound::Start => id.next().ok_or(Refusal::Words("ERR invalid start ID for the interval")),
+                Bound::End => id.previous().ok_or(Refusal::Words("ERR invalid end ID for the interval")),
+            }
+        }
+        text => id(text, missing),
+    }
+}
+
+/// The id that XADD asks for.
+#[derive(Clone, Copy)]
+enum Wanted {
+    Any,
+    /// Any sequence number within this time.
+    Within(u64),
+    Exactly(Id),
+}
+
+impl Wanted {
+    fn parse(text: &[u8]) -> Result<Self, Refusal> {
+        match text {
+            b"*" => Ok(Self::Any),
+            [ms @ .., b'-', b'*'] => id(ms, 0).map(|id| Self::Within(id.ms)),
+            text => id(text, 0).map(Self::Exactly),
+        }
+    }
+
+    /// The id of the next entry of a stream; none if there is none that is greater than the last.
+    fn settle(self, last: Id, now_ms: u64) -> Option<Id> {
+        let id = match self {
+            Self::Any if now_ms > last.ms => Id { ms: now_ms, sequence: 0 },
+            Self::Any => last.next()?,
+            Self::Within(ms) if ms == last.ms => Id { ms, sequence: last.sequence.checked_add(1)? },
+            Self::Within(ms) => Id { ms, sequence: 0 },
+            Self::Exactly(id) => id,
+        };
+        (id > last).then_some(id)
+    }
+}
+
+/// The options of XADD and XTRIM.
+#[derive(Default)]
+struct Options {
+    trim: Option<(Keep, Precision)>,
+    limit: Option<u64>,
+    /// True if XADD adds to a stream that exists only.
+    only_known: bool,
+    /// The number of the argument that names XADD's id.
+    id: Option<usize>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Adding,
+    Trimming,
+}
+
+impl Options {
+    fn parse(call: &Call<'_>, purpose: Purpose) -> Result<Self, Refusal> {
+        let mut options = Self::default();
+        let mut approximate = false;
+        let mut index = 2;
+        while index < call.count() {
+            let left = call.count() - index - 1;
+            let (most, least) = (call.is(index, "maxlen"), call.is(index, "minid"));
+            if (most || least) && left >= 1 {
+                if options.trim.is_some() {
+                    return Err(Refusal::Words(
+                        "ERR syntax error, MAXLEN and MINID options at the same time are not compatible",
+                    ));
+                }
+                approximate = left >= 2 && call.at(index + 1) == b"~";
+                let marked = approximate || left >= 2 && call.at(index + 1) == b"=";
+                index += 1 + usize::from(marked);
+                let keep = if most {
+                    Keep::Newest(not_negative(call, index, LENGTH)?)
+                } else {
+                    Keep::Since(id_at(call, index)?)
+                };
+                options.trim = Some((keep, Precision::Exact));
+            } else if call.is(index, "limit") && left >= 1 {
+                index += 1;
+                options.limit = Some(not_negative(call, index, LIMIT)?);
+            } else if purpose == Purpose::Trimming {
+                return Err(Refusal::Syntax);
+            } else if call.is(index, "nomkstream") {
+                options.only_known = true;
+            } else {
+                options.id = Some(index);
+                break;
+            }
+            index += 1;
+        }
+        options.check(purpose, approximate)?;
+        Ok(options)
+    }
+
+    fn check(&mut self, purpose: Purpose, approximate: bool) -> Result<(), Refusal> {
+        if self.limit.is_some_and(|limit| limit > 0) && self.trim.is_none() {
+            return Err(Refusal::Words(
+                "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy",
+            ));
+        }
+        if purpose == Purpose::Trimming && self.trim.is_none() {
+            return Err(Refusal::Words("ERR syntax error, XTRIM must be called with MAXLEN or MINID"));
+        }
+        if self.limit.is_some() && !approximate {
+            return Err(Refusal::Words(
+                "ERR syntax error, LIMIT cannot be used without the special ~ option",
+            ));
+        }
+        if let Some((_, precision)) = &mut self.trim
+            && approximate
+        {
+            *precision = Precision::Nodes(self.limit.unwrap_or(TRIMMED_MAX));
+        }
+        Ok(())
+    }
+}
+
+const LENGTH: &str = "ERR The MAXLEN argument must be >= 0.";
+const LIMIT: &str = "ERR The LIMIT argument must be >= 0.";
+
+fn not_negative(call: &Call<'_>, index: usize, words: &'static str) -> Result<u64, Refusal> {
+    u64::try_from(call.integer_at(index)?).map_err(|_| Refusal::Words(words))
+}
+
+fn xadd(call: &mut Call<'_>) -> Done {
+    let options = Options::parse(call, Purpose::Adding)?;
+    let index = options.id.ok_or(Refusal::WrongArity("xadd"))?;
+    let wanted = Wanted::parse(call.at(index))?;
+    let words = call.count() - index - 1;
+    if words < 2 || !words.is_multiple_of(2) {
+        return Err(Refusal::WrongArity("xadd"));
+    }
+    if let Wanted::Exactly(Id::LEAST) = wanted {
+        return Err(Refusal::Words("ERR The ID specified in XADD must be greater than 0-0"));
+    }
+    let key = call.at(1);
+    let stream = call.keyspace.read_as::<Stream>(key)?;
+    if stream.is_none() && options.only_known {
+        return call.null();
+    }
+    let last = stream.map_or(Id::LEAST, |stream| stream.log.last);
+    if last == Id::GREATEST {
+        return Err(Refusal::Words(
+            "ERR The stream has exhausted the last possible ID, unable to add more items",
+        ));
+    }
+    let id = wanted.settle(last, call.keyspace.now_ms()).ok_or(Refusal::Words(
+        "ERR The ID specified in XADD is equal or smaller than the target stream top item",
+    ))?;
+    // The names of fields may be kept once more, and are copied then.
+    call.afford(call.arguments.frame().len())?;
+    call.effort.charge(INSERT);
+    let words = call.rest(index + 1).map(Text::new).collect();
+    let trimmed = call.keyspace.change_or_create(key, |stream: &mut Stream| {
+        stream.log.append(id, words);
+        options.trim.map_or(0, |(keep, precision)| stream.log.trim(keep, precision))
+    })?;
+    call.effort.charge(trimmed * LOOK);
+    call.bulk(id.text().as_bytes())
+}
+
+fn xlen(call: &mut Call<'_>) -> Done {
+    let length = call.keyspace.read_as::<Stream>(call.at(1))?.map_or(0, |stream| stream.log.len());
+    call.number(length)
+}
+
+fn xrange(call: &mut Call<'_>) -> Done {
+    let ids = bound(call.at(2), Bound::Start)?..=bound(call.at(3), Bound::End)?;
+    show(call, ids, false)
+}
+
+fn xrevrange(call: &mut Call<'_>) -> Done {
+    let ids = bound(call.at(3), Bound::Start)?..=bound(call.at(2), Bound::End)?;
+    show(call, ids, true)
+}
+
+fn show(call: &mut Call<'_>, ids: RangeInclusive<Id>, reversed: bool) -> Done {
+    let mut count = usize::MAX;
+    let mut index = 4;
+    while index < call.count() {
+        if !call.is(index, "count") || index + 1 == call.count() {
+            return Err(Refusal::Syntax);
+        }
+        count = usize::try_from(call.integer_at(index + 1)?).unwrap_or(0);
+        index += 2;
+    }
+    let Some(stream) = call.keyspace.read_as::<Stream>(call.arguments.at(1))? else {
+        return call.empty_array();
+    };
+    if count == 0 {
+        call.out.null_array(call.session.protocol);
+        return Ok(());
+    }
+    let range = stream.log.range(ids);
+    if reversed {
+        write_entries(&mut call.out, call.effort, range.rev().take(count))?;
+    } else {
+        write_entries(&mut call.out, call.effort, range.take(count))?;
+    }
+    Ok(())
+}
+
+/// Writes entries as an array, and returns their number.
+pub(super) fn write_entries<'a>(
+    out: &mut Reply<'_>,
+    effort: &Effort,
+    entries: impl Iterator<Item = (Id, &'a Entry)>,
+) -> Result<usize, Refusal> {
+    let at = out.len();
+    let mut count = 0;
+    for (id, entry) in entries {
+        effort.spend(1 + entry.words().len(), LOOK)?;
+        write_entry(out, id, entry);
+        out.check()?;
+        count += 1;
+    }
+    out.insert(at, |out| out.array(count));
+    Ok(count)
+}
+
+pub(super) fn write_entry(out: &mut Reply<'_>, id: Id, entry: &Entry) {
+    out.array(2);
+    write_id(out, id);
+    out.array(entry.words().len());
+    entry.words().iter().for_each(|word| out.bulk(word.as_bytes()));
+}
+
+pub(super) fn write_id(out: &mut Reply<'_>, id: Id) {
+    out.bulk(id.text().as_bytes());
+}
+
+fn xdel(call: &mut Call<'_>) -> Done {
+    if call.keyspace.read_as::<Stream>(call.at(1))?.is_none() {
+        return call.integer(0);
+    }
+    let ids = (2..call.count()).map(|index| id_at(call, index)).collect::<Result<Vec<_>, _>>()?;
+    call.effort.spend(ids.len(), FIND)?;
+    let deleted = call.keyspace.change(call.at(1), |stream: &mut Stream| {
+        ids.into_iter().filter(|id| stream.log.delete(*id)).count()
+    })?;
+    call.number(deleted.unwrap_or(0))
+}
+
+fn xtrim(call: &mut Call<'_>) -> Done {
+    let Options { trim: Some((keep, precision)), .. } = Options::parse(call, Purpose::Trimming)? else {
+        return Err(Refusal::Syntax);
+    };
+    let trimmed = call
+        .keyspace
+        .change(call.at(1), |stream: &mut Stream| stream.log.trim(keep, precision))?
+        .unwrap_or(0);
+    call.effort.charge(trimmed * LOOK);
+    call.integer(trimmed as i64)
+}
+
+fn xsetid(call: &mut Call<'_>) -> Done {
+    let last = id_at(call, 2)?;
+    let (mut added, mut deleted) = (None, Id::LEAST);
+    let mut index = 3;
+    while index < call.count() {
+        if index + 1 == call.count() {
+            return Err(Refusal::Syntax);
+        }
+        if call.is(index, "entriesadded") {
+            added = Some(not_negative(call, index + 1, "ERR entries_added must be positive")?);
+        } else if call.is(index, "maxdeletedid") {
+            deleted = id_at(call, index + 1)?;
+            if last < deleted {
+                return Err(Refusal::Words(
+                    "ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id",
+                ));
+            }
+        } else {
+            return Err(Refusal::Syntax);
+        }
+        index += 2;
+    }
+    let changed = call.keyspace.change(call.at(1), |Stream { log, .. }: &mut Stream| {
+        check_entries(log, last, added)?;
+        log.last = last;
+        log.added = added.unwrap_or(log.added);
+        if deleted != Id::LEAST {
+            log.deleted = deleted;
+        }
+        Ok(())
+    })?;
+    changed.ok_or(Refusal::NoSuchKey)??;
+    call.ok()
+}
+
+/// Checks that a new last id and count agree with the entries that exist.
+fn check_entries(log: &Log, last: Id, added: Option<u64>) -> Result<(), Refusal> {
+    if log.len() > 0 && last < log.newest() {
+        return Err(Refusal::Words(
+            "ERR The ID specified in XSETID is smaller than the target stream top item",
+        ));
+    }
+    if log.len() > 0 && added.is_some_and(|added| added < log.len() as u64) {
+        return Err(Refusal::Words(
+            "ERR The entries_added specified in XSETID is smaller than the target stream length",
+        ));
+    }
+    Ok(())
+}
+
+/// The options of XREAD and XREADGROUP.
+#[derive(Default)]
+pub(super) struct ReadOptions<'a> {
+    /// The most entries of each stream.
+    pub(super) count: Option<usize>,
+    /// The names of the group and the consumer.
+    pub(super) group: Option<(&'a [u8], &'a [u8])>,
+    /// True if what is read is not pending (NOACK).
+    pub(super) forgets: bool,
+    /// The number of the argument that names the first key.
+    pub(super) keys: usize,
+    /// The number of keys, and of ids behind them.
+    pub(super) streams: usize,
+}
+
+impl<'a> ReadOptions<'a> {
+    pub(super) fn parse(call: &Call<'a>, reads_as_group: bool) -> Result<Self, Refusal> {
+        let mut options = Self::default();
+        let mut index = 1;
+        while index < call.count() {
+            let left = call.count() - index - 1;
+            if call.is(index, "block") && left >= 1 {
+                return Err(Refusal::Words("ERR BLOCK is not supported by the embedded engine"));
+            } else if call.is(index, "count") && left >= 1 {
+                index += 1;
+                let count = usize::try_from(call.integer_at(index)?).unwrap_or(0);
+                options.count = Some(count).filter(|count| *count > 0);
+            } else if call.is(index, "streams") && left >= 1 {
+                (options.keys, options.streams) = (index + 1, left / 2);
+                if !left.is_multiple_of(2) {
+                    let (name, special) = if reads_as_group { ("XREADGROUP", '>') } else { ("XREAD", '$') };
+                    return Err(Refusal::Quoting(format!(
+                        "ERR Unbalanced {name} list of streams: for each stream key an ID or '{special}' must be \
+                         specified."
+                    )));
+                }
+                break;
+            } else if call.is(index, "group") && left >= 2 {
+                if !reads_as_group {
+                    return Err(Refusal::Words(
+                        "ERR The GROUP option is only supported by XREADGROUP. You called XREAD instead.",
+                    ));
+                }
+                options.group = Some((call.at(index + 1), call.at(index + 2)));
+                index += 2;
+            } else if call.is(index, "noack") {
+                if !reads_as_group {
+                    return Err(Refusal::Words(
+                        "ERR The NOACK option is only supported by XREADGROUP. You called XREAD instead.",
+                    ));
+                }
+                options.forgets = true;
+            } else {
+                return Err(Refusal::Syntax);
+            }
+            index += 1;
+        }
+        if options.streams == 0 {
+            return Err(Refusal::Syntax);
+        }
+        if reads_as_group && options.group.is_none() {
+            return Err(Refusal::Words("ERR Missing GROUP option for XREADGROUP"));
+        }
+        Ok(options)
+    }
+}
+
+fn xread(call: &mut Call<'_>) -> Done {
+    let options = ReadOptions::parse(call, false)?;
+    let mut after = Vec::with_capacity(options.streams);
+    for at in 0..options.streams {
+        let stream = call.keyspace.read_as::<Stream>(call.at(options.keys + at))?;
+        let last = stream.map_or(Id::LEAST, |stream| stream.log.last);
+        after.push(match call.at(options.keys + options.streams + at) {
+            b"$" => last,
+            b">" => {
+                return Err(Refusal::Words(
+                    "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> \
+                     <consumer> option.",
+                ));
+            }
+            text => id(text, 0)?,
+        });
+    }
+    let mut told = 0;
+    for (at, after) in after.into_iter().enumerate() {
+        let key = call.arguments.at(options.keys + at);
+        let stream = call.keyspace.peek_as::<Stream>(key)?.filter(|stream| stream.log.newest() > after);
+        let Some((stream, first)) = stream.zip(after.next()) else { continue };
+        told += 1;
+        begin_stream(&mut call.out, call.session.protocol, key);
+        let range = stream.log.range(first..=Id::GREATEST).take(options.count.unwrap_or(usize::MAX));
+        write_entries(&mut call.out, call.effort, range)?;
+    }
+    finish_streams(call, told);
+    Ok(())
+}
+
+/// Writes what comes before the entries of a stream: in RESP3, streams are a map.
+pub(super) fn begin_stream(out: &mut Reply<'_>, protocol: Protocol, key: &[u8]) {
+    if protocol == Protocol::Resp2 {
+        out.array(2);
+    }
+    out.bulk(key);
+}
+
+/// Writes what comes before all streams; null if there is none.
+pub(super) fn finish_streams(call: &mut Call<'_>, told: usize) {
+    let protocol = call.protocol();
+    match (told, protocol) {
+        (0, _) => call.out.null_array(protocol),
+        (_, Protocol::Resp2) => call.out.insert(0, |out| out.array(told)),
+        (_, Protocol::Resp3) => call.out.insert(0, |out| out.map(protocol, told)),
+    }
+}
+
+/// The count in argument `index`, at least `least`; `words` say so.
+pub(super) fn count_at(
+    call: &Call<'_>,
+    index: usize,
+    least: i64,
+    words: &'static str,
+) -> Result<usize, Refusal> {
+    let count = numbers::integer(call.at(index)).filter(|count| *count >= least);
+    count.and_then(|count| usize::try_from(count).ok()).ok_or(Refusal::Words(words))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::store::bench::Bench;
+
+    #[test]
+    fn entries_are_added_and_read() {
+        let mut bench = Bench::new();
+        bench.talk(&[
+            ("XADD x 1-1 f v", "$3|1-1|"),
+            ("XADD x 1-* f v g w", "$3|1-2|"),
+            (
+                "XADD x 1-2 f v",
+                "-ERR The ID specified in XADD is equal or smaller than the target stream top item|",
+            ),
+            ("XADD x 0-0 f v", "-ERR The ID specified in XADD must be greater than 0-0|"),
+            ("XADD x 2 f", "-ERR wrong number of arguments for 'xadd' command|"),
+            ("XADD y NOMKSTREAM * f v", "$-1|"),
+            ("XLEN x", ":2|"),
+            ("XRANGE x - + COUNT 1", "*1|*2|$3|1-1|*2|$1|f|$1|v|"),
+            ("XRANGE x (1-1 +", "*1|*2|$3|1-2|*4|$1|f|$1|v|$1|g|$1|w|"),
+            ("XREVRANGE x + - COUNT 1", "*1|*2|$3|1-2|*4|$1|f|$1|v|$1|g|$1|w|"),
+            ("XRANGE x - + COUNT 0", "*-1|"),
+            ("XRANGE x + -", "*0|"),
+            ("XRANGE x a b", "-ERR Invalid stream ID specified as stream command argument|"),
+            ("XREAD COUNT 1 STREAMS x y 0 0", "*1|*2|$1|x|*1|*2|$3|1-1|*2|$1|f|$1|v|"),
+            ("XREAD STREAMS x $", "*-1|"),
+            ("XADD x * f v", "$15|1700000000000-0|"),
+            ("XADD x * f v", "$15|1700000000000-1|"),
+            ("XTRIM x MAXLEN ~ 1", ":0|"),
+            ("XTRIM x MAXLEN 1", ":3|"),
+            ("XADD x MINID 1700000000001 1700000000001 f v", "$15|1700000000001-0|"),
+            ("XDEL x 1700000000001-0 9-9", ":1|"),
+            ("XLEN x", ":0|"),
+            ("TYPE x", "+stream|"),
+            ("XSETID x 5-5", "+OK|"),
+            ("XSETID nothing 5-5", "-ERR no such key|"),
+            (
+                "XTRIM x MAXLEN 1 LIMIT 1",
+                "-ERR syntax error, LIMIT cannot be used without the special ~ option|",
+            ),
+            ("DEL x", ":1|"),
+        ]);
+        assert_eq!(bench.engine.statistics().bytes_used, 0);
+    }
+}

@@ -1,0 +1,5 @@
+"""Jobs for RQ."""
+
+
+def double(number):
+    return 2 * number

@@ -1,0 +1,79 @@
+"""Programs that use Redis as their queue, unchanged and each with its own work, behind weir."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.processes import Weir
+
+pytestmark = pytest.mark.weir_only
+
+PROGRAMS = Path(__file__).parent / "programs"
+SECONDS_MAX = 120
+
+
+@pytest.fixture
+def weir(servers) -> Weir:
+    return servers.weir(servers.redis(), flags=["--shards", "2"])
+
+
+def environment(weir: Weir) -> dict[str, str]:
+    return {**os.environ, "REDIS_URL": f"redis://127.0.0.1:{weir.port}/0", "PYTHONPATH": str(PROGRAMS), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def run(weir: Weir, code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(weir), capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_rq_carries_out_jobs_and_schedules_them(weir: Weir):
+    """Its worker waits in BLPOP and BLMOVE, watches keys and is subscribed to its own channel."""
+    code = """
+import os
+from redis import Redis
+from rq import Queue, SimpleWorker
+from rq_jobs import double
+connection = Redis.from_url(os.environ["REDIS_URL"])
+queue = Queue(connection=connection)
+first = queue.enqueue(double, 1)
+jobs = [first, *(queue.enqueue(double, number, depends_on=first) for number in range(2, 20))]
+SimpleWorker([queue], connection=connection).work(burst=True, logging_level="WARNING")
+print([job.return_value() for job in jobs])
+"""
+    assert run(weir, code) == str([2 * number for number in range(1, 20)])
+
+
+def test_celery_carries_out_tasks_groups_and_chords(weir: Weir):
+    """Its broker waits in BRPOP, its results are published, and its fan-out is a pattern of channels."""
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "celery", "-A", "celery_app", "worker", "--concurrency", "2", "--pool", "threads"],
+        env=environment(weir),
+        cwd=PROGRAMS,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        code = f"""
+from celery import chord, group
+from celery_app import add, app, total
+print(add.delay(2, 3).get(timeout={SECONDS_MAX}))
+print(group(add.s(number, number) for number in range(20))().get(timeout={SECONDS_MAX}))
+print(chord([add.s(number, 1) for number in range(10)])(total.s()).get(timeout={SECONDS_MAX}))
+print(len(app.control.ping(timeout=5)))
+"""
+        assert run(weir, code).split("\n") == ["5", str([2 * number for number in range(20)]), "55", "1"]
+    finally:
+        worker.terminate()
+        try:
+            worker.wait(30)
+        except subprocess.TimeoutExpired:
+            worker.kill()
+            worker.wait()
