@@ -77,11 +77,6 @@ impl Upstream {
         self.overload.service_times()
     }
 
-    /// The number of connections, open or not: connections with this number and above are no shared ones.
-    pub fn connections(&self) -> u32 {
-        self.links.len() as u32
-    }
-
     /// The number of replies that backends owe.
     pub fn in_flight(&self) -> usize {
         self.links.in_flight()
