@@ -170,7 +170,7 @@ def test_what_is_no_redis_server_is_told(servers):
     (["--pipeline", "many"], "a whole number from 1 to 1024 is expected"),
     (["--cost", "money"], "[possible values: cpu, commandstats]"),
     (["--target", "nowhere"], "--target nowhere: HOST:PORT such as 127.0.0.1:6379 is expected"),
-    (["--target", "192.0.2.1:6379"], "say --yes-remote if that is meant"),
+    (["--target", "192.0.2.1:6379"], "give --yes-remote to allow that"),
     (["--json", "nowhere/fit.json"], "there is no folder nowhere"),
 ])
 def test_what_makes_no_sense_is_told_before_anything_is_sent(flags, complaint, tmp_path: Path):

@@ -298,9 +298,9 @@ def test_one_successor_at_a_time(servers, tmp_path: Path):
 @pytest.mark.parametrize(
     ("says", "why"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", "is not understood"),
-        (b"{}", "is not understood"),
-        (b"", "is not understood"),
+        (b"GET / HTTP/1.1\r\n\r\n", "sent a message that is not valid"),
+        (b"{}", "sent a message that is not valid"),
+        (b"", "sent a message that is not valid"),
         (b'{"message":"ready"}', "sent an unexpected message"),
         (HELLO % 7, "which speaks 7 here, and this is 1"),
     ],
