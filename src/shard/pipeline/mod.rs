@@ -337,6 +337,11 @@ impl Shard {
         upstream.handle_slots(env, Arc::clone(&slots), &mut replies, now);
         if let Some(older) = &self.env.slots {
             self.hot_keys.handle_owners(|slot| older.owner(slot) != slots.owner(slot));
+            let older = Arc::clone(older);
+            let key_in = |map: &Map, backend| map.node(backend).map(|node| node.key);
+            let has_left = |backend| key_in(&older, backend) != key_in(&slots, backend);
+            self.private.leave(&mut self.env, has_left, "node-gone");
+            self.handle_private_events(now);
         }
         self.env.handle_slots(slots);
     }
@@ -348,6 +353,8 @@ impl Shard {
         let (env, upstream, mut replies) = self.towards_clients();
         upstream.handle_store_moved(env, backend, &mut replies, now);
         self.hot_keys.handle_owners(|slot| self.env.backend_of(slot) == backend);
+        self.private.leave(&mut self.env, |other| other == backend, "store-moved");
+        self.handle_private_events(now);
     }
 
     /// Takes news of how far replicas of a cluster are behind their primaries.

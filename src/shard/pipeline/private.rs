@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::Shard;
 use super::destination::{CROSS_SLOT, Destination, Placement};
 use crate::protocol::command::{Command, Effect, Handling, LocalCommand, PrivateUse, Subscription};
-use crate::protocol::{Arguments, Request, RequestDecoder, RequestLimits, encode};
+use crate::protocol::{Arguments, Protocol, Request, RequestDecoder, RequestLimits, encode};
 use crate::routing::cluster::{NodeRefusal, Reason};
 use crate::shard::admission::{Charge, Settlement};
 use crate::shard::clients::{Delivered, Rewrite, Splice, Subscriptions, Watch};
@@ -24,7 +24,7 @@ use crate::shard::outcome::Outcome;
 use crate::shard::private::{Event, InFlight, Kind, Waiting};
 use crate::shard::refusal::{NotSent, Refusal, Stage};
 use crate::shard::request::{Nature, PrivateId, ReplyTo};
-use crate::values::limits::COPY_BYTES_MAX;
+use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId};
 
@@ -443,7 +443,10 @@ impl Shard {
     pub(super) fn handle_private_events(&mut self, now: Now) {
         while let Some(event) = self.private.poll_event() {
             match event {
-                Event::Reply { link, holder, request, reply, rows } => {
+                Event::Reply { link, holder, request, mut reply, rows, step_error } => {
+                    if reply.starts_with(b"-") {
+                        reply = self.reworded(&request, reply, step_error.as_deref(), link);
+                    }
                     self.take_private_reply((link, holder), request, reply, rows, now);
                 }
                 Event::Pushed { holder, message } => self.take_message(holder, &message, now),
@@ -451,6 +454,53 @@ impl Shard {
                     self.lose_private((link, holder), request, (backend, reason, was_sent), now);
                 }
             }
+        }
+    }
+
+    /// Returns the error that a client is told in place of a store's. The redirect of a cluster's node becomes a
+    /// refusal that clients retry, or a transaction that fails as if a watched key had changed; the error of a
+    /// step takes the place of an `-EXECABORT` that names none.
+    fn reworded(
+        &mut self,
+        request: &InFlight,
+        reply: Vec<u8>,
+        step_error: Option<&[u8]>,
+        link: PrivateId,
+    ) -> Vec<u8> {
+        let is_redirect = |error: &[u8]| {
+            matches!(
+                NodeRefusal::parse(error),
+                Some(
+                    NodeRefusal::Moved { .. }
+                        | NodeRefusal::Ask { .. }
+                        | NodeRefusal::TryAgain
+                        | NodeRefusal::ClusterDown
+                )
+            )
+        };
+        let decisive = step_error.unwrap_or(&reply);
+        if self.env.slots.is_some() && !request.waits() && is_redirect(decisive) {
+            self.private_doubt = Some(Doubt { reason: Reason::Moved(None), moved: None });
+            let mut text = Vec::new();
+            if matches!(request.kind, Kind::Exec) {
+                let protocol = self.clients.find(request.to.client_id()).map(|client| client.protocol());
+                encode::null_array(&mut text, protocol.unwrap_or(Protocol::Resp2));
+                self.env.counters.add(Counter::WatchesBroken, 1);
+            } else {
+                let backend = self.private.backend_of(link).unwrap_or(BackendId(0));
+                let (_, refusal) = NotSent::Redirects.refusal(self.env.backend_name(backend));
+                refusal.encode(&mut text);
+                self.env.counters.add(Counter::RefusedUnavailable, 1);
+            }
+            return text;
+        }
+        let is_vague = reply.starts_with(b"-EXECABORT") && reply.windows(8).any(|words| words == b"previous");
+        match step_error.and_then(|error| error.strip_prefix(b"-")?.strip_suffix(b"\r\n")) {
+            Some(error) if is_vague => {
+                let error = &error[..error.len().min(STEP_ERROR_BYTES_MAX)];
+                [b"-EXECABORT Transaction discarded because of: ".as_slice(), error, b"\r\n"].concat()
+            }
+            _ => reply,
         }
     }
 
@@ -471,6 +521,10 @@ impl Shard {
             Kind::Watch(is_first) => is_first && reply.starts_with(b"-"),
             Kind::Plain => false,
         };
+        if matches!(request.kind, Kind::Plain) && reply.starts_with(b"-UNAVAILABLE ") {
+            // The keys that are watched may have moved away.
+            self.break_watch(holder, now);
+        }
         if is_over && let Some(client) = self.clients.find(holder) {
             if let Some(ties) = client.ties() {
                 ties.link = None;

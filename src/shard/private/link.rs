@@ -43,6 +43,8 @@ pub(super) struct Link {
     /// The client that has the link, and its tenant; `None` while the link is idle or being cleaned.
     pub(super) holder: Option<(ClientId, TenantId)>,
     pub(super) in_flight: Option<InFlight>,
+    /// The first error among the replies to the requests of the transaction in flight.
+    pub(super) step_error: Option<Vec<u8>>,
     pub(super) expected: VecDeque<Expected>,
     /// True if messages that are the reply to no request pass to the holder.
     pub(super) is_streaming: bool,
@@ -68,6 +70,7 @@ impl Link {
             state: State::Opening,
             holder: None,
             in_flight: None,
+            step_error: None,
             expected: VecDeque::new(),
             is_streaming: false,
             greeting: Vec::new(),

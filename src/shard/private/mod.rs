@@ -100,6 +100,8 @@ pub enum Event {
         reply: Vec<u8>,
         /// Elements of the reply, as a price counts them.
         rows: u64,
+        /// The first error among the replies to the requests of a transaction before its `EXEC`.
+        step_error: Option<Vec<u8>>,
     },
     /// A message that is the reply to no request, on a link with subscriptions.
     Pushed {
@@ -510,7 +512,11 @@ impl PrivateLinks {
                 }
                 self.list_to_send(id);
             }
-            Some(Expected::Step) => {}
+            Some(Expected::Step) => {
+                if kind == b'-' && link.step_error.is_none() {
+                    link.step_error = Some(reply);
+                }
+            }
             Some(Expected::Cleaned) => {
                 if link.expected.is_empty() && link.holder.is_none() {
                     link.idle_since = now.monotonic;
@@ -518,8 +524,10 @@ impl PrivateLinks {
                 }
             }
             Some(Expected::Answer) => {
+                let step_error = link.step_error.take();
                 if let (Some((holder, _)), Some(request)) = (link.holder, link.in_flight.take()) {
-                    self.events.push_back(Event::Reply { link: id, holder, request, reply, rows });
+                    let event = Event::Reply { link: id, holder, request, reply, rows, step_error };
+                    self.events.push_back(event);
                 }
             }
         }
@@ -549,6 +557,18 @@ impl PrivateLinks {
         if let Some(link) = self.at(id) {
             link.is_sending = false;
             self.list_to_send(id);
+        }
+    }
+
+    /// Gives up all links to backends whose places lead to other servers now, or to none.
+    pub fn leave(&mut self, env: &mut Env, has_left: impl Fn(BackendId) -> bool, reason: &'static str) {
+        for index in 0..self.places.len() {
+            let place = &self.places[index];
+            let id = PrivateId { place: index as u32, generation: place.generation };
+            if place.link.as_ref().is_some_and(|link| has_left(link.backend)) {
+                env.actions.push_back(Action::Reset(self.owner(id)));
+                self.lose(env, id, reason);
+            }
         }
     }
 

@@ -296,3 +296,37 @@ fn names_of_channels_are_bounded() {
     rig.send(client, &[&["PSUBSCRIBE", &long, &long]]);
     assert!(rig.told(client).starts_with("-ERR too many subscriptions"));
 }
+
+#[test]
+fn a_place_that_leads_to_another_server_has_no_old_links() {
+    let mut rig = lending(1, 1, 10);
+    let [waiter, idle] = [rig.client(0), rig.client(0)];
+    for client in [waiter, idle] {
+        rig.send(client, &[&["BLPOP", "q", "0"]]);
+    }
+    greet(&mut rig);
+    greet(&mut rig);
+    rig.answer_first("BLPOP", "*-1\r\n");
+    assert_eq!(links(&rig), (1, 2));
+    rig.shards[0].handle_store_moved(BackendId(0), rig.now);
+    rig.turns();
+    assert_eq!(links(&rig), (0, 0));
+    assert!(rig.told(idle).starts_with("-UNAVAILABLE backend=store0 reason=store-moved "));
+}
+
+#[test]
+fn the_error_of_a_step_is_named_where_exec_names_none() {
+    let mut rig = lending(1, 1, 10);
+    let client = rig.client(0);
+    rig.send(client, &[&["WATCH", "k"]]);
+    greet(&mut rig);
+    rig.answer_first("WATCH", "+OK\r\n");
+    rig.send(client, &[&["MULTI"], &["SET", "k", "1"], &["EXEC"]]);
+    for reply in
+        ["+OK\r\n", "-OOM no room\r\n", "-EXECABORT Transaction discarded because of previous errors.\r\n"]
+    {
+        rig.answer_next(reply);
+    }
+    assert!(rig.told(client).ends_with("-EXECABORT Transaction discarded because of: OOM no room\r\n"));
+    assert_eq!(links(&rig), (0, 1));
+}
