@@ -326,7 +326,9 @@ mod tests {
     fn docs_say_what_weir_does() {
         let blpop = told(Protocol::Resp3, "COMMAND DOCS blpop");
         assert!(blpop.starts_with("%1 $5 blpop %2 $7 summary "), "{blpop}");
-        assert!(blpop.contains("Not supported by weir: it holds its connection"), "{blpop}");
+        assert!(blpop.contains("over a connection that its client has to itself"), "{blpop}");
+        let migrate = told(Protocol::Resp3, "COMMAND DOCS migrate");
+        assert!(migrate.contains("Not supported by weir: it moves keys"), "{migrate}");
         assert_eq!(told(Protocol::Resp2, "COMMAND DOCS nope"), "*0 ");
         assert!(told(Protocol::Resp2, "COMMAND DOCS flushall").contains("Only for tenants that are admin."));
     }
