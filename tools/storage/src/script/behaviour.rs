@@ -209,7 +209,7 @@ mod tests {
     fn what_makes_no_sense_is_named() {
         for text in ["point", "points=1ms", "point=1", ""] {
             let complaint = text.parse::<ServiceTimes>().expect_err(text);
-            assert!(complaint.contains("wanted"), "{complaint}");
+            assert!(complaint.contains("expected"), "{complaint}");
         }
         assert!(Change { servers: Some(0), ..Change::default() }.check().is_err());
     }
