@@ -50,8 +50,11 @@ def build() -> None:
 
 
 def known_flags() -> set[str]:
-    """The flags that the weir at hand knows."""
-    help_text = subprocess.run([binary("weir"), "--help"], capture_output=True, text=True, check=True).stdout
+    """The flags that the weir at hand knows. Older ones have no --help-all, and list every flag in --help."""
+    told = subprocess.run([binary("weir"), "--help-all"], capture_output=True, text=True, check=False)
+    if told.returncode != 0:
+        told = subprocess.run([binary("weir"), "--help"], capture_output=True, text=True, check=True)
+    help_text = told.stdout
     return set(re.findall(r"^\s+(?:-\w, )?(--[a-z][a-z0-9-]*)", help_text, re.MULTILINE))
 
 
