@@ -102,9 +102,9 @@ pub struct Flags {
     #[arg(long, env = "WEIR_EMBEDDED_MAX_BYTES", value_name = "SIZE", help_heading = STORAGE)]
     pub embedded_max_bytes: Option<Size>,
 
-    /// Connections to stores that clients may have to themselves, over all shards: one for each blocking command
-    /// that waits, each client that watches keys and each subscriber. A tenant may hold four of five. With 0, or
-    /// with the embedded store, such commands are refused
+    /// Connections to stores that clients may have to themselves, over all shards: one for each blocking
+    /// command that waits, each client that watches keys and each subscriber. A tenant may hold four of five.
+    /// With 0, or with the embedded store, such commands are refused
     #[arg(long, env = "WEIR_PRIVATE_LINKS", value_name = "N", help_heading = STORAGE)]
     #[arg(value_parser = number(0, 100_000), default_value = "1000")]
     pub private_links: u64,
@@ -210,9 +210,9 @@ pub struct Flags {
     #[arg(value_parser = namespace, default_value = "weir")]
     pub fleet_namespace: String,
 
-    /// Most users whose demand is counted in --fleet too, from 0 to 1000: those with the highest demand on
-    /// this host. Other users may spend an equal part of their quota on each host. With 0 each weir enforces
-    /// users' quotas for itself
+    /// Maximum number of users whose demand is counted in --fleet too, from 0 to 1000: those with the highest
+    /// demand on this host. Other users may spend an equal part of their quota on each host. With 0 each weir
+    /// enforces users' quotas for itself
     #[arg(long, env = "WEIR_FLEET_USERS", value_name = "N", help_heading = FLEET)]
     #[arg(value_parser = number(0, FLEET_KEYS_MAX as u64), default_value = "0")]
     pub fleet_users: u64,
@@ -230,13 +230,14 @@ pub struct Flags {
     #[arg(value_delimiter = ',')]
     pub shadow: Vec<Layer>,
 
-    /// Most requests that wait for each store, on each shard. When so many wait, further requests are refused
-    /// until a quarter of the queue is gone
+    /// Maximum number of requests that wait for each store, on each shard. When so many wait, further
+    /// requests are refused until a quarter of the queue is gone
     #[arg(long, env = "WEIR_QUEUE_LIMIT", value_name = "N", help_heading = OVERLOAD, hide = true)]
     #[arg(value_parser = number(1, QUEUE_REQUESTS_MAX), default_value = "8192")]
     pub queue_limit: u64,
 
-    /// Most bytes of requests that wait on each shard. Stores have equal parts of it, at least 1MiB each
+    /// Maximum number of bytes of requests that wait on each shard. Stores have equal parts of it, at least
+    /// 1MiB each
     #[arg(long, env = "WEIR_QUEUE_BYTES", value_name = "SIZE", help_heading = OVERLOAD, hide = true)]
     #[arg(default_value = "64MiB")]
     pub queue_bytes: Size,
@@ -277,7 +278,7 @@ pub struct Flags {
     #[arg(value_parser = positive_duration, default_value = "1s")]
     pub hot_ttl: Duration,
 
-    /// Most bytes of replies to reads of hot keys that each shard keeps
+    /// Maximum number of bytes of replies to reads of hot keys that each shard keeps
     #[arg(long, env = "WEIR_HOT_BYTES", value_name = "SIZE", help_heading = HOT_KEYS, default_value = "16MiB")]
     pub hot_bytes: Size,
 
@@ -286,7 +287,7 @@ pub struct Flags {
     #[arg(value_enum, default_value_t = HotScripts::Strict)]
     pub hot_scripts: HotScripts,
 
-    /// Most writes of one hot key per second; further ones are refused [default: no limit]
+    /// Maximum number of writes of one hot key per second; further ones are refused [default: no limit]
     #[arg(long, env = "WEIR_HOT_WRITE_RATE", value_name = "N", help_heading = HOT_KEYS)]
     #[arg(value_parser = number(1, 1_000_000_000))]
     pub hot_write_rate: Option<u64>,
@@ -301,7 +302,7 @@ pub struct Flags {
     #[arg(long, env = "WEIR_HOT_SHARE", value_name = "PERCENT", help_heading = HOT_KEYS, hide = true, default_value = "2%")]
     pub hot_share: Share,
 
-    /// Most replies to reads of hot keys that each shard keeps
+    /// Maximum number of replies to reads of hot keys that each shard keeps
     #[arg(long, env = "WEIR_HOT_ENTRIES", value_name = "N", help_heading = HOT_KEYS, hide = true)]
     #[arg(value_parser = number(1, 1_000_000), default_value = "1024")]
     pub hot_entries: u64,
@@ -361,7 +362,7 @@ pub struct Flags {
     #[arg(value_parser = positive_duration, default_value = "10s")]
     pub tls_handshake_timeout: Duration,
 
-    /// Most handshakes with clients per second; further ones wait
+    /// Maximum number of handshakes with clients per second; further ones wait
     #[arg(long, env = "WEIR_TLS_HANDSHAKE_RATE", value_name = "N", help_heading = TLS, hide = true)]
     #[arg(value_parser = number(1, 1_000_000), default_value = "500")]
     pub tls_handshake_rate: u64,
@@ -389,19 +390,19 @@ pub struct Flags {
     #[arg(value_delimiter = ',', value_parser = host_name)]
     pub http_allow_host: Vec<String>,
 
-    /// Most clients that are connected at once, over all shards
+    /// Maximum number of clients that are connected at once, over all shards
     #[arg(long, env = "WEIR_MAX_CLIENTS", value_name = "N", help_heading = LIMITS)]
     #[arg(value_parser = number(1, CLIENTS_MAX), default_value = "10000")]
     pub max_clients: u64,
 
-    /// Most clients of one tenant that are connected at once, if the quota file names several tenants and has
-    /// no `max_clients` for this one [default: four fifths of --max-clients]
+    /// Maximum number of clients of one tenant that are connected at once, if the quota file names several
+    /// tenants and has no `max_clients` for this one [default: four fifths of --max-clients]
     #[arg(long, env = "WEIR_MAX_TENANT_CLIENTS", value_name = "N", help_heading = LIMITS)]
     #[arg(value_parser = number(1, CLIENTS_MAX))]
     pub max_tenant_clients: Option<u64>,
 
-    /// Most bytes that weir holds for all clients together: requests that are not complete, replies that are
-    /// not read. Above it weir closes the clients that hold most. At least 16MiB
+    /// Maximum number of bytes that weir holds for all clients together: requests that are not complete,
+    /// replies that are not read. Above it weir closes the clients that hold most. At least 16MiB
     #[arg(long, env = "WEIR_MAX_CLIENTS_BYTES", value_name = "SIZE", help_heading = LIMITS)]
     #[arg(default_value = "1GiB")]
     pub max_clients_bytes: Size,
@@ -417,12 +418,12 @@ pub struct Flags {
     #[arg(default_value = "64MiB")]
     pub max_reply_bytes: Size,
 
-    /// Most bytes of replies that wait for one client that reads too slowly, before it is closed
+    /// Maximum number of bytes of replies that wait for one client that reads too slowly, before it is closed
     #[arg(long, env = "WEIR_OUTPUT_LIMIT", value_name = "SIZE", help_heading = LIMITS)]
     #[arg(default_value = "64MiB")]
     pub output_limit: Size,
 
-    /// Most elements per step of SCAN, HSCAN, SSCAN and ZSCAN; a larger COUNT is lowered to this
+    /// Maximum number of elements per step of SCAN, HSCAN, SSCAN and ZSCAN; a larger COUNT is lowered to this
     #[arg(long, env = "WEIR_SCAN_COUNT_MAX", value_name = "N", help_heading = LIMITS, hide = true)]
     #[arg(value_parser = number(1, 1_000_000_000), default_value = "10000")]
     pub scan_count_max: u64,

@@ -19,15 +19,15 @@ pub struct HotLimits {
     pub share_per_mille: u64,
     /// Longest time that a reply is kept.
     pub ttl: Duration,
-    /// Most replies that are kept.
+    /// Maximum number of replies that are kept.
     pub entries: usize,
-    /// Most bytes of replies that are kept.
+    /// Maximum number of bytes of replies that are kept.
     pub bytes: usize,
     /// Keys that a script is taken to write.
     pub scripts: HotScripts,
     /// Reads of one hot key per second for other cores, from which on those cores get copies.
     pub copy_rate: u64,
-    /// Most writes of one hot key per second, if they are limited.
+    /// Maximum number of writes of one hot key per second, if they are limited.
     pub write_rate: Option<u64>,
 }
 

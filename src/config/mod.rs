@@ -86,7 +86,7 @@ pub struct Config {
     pub storage: Storage,
     /// Certificates for stores that speak TLS, if any do.
     pub store_tls: Option<StoreTlsSettings>,
-    /// Most bytes that the embedded store may hold.
+    /// Maximum number of bytes that the embedded store may hold.
     pub embedded_bytes_max: usize,
     /// Connections of each shard to each backend that it sends to, in each dialect (RESP2, RESP3).
     pub backend_connections: u16,
@@ -102,11 +102,11 @@ pub struct Config {
     pub reply_timeout: Duration,
     /// Time between lookups of the stores' names; zero means only at the start.
     pub names_interval: Duration,
-    /// Most clients connected at once, over all shards.
+    /// Maximum number of clients connected at once, over all shards.
     pub clients_max: usize,
-    /// Most clients of one tenant, where there are others and the quota file says nothing else.
+    /// Maximum number of clients of one tenant, where there are others and the quota file says nothing else.
     pub tenant_clients_max: usize,
-    /// Most bytes that weir holds for all clients together.
+    /// Maximum number of bytes that weir holds for all clients together.
     pub clients_bytes_max: usize,
     /// Time after which clients that have yet to log in are closed; `None` for never.
     pub login_timeout: Option<Duration>,
@@ -118,7 +118,7 @@ pub struct Config {
     pub fleet: Option<FleetTerms>,
     /// Prices of the terms that a request's price is the sum of.
     pub weights: Weights,
-    /// Most elements that a walk (`SCAN`) may look at in one step.
+    /// Maximum number of elements that a walk (`SCAN`) may look at in one step.
     pub scan_count_max: u32,
     /// Layers that are switched off.
     pub disabled: Vec<Layer>,
@@ -128,11 +128,11 @@ pub struct Config {
     pub overload: OverloadLimits,
     /// Limits of hot keys.
     pub hot: HotLimits,
-    /// Most bytes of a request.
+    /// Maximum number of bytes of a request.
     pub request_bytes_max: usize,
-    /// Most bytes of a reply that is taken from a backend.
+    /// Maximum number of bytes of a reply that is taken from a backend.
     pub reply_bytes_max: usize,
-    /// Most bytes of output that may wait for one client.
+    /// Maximum number of bytes of output that may wait for one client.
     pub output_bytes_max: usize,
     /// Time after which silent clients are closed; `None` for never.
     pub idle_timeout: Option<Duration>,

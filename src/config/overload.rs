@@ -19,9 +19,9 @@ pub struct OverloadLimits {
     pub window_least: u16,
     /// Largest window, in requests in flight.
     pub window_most: u16,
-    /// Most requests that may wait.
+    /// Maximum number of requests that may wait.
     pub queue_requests: usize,
-    /// Most bytes of requests that may wait before all backends together.
+    /// Maximum number of bytes of requests that may wait before all backends together.
     pub queue_bytes: usize,
     /// Longest time that requests wait in an overload.
     pub queue_target: Duration,

@@ -24,7 +24,7 @@ pub struct TlsSettings {
     pub client_crl: Option<PathBuf>,
     /// Time after which a handshake is given up.
     pub handshake_timeout: Duration,
-    /// Most handshakes that are carried out in a second.
+    /// Maximum number of handshakes that are carried out in a second.
     pub handshakes_per_second: u32,
 }
 

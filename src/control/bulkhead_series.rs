@@ -136,7 +136,7 @@ pub(super) fn stage_of(totals: &Totals, backend: usize) -> BreakerStage {
     at(totals, backend * BULKHEADS).next().map(|own| own.breaker).unwrap_or_default()
 }
 
-/// The most backends with an `INFO` line each; the metrics have all of them.
+/// Maximum number of backends with an `INFO` line each; the metrics have all of them.
 const LINES_MAX: usize = 64;
 
 /// The lines of `INFO` about bulkheads: one per backend, then the number of requests refused for each reason.

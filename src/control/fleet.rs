@@ -26,7 +26,7 @@ use crate::values::{BucketId, Capacity, MicroUnits, Part, TenantId, Timestamp, U
 pub const PERIOD: Duration = Duration::from_secs(1);
 /// The time, in milliseconds, after which the store forgets a counter that nobody changes.
 const LIFETIME_MS: &str = "60000";
-/// The most characters of a store's error message that are shown.
+/// Maximum number of characters of a store's error message that are shown.
 const PROBLEM_CHARS_MAX: usize = 200;
 
 /// The settings of a fleet's member.
@@ -40,7 +40,8 @@ pub struct FleetSettings {
     pub host: HostId,
     /// The secret by which all hosts hash names of tenants and users into the same bucket identifiers.
     pub secret: [u64; 2],
-    /// The most users whose quotas this host counts with the fleet; 0 if users' quotas are not shared.
+    /// Maximum number of users whose quotas this host counts with the fleet; 0 if users' quotas are not
+    /// shared.
     pub users_max: usize,
 }
 

@@ -113,8 +113,8 @@ impl Meter {
         }
     }
 
-    /// Begins a minute: drops minutes that are older than a day, and the oldest ones if there are too many
-    /// entries.
+    /// Begins `minute` (minutes since 1970): drops minutes that are older than a day, then the oldest ones
+    /// while the tenants' entries of all minutes exceed their limit.
     fn begin(&mut self, minute: u64) {
         self.series.pass_minutes(minute - self.latest);
         self.latest = minute;

@@ -15,8 +15,8 @@ use crate::values::time::{Now, rfc3339};
 use crate::values::usage::{Amount, UsageKind, UsageSum};
 use crate::values::{TenantId, UNIT};
 
-/// The most minutes on a page, over all its tenants: a page is written in one go, while shards wait for the
-/// control executor.
+/// Maximum number of minutes on a page, over all its tenants: a page is written in one go, while shards wait
+/// for the control executor.
 const MINUTES_SHOWN_MAX: usize = 10_000;
 
 /// The query of the page `/tenants`.

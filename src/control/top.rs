@@ -29,9 +29,9 @@ pub struct Window {
     pub colour: Colour,
 }
 
-/// The most lines of the log that are shown.
+/// Maximum number of lines of the log that are shown.
 const LOG_LINES: usize = 8;
-/// The most rows of a table other than the first.
+/// Maximum number of rows of a table other than the first.
 const OTHERS_LINES: usize = 5;
 /// The greatest width of a column, in characters.
 const CELL_LETTERS_MAX: usize = 48;

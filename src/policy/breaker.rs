@@ -73,7 +73,7 @@ const RETURN: Duration = Duration::from_secs(2);
 const FIRST_PART: f64 = 0.1;
 /// Healthy time after which one ejection is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(60);
-/// Most ejections that are remembered: six bits of the shared word.
+/// Maximum number of ejections that are remembered: six bits of the shared word.
 const OPENINGS_MAX: u8 = 63;
 
 /// Treatment of a store's requests.
@@ -264,7 +264,7 @@ struct Look {
     tally: Tally,
 }
 
-/// Most looks that are kept: those of [`MEMORY`], and the present one.
+/// Maximum number of looks that are kept: those of [`MEMORY`], and the present one.
 const LOOKS_KEPT: usize = (MEMORY.as_millis() / LOOKS_APART.as_millis()) as usize + 1;
 
 /// One core's observations of one store.

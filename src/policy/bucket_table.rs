@@ -11,7 +11,7 @@ use crate::values::BucketId;
 
 /// Number of tables that the entries are divided among.
 const PARTS: usize = 256;
-/// Most entries looked at to find an idle one when there is no room.
+/// Maximum number of entries looked at to find an idle one when there is no room.
 const LOOKED_AT_MAX: usize = 16;
 
 /// Hasher that returns the id unchanged: bucket ids are hashes already.

@@ -12,7 +12,7 @@ const WEIGHT_BITS: u32 = 3;
 const SLOW_SAMPLES: u32 = 2_048;
 /// Samples that make a class known: until then the number of its requests in flight is bounded.
 const SAMPLES_KNOWN: u32 = 32;
-/// Most requests of a class that may be in flight before the first reply shows their real price.
+/// Maximum number of requests of a class that may be in flight before the first reply shows their real price.
 const UNKNOWN_IN_FLIGHT: u32 = 4;
 /// Requests of a class by which each settled one raises the bound on requests in flight, which begins at
 /// `UNKNOWN_IN_FLIGHT`. The bound ends once the class is known, after `SAMPLES_KNOWN` samples of its cost.

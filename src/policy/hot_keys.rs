@@ -80,7 +80,7 @@ pub struct HotSettings {
     pub least_per_second: u64,
     /// Least share of the core's load, in thousandths.
     pub least_share_per_mille: u64,
-    /// Most hot keys of a core, at most 256.
+    /// Maximum number of hot keys of a core, at most 256.
     pub keys_max: usize,
 }
 
@@ -147,7 +147,8 @@ pub struct Report<'a> {
     pub writes_per_second: f64,
     /// Request units per second, as far as the costs of replies were recorded.
     pub ru_per_second: f64,
-    /// Most reads and writes per second that may be missing: those from before the key was counted.
+    /// Maximum number of reads and writes per second that may be missing: those from before the key was
+    /// counted.
     pub error_per_second: f64,
     /// Part of this core's requests that were about the key; 1 is all.
     pub share: f64,

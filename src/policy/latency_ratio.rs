@@ -120,7 +120,8 @@ pub struct Change {
     pub from: Level,
     /// The level from now on.
     pub to: Level,
-    /// The latency ratio that led to the change; `None` where there were too few replies.
+    /// The ratio of usual to recent latency that led to the change; `None` if the level fell because there
+    /// were too few replies to measure one.
     pub seen: Option<Seen>,
 }
 

@@ -10,11 +10,11 @@ use crate::values::{MicroUnits, Price, Weights};
 /// neighbour's doing.
 pub const SLOWNESS_SHARE_MAX: u64 = 4;
 
-/// Most entries that a store looks at in a microsecond. From the time a request took follows how many it can
-/// have looked at.
+/// Maximum number of entries that a store looks at in a microsecond. From the time a request took follows how
+/// many it can have looked at.
 const LOOKED_AT_PER_MICRO: u64 = 5;
-/// Most entries that the estimate of a request counts as looked at, however many the request names: only the
-/// store knows whether there are as many.
+/// Maximum number of entries that the estimate of a request counts as looked at, however many the request
+/// names: only the store knows whether there are as many.
 const LOOKED_AT_ESTIMATED_MAX: u64 = 1_000;
 
 /// Facts about a request's cost that are known before it is carried out.
@@ -26,8 +26,8 @@ pub struct Asked {
     pub bytes_in: u64,
     /// Keys that the request writes, where it names several.
     pub keys: u64,
-    /// Most entries that the request may look at without showing them. It pays for them as far as it took the
-    /// time for that.
+    /// Maximum number of entries that the request may look at without showing them. It pays for them as far
+    /// as it took the time for that.
     pub looks_at: u64,
     /// Least price of the request.
     pub floor: MicroUnits,
@@ -59,7 +59,7 @@ pub struct Quote {
     pub floor: Price,
     /// Keys that the request writes, where it names several.
     pub keys: u32,
-    /// Most entries that the request may look at without showing them.
+    /// Maximum number of entries that the request may look at without showing them.
     pub looks_at: u32,
 }
 

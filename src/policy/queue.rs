@@ -10,11 +10,12 @@
 //! Requests of one connection never overtake each other: a later one waits in the tier and with the tenant of
 //! those before it.
 //!
-//! The queue's clock, which pauses for delays that the backend did not cause ([`Queue::handle_turn`]), so that
-//! requests that waited because this core did not run are not old. A request behind others of its connection
-//! ages only once it is the next of them, unless its tier is over. A tier is *over* (overloaded) if it was
-//! never empty for 150 ms and hardly becomes shorter: then requests are refused after a few milliseconds
-//! instead of a tenth of a second, and the newest are served first, because their clients still wait.
+//! The queue's clock, which pauses for delays that the backend did not cause ([`Queue::handle_turn`]), so
+//! that requests that waited because this core did not run are not old. A request behind others of its
+//! connection ages only once it is the next of them, unless its tier is over. A tier is *over* (overloaded)
+//! if it was never empty for 150 ms and hardly becomes shorter: then requests are refused after a few
+//! milliseconds instead of a tenth of a second, and the newest are served first, because their clients still
+//! wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -23,8 +24,8 @@ use slab::Slab;
 
 use crate::values::{MicroUnits, TenantId, Tier, Timestamp, UNIT};
 
-/// Most requests and bytes of one connection that may wait before its core is told to take on no more of it;
-/// less where many connections wait.
+/// Maximum number of requests and bytes of one connection that may wait before its core is told to take on no
+/// more of it; less where many connections wait.
 const LONG: Held = Held { requests: 64, bytes: 1 << 20 };
 /// Divisor of a connection's limit: once less than the quotient waits, the core may take on more of the
 /// connection again.
@@ -36,7 +37,7 @@ const RELIEVED: usize = 4;
 const FROM_BELOW: u32 = 100;
 /// Cost of requests that a tenant may take in each turn: 8 request units.
 const TURN: MicroUnits = 8 * UNIT;
-/// Most turns of fair queueing that one request costs its tenant, however high its price is.
+/// Maximum number of turns of fair queueing that one request costs its tenant, however high its price is.
 const TURNS_MAX: u64 = 16;
 /// Intervals in which requests waited without a break after which a tier is over: longer than a few costly
 /// requests keep a backend busy.
@@ -314,7 +315,7 @@ pub struct Queue<T> {
     taken: u32,
     /// Number and bytes of all waiting requests.
     held: Held,
-    /// Most requests and bytes that may wait.
+    /// Maximum number of requests and bytes that may wait.
     limit: Held,
     /// Times that requests may wait.
     patience: Patience,

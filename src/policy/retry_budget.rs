@@ -9,7 +9,7 @@ use crate::values::Timestamp;
 const PERCENT: f64 = 10.0;
 /// Retries that each second earns on top, over all cores, for clients that send seldom.
 const LEAST_PER_SECOND: f64 = 10.0;
-/// Most retries that may be saved up, over all cores.
+/// Maximum number of retries that may be saved up, over all cores.
 const SAVED_MAX: f64 = 1_000.0;
 
 /// One core's part of the retry budget.
@@ -17,7 +17,7 @@ const SAVED_MAX: f64 = 1_000.0;
 pub struct RetryBudget {
     /// Retries that are left.
     left: f64,
-    /// Most retries that this core may save up.
+    /// Maximum number of retries that this core may save up.
     saved_max: f64,
     /// Retries that each second earns.
     per_second: f64,

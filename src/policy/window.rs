@@ -45,7 +45,7 @@ const FIRST_LEAST: u16 = 4;
 const SLACK_PARTS: f64 = 8.0;
 /// Least latency allowed above the base, in seconds.
 const SLACK_LEAST: f64 = 0.005;
-/// Most latency allowed above the base by [`SLACK_PARTS`], in seconds.
+/// Maximum number of latency allowed above the base by [`SLACK_PARTS`], in seconds.
 const SLACK_MOST: f64 = 0.040;
 /// Shortest round, in seconds.
 const ROUND_LEAST: f64 = 0.010;
@@ -56,8 +56,8 @@ const SAMPLES_LEAST: usize = 3;
 /// Fewest replies in a round for a grave decision (more than twice the allowed latency): with fewer, the
 /// round goes on.
 const SAMPLES_GRAVE: usize = 9;
-/// Most samples kept of a round. When they are full, every second one is dropped, and from then on half as
-/// many replies are sampled.
+/// Maximum number of samples kept of a round. When they are full, every second one is dropped, and from then
+/// on half as many replies are sampled.
 const SAMPLES_KEPT: usize = 64;
 /// Samples in a round from which on replies with the same arrival and send time count as one.
 const SAMPLES_APART: usize = 16;
@@ -112,7 +112,7 @@ const SETTLES: f64 = 2.0;
 const ALL_CROWD: f64 = 0.9;
 /// Fewest replies that a probe needs for a result.
 const QUARTER_LEAST: usize = 8;
-/// Most latencies kept of a probe.
+/// Maximum number of latencies kept of a probe.
 const QUARTER_KEPT: usize = 128;
 /// Part of the time between sending and deadline that the median reply may take: half of the replies take
 /// longer than the median.
@@ -122,8 +122,8 @@ const DEADLINE_PART: f64 = 0.6;
 const DEADLINE_BASES: f64 = 1.5;
 /// Time after which a window that was not used shrinks to twice the most in flight lately, in seconds.
 const UNUSED: f64 = 5.0;
-/// Most cores short of room for which a core with hardly anything in flight that still sees slow replies may
-/// conclude that the backend is slow.
+/// Maximum number of cores short of room for which a core with hardly anything in flight that still sees slow
+/// replies may conclude that the backend is slow.
 const ALONE: usize = 8;
 
 /// Smallest and largest size of a window, in requests.
@@ -411,9 +411,9 @@ pub struct Window {
     left: f64,
     /// Bases of all cores, in memory that each round uses again.
     bases: Vec<f64>,
-    /// Most requests in flight in this period of [`UNUSED`] seconds.
+    /// Maximum number of requests in flight in this period of [`UNUSED`] seconds.
     peak: usize,
-    /// Most requests in flight in the period before.
+    /// Maximum number of requests in flight in the period before.
     peak_before: usize,
     /// Start of this period, in seconds.
     peak_since: f64,

@@ -56,12 +56,12 @@ impl Segment {
 
 /// Largest buffer that the pool keeps for reuse, in bytes.
 const BUFFER_BYTES_KEPT: usize = 1024 * 1024;
-/// Most bytes of all buffers that the pool keeps.
+/// Maximum number of bytes of all buffers that the pool keeps.
 const POOL_BYTES_KEPT: usize = 32 * 1024 * 1024;
 /// Size at which a gathered segment closes and a send takes no more pieces along, in bytes, so that a long
 /// queue of output is sent in bounded steps.
 const SEGMENT_BYTES_MAX: usize = 256 * 1024;
-/// Most pieces of one send.
+/// Maximum number of pieces of one send.
 const SEGMENT_PIECES_MAX: usize = 64;
 
 /// Buffers of one core, handed from connection to connection: an idle connection holds none.

@@ -49,8 +49,8 @@ const HEADER_BYTES_MAX: usize = 32;
 const LINE_END: &[u8] = b"\r\n";
 
 impl ReplyScanner {
-    /// Creates a scanner that reports a push between replies like a reply, with kind `>`. A push within a reply,
-    /// which no store sends, still belongs to that.
+    /// Creates a scanner that reports a push between replies like a reply, with kind `>`. A push within a
+    /// reply, which no store sends, still belongs to that.
     pub fn with_pushes() -> Self {
         Self { reports_pushes: true, ..Self::default() }
     }

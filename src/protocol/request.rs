@@ -12,11 +12,11 @@ use crate::values::limits;
 /// Limits on the requests of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestLimits {
-    /// Most arguments of one request.
+    /// Maximum number of arguments of one request.
     pub arguments_max: usize,
-    /// Most bytes of one argument.
+    /// Maximum number of bytes of one argument.
     pub argument_bytes_max: usize,
-    /// Most bytes of one request.
+    /// Maximum number of bytes of one request.
     pub request_bytes_max: usize,
 }
 
@@ -56,9 +56,9 @@ impl RequestLimits {
 const FRAMING_BYTES_SPARE: usize = 4096;
 /// Longest header line (`*3`, `$5`): a type byte and the digits of 64 bits.
 const HEADER_BYTES_MAX: usize = 24;
-/// Most bytes that a connection keeps of its buffer of held bytes between requests.
+/// Maximum number of bytes that a connection keeps of its buffer of held bytes between requests.
 const HELD_BYTES_KEPT: usize = 4096;
-/// Most argument positions that a connection keeps room for between requests.
+/// Maximum number of argument positions that a connection keeps room for between requests.
 const PLACES_KEPT: usize = 256;
 /// Held bytes of finished requests from which on they are dropped, if they are at least half of all: each
 /// byte is then moved at most once for each byte dropped.

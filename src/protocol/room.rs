@@ -1,8 +1,8 @@
 //! Room for the rest of a large message: it is received into the message's own buffer, behind the bytes
 //! already there, and not into a buffer that it would have to be copied out of.
 
-/// Most room that is given at once, as a multiple of the bytes that have come: a client that only announces
-/// something large gets little memory, and one that sends it has it moved seldom.
+/// Maximum number of room that is given at once, as a multiple of the bytes that have come: a client that
+/// only announces something large gets little memory, and one that sends it has it moved seldom.
 const GROWTH_MAX: usize = 16;
 
 /// A message's buffer, lent out to receive into. It must be taken back, whatever was received, before any

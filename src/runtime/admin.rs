@@ -20,8 +20,8 @@ use crate::control::foreign;
 use crate::control::http::{self, Body, Head, Method, Persistence, Received, Response, Route, Status};
 use crate::values::limits::QUOTA_POSTS_BYTES_MAX;
 
-/// The most admin connections open at once. When a further one arrives, the connection that has kept weir
-/// waiting longest is closed, so that silent clients shut nobody out.
+/// Maximum number of admin connections open at once. When a further one arrives, the connection that has kept
+/// weir waiting longest is closed, so that silent clients shut nobody out.
 const CONNECTIONS_MAX: usize = 64;
 /// The listen backlog of the admin port, in connections that wait to be accepted.
 pub(super) const BACKLOG: i32 = 1024;

@@ -98,7 +98,7 @@ enum Due {
     Figures(ReplyTo, Wanted, Rc<Totals>),
 }
 
-/// The most replies made before other messages (quotas, say) are handled again.
+/// Maximum number of replies made before other messages (quotas, say) are handled again.
 const ANSWERS_AT_ONCE: usize = 4;
 /// The least time between the starts of two rounds of counters, however many people ask: each round costs
 /// every shard something.
@@ -338,8 +338,8 @@ fn stop_after(control: Rc<RefCell<Control>>, timeout: Duration) {
     .detach();
 }
 
-/// Asks the fleet's store once per period, at this host's phase of it. Periods that were missed are skipped,
-/// not made up for.
+/// Starts the task that exchanges spent and granted quota with the fleet's store once per period, at a fixed
+/// offset in the period that differs between hosts. Periods that were missed are skipped.
 pub(super) fn keep_to_fleet(control: &Rc<RefCell<Control>>) {
     let Some(phase) = control.borrow().settings.fleet.as_ref().map(|(fleet, _)| fleet.phase()) else {
         return;

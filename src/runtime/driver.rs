@@ -24,8 +24,8 @@ use crate::values::{Action, BackendId, ClientId, Loss, Owner, Timestamp};
 
 /// The pause after a listener failed (no descriptors left, say), before it accepts again.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
-/// The most waiting sockets that receive once per turn. The other half of the receive buffers is left to
-/// sockets that do not have to wait.
+/// Maximum number of waiting sockets that receive once per turn. The other half of the receive buffers is
+/// left to sockets that do not have to wait.
 const TURNS_AT_ONCE: usize = RECEIVE_BUFFERS as usize / 2;
 
 /// The protocol spoken on the listener that a connection came in by.

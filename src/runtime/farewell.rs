@@ -15,7 +15,7 @@ use crate::values::limits::{CLIENTS_LINGERING_MAX, DRAIN_BYTES_MAX};
 pub(super) const LOOKED_AFTER: Duration = Duration::from_millis(5);
 /// The longest time that a socket waits for the peer to end its side.
 const LINGER: Duration = Duration::from_secs(1);
-/// The most bytes read and dropped from a socket at one look.
+/// Maximum number of bytes read and dropped from a socket at one look.
 const DROPPED_BYTES: usize = 16 * 1024;
 
 /// A client that is read while weir drains, until its socket holds nothing more that was there when draining

@@ -15,9 +15,9 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 const KEEPALIVE_TIME: Duration = Duration::from_secs(300);
 /// The listen backlog, in connections that wait to be accepted.
 pub(super) const BACKLOG: i32 = 4096;
-/// The most attempts to bind an address, about a second in all. The kernel releases a process's rings after
-/// its exit, and the listening sockets in them stay open until then, so a weir that is restarted at once
-/// would find the address in use.
+/// Maximum number of attempts to bind an address, about a second in all. The kernel releases a process's
+/// rings after its exit, and the listening sockets in them stay open until then, so a weir that is restarted
+/// at once would find the address in use.
 const TRIES: u32 = 50;
 const TRIES_APART: Duration = Duration::from_millis(20);
 

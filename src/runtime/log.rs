@@ -8,9 +8,9 @@ use crate::control::Journal;
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// The most characters of a line; what is longer (a path, an error) is cut.
+/// Maximum number of characters of a line; what is longer (a path, an error) is cut.
 const LINE_CHARS_MAX: usize = 2_000;
-/// The most lines of one kind within `STRETCH`; further ones are counted.
+/// Maximum number of lines of one kind within `STRETCH`; further ones are counted.
 const LINES_MAX: u32 = 5;
 const STRETCH: Duration = Duration::from_secs(10);
 

@@ -17,8 +17,8 @@
 //!  weir-takeover      hands over to a successor process, and receives a predecessor's clients: takeover/
 //! ```
 //!
-//! Tools are processes of their own: `weir-storage` serves as the embedded engine does (`run_storage`), and threads of `weir-load` open
-//! connections by a shard's ring and driver (dialer.rs).
+//! Tools are processes of their own: `weir-storage` serves as the embedded engine does (`run_storage`), and
+//! threads of `weir-load` open connections by a shard's ring and driver (dialer.rs).
 
 mod admin;
 mod allocator;

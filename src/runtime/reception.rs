@@ -21,8 +21,8 @@ use crate::values::limits::RECEIVE_BUFFER_BYTES;
 
 /// The number of receives, of one buffer each, that a socket is limited to after buffers ran out.
 const MODEST_RECEIVES: u8 = 200;
-/// The most buffers that a socket may fill in a turn in which others find none, before it must wait for its
-/// turn.
+/// Maximum number of buffers that a socket may fill in a turn in which others find none, before it must wait
+/// for its turn.
 const BUFFERS_PER_TURN: u8 = 4;
 /// The least number of missing bytes that makes a message large: it would take more than one receive buffer.
 const LARGE_BYTES_MIN: usize = RECEIVE_BUFFER_BYTES;

@@ -22,10 +22,10 @@ const PERIOD: Duration = Duration::from_secs(1);
 const PAUSE_LEAST: Duration = Duration::from_millis(100);
 /// The longest time that a node may take to answer.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// The most nodes of a cluster that are asked at once.
+/// Maximum number of nodes of a cluster that are asked at once.
 const ASKED_AT_ONCE: usize = 8;
 const STACK_BYTES: usize = 256 * 1024;
-/// The most bytes of a node's answer.
+/// Maximum number of bytes of a node's answer.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 /// The thread's state: the cluster's map, and the mailboxes of those that hear about replication lag.

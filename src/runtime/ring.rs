@@ -30,7 +30,7 @@ use super::descriptors::Descriptors;
 use crate::protocol::{Room, Segment};
 use crate::values::limits::{RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS};
 
-/// The most bytes of one send operation, so that progress with a slow peer shows now and then.
+/// Maximum number of bytes of one send operation, so that progress with a slow peer shows now and then.
 const SEND_BYTES_MAX: usize = 1 << 20;
 /// The number of operations in a batch to the kernel; a fuller batch is submitted in steps.
 const SUBMISSIONS: u32 = 1024;

@@ -25,7 +25,7 @@ const INTERVAL: Duration = Duration::from_secs(60);
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// The stack size of a thread that asks a store and ends with its answer, in bytes.
 const STACK_BYTES: usize = 256 * 1024;
-/// The most bytes that a store may answer.
+/// Maximum number of bytes that a store may answer.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 /// A store, and when it is asked next.

@@ -24,13 +24,13 @@ use super::log;
 /// The quiet time after which a change is taken as complete (50 ms), since a file is usually written in
 /// several steps.
 const SETTLED: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-/// The most quiet times waited for, so that constant events cannot put a change off for ever.
+/// Maximum number of quiet times waited for, so that constant events cannot put a change off for ever.
 const SETTLING_ROUNDS_MAX: u32 = 20;
 /// The interval at which the file is looked at where the kernel cannot report changes.
 const POLLING: Duration = Duration::from_secs(1);
-/// The most symbolic links followed in a path, as in Linux.
+/// Maximum number of symbolic links followed in a path, as in Linux.
 const LINKS_MAX: usize = 40;
-/// The most times that a path is resolved again because it changed meanwhile.
+/// Maximum number of times that a path is resolved again because it changed meanwhile.
 const WALKS_MAX: u32 = 5;
 
 /// A watch on one file.

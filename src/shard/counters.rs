@@ -53,8 +53,8 @@ pub enum Counter {
     LinksLost,
     /// Times that a client was lent a connection to a store for itself.
     PrivateLinksLent,
-    /// Transactions that failed as if a watched key had changed, because the link was lost or the watch was held for too
-    /// long.
+    /// Transactions that failed as if a watched key had changed, because the link was lost or the watch was
+    /// held for too long.
     WatchesBroken,
     /// Messages that subscribers were sent.
     MessagesDelivered,

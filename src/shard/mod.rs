@@ -1,5 +1,5 @@
-//! Shard: everything that one core does, in rooms whose state no other room can name, and the way of a request
-//! through them.
+//! Shard: everything that one core does, in rooms whose state no other room can name, and the way of a
+//! request through them.
 //!
 //! ```text
 //!                     clients                   admission             hot_keys         upstream

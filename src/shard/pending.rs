@@ -1,5 +1,5 @@
-//! Replies that backends owe: one small record for each request in flight on a connection, with the facts that
-//! windows, the breaker and the choice of replicas need when the reply comes.
+//! Replies that backends owe: one small record for each request in flight on a connection, with the facts
+//! that windows, the breaker and the choice of replicas need when the reply comes.
 
 use std::borrow::Cow;
 use std::time::Duration;

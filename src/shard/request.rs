@@ -122,7 +122,7 @@ pub enum Touched<'a> {
     Nothing,
     /// A single key, whose home is the core that sends the request.
     Key {
-        /// The key.
+        /// The bytes of the key, as the client sent them.
         key: &'a [u8],
         /// True if the reply says what the key holds and nothing else, so that it may be kept.
         may_be_kept: bool,
@@ -291,7 +291,7 @@ impl Nature {
 /// Everything that travels with the bytes of a request. At most 48 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// Address of the reply.
+    /// Destination of the reply: the shard, the client and the number of the request on its connection.
     pub reply_to: ReplyTo,
     /// Destination of the request.
     pub route: Route,

@@ -250,8 +250,8 @@ fn combined(call: &mut Call<'_>, operation: Operation) -> Result<Vec<u8>, Refusa
     Ok(result)
 }
 
-/// The length of the longest string at the source keys of BITOP. An error if there is no memory for as much, or
-/// combining them would take too much effort.
+/// The length of the longest string at the source keys of BITOP. An error if there is no memory for as much,
+/// or combining them would take too much effort.
 fn longest(call: &mut Call<'_>) -> Result<usize, Refusal> {
     let mut longest = 0;
     for key in call.rest(3) {

@@ -12,7 +12,8 @@ use crate::protocol::Protocol;
 /// The Redis version that clients are told; they choose their handshake by it.
 pub(super) const REDIS_VERSION: &str = "7.2.4";
 
-/// The most bytes of a client's name or library name, since names are kept as long as the connection.
+/// Maximum number of bytes of a client's name or library name, since names are kept as long as the
+/// connection.
 const NAME_BYTES_MAX: usize = 1024;
 
 /// The address that is shown for every client, since the engine does not know the real one.

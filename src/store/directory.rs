@@ -1,6 +1,6 @@
 //! A directory that finds things by name, in any case, without allocating.
 
-/// The most bytes of a name, so that a name fits in three words.
+/// Maximum number of bytes of a name, so that a name fits in three words.
 const NAME_BYTES_MAX: usize = 24;
 /// The number of places in the index: several times the number of names, so that nearly every search ends at
 /// its first place.

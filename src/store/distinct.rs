@@ -3,7 +3,7 @@
 use super::effort::{LOOK, RANK};
 use crate::values::Random;
 
-/// The most positions that are always chosen one by one, however large a share of all they are.
+/// Maximum number of positions that are always chosen one by one, however large a share of all they are.
 const SHARE_MIN: usize = 64;
 
 /// The effort that [`distinct`] takes: a number of elements, and units for each.

@@ -1,5 +1,5 @@
-//! Commands on the lifetimes of hash fields, as of Redis 7.4 and 8.0: HEXPIRE, HTTL, HPERSIST, HGETEX and their
-//! variants.
+//! Commands on the lifetimes of hash fields, as of Redis 7.4 and 8.0: HEXPIRE, HTTL, HPERSIST, HGETEX and
+//! their variants.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{FIND, RANK};

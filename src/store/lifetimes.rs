@@ -185,7 +185,8 @@ mod tests {
         assert_eq!(bench.engine.statistics().bytes_used, 0);
     }
 
-    /// A slow model: the value and expiry of each key.
+    /// Simple reference model that the engine is checked against: each key's value, and its expiry in
+    /// milliseconds since 1970.
     type Model = BTreeMap<usize, (String, u64)>;
 
     fn step(bench: &mut Bench, model: &mut Model, random: &mut Random) {

@@ -7,10 +7,10 @@ use crate::values::limits::{ENGINE_EFFORT_MAX, ENGINE_REPLY_BYTES_MAX};
 pub struct EngineLimits {
     /// The approximate bytes of all keys and values from which on writes that need memory are refused.
     pub bytes_max: u64,
-    /// The most bytes of a reply, or of all replies of a transaction together.
+    /// Maximum number of bytes of a reply, or of all replies of a transaction together.
     pub reply_bytes_max: usize,
-    /// The most units of effort of a request, or of a whole transaction; about one for each element looked
-    /// at.
+    /// Maximum number of units of effort of a request, or of a whole transaction; about one for each element
+    /// looked at.
     pub effort_max: u64,
 }
 

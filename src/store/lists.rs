@@ -315,7 +315,7 @@ struct Search {
     /// The number of matches to skip.
     skipped: usize,
     from: End,
-    /// The most matches to return, 0 for all; none for a single one without an array.
+    /// Maximum number of matches to return, 0 for all; none for a single one without an array.
     count: Option<usize>,
     compared_max: usize,
 }

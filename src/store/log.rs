@@ -8,11 +8,12 @@ use super::text::Text;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-/// The most entries of a node: Redis's `stream-node-max-entries`.
+/// Maximum number of entries of a node: Redis's `stream-node-max-entries`.
 const NODE_ENTRIES_MAX: usize = 100;
-/// The most bytes of a node: Redis's `stream-node-max-bytes`.
+/// Maximum number of bytes of a node: Redis's `stream-node-max-bytes`.
 const NODE_BYTES_MAX: usize = 4096;
-/// The bytes of a node besides its entries and field names, and of an entry besides its id, fields and values.
+/// The bytes of a node besides its entries and field names, and of an entry besides its id, fields and
+/// values.
 const NODE_BYTES: usize = 15;
 const NODE_ENTRY_BYTES: usize = 4;
 /// The approximate bytes of an entry in memory besides its fields and values.

@@ -18,7 +18,7 @@
 use super::refusal::Refusal;
 use std::cmp::Ordering;
 
-/// The most units of effort that one addition of long numbers takes: some tenths of a millisecond.
+/// Maximum number of units of effort that one addition of long numbers takes: some tenths of a millisecond.
 const EFFORT_MAX: u64 = 4_000;
 
 /// The units of effort to add this number: `EFFORT_MAX` if it is long or has an exponent, else 0.
@@ -32,7 +32,7 @@ const TEXT_BYTES_MAX: usize = 5 * 1024;
 /// The largest decimal exponent, positive or negative. Larger ones are out of range for certain, and within
 /// it every step below is short.
 const DECIMAL_EXPONENT_MAX: i64 = 10_000;
-/// The most places before a number's point, or zeros behind it.
+/// Maximum number of places before a number's point, or zeros behind it.
 const DECIMAL_ORDER_MAX: i64 = 5_000;
 /// The largest power of ten that fits in a word: long numbers are read and scaled by as much at once.
 const TENS: u32 = 1_000_000_000;

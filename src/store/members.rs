@@ -5,7 +5,7 @@ use super::table::{Hasher, Keyed, PLACE_BYTES, Table};
 use super::text::Text;
 use crate::values::Random;
 
-/// The most members of a set of integers: Redis's `set-max-intset-entries`.
+/// Maximum number of members of a set of integers: Redis's `set-max-intset-entries`.
 const INTEGERS_MAX: usize = 512;
 
 impl Keyed for Text {

@@ -3,7 +3,7 @@
 use crate::protocol::encode;
 use std::io::Write as _;
 
-/// The most characters of a 64-bit integer.
+/// Maximum number of characters of a 64-bit integer.
 const DIGITS_MAX: usize = 20;
 
 /// An integer in decimal, without an allocation.

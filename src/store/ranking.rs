@@ -7,8 +7,8 @@ use super::table::{Hasher, Keyed, PLACE_BYTES, Table};
 use super::text::Text;
 use std::cmp::Ordering;
 
-/// The most members of a piece: long enough that a million members make few pieces, short enough to shift at
-/// every insertion.
+/// Maximum number of members of a piece: long enough that a million members make few pieces, short enough to
+/// shift at every insertion.
 const PIECE_MAX: usize = 256;
 /// The bounds of a small sorted set: Redis's `zset-max-listpack-entries` and `zset-max-listpack-value`.
 const SMALL_MEMBERS_MAX: usize = 128;

@@ -1,13 +1,13 @@
-//! Values as bytes, for DUMP and RESTORE: in the format of Redis's snapshots, so that both move values between
-//! the two.
+//! Values as bytes, for DUMP and RESTORE: in the format of Redis's snapshots, so that both move values
+//! between the two.
 //!
 //! ```text
 //!     type 1 | value | version 2 | CRC-64 of all before it 8
 //! ```
 //!
-//! Values are written in the plain types that every version of Redis reads, except fields with lifetimes (as of
-//! Redis 7.4) and streams, whose type is weir's own. Read are also the compact types of Redis 7: packed lists,
-//! sorted integers, and compressed strings.
+//! Values are written in the plain types that every version of Redis reads, except fields with lifetimes (as
+//! of Redis 7.4) and streams, whose type is weir's own. Read are also the compact types of Redis 7: packed
+//! lists, sorted integers, and compressed strings.
 
 use super::fields::{Change, Fields};
 use super::items::{End, Items};

@@ -2,7 +2,7 @@
 
 use crate::protocol::Arguments;
 
-/// The most bytes of a client's input that an error quotes, as in Redis.
+/// Maximum number of bytes of a client's input that an error quotes, as in Redis.
 const QUOTED_BYTES_MAX: usize = 128;
 
 /// The error reply of a command that could not be carried out.

@@ -7,7 +7,7 @@ use crate::protocol::{Protocol, encode};
 
 /// An upper bound of the framing of any element: a type byte, the digits of 64 bits, two line ends.
 const FRAMING_BYTES: usize = 32;
-/// The most bytes of a score's spelling.
+/// Maximum number of bytes of a score's spelling.
 const SCORE_BYTES_MAX: usize = 32;
 /// The buffer size from which on growth is limited: the buffer still doubles, but only up to the reply's
 /// bound.
@@ -21,7 +21,7 @@ pub(super) struct Reply<'a> {
     /// The bound that errors name. For a command in a transaction it is larger than `bytes_max`, which is
     /// what the other commands leave.
     bytes_max_told: usize,
-    /// The most bytes of an error's text.
+    /// Maximum number of bytes of an error's text.
     refusal_bytes_max: usize,
     over: bool,
 }

@@ -9,7 +9,7 @@ use super::refusal::Refusal;
 use super::reply::Reply;
 use crate::values::Random;
 
-/// The most elements that a call looks for, whatever COUNT asks for.
+/// Maximum number of elements that a call looks for, whatever COUNT asks for.
 const COUNT_MAX: usize = 100_000;
 
 /// The options of a scan: cursor, pattern, count and type.
@@ -146,5 +146,5 @@ pub(super) fn picks(
     Ok(if length == 0 { Vec::new() } else { (0..count).map(|_| random.index(length)).collect() })
 }
 
-/// The most repetitions that a command may ask for.
+/// Maximum number of repetitions that a command may ask for.
 const PICKS_MAX: usize = 1_000_000;

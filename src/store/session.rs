@@ -2,7 +2,7 @@
 
 use crate::protocol::{Argument, Arguments, Protocol};
 
-/// The most bytes that a transaction may queue.
+/// Maximum number of bytes that a transaction may queue.
 const QUEUED_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The memory that a queued command takes besides its bytes, including the overhead of two allocations.

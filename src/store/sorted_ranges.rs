@@ -163,7 +163,7 @@ struct Query<'a> {
     direction: Direction,
     shown: Shown,
     offset: i64,
-    /// The most members that are returned; negative for all.
+    /// Maximum number of members that are returned; negative for all.
     limit: i64,
 }
 

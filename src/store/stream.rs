@@ -50,8 +50,8 @@ impl Group {
         self.names_bytes + self.consumers.len() * CONSUMER_BYTES + self.pending.len() * PENDING_BYTES
     }
 
-    /// The number of entries that were not delivered yet; none if it cannot be told. It is negative after XSETID
-    /// has set a smaller number of entries that were ever added.
+    /// The number of entries that were not delivered yet; none if it cannot be told. It is negative after
+    /// XSETID has set a smaller number of entries that were ever added.
     pub(super) fn lag(&self, log: &Log) -> Option<i64> {
         if log.added == 0 {
             return Some(0);
@@ -97,7 +97,8 @@ impl Group {
         consumer.pending.len()
     }
 
-    /// Gives a pending entry to a consumer, which must exist, and returns it. A new one has no deliveries yet.
+    /// Gives a pending entry to a consumer, which must exist, and returns it. A new one has no deliveries
+    /// yet.
     pub(super) fn give(&mut self, id: Id, name: &[u8]) -> &mut Pending {
         let pending = self.pending.entry(id).or_insert_with(|| Pending {
             consumer: name.into(),

@@ -23,7 +23,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("xread", -4, Effect::Read, xread),
 ];
 
-/// The most entries that an approximate trim removes without LIMIT: 100 nodes.
+/// Maximum number of entries that an approximate trim removes without LIMIT: 100 nodes.
 const TRIMMED_MAX: u64 = 10_000;
 
 /// The number of a part of an id. Unlike other integers it has 64 bits and no sign.
@@ -373,7 +373,7 @@ fn check_entries(log: &Log, last: Id, added: Option<u64>) -> Result<(), Refusal>
 /// The options of XREAD and XREADGROUP.
 #[derive(Default)]
 pub(super) struct ReadOptions<'a> {
-    /// The most entries of each stream.
+    /// Maximum number of entries of each stream.
     pub(super) count: Option<usize>,
     /// The names of the group and the consumer.
     pub(super) group: Option<(&'a [u8], &'a [u8])>,

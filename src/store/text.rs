@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// The most bytes kept in place: with tag and length, this fills three words exactly.
+/// Maximum number of bytes kept in place: with tag and length, this fills three words exactly.
 const SHORT_BYTES_MAX: usize = 22;
 /// The approximate overhead of an allocation, in bytes.
 const BLOCK_BYTES: usize = 16;

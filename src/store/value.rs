@@ -113,7 +113,8 @@ impl Value {
         if let Self::Hash(fields) = self { fields.soonest_ms() } else { NEVER_MS }
     }
 
-    /// True for a collection without elements, which must be removed. A stream stays when its last entry goes.
+    /// True for a collection without elements, which must be removed. A stream stays when its last entry
+    /// goes.
     pub(super) fn is_hollow(&self) -> bool {
         match self {
             Self::Integer(_) | Self::Text(_) | Self::Buffer(_) | Self::Stream(_) => false,

@@ -19,7 +19,7 @@ impl BucketId {
 pub struct Capacity {
     /// Request units that come in per second; the same number as millionths per microsecond.
     pub ru_per_second: u64,
-    /// Most millionths of a request unit that the bucket holds.
+    /// Maximum number of millionths of a request unit that the bucket holds.
     pub burst: MicroUnits,
 }
 

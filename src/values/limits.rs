@@ -4,128 +4,130 @@ use std::time::Duration;
 
 /// Number of hash slots of the Redis Cluster key space.
 pub const SLOTS: u16 = 16_384;
-/// Most arguments of one request, as in Redis.
+/// Maximum number of arguments of one request, as in Redis.
 pub const ARGUMENTS_MAX: usize = 1_048_576;
-/// Most arguments of one request of a client that has yet to authenticate, as in Redis.
+/// Maximum number of arguments of one request of a client that has yet to authenticate, as in Redis.
 pub const ARGUMENTS_MAX_UNAUTHENTICATED: usize = 10;
-/// Most bytes of one argument of a client that has yet to authenticate, as in Redis.
+/// Maximum number of bytes of one argument of a client that has yet to authenticate, as in Redis.
 pub const ARGUMENT_BYTES_MAX_UNAUTHENTICATED: usize = 16 * 1024;
-/// Most bytes of an inline request, as in Redis.
+/// Maximum number of bytes of an inline request, as in Redis.
 pub const INLINE_BYTES_MAX: usize = 64 * 1024;
-/// Most bytes of an incomplete request that move along when its client is handed over to another process; of
-/// a longer one the rest is waited for.
+/// Maximum number of bytes of an incomplete request that move along when its client is handed over to another
+/// process; of a longer one the rest is waited for.
 pub const MOVED_BYTES_MAX: usize = 16 * 1024;
 /// Payload size above which bytes are shared instead of copied.
 pub const COPY_BYTES_MAX: usize = 16 * 1024;
-/// Most parsed requests of one connection that wait for replies before weir stops reading from it.
+/// Maximum number of parsed requests of one connection that wait for replies before weir stops reading from
+/// it.
 pub const PIPELINE_MAX: usize = 1024;
-/// Most questions of one shard (INFO, QOS) that the control executor has yet to answer; further ones wait on
-/// their shard.
+/// Maximum number of questions of one shard (INFO, QOS) that the control executor has yet to answer; further
+/// ones wait on their shard.
 pub const QUESTIONS_UNDER_WAY_MAX: usize = 64;
-/// Most unanswered requests on one connection to a backend.
+/// Maximum number of unanswered requests on one connection to a backend.
 pub const LINK_PENDING_MAX: usize = 65_536;
-/// Most unsent bytes on one connection to a backend.
+/// Maximum number of unsent bytes on one connection to a backend.
 pub const LINK_OUTPUT_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Most bytes of requests on one connection that a node of a cluster has yet to answer: they are kept, since
-/// they may have to be sent again.
+/// Maximum number of bytes of requests on one connection that a node of a cluster has yet to answer: they are
+/// kept, since they may have to be sent again.
 pub const LINK_UNANSWERED_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Most bytes of requests and replies that wait for another core before requests for it are refused.
+/// Maximum number of bytes of requests and replies that wait for another core before requests for it are
+/// refused.
 pub const BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Most words of a `HELLO`: the version, a user and password, and a name.
+/// Maximum number of words of a `HELLO`: the version, a user and password, and a name.
 pub const HELLO_WORDS_MAX: usize = 8;
-/// Most options of one request about connections, each with a value.
+/// Maximum number of options of one request about connections, each with a value.
 pub const OPTIONS_MAX: usize = 16;
-/// Most key prefixes that a refusal names.
+/// Maximum number of key prefixes that a refusal names.
 pub const PREFIXES_NAMED_MAX: usize = 3;
 /// Number of buffers of one core that sockets receive into.
 pub const RECEIVE_BUFFERS: u16 = 256;
 /// Size of one receive buffer, and so the most that one socket receives at once. A value of 16 KiB fits with
 /// the bytes around it.
 pub const RECEIVE_BUFFER_BYTES: usize = 20 * 1024;
-/// Most shards of one process.
+/// Maximum number of shards of one process.
 pub const SHARDS_MAX: usize = 256;
-/// Most backends of one process.
+/// Maximum number of backends of one process.
 pub const BACKENDS_MAX: usize = 1024;
-/// Most nodes of a cluster, replicas included.
+/// Maximum number of nodes of a cluster, replicas included.
 pub const CLUSTER_NODES_MAX: usize = 128;
-/// Most bytes of one node's reply about its cluster: every slot a range of its own, with a replica each,
-/// fits.
+/// Maximum number of bytes of one node's reply about its cluster: every slot a range of its own, with a
+/// replica each, fits.
 pub const CLUSTER_REPLY_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Most nodes that are asked for their view of the cluster together.
+/// Maximum number of nodes that are asked for their view of the cluster together.
 pub const CLUSTER_VIEWS_MAX: usize = 3;
 /// Longest replication lag with which a replica answers reads; a replica of unknown lag answers none.
 pub const REPLICA_LAG_MAX: Duration = Duration::from_secs(3);
-/// Most bytes of a node's id; Redis has 40 hexadecimal digits.
+/// Maximum number of bytes of a node's id; Redis has 40 hexadecimal digits.
 pub const NODE_ID_BYTES_MAX: usize = 64;
-/// Most bytes of a host's name, as in the DNS.
+/// Maximum number of bytes of a host's name, as in the DNS.
 pub const HOST_BYTES_MAX: usize = 255;
-/// Most bytes of a quota file.
+/// Maximum number of bytes of a quota file.
 pub const QUOTA_FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Most bytes of a quota file that comes over HTTP. It is held in memory: enough for the most tenants with a
-/// line or six each.
+/// Maximum number of bytes of a quota file that comes over HTTP. It is held in memory: enough for the most
+/// tenants with a line or six each.
 pub const QUOTA_POST_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Most bytes of all quota files that come over HTTP at once.
+/// Maximum number of bytes of all quota files that come over HTTP at once.
 pub const QUOTA_POSTS_BYTES_MAX: usize = 4 * QUOTA_POST_BYTES_MAX;
-/// Most bytes of the admin port's token: with its header it fits a request's head.
+/// Maximum number of bytes of the admin port's token: with its header it fits a request's head.
 pub const ADMIN_TOKEN_BYTES_MAX: usize = 1024;
-/// Most tenants of one quota file.
+/// Maximum number of tenants of one quota file.
 pub const TENANTS_MAX: usize = 32_768;
-/// Most minutes for which tenants' usage is kept by the minute, where there is room.
+/// Maximum number of minutes for which tenants' usage is kept by the minute, where there is room.
 pub const METERED_MINUTES_MAX: u64 = 24 * 60;
-/// Most minutes of usage kept of all tenants together, 40 bytes each. Full days of some 1,400 tenants that
-/// never rest fit, and an hour of the most tenants there can be, which suggestions need; with more activity
-/// the oldest minutes go first.
+/// Maximum number of minutes of usage kept of all tenants together, 40 bytes each. Full days of some 1,400
+/// tenants that never rest fit, and an hour of the most tenants there can be, which suggestions need; with
+/// more activity the oldest minutes go first.
 pub const METERED_ENTRIES_MAX: usize = 61 * TENANTS_MAX;
-/// Most tenants with figures of their own among the metrics. With four outcomes each that is some 500 lines,
-/// about a tenth of what one scrape usually bears, from each process of a fleet; the tenants beyond them are
-/// summed up as one.
+/// Maximum number of tenants with figures of their own among the metrics. With four outcomes each that is
+/// some 500 lines, about a tenth of what one scrape usually bears, from each process of a fleet; the tenants
+/// beyond them are summed up as one.
 pub const TENANT_SERIES_MAX: usize = 100;
-/// Most tenants on one page or in one reply, since it is written in one go while shards wait for the control
-/// executor. Further tenants are asked for by the name of the last one.
+/// Maximum number of tenants on one page or in one reply, since it is written in one go while shards wait for
+/// the control executor. Further tenants are asked for by the name of the last one.
 pub const TENANTS_SHOWN_MAX: usize = 1_000;
-/// Most users that a quota file names within one tenant.
+/// Maximum number of users that a quota file names within one tenant.
 pub const NAMED_USERS_MAX: usize = 65_536;
-/// Most bytes of a tenant's name: it is a label of metrics and a word of refusals.
+/// Maximum number of bytes of a tenant's name: it is a label of metrics and a word of refusals.
 pub const TENANT_NAME_BYTES_MAX: usize = 64;
-/// Most clients connected at once, over all shards.
+/// Maximum number of clients connected at once, over all shards.
 pub const CLIENTS_MAX: u64 = 1_000_000;
-/// Most bytes of a password, as in Redis: each attempt to log in makes a digest of it.
+/// Maximum number of bytes of a password, as in Redis: each attempt to log in makes a digest of it.
 pub const PASSWORD_BYTES_MAX: usize = 512;
 /// Failed attempts to log in after which a connection is closed.
 pub const LOGINS_FAILED_MAX: u8 = 10;
-/// Most bytes of a client's name, and of its library's name.
+/// Maximum number of bytes of a client's name, and of its library's name.
 pub const CLIENT_NAME_BYTES_MAX: usize = 512;
-/// Most bytes of a store's error to a step of a transaction that the error of `EXEC` repeats.
+/// Maximum number of bytes of a store's error to a step of a transaction that the error of `EXEC` repeats.
 pub const STEP_ERROR_BYTES_MAX: usize = 512;
 /// Longest time for which a request to a cluster is held because a node has refused it or because its slot
 /// moves, whatever its deadline leaves.
 pub const SLOT_HELD_MAX: Duration = Duration::from_secs(1);
-/// Most bytes of the error of a node that is down, if its request is to be held: the error is kept until the
-/// client is answered.
+/// Maximum number of bytes of the error of a node that is down, if its request is to be held: the error is
+/// kept until the client is answered.
 pub const REFUSAL_KEPT_BYTES_MAX: usize = 512;
 /// Size of an answer about commands (`COMMAND`), in bytes, after which no further name is looked up.
 pub const DESCRIPTION_BYTES_MAX: usize = 1024 * 1024;
-/// Most bytes of a list of clients.
+/// Maximum number of bytes of a list of clients.
 pub const CLIENT_LIST_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Most client ids in one CLIENT LIST or CLIENT KILL.
+/// Maximum number of client ids in one CLIENT LIST or CLIENT KILL.
 pub const CLIENT_IDS_MAX: usize = 1_024;
 /// Longest `CLIENT PAUSE`, in milliseconds.
 pub const CLIENT_PAUSE_MS_MAX: u64 = 60 * 60 * 1_000;
-/// Most sections that one `INFO` may name.
+/// Maximum number of sections that one `INFO` may name.
 pub const INFO_SECTIONS_MAX: usize = 64;
-/// Most requests of one connection that are taken on in a turn before other connections have theirs; a long
-/// answer counts as several.
+/// Maximum number of requests of one connection that are taken on in a turn before other connections have
+/// theirs; a long answer counts as several.
 pub const REQUESTS_PER_TURN: u32 = 256;
-/// Most requests of all connections of a core that are taken on in a turn, so that other work is seen to in
-/// time; half of it is kept for connections that had to wait.
+/// Maximum number of requests of all connections of a core that are taken on in a turn, so that other work is
+/// seen to in time; half of it is kept for connections that had to wait.
 pub const REQUESTS_PER_TURN_OF_ALL: u32 = 2_048;
 /// Bytes of weir's own answers that count as one request.
 pub const ANSWER_BYTES_PER_REQUEST: usize = 256;
-/// Most bytes of a user's name.
+/// Maximum number of bytes of a user's name.
 pub const USER_NAME_BYTES_MAX: usize = 256;
-/// Most key prefixes of one tenant.
+/// Maximum number of key prefixes of one tenant.
 pub const KEY_PREFIXES_MAX: usize = 256;
-/// Most bytes of a key prefix.
+/// Maximum number of bytes of a key prefix.
 pub const KEY_PREFIX_BYTES_MAX: usize = 1024;
 /// The largest quota, in request units per second: in millionths it still leaves room for a burst of an hour
 /// in 64 bits.
@@ -137,62 +139,64 @@ pub const BURST_SECONDS_MAX: u32 = 3_600;
 pub const PRICE_MAX: u64 = RU_PER_SECOND_MAX * 1_000_000;
 /// Most that a bucket may owe, in millionths of a request unit: more is never paid off.
 pub const DEBT_MAX: u64 = i64::MAX as u64 / 4;
-/// Most hot keys of one core.
+/// Maximum number of hot keys of one core.
 pub const HOT_KEYS_MAX: usize = 256;
-/// Most bytes of a hot key that is kept whole. Longer ones are reported, and never cached.
+/// Maximum number of bytes of a hot key that is kept whole. Longer ones are reported, and never cached.
 pub const HOT_NAME_BYTES_MAX: usize = 1024;
 /// Bytes kept of a hot key that is too long to be kept whole.
 pub const HOT_NAME_BYTES_SHOWN: usize = 128;
 /// Hot keys in one reply or on one page, if the request does not say how many.
 pub const HOT_KEYS_SHOWN: usize = 100;
-/// Most hot keys in one reply or on one page.
+/// Maximum number of hot keys in one reply or on one page.
 pub const HOT_KEYS_SHOWN_MAX: usize = 1_000;
-/// Most bytes of the names of hot keys in one reply or on one page.
+/// Maximum number of bytes of the names of hot keys in one reply or on one page.
 pub const HOT_KEYS_SHOWN_BYTES_MAX: usize = 256 * 1024;
-/// Most hot keys with figures of their own among the metrics.
+/// Maximum number of hot keys with figures of their own among the metrics.
 pub const HOT_KEY_SERIES_MAX: usize = 20;
-/// Most bytes of a hot key's name among the metrics.
+/// Maximum number of bytes of a hot key's name among the metrics.
 pub const HOT_KEY_LABEL_BYTES_MAX: usize = 64;
 /// Lines of its log that weir keeps for the admin port's page.
 pub const JOURNAL_LINES_MAX: usize = 100;
-/// Most characters of a log line that weir keeps.
+/// Maximum number of characters of a log line that weir keeps.
 pub const JOURNAL_LINE_CHARS_MAX: usize = 400;
-/// Most stores in `/state.json`; those in trouble come first.
+/// Maximum number of stores in `/state.json`; those in trouble come first.
 pub const STATE_STORES_MAX: usize = 64;
-/// Most tenants in `/state.json`.
+/// Maximum number of tenants in `/state.json`.
 pub const STATE_TENANTS_MAX: usize = 100;
-/// Most hot keys in `/state.json`.
+/// Maximum number of hot keys in `/state.json`.
 pub const STATE_HOT_KEYS_MAX: usize = 20;
-/// Most bytes of a request whose reply is kept in the hot-key cache.
+/// Maximum number of bytes of a request whose reply is kept in the hot-key cache.
 pub const HOT_FRAME_BYTES_MAX: usize = 1024;
-/// Most bytes of a reply that is kept in the hot-key cache.
+/// Maximum number of bytes of a reply that is kept in the hot-key cache.
 pub const HOT_REPLY_BYTES_MAX: usize = 64 * 1024;
-/// Most requests whose replies are kept for one hot key, in both dialects (RESP2, RESP3) together.
+/// Maximum number of requests whose replies are kept for one hot key, in both dialects (RESP2, RESP3)
+/// together.
 pub const HOT_ANSWERS_MAX: usize = 16;
-/// Most copies of replies that one core keeps of hot keys whose home is another core.
+/// Maximum number of copies of replies that one core keeps of hot keys whose home is another core.
 pub const HOT_COPIES_MAX: usize = 256;
-/// Most bytes of the requests that one core holds back behind others for hot keys.
+/// Maximum number of bytes of the requests that one core holds back behind others for hot keys.
 pub const HOT_HELD_BYTES_MAX: usize = 16 << 20;
-/// Most requests that wait for one fetch of a hot key.
+/// Maximum number of requests that wait for one fetch of a hot key.
 pub const HOT_WAITERS_PER_FLIGHT_MAX: usize = 4_096;
-/// Most requests that wait for fetches of hot keys on one core.
+/// Maximum number of requests that wait for fetches of hot keys on one core.
 pub const HOT_WAITERS_MAX: usize = 65_536;
 /// The longest deadline, in milliseconds.
 pub const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
-/// Longest time beyond `--hot-ttl` for which a tenant may have cached replies while their store is unavailable.
+/// Longest time beyond `--hot-ttl` for which a tenant may have cached replies while their store is
+/// unavailable.
 pub const STALE_ON_ERROR_MAX: std::time::Duration = std::time::Duration::from_secs(3_600);
 /// Number of classes of commands that prices are learnt for.
 pub const COMMAND_CLASSES: usize = 6;
-/// Most users of one shard that are remembered at once, over all tenants.
+/// Maximum number of users of one shard that are remembered at once, over all tenants.
 pub const USERS_MAX: usize = 1_048_576;
-/// Most buckets that are not full, over all shards.
+/// Maximum number of buckets that are not full, over all shards.
 pub const POOLS_MAX: usize = 4 * USERS_MAX;
-/// Most bytes of one reply of the embedded engine, by default.
+/// Maximum number of bytes of one reply of the embedded engine, by default.
 pub const ENGINE_REPLY_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Most effort of one request to the embedded engine, about 1 for each element it looks at: some tenths of a
-/// second.
+/// Maximum effort of one request to the embedded engine, about 1 for each element it looks at: some tenths of
+/// a second.
 pub const ENGINE_EFFORT_MAX: u64 = 8_000_000;
-/// Most effort of one connection to the embedded engine before it is the next one's turn: some tenths of a
+/// Maximum effort of one connection to the embedded engine before it is the next one's turn: some tenths of a
 /// millisecond.
 pub const ENGINE_EFFORT_PER_TURN: u64 = 8_000;
 /// Bytes of replies waiting for one connection to the embedded engine from which on no more of its requests
@@ -205,22 +209,24 @@ pub const ENGINE_INPUT_BYTES_HELD: usize = 256 * 1024;
 pub const REQUEST_BYTES_CEILING: usize = 512 * 1024 * 1024;
 /// Largest reply that may be configured: some of the largest values.
 pub const REPLY_BYTES_CEILING: usize = 2 * 1024 * 1024 * 1024;
-/// Most hosts that share one quota.
+/// Maximum number of hosts that share one quota.
 pub const FLEET_HOSTS_MAX: usize = 4_096;
-/// Most quotas of tenants that one host asks the fleet's store about in one period, and as many of users.
+/// Maximum number of quotas of tenants that one host asks the fleet's store about in one period, and as many
+/// of users.
 pub const FLEET_KEYS_MAX: usize = 1_000;
-/// Most users that one host looks at in one period to find those with the highest demand.
+/// Maximum number of users that one host looks at in one period to find those with the highest demand.
 pub const FLEET_CANDIDATES_MAX: usize = 8 * FLEET_KEYS_MAX;
-/// Most entries of hosts long gone that one host removes in one period.
+/// Maximum number of entries of hosts long gone that one host removes in one period.
 pub const FLEET_FORGOTTEN_AT_ONCE: usize = 64;
-/// Most bytes of the fleet store's answer: that many hosts and twice as many quotas, and room to spare.
+/// Maximum number of bytes of the fleet store's answer: that many hosts and twice as many quotas, and room to
+/// spare.
 pub const FLEET_ANSWER_BYTES_MAX: usize = 1024 * 1024;
-/// Most bytes of the name that a fleet's keys begin with.
+/// Maximum number of bytes of the name that a fleet's keys begin with.
 pub const FLEET_NAMESPACE_BYTES_MAX: usize = 64;
 
-/// Most commands in one request of HTTP.
+/// Maximum number of commands in one request of HTTP.
 pub const HTTP_COMMANDS_MAX: usize = 1_000;
-/// Most words in one request of HTTP.
+/// Maximum number of words in one request of HTTP.
 pub const HTTP_WORDS_MAX: usize = 65_536;
 /// Longest `Retry-After`, in seconds: a day.
 pub const HTTP_RETRY_AFTER_SECONDS_MAX: u64 = 86_400;
@@ -229,23 +235,24 @@ pub const HTTP_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of a body for which a request of HTTP gets a second more to come.
 pub const HTTP_BODY_BYTES_PER_SECOND: u64 = 16 * 1024;
 
-/// Most clients of one core that weir has closed and that have yet to end the connection too; beyond that,
-/// weir stops waiting for the oldest.
+/// Maximum number of clients of one core that weir has closed and that have yet to end the connection too;
+/// beyond that, weir stops waiting for the oldest.
 pub const CLIENTS_LINGERING_MAX: usize = 64;
-/// Most bytes of one client that are still read when weir drains: more than a kernel's buffer holds, so only
-/// clients that go on sending reach it.
+/// Maximum number of bytes of one client that are still read when weir drains: more than a kernel's buffer
+/// holds, so only clients that go on sending reach it.
 pub const DRAIN_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Most TLS handshakes under way at once, some tens of kilobytes each; for one more, the oldest of the
 /// address that has most is given up.
 pub const TLS_HANDSHAKES_MAX: usize = 512;
-/// Most clients that have finished their TLS handshake and that their shards have yet to take over.
+/// Maximum number of clients that have finished their TLS handshake and that their shards have yet to take
+/// over.
 pub const TLS_IN_TRANSIT_MAX: usize = 1024;
-/// Most bytes of output of one connection that are encrypted at once.
+/// Maximum number of bytes of output of one connection that are encrypted at once.
 pub const TLS_SEND_BYTES_MAX: usize = 64 * 1024;
 /// Memory of TLS around one client besides its output, in bytes: keys, and a record that is not whole.
 pub const TLS_CLIENT_BYTES: usize = 24 * 1024;
-/// Most bytes of a file with certificates or a key.
+/// Maximum number of bytes of a file with certificates or a key.
 pub const TLS_FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 const _: () = assert!(SLOTS.is_power_of_two());

@@ -269,7 +269,7 @@ impl Found<'_, &DeValue<'_>> {
     }
 }
 
-/// Most characters of a wrong value that an error repeats.
+/// Maximum number of characters of a wrong value that an error repeats.
 const SHOWN_CHARACTERS_MAX: usize = 40;
 
 fn shown(value: &DeValue<'_>) -> String {

@@ -63,7 +63,7 @@ pub struct Tenant {
     pub limit: Option<Limit>,
     /// Quota of each user that has none of its own; `None` means no bound.
     pub user_limit: Option<Limit>,
-    /// Most connections of the tenant; `None` means the usual share.
+    /// Maximum number of connections of the tenant; `None` means the usual share.
     pub clients_max: Option<u32>,
     /// True if replicas of a cluster may answer the tenant's reads, a little late.
     pub stale_reads: bool,

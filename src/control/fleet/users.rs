@@ -26,7 +26,7 @@ pub(super) struct Users {
 pub struct UserFigures {
     /// The number of users counted with the fleet now.
     pub counted: usize,
-    /// The most users that may be counted with the fleet.
+    /// Maximum number of users that may be counted with the fleet.
     pub most: usize,
     /// The number of times that a heavy user was not counted in a period, because there were too many.
     pub left_out: u64,

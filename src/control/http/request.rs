@@ -6,9 +6,9 @@ use super::{Host, Method, PAGES, Persistence, Response, Route, Status};
 use crate::protocol::http::Source;
 use crate::protocol::http::headers::{credentials, lasts, length_of, values};
 
-/// The most bytes of a request up to the end of its headers; a longer one is refused.
+/// Maximum number of bytes of a request up to the end of its headers; a longer one is refused.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
-/// The most headers of a request.
+/// Maximum number of headers of a request.
 const HEADERS_MAX: usize = 64;
 
 /// The result of parsing the bytes received so far.

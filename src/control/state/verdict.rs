@@ -6,7 +6,7 @@ use super::stores::StoreShown;
 use super::tenants::TenantShown;
 use super::{Grade, Requests};
 
-/// The most reasons in the verdict; further ones are counted.
+/// Maximum number of reasons in the verdict; further ones are counted.
 const REASONS_MAX: usize = 6;
 /// The part of all requests from which on refusals count as trouble.
 const MANY: f64 = 0.01;

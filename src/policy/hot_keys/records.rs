@@ -4,8 +4,8 @@ use super::{Access, HotId, PANES, Window, keep};
 use crate::values::limits::{HOT_NAME_BYTES_MAX, HOT_NAME_BYTES_SHOWN};
 use crate::values::{MicroUnits, Timestamp};
 
-/// Most records of one core. Not more than 200 keys can have a quarter of a fiftieth of the load in each of
-/// two panes.
+/// Maximum number of records of one core. Not more than 200 keys can have a quarter of a fiftieth of the load
+/// in each of two panes.
 pub(super) const RECORDS_MAX: usize = 512;
 /// Cells of the hash table: twice as many as records, so that runs in it are short.
 const CELLS: usize = 2 * RECORDS_MAX;
@@ -79,7 +79,7 @@ pub(super) struct Tally {
     pub writes: u64,
     /// Reads that other cores answered.
     pub elsewhere: u64,
-    /// Most requests that the key may have had in the pane before it was counted.
+    /// Maximum number of requests that the key may have had in the pane before it was counted.
     pub error: u64,
     /// Cost in millionths of a request unit.
     pub cost: MicroUnits,
@@ -124,7 +124,7 @@ pub(super) struct Record {
     pub name: KeyName,
     pub heat: Heat,
     pub tally: Tally,
-    /// Most requests that the key may have had, by pane.
+    /// Maximum number of requests that the key may have had, by pane.
     counts: [u64; PANES],
     /// Parts of `counts` that are not certain, by pane.
     errors: [u64; PANES],
@@ -203,7 +203,8 @@ impl Record {
 pub(super) struct Records {
     all: Vec<Record>,
     unused: Vec<u16>,
-    /// Hash table of the records' indexes: each at its hash's cell or behind.
+    /// Hash table of the records' indexes: each is in the cell of its hash or, if that is taken, in the next
+    /// free one after it.
     cells: Box<[u16; CELLS]>,
 }
 

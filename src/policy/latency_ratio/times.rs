@@ -18,7 +18,7 @@ const MICROS_MAX: u64 = (1 << MICROS_BITS) - 1;
 const COUNTERS: usize = PARTS * (MICROS_BITS - PARTS_BITS + 1) as usize;
 /// Samples wanted of a slice: of more replies, every n-th is sampled.
 const KEPT: u32 = 800;
-/// Most samples kept of a slice, in which the number of replies is not known yet.
+/// Maximum number of samples kept of a slice, in which the number of replies is not known yet.
 const KEPT_MAX: u32 = 2 * KEPT;
 /// Parts of the long window, a minute; each is as long as the widest short window, ten seconds.
 const LONG_PARTS: usize = 6;

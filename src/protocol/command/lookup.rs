@@ -15,7 +15,8 @@ const _: () = assert!(CELLS.is_power_of_two() && COMMANDS * 3 < CELLS);
 
 /// Names of all commands, in the order of their ids.
 static NAMES: [Name; COMMANDS] = names();
-/// The hash table: indexes of commands, each at its name's cell or behind.
+/// Hash table from a command's name to its index in `NAMES`: the index is in the cell that the name hashes to
+/// or, if that is taken, in the next free cell after it, wrapping at the end. Free cells hold `EMPTY`.
 static INDEXES: [u16; CELLS] = indexes();
 
 /// Returns every entry of the table, in the order of their ids.

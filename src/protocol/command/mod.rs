@@ -195,7 +195,7 @@ pub enum Unrecognised<'a> {
     Arity(&'static Command),
 }
 
-/// Most bytes of a client's words that an error repeats, as in Redis.
+/// Maximum number of bytes of a client's words that an error repeats, as in Redis.
 const QUOTED_BYTES_MAX: usize = 128;
 
 /// Returns a client's words as text for an error, at most 128 bytes of them.

@@ -5,7 +5,7 @@ use super::head::Length;
 
 /// Longest line before a chunk, or of the trailer.
 const LINE_BYTES_MAX: usize = 1024;
-/// Most bytes of the trailer, which follows the last chunk.
+/// Maximum number of bytes of the trailer, which follows the last chunk.
 const TRAILER_BYTES_MAX: usize = 8 * 1024;
 
 /// A body of which bytes are still coming.

@@ -98,7 +98,8 @@ fn millis_of(text: &str) -> Option<u64> {
         .filter(|millis| (1..=i64::MAX as u64 / 2).contains(millis))
 }
 
-/// A JSON array of at most `MOST` elements: one more is kept, so that it shows; further ones cost no memory.
+/// The first `MOST` + 1 elements of a JSON array: a length above `MOST` tells that the array was too long.
+/// Further elements are skipped and take no memory.
 struct Few<'a, const MOST: usize>(Vec<&'a RawValue>);
 
 impl<'de: 'a, 'a, const MOST: usize> Deserialize<'de> for Few<'a, MOST> {

@@ -12,11 +12,11 @@ use super::host::Host;
 use super::source::Source;
 use crate::values::percent_decoded;
 
-/// Most bytes of a head.
+/// Maximum number of bytes of a head.
 pub const HEAD_BYTES_MAX: usize = 32 * 1024;
-/// Most bytes of a request line.
+/// Maximum number of bytes of a request line.
 const LINE_BYTES_MAX: usize = 16 * 1024;
-/// Most headers of a request.
+/// Maximum number of headers of a request.
 const HEADERS_MAX: usize = 64;
 /// Largest incomplete head, in bytes, that is searched for its end whenever bytes arrive.
 const SHORT_BYTES: usize = 1024;

@@ -4,7 +4,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Most characters of a name that an error text repeats.
+/// Maximum number of characters of a name that an error text repeats.
 const SHOWN_MAX: usize = 100;
 
 /// The server's name in a request (`Host`).

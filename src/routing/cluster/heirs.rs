@@ -6,7 +6,7 @@ use super::map::{Map, NodeKey, Role};
 use crate::protocol::reply;
 use crate::values::Timestamp;
 
-/// Most replicas that are watched at once.
+/// Maximum number of replicas that are watched at once.
 const HEIRS_MAX: usize = 16;
 /// Time between two questions to a replica.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -34,7 +34,7 @@ const PAUSE_TIMES: u32 = 4;
 const PAUSE_LEAST: Duration = Duration::from_millis(5);
 /// Longest pause after a round of all primaries.
 const PAUSE_MOST: Duration = Duration::from_millis(500);
-/// Most nodes that are remembered as unreachable.
+/// Maximum number of nodes that are remembered as unreachable.
 const LOST_MAX: usize = 16;
 
 /// Reason why a map may be old.

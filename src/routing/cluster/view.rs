@@ -17,9 +17,9 @@ use crate::protocol::{ReplyScanner, reply};
 use crate::values::ServerAddress;
 use crate::values::limits::{CLUSTER_NODES_MAX, CLUSTER_REPLY_BYTES_MAX, NODE_ID_BYTES_MAX, SLOTS};
 
-/// Most bytes kept of a node's error reply.
+/// Maximum number of bytes kept of a node's error reply.
 const ERROR_BYTES_MAX: usize = 128;
-/// Most addresses of one node in one view: its endpoint, its IP address, its name.
+/// Maximum number of addresses of one node in one view: its endpoint, its IP address, its name.
 const ADDRESSES_MAX: usize = 3;
 
 /// Id of a cluster node, which it keeps when its address changes.

@@ -35,7 +35,7 @@ const VISIT_BITS: u32 = 9;
 const INNER_BITS: u32 = 63 - PRINT_BITS - VISIT_BITS;
 /// Value in place of the node's own cursor when its visit is over.
 const OVER: u64 = (1 << INNER_BITS) - 1;
-/// Most maps that are remembered for cursors.
+/// Maximum number of maps that are remembered for cursors.
 const MAPS_MAX: usize = 64;
 
 const _: () = assert!(CLUSTER_NODES_MAX * 3 <= 1 << VISIT_BITS, "a plan visits a node three times at most");

@@ -21,9 +21,9 @@ use crate::values::limits::MOVED_BYTES_MAX;
 
 /// The version of the protocol that both processes must speak; raised whenever a message changes its meaning.
 pub const PROTOCOL: u32 = 1;
-/// The most sockets in a message; the kernel would take 253.
+/// Maximum number of sockets in a message; the kernel would take 253.
 pub const SOCKETS_MAX: usize = 64;
-/// The most bytes of a message, including what a client has sent of its next request.
+/// Maximum number of bytes of a message, including what a client has sent of its next request.
 const MESSAGE_BYTES_MAX: usize = MOVED_BYTES_MAX + 64 * 1024;
 /// The longest time that a peer may take to accept a message, or to send one that it announced.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -13,7 +13,8 @@ use std::sync::{Arc, Weak};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 
-/// The most certificates verified in a row, since signatures take time and handshakes are to go on meanwhile.
+/// Maximum number of certificates verified in a row, since signatures take time and handshakes are to go on
+/// meanwhile.
 const LOOKED_AT_ONCE: usize = 16;
 /// The least number of certificates kept before unused ones are dropped.
 const KEPT: usize = 64;

@@ -37,7 +37,7 @@ use crate::values::limits::{TLS_HANDSHAKES_MAX, TLS_IN_TRANSIT_MAX};
 const LOOKED_AFTER: Duration = Duration::from_millis(50);
 /// The pause of the listeners after accepting failed.
 const REST: Duration = Duration::from_millis(50);
-/// The most clients accepted in a row, before other work goes on.
+/// Maximum number of clients accepted in a row, before other work goes on.
 const ACCEPTS_AT_ONCE: usize = 64;
 const EVENTS: usize = 256;
 /// The tags of events: the bell, listeners by number, and from `HANDSHAKES` on the index of a handshake.

@@ -19,8 +19,8 @@ use crate::protocol::Segment;
 use crate::runtime::driver::Entrance;
 use crate::values::limits::{TENANT_NAME_BYTES_MAX, TLS_SEND_BYTES_MAX};
 
-/// The most bytes that encryption adds to `TLS_SEND_BYTES_MAX`: each record of 16 KiB grows by some 30 bytes,
-/// and a message of TLS itself may be added.
+/// Maximum number of bytes that encryption adds to `TLS_SEND_BYTES_MAX`: each record of 16 KiB grows by some
+/// 30 bytes, and a message of TLS itself may be added.
 const SEND_OVERHEAD: usize = 1024;
 /// The number of sent bytes after which progress is reported: as many as a plain socket sends at once.
 const PROGRESS_BYTES: usize = 1 << 20;
@@ -161,8 +161,8 @@ impl Session {
         Ok(Heard { ready: self.ready && !before.0, ended: self.ended && !before.1 })
     }
 
-    /// Encrypts the next part of the segment, at most `TLS_SEND_BYTES_MAX`, and returns the bytes to send, if
-    /// there are any.
+    /// Encrypts up to `TLS_SEND_BYTES_MAX` bytes of the plaintext segment that is being sent. Returns the TLS
+    /// records to send; `None` once nothing of the segment is left, or before the handshake is over.
     pub fn encrypt(&mut self) -> Option<Vec<u8>> {
         if self.ready
             && let Some(segment) = &self.plain

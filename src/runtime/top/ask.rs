@@ -8,7 +8,7 @@ use crate::runtime::clock::Clock;
 
 /// The time limit for connecting to an address, and again for the whole reply.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The most bytes of a reply; documents are smaller.
+/// Maximum number of bytes of a reply; documents are smaller.
 const REPLY_BYTES_MAX: usize = 2 * 1024 * 1024;
 const CHUNK_BYTES: usize = 64 * 1024;
 

@@ -228,8 +228,8 @@ impl AdmissionStage {
         Some(Admission::AfterSettlement)
     }
 
-    /// Refuses a request with this cost for want of it in a scope's bucket, and meters the cost as throttled. In
-    /// shadow mode the request passes, and is only counted.
+    /// Refuses a request with this cost for want of it in a scope's bucket, and meters the cost as throttled.
+    /// In shadow mode the request passes, and is only counted.
     fn throttle(
         &mut self,
         env: &mut Env,

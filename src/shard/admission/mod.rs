@@ -1,5 +1,5 @@
-//! Admission: estimates what a request costs, finds the account that pays, and decides whether its quotas have
-//! enough left. It knows accounts, not connections.
+//! Admission: estimates what a request costs, finds the account that pays, and decides whether its quotas
+//! have enough left. It knows accounts, not connections.
 //!
 //! | question | file |
 //! |---|---|

@@ -78,8 +78,8 @@ use pause::Pause;
 use registry::Clients;
 use turns::Turns;
 
-/// The most bytes of replies that may wait for one client (256 KiB) before no more of its requests are taken
-/// on.
+/// Maximum number of bytes of replies that may wait for one client (256 KiB) before no more of its requests
+/// are taken on.
 const REPLIES_BYTES_PAUSE: usize = 256 * 1024;
 
 /// The clients of one shard, with everything that the shard keeps for them.
@@ -89,8 +89,8 @@ pub struct ClientStage {
     opened: u64,
     /// The size limits of a request from a client that has logged in.
     limits: RequestLimits,
-    /// The most bytes of replies that may wait for one client. Beyond it no more of the client's requests are
-    /// taken on, until it reads or until the reply comes that those bytes wait for.
+    /// Maximum number of bytes of replies that may wait for one client. Beyond it no more of the client's
+    /// requests are taken on, until it reads or until the reply comes that those bytes wait for.
     replies_bytes_max: usize,
     /// The schedule of clients: which of them may have requests decoded in this turn or the next.
     turns: Turns,

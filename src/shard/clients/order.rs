@@ -76,8 +76,8 @@ impl Order {
         }
     }
 
-    /// Iterates over the charges that are not settled, each with its request's sequence number and the change
-    /// that its reply needs.
+    /// Iterates over requests that were charged an estimated price and whose replies have not come: the
+    /// request's sequence number, how its reply is rewritten, and the charge.
     pub fn open_charges(&self) -> impl Iterator<Item = (u32, Rewrite, Charge)> {
         (self.first_sequence..).zip(&self.entries).filter_map(|(sequence, entry)| match entry {
             Entry::Waiting(rewrite, Some(charge)) => Some((sequence, *rewrite, *charge)),

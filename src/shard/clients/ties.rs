@@ -1,5 +1,5 @@
-//! Ties of a client to stores: the private links that it has, and what it keeps on them: keys that it watches,
-//! and channels that it is subscribed to.
+//! Ties of a client to stores: the private links that it has, and what it keeps on them: keys that it
+//! watches, and channels that it is subscribed to.
 
 use std::collections::HashSet;
 
@@ -84,9 +84,9 @@ pub enum Delivered {
     Nobody,
 }
 
-/// The most channels and patterns that one client may be subscribed to.
+/// Maximum number of channels and patterns that one client may be subscribed to.
 pub const CHANNELS_MAX: usize = 16_384;
-/// The most bytes that the names of all channels of one client may have.
+/// Maximum number of bytes that the names of all channels of one client may have.
 pub const CHANNEL_BYTES_MAX: usize = 1 << 20;
 
 impl Subscriptions {

@@ -45,7 +45,7 @@ use crate::values::limits::{REFUSAL_KEPT_BYTES_MAX, SLOT_HELD_MAX, SLOTS};
 use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId, Timestamp};
 
-/// The most redirects that one request follows, unless a node makes it wait between two of them.
+/// Maximum number of redirects that one request follows, unless a node makes it wait between two of them.
 const HOPS_MAX: u8 = 6;
 /// The silence after which a node that owes a reply is suspected to be gone.
 const SILENT: Duration = Duration::from_millis(500);
@@ -56,7 +56,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 /// `PAUSE_NOT_YET_MAX`.
 const PAUSE_NOT_YET_FIRST: Duration = Duration::from_millis(5);
 const PAUSE_NOT_YET_MAX: Duration = Duration::from_millis(50);
-/// The most requests that one core holds, and the most bytes.
+/// Maximum number of requests that one core holds, and the most bytes.
 const HELD_MAX: usize = 16_384;
 const HELD_BYTES_MAX: usize = 64 << 20;
 /// The least time between two checks of the held slots, unless something happens that may release one.

@@ -534,8 +534,8 @@ impl Entry {
         differing.iter().any(|kept| kept.is_good(versions, now))
     }
 
-    /// Returns the kept reply that may be sent in place of a fetch's while the store is unavailable, for `GET` and
-    /// `MGET` also that of the other command. [`Stale::is_for`] decides who may get it.
+    /// Returns the kept reply that may be sent in place of a fetch's while the store is unavailable, for
+    /// `GET` and `MGET` also that of the other command. [`Stale::is_for`] decides who may get it.
     pub fn stale(&self, flight: &Flight) -> Option<Stale<'_>> {
         let own = self.answers.iter().find(|answer| answer.is_of(flight));
         let is_value = value::key_of(&flight.frame).is_some();
@@ -551,7 +551,8 @@ impl Entry {
         self.answers.iter().filter(is_value).filter_map(|answer| answer.kept.as_ref().map(Stale))
     }
 
-    /// Counts a value that was sent within an `MGET` reply after its expiry, because the store was unavailable.
+    /// Counts a value that was sent within an `MGET` reply after its expiry, because the store was
+    /// unavailable.
     pub fn handle_stale_value(&mut self, now: Timestamp) {
         self.stale_at = Some(now);
         self.handle_hits(1);

@@ -66,9 +66,10 @@ pub struct Flight {
 /// The progress of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Waits for an earlier fetch of the same reply. Reads may still join.
+    /// The fetch is not sent yet, because an earlier fetch of the same reply is in flight; until that is
+    /// answered, further reads join this one.
     Gathering,
-    /// Waits for room in the window of its store. Reads may still join.
+    /// The fetch waits for room in the window of its store; further reads join it.
     Leaving,
     /// The bytes are on the connection to the store.
     Sent,
@@ -135,8 +136,8 @@ impl Flight {
 pub struct Landed {
     waiters: std::vec::IntoIter<Waiter>,
     outcome: Outcome,
-    /// Recipients of a kept reply that has expired (`stale_on_error`), because the store is unavailable; and that
-    /// reply.
+    /// Recipients of a kept reply that has expired (`stale_on_error`), because the store is unavailable; and
+    /// that reply.
     spared: std::vec::IntoIter<Envelope>,
     stale: Bytes,
 }

@@ -84,8 +84,8 @@ const ASKS_AGAIN: Duration = Duration::from_millis(50);
 /// The replies to one fetch may fill at most one part in this many of a client's output limit.
 const OUTPUT_PART: usize = 4;
 
-/// The most reads of one transaction that are compared with kept replies. The keys of further reads count as
-/// written.
+/// Maximum number of reads of one transaction that are compared with kept replies. The keys of further reads
+/// count as written.
 const INNER_READS_MAX: usize = 1_024;
 
 /// The time between two searches of the queues for requests about a key that has become hot, while a request
@@ -104,7 +104,7 @@ pub enum Arrival {
 /// The result of handling a request for a key that may be hot.
 #[derive(Debug)]
 pub enum Meeting {
-    /// The request goes to the store, and no report is needed when it is sent.
+    /// The request goes to the store. The caller need not report when it is on the connection.
     Passes,
     /// The request goes to the store, and `Note::Sent` reports when it is on the connection.
     PassesReported,
@@ -694,9 +694,9 @@ impl HotKeyStage {
         }
     }
 
-    /// Records that a message may change keys from now on, though this stage does not see it pass: changes the
-    /// version cells of all keys that it writes, or of its backend if they are unknown. Returns the cells for
-    /// [`Self::end_writes`].
+    /// Records that a message may change keys from now on, though this stage does not see it pass: changes
+    /// the version cells of all keys that it writes, or of its backend if they are unknown. Returns the cells
+    /// for [`Self::end_writes`].
     pub fn begin_writes(&self, env: &Env, backend: BackendId, message: &[u8]) -> Vec<Cell> {
         if self.settings.mode == Mode::Off {
             return Vec::new();
@@ -1463,8 +1463,8 @@ pub struct HotKey {
     pub elsewhere: f64,
     /// Request units per second, over the last second.
     pub request_units: f64,
-    /// The most requests per second, reads and writes together, that may be missing from the reads and writes
-    /// of the last second: those from before the key was counted.
+    /// Maximum number of requests per second, reads and writes together, that may be missing from the reads
+    /// and writes of the last second: those from before the key was counted.
     pub error: f64,
     /// The key's share of its core's requests, 0 to 1.
     pub share: f64,

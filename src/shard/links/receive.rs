@@ -1,5 +1,5 @@
-//! Replies in: whole ones, their parts, and the order in which they are owed; and what is left of a connection
-//! that is lost.
+//! Replies in: whole ones, their parts, and the order in which they are owed; and what is left of a
+//! connection that is lost.
 
 use std::collections::VecDeque;
 

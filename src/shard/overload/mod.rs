@@ -1,5 +1,5 @@
-//! Overload: limits on what each backend is asked to do at once, and what becomes of the requests beyond. Knows
-//! neither connections nor clients.
+//! Overload: limits on what each backend is asked to do at once, and what becomes of the requests beyond.
+//! Knows neither connections nor clients.
 //!
 //! | what | file |
 //! |---|---|

@@ -6,7 +6,8 @@
 //!   SUBSCRIBE ── lend a link ── messages pass to the client ── the last channel is gone ── close it
 //! ```
 //!
-//! Each such request is alone: earlier ones of its client are answered before it is sent, and later ones wait.
+//! Each such request is alone: earlier ones of its client are answered before it is sent, and later ones
+//! wait.
 
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ use crate::values::{BackendId, ClientId};
 
 /// The time for which a client may watch keys before the watch is given up.
 const WATCH_MAX: Duration = Duration::from_secs(30);
-/// The most nodes of a cluster that one blocking command is sent to, one after the other.
+/// Maximum number of nodes of a cluster that one blocking command is sent to, one after the other.
 const TRIES_MAX: u8 = 6;
 /// The retry delay named to clients whose requests were lost with a private link.
 const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
@@ -107,8 +108,8 @@ impl Shard {
         true
     }
 
-    /// Handles `HELLO` of a client that has private links, which speak the client's present dialect. Returns true
-    /// if it is refused; a watch is broken by it.
+    /// Handles `HELLO` of a client that has private links, which speak the client's present dialect. Returns
+    /// true if it is refused; a watch is broken by it.
     fn handle_tied_hello(&mut self, id: ClientId) -> bool {
         let client = self.clients.client(id);
         if client.is_subscribed() {
@@ -266,8 +267,8 @@ impl Shard {
         self.private.send(&mut self.env, link, (message, replies), request, now);
     }
 
-    /// Watches keys for a client. A client that watches keys already watches these as well, if they are at the
-    /// same store.
+    /// Watches keys for a client. A client that watches keys already watches these as well, if they are at
+    /// the same store.
     fn watch(
         &mut self,
         id: ClientId,
@@ -457,9 +458,9 @@ impl Shard {
         }
     }
 
-    /// Returns the error that a client is told in place of a store's. The redirect of a cluster's node becomes a
-    /// refusal that clients retry, or a transaction that fails as if a watched key had changed; the error of a
-    /// step takes the place of an `-EXECABORT` that names none.
+    /// Returns the error that a client is told in place of a store's. The redirect of a cluster's node
+    /// becomes a refusal that clients retry, or a transaction that fails as if a watched key had changed; the
+    /// error of a step takes the place of an `-EXECABORT` that names none.
     fn reworded(
         &mut self,
         request: &InFlight,

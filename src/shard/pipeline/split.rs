@@ -17,9 +17,9 @@ use crate::values::limits::{COPY_BYTES_MAX, SLOTS};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, ShardId};
 
-/// The most bytes around one word of a request: `$`, the length of the word and two line ends.
+/// Maximum number of bytes around one word of a request: `$`, the length of the word and two line ends.
 const BULK_HEAD_BYTES_MAX: usize = 1 + 10 + 4;
-/// The most bytes of a request before its first key, without its name.
+/// Maximum number of bytes of a request before its first key, without its name.
 const FRAME_HEAD_BYTES_MAX: usize = 1 + 10 + 2 + BULK_HEAD_BYTES_MAX;
 
 /// Part of a split request: the keys that have one home core, backend and connection.
@@ -31,7 +31,7 @@ struct Part {
     keys: u32,
     /// Length of the part's last key, in bytes.
     key_bytes: u32,
-    /// The most bytes that the part's request can have.
+    /// Maximum number of bytes that the part's request can have.
     frame_bytes: usize,
 }
 

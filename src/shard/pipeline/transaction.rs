@@ -39,8 +39,8 @@ impl Shard {
         });
     }
 
-    /// Discards the transaction of a client, if it has one, because its `EXEC` is refused. No keys are watched any
-    /// more then.
+    /// Discards the transaction of a client, if it has one, because its `EXEC` is refused. No keys are
+    /// watched any more then.
     pub(super) fn discard_refused(&mut self, id: ClientId) {
         if self.clients.client(id).take_transaction().is_some() {
             self.end_watch(id, self.turn);

@@ -42,7 +42,7 @@ const TENANT_PART: (usize, usize) = (4, 5);
 /// A request in flight on a private link.
 #[derive(Debug)]
 pub struct InFlight {
-    /// Address of the reply.
+    /// Destination of the reply: the shard, the client and the number of the request on its connection.
     pub to: ReplyTo,
     /// Version cells of the keys that the request may write, changed until it is over.
     pub cells: Vec<Cell>,
@@ -186,8 +186,8 @@ pub struct PrivateLinks {
 }
 
 impl PrivateLinks {
-    /// Creates the state of a core without private links. `first` is the number of the core's first connection
-    /// that is not shared.
+    /// Creates the state of a core without private links. `first` is the number of the core's first
+    /// connection that is not shared.
     pub fn new(settings: &ShardSettings, first: u32) -> Self {
         Self {
             first,
@@ -361,8 +361,8 @@ impl PrivateLinks {
         self.at(id)?.in_flight.take()
     }
 
-    /// Takes a link back from its holder. `has_watched` tells that keys may still be watched on it. The link is
-    /// lent again once it is clean; with a request in flight or subscriptions it is closed.
+    /// Takes a link back from its holder. `has_watched` tells that keys may still be watched on it. The link
+    /// is lent again once it is clean; with a request in flight or subscriptions it is closed.
     pub fn give_back(&mut self, env: &mut Env, id: PrivateId, has_watched: bool, now: Now) {
         let Some(link) = self.at(id) else { return };
         if link.in_flight.is_some() || link.is_streaming || link.state != State::Open {

@@ -62,7 +62,8 @@ impl Allowance {
         self.units <= 0
     }
 
-    /// The number of turns after which there are units again.
+    /// The number of turns of the service until the connection's allowance of effort is positive again, at
+    /// `ENGINE_EFFORT_PER_TURN` units a turn; at least 1.
     fn turns_owed(&self) -> i64 {
         self.units.saturating_neg().max(0) / ENGINE_EFFORT_PER_TURN as i64 + 1
     }

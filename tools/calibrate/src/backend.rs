@@ -11,9 +11,9 @@ use weir::protocol::reply;
 /// The longest time to wait for the server; the run ends after it.
 const PATIENCE: Duration = Duration::from_secs(10);
 const CHUNK_BYTES: usize = 256 * 1024;
-/// The most bytes of a reply that an error quotes.
+/// Maximum number of bytes of a reply that an error quotes.
 const QUOTED_BYTES_MAX: usize = 160;
-/// The most bytes of the reply to one question.
+/// Maximum number of bytes of the reply to one question.
 const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// A blocking connection to the server that is measured.

@@ -13,7 +13,7 @@ use weir::values::Random;
 use super::backend::{Backend, ReplySize};
 use super::flags::{CalibrateFlags, Cost};
 
-/// The most bytes of requests, or of replies, that are in flight on a connection.
+/// Maximum number of bytes of requests, or of replies, that are in flight on a connection.
 const BATCH_BYTES_MAX: usize = 256 * 1024;
 const KEYS_PER_REMOVAL: usize = 500;
 /// Rounds at the beginning that are not counted, since caches and buffers are cold.

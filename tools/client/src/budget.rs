@@ -8,7 +8,7 @@ use weir::values::Timestamp;
 
 const STRETCHES: usize = 10;
 
-/// The most retries that a client may send, relative to its requests.
+/// Maximum number of retries that a client may send, relative to its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetPolicy {
     /// Retries per hundred requests within the window.

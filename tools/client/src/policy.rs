@@ -12,15 +12,15 @@ use super::throttle::THROTTLE_WINDOW;
 pub struct Policy {
     /// The time after which an attempt is given up as timed out.
     pub timeout: Duration,
-    /// The most time that a request may take, all attempts together; `None` for no limit. Connections tell
+    /// Maximum time that a request may take, all attempts together; `None` for no limit. Connections tell
     /// weir themselves (`QOS SET DEADLINE`); a retry, which has less time left, sends the rest along
     /// ([`call_within`](super::call_within)).
     pub deadline: Option<Duration>,
-    /// The most times that one request is sent again.
+    /// Maximum number of times that one request is sent again.
     pub retries: u8,
     /// The pause before each retry.
     pub backoff: Backoff,
-    /// The most retries of all requests together, relative to the number of new requests.
+    /// Maximum number of retries of all requests together, relative to the number of new requests.
     pub budget: BudgetPolicy,
     /// The time for which the throttle remembers which requests were accepted.
     pub throttle_window: Duration,

@@ -10,7 +10,8 @@ const CLIENTS: usize = 1_000;
 /// The mean rate of one client. Together, all clients offer half of what the store can serve.
 const REQUESTS_PER_SECOND: f64 = 10.0;
 const SERVICE_MICROS: u64 = 50;
-/// The most requests that the store queues, a second's worth; it refuses further ones with -OVERLOADED.
+/// Maximum number of requests that the store queues, a second's worth; it refuses further ones with
+/// -OVERLOADED.
 const QUEUE: u64 = 20_000;
 const TIMEOUT_MICROS: u64 = 500_000;
 const NAIVE_ATTEMPTS: u8 = 4;

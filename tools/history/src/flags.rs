@@ -42,11 +42,11 @@ pub struct HistoryFlags {
     /// Number of connections, each with a thread of its own
     #[arg(long, value_name = "N", value_parser = number(1, 256), default_value = "32")]
     pub connections: u64,
-    /// Number of operations, with those of writers around weir. A signal ends the run earlier; the operations until then are
-    /// checked
+    /// Number of operations, with those of writers around weir. A signal ends the run earlier; the operations
+    /// until then are checked
     #[arg(long, value_name = "N", value_parser = number(1, 10_000_000), default_value = "1000000")]
     pub operations: u64,
-    /// Most operations in a pipeline; the number is random
+    /// Maximum number of operations in a pipeline; the number is random
     #[arg(long, value_name = "N", value_parser = number(1, 256), default_value = "16")]
     pub pipeline: u64,
     /// Number of writes in a thousand operations

@@ -7,7 +7,7 @@ use super::asked::Tally;
 use super::judge::Verdict;
 use super::operation::{Fate, Found, Operation};
 
-/// The most violations that are explained.
+/// Maximum number of violations that are explained.
 const EXPLAINED_MAX: usize = 20;
 
 /// A table of counts by command.

@@ -9,8 +9,8 @@ use weir::routing::slot_of;
 use super::keys::Key;
 use super::line::Line;
 
-/// The most tags that are tried to find one on the same store as a key, but in another slot; with few stores
-/// that does not take long.
+/// Maximum number of tags that are tried to find one on the same store as a key, but in another slot; with
+/// few stores that does not take long.
 const TAGS_TRIED: usize = 64;
 /// The least distance between such slots: cores have ranges of slots, so slots that are so far apart have
 /// different home cores, if there are enough.

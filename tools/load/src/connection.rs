@@ -10,11 +10,12 @@ use weir::protocol::{BufferPool, Output, ReplyScanner, Segment};
 use weir::values::Timestamp;
 use weir_client::Sent;
 
-/// The most bytes of a reply that are kept when it comes in pieces: enough to tell what it is.
+/// Maximum number of bytes of a reply that are kept when it comes in pieces: enough to tell what it is.
 const HEAD_BYTES: usize = 512;
-/// The most bytes of an error reply that a complaint shows.
+/// Maximum number of bytes of an error reply that a complaint shows.
 const SHOWN_BYTES: usize = 128;
-/// The most requests that may lack a reply, those that were given up included; no more are sent then.
+/// Maximum number of requests that may lack a reply, those that were given up included; no more are sent
+/// then.
 const PENDING_MAX: usize = 65_536;
 const REST_MIN: Duration = Duration::from_millis(50);
 const REST_MAX: Duration = Duration::from_secs(1);

@@ -98,7 +98,7 @@ pub struct GroupPlan {
     pub identity: Identity,
     /// The number of connections over all threads.
     pub connections: usize,
-    /// The most requests in flight on each connection.
+    /// Maximum number of requests in flight on each connection.
     pub pipeline: usize,
     /// The way in which arrivals are spread over time.
     pub arrivals: Arrivals,
@@ -106,8 +106,8 @@ pub struct GroupPlan {
     pub phases: Vec<PhasePlan>,
     /// The clients' behaviour on refusals and missing replies.
     pub client: ClientKind,
-    /// The most retries of a request: naive clients repeat requests that were refused, failed or timed out,
-    /// smart ones only reads without a reply.
+    /// Maximum number of retries of a request: naive clients repeat requests that were refused, failed or
+    /// timed out, smart ones only reads without a reply.
     pub retries: u8,
     /// The time after which an unanswered attempt is given up; `None` for the default of the client kind.
     pub timeout: Option<Duration>,

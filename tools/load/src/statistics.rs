@@ -12,7 +12,7 @@ use super::classify::Ending;
 const LATENCY_NANOS_MIN: u64 = 100;
 const LATENCY_NANOS_MAX: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 3;
-/// The most kinds of errors that are counted apart; further ones count as `other`.
+/// Maximum number of kinds of errors that are counted apart; further ones count as `other`.
 const KINDS_MAX: usize = 16;
 const OTHER_KINDS: &str = "other";
 

@@ -70,7 +70,7 @@ pub(super) struct Cluster {
     pub roles: Option<Roles>,
 }
 
-/// The most old views that nodes may report.
+/// Maximum number of old views that nodes may report.
 const PAST_MOST: usize = 4;
 
 const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot\r\n";
@@ -81,7 +81,7 @@ const ROLE_OF_PRIMARY: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n";
 const NOBODY: &str = "10.0.0.99:7099";
 /// The time for which weir may believe that a slot has moved because a script said so.
 const FORGED_FELT: Duration = Duration::from_secs(2);
-/// The most slots that move at the same time.
+/// Maximum number of slots that move at the same time.
 const OPEN_MOST: usize = 3;
 
 impl Cluster {

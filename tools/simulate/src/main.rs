@@ -24,16 +24,17 @@ struct Flags {
     /// Events of each seed before its clients close
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     steps: u64,
-    /// Simulates an overload: clients ask for 1.5 times the capacity of the stores. Prints goodput, the part of the capacity
-    /// that was used for replies in time. Runs 20 seeds by default
+    /// Simulates an overload: clients ask for 1.5 times the capacity of the stores. Prints goodput, the part
+    /// of the capacity that was used for replies in time. Runs 20 seeds by default
     #[arg(long, conflicts_with = "steps")]
     overload: bool,
-    /// Simulates only clusters: slots move between nodes key by key, primaries fail and replicas take over, shards learn of it
-    /// late, and some nodes report a wrong map. Without this flag a fifth of the seeds have a cluster
+    /// Simulates only clusters: slots move between nodes key by key, primaries fail and replicas take over,
+    /// shards learn of it late, and some nodes report a wrong map. Without this flag a fifth of the seeds
+    /// have a cluster
     #[arg(long, conflicts_with = "overload")]
     cluster: bool,
-    /// Faults during the overload: none, all, or some of cold-start, late-cores, stalls and lost-links joined by +. By default
-    /// weir-simulate runs none, each fault alone, all except cold-start, and all
+    /// Faults during the overload: none, all, or some of cold-start, late-cores, stalls and lost-links joined
+    /// by +. By default weir-simulate runs none, each fault alone, all except cold-start, and all
     #[arg(long, value_name = "WHAT", requires = "overload")]
     trouble: Option<Trouble>,
     /// Least goodput of every seed, in percent of the capacity that running shards could have used

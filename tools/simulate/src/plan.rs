@@ -181,14 +181,14 @@ pub(super) struct Plan {
     /// for all its connections.
     pub store_delay: Duration,
     pub store_servers: Option<usize>,
-    /// The most requests in flight to a store; the others wait, and some overtake others there.
+    /// Maximum number of requests in flight to a store; the others wait, and some overtake others there.
     pub window_most: u16,
     pub stall: Option<Stall>,
     pub sleeps: Option<Sleeps>,
     pub load: Option<Load>,
     /// The longest time that a shard is busy before it handles events that came in.
     pub turn_delay: Duration,
-    /// The most bytes in one piece.
+    /// Maximum number of bytes in one piece.
     pub piece_bytes: u64,
     pub output_bytes_max: usize,
     pub reply_bytes_max: usize,

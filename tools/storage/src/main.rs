@@ -90,8 +90,8 @@ struct ScriptFlags {
     /// File with phases that change the behaviour over time: see below
     #[arg(long, env = "WEIR_STORAGE_SCRIPT", value_name = "FILE")]
     script: Option<PathBuf>,
-    /// File with a reply to CLUSTER NODES: the store then acts as a node of that cluster, as the node with the flag `myself`,
-    /// or else as the node with the address of --listen
+    /// File with a reply to CLUSTER NODES: the store then acts as a node of that cluster, as the node with
+    /// the flag `myself`, or else as the node with the address of --listen
     #[arg(long, env = "WEIR_STORAGE_CLUSTER", value_name = "FILE")]
     cluster: Option<PathBuf>,
     /// Allows STORAGE commands, with which clients change all this and read which requests reached the store

@@ -9,10 +9,11 @@ use weir::values::{Action, ClientId, Owner, Timestamp};
 
 use crate::script::{ClusterSession, Director, Effect, Pending, Place, Script, Turn, Verdict, Visit};
 
-/// The most bytes of output and held-back replies on one connection; a connection with more is closed.
-const OUTPUT_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// The most bytes that a connection may send while it is left alone after connecting; one with more is
+/// Maximum number of bytes of output and held-back replies on one connection; a connection with more is
 /// closed.
+const OUTPUT_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Maximum number of bytes that a connection may send while it is left alone after connecting; one with more
+/// is closed.
 const EARLY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// State of a connection that follows a script.

@@ -356,8 +356,8 @@ impl World {
     }
 }
 
-/// No client, in any state of the store, reads a value that an earlier acknowledged write had replaced, or one
-/// older than its tenant accepts; and one older than `TTL` only while the store was away.
+/// No client, in any state of the store, reads a value that an earlier acknowledged write had replaced, or
+/// one older than its tenant accepts; and one older than `TTL` only while the store was away.
 #[test]
 fn nothing_is_read_that_is_older_than_may_be() {
     let (mut stale, mut old, mut old_of_two) = (0, 0, 0);

@@ -8,14 +8,14 @@ use weir::values::Random;
 
 /// The number of sizes of each command; a third of all shapes is held out.
 pub const SIZES: usize = 6;
-/// The most items that one set-up request writes.
+/// Maximum number of items that one set-up request writes.
 const ITEMS_PER_REQUEST: usize = 500;
 const VALUE_BYTES: (f64, f64) = (8.0, 65_536.0);
 const ITEMS: (f64, f64) = (1.0, 1_000.0);
 /// The range of the number of keys in MGET and MSET, as clients usually send them.
 const KEYS: (f64, f64) = (1.0, 100.0);
 const ITEM_BYTES: (f64, f64) = (8.0, 2_048.0);
-/// The most bytes that a collection holds.
+/// Maximum number of bytes that a collection holds.
 const COLLECTION_BYTES_MAX: usize = 128 * 1024;
 const BYTES_PER_KIB: f64 = 1_024.0;
 

@@ -66,7 +66,7 @@ pub struct Verdict {
     pub explained: Vec<String>,
 }
 
-/// The most violations of each kind that are explained.
+/// Maximum number of violations of each kind that are explained.
 const EXPLAINED_MAX: usize = 20;
 
 impl Verdict {

@@ -8,7 +8,7 @@ use super::fault::Errors;
 use weir::protocol::Command;
 use weir::protocol::command::{Class, Effect};
 
-/// The most servers that a store may have: in practice no limit.
+/// Maximum number of servers that a store may have: in practice no limit.
 pub const SERVERS_MAX: usize = 65_536;
 
 /// Classes of commands that may have different service times.

@@ -15,7 +15,7 @@ const NAME: &[u8] = b"storage";
 /// The number of keys that `STORAGE TOP` lists by default; at most 10,000 can be asked for.
 const TOP_DEFAULT: usize = 10;
 const TOP_MAX: usize = 10_000;
-/// The most bytes of a client's word that an error repeats.
+/// Maximum number of bytes of a client's word that an error repeats.
 const QUOTED_BYTES_MAX: usize = 64;
 
 const HELP: &[&str] = &[

@@ -17,7 +17,7 @@ use weir::store::Session;
 use weir::values::Random;
 use weir::values::{ClientId, Timestamp};
 
-/// The most requests that wait for a server. `QUEUE_BYTES_MAX` bounds the bytes that they hold.
+/// Maximum number of requests that wait for a server. `QUEUE_BYTES_MAX` bounds the bytes that they hold.
 const QUEUE_MAX: usize = 1_000_000;
 const QUEUE_BYTES_MAX: usize = 512 * 1024 * 1024;
 /// Commands that read only how long a key will exist; they are not counted as reads of its value.

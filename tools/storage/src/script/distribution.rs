@@ -127,7 +127,10 @@ mod tests {
             "2h",
         ] {
             let complaint = text.parse::<Distribution>().expect_err(text);
-            assert!(complaint.contains(&format!("'{text}'")) && complaint.contains("expected"), "{complaint}");
+            assert!(
+                complaint.contains(&format!("'{text}'")) && complaint.contains("expected"),
+                "{complaint}"
+            );
         }
     }
 }

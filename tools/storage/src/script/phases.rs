@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::behaviour::{Behaviour, Change};
 use weir::values::Timestamp;
 
-/// The most phases of one script.
+/// Maximum number of phases of one script.
 const PHASES_MAX: usize = 10_000;
 
 /// A stretch of time in which the store behaves differently.

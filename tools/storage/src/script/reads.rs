@@ -9,7 +9,7 @@ use slab::Slab;
 
 use weir::values::Timestamp;
 
-/// The most keys that are counted apart; reads of further keys are counted together.
+/// Maximum number of keys that are counted apart; reads of further keys are counted together.
 const KEYS_MAX: usize = 1_000_000;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
@@ -24,7 +24,7 @@ pub(super) struct KeyReads {
     /// second.
     second: u64,
     in_second: u64,
-    /// The most reads in one second.
+    /// Maximum number of reads in one second.
     pub(super) per_second_max: u64,
 }
 

@@ -38,7 +38,8 @@ pub struct LoadFlags {
     /// Server that gets the load; connections are spread evenly over several
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', default_value = "127.0.0.1:7379")]
     pub target: Vec<String>,
-    /// Requests per second: 50000 or 50k, 1000..50000 for a ramp, 1000,2000,4000 for equally long steps [default: 1000]
+    /// Requests per second: 50000 or 50k, 1000..50000 for a ramp, 1000,2000,4000 for equally long steps
+    /// [default: 1000]
     #[arg(long, value_name = "RATE", conflicts_with = "closed")]
     pub rate: Option<Rate>,
     /// Duration of the load [default: 10s, or the duration in the scenario file]
@@ -47,14 +48,15 @@ pub struct LoadFlags {
     /// Distribution of arrivals: even or poisson [default: even]
     #[arg(long, value_name = "HOW", value_parser = arrivals, conflicts_with = "closed")]
     pub arrivals: Option<Arrivals>,
-    /// Sends a request as soon as an earlier one is answered (closed loop), at no set rate. Hides stalls, so use it only to
-    /// measure capacity
+    /// Sends a request as soon as an earlier one is answered (closed loop), at no set rate. Hides stalls, so
+    /// use it only to measure capacity
     #[arg(long, action = ArgAction::SetTrue)]
     pub closed: bool,
     /// Number of connections [default: 50]
     #[arg(long, value_name = "N", value_parser = number(1, CONNECTIONS_MAX))]
     pub connections: Option<u64>,
-    /// Most requests in flight on each connection; if all connections are full, due requests are sent late [default: 16]
+    /// Maximum number of requests in flight on each connection; if all connections are full, due requests are
+    /// sent late [default: 16]
     #[arg(long, value_name = "N", value_parser = number(1, PIPELINE_MAX))]
     pub pipeline: Option<u64>,
     /// Command to send; of several, one is chosen at random for each request [default: GET key:{zipf:100000}]
@@ -78,15 +80,16 @@ pub struct LoadFlags {
     /// Deadline of each request, which weir is told
     #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     pub deadline: Option<Duration>,
-    /// Kind of client. naive: retries at once each request that was refused, failed or timed out. smart: retries only requests
-    /// that are safe to retry, after a back-off and within a budget; sends less when it is throttled, and pauses before a
-    /// server that refuses everything [default: naive]
+    /// Kind of client. naive: retries at once each request that was refused, failed or timed out. smart:
+    /// retries only requests that are safe to retry, after a back-off and within a budget; sends less when it
+    /// is throttled, and pauses before a server that refuses everything [default: naive]
     #[arg(long, value_name = "KIND", conflicts_with = "closed")]
     pub client: Option<ClientKind>,
-    /// Most retries of a request [default: 0; 2 with --client smart]
+    /// Maximum number of retries of a request [default: 0; 2 with --client smart]
     #[arg(long, value_name = "N", value_parser = number(0, 255))]
     pub retries: Option<u64>,
-    /// Time after which a request without a reply is given up [default: at the end of the run; 1s with --client smart]
+    /// Time after which a request without a reply is given up [default: at the end of the run; 1s with
+    /// --client smart]
     #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     pub timeout: Option<Duration>,
     /// Leaves out AUTH and QOS SET, for a target that is not weir
@@ -123,7 +126,8 @@ pub struct LoadFlags {
     /// File for the report with plots: HTML that needs no network
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Folder for latency distributions in the format of the hdrhistogram plotter: one file GROUP.hgrm per group
+    /// Folder for latency distributions in the format of the hdrhistogram plotter: one file GROUP.hgrm per
+    /// group
     #[arg(long, value_name = "FOLDER")]
     pub hgrm: Option<PathBuf>,
     /// File for a histogram of every second and group, for hdrhistogram's log tools

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use weir::values::limits::SLOTS;
 
-/// The most nodes of one view.
+/// Maximum number of nodes of one view.
 const NODES_MAX: usize = 1024;
 const NOBODY: u16 = u16::MAX;
 const LINE: &str = "ID HOST:PORT[@PORT][,NAME] FLAGS PRIMARY|- PING PONG EPOCH LINK [SLOT|FROM-TO|[SLOT->-ID]|[SLOT-<-ID]]...";

@@ -6,7 +6,7 @@ use super::super::fault::FaultKind;
 use super::nodes::slot_number;
 use weir::values::limits::SLOTS;
 
-/// The most refusals that are scripted at the same time.
+/// Maximum number of refusals that are scripted at the same time.
 const REFUSALS_MAX: usize = 64;
 pub(crate) const WANTED: &str =
     "MOVED|ASK HOST:PORT, or a kind of error, then [SLOTS FROM[-TO]] [SKIP N] [TIMES N]";

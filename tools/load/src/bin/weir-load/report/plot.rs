@@ -9,7 +9,7 @@ const RIGHT: f64 = 12.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 26.0;
 const TICKS: f64 = 5.0;
-/// The most points of a line; of more, the largest of neighbours is drawn, so that no peak is lost.
+/// Maximum number of points of a line; of more, the largest of neighbours is drawn, so that no peak is lost.
 const POINTS_MAX: usize = 600;
 const LOG_RANGE_MAX: f64 = 1e6;
 

@@ -8,7 +8,7 @@ use crate::results::{Latencies, Results, Second, per_second};
 
 const RED: &str = "\x1b[31m";
 const PLAIN: &str = "\x1b[0m";
-/// The most rows of the summary; with more, it shows only groups, without their phases.
+/// Maximum number of rows of the summary; with more, it shows only groups, without their phases.
 const ROWS_MAX: usize = 24;
 const NAME_WIDTH: usize = 22;
 const KINDS_SHOWN: usize = 4;
