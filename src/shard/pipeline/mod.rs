@@ -467,7 +467,9 @@ impl Shard {
         }
         let (env, upstream, mut replies) = self.towards_clients();
         upstream.handle_turn_end(env, &mut replies, now);
-        self.handle_private_turn_end(now);
+        if self.private.len() > 0 {
+            self.handle_private_turn_end(now);
+        }
         self.look_after_hot(now);
         self.clients.end_pauses(&self.env.quotas, now);
         self.resume_sure(now);

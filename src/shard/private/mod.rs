@@ -220,6 +220,7 @@ impl PrivateLinks {
     }
 
     /// The number of open links, lent or idle.
+    #[inline]
     pub fn len(&self) -> usize {
         self.open
     }
