@@ -226,6 +226,14 @@ impl Refusal<'_> {
     }
 }
 
+/// Returns the error for a client in place of `EXEC`'s reply: one that names the error of a step, without its `-`
+/// and line end. `None` if the store names one itself, or the reply is no such error.
+pub fn reasoned_abort(reply: &[u8], step_error: &[u8]) -> Option<Vec<u8>> {
+    let is_vague = reply.starts_with(b"-EXECABORT") && reply.windows(8).any(|words| words == b"previous");
+    is_vague
+        .then(|| [b"-EXECABORT Transaction discarded because of: ".as_slice(), step_error, b"\r\n"].concat())
+}
+
 /// Appends an `-OVERLOADED` reply. Hand-written rather than formatted, as [`throttled`] is.
 fn overloaded(out: &mut Vec<u8>, reason: &str, backend: &str, retry_after: Duration) {
     for text in ["-OVERLOADED reason=", reason, " backend=", backend, " retry_after_ms="] {

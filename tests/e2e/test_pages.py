@@ -117,7 +117,7 @@ def test_every_reason_of_a_refusal_is_explained():
     rooms = [ROOT / "src" / "shard" / room for room in ("upstream", "links", "private")]
     backends = "\n".join(file.read_text() for room in rooms for file in sorted(room.glob("*.rs")))
     refusals = (ROOT / "src" / "shard" / "refusal.rs").read_text()
-    lost = re.findall(r'(?:drop_links?|lose_links?|lose|Failed|then_some)\([^;]*?"([a-z]+(?:-[a-z]+)+)"', backends)
+    lost = re.findall(r'(?:drop_links?|lose_links?|lose|give_up|Failed|then_some)\([^;]*?"([a-z]+(?:-[a-z]+)+)"', backends)
     lost += [word for either in re.findall(r'reason = if [^{]*\{ "([a-z-]+)" \} else \{ "([a-z-]+)" \}', backends) for word in either]
     told = re.findall(r'reason: "([a-z-]+)"|=> "([a-z-]+)"|(?:overloaded|full)\("([a-z-]+)"', refusals)
     # A read that a replica is asked for goes to its primary when the replica is silent, or is none.

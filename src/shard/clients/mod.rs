@@ -54,7 +54,7 @@ pub use moving::{Readiness, Session};
 pub use order::Rewrite;
 pub use request_options::Wishes;
 pub use seats::no_seat_left;
-pub use ties::{Delivered, Subscriptions, Watch};
+pub use ties::{CHANNEL_BYTES_MAX, CHANNELS_MAX, Delivered, Subscriptions, Watch};
 pub use transaction::{LocalRequest, NotQueued, Splice};
 pub use turns::Progress;
 

@@ -61,7 +61,7 @@ impl ClientStage {
         if client.ending != Ending::Open || client.is_owed() || client.is_stuck() || client.unsettled > 0 {
             return Readiness::Owed;
         }
-        // What a client keeps on its own connection to a store cannot move with it.
+        // Watched keys and subscriptions belong to a connection to a store, which cannot move with the client.
         if client.is_tied() {
             return Readiness::Unfinished;
         }

@@ -37,6 +37,14 @@ pub struct Watch {
     pub is_broken: bool,
 }
 
+impl Watch {
+    /// True if keys in a slot of a backend can be used together with those that are watched: they share a store and,
+    /// in a cluster, the slot.
+    pub fn covers(&self, (slot, backend): (u16, BackendId), is_cluster: bool) -> bool {
+        backend == self.backend && (!is_cluster || slot == self.slot)
+    }
+}
+
 /// The channels that a client is subscribed to, on one link.
 #[derive(Debug)]
 pub struct Subscriptions {
@@ -71,7 +79,7 @@ pub enum Delivered {
     Passed,
     /// The message was the last acknowledgement of a command.
     Acknowledged {
-        /// Address of the reply to the command.
+        /// Destination of the reply to the command.
         reply_to: ReplyTo,
         /// All acknowledgements, with the messages between them.
         reply: Vec<u8>,

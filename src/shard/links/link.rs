@@ -20,6 +20,7 @@ use std::time::Duration;
 use crate::protocol::{BufferPool, Output, Protocol, ReplyScanner};
 use crate::shard::fence::StoreClient;
 use crate::shard::pending::{Pending, whole};
+use crate::shard::refusal::reasoned_abort;
 use crate::shard::request::Track;
 use crate::values::limits::{LINK_OUTPUT_BYTES_MAX, LINK_PENDING_MAX, STEP_ERROR_BYTES_MAX};
 use crate::values::{BackendId, ShardId, Tier, Timestamp};
@@ -209,13 +210,8 @@ impl Link {
     /// Returns the error for a client in place of `EXEC`'s reply `end`: one that names the step's error.
     /// `None` if the store names one itself, or the reply is no such error.
     pub fn reasoned_abort(&mut self, end: &[u8]) -> Option<Vec<u8>> {
-        let step_error = self.step_error.as_deref()?;
-        let whole = whole(&self.partial, end);
-        let is_vague = whole.starts_with(b"-EXECABORT") && whole.windows(8).any(|words| words == b"previous");
-        let text =
-            [b"-EXECABORT Transaction discarded because of: ".as_slice(), step_error, b"\r\n"].concat();
-        self.step_error = None;
-        is_vague.then_some(text)
+        let step_error = self.step_error.take()?;
+        reasoned_abort(&whole(&self.partial, end), &step_error)
     }
 
     /// The time since which the store owes a reply, if it does: from when the request was sent, or from the

@@ -17,13 +17,15 @@ use crate::protocol::command::{Command, Effect, Handling, LocalCommand, PrivateU
 use crate::protocol::{Arguments, Protocol, Request, RequestDecoder, RequestLimits, encode};
 use crate::routing::cluster::{NodeRefusal, Reason};
 use crate::shard::admission::{Charge, Settlement};
-use crate::shard::clients::{Delivered, Rewrite, Splice, Subscriptions, Watch};
+use crate::shard::clients::{
+    CHANNEL_BYTES_MAX, CHANNELS_MAX, Delivered, Rewrite, Splice, Subscriptions, Watch,
+};
 use crate::shard::cluster::Doubt;
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
 use crate::shard::outcome::Outcome;
 use crate::shard::private::{Event, InFlight, Kind, Waiting};
-use crate::shard::refusal::{NotSent, Refusal, Stage};
+use crate::shard::refusal::{NotSent, Refusal, Stage, reasoned_abort};
 use crate::shard::request::{Nature, PrivateId, ReplyTo};
 use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX};
 use crate::values::time::Now;
@@ -100,8 +102,7 @@ impl Shard {
             }
             Ok(Placement::Nowhere) | Err(_) => return false,
         };
-        let is_elsewhere = backend != watch.backend || self.env.slots.is_some() && slot != watch.slot;
-        if is_elsewhere {
+        if !watch.covers((slot, backend), self.env.slots.is_some()) {
             return false;
         }
         self.carry_out(id, Some(command), Destination::Private { slot, backend }, request, now);
@@ -232,16 +233,27 @@ impl Shard {
             self.answer_error(id, CROSS_SLOT);
             return None;
         }
-        let client = self.clients.client(id);
-        let tenant = client.identity().tenant_id();
-        let wanted = (backend, client.protocol());
-        let Some(link) = self.private.lend(&mut self.env, (id, tenant), wanted, now) else {
-            self.settle(charge, &Settlement::default(), now);
-            self.answer_not_sent(id, backend, NotSent::Links);
-            return None;
-        };
+        let link = self.lend_link(id, backend, charge, now)?;
         self.clients.client(id).ties_mut().link = Some(link);
         Some(link)
+    }
+
+    /// Lends a client a link to a store. Refuses its request if there is none.
+    fn lend_link(
+        &mut self,
+        id: ClientId,
+        backend: BackendId,
+        charge: Option<Charge>,
+        now: Now,
+    ) -> Option<PrivateId> {
+        let client = self.clients.client(id);
+        let (holder, wanted) = ((id, client.identity().tenant_id()), (backend, client.protocol()));
+        let lent = self.private.lend(&mut self.env, holder, wanted, now);
+        if lent.is_none() {
+            self.settle(charge, &Settlement::default(), now);
+            self.answer_not_sent(id, backend, NotSent::Links);
+        }
+        lent
     }
 
     fn send_over(
@@ -284,9 +296,8 @@ impl Shard {
             return self.answer_priced(id, charge, now, |out, _| encode::simple(out, "OK"));
         }
         let earlier = client.watch();
-        let is_elsewhere =
-            |watch: Watch| watch.backend != backend || self.env.slots.is_some() && watch.slot != slot;
-        if earlier.is_some_and(is_elsewhere) {
+        let is_cluster = self.env.slots.is_some();
+        if earlier.is_some_and(|watch| !watch.covers((slot, backend), is_cluster)) {
             self.settle(charge, &Settlement::default(), now);
             return self.answer_error(id, CROSS_SLOT);
         }
@@ -309,7 +320,8 @@ impl Shard {
     }
 
     /// Carries out the transaction of a client that watches keys, over its link. `place` is the store of the
-    /// transaction's keys, if it has any. Returns the block back if the client watches none.
+    /// transaction's keys, if it has any. If the watch is broken nothing is sent, and the client gets a null
+    /// reply.
     pub(super) fn execute_watched(
         &mut self,
         id: ClientId,
@@ -320,18 +332,15 @@ impl Shard {
         now: Now,
     ) {
         let client = self.clients.client(id);
-        let (watch, is_broken) = (client.watch(), client.is_watch_broken());
+        let watch = client.watch();
         let link = client.ties().and_then(|ties| ties.link);
-        let (Some(watch), Some(link), false) = (watch, link, is_broken) else {
+        let (Some(watch), Some(link)) = (watch, link) else {
             // A key that was watched may have changed unseen.
             self.end_watch(id, now);
             self.env.counters.add(Counter::WatchesBroken, 1);
             return self.answer_priced(id, charge, now, encode::null_array);
         };
-        let is_elsewhere = place.is_some_and(|(slot, backend)| {
-            backend != watch.backend || self.env.slots.is_some() && slot != watch.slot
-        });
-        if is_elsewhere {
+        if place.is_some_and(|place| !watch.covers(place, self.env.slots.is_some())) {
             self.end_watch(id, now);
             self.settle(charge, &Settlement::default(), now);
             return self
@@ -402,7 +411,6 @@ impl Shard {
             PrivateUse::Waits | PrivateUse::Watches => return debug_assert!(false, "handled elsewhere"),
         };
         let client = self.clients.client(id);
-        let (tenant, wanted) = (client.identity().tenant_id(), (backend, client.protocol()));
         let names = || arguments.iter().skip(1);
         let known = client.ties().and_then(|ties| ties.subscriptions.as_ref());
         let link = match known {
@@ -415,7 +423,10 @@ impl Shard {
                 self.settle(charge, &Settlement::default(), now);
                 return self.answer_error(
                     id,
-                    "ERR too many subscriptions on this connection: at most 16384 channels and patterns, whose names                      have at most 1048576 bytes",
+                    &format!(
+                        "ERR too many subscriptions on this connection: at most {CHANNELS_MAX} channels and patterns, \
+                         whose names have at most {CHANNEL_BYTES_MAX} bytes"
+                    ),
                 );
             }
             Some(known) if known.backend != backend => {
@@ -424,10 +435,7 @@ impl Shard {
             }
             Some(known) => known.link,
             None => {
-                let Some(link) = self.private.lend(&mut self.env, (id, tenant), wanted, now) else {
-                    self.settle(charge, &Settlement::default(), now);
-                    return self.answer_not_sent(id, backend, NotSent::Links);
-                };
+                let Some(link) = self.lend_link(id, backend, charge, now) else { return };
                 let subscriptions = Subscriptions::new(link, backend);
                 self.clients.client(id).ties_mut().subscriptions = Some(Box::new(subscriptions));
                 link
@@ -495,14 +503,10 @@ impl Shard {
             }
             return text;
         }
-        let is_vague = reply.starts_with(b"-EXECABORT") && reply.windows(8).any(|words| words == b"previous");
-        match step_error.and_then(|error| error.strip_prefix(b"-")?.strip_suffix(b"\r\n")) {
-            Some(error) if is_vague => {
-                let error = &error[..error.len().min(STEP_ERROR_BYTES_MAX)];
-                [b"-EXECABORT Transaction discarded because of: ".as_slice(), error, b"\r\n"].concat()
-            }
-            _ => reply,
-        }
+        let step_error = step_error.and_then(|error| error.strip_prefix(b"-")?.strip_suffix(b"\r\n"));
+        let abort = step_error
+            .and_then(|error| reasoned_abort(&reply, &error[..error.len().min(STEP_ERROR_BYTES_MAX)]));
+        abort.unwrap_or(reply)
     }
 
     fn take_private_reply(
@@ -597,12 +601,13 @@ impl Shard {
         let Some(owner) = owner.filter(|owner| owner.backend != from && waiting.tries <= TRIES_MAX) else {
             return Some(request);
         };
+        // A client that has just left is not asked for again; its link is closed at the end of the turn.
+        let Some(client) = self.clients.find(holder) else { return Some(request) };
         let left = with_time_left(&waiting.frame, now.monotonic.since(request.began));
-        let client = self.clients.find(holder)?;
         let (tenant, protocol) = (client.identity().tenant_id(), client.protocol());
         self.private.give_back(&mut self.env, link, false, now);
         let lent = self.private.lend(&mut self.env, (holder, tenant), (owner.backend, protocol), now);
-        let client = self.clients.find(holder)?;
+        let client = self.clients.client(holder);
         client.ties_mut().link = lent;
         let Some(lent) = lent else {
             client.release_ties();

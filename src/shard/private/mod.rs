@@ -436,6 +436,12 @@ impl PrivateLinks {
         self.lose(env, id, reason);
     }
 
+    /// Closes a link whose socket is still there, and tells its holder.
+    fn give_up(&mut self, env: &mut Env, id: PrivateId, reason: &'static str) {
+        env.actions.push_back(Action::Reset(self.owner(id)));
+        self.lose(env, id, reason);
+    }
+
     fn lose(&mut self, env: &mut Env, id: PrivateId, reason: &'static str) {
         env.counters.add(Counter::LinksLost, 1);
         let holder = self.peek(id).and_then(|link| link.holder);
@@ -465,8 +471,7 @@ impl PrivateLinks {
             let before = link.partial_bytes();
             let bytes_max = env.settings.reply_bytes_max - (partial_bytes - before);
             let Ok(scanned) = link.scanner.scan(chunk) else {
-                env.actions.push_back(Action::Reset(self.owner(id)));
-                return self.lose(env, id, "malformed-reply");
+                return self.give_up(env, id, "malformed-reply");
             };
             let Some(scanned) = scanned else {
                 link.keep_partial(chunk, bytes_max);
@@ -500,12 +505,10 @@ impl PrivateLinks {
         }
         match link.expected.pop_front() {
             None => {
-                env.actions.push_back(Action::Reset(self.owner(id)));
-                self.lose(env, id, "unexpected-reply");
+                self.give_up(env, id, "unexpected-reply");
             }
             Some(Expected::Login) if kind == b'-' => {
-                env.actions.push_back(Action::Reset(self.owner(id)));
-                self.lose(env, id, "login-refused");
+                self.give_up(env, id, "login-refused");
             }
             Some(Expected::Login) => {
                 if !link.expected.iter().any(|expected| *expected == Expected::Login) {
@@ -567,8 +570,7 @@ impl PrivateLinks {
             let place = &self.places[index];
             let id = PrivateId { place: index as u32, generation: place.generation };
             if place.link.as_ref().is_some_and(|link| has_left(link.backend)) {
-                env.actions.push_back(Action::Reset(self.owner(id)));
-                self.lose(env, id, reason);
+                self.give_up(env, id, reason);
             }
         }
     }
@@ -582,8 +584,7 @@ impl PrivateLinks {
             let id = PrivateId { place: index as u32, generation: place.generation };
             let Some(link) = &place.link else { continue };
             if let Some(reason) = link.overdue(settings, now.monotonic) {
-                env.actions.push_back(Action::Reset(self.owner(id)));
-                self.lose(env, id, reason);
+                self.give_up(env, id, reason);
             }
         }
         while let Some(id) = self.idle.front().copied() {
