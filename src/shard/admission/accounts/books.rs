@@ -83,6 +83,7 @@ impl Accounts {
     }
 
     /// Books a cost that no request was admitted for, in all buckets of its payer.
+    #[inline(never)]
     pub fn book(&mut self, payer: Payer, cost: Price, now: Timestamp) {
         let tenant = self.tenant_now(payer);
         if let Some(tenant) = tenant {
@@ -103,6 +104,9 @@ impl Accounts {
         }
     }
 
+    // Inlined into the settlement of every request; it has a second, rare caller.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "every settled request: a call costs 44 instructions of 660")]
     fn correct(&mut self, payer: Payer, tenant: Option<TenantId>, difference: i64, now: Timestamp) {
         let buckets = self.ledger.buckets();
         buckets.surprise = buckets.surprise.saturating_add(difference.max(0) as u64);
