@@ -34,15 +34,16 @@
 //! let mut client = Client::new(policy, Random::new(7)); // a seed of the process's own
 //! let get = b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n";
 //!
-//! // It is a read, so nothing is lost if it is carried out twice. let now = Timestamp::from_millis(1_000);
-//! let Decision::Send(sent) = client.may_send(Repeats::Harmless, now) else { panic!("nothing has failed yet")
-//! };
+//! // It is a read, so nothing is lost if it is carried out twice.
+//! let now = Timestamp::from_millis(1_000);
+//! let Decision::Send(sent) = client.may_send(Repeats::Harmless, now) else { panic!("nothing has failed yet") };
 //!
-//! // Nobody answers: it may be sent again, a little later, with what is left of its deadline. let now =
-//! now.after(timeout); let Next::RetryAt(retry) = client.handle_outcome(sent, Outcome::TimedOut, now) else {
-//! panic!("there is time left") }; let Decision::Send(sent) = client.may_repeat(retry, retry.at()) else {
-//! panic!("it was one failure only") }; let mut bytes = Vec::new(); call_within(&mut bytes, get,
-//! sent.rest().expect("there is a deadline"));
+//! // Nobody answers: it may be sent again, a little later, with what is left of its deadline.
+//! let now = now.after(timeout);
+//! let Next::RetryAt(retry) = client.handle_outcome(sent, Outcome::TimedOut, now) else { panic!("there is time left") };
+//! let Decision::Send(sent) = client.may_repeat(retry, retry.at()) else { panic!("it was one failure only") };
+//! let mut bytes = Vec::new();
+//! call_within(&mut bytes, get, sent.rest().expect("there is a deadline"));
 //! assert!(bytes.starts_with(b"*6\r\n$3\r\nQOS\r\n$4\r\nCALL\r\n$8\r\nDEADLINE\r\n$3\r\n3"));
 //!
 //! // What weir refuses is not repeated at once; the caller hears when that makes sense.
