@@ -109,6 +109,12 @@ pub struct Flags {
     #[arg(value_parser = number(0, 100_000), default_value = "1000")]
     pub private_links: u64,
 
+    /// Number of databases that clients may select, 1 to 256. weir opens connections to a database when a client
+    /// first uses it; the store must have as many. A Redis Cluster has one
+    #[arg(long, env = "WEIR_DATABASES", value_name = "N", help_heading = STORAGE, hide = true)]
+    #[arg(value_parser = number(1, 256), default_value = "16")]
+    pub databases: u64,
+
     /// Longest time without a byte from a store that owes a reply. Then weir closes the connection, and all
     /// requests on it fail
     #[arg(long, env = "WEIR_BACKEND_TIMEOUT", value_name = "DURATION", help_heading = STORAGE)]

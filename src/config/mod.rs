@@ -94,6 +94,8 @@ pub struct Config {
     pub heavy_connections: u16,
     /// Connections to backends that clients may have to themselves, over all shards.
     pub private_links: usize,
+    /// Number of databases of each backend that clients may select.
+    pub databases: u16,
     /// Estimated price from which on a request counts as costly, in millionths of a request unit.
     pub heavy_from: MicroUnits,
     /// Time after which weir gives up connecting to a backend.
@@ -214,6 +216,7 @@ impl Config {
             backend_connections: flags.backend_connections as u16,
             heavy_connections: flags.heavy_connections as u16,
             private_links: flags.private_links as usize,
+            databases: flags.databases as u16,
             heavy_from: flags.heavy_ru,
             connect_timeout: flags.backend_connect_timeout,
             reply_timeout: flags.backend_timeout,

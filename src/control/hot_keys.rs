@@ -52,7 +52,7 @@ pub(super) fn hottest<'a>(
 }
 
 /// Writes the reply to `QOS HOTKEYS`: an array of maps. A tenant with key prefixes sees only keys with these,
-/// and only administrators see which other tenants asked for a key. Empty if the asker is not a tenant any
+/// one with databases only those in them, and only administrators see which other tenants asked for a key. Empty if the asker is not a tenant any
 /// more.
 pub fn write_hot_keys(
     out: &mut Vec<u8>,
@@ -72,7 +72,8 @@ pub fn write_hot_keys(
 }
 
 fn is_for(asker: &Tenant, key: &HotKey) -> bool {
-    asker.keys.is_empty() || asker.keys.iter().any(|prefix| key.key.starts_with(prefix.as_bytes()))
+    let is_own = |prefix: &String| key.key.starts_with(prefix.as_bytes());
+    asker.may_use(key.database) && (asker.keys.is_empty() || asker.keys.iter().any(is_own))
 }
 
 /// The admin page `/hotkeys`, which shows all keys.
@@ -118,7 +119,7 @@ enum Field<'a> {
 }
 
 impl Told<'_> {
-    fn fields(&self) -> [(&'static str, Field<'_>); 13] {
+    fn fields(&self) -> [(&'static str, Field<'_>); 14] {
         let key = self.key;
         let per_second = |rate: f64| Field::Real(rounded(rate, 10.0));
         let part = |part: f64| Field::Real(rounded(part, 10_000.0));
@@ -139,6 +140,7 @@ impl Told<'_> {
             ("hits", part(key.hit_ratio)),
             ("state", Field::Text(key.state)),
             ("copies", Field::Whole(key.copies)),
+            ("database", Field::Whole(usize::from(key.database.0))),
         ]
     }
 
@@ -193,12 +195,14 @@ pub(super) mod tests {
 
     use super::*;
     use crate::control::ShardReport;
+    use crate::values::Database;
 
     pub fn key(key: &[u8], reads: f64) -> HotKey {
         HotKey {
             key: key.to_vec(),
             length: key.len(),
             slot: 7,
+            database: Database::FIRST,
             tenant: Some("acme".to_owned()),
             reads,
             writes: 2.0,
@@ -256,17 +260,17 @@ pub(super) mod tests {
         let tail = |null: &str, [reads, writes, ru, error, share, since, hits]: [&str; 7]| {
             format!(
                 "$6 length :3 $4 slot :7 $4 home :1 $6 tenant {null} $5 reads {reads} $6 writes {writes} $2 ru {ru} \
-                 $5 error {error} $5 share {share} $5 since {since} $4 hits {hits} $5 state $4 kept $6 copies :0 "
+                 $5 error {error} $5 share {share} $5 since {since} $4 hits {hits} $5 state $4 kept $6 copies :0 $8 database :0 "
             )
         };
         assert_eq!(
             reply(&totals, Protocol::Resp3, "acme", 100),
-            "*1 %14 $3 key $3 a:1 ".to_owned()
+            "*1 %15 $3 key $3 a:1 ".to_owned()
                 + &tail("$4 acme", [",1000.1", ",2", ",0.3", ",1", ",0.1235", ",1.3", ",0.5"])
         );
         assert_eq!(
             reply(&totals, Protocol::Resp2, "free", 100),
-            "*1 *28 $3 key $3 a:1 ".to_owned()
+            "*1 *30 $3 key $3 a:1 ".to_owned()
                 + &tail("$-1", ["$6 1000.1", "$1 2", "$3 0.3", "$1 1", "$6 0.1235", "$3 1.3", "$3 0.5"])
         );
         let cold = HotKey { hot_for: None, tenant: None, ..key(b"a:1", 1.0) };

@@ -137,6 +137,8 @@ pub struct Report<'a> {
     pub id: Option<HotId>,
     /// The key, or how it starts.
     pub key: &'a KeyName,
+    /// The hash by which the key is known.
+    pub hash: u64,
     /// The key's slot.
     pub slot: u16,
     /// Reads per second over the last second, including those that other cores answered.
@@ -237,6 +239,12 @@ impl HotKeys {
         rapidhash_v3_seeded(key, &self.secrets)
     }
 
+    /// Returns the function that [`hash`](Self::hash) is.
+    pub fn hasher(&self) -> impl Fn(&[u8]) -> u64 + use<> {
+        let secrets = self.secrets;
+        move |key| rapidhash_v3_seeded(key, &secrets)
+    }
+
     /// Counts a request in its slot. To be called for each request and key; if it returns true the slot is
     /// warm, and [`note_key`](Self::note_key) is to be called. The slot of a hot key is always warm.
     #[inline]
@@ -330,6 +338,7 @@ impl HotKeys {
         Report {
             id: since.map(|_| self.records.id(at)),
             key: &record.name,
+            hash: record.hash,
             slot: record.slot,
             reads_per_second: reads + elsewhere,
             elsewhere_per_second: elsewhere,

@@ -691,6 +691,10 @@ fn shard_settings(
         } else {
             config.private_links.div_ceil(shards)
         },
+        databases: match config.storage {
+            Storage::Embedded | Storage::Cluster { .. } => 1,
+            _ => config.databases,
+        },
         heavy_from: config.heavy_from,
         request_bytes_max: config.request_bytes_max,
         reply_bytes_max: config.reply_bytes_max,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use super::versions::Snapshot;
 use crate::policy::hot_keys::HotId;
 use crate::protocol::Protocol;
-use crate::values::{ShardId, Timestamp};
+use crate::values::{Database, ShardId, Timestamp};
 
 /// A reply to one request for a hot key, lent by the key's home core to another core.
 #[derive(Clone, Debug)]
@@ -17,6 +17,8 @@ pub struct Copy {
     pub id: HotId,
     /// Hash slot of the key.
     pub slot: u16,
+    /// Database that the key is in.
+    pub database: Database,
     /// Bytes of the request that the reply answers.
     pub frame: Bytes,
     /// RESP version of the reply.

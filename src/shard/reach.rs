@@ -1,7 +1,7 @@
 //! Keys of a message. A message with several keys is parsed once more to find them, because keys do not
 //! travel beside it.
 
-use crate::protocol::command::{self, Class, Effect, Flags};
+use crate::protocol::command::{self, Class, Effect, Flags, Handling};
 use crate::protocol::{Arguments, RequestDecoder, RequestLimits};
 
 /// Error for a message whose keys cannot be found out.
@@ -37,6 +37,10 @@ pub fn for_each_written_key(
             Effect::Write => {}
         }
         if command.class == Class::Script && !trusts_scripts {
+            return Err(Untold);
+        }
+        // The key of the other database is changed too.
+        if command.handling_for(arguments) == Handling::BetweenDatabases {
             return Err(Untold);
         }
         let mut count = 0;

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+/// The reason to give up a connection whose store refuses its database. It says nothing about the store's
+/// health.
+pub const NO_DATABASE: &str = "no-database";
+
 use super::counters::{Counter, Pressure};
 use crate::protocol::encode;
 
@@ -69,6 +73,8 @@ const MAY_HAVE_HAPPENED: &str = " (it may have happened)";
 pub enum NotSent {
     /// The backend could not be reached; the next attempt to connect is after this time.
     Down(Duration),
+    /// The backend refuses the database; it is asked again after this time.
+    NoDatabase(Duration),
     /// The backend is sick, and its breaker refuses requests for this time.
     Ejected(Duration),
     /// Too many requests are in flight on the backend connection, or too many bytes wait to be sent on it.
@@ -137,6 +143,7 @@ impl NotSent {
     pub const fn pressure(self) -> Option<Pressure> {
         match self {
             Self::Down(_)
+            | Self::NoDatabase(_)
             | Self::Ejected(_)
             | Self::CoreFull
             | Self::Links
@@ -167,6 +174,10 @@ impl NotSent {
             Self::Down(retry_after) => (
                 Counter::RefusedUnavailable,
                 Refusal::Unavailable { backend, reason: "connect-failed", retry_after },
+            ),
+            Self::NoDatabase(retry_after) => (
+                Counter::RefusedUnavailable,
+                Refusal::Unavailable { backend, reason: NO_DATABASE, retry_after },
             ),
             Self::Ejected(retry_after) => (
                 Counter::RefusedUnavailable,

@@ -58,6 +58,8 @@ pub struct ShardSettings {
     /// The largest number of connections to stores that clients of this core may have to themselves. With 0,
     /// commands that need such a connection are refused.
     pub private_links_max: usize,
+    /// Number of databases of each backend that clients may select, 1 to 256.
+    pub databases: u16,
     /// Estimated cost from which a request travels over the connections for what costs much, in millionths of
     /// a request unit.
     pub heavy_from: MicroUnits,
@@ -105,6 +107,7 @@ impl ShardSettings {
             links_per_backend: 1,
             heavy_links: 1,
             private_links_max: 0,
+            databases: 16,
             heavy_from: 20 * UNIT,
             request_bytes_max: 1 << 20,
             reply_bytes_max: 1 << 20,

@@ -18,7 +18,16 @@ pub struct ClientId {
     pub generation: u32,
 }
 
-/// Id of one shard's connection to a backend: an index into its fixed table.
+/// Number of a database of a store, as `SELECT` takes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Database(pub u8);
+
+impl Database {
+    /// The database of a connection that has selected none.
+    pub const FIRST: Self = Self(0);
+}
+
+/// Id of one shard's connection to a backend: an index into its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u32);
 

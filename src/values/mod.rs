@@ -21,7 +21,7 @@ pub use address::ServerAddress;
 pub use allowance::{BucketId, Capacity, Demand, Grant, Part};
 pub use effects::{Action, Loss, Owner};
 pub use escape::escaped;
-pub use ids::{BackendId, ClientId, ConnectionId, ShardId, TenantId};
+pub use ids::{BackendId, ClientId, ConnectionId, Database, ShardId, TenantId};
 pub use percent::percent_decoded;
 pub use random::Random;
 pub use request_units::{MicroUnits, Price, UNIT, Weights, signed};

@@ -183,6 +183,7 @@ def test_restarts_under_load(servers, tmp_path: Path):
     load = Load(weir, http_port)
     with weir.connect() as settled:
         settled.ok("HELLO", "3", "AUTH", "zeta", "poppy", "SETNAME", "settled;tier=batch")
+        settled.ok("SELECT", 5)
         load.start()
         try:
             for round in range(TAKEOVERS):
@@ -196,7 +197,7 @@ def test_restarts_under_load(servers, tmp_path: Path):
                 # The session is what it was: dialect, tenant, name, what it chose.
                 assert settled.call("GET", "nothing").raw == b"_\r\n"
                 info = settled.call("CLIENT", "INFO").text
-                assert "name=settled" in info and "user=zeta" in info and "resp=3" in info, info
+                assert "name=settled" in info and "user=zeta" in info and "resp=3" in info and "db=5" in info, info
         finally:
             load.end()
     assert load.problems == []
@@ -285,7 +286,7 @@ def test_a_successor_that_dies_before_it_is_ready_changes_nothing(servers, tmp_p
 def test_one_successor_at_a_time(servers, tmp_path: Path):
     weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover")).start()
     with call(weir.path) as first:
-        first.send(HELLO % 1)
+        first.send(HELLO % 2)
         assert b'"welcome"' in first.recv(1000)
         second = servers.keep(weir.after())
         second.launch()
@@ -302,7 +303,7 @@ def test_one_successor_at_a_time(servers, tmp_path: Path):
         (b"{}", "sent a message that is not valid"),
         (b"", "sent a message that is not valid"),
         (b'{"message":"ready"}', "sent an unexpected message"),
-        (HELLO % 7, "which speaks 7 here, and this is 1"),
+        (HELLO % 7, "which speaks 7 here, and this is 2"),
     ],
     ids=["http", "nothing", "empty", "too early", "version"],
 )

@@ -121,11 +121,7 @@ impl<'a> Section<'a> {
         most: u64,
     ) -> Result<Option<Found<'a, u64>>, QuotaError> {
         let wanted = format!("a whole number from {least} to {most} is expected");
-        self.find(key, &wanted, |value| {
-            let integer = value.as_integer()?;
-            let number = u64::from_str_radix(integer.as_str(), integer.radix()).ok()?;
-            (least..=most).contains(&number).then_some(number)
-        })
+        self.find(key, &wanted, |value| whole_number(value).filter(|number| (least..=most).contains(number)))
     }
 
     /// Reads a number above 0 and up to `most`, which may have a fraction.
@@ -188,14 +184,34 @@ impl<'a> Section<'a> {
         key: &'a str,
         wanted: &str,
     ) -> Result<Option<Vec<Found<'a, &'a str>>>, QuotaError> {
+        self.list(key, wanted, DeValue::as_str)
+    }
+
+    /// Reads a list of whole numbers up to `most`.
+    pub fn numbers(
+        &'a self,
+        key: &'a str,
+        most: u64,
+        wanted: &str,
+    ) -> Result<Option<Vec<Found<'a, u64>>>, QuotaError> {
+        self.list(key, wanted, |value| whole_number(value).filter(|number| *number <= most))
+    }
+
+    /// Reads a list whose items `read` accepts.
+    fn list<T>(
+        &'a self,
+        key: &'a str,
+        wanted: &str,
+        read: impl Fn(&'a DeValue<'a>) -> Option<T>,
+    ) -> Result<Option<Vec<Found<'a, T>>>, QuotaError> {
         let Some(list) = self.find(key, wanted, |value| value.as_array().map(|list| list.iter()))? else {
             return Ok(None);
         };
         list.value
             .map(|item| {
                 let found = Found { section: self, key, place: item.span(), value: item.get_ref() };
-                match found.value.as_str() {
-                    Some(text) => Ok(found.with(text)),
+                match read(found.value) {
+                    Some(value) => Ok(found.with(value)),
                     None => Err(found.given(wanted)),
                 }
             })
@@ -267,6 +283,11 @@ impl Found<'_, &DeValue<'_>> {
         let problem = format!("{path} is {}: {wanted}", shown(self.value));
         self.section.document.error(self.place.clone(), problem)
     }
+}
+
+fn whole_number(value: &DeValue<'_>) -> Option<u64> {
+    let integer = value.as_integer()?;
+    u64::from_str_radix(integer.as_str(), integer.radix()).ok()
 }
 
 /// Maximum number of characters of a wrong value that an error repeats.

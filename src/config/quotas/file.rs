@@ -10,10 +10,10 @@ use crate::values::limits::{
     PASSWORD_BYTES_MAX, RU_PER_SECOND_MAX, STALE_ON_ERROR_MAX, TENANT_NAME_BYTES_MAX, TENANTS_MAX,
     USER_NAME_BYTES_MAX,
 };
-use crate::values::{TenantId, Tier};
+use crate::values::{Database, TenantId, Tier};
 
 const GLOBAL_KEYS: [&str; 2] = ["ru_per_second", "burst_seconds"];
-const DEFAULT_KEYS: [&str; 10] = [
+const DEFAULT_KEYS: [&str; 11] = [
     "ru_per_second",
     "burst_seconds",
     "user_ru_per_second",
@@ -23,9 +23,10 @@ const DEFAULT_KEYS: [&str; 10] = [
     "max_clients",
     "stale_reads",
     "keys",
+    "databases",
     "admin",
 ];
-const TENANT_KEYS: [&str; 13] = [
+const TENANT_KEYS: [&str; 14] = [
     "password",
     "password_sha256",
     "ru_per_second",
@@ -37,6 +38,7 @@ const TENANT_KEYS: [&str; 13] = [
     "max_clients",
     "stale_reads",
     "keys",
+    "databases",
     "admin",
     "users",
 ];
@@ -128,6 +130,7 @@ fn terms(section: &Section<'_>, name: &str) -> Result<Tenant, QuotaError> {
     Ok(Tenant {
         admin: section.boolean("admin")?.is_some_and(|admin| admin.value),
         keys: key_prefixes(section)?,
+        databases: databases(section)?,
         tier: tier(section)?.map_or(Tier::default(), |tier| tier.value),
         deadline: section
             .number("deadline_ms", 1, DEADLINE_MS_MAX)?
@@ -214,6 +217,22 @@ fn key_prefixes(section: &Section<'_>) -> Result<Vec<String>, QuotaError> {
         .collect()
 }
 
+fn databases(section: &Section<'_>) -> Result<Vec<Database>, QuotaError> {
+    const WANTED: &str = "a list of numbers from 0 to 255, as in [0, 3], is expected";
+    let Some(numbers) = section.numbers("databases", u64::from(u8::MAX), WANTED)? else {
+        return Ok(Vec::new());
+    };
+    if numbers.is_empty() {
+        return Err(
+            section.error("databases is empty, so no key could be used: leave it out for all databases")
+        );
+    }
+    let mut databases: Vec<Database> = numbers.iter().map(|number| Database(number.value as u8)).collect();
+    databases.sort_unstable();
+    databases.dedup();
+    Ok(databases)
+}
+
 fn is_tenant_name(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     (1..=TENANT_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits)
@@ -244,6 +263,7 @@ mod tests {
             stale_on_error = "10s"
             max_clients = 50
             stale_reads = true
+            databases = [3, 0, 3]
             keys = ["acme:", "shared:"]
             admin = true
             [tenants.acme.users.loader]
@@ -272,6 +292,8 @@ mod tests {
         assert_eq!(acme.keys, ["acme:", "shared:"]);
         assert_eq!((acme.clients_max, default.clients_max), (Some(50), None));
         assert!(acme.admin && !default.admin);
+        assert_eq!(acme.databases, [Database(0), Database(3)]);
+        assert!(default.databases.is_empty());
         assert!(acme.stale_reads && !default.stale_reads && quotas.have_stale_reads());
         assert_eq!(acme.users["loader"], UserTerms { limit: limit(10, 2000), tier: Tier::Batch });
         assert_eq!(acme.users["ann@example.com"], UserTerms { limit: None, tier: Tier::Critical });

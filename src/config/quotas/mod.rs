@@ -18,6 +18,7 @@ pub use document::QuotaError;
 pub use password::PasswordDigest;
 
 use super::Size;
+use crate::values::Database;
 use crate::values::limits::{PASSWORD_BYTES_MAX, QUOTA_FILE_BYTES_MAX, USER_NAME_BYTES_MAX};
 use crate::values::{TenantId, Tier};
 
@@ -52,6 +53,8 @@ pub struct Tenant {
     pub admin: bool,
     /// Prefixes of the tenant's keys; none means all keys.
     pub keys: Vec<String>,
+    /// Databases that the tenant may use; none means all.
+    pub databases: Vec<Database>,
     /// Tier of the tenant's requests, unless they ask for a lower one.
     pub tier: Tier,
     /// Time for which an answer is of use, unless the request says otherwise.
@@ -256,6 +259,7 @@ impl Tenant {
             name: name.to_owned(),
             admin: false,
             keys: Vec::new(),
+            databases: Vec::new(),
             tier: Tier::Standard,
             deadline: None,
             stale_on_error: Duration::ZERO,
@@ -266,6 +270,23 @@ impl Tenant {
             users: BTreeMap::new(),
             password: None,
         }
+    }
+
+    /// True if the tenant may use a database.
+    #[inline]
+    pub fn may_use(&self, database: Database) -> bool {
+        self.databases.is_empty() || self.databases.contains(&database)
+    }
+
+    /// Returns the error for a request of the tenant about a database that it may not use.
+    pub fn refusal_of(&self, database: Database) -> String {
+        format!("{}, not {}", self.refusal_of_all(), database.0)
+    }
+
+    /// Returns the error for a request of the tenant that could be about any database.
+    pub fn refusal_of_all(&self) -> String {
+        let own: Vec<String> = self.databases.iter().map(|own| own.0.to_string()).collect();
+        format!("NOPERM tenant '{}' has only the databases {}", self.name, own.join(", "))
     }
 
     /// Returns the highest tier for requests of one of the tenant's users, or of no user in particular.

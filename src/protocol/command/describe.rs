@@ -89,7 +89,7 @@ pub fn summary(command: &Command) -> String {
         _ if command.flags.contains(Flags::CONTAINER) && !command.arity_fits(1) => {
             "A name for its subcommands."
         }
-        Handling::Forward => "Goes to the store that has its keys.",
+        Handling::Forward | Handling::BetweenDatabases => "Goes to the store that has its keys.",
         Handling::Split(_) => "Split by key, and the replies are merged.",
         Handling::FanOut(FanOut::One) => "Goes to one of the stores.",
         Handling::FanOut(FanOut::Scan) => "Goes to one store after the other.",

@@ -9,6 +9,8 @@ use super::{Arguments, Command, Keys};
 pub enum Handling {
     /// The request goes where its keys live, as one request.
     Forward,
+    /// The request goes where its keys live, and changes keys of two databases there.
+    BetweenDatabases,
     /// The request is taken apart by key, and the parts' replies become one.
     Split(Gather),
     /// The request goes to one store or more without regard to keys, and the replies become one.
@@ -86,7 +88,7 @@ impl Handling {
             ),
             // Over HTTP, where connections are shared, a call that waits would hold up others as well.
             Self::Private(_) => true,
-            Self::Forward | Self::Split(_) | Self::FanOut(_) => false,
+            Self::Forward | Self::BetweenDatabases | Self::Split(_) | Self::FanOut(_) => false,
         }
     }
 }
@@ -280,8 +282,6 @@ pub enum Refusal {
     OneStore,
     /// The command is about connections to the store.
     StoreClients,
-    /// The command needs more than one database.
-    ManyDatabases,
     /// The command is about a cluster, and to its clients weir is a single server.
     ClusterDisabled,
     /// The command moves keys to another server.
@@ -316,7 +316,6 @@ impl Refusal {
             Self::Replicates => "is spoken between a store and its replicas, not by clients",
             Self::OneStore => "is about one server, so ask that store itself",
             Self::StoreClients => "is about the store's own connections, which all clients of weir share",
-            Self::ManyDatabases => "needs a second database, and weir serves database 0 only",
             Self::ClusterDisabled => "is about a cluster, and weir acts as a single server",
             Self::Migrates => "moves keys to a server that weir does not know",
             Self::Tracks => "asks for messages about changes, and connections to the store are shared",
@@ -358,7 +357,7 @@ pub(super) fn decide(command: &Command, arguments: &Arguments<'_>) -> Handling {
         Keys::Streams => {
             names_option_before_streams(arguments, b"block").then_some(Handling::Private(PrivateUse::Waits))
         }
-        _ => copies_to_another_database(arguments).then_some(Handling::Refused(Refusal::ManyDatabases)),
+        _ => copies_to_another_database(arguments).then_some(Handling::BetweenDatabases),
     };
     other.unwrap_or(command.handling)
 }
@@ -380,8 +379,7 @@ fn names_option_before_streams(arguments: &Arguments<'_>, option: &[u8]) -> bool
 /// True if `COPY source destination [DB number] [REPLACE]` names another database than 0.
 fn copies_to_another_database(arguments: &Arguments<'_>) -> bool {
     let options = 3..arguments.len();
-    options.clone().any(|index| {
-        arguments.at(index).eq_ignore_ascii_case(b"db")
-            && arguments.get(index + 1).is_some_and(|to| to != b"0")
-    })
+    options
+        .clone()
+        .any(|index| arguments.at(index).eq_ignore_ascii_case(b"db") && arguments.get(index + 1).is_some())
 }

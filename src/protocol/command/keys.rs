@@ -314,7 +314,7 @@ fn migrated(arguments: &Arguments<'_>) -> std::ops::Range<usize> {
 #[cfg(test)]
 mod tests {
     use super::super::tests::with_request as with;
-    use super::super::{Handling, PrivateUse, Refusal, recognise};
+    use super::super::{Handling, PrivateUse, recognise};
 
     #[test]
     fn keys_stand_where_redis_finds_them() {
@@ -408,9 +408,10 @@ mod tests {
             ("XREADGROUP GROUP block c STREAMS a >", Handling::Forward),
             ("XREADGROUP GROUP g c block 1 STREAMS a >", Handling::Private(PrivateUse::Waits)),
             ("COPY a b REPLACE", Handling::Forward),
-            ("COPY a b db 0", Handling::Forward),
-            ("COPY a b DB 1", Handling::Refused(Refusal::ManyDatabases)),
+            ("COPY a b db 0", Handling::BetweenDatabases),
+            ("COPY a b DB 1", Handling::BetweenDatabases),
             ("COPY db db", Handling::Forward),
+            ("MOVE a 1", Handling::BetweenDatabases),
         ];
         for (request, handling) in cases {
             with(request, |arguments| {

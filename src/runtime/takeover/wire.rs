@@ -20,7 +20,7 @@ use crate::shard::Session;
 use crate::values::limits::MOVED_BYTES_MAX;
 
 /// The version of the protocol that both processes must speak; raised whenever a message changes its meaning.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 /// Maximum number of sockets in a message; the kernel would take 253.
 pub const SOCKETS_MAX: usize = 64;
 /// Maximum number of bytes of a message, including what a client has sent of its next request.

@@ -15,7 +15,7 @@ use crate::protocol::{Arguments, Protocol, RequestDecoder};
 use crate::shard::admission::{Charge, Payer};
 use crate::shard::request::{Asker, Envelope, Nature, ReplyTo, Route, Touches, Track};
 use crate::values::limits::{PIPELINE_MAX, REQUESTS_PER_TURN, TLS_CLIENT_BYTES, TLS_SEND_BYTES_MAX};
-use crate::values::{BackendId, TenantId, Timestamp};
+use crate::values::{BackendId, Database, TenantId, Timestamp};
 
 /// The stages of the end of a client connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,8 @@ pub struct Client {
     /// The connection's number, as `CLIENT ID` reports it.
     pub(super) number: u64,
     pub(super) protocol: Protocol,
+    /// The database that the client has selected.
+    pub(super) database: Database,
     pub(super) identity: Identity,
     /// Tenant whose connection limit counts this connection.
     pub(super) seat: Option<TenantId>,
@@ -141,6 +143,7 @@ impl Client {
         Self {
             number,
             protocol: Protocol::Resp2,
+            database: Database::FIRST,
             identity,
             seat: None,
             secure: false,
@@ -213,6 +216,17 @@ impl Client {
         self.protocol
     }
 
+    /// Returns the database that the client has selected.
+    #[inline]
+    pub fn database(&self) -> Database {
+        self.database
+    }
+
+    /// Sets the database of the client's next requests.
+    pub fn select(&mut self, database: Database) {
+        self.database = database;
+    }
+
     /// Returns the client's identity: tenant, user, tier, deadline.
     pub fn identity(&self) -> &Identity {
         &self.identity
@@ -259,7 +273,13 @@ impl Client {
     /// Returns the route of an admitted request of this client: slot, backend, dialect and track.
     #[inline]
     pub fn route_to(&self, slot: u16, backend: BackendId) -> Route {
-        Route { slot, backend, protocol: self.protocol, track: self.tracks.current() }
+        Route {
+            slot,
+            backend,
+            protocol: self.protocol,
+            track: self.tracks.current(),
+            database: self.database,
+        }
     }
 
     /// Builds the data that travels to a backend with a request: where the reply goes, route, account, tier,

@@ -94,7 +94,7 @@ impl Client {
         // Writing to a string does not fail.
         let _ = writeln!(
             line,
-            "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags=N db=0 sub=0 psub=0 ssub=0 multi={} qbuf={} \
+            "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags=N db={} sub=0 psub=0 ssub=0 multi={} qbuf={} \
              qbuf-free=0 argv-mem=0 multi-mem={} rbs=0 rbp=0 obl=0 oll={} omem={} tot-mem={} events=r cmd=NULL user={} \
              redir=-1 resp={} tier={} lib-name={} lib-ver={}",
             self.number,
@@ -103,6 +103,7 @@ impl Client {
             name(&self.name),
             now.monotonic.since(self.opened).as_secs(),
             now.monotonic.since(self.last_heard).as_secs(),
+            self.database.0,
             self.transaction.as_ref().map_or(-1, |transaction| transaction.len() as i64),
             self.decoder.held_bytes(),
             self.transaction.as_ref().map_or(0, |transaction| transaction.memory_bytes()),

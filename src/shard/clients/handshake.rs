@@ -10,9 +10,9 @@ use crate::protocol::{Arguments, Protocol, encode};
 use crate::shard::admission::AdmissionStage;
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
-use crate::values::ClientId;
 use crate::values::limits::{CLIENT_NAME_BYTES_MAX, HELLO_WORDS_MAX, LOGINS_FAILED_MAX};
 use crate::values::time::Now;
+use crate::values::{ClientId, Database};
 
 const WRONGPASS: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 const NAME_ERROR: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
@@ -170,6 +170,7 @@ impl ClientStage {
         client.transaction = None;
         client.change_protocol(Protocol::Resp2);
         client.name.clear();
+        client.database = Database::FIRST;
         self.seat_stranger(env, id, now);
         self.answer_now(env, id, |out, _| encode::simple(out, "RESET"));
     }

@@ -12,9 +12,9 @@ use crate::protocol::Protocol;
 use crate::shard::admission::AdmissionStage;
 use crate::shard::env::Env;
 use crate::shard::request::Overdue;
-use crate::values::ClientId;
 use crate::values::limits::MOVED_BYTES_MAX;
 use crate::values::time::Now;
+use crate::values::{ClientId, Database};
 
 /// The state of a client that goes along when it moves to another weir process. Everything else of the client
 /// is empty when it moves.
@@ -23,6 +23,7 @@ pub struct Session {
     /// True if the client speaks HTTP. It identifies itself with each request, so no identity goes along.
     pub http: bool,
     resp3: bool,
+    database: u8,
     tenant: Option<String>,
     user: Option<String>,
     tier: Option<String>,
@@ -98,6 +99,7 @@ impl ClientStage {
         let known = session.tenant.as_ref().and_then(|name| env.quotas.find(name));
         let Some(client) = self.clients.get(id) else { return id };
         client.protocol = if session.resp3 { Protocol::Resp3 } else { Protocol::Resp2 };
+        client.database = Database(session.database);
         client.name = session.name.clone().into_bytes();
         client.library = session.library.clone().map(String::into_bytes);
         client.no_evict = session.no_evict;
@@ -110,6 +112,10 @@ impl ClientStage {
             self.keep_seat(env, id, now);
             self.apply_pauses_to(&env.quotas, id);
         }
+        // In another database its requests would change other keys.
+        if u16::from(session.database) >= env.settings.databases {
+            self.stop_listening(env, id);
+        }
         id
     }
 }
@@ -121,6 +127,7 @@ impl Session {
         Self {
             http: client.speaks_http,
             resp3: client.protocol == Protocol::Resp3,
+            database: client.database.0,
             tenant,
             user: client.identity.user.as_deref().map(str::to_owned),
             tier: chosen.tier.map(|tier| tier.name().to_owned()),

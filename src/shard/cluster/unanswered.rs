@@ -276,7 +276,7 @@ mod tests {
     use super::*;
     use crate::protocol::Protocol;
     use crate::shard::request::{Nature, Overdue, ReplyTo, Route, Touches, Track};
-    use crate::values::{BackendId, ClientId, ShardId, Tier};
+    use crate::values::{BackendId, ClientId, Database, ShardId, Tier};
 
     /// The slot, the number of requests and the number of redirects.
     type Told = (u16, u16, u8);
@@ -285,7 +285,13 @@ mod tests {
     /// that a test can tell envelopes apart.
     fn envelope_for(slot: u16) -> Envelope {
         let client = ClientId { index: u32::from(slot), generation: 1 };
-        let route = Route { slot, backend: BackendId(0), protocol: Protocol::Resp2, track: Track::Usual };
+        let route = Route {
+            slot,
+            backend: BackendId(0),
+            protocol: Protocol::Resp2,
+            track: Track::Usual,
+            database: Database::FIRST,
+        };
         Envelope {
             reply_to: ReplyTo::new(ShardId(0), client, 0),
             route,

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::protocol::Protocol;
 use crate::shard::copy::{Copy, CopyHits};
+use crate::shard::request::Route;
 use crate::shard::versions::Versions;
 use crate::values::limits::{HOT_COPIES_MAX, SLOTS};
 use crate::values::{ShardId, Timestamp};
@@ -74,7 +74,9 @@ impl Copies {
     ) {
         self.drop_where(copy.slot, own, tell, |held| {
             now >= held.copy.good_until
-                || held.copy.protocol == copy.protocol && held.copy.frame == copy.frame
+                || held.copy.protocol == copy.protocol
+                    && held.copy.database == copy.database
+                    && held.copy.frame == copy.frame
         });
         if self.count >= HOT_COPIES_MAX || self.bytes + copy.bytes() > bytes_max {
             return;
@@ -90,16 +92,11 @@ impl Copies {
 
     /// Returns the lent reply to a request, if there is one, its time has not passed and its key was not
     /// written since.
-    pub fn find(
-        &mut self,
-        slot: u16,
-        frame: &[u8],
-        protocol: Protocol,
-        versions: &Versions,
-        now: Timestamp,
-    ) -> Option<Bytes> {
-        let held = self.by_slot.get_mut(&slot)?;
-        let held = held.iter_mut().find(|held| held.copy.protocol == protocol && held.copy.frame == frame)?;
+    pub fn find(&mut self, route: Route, frame: &[u8], versions: &Versions, now: Timestamp) -> Option<Bytes> {
+        let held = self.by_slot.get_mut(&route.slot)?;
+        let held = held.iter_mut().find(|Held { copy, .. }| {
+            copy.protocol == route.protocol && copy.database == route.database && copy.frame == frame
+        })?;
         if now >= held.copy.good_until || !versions.is_good(&held.copy.snapshot) {
             return None;
         }

@@ -18,7 +18,7 @@ use crate::shard::settings::HotSettings;
 use crate::shard::versions::{Cell, Snapshot, Versions};
 use crate::values::limits::{HOT_ANSWERS_MAX, HOT_REPLY_BYTES_MAX};
 use crate::values::random::Random;
-use crate::values::{BackendId, ShardId, TenantId, Timestamp};
+use crate::values::{BackendId, Database, ShardId, TenantId, Timestamp};
 
 /// The time for which a key's replies are not kept after keeping them did not pay off; also the time for
 /// which a reply that was too large is not kept again.
@@ -217,6 +217,8 @@ struct Elsewhere {
 pub struct Entry {
     pub id: HotId,
     pub key: Vec<u8>,
+    /// The database that the key is in.
+    pub database: Database,
     pub slot: u16,
     pub hash: u64,
     pub backend: BackendId,
@@ -237,10 +239,17 @@ pub struct Entry {
 }
 
 impl Entry {
-    pub fn new(id: HotId, key: &[u8], (slot, hash): (u16, u64), backend: BackendId, now: Timestamp) -> Self {
+    pub fn new(
+        id: HotId,
+        (key, database): (&[u8], Database),
+        (slot, hash): (u16, u64),
+        backend: BackendId,
+        now: Timestamp,
+    ) -> Self {
         Self {
             id,
             key: key.to_vec(),
+            database,
             slot,
             hash,
             backend,
@@ -492,6 +501,7 @@ impl Entry {
                 home,
                 id: self.id,
                 slot: answer.terms.route.slot,
+                database: self.database,
                 frame: Bytes::copy_from_slice(&answer.frame),
                 protocol: answer.protocol,
                 reply: kept.reply.clone(),

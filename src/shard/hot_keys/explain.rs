@@ -1,7 +1,7 @@
 //! Tells for `QOS EXPLAIN` what hot keys would do with a request. Counts, keeps and sends nothing.
 
 use super::entry::{Found, Read};
-use super::{HotKeyStage, as_fetched};
+use super::{HotKeyStage, as_fetched, hash_of};
 use crate::protocol::command::Effect;
 use crate::shard::counters::Counter;
 use crate::shard::request::{Route, Touched, Touches};
@@ -60,7 +60,9 @@ impl HotKeyStage {
             Touched::Keys | Touched::Unknown => return Foreseen::Keys,
             Touched::Key { key, may_be_kept } => (key, may_be_kept),
         };
-        let Some(id) = self.keys.id_of(self.keys.hash(key)) else { return Foreseen::Cold };
+        let Some(id) = self.keys.id_of(hash_of(&self.keys, route.database, key)) else {
+            return Foreseen::Cold;
+        };
         let entry = self.entries.get(usize::from(id.index)).and_then(|entry| entry.as_deref());
         let Some(entry) = entry.filter(|entry| entry.id == id && entry.key == key) else {
             return Foreseen::GoesOn("its name is too long");

@@ -69,7 +69,7 @@ use crate::protocol::command::{Class, Effect};
 use crate::protocol::reply::elements;
 use crate::protocol::{Protocol, encode};
 use crate::values::limits::{HOT_FRAME_BYTES_MAX, HOT_HELD_BYTES_MAX, HOT_REPLY_BYTES_MAX, HOT_WAITERS_MAX};
-use crate::values::{BackendId, ShardId, Timestamp};
+use crate::values::{BackendId, Database, ShardId, Timestamp};
 use copies::Copies;
 use entry::{Entry, Found, Held, Read, Stale, Warmth, Way};
 use flights::{Flight, Flights, Late, Stage, Waiter};
@@ -246,7 +246,7 @@ impl HotKeyStage {
         frame: &[u8],
         now: Timestamp,
     ) -> Meeting {
-        let hash = self.keys.hash(key);
+        let hash = hash_of(&self.keys, envelope.route.database, key);
         let is_write = envelope.nature.effect == Effect::Write;
         let access = if is_write { Access::Write } else { Access::Read };
         let slot = envelope.route.slot;
@@ -262,7 +262,7 @@ impl HotKeyStage {
             return Meeting::Passes;
         };
         let Some(entry) = entry_of(&mut self.entries, id) else { return Meeting::Passes };
-        if entry.key != key {
+        if entry.key != key || entry.database != envelope.route.database {
             return Meeting::Passes;
         }
         entry.last_asker = envelope.tenant();
@@ -404,7 +404,7 @@ impl HotKeyStage {
     /// Returns the lent reply to a request for a key that is at home on another core, if there is a valid
     /// one.
     pub fn find_copy(&mut self, env: &mut Env, route: Route, frame: &[u8], now: Timestamp) -> Option<Bytes> {
-        let reply = self.copies.find(route.slot, frame, route.protocol, &self.settings.versions, now)?;
+        let reply = self.copies.find(route, frame, &self.settings.versions, now)?;
         env.counters.add(Counter::HotHitsCopied, 1);
         Some(reply)
     }
@@ -526,15 +526,20 @@ impl HotKeyStage {
         }
     }
 
-    /// Returns keys that have become hot and may have requests in the queues, each with its slot, its store
-    /// and its name; at most once in 5 ms.
-    pub fn unnoticed(&mut self, now: Timestamp) -> Vec<(HotId, u16, BackendId, Vec<u8>)> {
+    /// Returns keys that have become hot and may have requests in the queues; at most once in 5 ms.
+    pub fn unnoticed(&mut self, now: Timestamp) -> Vec<Unnoticed> {
         if self.unnoticed == 0 || now.since(self.noticed_at) < NOTICES_APART {
             return Vec::new();
         }
         self.noticed_at = now;
         let unnoticed = self.entries.iter().flatten().filter(|entry| entry.warmth == Warmth::Queued);
-        unnoticed.map(|entry| (entry.id, entry.slot, entry.backend, entry.key.clone())).collect()
+        let told = |entry: &Entry| Unnoticed {
+            id: entry.id,
+            place: (entry.backend, entry.slot),
+            database: entry.database,
+            key: entry.key.clone(),
+        };
+        unnoticed.map(|entry| told(entry)).collect()
     }
 
     /// Notes that a queued request is for a key that has become hot. It stays in the queue and counts as in
@@ -590,15 +595,15 @@ impl HotKeyStage {
             return Meeting::Passes;
         }
         let is_write = envelope.nature.effect == Effect::Write;
-        let connection = connection_of(env, envelope);
+        let (connection, database) = (connection_of(env, envelope), envelope.route.database);
         let mut found: Vec<(HotId, Option<Cell>)> = Vec::new();
         let mut places: Vec<u32> = Vec::new();
         let mut count = 0;
         let (keys, entries) = (&mut self.keys, &mut self.entries);
         let told = reach::for_each_key(frame, env.settings.request_bytes_max, &mut |key| {
-            let hash = keys.hash(key);
+            let hash = hash_of(keys, database, key);
             if let Some(id) = keys.id_of(hash)
-                && entry_of(entries, id).is_some_and(|entry| entry.key == key)
+                && entry_of(entries, id).is_some_and(|entry| entry.key == key && entry.database == database)
                 && !found.iter().any(|(other, _)| *other == id)
             {
                 found.push((id, is_write.then(|| Cell::of_hash(hash))));
@@ -656,10 +661,10 @@ impl HotKeyStage {
     fn meet_unknown(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8]) {
         let trusts = self.settings.scripts == HotScripts::Declared;
         let mut cells: Vec<Cell> = Vec::new();
-        let keys = &self.keys;
+        let (keys, database) = (&self.keys, envelope.route.database);
         let bytes_max = env.settings.request_bytes_max;
         let told = reach::for_each_written_key(frame, bytes_max, trusts, &mut |key| {
-            cells.push(Cell::of_hash(keys.hash(key)));
+            cells.push(Cell::of_hash(hash_of(keys, database, key)));
         });
         if told.is_err() {
             return self.meet_all(env, envelope);
@@ -668,14 +673,14 @@ impl HotKeyStage {
         if self.settings.mode == Mode::On {
             let protocol = envelope.route.protocol;
             reach::for_each_inner_read(frame, bytes_max, &mut |inner| {
-                let hash = keys.hash(inner.key);
+                let hash = hash_of(keys, database, inner.key);
                 let cell = Cell::of_hash(hash);
                 if read.len() >= INNER_READS_MAX {
                     return cells.push(cell);
                 }
                 let asked = match inner.part {
                     Some(_) => number_of_value(hash, protocol),
-                    None => number_of(keys, inner.frame, protocol),
+                    None => number_of(keys, inner.frame, (protocol, database)),
                 };
                 read.push(InnerRead { place: (inner.element, inner.part), asked, cell });
             });
@@ -697,14 +702,19 @@ impl HotKeyStage {
     /// Records that a message may change keys from now on, though this stage does not see it pass: changes
     /// the version cells of all keys that it writes, or of its backend if they are unknown. Returns the cells
     /// for [`Self::end_writes`].
-    pub fn begin_writes(&self, env: &Env, backend: BackendId, message: &[u8]) -> Vec<Cell> {
+    pub fn begin_writes(
+        &self,
+        env: &Env,
+        (backend, database): (BackendId, Database),
+        message: &[u8],
+    ) -> Vec<Cell> {
         if self.settings.mode == Mode::Off {
             return Vec::new();
         }
         let trusts = self.settings.scripts == HotScripts::Declared;
         let mut cells: Vec<Cell> = Vec::new();
         let told = reach::for_each_written_key(message, env.settings.request_bytes_max, trusts, &mut |key| {
-            cells.push(Cell::of_hash(self.keys.hash(key)));
+            cells.push(Cell::of_hash(hash_of(&self.keys, database, key)));
         });
         if told.is_err() {
             cells = vec![Cell::of_backend(store_of(env, backend))];
@@ -805,7 +815,7 @@ impl HotKeyStage {
         let is_quiet = snapshot.is_some_and(|snapshot| snapshot.is_quiet());
         let is_kept =
             is_quiet && flight.asks_expiry && entry.as_ref().is_some_and(|entry| entry.may_keep(flight, at));
-        let asked = number_of(&self.keys, &flight.frame, flight.envelope.route.protocol);
+        let asked = number_of(&self.keys, &flight.frame, dialect_of(flight.envelope.route));
         flight.handle_sent(snapshot, self.settings.versions.last_told.look(asked), is_kept, at);
         // A node of a cluster may refuse a fetch and still carry out what came after it, if the slot has come
         // back.
@@ -961,7 +971,7 @@ impl HotKeyStage {
             return Some(Landed::new(told, outcome).sparing(spared));
         }
         let mut flight = self.flights.end(id)?;
-        let asked = number_of(&self.keys, &flight.frame, flight.envelope.route.protocol);
+        let asked = number_of(&self.keys, &flight.frame, dialect_of(flight.envelope.route));
         if was_served && !is_away {
             self.compare(env, (hot, asked), reply, now);
         }
@@ -1114,7 +1124,8 @@ impl HotKeyStage {
     fn compare(&mut self, env: &mut Env, (id, asked): (HotId, u64), reply: &[u8], now: Timestamp) {
         let Self { entries, keys, settings, .. } = self;
         let Some(entry) = entry_of(entries, id).filter(|_| settings.mode == Mode::On) else { return };
-        let is_asked = |frame: &[u8], protocol| number_of(keys, frame, protocol) == asked;
+        let database = entry.database;
+        let is_asked = |frame: &[u8], protocol| number_of(keys, frame, (protocol, database)) == asked;
         if entry.forget_differing(is_asked, reply, &settings.versions, now) {
             settings.versions.pass(Cell::of_hash(entry.hash));
             env.counters.add(Counter::HotWrittenPast, 1);
@@ -1276,17 +1287,20 @@ impl HotKeyStage {
         }
         let mut forgotten = Vec::new();
         let Self { keys, entries, known, warming, unnoticed, noticed_at, .. } = self;
+        let hash_alone = keys.hasher();
         keys.tick(now, &mut |event| match event {
             Event::Promoted { id, hash, slot, key } => {
                 env.counters.add(Counter::HotPromoted, 1);
                 // Keys with a name too long to be stored whole cannot be told apart.
-                if key.is_whole() {
+                let database = database_of(hash_alone(key.bytes()), hash);
+                if let Some(database) = database.filter(|_| key.is_whole()) {
                     let backend = store_of(env, env.settings.topology.backend_of(slot));
                     let index = usize::from(id.index);
                     if entries.len() <= index {
                         entries.resize_with(index + 1, || None);
                     }
-                    entries[index] = Some(Box::new(Entry::new(id, key.bytes(), (slot, hash), backend, now)));
+                    entries[index] =
+                        Some(Box::new(Entry::new(id, (key.bytes(), database), (slot, hash), backend, now)));
                     *known += 1;
                     *warming += 1;
                     *unnoticed += 1;
@@ -1415,6 +1429,7 @@ impl HotKeyStage {
             key: report.key.bytes().to_vec(),
             length: report.key.length(),
             slot: report.slot,
+            database: database_of(self.keys.hash(report.key.bytes()), report.hash).unwrap_or_default(),
             tenant: tenant.map(|tenant| quotas.tenant(tenant).name.clone()),
             reads: report.reads_per_second,
             writes: report.writes_per_second,
@@ -1453,6 +1468,8 @@ pub struct HotKey {
     pub length: usize,
     /// The key's hash slot.
     pub slot: u16,
+    /// The database that the key is in; the first one if the key is too long to be stored whole.
+    pub database: Database,
     /// The tenant whose request for the key came last; `None` if unknown.
     pub tenant: Option<String>,
     /// Reads per second, over the last second, including those that other cores answered from copies.
@@ -1496,6 +1513,19 @@ pub struct HotFigures {
     pub waiters: usize,
     /// Requests in flight for hot keys, and requests in flight that may write any key.
     pub writes_under_way: usize,
+}
+
+/// A key that has become hot and may have requests in the queues.
+#[derive(Clone, Debug)]
+pub struct Unnoticed {
+    /// Number of the hot key.
+    pub id: HotId,
+    /// The key's store and hash slot.
+    pub place: (BackendId, u16),
+    /// The database that the key is in.
+    pub database: Database,
+    /// The key.
+    pub key: Vec<u8>,
 }
 
 fn entry_of(entries: &mut [Option<Box<Entry>>], id: HotId) -> Option<&mut Entry> {
@@ -1547,16 +1577,40 @@ fn open_read(keys: &HotKeys, id: HotId, envelope: &Envelope, frame: &[u8]) -> Op
     if envelope.route.track == Track::Replica {
         Open::Keys([(id, None)].into())
     } else {
-        Open::Read(id, number_of(keys, frame, envelope.route.protocol))
+        Open::Read(id, number_of(keys, frame, dialect_of(envelope.route)))
     }
 }
 
-/// The number (a hash) of the question that a request asks, by its frame and RESP version. `GET` and `MGET`
-/// of one key have the same.
-fn number_of(keys: &HotKeys, frame: &[u8], protocol: Protocol) -> u64 {
+/// The hash of a key in a database. In the first database it is that of the key alone.
+#[inline]
+fn hash_of(keys: &HotKeys, database: Database, key: &[u8]) -> u64 {
+    keys.hash(key) ^ mark_of(database)
+}
+
+/// The database of a key, given the hash of the key alone and the hash in its database ([`hash_of`]).
+fn database_of(alone: u64, hash: u64) -> Option<Database> {
+    let mark = hash ^ alone;
+    (0..=u8::MAX).map(Database).find(|database| mark_of(*database) == mark)
+}
+
+/// The difference between the hashes of a key in a database and in the first one.
+#[inline]
+const fn mark_of(database: Database) -> u64 {
+    // The multiples of an odd number are all different.
+    (database.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// The parts of a route on which a reply depends: the RESP version and the database.
+fn dialect_of(route: Route) -> (Protocol, Database) {
+    (route.protocol, route.database)
+}
+
+/// The number (a hash) of the question that a request asks, by its frame, RESP version and database. `GET`
+/// and `MGET` of one key have the same.
+fn number_of(keys: &HotKeys, frame: &[u8], (protocol, database): (Protocol, Database)) -> u64 {
     match value::key_of(frame) {
-        Some(key) => number_of_value(keys.hash(key), protocol),
-        None => keys.hash(frame) ^ protocol as u64,
+        Some(key) => number_of_value(hash_of(keys, database, key), protocol),
+        None => keys.hash(frame) ^ mark_of(database) ^ protocol as u64,
     }
 }
 
@@ -1575,6 +1629,6 @@ fn number_of_value(key: u64, protocol: Protocol) -> u64 {
 /// The time after its expiry for which the asker's tenant accepts a kept reply while the store is away; zero
 /// if the quotas have changed since.
 fn longer(asker: Option<Asker>, quotas: &Quotas) -> Duration {
-    let own = asker.filter(|asker| asker.version == quotas.version() as u16);
-    own.map_or(Duration::ZERO, |asker| quotas.tenant(asker.tenant).stale_on_error)
+    let own = asker.filter(|asker| asker.version() == quotas.version() as u16);
+    own.map_or(Duration::ZERO, |asker| quotas.tenant(asker.tenant()).stale_on_error)
 }

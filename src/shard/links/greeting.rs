@@ -8,10 +8,10 @@ use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::fence::{Fence, store_client};
 use crate::shard::pending::{Pending, Purpose};
-use crate::shard::refusal::NotSent;
+use crate::shard::refusal::{NO_DATABASE, NotSent};
 use crate::shard::settings::Mode;
 use crate::values::time::Now;
-use crate::values::{Action, ConnectionId, Owner, ShardId};
+use crate::values::{Action, ConnectionId, Database, Owner, ShardId};
 
 /// The state of a connection after bytes that came while the greeting was owed.
 #[derive(Debug)]
@@ -31,6 +31,7 @@ impl Links {
         let link = &mut self.connections[connection.0 as usize];
         link.generation = link.generation.wrapping_add(1);
         link.state = LinkState::Opening { since: now.monotonic };
+        link.is_refused = false;
         let backend = &env.settings.backends[usize::from(link.backend.0)];
         if let Some(words) = backend.login_words(link.protocol) {
             encode::request(&mut out, words.iter().map(|word| word.as_bytes()));
@@ -39,6 +40,11 @@ impl Links {
         if link.is_for_replica() {
             encode::request(&mut out, [&b"READONLY"[..]].into_iter());
             link.greetings.push_back(Greeting::ReadOnly);
+        }
+        if link.database != Database::FIRST {
+            let number = link.database.0.to_string();
+            encode::request(&mut out, [&b"SELECT"[..], number.as_bytes()].into_iter());
+            link.greetings.push_back(Greeting::Select);
         }
         encode::request(&mut out, [&b"CLIENT"[..], b"INFO"].into_iter());
         link.greetings.push_back(Greeting::Identity);
@@ -56,8 +62,8 @@ impl Links {
         self.list_to_send(connection);
     }
 
-    /// Handles replies to the greeting. Fails if the login is refused, or `READONLY` by a node for replica
-    /// reads.
+    /// Handles replies to the greeting. Fails if the login or the database is refused, or `READONLY` by a
+    /// node for replica reads.
     pub fn take_greetings<'a>(
         &mut self,
         env: &mut Env,
@@ -106,9 +112,12 @@ impl Links {
             return Some("login-refused");
         } else if step == Greeting::ReadOnly {
             return Some("no-replica");
+        } else if step == Greeting::Select {
+            link.handle_refused();
+            return Some(NO_DATABASE);
         }
         match step {
-            Greeting::Login | Greeting::ReadOnly => {}
+            Greeting::Login | Greeting::ReadOnly | Greeting::Select => {}
             Greeting::Identity => {
                 link.name = store_client(reply);
                 link.inner = Inner::told_by(reply);
@@ -175,7 +184,9 @@ impl Links {
         let link = &mut self.connections[connection.0 as usize];
         match link.state {
             LinkState::BackingOff { until } if until > now.monotonic => {
-                return Err(NotSent::Down(until.since(now.monotonic)));
+                let pause = until.since(now.monotonic);
+                let is_refused = link.is_refused;
+                return Err(if is_refused { NotSent::NoDatabase(pause) } else { NotSent::Down(pause) });
             }
             LinkState::Closed | LinkState::BackingOff { .. } => self.open(env, connection, now),
             LinkState::Opening { .. } | LinkState::Greeting { .. } | LinkState::Open => {

@@ -1,5 +1,5 @@
-//! A connection to a backend. All requests of this shard to the backend in one RESP version and on one track
-//! share it; if there are several, those of one part of the slots.
+//! A connection to a backend. All requests of this shard to one database of the backend, in one RESP version
+//! and on one track, share it; if there are several, those of one part of the slots.
 //!
 //! ```text
 //!   Closed ──first request──> Opening ──connected──> Greeting ──answered──> Open
@@ -23,7 +23,7 @@ use crate::shard::pending::{Pending, whole};
 use crate::shard::refusal::reasoned_abort;
 use crate::shard::request::Track;
 use crate::values::limits::{LINK_OUTPUT_BYTES_MAX, LINK_PENDING_MAX, STEP_ERROR_BYTES_MAX};
-use crate::values::{BackendId, ShardId, Tier, Timestamp};
+use crate::values::{BackendId, Database, ShardId, Tier, Timestamp};
 
 /// State of a connection to a backend. Requests open it where it is closed, wait in its output while it
 /// connects and greets, are sent once it is open, and are refused during the pause after a failed attempt.
@@ -49,6 +49,8 @@ pub enum Greeting {
     /// `READONLY`, without which a replica redirects every read to its primary. An error closes the
     /// connection.
     ReadOnly,
+    /// `SELECT` of a database other than the first. An error closes the connection.
+    Select,
     /// `CLIENT INFO`: the store's id and address for the connection.
     Identity,
     /// Agrees with a backend that is a weir on passing deadlines.
@@ -71,12 +73,16 @@ pub struct Inner {
 pub struct Link {
     pub backend: BackendId,
     pub protocol: Protocol,
+    /// The database that the connection's requests are about.
+    pub database: Database,
     /// The track whose requests the connection carries.
     pub track: Track,
     pub state: LinkState,
     /// Counts the sockets of this connection, so that an event of an old one is not taken for the new one's.
     pub generation: u32,
     attempts: u32,
+    /// True if the last attempt failed because the store refuses the database.
+    pub is_refused: bool,
     /// The greeting's bytes, until they are sent, and the expected replies to it.
     pub greeting: Vec<u8>,
     pub greetings: VecDeque<Greeting>,
@@ -108,20 +114,25 @@ pub struct Link {
     pub let_go: u64,
 }
 
+/// The number of failed attempts that a refused `SELECT` counts as: its pause is long, because each attempt
+/// to find out whether the store has the database by now costs it a connection.
+const ATTEMPTS_OF_REFUSED: u32 = 5;
 /// The first and the longest pause after a failed attempt to connect.
 const BACKOFF_FIRST: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
 impl Link {
     /// Creates a connection that is closed.
-    pub fn new(backend: BackendId, protocol: Protocol, track: Track) -> Self {
+    pub fn new(backend: BackendId, protocol: Protocol, database: Database, track: Track) -> Self {
         Self {
             backend,
             protocol,
+            database,
             track,
             state: LinkState::Closed,
             generation: 0,
             attempts: 0,
+            is_refused: false,
             greeting: Vec::new(),
             greetings: VecDeque::new(),
             name: None,
@@ -229,6 +240,13 @@ impl Link {
         self.attempts = 0;
     }
 
+    /// Records that the store refuses the connection's database, so that the next attempt is a long pause
+    /// away.
+    pub fn handle_refused(&mut self) {
+        self.attempts = ATTEMPTS_OF_REFUSED;
+        self.is_refused = true;
+    }
+
     /// Drops unsent bytes and all that is known of the socket, but not the pending requests. Returns how many
     /// replies to the greeting were owed.
     pub fn clear(&mut self, pool: &mut BufferPool) -> usize {
@@ -291,7 +309,7 @@ mod tests {
 
     #[test]
     fn pauses_grow_and_stay_bounded() {
-        let mut link = Link::new(BackendId(0), Protocol::Resp2, Track::Usual);
+        let mut link = Link::new(BackendId(0), Protocol::Resp2, Database::FIRST, Track::Usual);
         let mut pauses = Vec::new();
         for _ in 0..12 {
             link.state = LinkState::Opening { since: Timestamp::ZERO };
@@ -305,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_link_that_worked_is_tried_again_at_once() {
-        let mut link = Link::new(BackendId(0), Protocol::Resp2, Track::Usual);
+        let mut link = Link::new(BackendId(0), Protocol::Resp2, Database::FIRST, Track::Usual);
         link.state = LinkState::Opening { since: Timestamp::ZERO };
         link.lost(Timestamp::ZERO, 0);
         link.opened();

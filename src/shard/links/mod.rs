@@ -23,7 +23,7 @@ mod silence;
 pub use greeting::Greeted;
 pub use link::{Link, LinkState};
 pub use receive::Received;
-pub use send::connection_for;
+pub use send::{connection_for, connections_max};
 pub use silence::{overdue, patient_until};
 
 use std::collections::VecDeque;
@@ -32,12 +32,19 @@ use super::fence::{Fence, Fences};
 use super::request::Track;
 use super::settings::ShardSettings;
 use crate::protocol::{Protocol, Segment};
-use crate::values::{BackendId, ConnectionId, Owner, ShardId, shorten};
+use crate::values::{BackendId, ConnectionId, Database, Owner, ShardId, shorten};
 
 /// All connections of one core to all backends.
 #[derive(Debug)]
 pub struct Links {
+    /// Connections to the first database of all backends, and then those to other databases, which are added
+    /// when a client first uses one.
     connections: Vec<Link>,
+    /// The number of connections to the first database.
+    of_first: usize,
+    /// Index of the first connection to each other database, by backend and database; 0 before it is used.
+    /// Empty until any is.
+    others: Vec<u32>,
     /// Connections that weir gave up while the store may still carry out requests from them. Later
     /// connections begin by killing those.
     fences: Fences,
@@ -59,10 +66,12 @@ impl Links {
                 let (usual, heavy) = (settings.links_per_backend, settings.heavy_links);
                 let tracks = (0..usual).map(|_| Track::Usual).chain((0..heavy).map(|_| Track::Heavy));
                 let replica = (0..settings.replica_links()).map(|_| Track::Replica);
-                tracks.chain(replica).map(move |track| Link::new(backend, protocol, track))
+                tracks.chain(replica).map(move |track| Link::new(backend, protocol, Database::FIRST, track))
             })
-            .collect();
+            .collect::<Vec<_>>();
         Self {
+            of_first: connections.len(),
+            others: Vec::new(),
             connections,
             fences: Fences::new(settings.id, usize::from(topology.shards())),
             lifted: Vec::new(),
@@ -87,11 +96,14 @@ impl Links {
         backend: BackendId,
         backends: usize,
     ) -> impl Iterator<Item = (ConnectionId, &Link)> {
-        // The connections of one backend are next to each other.
-        let each = self.connections.len() / backends;
+        // The connections to the first database of one backend are next to each other.
+        let each = self.of_first / backends;
         let first = usize::from(backend.0) * each;
-        let numbered = (first as u32..).map(ConnectionId);
-        numbered.zip(&self.connections[first..first + each])
+        let others = self.of_first..self.connections.len();
+        (first..first + each)
+            .chain(others)
+            .map(|index| (ConnectionId(index as u32), &self.connections[index]))
+            .filter(move |(_, link)| link.backend == backend)
     }
 
     /// The connection with this index.

@@ -1,16 +1,15 @@
 //! Requests out: the connection for a request, its bytes, and the replies that are owed for it then.
 
 use super::Links;
-use super::link::LinkState;
+use super::link::{Link, LinkState};
 use crate::protocol::Protocol;
 use crate::shard::env::Env;
 use crate::shard::message::Message;
 use crate::shard::pending::{Odd, Pending, Purpose};
 use crate::shard::request::{Envelope, Route, Track};
 use crate::shard::settings::ShardSettings;
-use crate::values::ConnectionId;
-use crate::values::Timestamp;
 use crate::values::time::Now;
+use crate::values::{ConnectionId, Database, Timestamp};
 
 impl Links {
     /// True if a request may be sent without further ado: the connection is open, has handled all fences
@@ -66,12 +65,20 @@ impl Links {
     }
 }
 
-/// The connection for a request: always the same for one slot and track, so that requests for a key keep
-/// their order.
+/// The connection for a request to the first database: always the same for one slot and track, so that
+/// requests for a key keep their order.
 #[inline]
 pub fn connection_for(settings: &ShardSettings, route: Route) -> ConnectionId {
+    let per_dialect = u32::from(settings.links_per_backend + settings.heavy_links + settings.replica_links());
+    let first = u32::from(route.backend.0) * 2 * per_dialect;
+    ConnectionId(first + place_among(settings, route, per_dialect))
+}
+
+/// The place of a request's connection among those of one database: all connections of one RESP version are
+/// next to each other.
+#[inline]
+fn place_among(settings: &ShardSettings, route: Route, per_dialect: u32) -> u32 {
     let (usual, heavy) = (settings.links_per_backend, settings.heavy_links);
-    let per_backend = u32::from(usual + heavy + settings.replica_links());
     let lane = settings.lane_of(route.slot);
     let lane = match route.track {
         Track::Usual => lane,
@@ -83,5 +90,48 @@ pub fn connection_for(settings: &ShardSettings, route: Route) -> ConnectionId {
         Protocol::Resp2 => 0,
         Protocol::Resp3 => 1,
     };
-    ConnectionId((u32::from(route.backend.0) * 2 + dialect) * per_backend + u32::from(lane))
+    dialect * per_dialect + u32::from(lane)
+}
+
+/// The number of connections of one core, if all databases of all backends are in use.
+pub fn connections_max(settings: &ShardSettings) -> u32 {
+    let backends = settings.topology.all_backends().count() as u32;
+    let (shared, replicas) = (settings.links_per_backend + settings.heavy_links, settings.replica_links());
+    backends * 2 * (u32::from(shared) * u32::from(settings.databases) + u32::from(replicas))
+}
+
+impl Links {
+    /// The connection for a request: always the same for one database, slot and track, so that requests for a
+    /// key keep their order.
+    #[inline]
+    pub fn connection_for(&mut self, settings: &ShardSettings, route: Route) -> ConnectionId {
+        if route.database == Database::FIRST {
+            connection_for(settings, route)
+        } else {
+            self.connection_elsewhere(settings, route)
+        }
+    }
+
+    /// The connection for a request to another database than the first. Makes the database's connections when
+    /// it is used for the first time.
+    #[cold]
+    fn connection_elsewhere(&mut self, settings: &ShardSettings, route: Route) -> ConnectionId {
+        let (usual, heavy) = (settings.links_per_backend, settings.heavy_links);
+        let databases = usize::from(settings.databases);
+        if self.others.is_empty() {
+            self.others = vec![0; settings.topology.all_backends().count() * databases];
+        }
+        let place = usize::from(route.backend.0) * databases + usize::from(route.database.0);
+        if self.others[place] == 0 {
+            self.others[place] = self.connections.len() as u32;
+            for protocol in [Protocol::Resp2, Protocol::Resp3] {
+                let tracks = [(usual, Track::Usual), (heavy, Track::Heavy)];
+                for track in tracks.into_iter().flat_map(|(count, track)| (0..count).map(move |_| track)) {
+                    self.connections.push(Link::new(route.backend, protocol, route.database, track));
+                }
+            }
+        }
+        debug_assert!(route.track != Track::Replica, "a cluster has one database");
+        ConnectionId(self.others[place] + place_among(settings, route, u32::from(usual + heavy)))
+    }
 }

@@ -581,7 +581,7 @@ mod tests {
     use crate::protocol::{BufferPool, Protocol};
     use crate::shard::message::Message;
     use crate::shard::request::{Nature, Overdue, ReplyTo, Route, Touches, Track};
-    use crate::values::{BackendId, ClientId, ShardId};
+    use crate::values::{BackendId, ClientId, Database, ShardId};
 
     const TENANT: TenantId = TenantId(0);
 
@@ -608,7 +608,13 @@ mod tests {
         let client = ClientId { index: 0, generation: 1 };
         let envelope = Envelope {
             reply_to: ReplyTo::new(ShardId(0), client, 0),
-            route: Route { slot: 0, backend: BackendId(0), protocol: Protocol::Resp2, track: Track::Usual },
+            route: Route {
+                slot: 0,
+                backend: BackendId(0),
+                protocol: Protocol::Resp2,
+                track: Track::Usual,
+                database: Database::FIRST,
+            },
             asker: None,
             nature: Nature::TRANSACTION,
             touches: Touches::NOTHING,

@@ -213,15 +213,21 @@ mod tests {
     use crate::protocol::command::{Class, Effect};
     use crate::shard::request::{Asker, Nature, Overdue, Route, Touches, Track};
     use crate::values::limits::COPY_BYTES_MAX;
-    use crate::values::{BackendId, TenantId, Tier, Timestamp};
+    use crate::values::{BackendId, Database, TenantId, Tier, Timestamp};
 
     #[test]
     fn messages_come_out_as_they_went_in() {
         let mut batch = Batch::default();
         let large = Bytes::from(vec![b'L'; COPY_BYTES_MAX + 1]);
         let to = |sequence| ReplyTo { shard: ShardId(1), part: 0, client: 2, generation: 3, sequence };
-        let route = Route { slot: 7, backend: BackendId(0), protocol: Protocol::Resp3, track: Track::Heavy };
-        let asker = Some(Asker { tenant: TenantId(4), version: 1 });
+        let route = Route {
+            slot: 7,
+            backend: BackendId(0),
+            protocol: Protocol::Resp3,
+            track: Track::Heavy,
+            database: Database(3),
+        };
+        let asker = Some(Asker::new(TenantId(4), 1));
         let nature = Nature { class: Class::Point, effect: Effect::Read };
         let request = |sequence| Envelope {
             reply_to: to(sequence),

@@ -41,7 +41,7 @@ impl Destination {
     /// single home or changes the state of the connection.
     #[inline]
     pub fn is_alone(self) -> bool {
-        use LocalCommand::{Exec, Hello, Reset};
+        use LocalCommand::{Exec, Hello, Reset, Select};
         match self {
             Self::Home { .. } | Self::Parts(_) => false,
             Self::Alone { .. }
@@ -49,7 +49,7 @@ impl Destination {
             | Self::Scan { .. }
             | Self::Walk(_)
             | Self::Private { .. } => true,
-            Self::Weir(local) => matches!(local, Exec | Hello | Reset),
+            Self::Weir(local) => matches!(local, Exec | Hello | Reset | Select),
         }
     }
 }
@@ -124,6 +124,15 @@ impl Shard {
                     Placement::Apart => Err(CROSS_SLOT.to_owned()),
                 }
             }
+            // The reads and writes that a client sends behind it may be about the other database, over another
+            // connection.
+            Handling::BetweenDatabases => match self.placement(command, arguments) {
+                Err(error) => Err(error.to_string()),
+                Ok(Placement::Together { slot, backend, .. } | Placement::OneBackend { slot, backend }) => {
+                    Ok(Destination::Alone { slot, backend })
+                }
+                Ok(Placement::Nowhere | Placement::Apart) => Err(CROSS_SLOT.to_owned()),
+            },
             Handling::Refused(refusal) => Err(refusal.of(command).to_string()),
             Handling::Private(usage) => self.private_destination(id, (command, usage), arguments),
             Handling::Split(gather) => {

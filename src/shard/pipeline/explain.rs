@@ -22,13 +22,14 @@ use crate::shard::settings::BULKHEADS;
 use crate::shard::strain;
 use crate::values::time::Now;
 use crate::values::usage::Amount;
-use crate::values::{BackendId, ClientId, MicroUnits, Price, ShardId, UNIT};
+use crate::values::{BackendId, ClientId, Database, MicroUnits, Price, ShardId, UNIT};
 use standing::{Standing, Terms, prefixed};
 
 /// The client that an explained request is thought to come from.
 struct Subject {
     identity: Identity,
     protocol: Protocol,
+    database: Database,
     /// Number of the client's connection ([`ReplyTo::connection`]).
     connection: u64,
 }
@@ -87,9 +88,11 @@ impl Shard {
             }
         };
         let client = self.clients.client(id);
-        let (identity, protocol) = (client.identity().clone(), client.protocol());
+        let (identity, protocol, database) =
+            (client.identity().clone(), client.protocol(), client.database());
         let connection = ReplyTo::new(self.env.settings.id, id, 0).connection();
-        let explained = self.explained(&Subject { identity, protocol, connection }, command, &inner, now);
+        let explained =
+            self.explained(&Subject { identity, protocol, database, connection }, command, &inner, now);
         self.answer_priced(id, charge, now, |out, protocol| explained.write(out, protocol));
     }
 
@@ -102,7 +105,12 @@ impl Shard {
         let (frame, places) = encoded(words.iter().map(Vec::as_slice));
         let arguments = Arguments::new(&frame, &places);
         let command = recognise(&arguments).map_err(|error| error.to_string())?;
-        let subject = Subject { identity, protocol: Protocol::Resp2, connection: NO_CONNECTION };
+        let subject = Subject {
+            identity,
+            protocol: Protocol::Resp2,
+            database: Database::FIRST,
+            connection: NO_CONNECTION,
+        };
         Ok(self.explained(&subject, command, &arguments, now))
     }
 
@@ -130,7 +138,7 @@ impl Shard {
                 let free = self.private.available();
                 map.text("private_links", format!("{free} of this core's are free"));
             }
-            Handling::Forward | Handling::Split(_) | Handling::FanOut(_) => {}
+            Handling::Forward | Handling::BetweenDatabases | Handling::Split(_) | Handling::FanOut(_) => {}
         }
         let sender = self.explain_place(&mut map, command, handling, arguments);
         map.text("class", word_for_class(command.class).to_owned());
@@ -178,7 +186,8 @@ impl Shard {
                 format!("core {} decides: the key is at home there", home.0)
             }
             Ok(Placement::Together { slot, backend, .. }) => {
-                let route = Route { slot, backend, protocol: subject.protocol, track };
+                let route =
+                    Route { slot, backend, protocol: subject.protocol, track, database: subject.database };
                 let what = (touches_of(command, arguments), command.effect);
                 let (may_move, frame) = (self.env.slots.is_some(), arguments.frame());
                 self.hot_keys

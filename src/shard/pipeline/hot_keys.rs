@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Shard;
 use crate::policy::queue::Choice;
 use crate::shard::counters::Counter;
-use crate::shard::hot_keys::{Arrival, Meeting};
+use crate::shard::hot_keys::{Arrival, Meeting, Unnoticed};
 use crate::shard::message::Message;
 use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
@@ -122,7 +122,8 @@ impl Shard {
     /// Takes requests for keys that have just become hot out of the queues before their stores, and handles
     /// them as if they came now, so that they can share a fetch.
     fn notice_queued(&mut self, now: Now) {
-        for (id, slot, backend, key) in self.hot_keys.unnoticed(now.monotonic) {
+        for unnoticed in self.hot_keys.unnoticed(now.monotonic) {
+            let Unnoticed { id, place: (backend, slot), database, key } = unnoticed;
             if self.upstream.is_holding(slot) || self.has_queued_beside_others(backend, slot, &key) {
                 continue;
             }
@@ -136,7 +137,7 @@ impl Shard {
                 else {
                     return Choice::Stays;
                 };
-                if named != key {
+                if named != key || parked.envelope.route.database != database {
                     return Choice::Stays;
                 }
                 let connection = env.pieces.connection(parked.envelope.reply_to);

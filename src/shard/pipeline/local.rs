@@ -8,9 +8,9 @@ use crate::routing::slot_of;
 use crate::shard::admission::{Charge, Settlement};
 use crate::shard::outcome::Outcome;
 use crate::shard::question::Question;
-use crate::values::ClientId;
 use crate::values::limits::INFO_SECTIONS_MAX;
 use crate::values::time::Now;
+use crate::values::{ClientId, Database};
 
 const OK: &str = "OK";
 
@@ -121,13 +121,41 @@ impl Shard {
         });
     }
 
+    /// Answers `SELECT`: changes the database of the client's next requests. Connections to it are opened
+    /// when it is used.
     fn select(&mut self, id: ClientId, arguments: &Arguments<'_>) {
-        let index = std::str::from_utf8(arguments.at(1)).ok().and_then(|text| text.parse::<i64>().ok());
-        self.clients.answer_now(&mut self.env, id, |out, _| match index {
-            Some(0) => encode::simple(out, OK),
-            Some(_) => encode::error(out, "ERR DB index is out of range"),
-            None => encode::error(out, "ERR value is not an integer or out of range"),
+        let database = self.database_named(arguments).map_err(str::to_owned).and_then(|database| {
+            let tenant = self.tenant_of(id).filter(|tenant| !tenant.may_use(database));
+            tenant.map_or(Ok(database), |tenant| Err(tenant.refusal_of(database)))
         });
+        match database {
+            Ok(database) => {
+                self.change_database(id, database);
+                self.clients.answer_now(&mut self.env, id, |out, _| encode::simple(out, OK));
+            }
+            Err(text) => self.answer_error(id, &text),
+        }
+    }
+
+    /// True if a `SELECT` of a client would change its database.
+    pub(super) fn names_another_database(&mut self, id: ClientId, arguments: &Arguments<'_>) -> bool {
+        let current = self.clients.client(id).database();
+        self.database_named(arguments).is_ok_and(|database| database != current)
+    }
+
+    /// Returns the database that `SELECT` names. The error is the reply.
+    fn database_named(&self, arguments: &Arguments<'_>) -> Result<Database, &'static str> {
+        let index = std::str::from_utf8(arguments.at(1)).ok().and_then(|text| text.parse::<i64>().ok());
+        match index.ok_or("ERR value is not an integer or out of range")? {
+            0 => Ok(Database::FIRST),
+            _ if self.env.settings.databases == 1 && self.env.slots.is_some() => {
+                Err("ERR SELECT is not allowed in cluster mode")
+            }
+            index if (0..i64::from(self.env.settings.databases)).contains(&index) => {
+                Ok(Database(index as u8))
+            }
+            _ => Err("ERR DB index is out of range"),
+        }
     }
 
     /// Sets whether a client is spared when clients are closed because all together hold too much. Ignored
@@ -157,7 +185,7 @@ impl Shard {
             ("save", String::new()),
             ("appendonly", "no".to_owned()),
             ("maxmemory", "0".to_owned()),
-            ("databases", "1".to_owned()),
+            ("databases", self.env.settings.databases.to_string()),
             ("timeout", self.env.settings.idle_timeout.map_or(0, |timeout| timeout.as_secs()).to_string()),
             ("proto-max-bulk-len", self.env.settings.request_bytes_max.to_string()),
         ];

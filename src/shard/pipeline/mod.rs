@@ -43,6 +43,7 @@ use super::cluster::{Doubt, ReaderFigures};
 use super::counters::{Counter, Counters, Pressures};
 use super::env::Env;
 use super::hot_keys::{HotFigures, HotKey, HotKeyStage};
+use super::links::connections_max;
 use super::message::Message;
 use super::outcome::Outcome;
 use super::overload::{BulkheadFigures, ServiceTimes};
@@ -93,7 +94,7 @@ impl Shard {
     pub fn new(settings: ShardSettings, quotas: Arc<Quotas>) -> Self {
         let upstream = Upstream::new(&settings);
         Self {
-            private: PrivateLinks::new(&settings, upstream.connections()),
+            private: PrivateLinks::new(&settings, connections_max(&settings)),
             private_doubt: None,
             clients: ClientStage::new(&settings),
             admission: AdmissionStage::new(&settings, &quotas),

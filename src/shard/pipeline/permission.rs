@@ -7,8 +7,8 @@ use crate::protocol::command::{
     Class, Command, FanOut, Handling, LocalCommand, PrivateUse, Subscription, quoted, sort_names_patterns,
 };
 use crate::shard::clients::no_seat_left;
-use crate::values::ClientId;
 use crate::values::limits::PREFIXES_NAMED_MAX;
+use crate::values::{ClientId, Database};
 
 const NOAUTH: &str = "NOAUTH Authentication required.";
 
@@ -45,7 +45,25 @@ impl Shard {
                 command.spoken_name()
             ));
         }
+        if !tenant.databases.is_empty() && !matches!(handling, Handling::Local(_)) {
+            let database = self.clients.client(id).database();
+            let tenant = self.tenant_of(id).expect("it was found above");
+            permit_databases(tenant, database, (command, handling), arguments)?;
+            return self.permit_keys(id, command, handling, arguments);
+        }
         if tenant.keys.is_empty() { Ok(()) } else { permit_confined(tenant, command, handling, arguments) }
+    }
+
+    #[cold]
+    fn permit_keys(
+        &mut self,
+        id: ClientId,
+        command: &'static Command,
+        handling: Handling,
+        arguments: &Arguments<'_>,
+    ) -> Result<(), String> {
+        let confined = self.tenant_of(id).filter(|tenant| !tenant.keys.is_empty());
+        confined.map_or(Ok(()), |tenant| permit_confined(tenant, command, handling, arguments))
     }
 
     /// Returns the error for a client that has not logged in; where a tenant for such clients exists, it says
@@ -66,6 +84,42 @@ impl Shard {
             Some(_) => Err(crate::protocol::command::Unrecognised::Command(*arguments).to_string()),
         }
     }
+}
+
+/// Checks a command of a tenant that has only certain databases. `database` is the client's.
+fn permit_databases(
+    tenant: &Tenant,
+    database: Database,
+    (command, handling): (&'static Command, Handling),
+    arguments: &Arguments<'_>,
+) -> Result<(), String> {
+    if command.class == Class::Script {
+        return Err(format!("{}: a script could select any", tenant.refusal_of_all()));
+    }
+    match handling {
+        Handling::BetweenDatabases => {
+            // `MOVE key database`, or `COPY ... DB database`. The store answers a word that is no number.
+            let named = (2..arguments.len()).filter(|index| {
+                command.name == "move" || arguments.at(index - 1).eq_ignore_ascii_case(b"db")
+            });
+            named.map(|index| arguments.at(index)).try_for_each(|word| permit_named(tenant, word))?;
+        }
+        Handling::FanOut(_) if command.name == "swapdb" => {
+            arguments.iter().skip(1).try_for_each(|word| permit_named(tenant, word))?;
+        }
+        Handling::FanOut(_) if command.name == "flushall" => {
+            return Err(format!("{}: {} is about all", tenant.refusal_of_all(), command.spoken_name()));
+        }
+        _ => {}
+    }
+    if tenant.may_use(database) { Ok(()) } else { Err(tenant.refusal_of(database)) }
+}
+
+/// Checks the number of a database that a tenant's request names.
+fn permit_named(tenant: &Tenant, word: &[u8]) -> Result<(), String> {
+    let number = std::str::from_utf8(word).ok().and_then(|word| word.parse::<u8>().ok());
+    let foreign = number.map(Database).filter(|database| !tenant.may_use(*database));
+    foreign.map_or(Ok(()), |database| Err(tenant.refusal_of(database)))
 }
 
 /// Checks a command of a tenant that has only keys with certain prefixes.

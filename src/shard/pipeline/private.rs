@@ -29,7 +29,7 @@ use crate::shard::refusal::{NotSent, Refusal, Stage, reasoned_abort};
 use crate::shard::request::{Nature, PrivateId, ReplyTo};
 use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX};
 use crate::values::time::Now;
-use crate::values::{BackendId, ClientId};
+use crate::values::{BackendId, ClientId, Database};
 
 /// The time for which a client may watch keys before the watch is given up.
 const WATCH_MAX: Duration = Duration::from_secs(30);
@@ -89,7 +89,7 @@ impl Shard {
             return true;
         }
         let Some(watch) = client.watch() else { return false };
-        if !matches!(handling, Handling::Forward | Handling::Split(_)) {
+        if !matches!(handling, Handling::Forward | Handling::BetweenDatabases | Handling::Split(_)) {
             return false;
         }
         let (slot, backend) = match self.placement(command, &request.arguments) {
@@ -119,6 +119,15 @@ impl Shard {
         }
         self.break_watch(id, self.turn);
         false
+    }
+
+    /// Changes the database of a client, whose watch of keys goes on.
+    pub(super) fn change_database(&mut self, id: ClientId, database: Database) {
+        let client = self.clients.client(id);
+        client.select(database);
+        if let Some(link) = client.ties().and_then(|ties| ties.link) {
+            self.private.select(&mut self.env, link, database);
+        }
     }
 
     /// Breaks a client's watch of keys: its next `EXEC` fails as if a key had changed.
@@ -247,7 +256,8 @@ impl Shard {
         now: Now,
     ) -> Option<PrivateId> {
         let client = self.clients.client(id);
-        let (holder, wanted) = ((id, client.identity().tenant_id()), (backend, client.protocol()));
+        let holder = (id, client.identity().tenant_id());
+        let wanted = ((backend, client.database()), client.protocol());
         let lent = self.private.lend(&mut self.env, holder, wanted, now);
         if lent.is_none() {
             self.settle(charge, &Settlement::default(), now);
@@ -266,7 +276,8 @@ impl Shard {
         now: Now,
     ) {
         let cells = if nature.effect == Effect::Write {
-            self.hot_keys.begin_writes(&self.env, backend, message.bytes())
+            let database = self.clients.client(id).database();
+            self.hot_keys.begin_writes(&self.env, (backend, database), message.bytes())
         } else {
             Vec::new()
         };
@@ -605,8 +616,9 @@ impl Shard {
         let Some(client) = self.clients.find(holder) else { return Some(request) };
         let left = with_time_left(&waiting.frame, now.monotonic.since(request.began));
         let (tenant, protocol) = (client.identity().tenant_id(), client.protocol());
+        let place = (owner.backend, client.database());
         self.private.give_back(&mut self.env, link, false, now);
-        let lent = self.private.lend(&mut self.env, (holder, tenant), (owner.backend, protocol), now);
+        let lent = self.private.lend(&mut self.env, (holder, tenant), (place, protocol), now);
         let client = self.clients.client(holder);
         client.ties_mut().link = lent;
         let Some(lent) = lent else {

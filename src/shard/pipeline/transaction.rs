@@ -110,12 +110,19 @@ impl Shard {
         let single = self.has_one_store();
         let passes = match handling {
             // In a transaction a blocking command does not wait.
-            Handling::Forward | Handling::Split(_) | Handling::Private(PrivateUse::Waits) => true,
+            Handling::Forward
+            | Handling::BetweenDatabases
+            | Handling::Split(_)
+            | Handling::Private(PrivateUse::Waits) => true,
             Handling::Private(PrivateUse::Watches) => {
                 return self.answer_error(id, "ERR WATCH inside MULTI is not allowed");
             }
             Handling::Private(_) => false,
             Handling::FanOut(_) => single,
+            // The whole transaction is sent over a connection of one database.
+            Handling::Local(LocalCommand::Select) if self.names_another_database(id, arguments) => {
+                return self.refuse_in_transaction(id, "ERR SELECT of another database cannot stand in a transaction that passes through weir: send it before MULTI");
+            }
             Handling::Local(local) if local.stands_in_transaction() => {
                 return self.queue_local(id, command, local, arguments);
             }

@@ -8,7 +8,7 @@ use crate::protocol::{BufferPool, Output, Protocol, ReplyScanner, Segment, encod
 use crate::shard::env::Env;
 use crate::shard::message::Message;
 use crate::shard::settings::BackendSettings;
-use crate::values::{BackendId, ClientId, TenantId, Timestamp};
+use crate::values::{BackendId, ClientId, Database, TenantId, Timestamp};
 
 /// State of a link's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub(super) enum State {
 pub(super) enum Expected {
     /// The reply to a part of the greeting. An error closes the link.
     Login,
+    /// The reply to `SELECT`. An error closes the link.
+    Select,
     /// A reply that no client gets: to a request of a transaction before its `EXEC`, or to `ASKING`.
     Step,
     /// The reply to the request in flight.
@@ -39,6 +41,8 @@ pub(super) enum Expected {
 pub(super) struct Link {
     pub(super) backend: BackendId,
     pub(super) protocol: Protocol,
+    /// The database that the link's requests are about.
+    pub(super) database: Database,
     pub(super) state: State,
     /// The client that has the link, and its tenant; `None` while the link is idle or being cleaned.
     pub(super) holder: Option<(ClientId, TenantId)>,
@@ -63,10 +67,15 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(backend: BackendId, protocol: Protocol, now: Timestamp) -> Self {
+    pub(super) fn new(
+        (backend, database): (BackendId, Database),
+        protocol: Protocol,
+        now: Timestamp,
+    ) -> Self {
         Self {
             backend,
             protocol,
+            database,
             state: State::Opening,
             holder: None,
             in_flight: None,
@@ -85,13 +94,17 @@ impl Link {
         }
     }
 
-    /// Writes the greeting: the login, if there is one, and a `PING`, so that every link has proved itself
-    /// before requests are sent.
+    /// Writes the greeting: the login, if there is one, the database unless it is the first, and a `PING`, so
+    /// that every link has proved itself before requests are sent.
     pub(super) fn greet(&mut self, backend: &BackendSettings, pool: &mut BufferPool) {
         let mut out = pool.take();
         if let Some(words) = backend.login_words(self.protocol) {
             encode::request(&mut out, words.iter().map(|word| word.as_bytes()));
             self.expected.push_back(Expected::Login);
+        }
+        if self.database != Database::FIRST {
+            select(&mut out, self.database);
+            self.expected.push_back(Expected::Select);
         }
         encode::request(&mut out, [&b"PING"[..]].into_iter());
         self.expected.push_back(Expected::Login);
@@ -107,6 +120,18 @@ impl Link {
         match message {
             Message::Small(bytes) => self.output.append(&mut env.pool, bytes),
             Message::Shared(bytes) => self.output.append_shared(&mut env.pool, bytes),
+        }
+    }
+
+    /// Changes the database of the requests that follow.
+    pub(super) fn select(&mut self, env: &mut Env, database: Database) {
+        if self.database != database {
+            self.database = database;
+            let mut words = env.pool.take();
+            select(&mut words, database);
+            self.append(env, Message::Small(&words));
+            env.pool.give(words);
+            self.expected.push_back(Expected::Select);
         }
     }
 
@@ -176,4 +201,9 @@ impl Link {
         let owes = !self.expected.is_empty() && !may_wait;
         (owes && silent >= reply_timeout).then_some("reply-timeout")
     }
+}
+
+fn select(out: &mut Vec<u8>, database: Database) {
+    let number = database.0.to_string();
+    encode::request(out, [&b"SELECT"[..], number.as_bytes()].into_iter());
 }

@@ -26,13 +26,14 @@ use link::{Expected, Link, State};
 use super::counters::Counter;
 use super::env::Env;
 use super::message::Message;
+use super::refusal::NO_DATABASE;
 use super::request::{PrivateId, ReplyTo};
 use super::settings::ShardSettings;
 use super::versions::Cell;
 use crate::protocol::{Protocol, Segment, encode};
 use crate::values::limits::{COPY_BYTES_MAX, LINK_OUTPUT_BYTES_MAX};
 use crate::values::time::Now;
-use crate::values::{Action, BackendId, ClientId, ConnectionId, Owner, TenantId, Timestamp};
+use crate::values::{Action, BackendId, ClientId, ConnectionId, Database, Owner, TenantId, Timestamp};
 
 /// The time for which an unused link stays open.
 const IDLE_MAX: Duration = Duration::from_secs(60);
@@ -246,13 +247,13 @@ impl PrivateLinks {
         self.open - self.idle.len()
     }
 
-    /// Lends a client a link to a store: an idle one, or one that is opened now. `None` if all links of this
+    /// Lends a client a link to a database of a store: an idle one, or one that is opened now. `None` if all links of this
     /// core are lent, or if the tenant holds its part of them.
     pub fn lend(
         &mut self,
         env: &mut Env,
         (holder, tenant): (ClientId, TenantId),
-        (backend, protocol): (BackendId, Protocol),
+        ((backend, database), protocol): ((BackendId, Database), Protocol),
         now: Now,
     ) -> Option<PrivateId> {
         let tenant_max = (self.links_max * TENANT_PART.0 / TENANT_PART.1).max(1);
@@ -261,12 +262,14 @@ impl PrivateLinks {
         }
         let fits = |id: &PrivateId| {
             let place = &self.places[id.place as usize];
-            place.link.as_ref().is_some_and(|link| link.backend == backend && link.protocol == protocol)
+            place.link.as_ref().is_some_and(|link| {
+                link.backend == backend && link.protocol == protocol && link.database == database
+            })
         };
         let found = self.idle.iter().rposition(fits).and_then(|index| self.idle.remove(index));
         let id = match found {
             Some(id) => id,
-            None => self.open(env, (backend, protocol), now)?,
+            None => self.open(env, (backend, database), protocol, now)?,
         };
         let link = self.at(id)?;
         link.lend(holder, tenant);
@@ -278,11 +281,12 @@ impl PrivateLinks {
     fn open(
         &mut self,
         env: &mut Env,
-        (backend, protocol): (BackendId, Protocol),
+        (backend, database): (BackendId, Database),
+        protocol: Protocol,
         now: Now,
     ) -> Option<PrivateId> {
         if self.open >= self.links_max {
-            // An idle link to another store, or of another dialect, makes room.
+            // An idle link to another database, or of another dialect, makes room.
             let unused = self.idle.pop_front()?;
             self.close(env, unused);
         }
@@ -292,7 +296,7 @@ impl PrivateLinks {
         });
         let place = &mut self.places[index as usize];
         place.generation = place.generation.wrapping_add(1);
-        let mut link = Link::new(backend, protocol, now.monotonic);
+        let mut link = Link::new((backend, database), protocol, now.monotonic);
         link.greet(&env.settings.backends[usize::from(backend.0)], &mut env.pool);
         place.link = Some(link);
         self.open += 1;
@@ -355,6 +359,14 @@ impl PrivateLinks {
         link.is_streaming = true;
         env.counters.add(Counter::RequestsForwarded, 1);
         self.list_to_send(id);
+    }
+
+    /// Changes the database of a link's next requests.
+    pub fn select(&mut self, env: &mut Env, id: PrivateId, database: Database) {
+        if let Some(link) = self.at(id) {
+            link.select(env, database);
+            self.list_to_send(id);
+        }
     }
 
     /// Takes the request in flight off a link that its holder is about to lose.
@@ -510,6 +522,10 @@ impl PrivateLinks {
             Some(Expected::Login) if kind == b'-' => {
                 self.give_up(env, id, "login-refused");
             }
+            Some(Expected::Select) if kind == b'-' => {
+                self.give_up(env, id, NO_DATABASE);
+            }
+            Some(Expected::Select) => {}
             Some(Expected::Login) => {
                 if !link.expected.iter().any(|expected| *expected == Expected::Login) {
                     link.state = State::Open;

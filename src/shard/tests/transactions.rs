@@ -10,7 +10,7 @@ fn what_weir_answers_stands_in_its_place() {
     rig.send(client, &[&["CLIENT", "SETNAME", "before"], &["MULTI"], &["SELECT", "0"], &["SET", &key, "1"]]);
     rig.send(
         client,
-        &[&["CLIENT", "SETNAME", "within"], &["CLIENT", "GETNAME"], &["GET", &key], &["SELECT", "1"]],
+        &[&["CLIENT", "SETNAME", "within"], &["CLIENT", "GETNAME"], &["GET", &key], &["SELECT", "99"]],
     );
     assert_eq!(rig.told(client), format!("+OK\r\n+OK\r\n{}", "+QUEUED\r\n".repeat(6)));
     rig.send(client, &[&["EXEC"], &["CLIENT", "GETNAME"]]);

@@ -11,7 +11,7 @@ use crate::shard::message::Message;
 use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
 use crate::shard::pending::{Pending, Purpose};
-use crate::shard::refusal::Refusal;
+use crate::shard::refusal::{NO_DATABASE, Refusal};
 use crate::shard::replies::Replies;
 use crate::shard::request::{Envelope, Route, Track};
 use crate::values::time::Now;
@@ -105,7 +105,9 @@ impl Upstream {
         if let Some(slots) = &mut self.cluster.slots {
             slots.handle_link_lost(backend);
         }
-        self.record_loss(env, connection, reason, now);
+        if reason != NO_DATABASE {
+            self.record_loss(env, connection, reason, now);
+        }
         let spread = env.random_byte();
         if track == Track::Replica {
             return self.lose_reads(env, connection, reason, (spread, replies), now);

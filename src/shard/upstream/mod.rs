@@ -82,11 +82,6 @@ impl Upstream {
         self.links.in_flight()
     }
 
-    /// The number of connections, open or not: a connection with this number or above is no shared one.
-    pub fn connections(&self) -> u32 {
-        self.links.len() as u32
-    }
-
     /// The number of open connections.
     pub fn links_open(&self) -> usize {
         self.links.open_count()

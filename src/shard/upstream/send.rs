@@ -5,7 +5,7 @@ use crate::protocol::command::Class;
 use crate::shard::cluster::{Tries, behind_role};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
-use crate::shard::links::{connection_for, patient_until};
+use crate::shard::links::patient_until;
 use crate::shard::message::Message;
 use crate::shard::note::Note;
 use crate::shard::overload::bulkhead_for;
@@ -79,7 +79,7 @@ impl Upstream {
         now: Now,
     ) -> Result<(), NotSent> {
         let Envelope { route, nature, .. } = *envelope;
-        let connection = connection_for(&env.settings, route);
+        let connection = self.links.connection_for(&env.settings, route);
         if !self.links.is_ready(connection) || !self.has_room_for_again(connection) {
             self.make_ready(env, connection, now)?;
         }

@@ -274,6 +274,7 @@ impl World {
                     retries: plan.cluster.map_or(Mode::Off, |moves| moves.retries),
                     heavy_links: plan.heavy_links,
                     private_links_max: 0,
+                    databases: 16,
                     heavy_from: plan.heavy_from,
                     request_bytes_max: 4 << 20,
                     reply_bytes_max: plan.reply_bytes_max,

@@ -167,6 +167,11 @@ impl Command {
         Self { handling: Handling::FanOut(fan_out), keys: Keys::None, ..self }
     }
 
+    /// Marks a command that changes keys of two databases.
+    pub(super) const fn between_databases(self) -> Self {
+        Self { handling: Handling::BetweenDatabases, ..self }
+    }
+
     pub(super) const fn locally(self, command: LocalCommand) -> Self {
         Self { handling: Handling::Local(command), ..self }
     }

@@ -87,7 +87,7 @@ impl Payer {
     /// Returns the tenant and the version of the quotas, for those who do not need the buckets.
     #[inline]
     pub const fn asker(self) -> Asker {
-        Asker { tenant: self.tenant(), version: self.size_tenant_version.get() as u16 }
+        Asker::new(self.tenant(), self.size_tenant_version.get() as u16)
     }
 
     /// Returns how many versions of the quotas, from the given one back, the payer's version is.
