@@ -123,6 +123,58 @@ def test_nothing_is_popped_for_a_client_that_has_left(weir: Weir, leaves: str):
         assert other.ok("RPUSH", "left", "x") == 1 and other.ok("LLEN", "left") == 1
 
 
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_call_is_unblocked_as_at_its_timeout_or_with_an_error(weir: Weir, protocol: int):
+    error = "UNBLOCKED client unblocked via CLIENT UNBLOCK"
+    with weir.connect(protocol=protocol) as waiter, weir.connect() as other:
+        number = waiter.ok("CLIENT", "ID")
+        assert other.ok("CLIENT", "UNBLOCK", number) == 0
+        for _ in range(3):
+            for words, nil in [(("BLPOP", "none", "0"), b"*-1\r\n"), (("BLMOVE", "none", "none", "LEFT", "LEFT", "0"), b"*-1\r\n"),
+                               (("XREAD", "BLOCK", "0", "STREAMS", "none", "$"), b"*-1\r\n")]:
+                for reason in ("TIMEOUT", "ERROR"):
+                    waiter.send(*words)
+                    until(lambda: blocked(weir) == 1, "the call waits at its store")
+                    assert b" flags=b " in other.ok("CLIENT", "LIST", "ID", number)
+                    assert other.ok("CLIENT", "UNBLOCK", number, reason) == 1
+                    reply = waiter.read()
+                    if reason == "ERROR":
+                        assert reply.text == error
+                    else:
+                        assert reply.raw == (nil if protocol == 2 else b"_\r\n")
+        assert other.ok("CLIENT", "UNBLOCK", number) == 0
+        assert other.call("CLIENT", "UNBLOCK", number, "NOW").text == "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"
+        assert other.call("CLIENT", "UNBLOCK", "x").text == "ERR value is not an integer or out of range"
+        assert b" flags=N " in other.ok("CLIENT", "LIST", "ID", number)
+        # The connection is as good as new.
+        waiter.send("BLPOP", "list", "0")
+        until(lambda: blocked(weir) == 1, "the call waits at its store")
+        other.ok("RPUSH", "list", "x")
+        assert waiter.read().plain() == [b"list", b"x"]
+
+
+def test_one_client_of_many_is_unblocked(weir: Weir):
+    waiters = [weir.connect() for _ in range(30)]
+    try:
+        numbers = [waiter.ok("CLIENT", "ID") for waiter in waiters]
+        for round in range(3):
+            for index, waiter in enumerate(waiters):
+                waiter.send("BLPOP", f"unblocked:{index}", LONG)
+            until(lambda: blocked(weir) == len(waiters), "all of them wait")
+            with weir.connect() as other:
+                for index in range(0, len(waiters), 2):
+                    assert other.ok("CLIENT", "UNBLOCK", numbers[index]) == 1
+                for waiter in waiters[::2]:
+                    assert waiter.read().raw == b"*-1\r\n"
+                for index in range(1, len(waiters), 2):
+                    other.ok("RPUSH", f"unblocked:{index}", round)
+            for index in range(1, len(waiters), 2):
+                assert waiters[index].read().plain() == [b"unblocked:%d" % index, b"%d" % round]
+    finally:
+        for waiter in waiters:
+            waiter.close()
+
+
 def test_a_drain_does_not_wait_for_what_may_never_end(servers):
     weir = servers.weir(servers.redis(), flags=FLAGS)
     with weir.connect() as waiter, weir.connect() as subscriber, weir.connect() as watcher:

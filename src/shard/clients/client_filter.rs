@@ -1,4 +1,4 @@
-//! The arguments of `CLIENT LIST`, `CLIENT KILL` and `CLIENT PAUSE`, and the one reply that is made from the
+//! The arguments of `CLIENT LIST`, `CLIENT KILL`, `CLIENT UNBLOCK` and `CLIENT PAUSE`, and the one reply that is made from the
 //! answers of all shards.
 
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::protocol::{Arguments, Protocol, encode};
 use crate::values::limits::{CLIENT_IDS_MAX, CLIENT_LIST_BYTES_MAX, CLIENT_PAUSE_MS_MAX};
 use crate::values::time::Now;
 
-/// The conditions that select clients for `CLIENT LIST` and `CLIENT KILL`. A field that is None selects all
+/// The conditions that select clients for `CLIENT LIST`, `CLIENT KILL` and `CLIENT UNBLOCK`. A field that is None selects all
 /// clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientFilter {
@@ -50,6 +50,9 @@ pub enum ClientsAsked {
     KillOne(ClientFilter),
     /// `CLIENT PAUSE`: holds back all requests of clients, or only writes, for a time.
     Pause(Pause),
+    /// `CLIENT UNBLOCK`: ends the blocking commands of the clients that match, as at their timeout or, if
+    /// true, with an error. The reply is their number.
+    Unblock(ClientFilter, bool),
     /// `CLIENT UNPAUSE`: ends the pause of a tenant, or with None all pauses.
     Unpause(Option<String>),
 }
@@ -61,8 +64,9 @@ pub enum ClientsTold {
     Lines(Vec<(u64, String)>),
     /// The list of this shard is longer than its part of `CLIENT_LIST_BYTES_MAX`.
     TooMany,
-    /// Number of this shard's clients that `CLIENT KILL` closed, with the asking client if it matched.
-    Closed(u64),
+    /// Number of this shard's clients that `CLIENT KILL` closed, with the asking client if it matched, or that
+    /// `CLIENT UNBLOCK` unblocked.
+    Counted(u64),
     /// The pause has begun or has ended.
     Done,
 }
@@ -118,6 +122,23 @@ impl ClientsAsked {
         Ok(Self::Kill(filter))
     }
 
+    /// Parses `CLIENT UNBLOCK id [TIMEOUT|ERROR]`. The error is the reply to the client.
+    pub fn unblock(asker: Reach, arguments: &Arguments<'_>) -> Result<Self, String> {
+        let is_error = match arguments.get(3) {
+            None => false,
+            Some(word) if word.eq_ignore_ascii_case(b"timeout") => false,
+            Some(word) if word.eq_ignore_ascii_case(b"error") => true,
+            Some(_) => return Err("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR".to_owned()),
+        };
+        if arguments.len() > 4 {
+            return Err(syntax());
+        }
+        let number = std::str::from_utf8(arguments.at(2)).ok().and_then(|word| word.parse::<i64>().ok());
+        let number = number.ok_or("ERR value is not an integer or out of range")?;
+        let ids = Some(u64::try_from(number).into_iter().collect());
+        Ok(Self::Unblock(ClientFilter { ids, ..ClientFilter::of(asker) }, is_error))
+    }
+
     /// Parses `CLIENT PAUSE milliseconds [ALL|WRITE]`, with at most `CLIENT_PAUSE_MS_MAX` milliseconds. The
     /// error is the reply to the client.
     pub fn pause(asker: Reach, arguments: &Arguments<'_>, now: Now) -> Result<Self, String> {
@@ -143,8 +164,8 @@ impl ClientsAsked {
     /// Writes the reply to the client from the answers of all shards.
     pub fn reply(&self, protocol: Protocol, told: Vec<ClientsTold>) -> Vec<u8> {
         let mut out = Vec::new();
-        let closed: u64 =
-            told.iter().map(|told| if let ClientsTold::Closed(count) = told { *count } else { 0 }).sum();
+        let counted: u64 =
+            told.iter().map(|told| if let ClientsTold::Counted(count) = told { *count } else { 0 }).sum();
         match self {
             Self::List(_) if told.contains(&ClientsTold::TooMany) => {
                 let text = format!(
@@ -162,8 +183,8 @@ impl ClientsAsked {
                 let text: String = lines.into_iter().map(|(_, line)| line).collect();
                 encode::verbatim(&mut out, protocol, &text);
             }
-            Self::Kill(_) => encode::integer(&mut out, closed as i64),
-            Self::KillOne(_) if closed == 0 => encode::error(&mut out, "ERR No such client"),
+            Self::Kill(_) | Self::Unblock(..) => encode::integer(&mut out, counted as i64),
+            Self::KillOne(_) if counted == 0 => encode::error(&mut out, "ERR No such client"),
             Self::KillOne(_) | Self::Pause(_) | Self::Unpause(_) => encode::simple(&mut out, "OK"),
         }
         out

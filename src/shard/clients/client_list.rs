@@ -1,4 +1,4 @@
-//! `CLIENT LIST`, `CLIENT KILL` and `CLIENT PAUSE`, carried out on the clients of one shard. They concern
+//! `CLIENT LIST`, `CLIENT KILL`, `CLIENT UNBLOCK` and `CLIENT PAUSE`, carried out on the clients of one shard. They concern
 //! weir's own client connections on all shards: an administrator's command those of all tenants, any other
 //! client's those of its tenant.
 //!
@@ -25,8 +25,10 @@ impl ClientStage {
         match asked {
             ClientsAsked::List(filter) => self.list_clients(env, filter, now),
             ClientsAsked::Kill(filter) | ClientsAsked::KillOne(filter) => {
-                ClientsTold::Closed(self.kill_clients(env, filter, now))
+                ClientsTold::Counted(self.kill_clients(env, filter, now))
             }
+            // The shard has unblocked its clients already.
+            ClientsAsked::Unblock(..) => ClientsTold::Done,
             ClientsAsked::Pause(pause) => {
                 self.pause(&env.quotas, pause);
                 ClientsTold::Done
@@ -52,11 +54,16 @@ impl ClientStage {
         ClientsTold::Lines(lines)
     }
 
-    fn kill_clients(&mut self, env: &mut Env, filter: &ClientFilter, now: Now) -> u64 {
+    /// Returns the clients that a filter selects.
+    pub fn clients_of(&self, env: &Env, filter: &ClientFilter, now: Now) -> Vec<ClientId> {
         let fits = |id: &ClientId| {
             self.clients.peek(*id).is_some_and(|client| filter.fits(client, &env.quotas, now))
         };
-        let matching: Vec<ClientId> = self.clients.ids().filter(fits).collect();
+        self.clients.ids().filter(fits).collect()
+    }
+
+    fn kill_clients(&mut self, env: &mut Env, filter: &ClientFilter, now: Now) -> u64 {
+        let matching = self.clients_of(env, filter, now);
         let count = matching.len() as u64;
         for id in matching {
             if self.clients.at(id).number == filter.asker {
@@ -86,15 +93,28 @@ impl ClientFilter {
 }
 
 impl Client {
+    /// The client's flags in the letters of `CLIENT LIST`: `b` in a blocking command, `P` subscribed to
+    /// channels, `x` in a transaction, `N` none of these.
+    fn flags(&self) -> String {
+        let ties = self.ties.as_ref();
+        let is_blocked = ties.is_some_and(|ties| ties.link.is_some() && ties.watch.is_none());
+        let is_subscribed = ties.is_some_and(|ties| ties.subscriptions.is_some());
+        let all = [('P', is_subscribed), ('x', self.transaction.is_some()), ('b', is_blocked)];
+        let flags: String = all.into_iter().filter(|(_, is_set)| *is_set).map(|(letter, _)| letter).collect();
+        if flags.is_empty() { "N".to_owned() } else { flags }
+    }
+
     /// Describes the client in one line of `name=value` words, as `CLIENT LIST` of Redis does, with the tier
     /// added.
     pub fn line(&self, quotas: &Quotas, now: Now) -> String {
         let name = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        let subscriptions = self.ties.as_ref().and_then(|ties| ties.subscriptions.as_ref());
+        let channels = subscriptions.map_or([0; 3], |subscriptions| subscriptions.counts());
         let mut line = String::with_capacity(384);
         // Writing to a string does not fail.
         let _ = writeln!(
             line,
-            "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags=N db={} sub=0 psub=0 ssub=0 multi={} qbuf={} \
+            "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} qbuf={} \
              qbuf-free=0 argv-mem=0 multi-mem={} rbs=0 rbp=0 obl=0 oll={} omem={} tot-mem={} events=r cmd=NULL user={} \
              redir=-1 resp={} tier={} lib-name={} lib-ver={}",
             self.number,
@@ -103,7 +123,11 @@ impl Client {
             name(&self.name),
             now.monotonic.since(self.opened).as_secs(),
             now.monotonic.since(self.last_heard).as_secs(),
+            self.flags(),
             self.database.0,
+            channels[0],
+            channels[1],
+            channels[2],
             self.transaction.as_ref().map_or(-1, |transaction| transaction.len() as i64),
             self.decoder.held_bytes(),
             self.transaction.as_ref().map_or(0, |transaction| transaction.memory_bytes()),

@@ -103,6 +103,11 @@ impl Subscriptions {
         Self { link, backend, names: Default::default(), name_bytes: 0, pending: None }
     }
 
+    /// Returns the numbers of channels, of patterns and of sharded channels.
+    pub fn counts(&self) -> [usize; 3] {
+        self.names.each_ref().map(HashSet::len)
+    }
+
     fn len(&self) -> usize {
         self.names.iter().map(HashSet::len).sum()
     }

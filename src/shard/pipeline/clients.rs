@@ -1,4 +1,4 @@
-//! Commands about clients (`CLIENT LIST`, `KILL`, `PAUSE`, `UNPAUSE`), which all shards are asked. An
+//! Commands about clients (`CLIENT LIST`, `KILL`, `UNBLOCK`, `PAUSE`, `UNPAUSE`), which all shards are asked. An
 //! administrator reaches all clients, others those of their tenant.
 
 use super::Shard;
@@ -24,6 +24,7 @@ impl Shard {
         let asked = match command {
             LocalCommand::ClientList => ClientsAsked::list(asker, arguments),
             LocalCommand::ClientKill => ClientsAsked::kill(asker, arguments),
+            LocalCommand::ClientUnblock => ClientsAsked::unblock(asker, arguments),
             LocalCommand::ClientPause => ClientsAsked::pause(asker, arguments, now),
             _ => Ok(ClientsAsked::Unpause(asker.tenant)),
         };

@@ -61,11 +61,9 @@ impl Shard {
             C::ClientSetInfo => front.set_client_info(env, id, arguments.at(2), arguments.at(3)),
             C::ClientInfo => front.client_info(env, id, now),
             C::ClientGetRedir => front.answer_now(env, id, |out, _| encode::integer(out, -1)),
-            C::ClientKill | C::ClientList | C::ClientPause | C::ClientUnpause => {
+            C::ClientKill | C::ClientList | C::ClientPause | C::ClientUnblock | C::ClientUnpause => {
                 self.ask_about_clients(id, local, arguments, charge, now);
             }
-            // No client is ever blocked in weir, so there is none to unblock.
-            C::ClientUnblock => front.answer_now(env, id, |out, _| encode::integer(out, 0)),
             C::ClientNoEvict => self.set_no_evict(id, arguments.at(2)),
             C::ClientNoTouch => self.answer_on_or_off(id, arguments.at(2)),
             C::ReadOnly | C::ReadWrite => front.answer_now(env, id, |out, _| encode::simple(out, OK)),

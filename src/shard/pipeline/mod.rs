@@ -266,6 +266,11 @@ impl Shard {
 
     /// Applies a client's command about clients (such as `CLIENT LIST`) to those of this shard.
     pub fn handle_clients_asked(&mut self, asked: &ClientsAsked, now: Now) -> ClientsTold {
+        if let ClientsAsked::Unblock(filter, is_error) = asked {
+            let blocked = self.clients.clients_of(&self.env, filter, now);
+            let count = blocked.into_iter().filter(|id| self.unblock(*id, *is_error, now)).count();
+            return ClientsTold::Counted(count as u64);
+        }
         self.clients.handle_clients_asked(&mut self.env, asked, now)
     }
 

@@ -202,7 +202,7 @@ impl Shard {
                     let kept = if is_kept { frame } else { &[] };
                     // A call may wait for ever, so its cost is not awaited like that of others.
                     self.settle(charge, &Settlement::of(Outcome::Lost), now);
-                    (Kind::Waits(Waiting { frame: kept.into(), slot, tries: 0 }), None)
+                    (Kind::Waits(Waiting { frame: kept.into(), slot, tries: 0, is_unblocked: false }), None)
                 } else {
                     (Kind::Plain, charge)
                 };
@@ -590,7 +590,8 @@ impl Shard {
         let (Some(map), Kind::Waits(waiting)) = (&self.env.slots, &mut request.kind) else {
             return Some(request);
         };
-        let Some(from) = self.private.backend_of(link).filter(|_| !waiting.frame.is_empty()) else {
+        let may_go_on = !waiting.frame.is_empty() && !waiting.is_unblocked;
+        let Some(from) = self.private.backend_of(link).filter(|_| may_go_on) else {
             return Some(request);
         };
         let is_unblocked = reply.starts_with(b"-UNBLOCKED");
@@ -699,6 +700,13 @@ impl Shard {
         if request.waits() && was_sent && self.clients.find(holder).is_some() {
             self.clients.stop_listening(&mut self.env, holder);
         }
+    }
+
+    /// Ends a client's blocking command (`CLIENT UNBLOCK`): its store answers it as at its timeout, or with an
+    /// error. False if the client does not wait.
+    pub(super) fn unblock(&mut self, id: ClientId, is_error: bool, now: Now) -> bool {
+        let link = self.clients.find(id).and_then(|client| client.ties()).and_then(|ties| ties.link);
+        link.is_some_and(|link| self.private.unblock(&mut self.env, link, is_error, now))
     }
 
     /// Closes a client that has sent its last while it waits in a blocking command, so that nothing is popped

@@ -24,15 +24,17 @@ pub(super) enum State {
 /// A reply that the store owes on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
-    /// The reply to a part of the greeting. An error closes the link.
+    /// The reply to the login. An error closes the link.
     Login,
     /// The reply to `SELECT`. An error closes the link.
     Select,
+    /// The reply to `CLIENT ID`, the last one of the greeting.
+    Identity,
     /// A reply that no client gets: to a request of a transaction before its `EXEC`, or to `ASKING`.
     Step,
     /// The reply to the request in flight.
     Answer,
-    /// The reply to `UNWATCH`, after which the link can be lent again.
+    /// The reply to `UNWATCH`, or to `CLIENT UNBLOCK` of another link, after which the link can be lent.
     Cleaned,
 }
 
@@ -44,6 +46,8 @@ pub(super) struct Link {
     /// The database that the link's requests are about.
     pub(super) database: Database,
     pub(super) state: State,
+    /// The store's number for the connection; none if it tells none.
+    pub(super) number: Option<u64>,
     /// The client that has the link, and its tenant; `None` while the link is idle or being cleaned.
     pub(super) holder: Option<(ClientId, TenantId)>,
     pub(super) in_flight: Option<InFlight>,
@@ -52,6 +56,8 @@ pub(super) struct Link {
     pub(super) expected: VecDeque<Expected>,
     /// True if messages that are the reply to no request pass to the holder.
     pub(super) is_streaming: bool,
+    /// True once the store was told to end a blocking command on this link.
+    pub(super) was_unblocked: bool,
     /// The bytes of the greeting until they are sent.
     greeting: Vec<u8>,
     pub(super) output: Output,
@@ -77,11 +83,13 @@ impl Link {
             protocol,
             database,
             state: State::Opening,
+            number: None,
             holder: None,
             in_flight: None,
             step_error: None,
             expected: VecDeque::new(),
             is_streaming: false,
+            was_unblocked: false,
             greeting: Vec::new(),
             output: Output::default(),
             is_sending: false,
@@ -94,8 +102,8 @@ impl Link {
         }
     }
 
-    /// Writes the greeting: the login, if there is one, the database unless it is the first, and a `PING`, so
-    /// that every link has proved itself before requests are sent.
+    /// Writes the greeting: the login, if there is one, the database unless it is the first, and `CLIENT ID`,
+    /// so that a blocking command can be ended at the store.
     pub(super) fn greet(&mut self, backend: &BackendSettings, pool: &mut BufferPool) {
         let mut out = pool.take();
         if let Some(words) = backend.login_words(self.protocol) {
@@ -106,8 +114,8 @@ impl Link {
             select(&mut out, self.database);
             self.expected.push_back(Expected::Select);
         }
-        encode::request(&mut out, [&b"PING"[..]].into_iter());
-        self.expected.push_back(Expected::Login);
+        encode::request(&mut out, [&b"CLIENT"[..], b"ID"].into_iter());
+        self.expected.push_back(Expected::Identity);
         self.greeting = out;
     }
 

@@ -84,6 +84,8 @@ pub struct Waiting {
     pub slot: u16,
     /// The number of nodes of a cluster that refused the request.
     pub tries: u8,
+    /// True once the store was told to end the call (`CLIENT UNBLOCK`).
+    pub is_unblocked: bool,
 }
 
 /// Something that happened on a link that is lent.
@@ -217,7 +219,7 @@ impl PrivateLinks {
 
     /// The number of links that could be lent now, to different tenants.
     pub fn available(&self) -> usize {
-        self.links_max - self.lent()
+        self.links_max.saturating_sub(self.lent())
     }
 
     /// The number of open links, lent or idle.
@@ -269,7 +271,7 @@ impl PrivateLinks {
         let found = self.idle.iter().rposition(fits).and_then(|index| self.idle.remove(index));
         let id = match found {
             Some(id) => id,
-            None => self.open(env, (backend, database), protocol, now)?,
+            None => self.open(env, (backend, database), protocol, 0, now)?,
         };
         let link = self.at(id)?;
         link.lend(holder, tenant);
@@ -278,14 +280,16 @@ impl PrivateLinks {
         Some(id)
     }
 
+    /// Opens a link. `beyond` is the number of links by which the limit may be exceeded.
     fn open(
         &mut self,
         env: &mut Env,
         (backend, database): (BackendId, Database),
         protocol: Protocol,
+        beyond: usize,
         now: Now,
     ) -> Option<PrivateId> {
-        if self.open >= self.links_max {
+        if self.open >= self.links_max + beyond {
             // An idle link to another database, or of another dialect, makes room.
             let unused = self.idle.pop_front()?;
             self.close(env, unused);
@@ -369,6 +373,39 @@ impl PrivateLinks {
         }
     }
 
+    /// Tells the store, over another link, to end the blocking command that waits on a link: as at its timeout,
+    /// or with an error. False if none waits, if the store has not numbered the link, or if there is no room
+    /// for another link.
+    pub fn unblock(&mut self, env: &mut Env, id: PrivateId, is_error: bool, now: Now) -> bool {
+        let Some(link) = self.at(id) else { return false };
+        let (backend, protocol) = (link.backend, link.protocol);
+        let Some(InFlight { kind: Kind::Waits(waiting), .. }) = &link.in_flight else { return false };
+        if waiting.is_unblocked {
+            return true;
+        }
+        let Some(number) = link.number.map(|number| number.to_string()) else { return false };
+        let is_idle = |id: &PrivateId| self.peek(*id).is_some_and(|link| link.backend == backend);
+        let found = self.idle.iter().rposition(is_idle).and_then(|index| self.idle.remove(index));
+        let helper = found.or_else(|| self.open(env, (backend, Database::FIRST), protocol, 1, now));
+        let Some(helper) = helper else { return false };
+        if let Some(InFlight { kind: Kind::Waits(waiting), .. }) =
+            self.at(id).and_then(|link| link.in_flight.as_mut())
+        {
+            waiting.is_unblocked = true;
+        }
+        let reason: &[u8] = if is_error { b"ERROR" } else { b"TIMEOUT" };
+        let mut words = env.pool.take();
+        encode::request(&mut words, [&b"CLIENT"[..], b"UNBLOCK", number.as_bytes(), reason].into_iter());
+        if let Some(link) = self.at(helper) {
+            link.append(env, Message::Small(&words));
+            link.expected.push_back(Expected::Cleaned);
+            link.heard_at = now.monotonic;
+        }
+        env.pool.give(words);
+        self.list_to_send(helper);
+        true
+    }
+
     /// Takes the request in flight off a link that its holder is about to lose.
     pub fn take_request(&mut self, id: PrivateId) -> Option<InFlight> {
         self.at(id)?.in_flight.take()
@@ -378,7 +415,9 @@ impl PrivateLinks {
     /// is lent again once it is clean; with a request in flight or subscriptions it is closed.
     pub fn give_back(&mut self, env: &mut Env, id: PrivateId, has_watched: bool, now: Now) {
         let Some(link) = self.at(id) else { return };
-        if link.in_flight.is_some() || link.is_streaming || link.state != State::Open {
+        // The store may end the next call on a link of which one was unblocked.
+        let is_spent = link.is_streaming || std::mem::take(&mut link.was_unblocked);
+        if link.in_flight.is_some() || is_spent || link.state != State::Open {
             return self.close(env, id);
         }
         link.idle_since = now.monotonic;
@@ -525,11 +564,12 @@ impl PrivateLinks {
             Some(Expected::Select) if kind == b'-' => {
                 self.give_up(env, id, NO_DATABASE);
             }
-            Some(Expected::Select) => {}
-            Some(Expected::Login) => {
-                if !link.expected.iter().any(|expected| *expected == Expected::Login) {
-                    link.state = State::Open;
-                }
+            Some(Expected::Login | Expected::Select) => {}
+            Some(Expected::Identity) => {
+                let digits = reply.strip_prefix(b":").and_then(|reply| reply.strip_suffix(b"\r\n"));
+                let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+                link.number = digits.and_then(|digits| digits.parse().ok());
+                link.state = State::Open;
                 self.list_to_send(id);
             }
             Some(Expected::Step) => {
@@ -546,6 +586,8 @@ impl PrivateLinks {
             Some(Expected::Answer) => {
                 let step_error = link.step_error.take();
                 if let (Some((holder, _)), Some(request)) = (link.holder, link.in_flight.take()) {
+                    link.was_unblocked |=
+                        matches!(&request.kind, Kind::Waits(waiting) if waiting.is_unblocked);
                     let event = Event::Reply { link: id, holder, request, reply, rows, step_error };
                     self.events.push_back(event);
                 }

@@ -16,7 +16,7 @@ fn links(rig: &Rig) -> (usize, usize) {
 
 /// Answers the greeting of a private link that was opened last.
 fn greet(rig: &mut Rig) {
-    rig.answer_first("PING", "+PONG\r\n");
+    rig.answer_first("\r\nID\r\n", ":7\r\n");
 }
 
 #[test]
@@ -329,4 +329,45 @@ fn the_error_of_a_step_is_named_where_exec_names_none() {
     }
     assert!(rig.told(client).ends_with("-EXECABORT Transaction discarded because of: OOM no room\r\n"));
     assert_eq!(links(&rig), (0, 1));
+}
+
+#[test]
+fn a_link_whose_call_was_unblocked_is_lent_no_more() {
+    use crate::protocol::{Argument, Arguments};
+    use crate::shard::clients::client_filter::{ClientsAsked, ClientsTold, Reach};
+    let mut rig = lending(1, 1, 10);
+    let [waiter, other] = [rig.client(0), rig.client(0)];
+    rig.send(waiter, &[&["CLIENT", "ID"], &["BLPOP", "q", "0"]]);
+    let number = rig.told(waiter)[1..].trim().to_owned();
+    let asked = |number: &str| {
+        let (mut frame, mut places) = (Vec::new(), Vec::new());
+        for word in ["CLIENT", "UNBLOCK", number, "ERROR"] {
+            places.push(Argument { start: frame.len() as u32, length: word.len() as u32 });
+            frame.extend_from_slice(word.as_bytes());
+        }
+        let asker = Reach { tenant: None, number: 0 };
+        ClientsAsked::unblock(asker, &Arguments::new(&frame, &places)).expect("it is well-formed")
+    };
+    let now = rig.now;
+    let unblock = |rig: &mut Rig, number: &str| {
+        let told = rig.shards[0].handle_clients_asked(&asked(number), now);
+        rig.turns();
+        told
+    };
+    // A call that has not been sent cannot be ended at its store.
+    assert_eq!(unblock(&mut rig, &number), ClientsTold::Counted(0));
+    greet(&mut rig);
+    assert_eq!(unblock(&mut rig, "12345"), ClientsTold::Counted(0));
+    assert_eq!(unblock(&mut rig, &number), ClientsTold::Counted(1));
+    greet(&mut rig);
+    assert_eq!(rig.words_at_stores(), ["BLPOP", "CLIENT"]);
+    rig.answer_first("BLPOP", "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n");
+    assert_eq!(rig.told(waiter), "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n");
+    // The store could still end whatever waits on the first link.
+    rig.send(other, &[&["BLPOP", "q", "0"]]);
+    greet(&mut rig);
+    assert_eq!(rig.words_at_stores(), ["CLIENT", "BLPOP"]);
+    rig.answer_first("UNBLOCK\r\n$1\r\n7", ":1\r\n");
+    rig.answer_first("BLPOP", "*-1\r\n");
+    assert_eq!(links(&rig), (0, 2));
 }
