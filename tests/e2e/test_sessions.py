@@ -89,6 +89,51 @@ def test_errors_are_those_of_the_store(weir: Weir):
         assert connection.call("EXEC").raw == b"*1\r\n*-1\r\n", "in a transaction it does not wait"
 
 
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("words", [
+    ("CLIENT", "TRACKINGINFO"), ("CLIENT", "TRACKING", "OFF"), ("CLIENT", "TRACKING", "perhaps"), ("CLIENT", "CACHING", "YES"),
+    ("CLIENT", "CACHING", "perhaps"), ("CLIENT", "REPLY", "ON"), ("CLIENT", "REPLY", "perhaps"), ("CLIENT", "NO-TOUCH", "ON"),
+    ("CLIENT", "GETREDIR"), ("CONFIG", "GET", "notify-keyspace-events"),
+], ids=" ".join)
+def test_what_clients_say_when_they_start_is_answered_as_a_server_does(module_servers, words: tuple, protocol: int):
+    store = module_servers.redis()
+    weir = module_servers.weir(store, flags=FLAGS)
+    with weir.connect(protocol=protocol) as through, store.connect(protocol=protocol) as direct:
+        wanted = direct.call(*words).raw
+        if wanted.startswith(b"-ERR unknown subcommand"):
+            wanted = b"+OK\r\n"
+        assert through.call(*words).raw == wanted
+        assert through.call("CLIENT", "CAPA", "redirect").text == "OK"
+
+
+def test_wait_counts_the_replicas_that_have_the_writes_of_the_client(servers):
+    store = servers.redis()
+    replica = servers.redis("--replicaof", "127.0.0.1", str(store.port))
+    weir = servers.weir(store, flags=FLAGS)
+    with weir.connect() as connection, weir.connect() as other:
+        until(lambda: connection.ok("WAIT", 1, 100) == 1, "the replica has caught up")
+        for number in range(100):
+            connection.ok("SET", f"k{number}", number)
+            assert connection.ok("WAIT", 1, 0) == 1
+            with replica.connect() as direct:
+                assert direct.ok("GET", f"k{number}") == b"%d" % number
+        replica.signal(signal.SIGSTOP)
+        try:
+            connection.ok("SET", "k", "late")
+            assert connection.ok("WAIT", 1, 200) == 0
+            assert connection.ok("WAIT", 0, 0) == 0
+            connection.send("WAIT", 1, 0)
+            until(lambda: blocked(weir) == 1, "the call waits at its store")
+            assert other.ok("GET", "k") == b"late"
+        finally:
+            replica.signal(signal.SIGCONT)
+        assert connection.read().plain() == 1
+        assert connection.call("WAIT", 1, -1).text == "ERR timeout is negative"
+    several = servers.weir(store, servers.redis(), flags=FLAGS)
+    with several.connect() as connection:
+        assert connection.call("WAIT", 1, 1).text.startswith("ERR WAIT is not supported by weir")
+
+
 def test_many_that_wait_hold_up_nobody(weir: Weir):
     waiters = [weir.connect() for _ in range(200)]
     try:

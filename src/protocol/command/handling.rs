@@ -28,6 +28,8 @@ pub enum Handling {
 pub enum PrivateUse {
     /// The request waits at the store until there is something to return.
     Waits,
+    /// The request waits until replicas, or the disk, have what was written before.
+    AwaitsCopies,
     /// The request watches keys until the next `EXEC`.
     Watches,
     /// The request asks for messages.
@@ -41,6 +43,7 @@ impl PrivateUse {
     pub const fn refusal(self) -> Refusal {
         match self {
             Self::Waits => Refusal::Blocks,
+            Self::AwaitsCopies => Refusal::AwaitsReplicas,
             Self::Watches => Refusal::Watches,
             Self::Subscribes(_) | Self::Unsubscribes(_) => Refusal::Subscribes,
         }
@@ -144,6 +147,8 @@ pub enum FanOut {
 pub enum LocalCommand {
     AclWhoAmI,
     Auth,
+    ClientCaching,
+    ClientCapa,
     ClientGetName,
     ClientId,
     ClientGetRedir,
@@ -153,8 +158,11 @@ pub enum LocalCommand {
     ClientNoEvict,
     ClientNoTouch,
     ClientPause,
+    ClientReply,
     ClientSetInfo,
     ClientSetName,
+    ClientTracking,
+    ClientTrackingInfo,
     ClientUnblock,
     ClientUnpause,
     ClusterKeySlot,
@@ -186,7 +194,15 @@ impl LocalCommand {
     /// True if the command takes so much work that it has a price: a digest of a password, pages of text, a
     /// question to all cores.
     pub const fn is_priced(self) -> bool {
-        matches!(self, Self::Auth | Self::ClientKill | Self::ClientList | Self::Command | Self::Info)
+        matches!(
+            self,
+            Self::Auth
+                | Self::ClientKill
+                | Self::ClientList
+                | Self::ClientUnblock
+                | Self::Command
+                | Self::Info
+        )
     }
 
     /// True if the command tells or changes the state of its connection: its identity, dialect, transaction
@@ -194,6 +210,8 @@ impl LocalCommand {
     pub const fn is_about_connection(self) -> bool {
         match self {
             Self::Auth
+            | Self::ClientCaching
+            | Self::ClientCapa
             | Self::ClientGetName
             | Self::ClientId
             | Self::ClientGetRedir
@@ -203,8 +221,11 @@ impl LocalCommand {
             | Self::ClientNoEvict
             | Self::ClientNoTouch
             | Self::ClientPause
+            | Self::ClientReply
             | Self::ClientSetInfo
             | Self::ClientSetName
+            | Self::ClientTracking
+            | Self::ClientTrackingInfo
             | Self::ClientUnblock
             | Self::ClientUnpause
             | Self::Discard
@@ -247,6 +268,7 @@ impl LocalCommand {
                 | Self::ClientNoTouch
                 | Self::ClientSetInfo
                 | Self::ClientSetName
+                | Self::ClientTrackingInfo
                 | Self::ClusterKeySlot
                 | Self::Command
                 | Self::ConfigGet

@@ -288,8 +288,8 @@ mod tests {
                  the store are shared",
             ),
             (
-                "CLIENT CAPA redirect",
-                "ERR CLIENT CAPA is not supported by weir: it is about the store's own connections",
+                "CLIENT IMPORT-SOURCE on",
+                "ERR CLIENT IMPORT-SOURCE is not supported by weir: it is about the store's own connections",
             ),
             ("CLUSTER NODES", "ERR This instance has cluster support disabled"),
         ];

@@ -164,8 +164,9 @@ impl Shard {
                 Ok(self.first_backend())
             }
             Handling::FanOut(fan_out) => Ok(Destination::Stores(fan_out)),
-            // An administrator's `CONFIG GET` goes to the stores; for others weir answers it.
-            Handling::Local(LocalCommand::ConfigGet) if self.is_admin(id) => {
+            // An administrator's `CONFIG GET` goes to the stores; for others weir answers it, except for what
+            // programs that wait for events of keys ask when they start.
+            Handling::Local(LocalCommand::ConfigGet) if self.is_admin(id) || asks_for_events(arguments) => {
                 Ok(Destination::Stores(FanOut::Settings))
             }
             Handling::Local(local) => Ok(Destination::Weir(local)),
@@ -277,6 +278,11 @@ pub(super) fn touches_of(command: &Command, arguments: &Arguments<'_>) -> Touche
         _ if command.class == Class::Script && command.effect == Effect::Write => Touches::UNKNOWN,
         _ => Touches::KEYS,
     }
+}
+
+/// True if `CONFIG GET` asks for nothing but which events of keys the stores tell of.
+fn asks_for_events(arguments: &Arguments<'_>) -> bool {
+    arguments.iter().skip(2).all(|word| word.eq_ignore_ascii_case(b"notify-keyspace-events"))
 }
 
 /// Returns the number of words per key of a command that is split: 2 for `MSET`, else 1.

@@ -1,7 +1,7 @@
 //! Commands that weir answers itself, because they are about the connection or about weir.
 
 use super::Shard;
-use crate::protocol::command::{Command, LocalCommand, describe, quoted};
+use crate::protocol::command::{Command, LocalCommand, Refusal as CommandRefusal, describe, quoted};
 use crate::protocol::http::OF_CONNECTIONS;
 use crate::protocol::{Arguments, Protocol, Request, encode};
 use crate::routing::slot_of;
@@ -63,6 +63,11 @@ impl Shard {
             C::ClientGetRedir => front.answer_now(env, id, |out, _| encode::integer(out, -1)),
             C::ClientKill | C::ClientList | C::ClientPause | C::ClientUnblock | C::ClientUnpause => {
                 self.ask_about_clients(id, local, arguments, charge, now);
+            }
+            // Capabilities allow a server to answer in ways that weir never does.
+            C::ClientCapa => front.answer_now(env, id, |out, _| encode::simple(out, OK)),
+            C::ClientCaching | C::ClientReply | C::ClientTracking | C::ClientTrackingInfo => {
+                self.answer_untracked(id, (command, local), arguments);
             }
             C::ClientNoEvict => self.set_no_evict(id, arguments.at(2)),
             C::ClientNoTouch => self.answer_on_or_off(id, arguments.at(2)),
@@ -169,6 +174,44 @@ impl Shard {
         let fits = word.eq_ignore_ascii_case(b"on") || word.eq_ignore_ascii_case(b"off");
         self.clients.answer_now(&mut self.env, id, |out, _| {
             if fits { encode::simple(out, OK) } else { encode::error(out, "ERR syntax error") }
+        });
+    }
+
+    /// Answers the `CLIENT` commands about tracking and about silence: a client can switch off what is off, and
+    /// is told that it is.
+    fn answer_untracked(
+        &mut self,
+        id: ClientId,
+        (command, local): (&Command, LocalCommand),
+        arguments: &Arguments<'_>,
+    ) {
+        let word = arguments.get(2).unwrap_or_default();
+        let says = |expected: &str| word.eq_ignore_ascii_case(expected.as_bytes());
+        let refusal = match local {
+            LocalCommand::ClientReply if says("off") || says("skip") => Some(CommandRefusal::Silences),
+            LocalCommand::ClientTracking if says("on") => Some(CommandRefusal::Tracks),
+            _ => None,
+        };
+        self.clients.answer_now(&mut self.env, id, |out, protocol| match (local, refusal) {
+            (_, Some(refusal)) => encode::error(out, &refusal.of(command).to_string()),
+            (LocalCommand::ClientTrackingInfo, _) => {
+                encode::map(out, protocol, 3);
+                encode::bulk(out, b"flags");
+                encode::set(out, protocol, 1);
+                encode::bulk(out, b"off");
+                encode::bulk(out, b"redirect");
+                encode::integer(out, -1);
+                encode::bulk(out, b"prefixes");
+                encode::array(out, 0);
+            }
+            (LocalCommand::ClientCaching, _) => encode::error(
+                out,
+                "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT \
+                 mode enabled",
+            ),
+            (LocalCommand::ClientTracking, _) if says("off") => encode::simple(out, OK),
+            (LocalCommand::ClientReply, _) if says("on") => encode::simple(out, OK),
+            _ => encode::error(out, "ERR syntax error"),
         });
     }
 

@@ -31,6 +31,8 @@ use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, Database};
 
+/// A request that costs a store nothing.
+const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 /// The time for which a client may watch keys before the watch is given up.
 const WATCH_MAX: Duration = Duration::from_secs(30);
 /// Maximum number of nodes of a cluster that one blocking command is sent to, one after the other.
@@ -44,6 +46,10 @@ impl Shard {
     pub(super) fn in_force(&self, handling: Handling) -> Handling {
         match handling {
             Handling::Private(usage) if !self.private.is_on() => Handling::Refused(usage.refusal()),
+            // Each store would have to be asked about its own part of the client's writes.
+            Handling::Private(usage @ PrivateUse::AwaitsCopies) if !self.has_one_store() => {
+                Handling::Refused(usage.refusal())
+            }
             handling => handling,
         }
     }
@@ -147,6 +153,10 @@ impl Shard {
         (command, usage): (&'static Command, PrivateUse),
         arguments: &Arguments<'_>,
     ) -> Result<Destination, String> {
+        if usage == PrivateUse::AwaitsCopies {
+            let (slot, backend) = self.first_place();
+            return Ok(Destination::Private { slot, backend });
+        }
         let by_keys = !matches!(
             usage,
             PrivateUse::Subscribes(Subscription::Channels | Subscription::Patterns)
@@ -196,7 +206,11 @@ impl Shard {
                     return;
                 };
                 let frame = arguments.frame();
-                let (kind, charge) = if handling == Handling::Private(PrivateUse::Waits) {
+                let (waits, awaits_copies) = match handling {
+                    Handling::Private(usage) => (true, usage == PrivateUse::AwaitsCopies),
+                    _ => (false, false),
+                };
+                let (kind, charge) = if waits {
                     // A large request is not kept for another node: what is kept must stay small.
                     let is_kept = self.env.slots.is_some() && frame.len() <= COPY_BYTES_MAX;
                     let kept = if is_kept { frame } else { &[] };
@@ -206,11 +220,18 @@ impl Shard {
                 } else {
                     (Kind::Plain, charge)
                 };
-                let message = Message::new(frame, request.shared);
+                // A store waits until its replicas have all that it had written at the connection's last request.
+                // The client's writes went over other connections, and have been answered.
+                let block = if awaits_copies { [PING, frame].concat() } else { Vec::new() };
+                let message = if awaits_copies {
+                    (Message::Small(&block), 2)
+                } else {
+                    (Message::new(frame, request.shared), 1)
+                };
                 self.send_over(
                     id,
                     (link, backend),
-                    (message, 1),
+                    message,
                     (Nature::of(Some(command)), kind),
                     (Rewrite::AsItCame, charge),
                     now,
@@ -419,7 +440,9 @@ impl Shard {
         let (kind, begins) = match usage {
             PrivateUse::Subscribes(kind) => (kind, true),
             PrivateUse::Unsubscribes(kind) => (kind, false),
-            PrivateUse::Waits | PrivateUse::Watches => return debug_assert!(false, "handled elsewhere"),
+            PrivateUse::Waits | PrivateUse::AwaitsCopies | PrivateUse::Watches => {
+                return debug_assert!(false, "handled elsewhere");
+            }
         };
         let client = self.clients.client(id);
         let names = || arguments.iter().skip(1);

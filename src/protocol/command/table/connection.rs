@@ -1,16 +1,16 @@
 //! Commands about the client and its connection: answered by weir, since the store only sees weir's own
 //! connections.
 
-use super::super::{Command, Flags, LocalCommand, Refusal};
-use super::build::{ADMINISTERS, ANY_TIME, NOT_SCRIPTED, container, help, local, refused};
+use super::super::{Command, Flags, LocalCommand, PrivateUse, Refusal};
+use super::build::{ADMINISTERS, ANY_TIME, NOT_SCRIPTED, container, help, local, plain, refused};
 
 pub(super) const COMMANDS: &[Command] = &[
     refused("asking", 1, Refusal::ClusterDisabled).fast(),
     local("auth", -2, LocalCommand::Auth).fast().flags(BEFORE_SIGN_IN),
     container("client"),
-    refused("client|caching", 3, Refusal::Tracks).flags(NOT_SCRIPTED),
+    local("client|caching", 3, LocalCommand::ClientCaching).flags(NOT_SCRIPTED),
     // Valkey 8.
-    refused("client|capa", -3, Refusal::StoreClients).flags(NOT_SCRIPTED),
+    local("client|capa", -3, LocalCommand::ClientCapa).flags(NOT_SCRIPTED),
     local("client|getname", 2, LocalCommand::ClientGetName).flags(NOT_SCRIPTED),
     local("client|getredir", 2, LocalCommand::ClientGetRedir).flags(NOT_SCRIPTED),
     help("client|help"),
@@ -24,11 +24,11 @@ pub(super) const COMMANDS: &[Command] = &[
     local("client|no-evict", 3, LocalCommand::ClientNoEvict).flags(ADMINISTERS),
     local("client|no-touch", 3, LocalCommand::ClientNoTouch).flags(NOT_SCRIPTED),
     local("client|pause", -3, LocalCommand::ClientPause).flags(ADMINISTERS),
-    refused("client|reply", 3, Refusal::Silences).flags(NOT_SCRIPTED),
+    local("client|reply", 3, LocalCommand::ClientReply).flags(NOT_SCRIPTED),
     local("client|setinfo", 4, LocalCommand::ClientSetInfo).flags(NOT_SCRIPTED),
     local("client|setname", 3, LocalCommand::ClientSetName).flags(NOT_SCRIPTED),
-    refused("client|tracking", -3, Refusal::Tracks).flags(NOT_SCRIPTED),
-    refused("client|trackinginfo", 2, Refusal::Tracks).flags(NOT_SCRIPTED),
+    local("client|tracking", -3, LocalCommand::ClientTracking).flags(NOT_SCRIPTED),
+    local("client|trackinginfo", 2, LocalCommand::ClientTrackingInfo).flags(NOT_SCRIPTED),
     local("client|unblock", -3, LocalCommand::ClientUnblock).flags(ADMINISTERS),
     local("client|unpause", 2, LocalCommand::ClientUnpause).flags(ADMINISTERS),
     Command { arity: -1, ..container("command") }.locally(LocalCommand::Command).flags(ANY_TIME),
@@ -48,8 +48,8 @@ pub(super) const COMMANDS: &[Command] = &[
     local("readwrite", 1, LocalCommand::ReadWrite).fast().flags(ANY_TIME),
     local("reset", 1, LocalCommand::Reset).fast().flags(BEFORE_SIGN_IN),
     local("select", 2, LocalCommand::Select).fast().flags(ANY_TIME),
-    refused("wait", 3, Refusal::AwaitsReplicas).flags(Flags::NOSCRIPT),
-    refused("waitaof", 4, Refusal::AwaitsReplicas).flags(Flags::NOSCRIPT),
+    plain("wait", 3).privately(PrivateUse::AwaitsCopies).flags(Flags::NOSCRIPT),
+    plain("waitaof", 4).privately(PrivateUse::AwaitsCopies).flags(Flags::NOSCRIPT),
 ];
 
 const BEFORE_SIGN_IN: Flags = NOT_SCRIPTED.and(Flags::NO_AUTH).and(Flags::ALLOW_BUSY);
