@@ -1,19 +1,23 @@
-"""Programs that use Redis as their queue, unchanged and each with its own work, behind weir."""
+"""Programs that use Redis for their queues, messages and sessions, unchanged and each with its own work, behind weir."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from harness.processes import Weir
+from harness.processes import TARGET, Weir
 
 pytestmark = pytest.mark.weir_only
 
 PROGRAMS = Path(__file__).parent / "programs"
+NODE_PROGRAMS = Path(__file__).parent / "node" / "programs.mjs"
+NODE_MODULES = TARGET / "e2e" / "node" / "node_modules"
 SECONDS_MAX = 120
 
 
@@ -77,3 +81,52 @@ print(len(app.control.ping(timeout=5)))
         except subprocess.TimeoutExpired:
             worker.kill()
             worker.wait()
+
+
+TEN = list(range(0, 20, 2))
+QUEUES = {
+    "huey": [TEN, 42, [2, 4, 8]] * 2,
+    "dramatiq": [TEN, 8, 42],
+    "channels": [[1, 2, 3, 3]] * 2,
+}
+
+
+@pytest.mark.parametrize("stores", [1, 3], ids=["one store", "three stores"])
+@pytest.mark.parametrize("program", QUEUES)
+def test_queues_of_python_carry_out_their_work(servers, program: str, stores: int):
+    weir = servers.weir(*[servers.redis() for _ in range(stores)], flags=["--shards", "2"])
+    done = subprocess.run(
+        [sys.executable, PROGRAMS / "queues.py", program, str(weir.port)],
+        env=environment(weir), capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(QUEUES[program])
+
+
+HEARD = [[list(range(10))] * 2, [True, True]]
+NODE = {
+    "bullmq": [list(range(1, 21)), [3, 7], 6],
+    "beequeue": TEN,
+    "sessions": [[0, 1, 2, 4, 5, 6, 7, 8, 9], 9, 4],
+    "socket.io": HEARD,
+    "socket.io-sharded": HEARD,
+    "socket.io-streams": HEARD,
+}
+# Bee-Queue publishes within MULTI, and the sharded adapter subscribes to channels of different stores.
+ONE_STORE_ONLY = {"beequeue", "socket.io-sharded"}
+
+
+@pytest.mark.parametrize(
+    ("program", "stores"),
+    [(program, stores) for program in NODE for stores in (1, 3) if stores == 1 or program not in ONE_STORE_ONLY],
+)
+def test_programs_of_node_do_their_work(servers, tmp_path: Path, program: str, stores: int):
+    weir = servers.weir(*[servers.redis() for _ in range(stores)], flags=["--shards", "2"])
+    shutil.copy(NODE_PROGRAMS, tmp_path)
+    (tmp_path / "node_modules").symlink_to(NODE_MODULES)
+    done = subprocess.run(
+        [os.environ.get("NODE", "node"), "programs.mjs", program, str(weir.port)],
+        cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.strip().split("\n")[-1]) == NODE[program]

@@ -1,0 +1,88 @@
+"""Queues that use Redis, each with its own work. Usage: queues.py PROGRAM PORT"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+
+SECONDS_MAX = 60
+
+
+def huey(port: int) -> list:
+    """Its consumers wait in BRPOP, or in BZPOPMIN where tasks have priorities, in a database of its own."""
+    from huey import PriorityRedisHuey, RedisHuey
+
+    told = []
+    for kind in (RedisHuey, PriorityRedisHuey):
+        queue = kind("work", host="127.0.0.1", port=port, db=2)
+
+        @queue.task()
+        def double(number: int) -> int:
+            return 2 * number
+
+        consumer = queue.create_consumer(workers=2, periodic=False)
+        consumer.start()
+        results = [double(number) for number in range(10)]
+        told.append([result.get(blocking=True, timeout=SECONDS_MAX) for result in results])
+        told.append(double.schedule((21,), delay=1).get(blocking=True, timeout=SECONDS_MAX))
+        chain = double.s(1).then(double).then(double)
+        told.append(queue.enqueue(chain).get(blocking=True, timeout=SECONDS_MAX))
+        consumer.stop(graceful=True)
+        queue.storage.flush_all()
+    return told
+
+
+def dramatiq(port: int) -> list:
+    """All that it does to its queues are scripts, and its results wait in BRPOPLPUSH."""
+    import dramatiq as library
+    from dramatiq import group, pipeline
+    from dramatiq.brokers.redis import RedisBroker
+    from dramatiq.results import Results
+    from dramatiq.results.backends import RedisBackend
+
+    broker = RedisBroker(host="127.0.0.1", port=port, namespace="{d}")
+    broker.add_middleware(Results(backend=RedisBackend(host="127.0.0.1", port=port, namespace="{r}")))
+    library.set_broker(broker)
+
+    @library.actor(store_results=True)
+    def double(number: int) -> int:
+        return 2 * number
+
+    worker = library.Worker(broker, worker_threads=2)
+    worker.start()
+    millis = SECONDS_MAX * 1000
+    each = list(group([double.message(number) for number in range(10)]).run().get_results(block=True, timeout=millis))
+    chain = pipeline([double.message(1), double.message(), double.message()]).run().get_result(block=True, timeout=millis)
+    late = double.send_with_options(args=(21,), delay=300).get_result(block=True, timeout=millis)
+    worker.stop()
+    broker.close()
+    return [each, chain, late]
+
+
+def channels(port: int) -> list:
+    """Django's channel layers: one waits in BZPOPMIN, the other one subscribes."""
+    from channels_redis.core import RedisChannelLayer
+    from channels_redis.pubsub import RedisPubSubChannelLayer
+
+    async def work(layer) -> list:
+        one, two = await layer.new_channel(), await layer.new_channel()
+        waiting = asyncio.ensure_future(layer.receive(two))
+        await layer.send(one, {"type": "t", "number": 1})
+        told = [await layer.receive(one)]
+        await layer.send(two, {"type": "t", "number": 2})
+        told.append(await waiting)
+        await layer.group_add("all", one)
+        await layer.group_add("all", two)
+        await layer.group_send("all", {"type": "t", "number": 3})
+        told += [await layer.receive(one), await layer.receive(two)]
+        await layer.group_discard("all", one)
+        return [message["number"] for message in told]
+
+    layers = (RedisChannelLayer, RedisPubSubChannelLayer)
+    return [asyncio.run(asyncio.wait_for(work(kind(hosts=[("127.0.0.1", port)])), SECONDS_MAX)) for kind in layers]
+
+
+if __name__ == "__main__":
+    programs: dict[str, Callable[[int], list]] = {"huey": huey, "dramatiq": dramatiq, "channels": channels}
+    print(programs[sys.argv[1]](int(sys.argv[2])))
