@@ -14,7 +14,7 @@ use super::clock::Clock;
 use super::connect::Spot;
 use super::tls::{Line, StoreTls};
 use super::topology_thread::found;
-use crate::routing::cluster::heirs::{Said, Watch, to_watch};
+use crate::routing::cluster::failover_probe::{Said, Watch, to_watch};
 use crate::routing::cluster::{Map, NodeKey};
 use crate::values::ServerAddress;
 use crate::values::limits::CLUSTER_NODES_MAX;
@@ -26,7 +26,7 @@ const ANSWER_BYTES_MAX: usize = 4 * 1024;
 
 /// The end of watching a replica: it took over, or there is nothing to take over any more.
 pub(super) struct News {
-    heir: NodeKey,
+    replica: NodeKey,
     took_over: bool,
 }
 
@@ -50,32 +50,36 @@ impl FailoverProbe {
 
     /// Begins to watch the replicas of a node to which a connection was lost.
     pub fn handle_lost(&mut self, lost: NodeKey, map: &Map) {
-        for heir in to_watch(map, lost, &self.watched) {
-            let Some(address) = map.node_of(heir).and_then(|node| node.addresses.first()).cloned() else {
+        for replica in to_watch(map, lost, &self.watched) {
+            let Some(address) = map.node_of(replica).and_then(|node| node.addresses.first()).cloned() else {
                 continue;
             };
-            if self.watch(heir, address).is_ok() {
-                self.watched.push(heir);
+            if self.watch(replica, address).is_ok() {
+                self.watched.push(replica);
             }
         }
     }
 
     /// Ends the watch of a replica, and returns the replica if it has taken over.
     pub fn handle_news(&mut self, news: &News) -> Option<NodeKey> {
-        self.watched.retain(|heir| *heir != news.heir);
-        news.took_over.then_some(news.heir)
+        self.watched.retain(|replica| *replica != news.replica);
+        news.took_over.then_some(news.replica)
     }
 
-    fn watch(&self, heir: NodeKey, address: ServerAddress) -> io::Result<()> {
+    fn watch(&self, replica: NodeKey, address: ServerAddress) -> io::Result<()> {
         let (question, tls, clock, tell) =
             (Arc::clone(&self.question), self.tls.clone(), self.clock, self.tell.clone());
         let watch = move || {
             let took_over =
                 found(&address).is_some_and(|spot| took_over(&spot, tls.as_ref(), &question, clock));
             // The channel has room for as many messages as replicas can be watched.
-            let _ = tell.try_send(News { heir, took_over });
+            let _ = tell.try_send(News { replica, took_over });
         };
-        thread::Builder::new().name("weir-heir".to_owned()).stack_size(STACK_BYTES).spawn(watch).map(|_| ())
+        thread::Builder::new()
+            .name("weir-failover".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn(watch)
+            .map(|_| ())
     }
 }
 

@@ -98,9 +98,8 @@ fn listening(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
-/// Opens a Unix listening socket that all shards share. A socket file that nobody listens on any more is
-/// replaced.
-pub(super) fn unix(path: &Path, shards: usize) -> io::Result<Vec<OwnedFd>> {
+/// Opens a Unix listening socket. A socket file that nobody listens on any more is replaced.
+pub(super) fn unix(path: &Path) -> io::Result<OwnedFd> {
     let address = SockAddr::unix(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     if let Err(error) = socket.bind(&address) {
@@ -112,7 +111,7 @@ pub(super) fn unix(path: &Path, shards: usize) -> io::Result<Vec<OwnedFd>> {
         socket.bind(&address)?;
     }
     socket.listen(BACKLOG)?;
-    for_each_of(socket.into(), shards)
+    Ok(socket.into())
 }
 
 /// Duplicates a listening socket, so that each shard has a descriptor of it.

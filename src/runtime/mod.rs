@@ -9,7 +9,7 @@
 //!  weir-versions      asks stores for their versions, once a minute: versions_thread.rs
 //!  weir-names         looks the names of stores up again: names_thread.rs
 //!  weir-topology      asks nodes of a cluster which node owns which slot: topology_thread.rs
-//!  weir-heir          asks a replica of a lost primary whether it has taken over: failover_probe.rs
+//!  weir-failover          asks a replica of a lost primary whether it has taken over: failover_probe.rs
 //!  weir-replicas      asks nodes of a cluster how far its replicas are behind: replicas_thread.rs
 //!  weir-tls           accepts clients that speak TLS, and does their handshakes: tls/
 //!  weir-certs         reads certificates again when their files change: tls/
@@ -34,6 +34,7 @@ mod failover_probe;
 mod farewell;
 mod fleet_thread;
 mod listen;
+mod listeners;
 mod log;
 mod mesh;
 mod messages;

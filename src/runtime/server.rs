@@ -19,6 +19,7 @@ use super::connect::{Place, Route, Routes, Spot, addresses_of};
 use super::control_thread::{self, Control, ControlSettings, TlsMailboxes};
 use super::driver::{Driver, Entrance};
 use super::fleet_thread::FleetThread;
+use super::listeners::{self, Doors, Opened};
 use super::mesh::{self, Mesh};
 use super::messages::{Mailbox, Signal, Takeover, ToControl, ToFleet, ToReplicas, ToShard, ToTakeover};
 use super::names_thread::NamesThread;
@@ -28,12 +29,12 @@ use super::replicas_thread::ReplicasThread;
 use super::ring::Ring;
 use super::shard_thread::{Door, ShardThread};
 use super::storage_thread::{self, ToStorage};
-use super::takeover::{self, Incumbent, Manager, Offer, Predecessor};
+use super::takeover::{self, Incumbent, Manager, Predecessor};
 use super::tls::{CertificatesThread, HandshakesThread, Rates, StoreTls, Tally, Terms, TlsFiles, Watched};
 use super::topology_thread::{DOUBTS_MAX, Listeners, TopologyThread};
 use super::versions_thread::VersionsThread;
 use super::watch::FileWatch;
-use super::{admin, executor, listen, log};
+use super::{executor, listen, log};
 use crate::config::{
     AdminToken, Config, Credentials, FleetTerms, Layer, LimiterKind, Quotas, Size, Storage, StoreTlsSettings,
     TlsSettings, TokenSource,
@@ -62,9 +63,6 @@ use crate::values::{Random, ServerAddress, ShardId, StoreVersion};
 
 /// The number of descriptors besides those of clients: rings, listeners, backend connections, executors.
 const FILES_SPARE: u64 = 1024;
-
-/// The paths that are served over HTTP, for the start message.
-const HTTP_PATHS: &str = "/v1/keys, /, /pipeline, /multi-exec";
 
 /// The backends: the way to connect to each and its settings, in order of backend number.
 type Backends = Vec<(Route, BackendSettings)>;
@@ -108,7 +106,7 @@ pub fn run(config: &Config) -> Result<(), String> {
     let environment = Manager::from_environment(predecessor.as_ref().map(|before| &before.manager));
     let manager = Notify::of(&environment)?;
     let clock = Clock::start();
-    let (listeners, mut opened) = open_listeners(config, cpus.len(), &mut predecessor)?;
+    let mut opened = listeners::open(config, cpus.len(), &mut predecessor)?;
 
     let (control, control_letters, control_bell) =
         Mailbox::for_executor().map_err(|error| format!("cannot make an eventfd: {error}"))?;
@@ -136,7 +134,8 @@ pub fn run(config: &Config) -> Result<(), String> {
     // Signal handlers come before clients: an early SIGTERM would end weir with requests under way.
     listen_to_signals(control.clone(), config.takeover.is_some())?;
     let mut mailboxes = Vec::new();
-    for ((index, mesh), listeners) in mesh::weave(cpus.len()).into_iter().enumerate().zip(listeners) {
+    let doors = std::mem::take(&mut opened.shards);
+    for ((index, mesh), listeners) in mesh::weave(cpus.len()).into_iter().enumerate().zip(doors) {
         let (mailbox, letters, bell) = mailbox::<ToShard>()?;
         mailboxes.push(mailbox);
         let parts = Parts {
@@ -389,113 +388,6 @@ fn resolve(config: &Config) -> Result<Vec<(Option<Spot>, BackendSettings)>, Stri
     }
 }
 
-/// The result of opening all listening sockets: messages, ports, and descriptors for later use.
-struct Opened {
-    lines: Vec<String>,
-    port: u16,
-    admin: Option<SocketAddr>,
-    admin_socket: Option<OwnedFd>,
-    /// Duplicates of the listening sockets, for a process that takes over.
-    offers: Vec<Offer>,
-    /// The sockets on which clients connect with TLS (`--tls-listen`, `--tls-http`). The thread for
-    /// handshakes accepts on them, not the shards.
-    secure: Doors,
-}
-
-/// Listening sockets with the protocol spoken on each.
-type Doors = Vec<(OwnedFd, Entrance)>;
-
-/// Takes the previous process's sockets for an entrance and address; none if nothing is taken over or it did
-/// not listen there.
-fn inherited(predecessor: &mut Option<Predecessor>, entrance: &str, address: &str) -> Vec<OwnedFd> {
-    predecessor.as_mut().map_or_else(Vec::new, |predecessor| predecessor.take(entrance, address))
-}
-
-fn open_listeners(
-    config: &Config,
-    shards: usize,
-    before: &mut Option<Predecessor>,
-) -> Result<(Vec<Doors>, Opened), String> {
-    let mut per_shard: Vec<Doors> = std::iter::repeat_with(Vec::new).take(shards).collect();
-    let mut opened = Opened {
-        lines: Vec::new(),
-        port: 0,
-        admin: None,
-        admin_socket: None,
-        offers: Vec::new(),
-        secure: Vec::new(),
-    };
-    let mut offers = Vec::new();
-    let mut offer = |entrance, address: String, sockets: &[OwnedFd]| {
-        if config.takeover.is_some() {
-            let copies = takeover::copies(entrance, address, sockets);
-            offers.push(copies.map_err(|error| format!("cannot copy a descriptor: {error}"))?);
-        }
-        Ok::<(), String>(())
-    };
-    // There may be more sockets than shards, after a takeover from a process with more shards.
-    let mut share_out = |sockets: Vec<OwnedFd>, entrance: Entrance| {
-        let places = (0..shards).cycle();
-        sockets.into_iter().zip(places).for_each(|(socket, at)| per_shard[at].push((socket, entrance)));
-    };
-    for address in &config.listen {
-        let inherited = inherited(before, "resp", &address.to_string());
-        let (sockets, bound) = listen::tcp_after(inherited, *address, shards)
-            .map_err(|error| format!("--listen {address}: cannot listen there: {error}"))?;
-        offer("resp", address.to_string(), &sockets)?;
-        share_out(sockets, Entrance::Resp);
-        opened.lines.push(format!("listening on {bound}"));
-        opened.port = if opened.port == 0 { bound.port() } else { opened.port };
-    }
-    let secure = config.tls.iter().flat_map(|tls| {
-        let resp = tls.listen.iter().map(|address| ("--tls-listen", "tls", Entrance::Resp, *address));
-        resp.chain(tls.http.iter().map(|address| ("--tls-http", "tls-http", Entrance::Http, *address)))
-    });
-    for (flag, name, entrance, address) in secure {
-        let inherited = inherited(before, name, &address.to_string());
-        let (sockets, bound) = listen::tcp_after(inherited, address, 1)
-            .map_err(|error| format!("{flag} {address}: cannot listen there: {error}"))?;
-        offer(name, address.to_string(), &sockets)?;
-        opened.secure.extend(sockets.into_iter().map(|socket| (socket, entrance)));
-        opened.lines.push(match entrance {
-            Entrance::Resp => format!("TLS on {bound}"),
-            Entrance::Http => format!("keys on https://{bound}{HTTP_PATHS}"),
-        });
-    }
-    if let Some(path) = &config.unix {
-        let inherited = inherited(before, "unix", &path.display().to_string()).pop();
-        let sockets = inherited
-            .map_or_else(|| listen::unix(path, shards), |socket| listen::for_each_of(socket, shards))
-            .map_err(|error| format!("--unix {}: cannot listen there: {error}", path.display()))?;
-        // All of these are duplicates of one socket.
-        offer("unix", path.display().to_string(), &sockets[..1])?;
-        share_out(sockets, Entrance::Resp);
-        opened.lines.push(format!("listening on {}", path.display()));
-    }
-    for address in &config.http {
-        let inherited = inherited(before, "http", &address.to_string());
-        let (sockets, bound) = listen::tcp_after(inherited, *address, shards)
-            .map_err(|error| format!("--http {address}: cannot listen there: {error}"))?;
-        offer("http", address.to_string(), &sockets)?;
-        share_out(sockets, Entrance::Http);
-        opened.lines.push(format!("keys on http://{bound}{HTTP_PATHS}"));
-    }
-    if let Some(address) = config.admin {
-        let inherited = inherited(before, "admin", &address.to_string()).pop();
-        let (socket, bound) = inherited
-            .map_or_else(|| listen::alone(address, admin::BACKLOG), |socket| listen::bound(socket, address))
-            .map_err(|error| format!("--admin {address}: cannot listen there: {error}"))?;
-        offer("admin", address.to_string(), std::slice::from_ref(&socket))?;
-        opened.lines.push(format!(
-            "metrics, health and quotas on http://{bound}/metrics, /healthz, /readyz, /config/quotas"
-        ));
-        opened.admin = Some(bound);
-        opened.admin_socket = Some(socket);
-    }
-    opened.offers = offers;
-    Ok((per_shard, opened))
-}
-
 /// Prepares the thread that waits for a process that takes over, and its mailbox. None without `--takeover`.
 fn incumbent(
     config: &Config,
@@ -505,11 +397,7 @@ fn incumbent(
     (manager, clock): (Manager, Clock),
 ) -> Result<Option<(Incumbent, Mailbox<ToTakeover>)>, String> {
     let Some(path) = config.takeover.clone() else { return Ok(None) };
-    let name = path.display().to_string();
-    let listener = inherited(before, "takeover", &name)
-        .pop()
-        .map_or_else(|| takeover::bind(&path), Ok)
-        .map_err(|error| format!("--takeover {name}: cannot listen there: {error}"))?;
+    let listener = listeners::open_takeover(&path, before)?;
     let (mailbox, letters, bell) =
         Mailbox::for_executor().map_err(|error| format!("cannot make an eventfd: {error}"))?;
     let incumbent = Incumbent {
@@ -606,7 +494,7 @@ fn start_engine<S: StoreService + 'static>(
 struct Parts {
     settings: ShardSettings,
     quotas: Arc<Quotas>,
-    listeners: Vec<(OwnedFd, Entrance)>,
+    listeners: Doors,
     /// True if the shard accepts from the start; false if it waits for `ToShard::Listen`, during a takeover.
     listens: bool,
     mesh: Mesh,

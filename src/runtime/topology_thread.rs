@@ -119,7 +119,7 @@ impl TopologyThread {
                     // No shard is left.
                     Err(_) => return,
                 },
-                recv(self.failover_probe.news) -> news => if news.is_ok_and(|news| self.hear_of_heir(&news)) {
+                recv(self.failover_probe.news) -> news => if news.is_ok_and(|news| self.hear_of_replica(&news)) {
                     why = "a replica took over";
                 },
                 default(due.since(now)) => {}
@@ -154,9 +154,9 @@ impl TopologyThread {
     }
 
     /// Handles the end of a watch of a replica. True if the replica has taken over.
-    fn hear_of_heir(&mut self, news: &News) -> bool {
-        let heir = self.failover_probe.handle_news(news);
-        heir.inspect(|heir| self.refresh.handle_reason(Reason::TookOver(*heir))).is_some()
+    fn hear_of_replica(&mut self, news: &News) -> bool {
+        let replica = self.failover_probe.handle_news(news);
+        replica.inspect(|replica| self.refresh.handle_reason(Reason::TookOver(*replica))).is_some()
     }
 
     /// Asks the nodes whose turn it is, if it is time for a round, and merges their views into the map.

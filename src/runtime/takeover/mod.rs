@@ -31,5 +31,5 @@ mod successor;
 mod wire;
 
 pub(super) use incumbent::{Incumbent, start_successor};
-pub(super) use successor::{Predecessor, copies};
+pub(super) use successor::Predecessor;
 pub(super) use wire::{Manager, Offer, bind};

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use super::wire::{self, Manager, Message, Offer, PROTOCOL, Peer};
+use super::wire::{self, Manager, Message, PROTOCOL, Peer};
 
 /// The process that this one takes over from.
 #[derive(Debug)]
@@ -74,10 +74,4 @@ impl Predecessor {
         self.inherited.clear();
         self.peer.tell(&Message::Ready)
     }
-}
-
-/// Duplicates of listening sockets, with the entrance that they are for, to be given to a successor.
-pub fn copies(entrance: &'static str, address: String, sockets: &[OwnedFd]) -> std::io::Result<Offer> {
-    let sockets = sockets.iter().map(OwnedFd::try_clone).collect::<std::io::Result<_>>()?;
-    Ok(Offer { entrance, address, sockets })
 }

@@ -28,6 +28,7 @@ use super::tally::Tally;
 use crate::control::Handshake;
 use crate::runtime::clock::{Clock, thread_cpu};
 use crate::runtime::driver::Entrance;
+use crate::runtime::listeners::Doors;
 use crate::runtime::log;
 use crate::runtime::messages::{Mailbox, ToControl, ToShard};
 use crate::values::Timestamp;
@@ -65,7 +66,7 @@ pub(in crate::runtime) struct Rates {
 
 /// Everything that the handshakes thread works with.
 pub(in crate::runtime) struct HandshakesThread {
-    pub listeners: Vec<(OwnedFd, Entrance)>,
+    pub listeners: Doors,
     pub terms: Arc<Terms>,
     pub rates: Rates,
     pub shards: Vec<Mailbox<ToShard>>,
