@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from harness.flags import defaults as flags_of_help
-from harness.processes import ROOT
+from harness.processes import ROOT, binary
 
 pytestmark = pytest.mark.weir_only
 
@@ -141,19 +142,10 @@ def test_every_reason_against_a_command_is_explained():
     assert len(texts) > 10 and not [text for text in texts if f"`{text}`" not in page]
 
 
-def test_every_flag_is_in_the_table_with_its_default():
-    text = CONFIGURATION.read_text()
-    described = {}
-    for names, default, *_ in rows(text[text.index("<!-- flags: begin") : text.index("<!-- flags: end")]):
-        flags = re.findall(r"--([a-z-]+)", names)
-        shown = [each.strip("`") for each in default.split(", ")]
-        # One default for all flags of a row, or one for each.
-        described |= zip(flags, shown if len(shown) == len(flags) else shown * len(flags))
-    defaults = flags_of_help()
-    assert len(defaults) > 60
-    assert sorted(described) == sorted(defaults)
-    # A sentence in the place of a value is worded in another way.
-    plain = re.compile(r"[\w.:,-]+%?")
-    expected = {flag: value for flag, value in defaults.items() if value and plain.fullmatch(value)}
-    assert len(expected) > 25
-    assert {flag: described[flag] for flag in expected} == expected
+def test_tables_of_flags_are_those_that_weir_pages_writes(tmp_path):
+    page = tmp_path / "configuration.md"
+    page.write_text(CONFIGURATION.read_text())
+    subprocess.run([binary("weir-pages"), "--flags", page], check=True, timeout=60)
+    assert page.read_text() == CONFIGURATION.read_text(), "weir-pages --flags docs/operating/configuration.md"
+    rows_of_flags = [row for row in rows(page.read_text()) if row[0].startswith("`--")]
+    assert len(rows_of_flags) == len(flags_of_help()) > 60

@@ -1,5 +1,7 @@
-//! Writes the man pages of weir and its shell completions, made from its flags: `weir-pages FOLDER`. Packages
-//! include these files.
+//! Writes what is made from weir's flags: man pages and shell completions, which packages include
+//! (`weir-pages FOLDER`), and the tables of flags in the documentation (`weir-pages --flags PAGE`).
+
+mod flag_table;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,24 +11,31 @@ use clap::{Arg, Parser};
 use clap_complete::Shell;
 use weir::config::Flags;
 
-/// Writes weir's man pages and shell completions, made from its flags.
+/// Writes weir's man pages and shell completions, or the tables of flags of a page, made from its flags.
 #[derive(Parser)]
 #[command(name = "weir-pages", version)]
 struct PagesFlags {
     /// Folder for the man pages and completions; created if it does not exist
-    #[arg(value_name = "FOLDER")]
-    folder: PathBuf,
+    #[arg(value_name = "FOLDER", required_unless_present = "flags")]
+    folder: Option<PathBuf>,
+
+    /// Page (docs/operating/configuration.md) whose tables of flags are written anew
+    #[arg(long, value_name = "PAGE")]
+    flags: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
-    let folder = PagesFlags::parse().folder;
-    match write(&folder) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("weir-pages: {}: {error}", folder.display());
-            ExitCode::FAILURE
+    let PagesFlags { folder, flags } = PagesFlags::parse();
+    let tables = flags.iter().map(|page| (page, flag_table::write(page)));
+    let pages = folder.iter().map(|folder| (folder, write(folder)));
+    let mut code = ExitCode::SUCCESS;
+    for (path, result) in tables.chain(pages) {
+        if let Err(error) = result {
+            eprintln!("weir-pages: {}: {error}", path.display());
+            code = ExitCode::FAILURE;
         }
     }
+    code
 }
 
 /// Adds the flag's environment variable to its help text.
