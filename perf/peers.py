@@ -91,7 +91,7 @@ def named(text: str, backends: list[bench.Redis]) -> bench.Server:
     """The server that `NAME=BINARY` asks for."""
     name, _, path = text.partition("=")
     if name not in KINDS:
-        raise Unknown(f"{text!r}: NAME=BINARY is wanted, and NAME is one of {', '.join(KINDS)}")
+        raise Unknown(f"{text!r}: NAME=BINARY is expected, and NAME is one of {', '.join(KINDS)}")
     program = shutil.which(str(Path(path).expanduser()), path=bench.PATH_SEARCHED) if path else None
     if program is None:
         raise Unknown(f"{text!r}: {path or 'nothing'} is no program that can be started")

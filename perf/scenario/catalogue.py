@@ -55,15 +55,15 @@ def check(line: Line, cast: Cast) -> None:
     if isinstance(bar.of, Measure):
         other = kind_of(bar.of, cast)
         if (kind is Kind.TIME) != (other is Kind.TIME):
-            raise Wrong(f"{line.measure} is {kind.value}, and {bar.of} is {other.value}: two of one kind are wanted")
+            raise Wrong(f"{line.measure} is {kind.value}, and {bar.of} is {other.value}: two of one kind are expected")
         if bar.plus and not fits(kind, bar.plus.kind):
-            raise Wrong(f"'+ {bar.plus}' is added to {kind.value}: the same kind is wanted")
+            raise Wrong(f"'+ {bar.plus}' is added to {kind.value}: the same kind is expected")
         return
     for value in (bar.of, bar.plus):
         if isinstance(value, Value) and not fits(kind, value.kind):
-            raise Wrong(f"{line.measure} is {kind.value}, and its bar is {value.kind.value}: {_bars(kind)} is wanted")
+            raise Wrong(f"{line.measure} is {kind.value}, and its bar is {value.kind.value}: {_bars(kind)} is expected")
     if line.measure.subject[0] in ("storage", "weir", "tenants") and bar.of.kind is Kind.SHARE:
-        raise Wrong(f"{line.measure} has no share of what was offered: a count or a rate such as 5/s is wanted")
+        raise Wrong(f"{line.measure} has no share of what was offered: a count or a rate such as 5/s is expected")
 
 
 def fits(kind: Kind, bar: Kind) -> bool:
@@ -131,7 +131,7 @@ def _of_storage(measure: Measure, rest: list[str], cast: Cast) -> Kind:
     _phase(measure, rest, cast, cast.storages)
     if metric in STORAGE_OF_KEY:
         if not measure.argument:
-            raise Wrong(f"{metric} is of one key: storage.{metric}('item:viral') is wanted")
+            raise Wrong(f"{metric} is of one key: storage.{metric}('item:viral') is expected")
     elif metric in STORAGE_COUNTS or metric in STORAGE_MAXIMA:
         _no_argument(measure)
     else:

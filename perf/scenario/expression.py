@@ -99,7 +99,7 @@ _UNITS = {
     "/s": (1.0, Kind.RATE),
     None: (1.0, Kind.COUNT),
 }
-WANTED = "MEASURE <= BAR, MEASURE >= BAR or MEASURE within N% of BAR is wanted, as in 'point.calm.p99 <= 20ms'"
+WANTED = "MEASURE <= BAR, MEASURE >= BAR or MEASURE within N% of BAR is expected, as in 'point.calm.p99 <= 20ms'"
 
 
 def parse(text: str) -> Line:
@@ -131,7 +131,7 @@ def _operand(text: str) -> Value | Measure:
         raise Wrong(f"there is no bar: {WANTED}")
     if text[0].isdigit():
         return _value(text)
-    measure, rest = _measure(text, "a value such as 20ms, or a measure such as point.calm.p99, is wanted")
+    measure, rest = _measure(text, "a value such as 20ms, or a measure such as point.calm.p99, is expected")
     if rest.strip():
         raise Wrong(f"'{rest.strip()}' follows {measure}, and nothing may: '+ 2ms' could")
     return measure
@@ -140,7 +140,7 @@ def _operand(text: str) -> Value | Measure:
 def _value(text: str) -> Value:
     match = _VALUE.fullmatch(text)
     if not match:
-        raise Wrong(f"'{text}' is no value: one such as 99.9%, 20ms, 5s, 5000/s or 17 is wanted")
+        raise Wrong(f"'{text}' is no value: one such as 99.9%, 20ms, 5s, 5000/s or 17 is expected")
     factor, kind = _UNITS[match[2]]
     return Value(_number(match[1]) * factor, kind)
 
@@ -153,7 +153,7 @@ def _measure(text: str, wanted: str) -> tuple[Measure, str]:
     for part in (match["labels"] or "").split(",") if match["labels"] is not None else []:
         label = _LABEL.fullmatch(part)
         if not label:
-            raise Wrong(f"'{part.strip()}' is no label: one such as reason=overloaded is wanted")
+            raise Wrong(f"'{part.strip()}' is no label: one such as reason=overloaded is expected")
         labels.append((label[1], next(text for text in label.groups()[1:] if text is not None)))
     argument = match["argument"]
     if argument is not None:
@@ -169,7 +169,7 @@ def seconds(text: str) -> float:
     """A duration as weir's own files write it."""
     match = re.fullmatch(rf"({_NUMBER})(us|ms|s|m|h)", text.strip())
     if not match:
-        raise Wrong(f"'{text}' is no duration: one such as 500ms, 10s or 1m is wanted")
+        raise Wrong(f"'{text}' is no duration: one such as 500ms, 10s or 1m is expected")
     return _number(match[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 

@@ -65,10 +65,10 @@ class _Reader:
 
     def scenario(self, found: dict) -> Scenario:
         self.only(found, "")
-        shows = self.wanted(found, "shows", str, "one sentence is wanted, as in shows = \"...\"")
+        shows = self.wanted(found, "shows", str, "one sentence is expected, as in shows = \"...\"")
         weir = found.get("weir", {})
         if not isinstance(weir, dict):
-            raise self.error("weir", "a section [weir] is wanted")
+            raise self.error("weir", "a section [weir] is expected")
         self.only(weir, "weir")
         storages = self.storages(found.get("storage", []))
         events = self.events(found.get("event", []), storages)
@@ -92,7 +92,7 @@ class _Reader:
         )
 
     def accept(self, lines: object, cast: Cast) -> tuple[Line, ...]:
-        wanted = "a list of lines is wanted, as in accept = [\"point.p99 <= 20ms\"]"
+        wanted = "a list of lines is expected, as in accept = [\"point.p99 <= 20ms\"]"
         if not isinstance(lines, list) or not lines or not all(isinstance(line, str) for line in lines):
             raise self.error("accept", wanted)
         parsed = []
@@ -109,11 +109,11 @@ class _Reader:
         several = given if isinstance(given, list) else [given]
         good = several and all(type(count) is int and 1 <= count <= SHARDS_MAX for count in several)
         if not good:
-            raise self.error("shards", f"{given!r}: a number from 1 to {SHARDS_MAX} is wanted, or a list of them", "weir")
+            raise self.error("shards", f"{given!r}: a number from 1 to {SHARDS_MAX} is expected, or a list of them", "weir")
         return tuple(several)
 
     def flags(self, section: str, given: object) -> tuple[tuple[str, ...], ...]:
-        wanted = "a list of flags is wanted, one in each text, as in flags = [\"--queue-target 5ms\"]"
+        wanted = "a list of flags is expected, one in each text, as in flags = [\"--queue-target 5ms\"]"
         if not isinstance(given, list):
             raise self.error("flags", wanted, section)
         flags = []
@@ -135,7 +135,7 @@ class _Reader:
         elif isinstance(quotas, dict):
             text = self.section_text("quotas", quotas)
         else:
-            raise self.error("quotas", "a section [quotas], or the text of a quota file, is wanted")
+            raise self.error("quotas", "a section [quotas], or the text of a quota file, is expected")
         tenants = [*quotas.get("tenants", {}), *(["default"] if "default" in quotas else [])]
         return text, tuple(tenants)
 
@@ -144,21 +144,21 @@ class _Reader:
         for index, entry in enumerate(self.tables(entries, "storage")):
             name = entry.get("name", "main" if index == 0 else None)
             if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
-                raise self.error("name", f"{name!r}: a name of letters and digits is wanted", "storage", index)
+                raise self.error("name", f"{name!r}: a name of letters and digits is expected", "storage", index)
             if any(name == other.name for other in storages):
                 raise self.error("name", f"there are two [[storage]] of the name '{name}'", "storage", index)
             count = entry.get("count", 1)
             if type(count) is not int or not 1 <= count <= STORAGES_MAX:
-                raise self.error("count", f"{count!r}: a number from 1 to {STORAGES_MAX} is wanted", "storage", index)
+                raise self.error("count", f"{count!r}: a number from 1 to {STORAGES_MAX} is expected", "storage", index)
             flags = entry.get("flags", "")
             if not isinstance(flags, str):
-                raise self.error("flags", f"{flags!r}: one text is wanted, such as \"--servers 4\"", "storage", index)
+                raise self.error("flags", f"{flags!r}: one text is expected, such as \"--servers 4\"", "storage", index)
             script = entry.get("script")
             if script is not None and not isinstance(script, str):
-                raise self.error("script", "the text of a script for weir-storage is wanted", "storage", index)
+                raise self.error("script", "the text of a script for weir-storage is expected", "storage", index)
             storages.append(Storage(name, count, tuple(shlex.split(flags)), script))
         if not storages:
-            raise FileError(f"{self.path}: at least one [[storage]] is wanted")
+            raise FileError(f"{self.path}: at least one [[storage]] is expected")
         return tuple(storages)
 
     def events(self, entries: object, storages: tuple[Storage, ...]) -> tuple[Event, ...]:
@@ -175,7 +175,7 @@ class _Reader:
                 known = ", ".join(storage.name for storage in storages)
                 raise self.error("on", f"there is no [[storage]] {on!r}; there are: {known}", "event", index)
             if not isinstance(command, str) or not command.strip():
-                wanted = "what follows STORAGE is wanted, as in storage = \"STALL {lasts}\""
+                wanted = "what follows STORAGE is expected, as in storage = \"STALL {lasts}\""
                 raise self.error("storage", f"{command!r}: {wanted}", "event", index)
             command = command.replace("{lasts}", f"{times['lasts'] * 1000:.0f}ms")
             events.append(Event(times["at"], times["lasts"], on, command, undo))
@@ -183,7 +183,7 @@ class _Reader:
 
     def load(self, load: object) -> tuple[dict, dict]:
         if not isinstance(load, dict) or not isinstance(load.get("group"), list):
-            raise self.error("load", "at least one [[load.group]] is wanted, as weir-load's scenarios have [[group]]")
+            raise self.error("load", "at least one [[load.group]] is expected, as weir-load's scenarios have [[group]]")
         self.only(load, "load")
         groups, phases = {}, {}
         for index, group in enumerate(load["group"]):
@@ -224,14 +224,14 @@ class _Reader:
         except tomllib.TOMLDecodeError:
             same = False
         if not same:
-            wanted = f"sections such as [{section}] and [[{section}.NAME]], each header on a line of its own, are wanted"
+            wanted = f"sections such as [{section}] and [[{section}.NAME]], each header on a line of its own, are expected"
             raise self.error(section, wanted)
         return text
 
     def tables(self, entries: object, section: str) -> list[dict]:
         entries = [entries] if isinstance(entries, dict) else entries
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-            raise self.error(section, f"sections [[{section}]] are wanted")
+            raise self.error(section, f"sections [[{section}]] are expected")
         for index, entry in enumerate(entries):
             self.only(entry, section, index)
         return entries
@@ -240,7 +240,7 @@ class _Reader:
         for key in table:
             if key not in KEYS[section]:
                 place = f"[{section}]" if section else "the file"
-                raise self.error(key, f"'{key}' means nothing in {place}: {', '.join(KEYS[section])} are wanted", section, index)
+                raise self.error(key, f"'{key}' means nothing in {place}: {', '.join(KEYS[section])} are expected", section, index)
 
     def wanted(self, table: dict, key: str, kind: type, wanted: str):
         if not isinstance(table.get(key), kind):

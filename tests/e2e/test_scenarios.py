@@ -159,10 +159,10 @@ def test_a_weir_that_does_not_start_is_reported(tmp_path):
         (["no-such"], "there is no scenario 'no-such'; there are: all-critical, "),
         (["none/such.toml"], "none/such.toml: "),
         ([], "which? all-critical, "),
-        (["steady-state", "--target", "nginx"], "--target 'nginx': weir, direct, twemproxy or both is wanted"),
-        (["steady-state", "--seconds-scale", "0"], "--seconds-scale 0.0: a number above 0 is wanted"),
-        (["steady-state", "--shards", "99"], "--shards 99: a number from 1 to 64 is wanted"),
-        (["steady-state", "--all"], "one of them is wanted"),
+        (["steady-state", "--target", "nginx"], "--target 'nginx': weir, direct, twemproxy or both is expected"),
+        (["steady-state", "--seconds-scale", "0"], "--seconds-scale 0.0: a number above 0 is expected"),
+        (["steady-state", "--shards", "99"], "--shards 99: a number from 1 to 64 is expected"),
+        (["steady-state", "--all"], "one of them is expected"),
     ],
 )
 def test_what_is_asked_wrongly(words: list[str], complaint: str):
