@@ -15,7 +15,7 @@
 //! | which entry belongs to a bucket | `bucket_table.rs` |
 //! | which part of a quota may this host give out, if several share it | `fleet.rs` |
 //! | which keys have much of a core's load | `hot_keys.rs` |
-//! | which of several nodes with the same keys answers a read | `stand_ins.rs` |
+//! | which of several nodes with the same keys answers a read | `replica_choice.rs` |
 //! | how many requests may be sent again | `retry_budget.rs` |
 //! | how many connections may a tenant hold | `seats.rs` |
 //! | is a count of requests per second used up (to compare with) | `fixed_window.rs` |
@@ -31,8 +31,8 @@ pub mod hot_keys;
 pub mod latency_ratio;
 pub mod price;
 pub mod queue;
+pub mod replica_choice;
 pub mod retry_budget;
 pub mod seats;
 pub mod slice;
-pub mod stand_ins;
 pub mod window;

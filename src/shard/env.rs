@@ -4,10 +4,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::backend_levels::BackendLevels;
 use super::counters::{Counters, Pressure, Pressures};
 use super::pieces::Pieces;
 use super::settings::ShardSettings;
-use super::strain::Strain;
 use crate::config::Quotas;
 use crate::protocol::BufferPool;
 use crate::routing::cluster::{Map, Walks};
@@ -45,8 +45,8 @@ pub struct Env {
     pub pieces: Pieces,
     /// Addresses of the cluster's nodes, by the place of each node.
     node_names: Vec<String>,
-    /// Strain of the backends: the level at which less important work for each is held back.
-    pub strain: Strain,
+    /// Level of each backend: the level at which less important work for each is held back.
+    pub backend_levels: BackendLevels,
     /// Log lines that wait to be written.
     pub lines: VecDeque<String>,
     random: Random,
@@ -62,7 +62,7 @@ impl Env {
         let pool = BufferPool::new(SPARE_BUFFERS_MAX);
         let random = Random::new(settings.seed);
         let backends = settings.topology.backends();
-        let strain = Strain::new(backends);
+        let backend_levels = BackendLevels::new(backends);
         Self {
             settings,
             quotas,
@@ -76,7 +76,7 @@ impl Env {
             walks: Walks::default(),
             pieces: Pieces::default(),
             node_names: Vec::new(),
-            strain,
+            backend_levels,
             lines: VecDeque::new(),
             random,
         }

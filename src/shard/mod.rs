@@ -31,18 +31,19 @@
 //! | what is counted | `counters.rs` |
 //! | loads, latencies and levels of the bulkheads before backends, shared by cores without a lock | `board.rs` |
 //! | health of the stores, shared likewise: counts of failures, and whose requests are refused | `health.rs` |
-//! | strain of backends, as agreed from the board: whose requests cost more, or are refused | `strain.rs` |
+//! | shed level of each backend, as agreed from the board: which requests cost more, or are refused | `backend_levels.rs` |
 //! | what travels with a request, and its bytes, on their way or waiting | `request.rs`, `message.rs`, `stored.rs` |
 //! | a request in flight on a backend connection | `pending.rs` |
 //! | the keys of a message that names several | `reach.rs` |
 //! | a request that goes on as one per key, because its slot is half moved | `pieces.rs` |
+//! | the replies to the parts of one request, joined into one | `gather.rs` |
 //! | replies on their way to whom they are for | `replies.rs` |
 //! | what became of a request, why it went no further, and what its client's core is told besides | `outcome.rs`, `refusal.rs`, `note.rs` |
 //! | counts of writes and the replies given last, as all cores see them, and replies of hot keys that one core lends another | `versions.rs`, `last_told.rs`, `copy.rs` |
 //! | what is left of a backend connection that was given up | `fence.rs` |
-//! | questions that only the control executor can answer | `question.rs` |
 
 mod admission;
+mod backend_levels;
 mod board;
 mod breaker;
 mod clients;
@@ -51,6 +52,7 @@ mod copy;
 mod counters;
 mod env;
 mod fence;
+mod gather;
 mod health;
 mod hot_keys;
 mod last_told;
@@ -64,36 +66,33 @@ mod pending;
 mod pieces;
 mod pipeline;
 mod private;
-mod question;
 mod reach;
 mod refusal;
 mod replies;
 mod request;
 mod settings;
 mod stored;
-mod strain;
 mod upstream;
 mod versions;
 
 pub use crate::policy::breaker::Stage as BreakerStage;
 pub use admission::{
-    Accounts, Bill, Charge, Decision, Outlook, Payer, Scope, Settlement, Tab, UserAccount, UserFigures,
-    asked, bucket_of, capacity_of,
+    Accounts, Bill, Charge, Decision, Outlook, Payer, Scope, Tab, UserAccount, UserFigures, asked, bucket_of,
+    capacity_of,
 };
 pub use board::Noticeboard;
 pub use clients::client_filter::{ClientsAsked, ClientsTold};
-pub use clients::{Address, Identity, Readiness, Session};
+pub use clients::{Address, Identity, Question, Readiness, ScopeLimit, Session};
 pub use cluster::{Doubt, ReaderFigures};
 pub use counters::{COUNTERS, Counter, Counters, Pressure, Pressures};
 pub use hot_keys::{HotFigures, HotKey};
 pub use message::Message;
-pub use outcome::Outcome;
+pub use outcome::{Outcome, Settlement};
 pub use overload::{BulkheadFigures, ServiceTimes};
 pub use peers::Batch;
 pub use pipeline::Shard;
 pub use pipeline::explain::Explained;
 pub use private::PrivateFigures;
-pub use question::{Question, ScopeLimit};
 pub use refusal::{Refusal, Stage};
 pub use request::{Asker, Envelope, Nature, Overdue, ReplyTo, Route, Touches, Track};
 pub use settings::{

@@ -1,5 +1,7 @@
 //! Outcome: what became of a request, as far as its price depends on that.
 
+use crate::policy::price::Measured;
+
 /// Result of a request, from which its final cost is calculated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -35,6 +37,53 @@ impl Outcome {
     /// Returns the outcome of a request that was answered with the reply to another request.
     pub const fn cached(reply_bytes: usize) -> Self {
         Self::Cached { bytes: in_32_bits(reply_bytes) }
+    }
+}
+
+/// The measurements of a reply, summed up over the parts of the request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settlement {
+    pub(super) measured: Measured,
+    /// The number of parts that a backend answered.
+    pub(super) served: u16,
+    /// The number of parts that were sent and never answered; [`CACHED`] if no part was lost and weir knew
+    /// the reply to at least one itself.
+    pub(super) lost: u16,
+}
+
+/// The value of [`Settlement::lost`] that means: no part was lost, and weir knew the reply to a part itself.
+pub(super) const CACHED: u16 = u16::MAX;
+
+impl Settlement {
+    /// Returns the measurements of a reply in one piece.
+    #[inline]
+    pub fn of(outcome: Outcome) -> Self {
+        let mut settlement = Self::default();
+        settlement.add(outcome);
+        settlement
+    }
+
+    /// Adds the outcome of one part of the request.
+    #[inline]
+    pub fn add(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Served { bytes, rows, took_micros, slowness_micros } => {
+                self.served = self.served.saturating_add(1);
+                let measured = &mut self.measured;
+                measured.bytes_out = measured.bytes_out.saturating_add(u64::from(bytes));
+                measured.rows = measured.rows.saturating_add(u64::from(rows));
+                measured.took_micros = measured.took_micros.max(u64::from(took_micros));
+                measured.slowness_micros = measured.slowness_micros.max(u64::from(slowness_micros));
+            }
+            Outcome::Cached { bytes } => {
+                if self.lost == 0 {
+                    self.lost = CACHED;
+                }
+                self.measured.bytes_out = self.measured.bytes_out.saturating_add(u64::from(bytes));
+            }
+            Outcome::Lost => self.lost = self.lost.saturating_add(1).min(CACHED - 1),
+            Outcome::Refused => {}
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 
 use slab::Slab;
 
-use super::clients::{Arrival, Gathers, Join};
+use super::gather::{Arrival, Gathers, Join};
 use super::message::Message;
 use super::outcome::Outcome;
 use super::request::ReplyTo;

@@ -176,7 +176,7 @@ fn conversed(bytes: &[u8], size: usize) -> Conversed {
                 http.take(consumed);
                 let reply = reply_to(&words, &mut queued);
                 conversed.commands.push(words);
-                conversed.wishes.push(http.wishes().to_vec());
+                conversed.wishes.push(http.options().to_vec());
                 http.hear(reply.as_bytes());
                 continue;
             }

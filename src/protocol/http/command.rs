@@ -191,7 +191,7 @@ mod tests {
             keeps: true,
             is_modern: true,
             authorization: None,
-            wishes: Vec::new(),
+            options: Vec::new(),
             in_base64: false,
         }
     }

@@ -83,7 +83,7 @@ pub struct Head {
     /// `Authorization` as received: `Bearer ...`, `Basic ...`.
     pub authorization: Option<Vec<u8>>,
     /// User within the tenant, tier and deadline, as options of `QOS CALL`.
-    pub wishes: Vec<Vec<u8>>,
+    pub options: Vec<Vec<u8>>,
     /// True if texts in the response are to be in base64.
     pub in_base64: bool,
 }
@@ -236,7 +236,7 @@ fn understand(request: &Request<'_, '_>) -> Result<Head, Status> {
         keeps: lasts(headers, is_modern),
         is_modern,
         authorization,
-        wishes: wishes(headers)?,
+        options: options(headers)?,
         in_base64: encoding.is_some_and(|value| value.eq_ignore_ascii_case(b"base64")),
     })
 }
@@ -320,21 +320,21 @@ fn target(path: &str, query: &str) -> Result<(Target, &'static str), Status> {
 }
 
 /// Returns the terms of one request, as options of `QOS CALL`.
-fn wishes(headers: &[Header<'_>]) -> Result<Vec<Vec<u8>>, Status> {
-    let mut wishes = Vec::new();
+fn options(headers: &[Header<'_>]) -> Result<Vec<Vec<u8>>, Status> {
+    let mut options = Vec::new();
     for (name, option) in
         [("x-weir-user", "USER"), ("x-weir-tier", "TIER"), ("x-weir-deadline-ms", "DEADLINE")]
     {
         let mut values = values(headers, name);
         if let Some(value) = values.next() {
-            wishes.push(option.as_bytes().to_vec());
-            wishes.push(value.to_vec());
+            options.push(option.as_bytes().to_vec());
+            options.push(value.to_vec());
         }
         if values.next().is_some() {
             return Err(Status::BadRequest("each header X-Weir-... is expected once at most"));
         }
     }
-    Ok(wishes)
+    Ok(options)
 }
 
 #[cfg(test)]
@@ -357,7 +357,7 @@ mod tests {
             .expect("well formed");
         assert_eq!(get.target, Target::Key(b"a/b c".to_vec(), String::new()));
         assert_eq!((get.method, get.length, get.keeps), (Method::Get, Length::Known(0), true));
-        assert_eq!(get.wishes, [b"TIER".to_vec(), b"batch".to_vec()]);
+        assert_eq!(get.options, [b"TIER".to_vec(), b"batch".to_vec()]);
         let put = "PUT http://x:1/v1/keys/k?ttl=5 HTTP/1.1\r\nhost:x\r\nContent-Length: 3\r\nExpect: 100-Continue\r\nConnection: a, Close\r\n\r\n";
         let put = head(put).expect("well formed");
         assert_eq!(put.target, Target::Key(b"k".to_vec(), "ttl=5".to_owned()));

@@ -123,7 +123,7 @@ pub struct Conversation {
     /// Bytes of `frames` that were taken on.
     taken: usize,
     /// Options of `QOS CALL` (user, tier, deadline) for the request under way.
-    wishes: Vec<Vec<u8>>,
+    options: Vec<Vec<u8>>,
     /// `Authorization` of the request under way.
     claim: Option<Vec<u8>>,
     /// True while none of the request's commands was taken on.
@@ -155,7 +155,7 @@ impl Conversation {
             coming: Coming::Nothing,
             frames: Vec::new(),
             taken: 0,
-            wishes: Vec::new(),
+            options: Vec::new(),
             claim: None,
             is_at_start: false,
             void: None,
@@ -213,8 +213,8 @@ impl Conversation {
     }
 
     /// Returns the options of `QOS CALL` (user, tier, deadline) for these commands.
-    pub fn wishes(&self) -> &[Vec<u8>] {
-        &self.wishes
+    pub fn options(&self) -> &[Vec<u8>] {
+        &self.options
     }
 
     /// Returns `Authorization` of the request under way.
@@ -409,7 +409,7 @@ impl Conversation {
                 let in_base64 = head.in_base64;
                 let keeps = manner.keeps;
                 self.asked.push_back(Asked { kind, manner, in_base64, text, is_too_large: false });
-                (self.wishes, self.claim) = (head.wishes, head.authorization);
+                (self.options, self.claim) = (head.options, head.authorization);
                 (self.is_at_start, self.void) = (true, None);
                 self.end_unless(keeps);
                 Step::Commands

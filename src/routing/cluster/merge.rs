@@ -12,7 +12,7 @@
 //! MOVED is known before any epoch is: its claim stands between the epoch in force and the next.
 //!
 //! A primary whose replica has its slots now becomes a replica as soon as it hears of that: it counts as one
-//! before, because its heir holds the same keys and a walk over all keys would count them twice.
+//! before, because its successor holds the same keys and a walk over all keys would count them twice.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -302,22 +302,25 @@ impl Cluster {
 
     /// Returns the node that took over from a former primary, if views still call the latter a primary: one
     /// that was its replica and owns slots now.
-    fn heir_of(&self, key: NodeKey, fact: &Fact<'_>, owns: &[bool]) -> Option<BackendId> {
+    fn successor_of(&self, key: NodeKey, fact: &Fact<'_>, owns: &[bool]) -> Option<BackendId> {
         let knows_of_it = fact.is_own && fact.seen.slots.is_empty();
         if owns[usize::from(key.backend.0)] || fact.failed || knows_of_it {
             return None;
         }
         let before = self.map.node_of(key)?;
-        let has_slots = |heir: &Node| owns.get(usize::from(heir.key.backend.0)) == Some(&true);
+        let has_slots = |successor: &Node| owns.get(usize::from(successor.key.backend.0)) == Some(&true);
         match before.role {
-            Role::Replica(Some(heir)) => self.map.node(heir).filter(|heir| has_slots(heir)),
+            Role::Replica(Some(successor)) => {
+                self.map.node(successor).filter(|successor| has_slots(successor))
+            }
             Role::Replica(None) => None,
             Role::Primary => {
-                let is_heir = |node: &&Node| node.role == Role::Replica(Some(key.backend)) && has_slots(node);
-                self.map.nodes().find(is_heir)
+                let is_successor =
+                    |node: &&Node| node.role == Role::Replica(Some(key.backend)) && has_slots(node);
+                self.map.nodes().find(is_successor)
             }
         }
-        .map(|heir| heir.key.backend)
+        .map(|successor| successor.key.backend)
     }
 
     fn nodes(&self, facts: &Facts<'_>, places: &Places<'_>, owners: &[u16]) -> Vec<Option<Node>> {
@@ -336,9 +339,11 @@ impl Cluster {
             let role = if fact.seen.is_replica {
                 Role::Replica(primary_of(fact))
             } else {
-                self.heir_of(key, fact, &owns)
-                    .filter(|heir| self.map.node(*heir).is_some_and(|heir| places.has(heir.key)))
-                    .map_or(Role::Primary, |heir| Role::Replica(Some(heir)))
+                self.successor_of(key, fact, &owns)
+                    .filter(|successor| {
+                        self.map.node(*successor).is_some_and(|successor| places.has(successor.key))
+                    })
+                    .map_or(Role::Primary, |successor| Role::Replica(Some(successor)))
             };
             let mut addresses = fact.seen.addresses.clone();
             // Another order of the same addresses does not change the map.

@@ -14,7 +14,7 @@
 //! | merge of views into the next map | `merge.rs` |
 //! | map: owners of slots; nodes, replicas, slots on the move | `map.rs` |
 //! | when to ask nodes, and which | `refresh.rs` |
-//! | which replicas may be about to take over | `heirs.rs` |
+//! | which replicas may be about to take over | `failover_probe.rs` |
 //! | `SCAN` over all nodes, while slots move | `walk.rs` |
 //! | refusals of nodes: MOVED, ASK ... | `refusal.rs` |
 //! | replication lag | `replicas.rs` |
@@ -23,7 +23,7 @@
 //! A node is its id; its addresses are aliases. What a node tells is bounded and checked, and what makes no
 //! sense is refused as a whole.
 
-pub mod heirs;
+pub mod failover_probe;
 mod map;
 mod merge;
 mod refresh;

@@ -22,9 +22,9 @@ pub use accounts::{
 };
 pub use decision::{Admission, Estimate, Throttled};
 pub use pricing::asked;
-pub use settlement::Settlement;
 
 use self::waiting::Waiting;
+use super::outcome::Settlement;
 use super::settings::{AdmissionSettings, Limiter, ShardSettings};
 use crate::config::{Quotas, Tenant};
 use crate::policy::slice::Verdict;

@@ -1,57 +1,11 @@
 //! The actual cost of a request, once its reply has come.
 
 use super::accounts::{Accounts, Bill, Charge};
-use crate::policy::price::Measured;
-use crate::shard::outcome::Outcome;
+use crate::shard::outcome::{CACHED, Settlement};
 use crate::values::Weights;
 use crate::values::time::Now;
 
-/// The measurements of a reply, summed up over the parts of the request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settlement {
-    measured: Measured,
-    /// The number of parts that a backend answered.
-    served: u16,
-    /// The number of parts that were sent and never answered; [`CACHED`] if no part was lost and weir knew
-    /// the reply to at least one itself.
-    lost: u16,
-}
-
-/// The value of [`Settlement::lost`] that means: no part was lost, and weir knew the reply to a part itself.
-const CACHED: u16 = u16::MAX;
-
 impl Settlement {
-    /// Returns the measurements of a reply in one piece.
-    #[inline]
-    pub fn of(outcome: Outcome) -> Self {
-        let mut settlement = Self::default();
-        settlement.add(outcome);
-        settlement
-    }
-
-    /// Adds the outcome of one part of the request.
-    #[inline]
-    pub fn add(&mut self, outcome: Outcome) {
-        match outcome {
-            Outcome::Served { bytes, rows, took_micros, slowness_micros } => {
-                self.served = self.served.saturating_add(1);
-                let measured = &mut self.measured;
-                measured.bytes_out = measured.bytes_out.saturating_add(u64::from(bytes));
-                measured.rows = measured.rows.saturating_add(u64::from(rows));
-                measured.took_micros = measured.took_micros.max(u64::from(took_micros));
-                measured.slowness_micros = measured.slowness_micros.max(u64::from(slowness_micros));
-            }
-            Outcome::Cached { bytes } => {
-                if self.lost == 0 {
-                    self.lost = CACHED;
-                }
-                self.measured.bytes_out = self.measured.bytes_out.saturating_add(u64::from(bytes));
-            }
-            Outcome::Lost => self.lost = self.lost.saturating_add(1).min(CACHED - 1),
-            Outcome::Refused => {}
-        }
-    }
-
     /// Returns the bill where some parts were lost, refused or known to weir. If a part was lost, it comes to
     /// at least the price that was taken for the whole.
     fn bill(&self, charge: &Charge, weights: &Weights) -> Bill {
@@ -97,6 +51,7 @@ mod tests {
     use crate::policy::price::Quote;
     use crate::protocol::command::Class;
     use crate::shard::admission::accounts::Payer;
+    use crate::shard::outcome::Outcome;
     use crate::values::{Price, TenantId};
 
     #[test]

@@ -6,15 +6,15 @@ use std::time::Duration;
 use super::ClientStage;
 use super::client::{Client, Ending};
 use super::cursor::{with_next_cursor, with_walk_cursor};
-use super::gather::Arrival;
 use super::order::Rewrite;
 use crate::protocol::http::{Conversation, mark_own};
 use crate::protocol::{Output, Protocol, Segment};
-use crate::shard::admission::{Charge, Settlement};
+use crate::shard::admission::Charge;
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
+use crate::shard::gather::Arrival;
 use crate::shard::message::Message;
-use crate::shard::outcome::Outcome;
+use crate::shard::outcome::{Outcome, Settlement};
 use crate::shard::request::ReplyTo;
 use crate::values::limits::{ANSWER_BYTES_PER_REQUEST, COPY_BYTES_MAX};
 use crate::values::time::Now;
@@ -134,7 +134,7 @@ impl ClientStage {
         let id = to.client_id();
         // The request of a client that has left is still charged for.
         let Some(client) = self.clients.get(id) else {
-            if let Some(owing) = self.departed.part_arrived(to, outcome) {
+            if let Some(owing) = self.abandoned.part_arrived(to, outcome) {
                 settle(&owing.charge, &owing.settlement);
             }
             return;

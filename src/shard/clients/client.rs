@@ -2,7 +2,7 @@
 //! waits for.
 
 use super::held::HeldRequest;
-use super::http::Known;
+use super::http_login::HttpLogin;
 use super::identity::Identity;
 use super::map_confirmation::{Addressed, FirstTry};
 use super::order::{Order, Rewrite};
@@ -78,7 +78,7 @@ pub struct Client {
     pub(super) speaks_http: bool,
     /// The `Authorization` header that was accepted last, with the identity that it gives; for HTTP only. The
     /// field `identity` is that of the current HTTP request, or of the last one.
-    pub(super) known: Option<Box<Known>>,
+    pub(super) http_login: Option<Box<HttpLogin>>,
     /// The time since which an HTTP request has been incomplete.
     pub(super) http_since: Option<Timestamp>,
     pub(super) transaction: Option<Box<Transaction>>,
@@ -160,7 +160,7 @@ impl Client {
             decoder: RequestDecoder::default(),
             http: None,
             speaks_http: false,
-            known: None,
+            http_login: None,
             http_since: None,
             transaction: None,
             ties: None,

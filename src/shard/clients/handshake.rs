@@ -3,7 +3,7 @@
 
 use super::ClientStage;
 use super::identity::{Chosen, Identity};
-use super::request_options::Wishes;
+use super::request_options::RequestOptions;
 use super::seats::no_seat_left;
 use crate::protocol::command::quoted;
 use crate::protocol::{Arguments, Protocol, encode};
@@ -213,10 +213,13 @@ impl ClientStage {
             return Err(format!("ERR a client's name has at most {CLIENT_NAME_BYTES_MAX} bytes"));
         }
         let text = String::from_utf8_lossy(name);
-        let (plain, wishes) = text.split_once(';').unwrap_or((&text, ""));
-        if !wishes.is_empty() {
-            let identity =
-                self.clients.at(id).identity.wished(env, admission, &Wishes::from_name(wishes)?)?;
+        let (plain, options) = text.split_once(';').unwrap_or((&text, ""));
+        if !options.is_empty() {
+            let identity = self.clients.at(id).identity.with_options(
+                env,
+                admission,
+                &RequestOptions::from_name(options)?,
+            )?;
             self.clients.at(id).identity = identity;
         }
         self.clients.at(id).name = plain.as_bytes().to_vec();

@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use subtle::ConstantTimeEq as _;
 
 use super::ClientStage;
 use super::client::Ending;
-use super::identity::Identity;
-use super::request_options::Wishes;
+use super::http_login::HttpLogin;
+use super::request_options::RequestOptions;
 use super::seats::no_seat_left;
 use crate::protocol::http::headers::credentials;
 use crate::protocol::http::{Authority, Conversation};
@@ -25,32 +24,6 @@ use crate::values::time::Now;
 const NOAUTH: &str = "NOAUTH Authentication required.";
 const WRONGPASS: &str =
     "WRONGPASS no tenant has that token: Bearer TENANT:PASSWORD, Bearer PASSWORD or Basic is expected";
-
-/// The credentials that an HTTP client was last identified by, and the identity that they gave.
-#[derive(Debug)]
-pub(super) struct Known {
-    /// The value of the `Authorization` header; None without one.
-    claim: Option<Vec<u8>>,
-    /// The version of the quotas under which the credentials were accepted.
-    version: u64,
-    /// The identity, before the options of a single request are applied.
-    identity: Identity,
-    authority: Authority,
-}
-
-impl Known {
-    /// True if a request has the same credentials, under the same version of the quotas. Takes equally long
-    /// however much of them agrees, because others may share the connection and must not guess them byte by
-    /// byte.
-    fn is_for(&self, claim: Option<&[u8]>, version: u64) -> bool {
-        let is_same = match (&self.claim, claim) {
-            (None, None) => true,
-            (Some(known), Some(claim)) => known.ct_eq(claim).into(),
-            _ => false,
-        };
-        is_same && self.version == version
-    }
-}
 
 /// The error for a request whose sender cannot be identified.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,13 +86,15 @@ impl ClientStage {
         // Without passwords in the quotas, no token can be wrong.
         let claim = claim.filter(|_| env.quotas.has_passwords());
         let Some(client) = self.clients.get(id) else { return Err(Stranger::of(NOAUTH)) };
-        if let Some(known) = client.known.as_ref().filter(|known| known.is_for(claim, env.quotas.version())) {
+        if let Some(known) =
+            client.http_login.as_ref().filter(|known| known.is_for(claim, env.quotas.version()))
+        {
             if claim.is_some() {
                 client.logins_failed = 0;
             }
             return Ok(known.authority);
         }
-        client.known = None;
+        client.http_login = None;
         let Some(claim) = claim else {
             self.seat_stranger(env, id, now);
             return self.note_known(env, id, None, Authority::Ambient);
@@ -154,7 +129,7 @@ impl ClientStage {
         }
         let claim = claim.map(<[u8]>::to_vec);
         let (version, identity) = (env.quotas.version(), client.identity.clone());
-        client.known = Some(Box::new(Known { claim, version, identity, authority }));
+        client.http_login = Some(Box::new(HttpLogin { claim, version, identity, authority }));
         Ok(authority)
     }
 
@@ -169,15 +144,16 @@ impl ClientStage {
     ) -> Result<(), String> {
         self.identify(env, admission, id, http.claim(), now).map_err(|stranger| stranger.text)?;
         let Some(client) = self.clients.get(id) else { return Ok(()) };
-        let known = client.known.as_ref().map(|known| &known.identity);
+        let known = client.http_login.as_ref().map(|known| &known.identity);
         debug_assert!(known.is_some(), "who was identified is known");
         let Some(known) = known else { return Err(NOAUTH.to_owned()) };
-        if http.wishes().is_empty() {
+        if http.options().is_empty() {
             if client.identity != *known {
                 client.identity = known.clone();
             }
         } else {
-            client.identity = known.wished(env, admission, &Wishes::from_pairs(http.wishes())?)?;
+            client.identity =
+                known.with_options(env, admission, &RequestOptions::from_pairs(http.options())?)?;
         }
         if http.is_at_start() {
             debug_assert!(client.transaction.is_none(), "no request of HTTP begins inside MULTI");

@@ -1,12 +1,12 @@
 //! The ways in which a client connection ends.
 
 use super::ClientStage;
+use super::abandoned::Owing;
 use super::client::Ending;
-use super::departed::Owing;
 use super::order::Rewrite;
-use crate::shard::admission::Settlement;
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
+use crate::shard::outcome::Settlement;
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner};
 
@@ -93,7 +93,7 @@ impl ClientStage {
                     (1, Settlement::default())
                 }
             };
-            self.departed.remember(id, sequence, Owing { charge, parts_left, settlement });
+            self.abandoned.remember(id, sequence, Owing { charge, parts_left, settlement });
         }
     }
 

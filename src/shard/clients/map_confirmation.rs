@@ -53,14 +53,14 @@ pub struct FirstTry {
 /// it after the request arrived), or for `PATIENCE` (2 s) at most, and the time at which the primaries were
 /// last asked.
 #[derive(Debug, Default)]
-pub struct Certainty {
+pub struct MapConfirmation {
     /// The waiting clients, each with the time since which it waits, which is set at the end of the turn in
     /// which the wait began.
     waiting: Vec<(ClientId, Option<Timestamp>)>,
     asked: Option<Timestamp>,
 }
 
-impl Certainty {
+impl MapConfirmation {
     fn wait(&mut self, id: ClientId) {
         self.waiting.push((id, None));
         self.asked = None;
@@ -101,17 +101,17 @@ impl ClientStage {
     /// confirmed. After `PATIENCE` (2 s) the request goes on without the confirmation.
     pub fn hold_for_map(&mut self, id: ClientId, arguments: &Arguments<'_>) {
         self.hold_for_grant(id, arguments);
-        self.certainty.wait(id);
+        self.map_confirmation.wait(id);
     }
 
     /// Returns the clients that wait for the map of the cluster.
-    pub fn certainty(&mut self) -> &mut Certainty {
-        &mut self.certainty
+    pub fn map_confirmation(&mut self) -> &mut MapConfirmation {
+        &mut self.map_confirmation
     }
 
     /// Returns the time at which the clients that wait for the map of the cluster should be looked at next.
-    pub fn certainty_deadline(&self) -> Option<Timestamp> {
-        self.certainty.poll_deadline()
+    pub fn map_confirmation_deadline(&self) -> Option<Timestamp> {
+        self.map_confirmation.poll_deadline()
     }
 
     /// Notes that the client's request is sent to primaries rather than to a slot, and keeps a copy for a
@@ -161,7 +161,7 @@ impl ClientStage {
         client.first_try = Some(Box::new(FirstTry { sequence: next, done }));
         client.held_request = Some(again);
         client.waits_for_quota = true;
-        self.certainty.wait(id);
+        self.map_confirmation.wait(id);
         self.answer_rewritten(env, id, sequence, Vec::new());
         false
     }

@@ -12,22 +12,23 @@
 //! | requests queued since `MULTI` | `transaction.rs` |
 //! | private links to stores, watched keys, subscriptions | `ties.rs` |
 //! | requests that wait until the map of a cluster is confirmed | `map_confirmation.rs` |
-//! | clients that speak HTTP | `http.rs` |
-//! | replies to clients | `answer.rs`, `order.rs`, `gather.rs`, `cursor.rs` |
+//! | clients that speak HTTP | `http.rs`, `http_login.rs` |
+//! | replies to clients | `answer.rs`, `order.rs`, `cursor.rs` |
 //! | limits on connections and on the memory of clients | `seats.rs`, `memory.rs` |
-//! | the end of a connection, or its move to another process | `leaving.rs`, `departed.rs`, `moving.rs` |
+//! | the end of a connection, or its move to another process | `leaving.rs`, `abandoned.rs`, `moving.rs` |
 //! | `CLIENT LIST`, `CLIENT KILL` and `CLIENT PAUSE` | `client_list.rs`, `client_filter.rs` |
+//! | requests that only the control executor can answer | `question.rs` |
 
+mod abandoned;
 mod answer;
 mod client;
 pub mod client_filter;
 mod client_list;
 mod cursor;
-mod departed;
-mod gather;
 mod handshake;
 mod held;
 mod http;
+mod http_login;
 mod identity;
 mod large_request;
 mod leaving;
@@ -37,6 +38,7 @@ mod moving;
 mod order;
 mod pause;
 mod pauses;
+mod question;
 mod registry;
 mod request_options;
 mod seats;
@@ -47,12 +49,12 @@ mod turns;
 
 pub use client::{Address, Client};
 pub use cursor::split_cursor;
-pub use gather::{Arrival, Gathers, Join};
 pub use identity::{Chosen, Identity};
 pub use map_confirmation::PATIENCE as MAP_PATIENCE;
 pub use moving::{Readiness, Session};
 pub use order::Rewrite;
-pub use request_options::Wishes;
+pub use question::{Question, ScopeLimit};
+pub use request_options::RequestOptions;
 pub use seats::no_seat_left;
 pub use ties::{CHANNEL_BYTES_MAX, CHANNELS_MAX, Delivered, Subscriptions, Watch};
 pub use transaction::{LocalRequest, NotQueued, Splice};
@@ -61,7 +63,7 @@ pub use turns::Progress;
 use super::admission::{AdmissionStage, Charge};
 use super::counters::Counter;
 use super::env::Env;
-use super::question::{Question, Questions};
+use super::gather::{Gathers, Join};
 use super::request::{PrivateId, ReplyTo};
 use super::settings::ShardSettings;
 use crate::config::Quotas;
@@ -70,11 +72,12 @@ use crate::protocol::command::Effect;
 use crate::values::limits::HOT_REPLY_BYTES_MAX;
 use crate::values::time::Now;
 use crate::values::{ClientId, StoreVersion, Timestamp};
+use abandoned::Abandoned;
 use answer::Outbox;
-use departed::Departed;
-use map_confirmation::Certainty;
+use map_confirmation::MapConfirmation;
 use memory::Holdings;
 use pause::Pause;
+use question::Questions;
 use registry::Clients;
 use turns::Turns;
 
@@ -98,12 +101,12 @@ pub struct ClientStage {
     outbox: Outbox,
     gathers: Gathers,
     /// Requests in flight whose clients have left, with the charges that are still to be settled for them.
-    departed: Departed,
+    abandoned: Abandoned,
     /// Questions for the control executor (`INFO`, `CLIENT LIST` and the like), which a shard cannot answer
     /// by itself.
     questions: Questions,
     /// Clients whose next request waits until the map of the cluster is confirmed.
-    certainty: Certainty,
+    map_confirmation: MapConfirmation,
     /// The pauses in force (`CLIENT PAUSE`), at most one per tenant and one for all clients.
     pauses: Vec<Pause>,
     /// The buffer that collects weir's own replies while a transaction is carried out; None outside of that.
@@ -136,9 +139,9 @@ impl ClientStage {
             turns: Turns::default(),
             outbox: Outbox::default(),
             gathers: Gathers::default(),
-            departed: Departed::default(),
+            abandoned: Abandoned::default(),
             questions: Questions::default(),
-            certainty: Certainty::default(),
+            map_confirmation: MapConfirmation::default(),
             pauses: Vec::new(),
             captured: None,
             holdings: Holdings::default(),
@@ -195,8 +198,8 @@ impl ClientStage {
     }
 
     /// Returns the number of requests in flight whose clients have left.
-    pub fn requests_departed(&self) -> usize {
-        self.departed.len()
+    pub fn requests_abandoned(&self) -> usize {
+        self.abandoned.len()
     }
 
     /// Returns the number of segments that are being written to sockets.
@@ -233,7 +236,7 @@ impl ClientStage {
             // A subscription goes on, so it has to be permitted anew.
             let is_over = client.is_subscribed() && !client.identity.keeps_its_rights(before, after);
             // The new quotas may not accept the HTTP token that was right before.
-            client.known = None;
+            client.http_login = None;
             let held = client.held_request.as_mut().map(|held| &mut held.identity);
             for identity in std::iter::once(&mut client.identity).chain(held) {
                 *identity = identity.carried_over(before, after, admission);
@@ -322,7 +325,7 @@ impl ClientStage {
     /// active since, so that a later call can free more.
     pub fn tidy(&mut self, idle_since: Timestamp) -> bool {
         self.gathers.tidy();
-        self.departed.tidy();
+        self.abandoned.tidy();
         let mut untidy = false;
         for place in 0..self.clients.places() {
             let Some(id) = self.clients.in_place(place) else { continue };

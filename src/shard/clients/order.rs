@@ -22,7 +22,7 @@ pub enum Rewrite {
     /// the walk over all nodes.
     Walk,
     /// Replies to several parts are joined into one. The number is the request's index in
-    /// [`Gathers`](super::Gathers).
+    /// [`Gathers`](crate::shard::gather::Gathers).
     Gather(u32),
     /// Weir's own replies within a transaction are inserted into the backend's reply to `EXEC`.
     Splice,

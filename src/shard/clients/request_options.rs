@@ -15,14 +15,14 @@ use crate::values::limits::{DEADLINE_MS_MAX, OPTIONS_MAX, USER_NAME_BYTES_MAX};
 
 /// The options that a client sets for its requests. An option that is None stays as it was.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wishes {
+pub struct RequestOptions {
     user: Option<String>,
     tier: Option<Tier>,
     deadline: Option<Duration>,
     overdue: Option<Overdue>,
 }
 
-impl Wishes {
+impl RequestOptions {
     /// Parses one option with its value. False if the word is no option; an error if its value is invalid.
     fn take(&mut self, option: &[u8], value: &[u8]) -> Result<bool, String> {
         let text = quoted(value);
@@ -63,36 +63,36 @@ impl Wishes {
 
     /// Parses the options behind a client's name, such as `tier=batch;deadline=50ms`.
     pub fn from_name(text: &str) -> Result<Self, String> {
-        let mut wishes = Self::default();
+        let mut options = Self::default();
         for pair in text.split(';').filter(|pair| !pair.is_empty()) {
             let (option, value) = pair.split_once('=').unwrap_or((pair, ""));
-            if !wishes.take(option.as_bytes(), value.as_bytes())? {
+            if !options.take(option.as_bytes(), value.as_bytes())? {
                 return Err(format!(
                     "ERR client name option '{}': user=, tier= or deadline= is expected",
                     quoted(option.as_bytes())
                 ));
             }
         }
-        Ok(wishes)
+        Ok(options)
     }
 
     /// Parses a list of words in which each option is followed by its value.
     pub fn from_pairs(words: &[Vec<u8>]) -> Result<Self, String> {
-        let mut wishes = Self::default();
+        let mut options = Self::default();
         for pair in words.chunks_exact(2) {
-            wishes.take(&pair[0], &pair[1])?;
+            options.take(&pair[0], &pair[1])?;
         }
-        Ok(wishes)
+        Ok(options)
     }
 
     /// Parses options among a request's words, from index `from` to the first word that is no option. Returns
     /// them with the index of that word; an error if there are more than `OPTIONS_MAX` options, or if one is
     /// invalid.
     pub fn from_words(arguments: &Arguments<'_>, from: usize) -> Result<(Self, usize), String> {
-        let mut wishes = Self::default();
+        let mut options = Self::default();
         let mut at = from;
         while let (Some(option), Some(value)) = (arguments.get(at), arguments.get(at + 1)) {
-            if !wishes.take(option, value)? {
+            if !options.take(option, value)? {
                 break;
             }
             at += 2;
@@ -100,27 +100,32 @@ impl Wishes {
                 return Err(format!("ERR QOS: at most {OPTIONS_MAX} options are expected"));
             }
         }
-        Ok((wishes, at))
+        Ok((options, at))
     }
 }
 
 impl Identity {
     /// Returns this identity with a client's options applied. A tier can be lowered, never raised: a higher
     /// one is an error.
-    pub fn wished(&self, env: &Env, admission: &mut AdmissionStage, wishes: &Wishes) -> Result<Self, String> {
+    pub fn with_options(
+        &self,
+        env: &Env,
+        admission: &mut AdmissionStage,
+        options: &RequestOptions,
+    ) -> Result<Self, String> {
         let Some(tenant) = self.tenant else { return Ok(self.clone()) };
         let terms = env.quotas.tenant(tenant);
-        let user = wishes.user.as_deref().map(Into::into).or_else(|| self.user.clone());
+        let user = options.user.as_deref().map(Into::into).or_else(|| self.user.clone());
         let highest = terms.tier_of(user.as_deref());
-        if let Some(tier) = wishes.tier.filter(|tier| *tier < highest) {
+        if let Some(tier) = options.tier.filter(|tier| *tier < highest) {
             let whose = if highest == terms.tier { "tenant" } else { "user" };
             return Err(format!("ERR QOS TIER '{tier}': above '{highest}', which is this {whose}'s"));
         }
         let account = user.as_deref().and_then(|user| admission.account_of(terms, user));
         let chosen = Chosen {
-            tier: wishes.tier.or(self.chosen.tier),
-            deadline: wishes.deadline.or(self.chosen.deadline),
-            overdue: wishes.overdue.unwrap_or(self.chosen.overdue),
+            tier: options.tier.or(self.chosen.tier),
+            deadline: options.deadline.or(self.chosen.deadline),
+            overdue: options.overdue.unwrap_or(self.chosen.overdue),
         };
         Ok(Self::of(&env.quotas, tenant, user, account, chosen))
     }
@@ -132,10 +137,10 @@ mod tests {
 
     #[test]
     fn wishes_behind_a_name() {
-        let wishes = Wishes::from_name("tier=batch;deadline=50ms").expect("well formed");
-        assert_eq!((wishes.tier, wishes.deadline), (Some(Tier::Batch), Some(Duration::from_millis(50))));
-        assert!(Wishes::from_name("colour=red").expect_err("unknown").contains("tier="));
-        assert!(Wishes::from_name("tier=urgent").expect_err("unknown").contains("sheddable"));
-        assert!(Wishes::from_name("deadline=0").expect_err("zero").contains("from 1"));
+        let options = RequestOptions::from_name("tier=batch;deadline=50ms").expect("well formed");
+        assert_eq!((options.tier, options.deadline), (Some(Tier::Batch), Some(Duration::from_millis(50))));
+        assert!(RequestOptions::from_name("colour=red").expect_err("unknown").contains("tier="));
+        assert!(RequestOptions::from_name("tier=urgent").expect_err("unknown").contains("sheddable"));
+        assert!(RequestOptions::from_name("deadline=0").expect_err("zero").contains("from 1"));
     }
 }

@@ -20,7 +20,7 @@ pub use unanswered::Tries;
 
 use super::request::Route;
 use super::settings::{Mode, ShardSettings};
-use crate::policy::stand_ins::Role;
+use crate::policy::replica_choice::Role;
 use crate::values::time::Now;
 
 /// The state that one core keeps of a cluster.

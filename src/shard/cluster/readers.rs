@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   read ── slot at rest? a replica that is well and not far behind? ── no ──────────────────> owner
-//!              └ yes ── the better of two, owner among them (policy/stand_ins.rs) ── replica ──┐  ^
+//!              └ yes ── the better of two, owner among them (policy/replica_choice.rs) ── replica ──┐  ^
 //!                                        nil, 0, empty, an error, silence, a lost connection ──┘──┘
 //! ```
 //!
@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use super::slots::Slots;
-use crate::policy::stand_ins::{Candidate, Event, Role, StandIns, Why};
+use crate::policy::replica_choice::{Candidate, Event, Role, StandIns, Why};
 use crate::protocol::command::{Class, Effect};
 use crate::protocol::reply;
 use crate::routing::cluster::{NodeKey, NodeRefusal, ReplicaState};

@@ -300,7 +300,7 @@ impl Entry {
     }
 
     /// Looks up a read like [`Entry::find`], but counts and changes nothing.
-    pub fn foresee(
+    pub fn forecast(
         &self,
         read: Read<'_>,
         known: (&Versions, &Flights),

@@ -10,7 +10,7 @@ use crate::values::limits::HOT_FRAME_BYTES_MAX;
 
 /// The way that hot keys would handle a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Foreseen {
+pub enum Forecast {
     /// The request names no key, or none that can be hot.
     NoKey,
     /// The request names several keys, or may be about any: it always goes to the store by itself.
@@ -29,7 +29,7 @@ pub enum Foreseen {
     GoesOn(&'static str),
 }
 
-impl Foreseen {
+impl Forecast {
     /// The text that `QOS EXPLAIN` shows.
     pub fn text(self) -> String {
         match self {
@@ -47,51 +47,51 @@ impl Foreseen {
 
 impl HotKeyStage {
     /// Returns what would happen to a request that is sent to its store from this core.
-    pub fn foresee(
+    pub fn forecast(
         &self,
         (touches, effect): (Touches, Effect),
         (connection, route): (u64, Route),
         frame: &[u8],
         may_move: bool,
         now: Timestamp,
-    ) -> Foreseen {
+    ) -> Forecast {
         let (key, may_be_kept) = match touches.of(frame) {
-            Touched::Nothing => return Foreseen::NoKey,
-            Touched::Keys | Touched::Unknown => return Foreseen::Keys,
+            Touched::Nothing => return Forecast::NoKey,
+            Touched::Keys | Touched::Unknown => return Forecast::Keys,
             Touched::Key { key, may_be_kept } => (key, may_be_kept),
         };
         let Some(id) = self.keys.id_of(hash_of(&self.keys, route.database, key)) else {
-            return Foreseen::Cold;
+            return Forecast::Cold;
         };
         let entry = self.entries.get(usize::from(id.index)).and_then(|entry| entry.as_deref());
         let Some(entry) = entry.filter(|entry| entry.id == id && entry.key == key) else {
-            return Foreseen::GoesOn("its name is too long");
+            return Forecast::GoesOn("its name is too long");
         };
         if effect == Effect::Write {
-            return Foreseen::GoesOn("a write: nothing that was read before it is used any more");
+            return Forecast::GoesOn("a write: nothing that was read before it is used any more");
         }
         if !may_be_kept {
-            return Foreseen::GoesOn("replies to this command are not kept");
+            return Forecast::GoesOn("replies to this command are not kept");
         }
         if frame.len() > HOT_FRAME_BYTES_MAX {
-            return Foreseen::GoesOn("the request is too long");
+            return Forecast::GoesOn("the request is too long");
         }
         let known = (&*self.settings.versions, &self.flights);
         let is_behind_any = self.under_way.is_about_any(connection);
         let route = as_fetched(route);
         let read = Read { connection, route, frame, is_behind_any, may_move };
-        match entry.foresee(read, known, self.settings.ttl, now) {
-            Found::Kept { .. } => Foreseen::Kept,
-            Found::Flight(_) => Foreseen::Joins,
-            Found::Fetchable => Foreseen::Fetched,
-            Found::Behind => Foreseen::Held,
+        match entry.forecast(read, known, self.settings.ttl, now) {
+            Found::Kept { .. } => Forecast::Kept,
+            Found::Flight(_) => Forecast::Joins,
+            Found::Fetchable => Forecast::Fetched,
+            Found::Behind => Forecast::Held,
             Found::Nothing(Counter::HotBypassedOrder) => {
-                Foreseen::GoesOn("behind other requests of this connection for it")
+                Forecast::GoesOn("behind other requests of this connection for it")
             }
             Found::Nothing(Counter::HotBypassedWarming) => {
-                Foreseen::GoesOn("what was under way when it became hot has yet to be answered")
+                Forecast::GoesOn("what was under way when it became hot has yet to be answered")
             }
-            Found::Nothing(_) => Foreseen::GoesOn("too many different requests for it"),
+            Found::Nothing(_) => Forecast::GoesOn("too many different requests for it"),
         }
     }
 }

@@ -49,7 +49,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use explain::Foreseen;
+pub use explain::Forecast;
 pub use flights::Landed;
 
 use super::copy::{Copy, CopyHits};

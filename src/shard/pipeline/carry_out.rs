@@ -9,10 +9,11 @@ use crate::policy::price::Asked;
 use crate::protocol::command::{Class, Command, LocalCommand};
 use crate::protocol::{Arguments, Request, encode, http};
 use crate::routing::cluster::WalkStep;
-use crate::shard::admission::{Admission, Charge, Payer, Scope, Settlement, Throttled, asked};
+use crate::shard::admission::{Admission, Charge, Payer, Scope, Throttled, asked};
 use crate::shard::clients::{MAP_PATIENCE, Rewrite};
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
+use crate::shard::outcome::Settlement;
 use crate::shard::refusal::{NotSent, Refusal};
 use crate::shard::request::PRIMARY;
 use crate::shard::request::{Envelope, Nature, ReplyTo, Track};
@@ -47,7 +48,7 @@ impl Shard {
         if must_wait {
             return self.clients.hold_for_replies(&mut self.env, id, &request.arguments);
         }
-        if self.env.strain.is_any() && self.is_held_back(id, destination) {
+        if self.env.backend_levels.is_any() && self.is_held_back(id, destination) {
             return;
         }
         if destination == Destination::Walk(WalkStep::Unsure) {
@@ -173,7 +174,7 @@ impl Shard {
     /// Resumes requests for which the map of the cluster has been confirmed, or that have waited for too
     /// long.
     pub(super) fn resume_sure(&mut self, now: Now) {
-        let ready = self.clients.certainty().take_ready(&self.env, now.monotonic);
+        let ready = self.clients.map_confirmation().take_ready(&self.env, now.monotonic);
         self.resume_held(ready, now);
     }
 
@@ -200,7 +201,7 @@ impl Shard {
         let (asked, class) = (asked(command, arguments), Nature::of(command).class);
         let client = self.clients.client(id);
         let Some(payer) = client.payer() else { return Ok(None) };
-        if self.env.strain.is_any() {
+        if self.env.backend_levels.is_any() {
             let backend = destination.backend();
             return self.admit_off_tab(id, payer, (&asked, class), (backend, usual), arguments, now);
         }
@@ -268,7 +269,7 @@ impl Shard {
     ) -> Result<Option<Charge>, Stopped> {
         let client = self.clients.client(id);
         let came = client.came();
-        let percent = self.env.strain.percent(backend, client.identity().tier);
+        let percent = self.env.backend_levels.percent(backend, client.identity().tier);
         let take_track = |track: Track| client.take_track(track.or(usual));
         match self.admission.admit(&mut self.env, payer, came, (asked, class, percent), take_track, now) {
             Admission::Passed(charge) => return Ok(charge),
@@ -350,7 +351,8 @@ impl Shard {
     fn is_held_back(&mut self, id: ClientId, destination: Destination) -> bool {
         let tier = self.clients.client(id).identity().tier;
         let backend = destination.backend();
-        let is_held_back = self.reaches_stores(id, destination) && self.env.strain.refuses(backend, tier);
+        let is_held_back =
+            self.reaches_stores(id, destination) && self.env.backend_levels.refuses(backend, tier);
         if is_held_back {
             self.answer_not_sent(id, backend.unwrap_or(BackendId(0)), NotSent::Strained);
         }

@@ -5,8 +5,8 @@ use super::Shard;
 use crate::protocol::command::LocalCommand;
 use crate::protocol::{Arguments, encode};
 use crate::shard::admission::Charge;
+use crate::shard::clients::Question;
 use crate::shard::clients::client_filter::{ClientsAsked, Reach};
-use crate::shard::question::Question;
 use crate::values::ClientId;
 use crate::values::time::Now;
 

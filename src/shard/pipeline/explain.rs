@@ -14,12 +14,12 @@ use crate::policy::slice::Verdict;
 use crate::protocol::command::{Class, Command, Handling, recognise};
 use crate::protocol::{Arguments, Protocol, encode};
 use crate::shard::admission::{Estimate, Payer, Scope, asked};
+use crate::shard::backend_levels;
 use crate::shard::clients::{Chosen, Identity};
-use crate::shard::hot_keys::Foreseen;
-use crate::shard::question::{Question, ScopeLimit};
+use crate::shard::clients::{Question, ScopeLimit};
+use crate::shard::hot_keys::Forecast;
 use crate::shard::request::{ReplyTo, Route, Track};
 use crate::shard::settings::BULKHEADS;
-use crate::shard::strain;
 use crate::values::time::Now;
 use crate::values::usage::Amount;
 use crate::values::{BackendId, ClientId, Database, MicroUnits, Price, ShardId, UNIT};
@@ -145,7 +145,7 @@ impl Shard {
         let weights = *self.admission.weights();
         let (payer, asked) = (subject.identity.payer, asked(Some(command), arguments));
         let (tier, backend) = (subject.identity.tier, sender.map(|(backend, _)| backend));
-        let percent = self.env.strain.percent(backend, tier);
+        let percent = self.env.backend_levels.percent(backend, tier);
         let Estimate { quote, expected, total, surcharge } =
             self.admission.estimate(payer, (&asked, command.class, percent));
         let fixed = quote.fixed.micro() - surcharge;
@@ -191,11 +191,11 @@ impl Shard {
                 let what = (touches_of(command, arguments), command.effect);
                 let (may_move, frame) = (self.env.slots.is_some(), arguments.frame());
                 self.hot_keys
-                    .foresee(what, (subject.connection, route), frame, may_move, now.monotonic)
+                    .forecast(what, (subject.connection, route), frame, may_move, now.monotonic)
                     .text()
             }
-            Ok(Placement::OneBackend { .. } | Placement::Apart) => Foreseen::Keys.text(),
-            Ok(Placement::Nowhere) | Err(_) => Foreseen::NoKey.text(),
+            Ok(Placement::OneBackend { .. } | Placement::Apart) => Forecast::Keys.text(),
+            Ok(Placement::Nowhere) | Err(_) => Forecast::NoKey.text(),
         };
         map.text("hot", prefixed(mode, &text));
     }
@@ -219,7 +219,8 @@ impl Shard {
             Standing::told(overload.board.of(home, index), first)
         };
         let identity = &subject.identity;
-        let level = strain::agreed_at(&overload.board, settings, usize::from(backend.0), now.monotonic);
+        let level =
+            backend_levels::agreed_at(&overload.board, settings, usize::from(backend.0), now.monotonic);
         let terms = Terms { tier: identity.tier, deadline: identity.deadline, level };
         map.text("tier", identity.tier.to_string());
         map.text("connections", if track == Track::Heavy { "heavy" } else { "usual" }.to_owned());

@@ -5,9 +5,9 @@ use crate::protocol::command::{Command, LocalCommand, Refusal as CommandRefusal,
 use crate::protocol::http::OF_CONNECTIONS;
 use crate::protocol::{Arguments, Protocol, Request, encode};
 use crate::routing::slot_of;
-use crate::shard::admission::{Charge, Settlement};
-use crate::shard::outcome::Outcome;
-use crate::shard::question::Question;
+use crate::shard::admission::Charge;
+use crate::shard::clients::Question;
+use crate::shard::outcome::{Outcome, Settlement};
 use crate::values::limits::INFO_SECTIONS_MAX;
 use crate::values::time::Now;
 use crate::values::{ClientId, Database};

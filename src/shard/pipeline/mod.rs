@@ -37,6 +37,7 @@ mod upkeep;
 use std::sync::Arc;
 
 use super::admission::{AdmissionStage, UserFigures};
+use super::clients::Question;
 use super::clients::client_filter::{ClientsAsked, ClientsTold};
 use super::clients::{Address, ClientStage, Readiness, Session};
 use super::cluster::{Doubt, ReaderFigures};
@@ -49,7 +50,6 @@ use super::outcome::Outcome;
 use super::overload::{BulkheadFigures, ServiceTimes};
 use super::peers::{Batch, PeerStage};
 use super::private::{PrivateFigures, PrivateLinks};
-use super::question::Question;
 use super::request::ReplyTo;
 use super::settings::ShardSettings;
 use super::upstream::Upstream;
@@ -175,8 +175,8 @@ impl Shard {
     }
 
     /// Returns the number of requests in flight whose clients have disconnected.
-    pub fn requests_departed(&self) -> usize {
-        self.clients.requests_departed()
+    pub fn requests_abandoned(&self) -> usize {
+        self.clients.requests_abandoned()
     }
 
     /// Returns the number of requests that wait for the replies to several parts.
@@ -381,7 +381,7 @@ impl Shard {
         self.private_doubt
             .take()
             .or_else(|| self.upstream.take_doubt())
-            .or_else(|| self.clients.certainty().take_question(turn).then_some(unsure))
+            .or_else(|| self.clients.map_confirmation().take_question(turn).then_some(unsure))
     }
 
     /// Sets the store's version, which clients that say `HELLO` from now on are told.
@@ -462,9 +462,9 @@ impl Shard {
     /// Ends a turn: does what was put off during the turn. To be called before the `poll_*` methods.
     pub fn handle_turn_end(&mut self, now: Now) {
         self.turn = now;
-        if self.env.strain.is_due(now.monotonic) {
-            let Env { strain, settings, .. } = &mut self.env;
-            strain.look(settings, now.monotonic);
+        if self.env.backend_levels.is_due(now.monotonic) {
+            let Env { backend_levels, settings, .. } = &mut self.env;
+            backend_levels.look(settings, now.monotonic);
         }
         // Fetches go first: they take the room in the window that replies have made, before queued requests
         // do.
@@ -576,7 +576,7 @@ impl Shard {
             self.upstream.poll_deadline(),
             self.private.poll_deadline(),
         ];
-        let front = [self.clients.pause_ends(), self.clients.certainty_deadline()];
+        let front = [self.clients.pause_ends(), self.clients.map_confirmation_deadline()];
         own.into_iter().chain([upkeep, next_turn]).chain(front).flatten().min()
     }
 

@@ -16,14 +16,14 @@ use super::destination::{CROSS_SLOT, Destination, Placement};
 use crate::protocol::command::{Command, Effect, Handling, LocalCommand, PrivateUse, Subscription};
 use crate::protocol::{Arguments, Protocol, Request, RequestDecoder, RequestLimits, encode};
 use crate::routing::cluster::{NodeRefusal, Reason};
-use crate::shard::admission::{Charge, Settlement};
+use crate::shard::admission::Charge;
 use crate::shard::clients::{
     CHANNEL_BYTES_MAX, CHANNELS_MAX, Delivered, Rewrite, Splice, Subscriptions, Watch,
 };
 use crate::shard::cluster::Doubt;
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
-use crate::shard::outcome::Outcome;
+use crate::shard::outcome::{Outcome, Settlement};
 use crate::shard::private::{Event, InFlight, Kind, Waiting};
 use crate::shard::refusal::{NotSent, Refusal, Stage, reasoned_abort};
 use crate::shard::request::{Nature, PrivateId, ReplyTo};

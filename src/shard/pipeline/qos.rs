@@ -6,8 +6,8 @@ use crate::protocol::call::is_about_connection;
 use crate::protocol::command::{Command, quoted};
 use crate::protocol::{Arguments, Request, encode};
 use crate::shard::admission::{Charge, asked};
-use crate::shard::clients::Wishes;
-use crate::shard::question::Question;
+use crate::shard::clients::Question;
+use crate::shard::clients::RequestOptions;
 use crate::shard::request::Nature;
 use crate::values::ClientId;
 use crate::values::limits::{HOT_KEYS_SHOWN, HOT_KEYS_SHOWN_MAX};
@@ -70,13 +70,15 @@ impl Shard {
 
     fn qos_set(&mut self, id: ClientId, arguments: &Arguments<'_>) {
         let identity =
-            Wishes::from_words(arguments, 2).and_then(|(wishes, used)| match arguments.get(used) {
+            RequestOptions::from_words(arguments, 2).and_then(|(options, used)| match arguments.get(used) {
                 _ if arguments.len() == 2 => Err(wrong_arguments("set")),
                 Some(word) => Err(format!(
-                    "ERR QOS SET '{}': USER, TIER, DEADLINE or INFLIGHT, each with a value, is wanted",
+                    "ERR QOS SET '{}': USER, TIER, DEADLINE or INFLIGHT, each with a value, is expected",
                     quoted(word)
                 )),
-                None => self.clients.client(id).identity().wished(&self.env, &mut self.admission, &wishes),
+                None => {
+                    self.clients.client(id).identity().with_options(&self.env, &mut self.admission, &options)
+                }
             });
         match identity {
             Ok(identity) => {
@@ -88,14 +90,14 @@ impl Shard {
     }
 
     fn qos_call(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
-        let wished = Wishes::from_words(arguments, 2).and_then(|(wishes, used)| {
+        let asked = RequestOptions::from_words(arguments, 2).and_then(|(options, used)| {
             let own = self.clients.client(id).identity();
-            Ok((own.wished(&self.env, &mut self.admission, &wishes)?, arguments.skip(used)))
+            Ok((own.with_options(&self.env, &mut self.admission, &options)?, arguments.skip(used)))
         });
-        let (identity, inner) = match wished {
+        let (identity, inner) = match asked {
             Ok((identity, Some(inner))) if !inner.name().eq_ignore_ascii_case(b"qos") => (identity, inner),
             Ok((_, Some(_))) => {
-                let text = "ERR QOS CALL: a command other than QOS is wanted";
+                let text = "ERR QOS CALL: a command other than QOS is expected";
                 return self.answer_error(id, text);
             }
             Ok((_, None)) => {
@@ -115,7 +117,7 @@ impl Shard {
                 quoted(name).into_owned()
             }
             (Some(_), _) => {
-                let text = "ERR QOS TENANTS: nothing more, or AFTER and a name, is wanted";
+                let text = "ERR QOS TENANTS: nothing more, or AFTER and a name, is expected";
                 return self.answer_error(id, text);
             }
         };
@@ -136,7 +138,7 @@ impl Shard {
         };
         let Some(count) = count else {
             let text = format!(
-                "ERR QOS HOTKEYS: nothing more, or COUNT and a number from 1 to {HOT_KEYS_SHOWN_MAX}, is wanted"
+                "ERR QOS HOTKEYS: nothing more, or COUNT and a number from 1 to {HOT_KEYS_SHOWN_MAX}, is expected"
             );
             return self.answer_error(id, &text);
         };

@@ -3,13 +3,13 @@
 use bytes::Bytes;
 
 use super::Shard;
-use crate::shard::admission::{AdmissionStage, Charge, Settlement};
+use crate::shard::admission::{AdmissionStage, Charge};
 use crate::shard::clients::ClientStage;
 use crate::shard::env::Env;
 use crate::shard::hot_keys::HotKeyStage;
 use crate::shard::message::Message;
 use crate::shard::note::Note;
-use crate::shard::outcome::Outcome;
+use crate::shard::outcome::{Outcome, Settlement};
 use crate::shard::peers::PeerStage;
 use crate::shard::refusal::NotSent;
 use crate::shard::replies::{Replies, turn_away};

@@ -103,11 +103,11 @@ fn a_client_that_leaves_still_pays() {
     rig.send(client, &[&["LRANGE", &here, "0", "-1"], &["MGET", &here, &there]]);
     let id = rig.id(client);
     rig.shards[0].handle_client_lost(id);
-    assert_eq!(rig.shards[0].requests_departed(), 2);
+    assert_eq!(rig.shards[0].requests_abandoned(), 2);
     rig.answer_first("LRANGE", "*2\r\n:1\r\n:2\r\n");
     rig.answer_next("*1\r\n$-1\r\n");
     rig.answer_next("*1\r\n$-1\r\n");
-    assert_eq!(rig.shards[0].requests_departed(), 0);
+    assert_eq!(rig.shards[0].requests_abandoned(), 0);
     rig.now.monotonic = rig.now.monotonic.after(Duration::from_secs(2));
     rig.turns();
     let metered: u64 =

@@ -30,7 +30,7 @@ impl Rig {
     }
 
     /// Returns what `QOS EXPLAIN` says of hot keys.
-    fn foreseen(&mut self, client: usize, words: &[&str]) -> String {
+    fn forecast(&mut self, client: usize, words: &[&str]) -> String {
         self.send(client, &[&[&["QOS", "EXPLAIN"], words].concat()]);
         let told = self.told(client);
         let (_, behind) = told.split_once("$3\r\nhot\r\n").unwrap_or_else(|| panic!("{told}"));
@@ -43,7 +43,7 @@ fn what_would_become_of_a_request_is_told_and_nothing_done() {
     let mut rig = easily_hot(Mode::On);
     let [here, there] = [rig.key(0, 0), rig.key(1, 0)];
     let (one, other, elsewhere) = (rig.client(0), rig.client(0), rig.client(1));
-    assert_eq!(rig.foreseen(one, &["GET", &here]), "cold");
+    assert_eq!(rig.forecast(one, &["GET", &here]), "cold");
     rig.heat(one, &here);
     assert_eq!(rig.shards[0].hot_figures().kept, 1);
     let known = |rig: &Rig| {
@@ -66,20 +66,20 @@ fn what_would_become_of_a_request_is_told_and_nothing_done() {
         (&["EVAL", "code", "0"], "no key"),
         (&["GET", ""], "no key"),
     ] {
-        assert_eq!(rig.foreseen(one, words), told, "{words:?}");
+        assert_eq!(rig.forecast(one, words), told, "{words:?}");
     }
-    assert_eq!(rig.foreseen(elsewhere, &["GET", &here]), "core 0 decides: the key is at home there");
+    assert_eq!(rig.forecast(elsewhere, &["GET", &here]), "core 0 decides: the key is at home there");
     assert_eq!(known(&rig), before);
     assert!(rig.at_stores.is_empty());
 
     rig.send(other, &[&["STRLEN", &here]]);
-    assert_eq!(rig.foreseen(one, &["STRLEN", &here]), "hot: would wait for what is being fetched");
+    assert_eq!(rig.forecast(one, &["STRLEN", &here]), "hot: would wait for what is being fetched");
     rig.answer_all();
-    assert_eq!(rig.foreseen(one, &["STRLEN", &here]), "hot: answered from memory");
+    assert_eq!(rig.forecast(one, &["STRLEN", &here]), "hot: answered from memory");
     rig.send(other, &[&["SET", &here, "x"]]);
-    assert_eq!(rig.foreseen(one, &["GET", &here]), "hot: would be fetched", "for those who ask meanwhile");
+    assert_eq!(rig.forecast(one, &["GET", &here]), "hot: would be fetched", "for those who ask meanwhile");
     rig.answer_next("+OK\r\n");
-    assert_eq!(rig.foreseen(one, &["GET", &here]), "hot: would be fetched");
+    assert_eq!(rig.forecast(one, &["GET", &here]), "hot: would be fetched");
 }
 
 #[test]
@@ -87,10 +87,10 @@ fn a_layer_that_is_off_or_in_shadow_is_said_to_be() {
     let mut rig = easily_hot(Mode::Shadow);
     let (client, key) = (rig.client(0), rig.key(0, 0));
     rig.heat(client, &key);
-    assert_eq!(rig.foreseen(client, &["GET", &key]), "shadow: hot: answered from memory");
+    assert_eq!(rig.forecast(client, &["GET", &key]), "shadow: hot: answered from memory");
     let mut rig = easily_hot(Mode::Off);
     let client = rig.client(0);
     rig.heat(client, &key);
-    assert_eq!(rig.foreseen(client, &["GET", &key]), "off");
+    assert_eq!(rig.forecast(client, &["GET", &key]), "off");
     assert_eq!((rig.shards[0].hot_keys().len(), rig.shards[0].hot_figures().keys), (0, 0));
 }

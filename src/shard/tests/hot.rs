@@ -797,7 +797,7 @@ fn whoever_waits_gets_the_reply_though_the_first_one_has_left() {
     assert_eq!(rig.told(other), bulk("v"));
     assert!(rig.knows(other, &key, "v"));
     let figures = rig.figures();
-    assert_eq!((figures.flights, figures.waiters, rig.shards[0].requests_departed()), (0, 0, 0));
+    assert_eq!((figures.flights, figures.waiters, rig.shards[0].requests_abandoned()), (0, 0, 0));
 }
 
 #[test]

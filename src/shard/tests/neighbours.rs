@@ -328,9 +328,9 @@ fn options_are_few() {
     let mut rig = with_tenants(TWO_TENANTS);
     let client = rig.signed_in("acme", "a");
     let guesses = [&["HELLO", "3"][..], &["AUTH", "acme", "b"].repeat(1_000)].concat();
-    let wishes = [&["QOS", "SET"][..], &["TIER", "batch"].repeat(1_000)].concat();
+    let options = [&["QOS", "SET"][..], &["TIER", "batch"].repeat(1_000)].concat();
     let call = [&["QOS", "CALL"][..], &["TIER", "batch"].repeat(1_000), &["PING"]].concat();
-    for request in [&guesses, &wishes, &call] {
+    for request in [&guesses, &options, &call] {
         rig.send(client, &[request]);
         let told = rig.told(client);
         assert!(told.starts_with("-ERR "), "{told}");
@@ -412,5 +412,5 @@ fn questions_of_those_who_have_left_are_not_asked() {
         }
     }
     let asked = std::iter::from_fn(|| rig.shards[0].poll_question()).count();
-    assert_eq!((asked, rig.shards[0].requests_departed()), (3, 0));
+    assert_eq!((asked, rig.shards[0].requests_abandoned()), (3, 0));
 }

@@ -87,7 +87,7 @@ fn a_client_that_leaves_takes_its_link_with_it() {
         rig.turns();
         assert_eq!(links(&rig), (0, 0), "nothing is popped for nobody");
         assert!(rig.at_stores.is_empty());
-        assert_eq!(rig.shards[0].requests_departed(), 0, "its charge is settled");
+        assert_eq!(rig.shards[0].requests_abandoned(), 0, "its charge is settled");
     }
 }
 

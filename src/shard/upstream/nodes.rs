@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Upstream;
-use crate::policy::stand_ins::Role;
+use crate::policy::replica_choice::Role;
 use crate::routing::cluster::Map;
 use crate::shard::cluster::{
     Cluster, Doubt, Heard, MapChange, Place, Released, ReplicaReply, Slots, behind_asking,

@@ -162,18 +162,18 @@ impl Identity {
         if self.resp3 {
             commands.push(vec![word("HELLO"), word("3")]);
         }
-        let mut wishes = Vec::new();
+        let mut options = Vec::new();
         if !self.users.is_empty() {
-            wishes.extend([word("USER"), self.users[connection % self.users.len()].clone()]);
+            options.extend([word("USER"), self.users[connection % self.users.len()].clone()]);
         }
         if let Some(tier) = self.tier {
-            wishes.extend([word("TIER"), tier.to_string()]);
+            options.extend([word("TIER"), tier.to_string()]);
         }
         if let Some(deadline) = self.deadline {
-            wishes.extend([word("DEADLINE"), deadline.as_millis().to_string()]);
+            options.extend([word("DEADLINE"), deadline.as_millis().to_string()]);
         }
-        if !wishes.is_empty() {
-            commands.push([word("QOS"), word("SET")].into_iter().chain(wishes).collect());
+        if !options.is_empty() {
+            commands.push([word("QOS"), word("SET")].into_iter().chain(options).collect());
         }
         commands
     }

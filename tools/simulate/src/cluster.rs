@@ -17,7 +17,7 @@ use super::plan::Moves;
 use super::store::Store;
 use weir::protocol::{Arguments, command};
 use weir::routing::cluster::View;
-use weir::routing::cluster::heirs::Said;
+use weir::routing::cluster::failover_probe::Said;
 use weir::routing::slot_of;
 use weir::values::limits::SLOTS;
 use weir::values::time::Now;
@@ -173,10 +173,10 @@ impl Cluster {
             }
             let taken = self.slots_of(fall.old);
             for (owner, _) in self.owners.iter_mut().zip(&taken).filter(|(_, is_taken)| **is_taken) {
-                *owner = fall.heir;
+                *owner = fall.successor;
             }
             let newest = self.epochs.iter().max().copied().unwrap_or_default();
-            self.epochs[usize::from(fall.heir)] = newest + 1;
+            self.epochs[usize::from(fall.successor)] = newest + 1;
             self.roles.as_mut()?.note_taken(taken);
         }
         Some((fall, after))
@@ -222,7 +222,7 @@ impl Cluster {
     }
 
     /// The answer of a replica about its primary; `None` if the replica itself is away.
-    pub fn heir_says(&self, node: u16) -> Option<Said> {
+    pub fn replica_says(&self, node: u16) -> Option<Said> {
         let roles = self.roles.as_ref()?;
         let is_well = |node: u16| roles.life(node) == Life::Well;
         is_well(node).then(|| match roles.copies[usize::from(node)] {
@@ -412,7 +412,7 @@ impl Cluster {
             // A node that has not heard of a takeover reports both nodes as they were.
             match roles?.is_late(teller, now) {
                 Some((old, _)) if node == old => None,
-                Some((old, _)) if self.is_heir_of(node, old) => Some(old),
+                Some((old, _)) if self.is_successor_of(node, old) => Some(old),
                 _ => copied,
             }
         };
@@ -469,9 +469,9 @@ pub(super) fn catch_up(stores: &mut [Store], primary: u16, copy: u16) {
 }
 
 impl Cluster {
-    fn is_heir_of(&self, node: u16, old: u16) -> bool {
+    fn is_successor_of(&self, node: u16, old: u16) -> bool {
         let fall = self.roles.as_ref().and_then(|roles| roles.fall);
-        fall.is_some_and(|fall| fall.old == old && fall.heir == node)
+        fall.is_some_and(|fall| fall.old == old && fall.successor == node)
     }
 }
 

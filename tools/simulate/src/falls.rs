@@ -48,7 +48,7 @@ pub(super) enum Step {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fall {
     pub old: u16,
-    pub heir: u16,
+    pub successor: u16,
     pub way: Way,
     pub next: Step,
 }
@@ -100,7 +100,7 @@ impl Roles {
 
     /// True if the node is a primary that is well and not about to go away or take over.
     pub fn is_settled(&self, node: u16) -> bool {
-        let falls = self.fall.is_some_and(|fall| [fall.old, fall.heir].contains(&node));
+        let falls = self.fall.is_some_and(|fall| [fall.old, fall.successor].contains(&node));
         !falls && self.copies[usize::from(node)].is_none() && self.life(node) == Life::Well
     }
 
@@ -125,9 +125,9 @@ impl Roles {
 
     /// Begins the fall of a primary, in a random way.
     pub fn begin(&mut self, old: u16, random: &mut Random) {
-        let Some(heir) = self.replica_of(old) else { return };
+        let Some(successor) = self.replica_of(old) else { return };
         let way = *random.pick(&[Way::Killed, Way::Vanished, Way::Stopped, Way::Stopped, Way::HandsOver]);
-        self.fall = Some(Fall { old, heir, way, next: Step::Goes });
+        self.fall = Some(Fall { old, successor, way, next: Step::Goes });
     }
 
     /// Carries out the current step of the fall; returns it, and the time until the next one.
@@ -154,11 +154,11 @@ impl Roles {
                 self.takeovers += 1;
                 let late = |_: &_| now.after(some(news, random));
                 self.hears_at = self.lives.iter().map(late).collect();
-                self.hears_at[usize::from(fall.heir)] = now;
-                self.copies[usize::from(fall.heir)] = None;
+                self.hears_at[usize::from(fall.successor)] = now;
+                self.copies[usize::from(fall.successor)] = None;
                 if fall.way == Way::HandsOver {
                     self.hears_at[old] = now;
-                    self.copies[old] = Some(fall.heir);
+                    self.copies[old] = Some(fall.successor);
                     (Step::Over, news)
                 } else {
                     self.hears_at[old] = Timestamp::MAX;
@@ -174,7 +174,7 @@ impl Roles {
             }
             Step::Wiser => {
                 self.hears_at[old] = now;
-                self.copies[old] = Some(fall.heir);
+                self.copies[old] = Some(fall.successor);
                 (Step::Over, news)
             }
             Step::Over => {

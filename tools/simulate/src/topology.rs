@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cluster::Cluster;
-use weir::routing::cluster::heirs::{Said, Watch, to_watch};
+use weir::routing::cluster::failover_probe::{Said, Watch, to_watch};
 use weir::routing::cluster::{Ask, Cluster as Known, Map, NodeKey, Outcome, Reason, Refresh, View};
 use weir::shard::Doubt;
 use weir::values::{Random, Timestamp};
@@ -31,7 +31,7 @@ pub(super) struct Topology {
     /// The time at which the next round may be due.
     pub due: Option<Timestamp>,
     /// Replicas that are asked whether they have taken over.
-    heirs: BTreeMap<NodeKey, Watch>,
+    watched: BTreeMap<NodeKey, Watch>,
 }
 
 impl Topology {
@@ -52,7 +52,7 @@ impl Topology {
             awaited: 0,
             is_wanted: false,
             due: None,
-            heirs: BTreeMap::new(),
+            watched: BTreeMap::new(),
         }
     }
 
@@ -68,22 +68,22 @@ impl Topology {
     }
 
     /// The replicas to ask from now on, because a core has lost its connection to a node.
-    pub fn heirs_of(&mut self, doubt: Doubt, now: Timestamp) -> Vec<NodeKey> {
+    pub fn replicas_of(&mut self, doubt: Doubt, now: Timestamp) -> Vec<NodeKey> {
         let Reason::LinkLost(Some(lost)) = doubt.reason else { return Vec::new() };
-        let watched: Vec<NodeKey> = self.heirs.keys().copied().collect();
-        let heirs = to_watch(self.known.map(), lost, &watched);
-        self.heirs.extend(heirs.iter().map(|heir| (*heir, Watch::new(now))));
-        heirs
+        let watched: Vec<NodeKey> = self.watched.keys().copied().collect();
+        let found = to_watch(self.known.map(), lost, &watched);
+        self.watched.extend(found.iter().map(|replica| (*replica, Watch::new(now))));
+        found
     }
 
     /// Takes the answer of a replica, if it gave one. Returns the pause until it is asked again, if it is.
-    pub fn heir_told(&mut self, heir: NodeKey, said: Option<Said>, now: Timestamp) -> Option<Duration> {
-        let again = self.heirs.get_mut(&heir)?.handle(said, now);
+    pub fn replica_told(&mut self, replica: NodeKey, said: Option<Said>, now: Timestamp) -> Option<Duration> {
+        let again = self.watched.get_mut(&replica)?.handle(said, now);
         if again.is_none() {
-            self.heirs.remove(&heir);
+            self.watched.remove(&replica);
             if said == Some(Said::IsPrimary) {
                 self.is_wanted = true;
-                self.refresh.handle_reason(Reason::TookOver(heir));
+                self.refresh.handle_reason(Reason::TookOver(replica));
             }
         }
         again

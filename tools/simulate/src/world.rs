@@ -80,7 +80,7 @@ enum Event {
     /// A step of a cluster's node that goes away.
     NodesGoOn,
     /// A replica answers whether it has taken over.
-    HeirTells(NodeKey),
+    ReplicaTells(NodeKey),
     Doubted(Doubt),
     /// The time at which nodes may have to be asked for their views.
     LookOut,
@@ -533,7 +533,7 @@ impl World {
             Event::PoolsHear(report) => self.pools_hear(&report),
             Event::SlotsGoOn => self.slots_go_on()?,
             Event::NodesGoOn => self.nodes_go_on()?,
-            Event::HeirTells(heir) => self.heir_tells(heir),
+            Event::ReplicaTells(successor) => self.replica_tells(successor),
             Event::Doubted(doubt) => self.doubted(doubt),
             Event::LookOut => self.look_out(),
             Event::NodeTells(node) => self.node_tells(node),
@@ -1195,7 +1195,7 @@ impl World {
             (Step::TakenOver, _) => self.taken_over(fall)?,
             (Step::Goes, Way::Killed) | (Step::Back, Way::Killed | Way::Vanished) => self.cut_off(fall.old),
             (Step::Back, Way::Stopped) => self.wake(),
-            (Step::Wiser, _) => self.copy_all(fall.heir, fall.old),
+            (Step::Wiser, _) => self.copy_all(fall.successor, fall.old),
             _ => {}
         }
         Ok(())
@@ -1214,7 +1214,7 @@ impl World {
 
     fn taken_over(&mut self, fall: Fall) -> Checked {
         if fall.way == Way::HandsOver {
-            catch_up(&mut self.stores, fall.old, fall.heir);
+            catch_up(&mut self.stores, fall.old, fall.successor);
         }
         let takeover = self.history.takeover();
         for done in self.stores[usize::from(fall.old)].take_log() {
@@ -1222,7 +1222,7 @@ impl World {
         }
         self.history.take_over(fall.way == Way::Stopped);
         let Some((cluster, _)) = &self.cluster else { return Ok(()) };
-        let slots = cluster.slots_of(fall.heir);
+        let slots = cluster.slots_of(fall.successor);
         self.change(slots, fall.old, Some(takeover))
     }
 
@@ -1244,21 +1244,21 @@ impl World {
         }
     }
 
-    fn heir_tells(&mut self, heir: NodeKey) {
+    fn replica_tells(&mut self, successor: NodeKey) {
         let Some((cluster, lookout)) = &mut self.cluster else { return };
-        let again = lookout.heir_told(heir, cluster.heir_says(heir.backend.0), self.now);
+        let again = lookout.replica_told(successor, cluster.replica_says(successor.backend.0), self.now);
         if let Some(pause) = again {
             let delay = self.some_delay();
-            self.after(pause + delay, Event::HeirTells(heir));
+            self.after(pause + delay, Event::ReplicaTells(successor));
         }
         self.plan_round();
     }
 
     fn doubted(&mut self, doubt: Doubt) {
         let Some((_, lookout)) = &mut self.cluster else { return };
-        for heir in lookout.heirs_of(doubt, self.now) {
+        for successor in lookout.replicas_of(doubt, self.now) {
             let delay = self.some_delay();
-            self.after(delay, Event::HeirTells(heir));
+            self.after(delay, Event::ReplicaTells(successor));
         }
         let Some((_, lookout)) = &mut self.cluster else { return };
         let map = lookout.hear(doubt);
@@ -1383,7 +1383,7 @@ impl World {
                 shard.clients_open(),
                 shard.replies_in_flight(),
                 shard.gathers_open(),
-                shard.requests_departed(),
+                shard.requests_abandoned(),
             ];
             if left != [0; 4] {
                 return Err(format!(

@@ -1,7 +1,7 @@
 //! Tests with replies recorded from redis-server 7.0.15 (`tests/data/cluster/`), a slow model, and hostile
 //! bytes.
 
-mod heirs;
+mod failover_probe;
 mod hostile;
 mod model;
 mod recorded;

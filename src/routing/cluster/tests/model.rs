@@ -344,16 +344,16 @@ fn whose_replica_has_taken_over_is_no_store_before_it_knows() {
     let before = [Told::primary("p", 1, 0..100), Told::primary("q", 2, 100..200), Told::replica("h", "p", 1)];
     let mut cluster = Cluster::default();
     assert!(cluster.apply(&[view(&before).expect("a view")]).map.is_some());
-    // The heir answers, and the others have yet to hear of it, the former primary among them.
-    let heir =
+    // The successor answers, and the others have yet to hear of it, the former primary among them.
+    let successor =
         view(&[Told::primary("h", 3, 0..100), Told::primary("p", 1, []), Told::primary("q", 2, 100..200)]);
     let late = view(&before);
-    let views = [heir.clone().expect("a view"), late.clone().expect("a view")];
+    let views = [successor.clone().expect("a view"), late.clone().expect("a view")];
     let map = cluster.apply(&views).map.expect("news");
     assert_eq!(owner_of(&map, 0), Some("h"));
     assert!(is_store(&map, "h") && is_store(&map, "q") && !is_store(&map, "p"));
     // The result is the same in any order, and from each view alone.
-    for views in [vec![heir.clone()], vec![late.clone()], vec![late, heir.clone()]] {
+    for views in [vec![successor.clone()], vec![late.clone()], vec![late, successor.clone()]] {
         let views: Vec<View> = views.into_iter().map(|view| view.expect("a view")).collect();
         let _ = cluster.apply(&views);
         let map = cluster.map();
@@ -363,11 +363,11 @@ fn whose_replica_has_taken_over_is_no_store_before_it_knows() {
     let aware = [Told::replica("p", "h", 3), Told::primary("h", 3, 0..100), Told::primary("q", 2, 100..200)];
     let _ = cluster.apply(&[view(&aware).expect("a view")]);
     assert!(!is_store(cluster.map(), "p"));
-    // The former primary leaves its heir: others may be late once more, but its own view counts, and it keeps
+    // The former primary leaves its successor: others may be late once more, but its own view counts, and it keeps
     // keys that are brought to it.
     let apart = [Told::primary("p", 4, []), Told::primary("h", 3, 0..100), Told::primary("q", 2, 100..200)];
     assert!(is_store(&cluster.apply(&[view(&apart).expect("a view")]).map.expect("news"), "p"));
-    let _ = cluster.apply(&[heir.expect("a view")]);
+    let _ = cluster.apply(&[successor.expect("a view")]);
     assert!(is_store(cluster.map(), "p"));
 }
 
@@ -386,10 +386,10 @@ fn a_replica_that_takes_slots_over_is_a_store_at_once() {
     let before = [Told::primary("p", 1, 0..100), Told::primary("q", 2, 100..200), Told::replica("h", "p", 1)];
     let mut cluster = Cluster::default();
     let _ = cluster.apply(&[view(&before).expect("a view")]);
-    let heir = cluster.map().nodes().find(|node| node.id.as_str() == "h").expect("known").key;
+    let successor = cluster.map().nodes().find(|node| node.id.as_str() == "h").expect("known").key;
     // The slot moves by MOVED first, so that the nodes stay as they were; then by its owner's view.
-    let map = cluster.patch(&[(0, heir)]).expect("news");
-    assert!(map.stores().any(|node| node.key == heir) && map.stores().count() == 3);
+    let map = cluster.patch(&[(0, successor)]).expect("news");
+    assert!(map.stores().any(|node| node.key == successor) && map.stores().count() == 3);
     let told = [Told::primary("h", 3, 0..100), Told::primary("p", 1, []), Told::primary("q", 2, 100..200)];
     let map = cluster.apply(&[view(&told).expect("a view")]).map.expect("news");
     assert_eq!(map.stores().count(), 2);

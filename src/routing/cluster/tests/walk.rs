@@ -53,13 +53,13 @@ impl World {
         match (random.below(6), self.open.get(&slot).copied()) {
             (0, _) => {
                 // The node's replica takes over, with a hash table of its own.
-                let heir = self.nodes.len();
+                let successor = self.nodes.len();
                 self.epoch += 1;
-                self.nodes.push((format!("r{heir}"), self.epoch, false));
+                self.nodes.push((format!("r{successor}"), self.epoch, false));
                 self.nodes[owner].2 = true;
                 let places =
                     self.owners.iter_mut().chain(self.open.values_mut()).chain(self.keys.values_mut());
-                places.filter(|node| **node == owner).for_each(|node| *node = heir);
+                places.filter(|node| **node == owner).for_each(|node| *node = successor);
             }
             (1, None) => {
                 // The whole slot moves at once.

@@ -5,13 +5,12 @@ use std::collections::HashSet;
 
 use slab::Slab;
 
+use super::message::Message;
+use super::outcome::{Outcome, Settlement};
+use super::stored::Stored;
 use crate::protocol::command::Effect;
 use crate::protocol::reply::{self, Elements};
 use crate::protocol::{BufferPool, Protocol, encode};
-use crate::shard::admission::Settlement;
-use crate::shard::message::Message;
-use crate::shard::outcome::Outcome;
-use crate::shard::stored::Stored;
 
 /// The way in which the replies to the parts of a request become one reply.
 #[derive(Clone, Debug, PartialEq, Eq)]

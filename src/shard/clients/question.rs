@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use super::clients::client_filter::ClientsAsked;
-use super::request::ReplyTo;
+use super::client_filter::ClientsAsked;
 use crate::protocol::Protocol;
+use crate::shard::request::ReplyTo;
 use crate::values::limits::QUESTIONS_UNDER_WAY_MAX;
 use crate::values::{BucketId, Capacity};
 

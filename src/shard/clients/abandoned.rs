@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-use crate::shard::admission::{Charge, Settlement};
-use crate::shard::outcome::Outcome;
+use crate::shard::admission::Charge;
+use crate::shard::outcome::{Outcome, Settlement};
 use crate::shard::request::ReplyTo;
 use crate::values::ClientId;
 
 /// The requests in flight whose clients have left, by the client's id and the request's sequence number.
 #[derive(Debug, Default)]
-pub struct Departed(HashMap<(ClientId, u32), Owing>);
+pub struct Abandoned(HashMap<(ClientId, u32), Owing>);
 
 /// A request in flight whose client has left, and whose charge is still to be settled.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct Owing {
     pub settlement: Settlement,
 }
 
-impl Departed {
+impl Abandoned {
     /// Keeps the charge of a request whose client has left before it was answered.
     pub fn remember(&mut self, id: ClientId, sequence: u32, owing: Owing) {
         self.0.insert((id, sequence), owing);

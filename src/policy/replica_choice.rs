@@ -1,4 +1,4 @@
-//! Choice of the node that answers a read: the owner of the keys, or one of its replicas (stand-ins).
+//! Choice of the node that answers a read: the owner of the keys, or one of its replicas.
 //!
 //! Two nodes are drawn at random and the better one answers: the one with the lower score, the peak EWMA of
 //! its latency times its requests in flight plus one. A reply slower than the average is believed at once,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::heirs::{Said, Watch, to_watch};
+use super::super::failover_probe::{Said, Watch, to_watch};
 use super::*;
 use crate::values::Timestamp;
 

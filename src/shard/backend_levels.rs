@@ -1,4 +1,4 @@
-//! Strain of the backends, as this core knows it: the level at which less important work for each backend is
+//! Level of each backend, as this core knows it: the level at which less important work for the backend is
 //! held back, which the core takes from the board ten times per second at most.
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ const LOOKS_APART: Duration = Duration::from_millis(100);
 
 /// Shedding level of each backend, by latency ratio, and the highest level of all backends.
 #[derive(Debug)]
-pub struct Strain {
+pub struct BackendLevels {
     levels: Vec<Level>,
     highest: Level,
     look_at: Timestamp,
@@ -21,8 +21,8 @@ pub struct Strain {
     asked: u32,
 }
 
-impl Strain {
-    /// Creates the strain of this many backends, all steady.
+impl BackendLevels {
+    /// Creates the levels of this many backends, all steady.
     pub fn new(backends: u16) -> Self {
         Self {
             levels: vec![Level::Steady; usize::from(backends)],
@@ -70,7 +70,7 @@ impl Strain {
         if self.is_any() { self.level(backend).price_percent(tier) } else { 100 }
     }
 
-    /// True if a request of this tier is refused because the backend is strained. Every hundredth passes, so
+    /// True if a request of this tier is refused because of its backend's level. Every hundredth passes, so
     /// that the core notices when the backend is quicker again.
     pub fn refuses(&mut self, backend: Option<BackendId>, tier: Tier) -> bool {
         let level = self.level(backend);

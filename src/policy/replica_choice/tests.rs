@@ -53,11 +53,11 @@ fn who_is_left_alone_is_who_a_list_of_everything_names() {
     let (mut outs, mut backs, mut slow_outs) = (0, 0, 0);
     for seed in 0..16 {
         let random = &mut Random::new(seed);
-        let mut stand_ins = StandIns::default();
+        let mut replica_choice = StandIns::default();
         let mut stories: BTreeMap<usize, Story> = BTreeMap::new();
         let mut first_seen: BTreeMap<usize, Timestamp> = BTreeMap::new();
         let mut now = at(1_000);
-        stand_ins.handle_window(now);
+        replica_choice.handle_window(now);
         let mut window_began = now;
         let roles = [Role::Owner, Role::StandIn, Role::StandIn, Role::StandIn];
         let sick = random.between(1, 3) as usize;
@@ -72,12 +72,12 @@ fn who_is_left_alone_is_who_a_list_of_everything_names() {
                 let class = random.index(2);
                 for _ in 0..*random.pick(&[0, 99, 100, 120, 120, 150]) {
                     let took = if place == sick && is_sick { 9_000 } else { 1_000 } + random.below(800);
-                    stand_ins.handle_reply(place, role, class, micros(took), now);
+                    replica_choice.handle_reply(place, role, class, micros(took), now);
                     story.replies.push((now, class, took));
                     story.failures = 0;
                 }
                 for _ in 0..*random.pick(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 3, 6]) {
-                    stand_ins.handle_failure(place, role, now);
+                    replica_choice.handle_failure(place, role, now);
                     story.failures += 1;
                     if story.failures >= 5 && role == Role::StandIn && !story.is_out {
                         let pause = story.pause(first_seen[&place], now);
@@ -89,8 +89,8 @@ fn who_is_left_alone_is_who_a_list_of_everything_names() {
             }
             let jump = if random.below(40) == 0 { random.between(2_500, 90_000) } else { 1_000 };
             now = now.after(Duration::from_millis(jump));
-            assert!(stand_ins.is_due(now));
-            stand_ins.handle_window(now);
+            assert!(replica_choice.is_due(now));
+            replica_choice.handle_window(now);
             let in_window = |place: usize, class: usize| {
                 let story = &stories[&place];
                 let replies = story.replies.iter().filter(|(at, of, _)| *at >= window_began && *of == class);
@@ -136,13 +136,13 @@ fn who_is_left_alone_is_who_a_list_of_everything_names() {
                     slow_outs += 1;
                 }
             }
-            let happened = stand_ins.take_events();
+            let happened = replica_choice.take_events();
             outs += happened.iter().filter(|event| matches!(event, Event::Out(..))).count();
             backs += happened.iter().filter(|event| matches!(event, Event::Back(..))).count();
             assert_eq!(happened, expected, "seed {seed}");
             for (place, story) in &stories {
                 let until = story.outs.last().map(|(_, ended)| *ended).filter(|_| story.is_out);
-                assert_eq!(stand_ins.out_until(*place, now), until, "seed {seed}");
+                assert_eq!(replica_choice.out_until(*place, now), until, "seed {seed}");
                 story.replies.iter().for_each(|(at, ..)| assert!(*at <= now));
             }
             stories.values_mut().for_each(|story| story.replies.retain(|(at, ..)| *at >= now));
@@ -159,7 +159,7 @@ fn who_is_left_alone_is_who_a_list_of_everything_names() {
 #[test]
 fn an_average_jumps_up_and_comes_down_by_and_by() {
     let mut random = Random::new(3);
-    let mut stand_ins = StandIns::default();
+    let mut replica_choice = StandIns::default();
     let (mut now, mut average, mut since) = (at(1), 0.0_f64, at(1));
     for _ in 0..2_000 {
         now = now.after(Duration::from_millis(random.between(1, 3_000)));
@@ -167,11 +167,11 @@ fn an_average_jumps_up_and_comes_down_by_and_by() {
         let took = random.between(100, 900) as f64 * 1_000.0;
         average = if took >= average * share { took } else { average * share + took * (1.0 - share) };
         since = now;
-        stand_ins.handle_reply(0, Role::Owner, 0, Duration::from_nanos(took as u64), now);
+        replica_choice.handle_reply(0, Role::Owner, 0, Duration::from_nanos(took as u64), now);
         let later = now.after(Duration::from_millis(random.below(5_000)));
         let faded = average * (-later.since(now).as_secs_f64() / 10.0).exp();
         let in_flight = random.below(5) as u32;
-        let score = stand_ins.score(owner(0, in_flight), later);
+        let score = replica_choice.score(owner(0, in_flight), later);
         let wanted = faded * f64::from(in_flight + 1);
         assert!((score - wanted).abs() <= wanted * 1e-9, "{score} for {wanted}");
     }
@@ -180,15 +180,15 @@ fn an_average_jumps_up_and_comes_down_by_and_by() {
 #[test]
 fn the_better_of_two_answers_and_the_worst_of_three_never_does() {
     let mut random = Random::new(1);
-    let mut stand_ins = StandIns::default();
+    let mut replica_choice = StandIns::default();
     for (place, took) in [(0, 300), (1, 100), (2, 200)] {
         let role = if place == 0 { Role::Owner } else { Role::StandIn };
-        stand_ins.handle_reply(place, role, 0, micros(took), at(0));
+        replica_choice.handle_reply(place, role, 0, micros(took), at(0));
     }
     let all = [owner(0, 0), stand_in(1, 0), stand_in(2, 0)];
     let mut chosen = [0_u32; 3];
     for _ in 0..3_000 {
-        chosen[stand_ins.choose(all, &mut random, at(1)).expect("one")] += 1;
+        chosen[replica_choice.choose(all, &mut random, at(1)).expect("one")] += 1;
     }
     assert!(chosen[0] == 0 && chosen[1].abs_diff(2_000) < 120, "{chosen:?}");
     // Requests in flight count.
@@ -196,70 +196,71 @@ fn the_better_of_two_answers_and_the_worst_of_three_never_does() {
         let two = [owner(0, 0), stand_in(1, in_flight)];
         // The scores are equal where 3 times 100 stand against 300.
         let found: BTreeSet<usize> =
-            (0..50).filter_map(|_| stand_ins.choose(two, &mut random, at(0))).collect();
+            (0..50).filter_map(|_| replica_choice.choose(two, &mut random, at(0))).collect();
         assert!(found.contains(&wanted), "{in_flight}: {found:?}");
         assert!(found.len() == 1 || in_flight == 2, "{in_flight}: {found:?}");
     }
-    assert_eq!(stand_ins.choose([], &mut random, at(1)), None);
+    assert_eq!(replica_choice.choose([], &mut random, at(1)), None);
 }
 
 #[test]
 fn who_is_new_starts_at_twice_the_median() {
     let mut random = Random::new(1);
-    let mut stand_ins = StandIns::default();
+    let mut replica_choice = StandIns::default();
     let unknown = [owner(0, 0), stand_in(1, 0)];
     let found: BTreeSet<usize> =
-        (0..50).filter_map(|_| stand_ins.choose(unknown, &mut random, at(0))).collect();
+        (0..50).filter_map(|_| replica_choice.choose(unknown, &mut random, at(0))).collect();
     assert_eq!(found.len(), 2, "nothing is known of either");
     for (place, took) in [(0, 100), (2, 300), (3, 200)] {
-        stand_ins.handle_reply(place, Role::Owner, 0, micros(took), at(0));
+        replica_choice.handle_reply(place, Role::Owner, 0, micros(took), at(0));
     }
-    assert_eq!(stand_ins.choose(unknown, &mut random, at(0)), Some(0));
-    assert!((stand_ins.score(stand_in(1, 0), at(0)) - 400_000.0).abs() < 1.0);
+    assert_eq!(replica_choice.choose(unknown, &mut random, at(0)), Some(0));
+    assert!((replica_choice.score(stand_in(1, 0), at(0)) - 400_000.0).abs() < 1.0);
     // The owner has more and more in flight at once.
-    assert_eq!(stand_ins.choose([owner(0, 4), stand_in(1, 0)], &mut random, at(0)), Some(1));
+    assert_eq!(replica_choice.choose([owner(0, 4), stand_in(1, 0)], &mut random, at(0)), Some(1));
     // The average of a node without reads fades, until it is tried again.
-    stand_ins.handle_reply(0, Role::Owner, 0, micros(100), at(20_000));
-    assert_eq!(stand_ins.choose(unknown, &mut random, at(20_000)), Some(1));
+    replica_choice.handle_reply(0, Role::Owner, 0, micros(100), at(20_000));
+    assert_eq!(replica_choice.choose(unknown, &mut random, at(20_000)), Some(1));
 }
 
 #[test]
 fn who_comes_back_gets_little_at_first() {
     let mut random = Random::new(9);
-    let mut stand_ins = StandIns::default();
+    let mut replica_choice = StandIns::default();
     let both = [owner(0, 9), stand_in(1, 0)];
-    stand_ins.handle_reply(0, Role::Owner, 0, micros(100), at(0));
-    (0..5).for_each(|_| stand_ins.handle_failure(1, Role::StandIn, at(0)));
-    assert_eq!(stand_ins.take_events(), [Event::Out(1, Why::Failures(5), 5 * SECOND)]);
-    let mut part = |stand_ins: &mut StandIns, now| {
-        let chosen = (0..2_000).filter(|_| stand_ins.choose(both, &mut random, now) == Some(1)).count();
+    replica_choice.handle_reply(0, Role::Owner, 0, micros(100), at(0));
+    (0..5).for_each(|_| replica_choice.handle_failure(1, Role::StandIn, at(0)));
+    assert_eq!(replica_choice.take_events(), [Event::Out(1, Why::Failures(5), 5 * SECOND)]);
+    let mut part = |replica_choice: &mut StandIns, now| {
+        let chosen = (0..2_000).filter(|_| replica_choice.choose(both, &mut random, now) == Some(1)).count();
         chosen as f64 / 2_000.0
     };
-    assert!(part(&mut stand_ins, at(4_999)).abs() < 1e-9);
+    assert!(part(&mut replica_choice, at(4_999)).abs() < 1e-9);
     for (now, wanted) in [(5_000, 0.1), (10_000, 0.55), (15_000, 1.0), (30_000, 1.0)] {
-        let found = part(&mut stand_ins, at(now));
+        let found = part(&mut replica_choice, at(now));
         assert!((found - wanted).abs() < 0.04, "{found} for {wanted}");
     }
-    assert_eq!(stand_ins.take_events(), [Event::Back(1)]);
-    stand_ins.forget(1);
-    assert!(part(&mut stand_ins, at(30_001)) > 0.99);
+    assert_eq!(replica_choice.take_events(), [Event::Back(1)]);
+    replica_choice.forget(1);
+    assert!(part(&mut replica_choice, at(30_001)) > 0.99);
 }
 
 #[test]
 fn an_owner_is_never_left_alone() {
     let mut random = Random::new(1);
-    let mut stand_ins = StandIns::default();
-    stand_ins.handle_window(at(0));
+    let mut replica_choice = StandIns::default();
+    replica_choice.handle_window(at(0));
     for second in 1..10 {
         for place in 0..3 {
             let (role, took) = if place == 0 { (Role::Owner, 50_000) } else { (Role::StandIn, 100) };
-            (0..200).for_each(|_| stand_ins.handle_reply(place, role, 1, micros(took), at(second * 1_000)));
+            (0..200)
+                .for_each(|_| replica_choice.handle_reply(place, role, 1, micros(took), at(second * 1_000)));
         }
-        (0..20).for_each(|_| stand_ins.handle_failure(0, Role::Owner, at(second * 1_000)));
-        stand_ins.handle_window(at(second * 1_000));
+        (0..20).for_each(|_| replica_choice.handle_failure(0, Role::Owner, at(second * 1_000)));
+        replica_choice.handle_window(at(second * 1_000));
     }
-    assert!(stand_ins.take_events().is_empty());
-    assert_eq!(stand_ins.choose([owner(0, 0)], &mut random, at(10_000)), Some(0));
+    assert!(replica_choice.take_events().is_empty());
+    assert_eq!(replica_choice.choose([owner(0, 0)], &mut random, at(10_000)), Some(0));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Heirs: replicas of a primary that is away. One of them takes over, and knows it before anybody else does.
+//! Replicas of a primary that is away. One of them takes over, and knows it before anybody else does.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::protocol::reply;
 use crate::values::Timestamp;
 
 /// Maximum number of replicas that are watched at once.
-const HEIRS_MAX: usize = 16;
+const WATCHED_MAX: usize = 16;
 /// Time between two questions to a replica.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Longest time that a replica is watched, until another connection to its primary is lost.
@@ -20,9 +20,9 @@ pub fn to_watch(map: &Map, lost: NodeKey, watched: &[NodeKey]) -> Vec<NodeKey> {
     let Some(primary) = map.node_of(lost).filter(|node| node.role == Role::Primary) else {
         return Vec::new();
     };
-    let heirs = primary.replicas.iter().filter_map(|at| map.node(*at)).map(|node| node.key);
-    let room = HEIRS_MAX.saturating_sub(watched.len());
-    heirs.filter(|heir| !watched.contains(heir)).take(room).collect()
+    let replicas = primary.replicas.iter().filter_map(|at| map.node(*at)).map(|node| node.key);
+    let room = WATCHED_MAX.saturating_sub(watched.len());
+    replicas.filter(|replica| !watched.contains(replica)).take(room).collect()
 }
 
 /// State of a replica, by its reply to `ROLE`.
