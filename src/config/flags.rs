@@ -15,7 +15,9 @@ use super::storage::{AddressParser, FleetStore, Storage};
 use super::token::Secret;
 use super::top::TopFlags;
 use super::units::{Size, duration, number, positive_duration, request_units};
-use crate::values::limits::{CLIENTS_MAX, FLEET_KEYS_MAX, FLEET_NAMESPACE_BYTES_MAX, SHARDS_MAX};
+use crate::values::limits::{
+    CLIENTS_MAX, FLEET_KEYS_MAX, FLEET_NAMESPACE_BYTES_MAX, PRIVATE_LINKS_MAX, SHARDS_MAX,
+};
 
 const LISTENING: &str = "Listening";
 const STORAGE: &str = "Stores";
@@ -106,7 +108,7 @@ pub struct Flags {
     /// command that waits, each client that watches keys and each subscriber. A tenant may hold four of five.
     /// With 0, or with the embedded store, such commands are refused
     #[arg(long, env = "WEIR_PRIVATE_LINKS", value_name = "N", help_heading = STORAGE)]
-    #[arg(value_parser = number(0, 100_000), default_value = "1000")]
+    #[arg(value_parser = number(0, PRIVATE_LINKS_MAX), default_value = "1000")]
     pub private_links: u64,
 
     /// Number of databases that clients may select, 1 to 256. weir opens connections to a database when a client

@@ -91,6 +91,8 @@ pub const NAMED_USERS_MAX: usize = 65_536;
 pub const TENANT_NAME_BYTES_MAX: usize = 64;
 /// Maximum number of clients connected at once, over all shards.
 pub const CLIENTS_MAX: u64 = 1_000_000;
+/// Maximum number of connections to stores that clients may have to themselves, over all shards.
+pub const PRIVATE_LINKS_MAX: u64 = 100_000;
 /// Maximum number of bytes of a password, as in Redis: each attempt to log in makes a digest of it.
 pub const PASSWORD_BYTES_MAX: usize = 512;
 /// Failed attempts to log in after which a connection is closed.

@@ -250,6 +250,24 @@ def test_private_links_are_bounded_and_named_in_the_refusal(servers):
         waiter.close()
 
 
+def test_a_tenant_has_as_many_private_links_as_its_quota_says(servers, tmp_path):
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text('[default]\n[tenants.few]\npassword = "f"\nprivate_links = 2\n[tenants.none]\npassword = "n"\nprivate_links = 0\n')
+    weir = servers.weir(servers.redis(), flags=["--shards", "1", "--quotas", str(quotas)])
+    waiters = [weir.connect() for _ in range(3)]
+    for number, waiter in enumerate(waiters):
+        waiter.ok("AUTH", "few", "f")
+        waiter.send("BLPOP", "none", "0")
+        until(lambda: blocked(weir) == min(number + 1, 2), "the call waits at its store")
+    assert waiters[2].read().text.startswith("OVERLOADED reason=links ")
+    with weir.connect() as other:
+        assert other.call("WATCH", "k").text == "OK", "others have theirs"
+        other.ok("AUTH", "none", "n")
+        assert other.call("BLPOP", "none", "0").text.startswith("OVERLOADED reason=links ")
+    for waiter in waiters:
+        waiter.close()
+
+
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_increments_with_optimistic_locking_lose_none(weir: Weir, protocol: int):
     clients, each = 4, 25

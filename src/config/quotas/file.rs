@@ -7,13 +7,13 @@ use super::document::{Document, Found, QuotaError, Section};
 use super::{DEFAULT_TENANT, Limit, PasswordDigest, Quotas, Tenant, UserTerms, user_name};
 use crate::values::limits::{
     BURST_SECONDS_MAX, CLIENTS_MAX, DEADLINE_MS_MAX, KEY_PREFIX_BYTES_MAX, KEY_PREFIXES_MAX, NAMED_USERS_MAX,
-    PASSWORD_BYTES_MAX, RU_PER_SECOND_MAX, STALE_ON_ERROR_MAX, TENANT_NAME_BYTES_MAX, TENANTS_MAX,
-    USER_NAME_BYTES_MAX,
+    PASSWORD_BYTES_MAX, PRIVATE_LINKS_MAX, RU_PER_SECOND_MAX, STALE_ON_ERROR_MAX, TENANT_NAME_BYTES_MAX,
+    TENANTS_MAX, USER_NAME_BYTES_MAX,
 };
 use crate::values::{Database, TenantId, Tier};
 
 const GLOBAL_KEYS: [&str; 2] = ["ru_per_second", "burst_seconds"];
-const DEFAULT_KEYS: [&str; 11] = [
+const DEFAULT_KEYS: [&str; 12] = [
     "ru_per_second",
     "burst_seconds",
     "user_ru_per_second",
@@ -21,12 +21,13 @@ const DEFAULT_KEYS: [&str; 11] = [
     "deadline_ms",
     "stale_on_error",
     "max_clients",
+    "private_links",
     "stale_reads",
     "keys",
     "databases",
     "admin",
 ];
-const TENANT_KEYS: [&str; 14] = [
+const TENANT_KEYS: [&str; 15] = [
     "password",
     "password_sha256",
     "ru_per_second",
@@ -36,6 +37,7 @@ const TENANT_KEYS: [&str; 14] = [
     "deadline_ms",
     "stale_on_error",
     "max_clients",
+    "private_links",
     "stale_reads",
     "keys",
     "databases",
@@ -141,6 +143,7 @@ fn terms(section: &Section<'_>, name: &str) -> Result<Tenant, QuotaError> {
         limit: limit(section, "ru_per_second", burst)?,
         user_limit: limit(section, "user_ru_per_second", burst)?,
         clients_max: section.number("max_clients", 1, CLIENTS_MAX)?.map(|most| most.value as u32),
+        private_links: section.number("private_links", 0, PRIVATE_LINKS_MAX)?.map(|most| most.value as u32),
         stale_reads: section.boolean("stale_reads")?.is_some_and(|may| may.value),
         ..Tenant::unlimited(name)
     })
@@ -263,6 +266,7 @@ mod tests {
             stale_on_error = "10s"
             max_clients = 50
             stale_reads = true
+            private_links = 20
             databases = [3, 0, 3]
             keys = ["acme:", "shared:"]
             admin = true
@@ -291,6 +295,7 @@ mod tests {
         assert_eq!(quotas.stale_on_error_max(), Duration::from_secs(10));
         assert_eq!(acme.keys, ["acme:", "shared:"]);
         assert_eq!((acme.clients_max, default.clients_max), (Some(50), None));
+        assert_eq!((acme.private_links, default.private_links), (Some(20), None));
         assert!(acme.admin && !default.admin);
         assert_eq!(acme.databases, [Database(0), Database(3)]);
         assert!(default.databases.is_empty());

@@ -68,6 +68,9 @@ pub struct Tenant {
     pub user_limit: Option<Limit>,
     /// Maximum number of connections of the tenant; `None` means the usual share.
     pub clients_max: Option<u32>,
+    /// Maximum number of connections to stores that the tenant's clients may have to themselves; `None` means
+    /// the usual share.
+    pub private_links: Option<u32>,
     /// True if replicas of a cluster may answer the tenant's reads, a little late.
     pub stale_reads: bool,
     /// Users that the file names. Others exist as soon as a client logs in as one.
@@ -266,6 +269,7 @@ impl Tenant {
             limit: None,
             user_limit: None,
             clients_max: None,
+            private_links: None,
             stale_reads: false,
             users: BTreeMap::new(),
             password: None,

@@ -258,7 +258,7 @@ impl PrivateLinks {
         ((backend, database), protocol): ((BackendId, Database), Protocol),
         now: Now,
     ) -> Option<PrivateId> {
-        let tenant_max = (self.links_max * TENANT_PART.0 / TENANT_PART.1).max(1);
+        let tenant_max = self.tenant_max(env, tenant);
         if self.held.get(&tenant).is_some_and(|held| *held >= tenant_max) {
             return None;
         }
@@ -278,6 +278,16 @@ impl PrivateLinks {
         *self.held.entry(tenant).or_default() += 1;
         env.counters.add(Counter::PrivateLinksLent, 1);
         Some(id)
+    }
+
+    /// Returns the number of this core's links that a tenant may hold.
+    fn tenant_max(&self, env: &Env, tenant: TenantId) -> usize {
+        let known = (usize::from(tenant.0) < env.quotas.len()).then(|| env.quotas.tenant(tenant));
+        let shards = usize::from(env.settings.topology.shards());
+        match known.and_then(|tenant| tenant.private_links) {
+            Some(most) => (most as usize).div_ceil(shards),
+            None => (self.links_max * TENANT_PART.0 / TENANT_PART.1).max(1),
+        }
     }
 
     /// Opens a link. `beyond` is the number of links by which the limit may be exceeded.
