@@ -260,10 +260,10 @@ def test_a_tenant_has_as_many_private_links_as_its_quota_says(servers, tmp_path)
         waiter.send("BLPOP", "none", "0")
         until(lambda: blocked(weir) == min(number + 1, 2), "the call waits at its store")
     assert waiters[2].read().text.startswith("OVERLOADED reason=links ")
-    with weir.connect() as other:
+    with weir.connect() as other, weir.connect() as another:
         assert other.call("WATCH", "k").text == "OK", "others have theirs"
-        other.ok("AUTH", "none", "n")
-        assert other.call("BLPOP", "none", "0").text.startswith("OVERLOADED reason=links ")
+        another.ok("AUTH", "none", "n")
+        assert another.call("BLPOP", "none", "0").text.startswith("OVERLOADED reason=links ")
     for waiter in waiters:
         waiter.close()
 

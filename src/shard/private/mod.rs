@@ -249,8 +249,8 @@ impl PrivateLinks {
         self.open - self.idle.len()
     }
 
-    /// Lends a client a link to a database of a store: an idle one, or one that is opened now. `None` if all links of this
-    /// core are lent, or if the tenant holds its part of them.
+    /// Lends a client a link to a database of a store: an idle one, or one that is opened now. `None` if all
+    /// links of this core are lent, or if the tenant holds its part of them.
     pub fn lend(
         &mut self,
         env: &mut Env,
@@ -259,7 +259,7 @@ impl PrivateLinks {
         now: Now,
     ) -> Option<PrivateId> {
         let tenant_max = self.tenant_max(env, tenant);
-        if self.held.get(&tenant).is_some_and(|held| *held >= tenant_max) {
+        if self.held.get(&tenant).copied().unwrap_or(0) >= tenant_max {
             return None;
         }
         let fits = |id: &PrivateId| {
