@@ -40,7 +40,7 @@ impl Shard {
         };
         if command.admin && !tenant.admin {
             return Err(format!(
-                "NOPERM tenant '{}' may not run {}: it touches what belongs to everyone (admin = true allows it)",
+                "NOPERM tenant '{}' may not run {}: it affects all tenants (admin = true allows it)",
                 tenant.name,
                 command.spoken_name()
             ));
@@ -94,7 +94,7 @@ fn permit_databases(
     arguments: &Arguments<'_>,
 ) -> Result<(), String> {
     if command.class == Class::Script {
-        return Err(format!("{}: a script could select any", tenant.refusal_of_all()));
+        return Err(format!("{}: a script could select any database", tenant.refusal_of_all()));
     }
     match handling {
         Handling::BetweenDatabases => {
@@ -108,7 +108,11 @@ fn permit_databases(
             arguments.iter().skip(1).try_for_each(|word| permit_named(tenant, word))?;
         }
         Handling::FanOut(_) if command.name == "flushall" => {
-            return Err(format!("{}: {} is about all", tenant.refusal_of_all(), command.spoken_name()));
+            return Err(format!(
+                "{}: {} affects all databases",
+                tenant.refusal_of_all(),
+                command.spoken_name()
+            ));
         }
         _ => {}
     }
@@ -132,7 +136,7 @@ fn permit_confined(
     let confined =
         || format!("NOPERM tenant '{}' has only keys that begin with {}", tenant.name, prefixes(tenant));
     if command.class == Class::Script {
-        return Err(format!("{}, and a script could reach any", confined()));
+        return Err(format!("{}, and a script could access any key", confined()));
     }
     match handling {
         Handling::FanOut(FanOut::Scan) => {
@@ -164,12 +168,12 @@ fn permit_confined(
             });
         }
         Handling::FanOut(_) if !tenant.admin => {
-            return Err(format!("{}, and {} is about all keys", confined(), command.spoken_name()));
+            return Err(format!("{}, and {} affects all keys", confined(), command.spoken_name()));
         }
         _ => {}
     }
     if matches!(command.name, "sort" | "sort_ro") && sort_names_patterns(arguments) {
-        return Err(format!("{}, and BY and GET patterns could reach any", confined()));
+        return Err(format!("{}, and BY and GET patterns could access any key", confined()));
     }
     let mut foreign = None;
     let found = command.for_each_key(arguments, &mut |index| {

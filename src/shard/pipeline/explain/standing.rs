@@ -72,7 +72,7 @@ impl Standing {
     fn deadline(&self, shed: Mode, deadline: Option<Duration>) -> String {
         let Some(deadline) = deadline else { return "none".to_owned() };
         let best = if self.base.is_zero() {
-            "what a reply takes is not known yet".to_owned()
+            "the usual latency is not known yet".to_owned()
         } else {
             format!("a reply takes {} at best", in_ms(self.base))
         };
@@ -93,12 +93,13 @@ impl Standing {
             (_, Mode::Off) => "off".to_owned(),
             (Mode::Off, _) => "nothing waits: the window is off".to_owned(),
             (Mode::Shadow, _) => "nothing waits: the window is in shadow".to_owned(),
-            (Mode::On, mode) if self.is_stalled => prefixed(mode, "refused: the backend stands still"),
+            (Mode::On, mode) if self.is_stalled => prefixed(mode, "refused: the backend has stalled"),
             (Mode::On, mode) if self.has_room(tier) && (waiting == 0 || tier == Tier::Critical) => {
                 prefixed(mode, "goes on at once")
             }
             (Mode::On, mode) if self.is_full => {
-                let unless = if tier == Tier::Sheddable { "" } else { ", unless something lesser makes way" };
+                let unless =
+                    if tier == Tier::Sheddable { "" } else { ", unless a less important request makes way" };
                 prefixed(mode, &format!("refused: full, {waiting} wait{unless} (reason=queue)"))
             }
             (Mode::On, mode) => prefixed(mode, &format!("would wait behind {waiting}")),
@@ -201,9 +202,9 @@ mod tests {
             (
                 crowded,
                 Tier::Standard,
-                "refused: full, 7 wait, unless something lesser makes way (reason=queue)",
+                "refused: full, 7 wait, unless a less important request makes way (reason=queue)",
             ),
-            (Standing { is_stalled: true, ..crowded }, Tier::Critical, "refused: the backend stands still"),
+            (Standing { is_stalled: true, ..crowded }, Tier::Critical, "refused: the backend has stalled"),
         ];
         for (standing, tier, told) in cases {
             assert_eq!(standing.queue(&both, tier), told, "{standing:?} {tier}");
@@ -250,7 +251,7 @@ mod tests {
         let unknown = Standing { base: Duration::ZERO, ..CALM };
         assert_eq!(
             unknown.deadline(Mode::On, Some(long)),
-            "in time: 50 ms, what a reply takes is not known yet"
+            "in time: 50 ms, the usual latency is not known yet"
         );
         assert_eq!(CALM.deadline(Mode::Off, Some(short)), "off");
     }
