@@ -16,13 +16,15 @@ use crate::policy::bucket::Bucket;
 use crate::values::limits::DEBT_MAX;
 use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, Part, ShardId, Timestamp, signed};
 
-/// The unit of shares: a whole is this many parts. `EVEN_PARTS` of them (a tenth) are split evenly among the
-/// cores.
+/// The unit of shares: a whole is this many parts.
 const WHOLE_SHARE: u64 = 65_536;
+/// The number of parts of a whole (a tenth) that are split evenly among the cores.
 const EVEN_PARTS: u64 = WHOLE_SHARE / 10;
-/// The allowance that a core should have at the start of a period: this many times what it wanted in the last
-/// one, plus `LUMPS_GIVEN` times the largest cost of a request.
+/// The allowance that a core should have at the start of a period: this many times its demand in the
+/// last one, plus `LUMPS_GIVEN` times the largest cost of a request.
 const PERIODS_GIVEN: u64 = 2;
+/// The number of times that the largest cost of a request is in the allowance of a core at the start of a
+/// period.
 const LUMPS_GIVEN: u64 = 4;
 /// The divisor for the amount that a core gets when it asks within a period: an eighth of the pool at least,
 /// so that it need not ask again after a few requests. Up to the amount that the core wants for a period,

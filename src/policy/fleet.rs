@@ -97,7 +97,7 @@ struct Seen {
     missed: u32,
 }
 
-/// A question that waits for its answer.
+/// An exchange with the fleet's store that has not been answered.
 #[derive(Clone, Debug)]
 struct Asked {
     at: Timestamp,

@@ -341,11 +341,11 @@ impl Steps {
 /// (`usual`), as EWMA.
 #[derive(Clone, Copy, Debug, Default)]
 struct InFlight {
-    /// Mean over a quarter of a second.
+    /// Mean number of requests in flight over a quarter of a second.
     lately: f64,
-    /// Mean over a second.
+    /// Mean number of requests in flight over a second.
     now: f64,
-    /// Mean over a minute.
+    /// Mean number of requests in flight over a minute.
     usual: f64,
     /// Time for which the numbers are known, in seconds, at most 60.
     known: f64,

@@ -74,7 +74,7 @@ pub(super) fn serve(control: Rc<RefCell<Control>>, socket: OwnedFd, hosts: Vec<S
     })
 }
 
-/// A connection to the admin port.
+/// The place of one connection to the admin port; there are `CONNECTIONS_MAX`.
 struct Place {
     /// The task that serves the connection; dropping it ends the task and closes the socket.
     task: Option<Task<()>>,

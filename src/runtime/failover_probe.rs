@@ -21,7 +21,9 @@ use crate::values::limits::CLUSTER_NODES_MAX;
 
 /// The longest time that a replica may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The stack size of a probe's thread, in bytes.
 const STACK_BYTES: usize = 256 * 1024;
+/// Maximum number of bytes of a replica's answer to `ROLE`.
 const ANSWER_BYTES_MAX: usize = 4 * 1024;
 
 /// The end of watching a replica: it took over, or there is nothing to take over any more.

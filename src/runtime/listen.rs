@@ -19,6 +19,7 @@ pub(super) const BACKLOG: i32 = 4096;
 /// rings after its exit, and the listening sockets in them stay open until then, so a weir that is restarted
 /// at once would find the address in use.
 const TRIES: u32 = 50;
+/// The pause between two attempts to bind an address.
 const TRIES_APART: Duration = Duration::from_millis(20);
 
 /// Listening sockets for all shards after a takeover: every socket of the previous process, since clients in

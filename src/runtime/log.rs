@@ -12,6 +12,7 @@ use crate::values::time::Now;
 const LINE_CHARS_MAX: usize = 2_000;
 /// Maximum number of lines of one kind within `STRETCH`; further ones are counted.
 const LINES_MAX: u32 = 5;
+/// The period in which at most `LINES_MAX` lines of a kind are written.
 const STRETCH: Duration = Duration::from_secs(10);
 
 /// Writes a line to standard error. A standard error that is closed does not stop weir.

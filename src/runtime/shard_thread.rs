@@ -59,6 +59,7 @@ struct Guarded {
     complained: Option<Timestamp>,
 }
 
+/// The least time between two log messages about failed TLS handshakes with stores.
 const COMPLAINTS_APART: Duration = Duration::from_secs(1);
 
 impl Guarded {

@@ -22,6 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The interval between two questions to a store that answers. A store that does not is asked after
 /// `PAUSE_MIN`, then ever more rarely, at least once per `INTERVAL`.
 const INTERVAL: Duration = Duration::from_secs(60);
+/// The pause before a store that did not answer is asked for the second time.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// The stack size of a thread that asks a store and ends with its answer, in bytes.
 const STACK_BYTES: usize = 256 * 1024;

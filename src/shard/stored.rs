@@ -18,6 +18,7 @@ pub enum Stored {
 }
 
 impl Stored {
+    /// The longest reply, in bytes, that is stored without memory of its own.
     const SHORT_BYTES_MAX: usize = 22;
 
     /// Stores a message: shared if it is shared already, else copied.

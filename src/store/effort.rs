@@ -8,8 +8,9 @@
 use super::refusal::Refusal;
 use std::cell::Cell;
 
-/// The units for a request, and for each of its arguments.
+/// The units for a request.
 const REQUEST: u64 = 8;
+/// The units for each argument of a request.
 const ARGUMENT: u64 = 4;
 /// The number of bytes copied or compared per unit.
 const BYTES: usize = 512;

@@ -15,6 +15,7 @@ use crate::values::time::Now;
 /// The memory that an argument may occupy besides its bytes, assumed for arguments from the fifth word on. Up
 /// to `ARGUMENTS_FREE` words, the memory bound is not that exact anyway.
 const ARGUMENT_BYTES: usize = 64;
+/// The number of words of a request for which `ARGUMENT_BYTES` is not assumed.
 const ARGUMENTS_FREE: usize = 4;
 
 /// Statistics of an engine.

@@ -6,8 +6,9 @@ use super::keyspace::NEVER_MS;
 use super::table::{Hasher, Keyed, PLACE_BYTES, Table};
 use super::text::Text;
 
-/// The bounds of a small hash: Redis's `hash-max-listpack-entries` and `hash-max-listpack-value`.
+/// Maximum number of fields of a small hash (Redis's `hash-max-listpack-entries`).
 const SMALL_FIELDS_MAX: usize = 128;
+/// Maximum number of bytes of a name or value of a small hash (Redis's `hash-max-listpack-value`).
 const SMALL_BYTES_MAX: usize = 64;
 
 /// A field of a hash and its value.

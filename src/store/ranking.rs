@@ -10,8 +10,9 @@ use std::cmp::Ordering;
 /// Maximum number of members of a piece: long enough that a million members make few pieces, short enough to
 /// shift at every insertion.
 const PIECE_MAX: usize = 256;
-/// The bounds of a small sorted set: Redis's `zset-max-listpack-entries` and `zset-max-listpack-value`.
+/// Maximum number of members of a small sorted set (Redis's `zset-max-listpack-entries`).
 const SMALL_MEMBERS_MAX: usize = 128;
+/// Maximum number of bytes of a member of a small sorted set (Redis's `zset-max-listpack-value`).
 const SMALL_BYTES_MAX: usize = 64;
 
 /// A member and its score, which is never NaN.

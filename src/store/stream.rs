@@ -11,8 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The approximate bytes of a pending entry: it is in two trees.
 pub(super) const PENDING_BYTES: usize = 112;
-/// The approximate bytes of a consumer and of a group, besides their names.
+/// The approximate bytes of a consumer, besides its name.
 const CONSUMER_BYTES: usize = 96;
+/// The approximate bytes of a group, besides its name.
 const GROUP_BYTES: usize = 160;
 
 /// A name, as in the maps of groups and consumers.

@@ -7,8 +7,9 @@ use super::Engine;
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// The interval between sweeps while any key has a lifetime, and the most keys looked at in one.
+/// The interval between sweeps while any key has a lifetime.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum number of keys looked at in one sweep.
 const SWEEP_KEYS: usize = 400;
 
 /// Removes expired keys from an engine, a few at a time.

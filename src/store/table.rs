@@ -15,6 +15,7 @@ use std::sync::Arc;
 const CELLS_MIN: usize = 8;
 /// The weight of an entry in a scan, relative to an empty cell.
 const CELLS_PER_ENTRY: usize = 10;
+/// The position that an empty cell has.
 const ABSENT: u32 = u32::MAX;
 /// The number of low bits of a hash that a scan ignores: it goes on at multiples of 2 to this power.
 pub(super) const GRAIN_BITS: u32 = 4;

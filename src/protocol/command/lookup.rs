@@ -84,6 +84,7 @@ struct Name {
 }
 
 impl Name {
+    /// The longest name, in bytes, that is compared in two words of 8 bytes.
     const WHOLE_BYTES_MAX: usize = 16;
 
     const fn of(name: &[u8]) -> Self {

@@ -16,6 +16,7 @@ use crate::values::Timestamp;
 /// The size of one read, in bytes. At most `READS_AT_ONCE` are done in a row before other handshakes are
 /// looked at.
 const CHUNK_BYTES: usize = 4096;
+/// The number of reads in a row, before other handshakes are looked at.
 const READS_AT_ONCE: usize = 4;
 /// The first byte of a TLS handshake record. A client that begins with another byte is told that TLS is
 /// spoken here.

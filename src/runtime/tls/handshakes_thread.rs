@@ -40,6 +40,7 @@ const LOOKED_AFTER: Duration = Duration::from_millis(50);
 const REST: Duration = Duration::from_millis(50);
 /// Maximum number of clients accepted in a row, before other work goes on.
 const ACCEPTS_AT_ONCE: usize = 64;
+/// Maximum number of events taken from the kernel at once.
 const EVENTS: usize = 256;
 /// The tags of events: the bell, listeners by number, and from `HANDSHAKES` on the index of a handshake.
 const BELL: u64 = 0;
@@ -47,6 +48,7 @@ const LISTENERS: u64 = 1;
 const HANDSHAKES: u64 = 1 << 32;
 /// The least time between two log messages about handshakes given up in favour of new ones.
 const CROWD_TOLD: Duration = Duration::from_secs(60);
+/// The thread's niceness: shards, which have 0, come first where CPUs are scarce.
 const NICENESS: i32 = 5;
 
 /// A message to the handshakes thread.

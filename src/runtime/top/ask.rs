@@ -10,6 +10,7 @@ use crate::runtime::clock::Clock;
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of bytes of a reply; documents are smaller.
 const REPLY_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// The number of bytes of one read.
 const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Fetches a page from an admin port. Returns its body, or a message that says what went wrong.

@@ -14,6 +14,7 @@ const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l";
 const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
 /// The size assumed where the terminal tells none.
 const COLUMNS: usize = 80;
+/// The number of rows assumed where the terminal tells none.
 const ROWS: usize = 24;
 
 /// A key that was pressed.

@@ -51,13 +51,16 @@ const HOPS_MAX: u8 = 6;
 const SILENT: Duration = Duration::from_millis(500);
 /// The pause before a request follows its second redirect. Doubles with each further one, up to `PAUSE_MAX`.
 const PAUSE_FIRST: Duration = Duration::from_millis(2);
+/// The longest pause before a request follows a redirect.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 /// The pause before a node that said TRYAGAIN or CLUSTERDOWN is asked again. Doubles each time, up to
 /// `PAUSE_NOT_YET_MAX`.
 const PAUSE_NOT_YET_FIRST: Duration = Duration::from_millis(5);
+/// The longest pause before a node that said TRYAGAIN or CLUSTERDOWN is asked again.
 const PAUSE_NOT_YET_MAX: Duration = Duration::from_millis(50);
-/// Maximum number of requests that one core holds, and the most bytes.
+/// Maximum number of requests that one core holds.
 const HELD_MAX: usize = 16_384;
+/// Maximum number of bytes of the requests that one core holds.
 const HELD_BYTES_MAX: usize = 64 << 20;
 /// The least time between two checks of the held slots, unless something happens that may release one.
 pub const LOOKS_APART: Duration = Duration::from_millis(1);

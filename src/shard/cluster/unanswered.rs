@@ -11,8 +11,9 @@ use crate::shard::request::Envelope;
 use crate::values::limits::LINK_UNANSWERED_BYTES_MAX;
 use crate::values::{Timestamp, shorten};
 
-/// The least capacity for bytes and for requests, from the first request on.
+/// The least capacity for bytes, from the first request on.
 const BYTES_MIN: usize = 4 * 1024;
+/// The least capacity for requests, from the first request on.
 const REQUESTS_MIN: usize = 128;
 
 /// The history of a request that is not sent for the first time: nodes refused it without carrying it out,

@@ -23,13 +23,14 @@ use crate::values::{BackendId, Database, ShardId, TenantId, Timestamp};
 /// The time for which a key's replies are not kept after keeping them did not pay off; also the time for
 /// which a reply that was too large is not kept again.
 const PAUSE: Duration = Duration::from_secs(10);
-/// The period over which weir measures whether keeping a key's replies pays off, and the least number of
-/// reads that it must have.
+/// The period over which weir measures whether keeping a key's replies pays off.
 const TRIAL: Duration = Duration::from_secs(1);
+/// The least number of reads in `TRIAL` for which the measurement counts.
 const TRIAL_READS: u64 = 50;
 /// A kept reply is fetched anew ahead of its expiry: twice the fetch's duration before, at least
 /// `AHEAD_LEAST`, and at most a quarter (`AHEAD_PART`) of its lifetime.
 const AHEAD_LEAST: Duration = Duration::from_millis(2);
+/// The divisor of a reply's lifetime: it is fetched anew at most a quarter of it ahead of its expiry.
 const AHEAD_PART: u32 = 4;
 /// The time without a request after which a reply's place may be taken by the reply to another request.
 const IDLE: Duration = Duration::from_millis(250);

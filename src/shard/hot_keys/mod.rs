@@ -141,10 +141,11 @@ pub struct HotKeyStage {
     /// Requests with their frames that no longer wait for a fetch or behind earlier requests, and are sent by
     /// themselves.
     detached: VecDeque<(Envelope, Vec<u8>)>,
-    /// Connections whose held-back requests may go on, by key. The next fields: the number and bytes of all
-    /// requests held back.
+    /// Connections whose held-back requests may go on, by key.
     resuming: VecDeque<(HotId, u64)>,
+    /// The number of all requests held back.
     held: usize,
+    /// The bytes of all requests held back.
     held_bytes: usize,
     /// The earliest deadline of the requests held back, or a time before that.
     held_until: Timestamp,

@@ -117,8 +117,9 @@ pub struct Link {
 /// The number of failed attempts that a refused `SELECT` counts as: its pause is long, because each attempt
 /// to find out whether the store has the database by now costs it a connection.
 const ATTEMPTS_OF_REFUSED: u32 = 5;
-/// The first and the longest pause after a failed attempt to connect.
+/// The pause after the first failed attempt to connect.
 const BACKOFF_FIRST: Duration = Duration::from_millis(50);
+/// The longest pause after failed attempts to connect.
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
 impl Link {

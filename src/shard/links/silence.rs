@@ -11,6 +11,7 @@ use crate::values::time::Now;
 /// The silence after which weir stops waiting for a replica: half of the time left until the read's deadline,
 /// between `PATIENCE_LEAST` and `PATIENCE`.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// The shortest silence after which weir stops waiting for a replica.
 const PATIENCE_LEAST: Duration = Duration::from_millis(10);
 
 /// The time for which a replica may be silent, given the time until the read's deadline.

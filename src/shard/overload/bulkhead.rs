@@ -30,6 +30,7 @@ use crate::values::{TenantId, Tier, Timestamp, UNIT};
 /// The silence after which a backend with requests in flight counts as stalled: 250 ms, or four times the
 /// median response time if that is longer.
 const STALLED: Duration = Duration::from_millis(250);
+/// The number of median response times of silence that a backend has at least before it counts as stalled.
 const STALLED_MEDIANS: u32 = 4;
 /// The silence after which a backend counts as stalled while no response time is known.
 const STALLED_UNKNOWN: Duration = Duration::from_secs(1);
@@ -38,6 +39,7 @@ const RETRY_STALLED: (Duration, Duration) = (Duration::from_millis(100), Duratio
 /// The least and the largest retry delay named to clients of a full queue; the least is `RETRY_OVER` while
 /// more is asked for than the backend can do.
 const RETRY_FULL: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+/// The least retry delay named to clients of a full queue while more is asked for than the backend can do.
 const RETRY_OVER: Duration = Duration::from_millis(100);
 /// The number of waiting requests for which memory is kept while none waits.
 const PARKED_KEPT: usize = 64;

@@ -54,7 +54,8 @@ pub(super) struct UserEntry {
 
 const _: () = assert!(size_of::<UserEntry>() <= 64);
 
-/// The number of a size of user buckets, counted from one so that an `Option` of it takes no more room.
+/// Index of a size (rate and burst) that buckets of users have. Counted from one, so that an `Option` of it
+/// takes no more room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeId(NonZeroU32);
 
