@@ -225,17 +225,14 @@ pub struct Flags {
     #[arg(value_parser = number(0, FLEET_KEYS_MAX as u64), default_value = "0")]
     pub fleet_users: u64,
 
-    /// Layers to switch off: rate (quotas), shed (deadlines, also those passed on to a weir behind, and
-    /// tiers), queue, window, hot (cache of hot keys), breaker (ejects failing stores), replicas (reads from
-    /// replicas of a cluster), retries (of reads that were lost with a connection to a node of a cluster)
+    /// Layers to switch off.
     #[arg(long, env = "WEIR_DISABLE", value_name = "LAYER,...", help_heading = OVERLOAD)]
-    #[arg(value_delimiter = ',')]
+    #[arg(value_delimiter = ',', help = Layer::help_of_disable())]
     pub disable: Vec<Layer>,
 
-    /// Layers in dry run: they decide and count, and their decisions are not enforced: rate, shed, queue,
-    /// window, hot, breaker, retries
+    /// Layers in dry run.
     #[arg(long, env = "WEIR_SHADOW", value_name = "LAYER,...", help_heading = OVERLOAD)]
-    #[arg(value_delimiter = ',')]
+    #[arg(value_delimiter = ',', help = Layer::help_of_shadow())]
     pub shadow: Vec<Layer>,
 
     /// Maximum number of requests that wait for each store, on each shard. When so many wait, further
@@ -639,11 +636,6 @@ mod tests {
                 "--shed-levels=0.5,0.7,0.3",
                 "invalid value '0.5,0.7,0.3' for '--shed-levels <RATIO,RATIO,RATIO>': three ratios between 1 and 0 are \
                  expected, each below the one before, such as 0.7,0.5,0.3",
-            ),
-            (
-                "--shadow=cold",
-                "invalid value 'cold' for '--shadow <LAYER,...>': rate, shed, queue, window, hot, breaker, replicas or retries is \
-                 expected, or several of them with commas between",
             ),
             (
                 "--hot-share=2",

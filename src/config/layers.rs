@@ -37,6 +37,40 @@ impl Layer {
         Self::Retries,
     ];
 
+    /// Returns what the layer does, for `--help`; empty where the name says it.
+    const fn meaning(self) -> &'static str {
+        match self {
+            Self::Rate => " (quotas)",
+            Self::Shed => " (deadlines, also those passed on to a weir behind, and tiers)",
+            Self::Queue | Self::Window => "",
+            Self::Hot => " (cache of hot keys)",
+            Self::Breaker => " (ejects failing stores)",
+            Self::Replicas => " (reads from replicas of a cluster)",
+            Self::Retries => " (of reads that were lost with a connection to a node of a cluster)",
+        }
+    }
+
+    /// True if the layer can decide without effect (`--shadow`).
+    pub const fn has_shadow(self) -> bool {
+        !matches!(self, Self::Replicas)
+    }
+
+    /// Help of `--disable`.
+    pub fn help_of_disable() -> String {
+        let layers = Self::ALL.map(|layer| format!("{layer}{}", layer.meaning()));
+        format!("Layers to switch off: {}", layers.join(", "))
+    }
+
+    /// Help of `--shadow`.
+    pub fn help_of_shadow() -> String {
+        let layers: Vec<&str> =
+            Self::ALL.into_iter().filter(|layer| layer.has_shadow()).map(Self::name).collect();
+        format!(
+            "Layers in dry run: they decide and count, and their decisions are not enforced: {}",
+            layers.join(", ")
+        )
+    }
+
     /// Returns the layer's name.
     pub const fn name(self) -> &'static str {
         match self {
@@ -59,13 +93,15 @@ impl fmt::Display for Layer {
 }
 
 impl FromStr for Layer {
-    type Err = &'static str;
+    type Err = String;
 
-    fn from_str(word: &str) -> Result<Self, &'static str> {
+    fn from_str(word: &str) -> Result<Self, String> {
         let known = Self::ALL.into_iter().find(|layer| layer.name() == word);
-        known.ok_or(
-            "rate, shed, queue, window, hot, breaker, replicas or retries is expected, or several of them with commas between",
-        )
+        known.ok_or_else(|| {
+            let [names @ .., last] = Self::ALL.map(Self::name);
+            let names = names.join(", ");
+            format!("{names} or {last} is expected, or several of them with commas between")
+        })
     }
 }
 
@@ -77,4 +113,24 @@ pub enum LimiterKind {
     Buckets,
     /// A fixed count of requests per tenant and second, whatever they cost, and nothing else: for comparison.
     Static,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_layer_is_found_by_its_name_and_an_error_names_them_all() {
+        for (place, layer) in Layer::ALL.into_iter().enumerate() {
+            assert_eq!(layer.name().parse(), Ok(layer));
+            assert!(Layer::help_of_disable().contains(layer.name()));
+            assert_eq!(Layer::ALL.iter().filter(|other| **other as usize == place).count(), 1, "{layer}");
+        }
+        let told = "cold".parse::<Layer>().expect_err("no such layer");
+        assert_eq!(
+            told,
+            "rate, hot, replicas, shed, breaker, queue, window or retries is expected, or several of them with commas \
+             between"
+        );
+    }
 }

@@ -438,8 +438,10 @@ fn check_layers(flags: &Flags) -> Result<(), ConfigError> {
                 "--shadow {layer} and --disable {layer}: a layer cannot be in both"
             )));
         }
-        if *layer == Layer::Replicas {
-            return Err(ConfigError::new("--shadow replicas: these can only be switched off (--disable)"));
+        if !layer.has_shadow() {
+            return Err(ConfigError::new(format!(
+                "--shadow {layer}: these can only be switched off (--disable)"
+            )));
         }
         if *layer == Layer::Rate && flags.limiter == LimiterKind::Static {
             return Err(ConfigError::new(
