@@ -53,7 +53,7 @@ pub enum Role {
     /// The node owns the keys.
     Owner,
     /// The node is a replica of the owner.
-    StandIn,
+    Replica,
 }
 
 /// A node that could answer a read.
@@ -94,7 +94,7 @@ pub enum Event {
 
 /// One core's view of the nodes that it reads from.
 #[derive(Debug, Default)]
-pub struct StandIns {
+pub struct ReplicaChoice {
     peers: Vec<Option<Box<Peer>>>,
     window_began: Timestamp,
     /// Events not yet taken; at most one for each node and second.
@@ -118,7 +118,7 @@ struct Peer {
     healthy_since: Timestamp,
 }
 
-impl StandIns {
+impl ReplicaChoice {
     /// Chooses the node for a read and returns its position among the candidates; `None` if there is none, or
     /// only replicas that are ejected.
     pub fn choose(
@@ -182,7 +182,7 @@ impl StandIns {
     pub fn handle_failure(&mut self, place: usize, role: Role, now: Timestamp) {
         let peer = self.peer(place, role, now);
         peer.failures += 1;
-        if peer.failures >= FAILURES && role == Role::StandIn && peer.out_until.is_none() {
+        if peer.failures >= FAILURES && role == Role::Replica && peer.out_until.is_none() {
             let why = Why::Failures(peer.failures);
             let out_for = peer.leave_alone(now);
             self.events.push(Event::Out(place, why, out_for));
@@ -196,7 +196,7 @@ impl StandIns {
         }
     }
 
-    /// True if the present window is over, so that [`StandIns::handle_window`] is due.
+    /// True if the present window is over, so that [`ReplicaChoice::handle_window`] is due.
     pub fn is_due(&self, now: Timestamp) -> bool {
         now.since(self.window_began) >= WINDOW
     }
@@ -248,8 +248,8 @@ impl StandIns {
     fn weight(&self, place: usize, now: Timestamp) -> f64 {
         let Some(Some(peer)) = self.peers.get(place) else { return 1.0 };
         match (peer.role, peer.out_until, peer.back_since) {
-            (Role::StandIn, Some(_), _) => 0.0,
-            (Role::StandIn, None, Some(since)) => {
+            (Role::Replica, Some(_), _) => 0.0,
+            (Role::Replica, None, Some(since)) => {
                 let part = seconds(now.since(since)) / RETURNING.as_secs_f64();
                 (WEIGHT_FIRST + (1.0 - WEIGHT_FIRST) * part).min(1.0)
             }

@@ -12,8 +12,8 @@ fn owner(place: usize, in_flight: u32) -> Candidate {
     Candidate { place, role: Role::Owner, in_flight }
 }
 
-fn stand_in(place: usize, in_flight: u32) -> Candidate {
-    Candidate { role: Role::StandIn, ..owner(place, in_flight) }
+fn replica(place: usize, in_flight: u32) -> Candidate {
+    Candidate { role: Role::Replica, ..owner(place, in_flight) }
 }
 
 fn micros(micros: u64) -> Duration {
@@ -53,13 +53,13 @@ fn who_is_left_alone_is_who_a_list_of_everything_names() {
     let (mut outs, mut backs, mut slow_outs) = (0, 0, 0);
     for seed in 0..16 {
         let random = &mut Random::new(seed);
-        let mut replica_choice = StandIns::default();
+        let mut replica_choice = ReplicaChoice::default();
         let mut stories: BTreeMap<usize, Story> = BTreeMap::new();
         let mut first_seen: BTreeMap<usize, Timestamp> = BTreeMap::new();
         let mut now = at(1_000);
         replica_choice.handle_window(now);
         let mut window_began = now;
-        let roles = [Role::Owner, Role::StandIn, Role::StandIn, Role::StandIn];
+        let roles = [Role::Owner, Role::Replica, Role::Replica, Role::Replica];
         let sick = random.between(1, 3) as usize;
         for _ in 0..400 {
             let mut expected: Vec<Event> = Vec::new();
@@ -79,7 +79,7 @@ fn who_is_left_alone_is_who_a_list_of_everything_names() {
                 for _ in 0..*random.pick(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 3, 6]) {
                     replica_choice.handle_failure(place, role, now);
                     story.failures += 1;
-                    if story.failures >= 5 && role == Role::StandIn && !story.is_out {
+                    if story.failures >= 5 && role == Role::Replica && !story.is_out {
                         let pause = story.pause(first_seen[&place], now);
                         expected.push(Event::Out(place, Why::Failures(story.failures), pause));
                         story.outs.push((now, now.after(pause)));
@@ -159,7 +159,7 @@ fn who_is_left_alone_is_who_a_list_of_everything_names() {
 #[test]
 fn an_average_jumps_up_and_comes_down_by_and_by() {
     let mut random = Random::new(3);
-    let mut replica_choice = StandIns::default();
+    let mut replica_choice = ReplicaChoice::default();
     let (mut now, mut average, mut since) = (at(1), 0.0_f64, at(1));
     for _ in 0..2_000 {
         now = now.after(Duration::from_millis(random.between(1, 3_000)));
@@ -180,12 +180,12 @@ fn an_average_jumps_up_and_comes_down_by_and_by() {
 #[test]
 fn the_better_of_two_answers_and_the_worst_of_three_never_does() {
     let mut random = Random::new(1);
-    let mut replica_choice = StandIns::default();
+    let mut replica_choice = ReplicaChoice::default();
     for (place, took) in [(0, 300), (1, 100), (2, 200)] {
-        let role = if place == 0 { Role::Owner } else { Role::StandIn };
+        let role = if place == 0 { Role::Owner } else { Role::Replica };
         replica_choice.handle_reply(place, role, 0, micros(took), at(0));
     }
-    let all = [owner(0, 0), stand_in(1, 0), stand_in(2, 0)];
+    let all = [owner(0, 0), replica(1, 0), replica(2, 0)];
     let mut chosen = [0_u32; 3];
     for _ in 0..3_000 {
         chosen[replica_choice.choose(all, &mut random, at(1)).expect("one")] += 1;
@@ -193,7 +193,7 @@ fn the_better_of_two_answers_and_the_worst_of_three_never_does() {
     assert!(chosen[0] == 0 && chosen[1].abs_diff(2_000) < 120, "{chosen:?}");
     // Requests in flight count.
     for (in_flight, wanted) in [(1, 1), (2, 0), (5, 0)] {
-        let two = [owner(0, 0), stand_in(1, in_flight)];
+        let two = [owner(0, 0), replica(1, in_flight)];
         // The scores are equal where 3 times 100 stand against 300.
         let found: BTreeSet<usize> =
             (0..50).filter_map(|_| replica_choice.choose(two, &mut random, at(0))).collect();
@@ -206,8 +206,8 @@ fn the_better_of_two_answers_and_the_worst_of_three_never_does() {
 #[test]
 fn who_is_new_starts_at_twice_the_median() {
     let mut random = Random::new(1);
-    let mut replica_choice = StandIns::default();
-    let unknown = [owner(0, 0), stand_in(1, 0)];
+    let mut replica_choice = ReplicaChoice::default();
+    let unknown = [owner(0, 0), replica(1, 0)];
     let found: BTreeSet<usize> =
         (0..50).filter_map(|_| replica_choice.choose(unknown, &mut random, at(0))).collect();
     assert_eq!(found.len(), 2, "nothing is known of either");
@@ -215,9 +215,9 @@ fn who_is_new_starts_at_twice_the_median() {
         replica_choice.handle_reply(place, Role::Owner, 0, micros(took), at(0));
     }
     assert_eq!(replica_choice.choose(unknown, &mut random, at(0)), Some(0));
-    assert!((replica_choice.score(stand_in(1, 0), at(0)) - 400_000.0).abs() < 1.0);
+    assert!((replica_choice.score(replica(1, 0), at(0)) - 400_000.0).abs() < 1.0);
     // The owner has more and more in flight at once.
-    assert_eq!(replica_choice.choose([owner(0, 4), stand_in(1, 0)], &mut random, at(0)), Some(1));
+    assert_eq!(replica_choice.choose([owner(0, 4), replica(1, 0)], &mut random, at(0)), Some(1));
     // The average of a node without reads fades, until it is tried again.
     replica_choice.handle_reply(0, Role::Owner, 0, micros(100), at(20_000));
     assert_eq!(replica_choice.choose(unknown, &mut random, at(20_000)), Some(1));
@@ -226,12 +226,12 @@ fn who_is_new_starts_at_twice_the_median() {
 #[test]
 fn who_comes_back_gets_little_at_first() {
     let mut random = Random::new(9);
-    let mut replica_choice = StandIns::default();
-    let both = [owner(0, 9), stand_in(1, 0)];
+    let mut replica_choice = ReplicaChoice::default();
+    let both = [owner(0, 9), replica(1, 0)];
     replica_choice.handle_reply(0, Role::Owner, 0, micros(100), at(0));
-    (0..5).for_each(|_| replica_choice.handle_failure(1, Role::StandIn, at(0)));
+    (0..5).for_each(|_| replica_choice.handle_failure(1, Role::Replica, at(0)));
     assert_eq!(replica_choice.take_events(), [Event::Out(1, Why::Failures(5), 5 * SECOND)]);
-    let mut part = |replica_choice: &mut StandIns, now| {
+    let mut part = |replica_choice: &mut ReplicaChoice, now| {
         let chosen = (0..2_000).filter(|_| replica_choice.choose(both, &mut random, now) == Some(1)).count();
         chosen as f64 / 2_000.0
     };
@@ -248,11 +248,11 @@ fn who_comes_back_gets_little_at_first() {
 #[test]
 fn an_owner_is_never_left_alone() {
     let mut random = Random::new(1);
-    let mut replica_choice = StandIns::default();
+    let mut replica_choice = ReplicaChoice::default();
     replica_choice.handle_window(at(0));
     for second in 1..10 {
         for place in 0..3 {
-            let (role, took) = if place == 0 { (Role::Owner, 50_000) } else { (Role::StandIn, 100) };
+            let (role, took) = if place == 0 { (Role::Owner, 50_000) } else { (Role::Replica, 100) };
             (0..200)
                 .for_each(|_| replica_choice.handle_reply(place, role, 1, micros(took), at(second * 1_000)));
         }

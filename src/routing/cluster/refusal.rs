@@ -58,7 +58,7 @@ impl Target<'_> {
 impl<'a> NodeRefusal<'a> {
     /// Returns the error code, if the refusal says that its node cannot work now; `None` for one about a slot
     /// or a request.
-    pub const fn sickness(self) -> Option<&'static str> {
+    pub const fn unavailability(self) -> Option<&'static str> {
         match self {
             Self::Loading => Some("LOADING"),
             Self::Busy => Some("BUSY"),

@@ -148,7 +148,7 @@ impl Breaker {
         if env.settings.overload.breaker == Mode::Off || error.is_some() && pending.class == Class::Script {
             return;
         }
-        let failure = error.and_then(NodeRefusal::parse).and_then(NodeRefusal::sickness);
+        let failure = error.and_then(NodeRefusal::parse).and_then(NodeRefusal::unavailability);
         let health = &mut self.health[usize::from(backend.0)];
         let is_trial = health.trial.is_some_and(|since| pending.sent_at >= since);
         let evidence = match failure {

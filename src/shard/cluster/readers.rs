@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use super::slots::Slots;
-use crate::policy::replica_choice::{Candidate, Event, Role, StandIns, Why};
+use crate::policy::replica_choice::{Candidate, Event, ReplicaChoice, Role, Why};
 use crate::protocol::command::{Class, Effect};
 use crate::protocol::reply;
 use crate::routing::cluster::{NodeKey, NodeRefusal, ReplicaState};
@@ -42,7 +42,7 @@ pub struct ReaderFigures {
 /// The state of one core for reads that replicas may answer.
 #[derive(Debug)]
 pub struct Readers {
-    policy: StandIns,
+    policy: ReplicaChoice,
     /// By node: the replica's key, its primary's key, and the time up to which it is known to have the
     /// primary's writes.
     fresh: Vec<Option<(NodeKey, NodeKey, Timestamp)>>,
@@ -70,7 +70,7 @@ impl Readers {
     /// Creates the state of a core that has sent no read to a replica yet.
     pub fn new(seed: u64) -> Self {
         Self {
-            policy: StandIns::default(),
+            policy: ReplicaChoice::default(),
             fresh: Vec::new(),
             candidates: Vec::new(),
             random: Random::new(seed).fork(),
@@ -115,7 +115,7 @@ impl Readers {
             self.reasons.resize(place + 1, "");
         }
         self.reasons[place] = reason;
-        self.policy.handle_failure(place, Role::StandIn, now);
+        self.policy.handle_failure(place, Role::Replica, now);
     }
 
     fn is_used(&self, now: Timestamp) -> bool {
@@ -201,8 +201,8 @@ impl Readers {
             if !is_fresh || is_out() {
                 continue;
             }
-            if let Some(in_flight) = offer(route, Role::StandIn) {
-                self.candidates.push((Candidate { place, role: Role::StandIn, in_flight }, route));
+            if let Some(in_flight) = offer(route, Role::Replica) {
+                self.candidates.push((Candidate { place, role: Role::Replica, in_flight }, route));
             }
         }
         if self.candidates.is_empty() {
@@ -242,7 +242,7 @@ impl Readers {
         } else if doubt != Some(Doubt::Error) && pending.odd == Odd::No {
             let took = now.monotonic.since(pending.sent_at).saturating_sub(late);
             let (place, class) = (usize::from(backend.0), pending.class.index());
-            self.policy.handle_reply(place, Role::StandIn, class, took, now.monotonic);
+            self.policy.handle_reply(place, Role::Replica, class, took, now.monotonic);
         }
     }
 }
@@ -305,8 +305,8 @@ fn doubt_of(class: Class, kind: u8, kept: &[u8], end: &[u8]) -> Option<Doubt> {
     let begins = |with: &str| start.starts_with(with.as_bytes());
     let is_empty = match kind {
         b'-' => {
-            let sickness = NodeRefusal::parse(&whole(kept, end)).and_then(NodeRefusal::sickness);
-            return Some(if sickness.is_some() { Doubt::Sick } else { Doubt::Error });
+            let unavailability = NodeRefusal::parse(&whole(kept, end)).and_then(NodeRefusal::unavailability);
+            return Some(if unavailability.is_some() { Doubt::Sick } else { Doubt::Error });
         }
         b'$' => begins("$-1") || begins("$0\r"),
         b'_' => true,

@@ -608,7 +608,7 @@ impl Slots {
         // Errors that do not name another node are passed on. So is a script's CLUSTERDOWN, since the script
         // may have been carried out.
         let is_down = refused == Some(NodeRefusal::ClusterDown);
-        let is_sick = refused.is_some_and(|refused| refused.sickness().is_some());
+        let is_sick = refused.is_some_and(|refused| refused.unavailability().is_some());
         let is_handed_on = is_sick || is_down && pending.class == Class::Script;
         let refused = refused.filter(|_| !is_handed_on);
         let next_slot = unanswered.next_slot();

@@ -36,7 +36,7 @@ impl Shard {
         let Some(tenant) = self.tenant_of(id) else {
             use LocalCommand::{Auth, Hello, Quit, Reset};
             let opens_the_door = matches!(handling, Handling::Local(Auth | Hello | Quit | Reset));
-            return if opens_the_door { Ok(()) } else { Err(self.who_are_you()) };
+            return if opens_the_door { Ok(()) } else { Err(self.not_logged_in()) };
         };
         if command.admin && !tenant.admin {
             return Err(format!(
@@ -68,7 +68,7 @@ impl Shard {
 
     /// Returns the error for a client that has not logged in; where a tenant for such clients exists, it says
     /// that all connections of that tenant are taken.
-    fn who_are_you(&self) -> String {
+    fn not_logged_in(&self) -> String {
         self.env
             .quotas
             .strangers()
@@ -79,7 +79,7 @@ impl Shard {
     /// prefixes may, because the command could do anything.
     pub(super) fn permit_unknown(&mut self, id: ClientId, arguments: &Arguments<'_>) -> Result<(), String> {
         match self.tenant_of(id) {
-            None => Err(self.who_are_you()),
+            None => Err(self.not_logged_in()),
             Some(tenant) if tenant.admin && tenant.keys.is_empty() => Ok(()),
             Some(_) => Err(crate::protocol::command::Unrecognised::Command(*arguments).to_string()),
         }

@@ -139,7 +139,7 @@ impl Upstream {
                     !matches!(state, LinkState::BackingOff { until } if until > now.monotonic)
                 }
                 // The read must be sent at once. The connection is opened if there is none.
-                Role::StandIn => {
+                Role::Replica => {
                     let has_room = slots.has_room(connection);
                     links.is_ready(connection) && has_room
                         || links.make_ready(env, connection, has_room, now).is_ok()
