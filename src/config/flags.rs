@@ -106,13 +106,13 @@ pub struct Flags {
 
     /// Connections to stores that clients may have to themselves, over all shards: one for each blocking
     /// command that waits, each client that watches keys and each subscriber. A tenant may hold four of five.
-    /// With 0, or with the embedded store, such commands are refused
+    /// With 0 such commands are refused
     #[arg(long, env = "WEIR_PRIVATE_LINKS", value_name = "N", help_heading = STORAGE)]
     #[arg(value_parser = number(0, PRIVATE_LINKS_MAX), default_value = "1000")]
     pub private_links: u64,
 
     /// Number of databases that clients may select, 1 to 256. weir opens connections to a database when a client
-    /// first uses it; the store must have as many. A Redis Cluster has one
+    /// first uses it; the store must have as many. A Redis Cluster has one, the embedded store 16
     #[arg(long, env = "WEIR_DATABASES", value_name = "N", help_heading = STORAGE, hide = true)]
     #[arg(value_parser = number(1, 256), default_value = "16")]
     pub databases: u64,

@@ -58,7 +58,7 @@ use crate::shard::{
 };
 use crate::store::{Engine, EngineLimits, Service, StoreService};
 use crate::values::allowance::lease_of;
-use crate::values::limits::{CLUSTER_NODES_MAX, SLOTS, TENANTS_MAX};
+use crate::values::limits::{CLUSTER_NODES_MAX, ENGINE_DATABASES, SLOTS, TENANTS_MAX};
 use crate::values::{Random, ServerAddress, ShardId, StoreVersion};
 
 /// The number of descriptors besides those of clients: rings, listeners, backend connections, executors.
@@ -97,7 +97,10 @@ pub fn run(config: &Config) -> Result<(), String> {
     let store_tls = certificates.store_tls();
     // The fleet's store has a TLS setting of its own, independent of `--storage`.
     let storage_tls = store_tls.clone().filter(|_| config.storage.is_secure());
-    for warning in executor::raise_limits((config.clients_max + config.private_links) as u64 + FILES_SPARE)? {
+    // Both ends of a connection to the embedded store are this process's.
+    let ends = if config.storage == Storage::Embedded { 2 } else { 1 };
+    let links = ends * config.private_links;
+    for warning in executor::raise_limits((config.clients_max + links) as u64 + FILES_SPARE)? {
         log::line(&warning);
     }
     let (_, _, probe) = Mailbox::<()>::for_ring().map_err(|error| executor::ring_advice(&error))?;
@@ -574,13 +577,10 @@ fn shard_settings(
         backends: Arc::clone(backends),
         links_per_backend: config.backend_connections,
         heavy_links: config.heavy_connections,
-        private_links_max: if matches!(config.storage, Storage::Embedded) {
-            0
-        } else {
-            config.private_links.div_ceil(shards)
-        },
+        private_links_max: config.private_links.div_ceil(shards),
         databases: match config.storage {
-            Storage::Embedded | Storage::Cluster { .. } => 1,
+            Storage::Embedded => config.databases.min(u16::from(ENGINE_DATABASES)),
+            Storage::Cluster { .. } => 1,
             _ => config.databases,
         },
         heavy_from: config.heavy_from,

@@ -2,7 +2,7 @@
 
 use super::engine::Engine;
 use super::limits::EngineLimits;
-use super::session::Session;
+use super::session::{Disposition, Session};
 use crate::protocol::{Argument, Arguments};
 use crate::values::time::Now;
 
@@ -33,11 +33,16 @@ impl Bench {
             frame.extend_from_slice(word);
         }
         let mut out = Vec::new();
-        self.engine.execute(&mut self.session, Arguments::new(&frame, &places), self.now, &mut out);
+        let arguments = Arguments::new(&frame, &places);
+        if self.engine.execute(&mut self.session, arguments, self.now, &mut out) == Disposition::Wait {
+            self.engine.cancel_wait(&self.session);
+            out.extend_from_slice(b"+WAITS\r\n");
+        }
         out
     }
 
-    /// Sends a command whose words are separated by spaces, and returns the reply with `|` for line ends.
+    /// Sends a command whose words are separated by spaces, and returns the reply with `|` for line ends. For a
+    /// call that waits that is `+WAITS|`, and the wait is ended.
     pub(super) fn send(&mut self, line: &str) -> String {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         String::from_utf8_lossy(&self.send_bytes(&words)).replace("\r\n", "|")

@@ -127,10 +127,21 @@ fn read_all(call: &mut Call<'_>, operations: &[Operation]) -> Done {
 fn carry_out(call: &mut Call<'_>, operations: &[Operation], end: usize) -> Done {
     let length = call.keyspace.read_string(call.at(1), |bytes| bytes.map(<[u8]>::len))?;
     make_room(call, length, end)?;
+    let mut changed = length.is_none_or(|length| length < end);
     let replies = edit(call, |bytes| {
         grow(bytes, end);
-        Ok(operations.iter().map(|operation| operation.run(bytes)).collect::<Vec<_>>())
+        let mut run = |operation: &Operation| {
+            let value = |bytes: &[u8]| operation.kind.read(bytes, operation.offset);
+            let before = value(bytes);
+            let reply = operation.run(bytes);
+            changed |= value(bytes) != before;
+            reply
+        };
+        Ok(operations.iter().map(&mut run).collect::<Vec<_>>())
     })?;
+    if !changed {
+        call.keyspace.interest.withdraw();
+    }
     call.out.array(replies.len());
     for reply in replies {
         match reply {

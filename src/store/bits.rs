@@ -34,6 +34,9 @@ fn setbit(call: &mut Call<'_>) -> Done {
         *byte = *byte & !(1 << shift) | bit << shift;
         Ok(old)
     })?;
+    if old == bit && length.is_some_and(|length| length > offset / 8) {
+        call.keyspace.interest.withdraw();
+    }
     call.integer(i64::from(old))
 }
 

@@ -5,6 +5,7 @@ use super::effort::{Effort, LOOK};
 use super::keyspace::Keyspace;
 use super::limits::EngineLimits;
 use super::numbers;
+use super::post::Post;
 use super::refusal::Refusal;
 use super::reply::Reply;
 use super::session::{Disposition, Session};
@@ -60,6 +61,7 @@ pub(super) struct Call<'a> {
     pub(super) keyspace: &'a mut Keyspace,
     pub(super) session: &'a mut Session,
     pub(super) tally: &'a mut Tally,
+    pub(super) post: &'a mut Post,
     pub(super) directory: &'a Directory<Command>,
     pub(super) limits: &'a EngineLimits,
     pub(super) arguments: Arguments<'a>,
@@ -67,6 +69,8 @@ pub(super) struct Call<'a> {
     pub(super) out: Reply<'a>,
     pub(super) effort: &'a Effort,
     pub(super) disposition: Disposition,
+    /// False for a command in a transaction: what would wait finds nothing at once.
+    pub(super) may_wait: bool,
 }
 
 /// The engine's counters.
@@ -170,8 +174,10 @@ impl Call<'_> {
             self.tally.refused_for_memory += u64::from(refusal == Refusal::OutOfMemory);
             let too_dear = matches!(refusal, Refusal::TooMuchWork(_) | Refusal::ReplyTooLarge(_));
             self.tally.refused_for_cost += u64::from(too_dear);
+            self.keyspace.interest.withdraw();
             self.out.refuse(&refusal);
         }
+        self.keyspace.interest.settle();
         self.effort.charge(self.keyspace.take_removed() * LOOK);
     }
 }

@@ -3,12 +3,12 @@
 use super::call::Command;
 use super::directory::Directory;
 use super::{
-    bit_fields, bits, connection, distinct_counts, dumps, field_lifetimes, hashes, keys, lifetimes, lists,
-    places, server, sets, sort, sorted_combinations, sorted_ranges, sorted_sets, stream_groups, stream_info,
-    streams, strings, subsequences, transactions,
+    bit_fields, bits, blocking, connection, distinct_counts, dumps, field_lifetimes, hashes, keys, lifetimes,
+    lists, places, pubsub, server, sets, sort, sorted_combinations, sorted_ranges, sorted_sets,
+    stream_groups, stream_info, streams, strings, subsequences, transactions,
 };
 
-const FAMILIES: [&[Command]; 23] = [
+const FAMILIES: [&[Command]; 25] = [
     strings::COMMANDS,
     subsequences::COMMANDS,
     bits::COMMANDS,
@@ -21,6 +21,7 @@ const FAMILIES: [&[Command]; 23] = [
     hashes::COMMANDS,
     field_lifetimes::COMMANDS,
     lists::COMMANDS,
+    blocking::COMMANDS,
     sets::COMMANDS,
     sorted_sets::COMMANDS,
     sorted_ranges::COMMANDS,
@@ -32,6 +33,7 @@ const FAMILIES: [&[Command]; 23] = [
     connection::COMMANDS,
     server::COMMANDS,
     transactions::COMMANDS,
+    pubsub::COMMANDS,
 ];
 
 /// The directory of all commands by name.

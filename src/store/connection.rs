@@ -2,6 +2,7 @@
 //! password.
 
 use super::call::{Call, Command, Done, Effect, command};
+use super::channels::Space;
 use super::numbers;
 use super::refusal::Refusal;
 use super::refusal::quoted;
@@ -31,6 +32,11 @@ pub(super) const COMMANDS: &[Command] = &[
 ];
 
 fn ping(call: &mut Call<'_>) -> Done {
+    if call.session.subscribed && call.protocol() == Protocol::Resp2 && call.count() <= 2 {
+        call.out.array(2);
+        call.out.bulk(b"pong");
+        return call.bulk(call.arguments.get(1).unwrap_or_default());
+    }
     match call.count() {
         1 => call.out.simple("PONG"),
         2 => return call.bulk(call.at(1)),
@@ -94,6 +100,7 @@ fn hello(call: &mut Call<'_>) -> Done {
         call.session.name = name;
     }
     call.session.protocol = protocol;
+    call.post.channels.set_protocol(call.session.id, protocol);
     greet(call);
     Ok(())
 }
@@ -119,9 +126,9 @@ fn greet(call: &mut Call<'_>) {
 }
 
 fn select(call: &mut Call<'_>) -> Done {
-    if call.integer_at(1)? != 0 {
-        return Err(Refusal::Words("ERR DB index is out of range"));
-    }
+    let database = super::keys::database(call.integer_at(1)?)?;
+    call.session.database = database;
+    call.keyspace.select(database);
     call.ok()
 }
 
@@ -135,6 +142,7 @@ fn client(call: &mut Call<'_>) -> Done {
         "getname" => (call.count() == 2, client_getname),
         "setname" => (call.count() == 3, client_setname),
         "setinfo" => (call.count() == 4, client_setinfo),
+        "unblock" => (call.count() >= 3, super::blocking::client_unblock),
         "no-evict" | "no-touch" => (call.count() == 3, client_switch),
         _ => return Err(call.unknown_subcommand()),
     };
@@ -151,10 +159,13 @@ fn client_id(call: &mut Call<'_>) -> Done {
 }
 
 fn client_info(call: &mut Call<'_>) -> Done {
-    let Session { id, name, library_name, library_version, protocol, .. } = &*call.session;
+    let Session { id, name, library_name, library_version, protocol, database, .. } = &*call.session;
+    let count = |space| call.post.channels.count_of(*id, space);
+    let [sub, psub, ssub] = [Space::Channels, Space::Patterns, Space::Shards].map(count);
+    let flags = if call.session.subscribed { "P" } else { "N" };
     let subcommand = String::from_utf8_lossy(call.at(1)).to_ascii_lowercase();
     let line = format!(
-        "id={id} addr={ADDRESS} laddr={ADDRESS} fd=0 name={} age=0 idle=0 flags=N db=0 sub=0 psub=0 ssub=0 \
+        "id={id} addr={ADDRESS} laddr={ADDRESS} fd=0 name={} age=0 idle=0 flags={flags} db={database} sub={sub} psub={psub} ssub={ssub} \
          multi=-1 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 omem=0 tot-mem=0 events=r \
          cmd=client|{subcommand} user=default redir=-1 resp={} lib-name={} lib-ver={}\n",
         String::from_utf8_lossy(name),
@@ -241,6 +252,8 @@ fn client_switch(call: &mut Call<'_>) -> Done {
 }
 
 fn reset(call: &mut Call<'_>) -> Done {
+    call.keyspace.interest.forget(call.session.id);
+    call.post.channels.forget(call.session.id);
     *call.session = Session::new(call.session.id);
     call.out.simple("RESET");
     Ok(())
@@ -277,7 +290,7 @@ mod tests {
             ("CLIENT KILL ID 7 ADDR 127.0.0.1:0", ":1|"),
             ("CLIENT KILL ID 7 ADDR 127.0.0.1:1", "-ERR syntax error|"),
             ("CLIENT KILL ADDR 127.0.0.1:0", "-ERR syntax error|"),
-            ("SELECT 1", "-ERR DB index is out of range|"),
+            ("SELECT 16", "-ERR DB index is out of range|"),
             ("CONFIG GET save appendonl?", "%2|$10|appendonly|$2|no|$4|save|$0||"),
             ("AUTH other x", "-WRONGPASS invalid username-password pair or user is disabled.|"),
             ("RESET", "+RESET|"),

@@ -1,7 +1,7 @@
 //! Connections in front of an engine: who they are, what is to be sent to them, and how they end. Which
 //! requests are carried out, and when, is up to the service that owns them.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use slab::Slab;
 
@@ -36,6 +36,8 @@ pub struct Connection<T> {
 #[derive(Debug)]
 pub struct Connections<T> {
     open: Slab<Connection<T>>,
+    /// The index of each connection by its generation, which is the number of its session.
+    indices: HashMap<u32, u32>,
     opened: u32,
     pool: BufferPool,
     to_send: VecDeque<ClientId>,
@@ -53,6 +55,7 @@ impl<T> Default for Connections<T> {
     fn default() -> Self {
         Self {
             open: Slab::new(),
+            indices: HashMap::new(),
             opened: 0,
             pool: BufferPool::new(SPARE_BUFFERS_MAX),
             to_send: VecDeque::new(),
@@ -76,7 +79,14 @@ impl<T> Connections<T> {
             ending: false,
             own,
         });
+        self.indices.insert(generation, index as u32);
         ClientId { index: index as u32, generation }
+    }
+
+    /// The connection whose session has this number, if it is open.
+    pub fn numbered(&self, session: u64) -> Option<ClientId> {
+        let generation = u32::try_from(session).ok()?;
+        self.indices.get(&generation).map(|index| ClientId { index: *index, generation })
     }
 
     /// Returns a connection, if it is open.
@@ -100,26 +110,28 @@ impl<T> Connections<T> {
         self.open.iter().map(id).collect()
     }
 
-    /// Forgets a connection that is gone, with its unsent replies.
-    pub fn forget(&mut self, id: ClientId) {
+    /// Forgets a connection that is gone, with its unsent replies. In the engine it waits, watches and is
+    /// subscribed no longer.
+    pub fn forget(&mut self, engine: &mut Engine, id: ClientId) {
         if self.get(id).is_some() {
             let mut connection = self.open.remove(id.index as usize);
+            self.indices.remove(&id.generation);
             connection.output.clear(&mut self.pool);
+            engine.forget(&connection.session);
         }
     }
 
     /// Forgets a connection and has the driver close it.
-    pub fn close(&mut self, id: ClientId) {
-        self.forget(id);
+    pub fn close(&mut self, engine: &mut Engine, id: ClientId) {
+        self.forget(engine, id);
         self.act(Action::Close(Owner::Client(id)));
     }
 
     /// Closes the connections that `CLIENT KILL` named, with their unanswered requests.
     pub fn close_killed(&mut self, engine: &mut Engine) {
         while let Some(killed) = engine.poll_killed() {
-            let named = self.all().into_iter().find(|id| u64::from(id.generation) == killed);
-            if let Some(id) = named {
-                self.close(id);
+            if let Some(id) = self.numbered(killed) {
+                self.close(engine, id);
             }
         }
     }

@@ -29,6 +29,9 @@ fn pfadd(call: &mut Call<'_>) -> Done {
             }
             Ok::<_, Refusal>(changed)
         })?;
+        if changed != Some(true) {
+            call.keyspace.interest.withdraw();
+        }
         if let Some(changed) = changed.filter(|_| elements.len() > 0) {
             return call.integer(i64::from(changed));
         }

@@ -78,7 +78,7 @@ fn restore(call: &mut Call<'_>) -> Done {
         call.keyspace.remove(key);
         return call.ok();
     }
-    call.keyspace.set(key, value, lifetime);
+    call.keyspace.replace(key, value, lifetime);
     call.ok()
 }
 

@@ -6,10 +6,12 @@ use super::directory::Directory;
 use super::effort::Effort;
 use super::keyspace::{Keyspace, Swept};
 use super::limits::EngineLimits;
+use super::post::{Delivery, Post};
+use super::pubsub;
 use super::refusal::{self, Refusal};
 use super::reply::Reply;
 use super::session::{Disposition, Session};
-use crate::protocol::{Arguments, encode};
+use crate::protocol::{Arguments, Protocol, encode};
 use crate::values::time::Now;
 
 /// The memory that an argument may occupy besides its bytes, assumed for arguments from the fifth word on. Up
@@ -45,10 +47,11 @@ pub struct EngineStatistics {
 
 /// A single-threaded store that is compatible with Redis.
 pub struct Engine {
-    keyspace: Keyspace,
-    directory: Directory<Command>,
-    limits: EngineLimits,
-    tally: Tally,
+    pub(super) keyspace: Keyspace,
+    pub(super) directory: Directory<Command>,
+    pub(super) limits: EngineLimits,
+    pub(super) tally: Tally,
+    pub(super) post: Post,
     /// The units of effort that the last request took.
     effort: u64,
 }
@@ -58,11 +61,13 @@ impl Engine {
     pub fn new(limits: EngineLimits, seed: u64) -> Self {
         let directory = commands::directory();
         let tally = Tally { calls: vec![0; directory.len()], ..Tally::default() };
-        Self { keyspace: Keyspace::new(seed), directory, limits, tally, effort: 0 }
+        let keyspace = Keyspace::new(seed);
+        Self { keyspace, directory, limits, tally, post: Post::default(), effort: 0 }
     }
 
-    /// Carries out one request of one connection, and appends exactly one reply to `out`, in the session's
-    /// protocol version.
+    /// Carries out one request of one connection, and appends its reply to `out`, in the session's protocol
+    /// version: one reply, none yet from a call that waits, and one for each channel from SUBSCRIBE. Messages
+    /// that the connection itself has published precede it.
     pub fn execute(
         &mut self,
         session: &mut Session,
@@ -73,6 +78,14 @@ impl Engine {
         let effort = Effort::new(self.limits.effort_max);
         let before = out.len();
         let disposition = self.execute_within(&effort, session, arguments, now, out);
+        if !self.post.own.is_empty() {
+            let inserted = self.post.own.len();
+            out.append(&mut self.post.own);
+            out[before..].rotate_right(inserted);
+        }
+        if self.keyspace.interest.waits.has_ready() {
+            self.serve_waiting(&effort, now);
+        }
         effort.charge_bytes(out.len() - before);
         self.effort = effort.spent();
         disposition
@@ -92,12 +105,22 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Disposition {
         self.keyspace.set_now(now.unix_ms);
+        self.keyspace.select(session.database);
+        self.post.begin();
         self.tally.started_ms.get_or_insert(now.unix_ms);
-        let position = match self.admit(arguments) {
+        let position = match self.admit(session, arguments) {
             Ok(position) => position,
             Err(refusal) => {
                 effort.charge_request(arguments.len(), arguments.frame().len());
                 self.tally.errors += 1;
+                if arguments.name().eq_ignore_ascii_case(b"exec") {
+                    session.transaction = None;
+                    self.keyspace.interest.watches.end(session.id);
+                    let text = refusal.text();
+                    let reason = text.strip_prefix("ERR ").unwrap_or(&text);
+                    encode::error(out, &format!("EXECABORT Transaction discarded because of: {reason}"));
+                    return Disposition::Continue;
+                }
                 if let Some(transaction) = &mut session.transaction {
                     transaction.spoiled = true;
                 }
@@ -120,6 +143,7 @@ impl Engine {
             keyspace: &mut self.keyspace,
             session,
             tally: &mut self.tally,
+            post: &mut self.post,
             directory: &self.directory,
             limits: &self.limits,
             arguments,
@@ -127,14 +151,31 @@ impl Engine {
             out: Reply::new(out, self.limits.reply_bytes_max),
             effort,
             disposition: Disposition::Continue,
+            may_wait: true,
         };
         call.run(position);
         call.disposition
     }
 
-    /// True if the key exists and has not expired.
+    /// Returns bytes for another connection than the one whose request was carried out, if there are any. The
+    /// owner of the connections asks after each request, and after [`Engine::expire_waits`] and
+    /// [`Engine::expire_some`].
+    pub fn poll_delivery(&mut self) -> Option<Delivery> {
+        self.post.next()
+    }
+
+    /// Forgets a connection that is gone: it waits, watches and is subscribed no longer.
+    pub fn forget(&mut self, session: &Session) {
+        self.keyspace.interest.forget(session.id);
+        if session.subscribed {
+            self.post.channels.forget(session.id);
+        }
+    }
+
+    /// True if a key of database 0 exists and has not expired.
     pub fn holds(&mut self, key: &[u8], now: Now) -> bool {
         self.keyspace.set_now(now.unix_ms);
+        self.keyspace.select(0);
         self.keyspace.peek(key).is_some()
     }
 
@@ -148,14 +189,20 @@ impl Engine {
     /// with a budget of some hundred keys, and again at once while most of those visited are removed.
     pub fn expire_some(&mut self, now: Now, budget: usize) -> Swept {
         self.keyspace.set_now(now.unix_ms);
-        self.keyspace.sweep(budget)
+        let swept = self.keyspace.sweep(budget);
+        self.keyspace.interest.settle();
+        if self.keyspace.interest.waits.has_ready() {
+            self.serve_waiting(&Effort::new(self.limits.effort_max), now);
+        }
+        swept
     }
 
     /// The current statistics.
     pub fn statistics(&self) -> EngineStatistics {
+        let (keys, keys_volatile) = self.keyspace.totals();
         EngineStatistics {
-            keys: self.keyspace.len(),
-            keys_volatile: self.keyspace.volatile(),
+            keys,
+            keys_volatile,
             bytes_used: self.keyspace.used(),
             refused_for_memory: self.tally.refused_for_memory,
             refused_for_cost: self.tally.refused_for_cost,
@@ -172,7 +219,7 @@ impl Engine {
         self.directory.names().zip(self.tally.calls.iter().copied()).filter(|(_, calls)| *calls > 0)
     }
 
-    fn admit(&mut self, arguments: Arguments<'_>) -> Result<usize, Refusal> {
+    fn admit(&mut self, session: &Session, arguments: Arguments<'_>) -> Result<usize, Refusal> {
         let position = self.directory.find(arguments.name()).ok_or_else(|| refusal::unknown(arguments))?;
         let command = self.directory.at(position);
         if !command.accepts(arguments.len()) {
@@ -184,6 +231,10 @@ impl Engine {
         if command.effect == Effect::Grow && needed >= self.limits.bytes_max {
             self.tally.refused_for_memory += 1;
             return Err(Refusal::OutOfMemory);
+        }
+        let is_modal = session.subscribed && session.protocol == Protocol::Resp2;
+        if is_modal && !pubsub::FOR_SUBSCRIBERS.contains(&command.name) {
+            return Err(pubsub::refusal_to_subscriber(command.name, arguments.get(1)));
         }
         Ok(position)
     }

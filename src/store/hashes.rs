@@ -71,6 +71,9 @@ fn hsetnx(call: &mut Call<'_>) -> Done {
         }
         absent
     })?;
+    if !added {
+        call.keyspace.interest.withdraw();
+    }
     call.integer(i64::from(added))
 }
 
@@ -132,6 +135,9 @@ fn hdel(call: &mut Call<'_>) -> Done {
     let removed = call.keyspace.change(call.at(1), |fields: &mut Fields| {
         names.filter(|name| fields.remove(name).is_some()).count()
     })?;
+    if removed == Some(0) {
+        call.keyspace.interest.withdraw();
+    }
     call.number(removed.unwrap_or(0))
 }
 

@@ -3,10 +3,12 @@
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{FIND, LOOK};
 use super::glob;
-use super::keyspace::{Lifetime, NEVER_MS};
+use super::keyspace::{Keyspace, Lifetime, NEVER_MS};
+use super::numbers;
 use super::refusal::Refusal;
 use super::scan::{Page, ScanOptions, Scanned};
 use super::value::Value;
+use crate::values::limits::ENGINE_DATABASES;
 
 pub(super) const COMMANDS: &[Command] = &[
     command("del", -2, Effect::Write, del),
@@ -17,12 +19,14 @@ pub(super) const COMMANDS: &[Command] = &[
     command("rename", 3, Effect::Write, rename),
     command("renamenx", 3, Effect::Write, renamenx),
     command("copy", -3, Effect::Grow, copy),
+    command("move", 3, Effect::Write, move_to_database),
     command("keys", 2, Effect::Read, keys),
     command("scan", -2, Effect::Read, scan),
     command("randomkey", 1, Effect::Read, randomkey),
     command("dbsize", 1, Effect::Read, dbsize),
-    command("flushdb", -1, Effect::Write, flush),
-    command("flushall", -1, Effect::Write, flush),
+    command("flushdb", -1, Effect::Write, flushdb),
+    command("flushall", -1, Effect::Write, flushall),
+    command("swapdb", 3, Effect::Write, swapdb),
     command("object", -2, Effect::Read, object),
 ];
 
@@ -70,7 +74,7 @@ fn move_key(call: &mut Call<'_>, obstacle: Obstacle) -> Result<bool, Refusal> {
         return Ok(false);
     }
     let entry = call.keyspace.remove_at(place);
-    call.keyspace.set(to, entry.value, lifetime_until(entry.expires_ms));
+    call.keyspace.replace(to, entry.value, lifetime_until(entry.expires_ms));
     Ok(true)
 }
 
@@ -79,15 +83,15 @@ fn lifetime_until(expires_ms: u64) -> Lifetime {
 }
 
 fn copy(call: &mut Call<'_>) -> Done {
-    let obstacle = copy_options(call)?;
+    let (obstacle, database) = copy_options(call)?;
     let (from, to) = (call.at(1), call.at(2));
-    if from == to {
-        return Err(Refusal::Words("ERR source and destination objects are the same"));
+    if from == to && database == call.session.database {
+        return Err(SAME_OBJECT);
     }
     let Some(place) = call.keyspace.find(from) else { return call.integer(0) };
     let entry = call.keyspace.entry(place);
     let (cost, lifetime) = (entry.value.cost(), lifetime_until(entry.expires_ms));
-    if obstacle == Obstacle::Respected && call.keyspace.find(to).is_some() {
+    if obstacle == Obstacle::Respected && within(call, database, |keyspace| keyspace.find(to).is_some()) {
         return call.integer(0);
     }
     call.afford(cost)?;
@@ -95,27 +99,69 @@ fn copy(call: &mut Call<'_>) -> Done {
     call.effort.spend(call.keyspace.entry(place).value.elements(), FIND)?;
     call.effort.spend_bytes(cost)?;
     let value = call.keyspace.entry(place).value.clone();
-    call.keyspace.set(to, value, lifetime);
+    within(call, database, |keyspace| keyspace.replace(to, value, lifetime));
     call.integer(1)
 }
 
-fn copy_options(call: &Call<'_>) -> Result<Obstacle, Refusal> {
-    let mut obstacle = Obstacle::Respected;
+const SAME_OBJECT: Refusal = Refusal::Words("ERR source and destination objects are the same");
+const NO_DATABASE: Refusal = Refusal::Words("ERR DB index is out of range");
+
+/// Looks at or changes the keys of another database than the selected one.
+fn within<R>(call: &mut Call<'_>, database: u8, act: impl FnOnce(&mut Keyspace) -> R) -> R {
+    call.keyspace.select(database);
+    let result = act(call.keyspace);
+    call.keyspace.select(call.session.database);
+    result
+}
+
+/// The database whose number is an integer; an error if there is none.
+pub(super) fn database(number: i64) -> Result<u8, Refusal> {
+    u8::try_from(number).ok().filter(|number| *number < ENGINE_DATABASES).ok_or(NO_DATABASE)
+}
+
+fn copy_options(call: &Call<'_>) -> Result<(Obstacle, u8), Refusal> {
+    let (mut obstacle, mut target) = (Obstacle::Respected, call.session.database);
     let mut index = 3;
     while index < call.count() {
         if call.is(index, "replace") {
             obstacle = Obstacle::Replaced;
         } else if call.is(index, "db") && index + 1 < call.count() {
             index += 1;
-            if call.integer_at(index)? != 0 {
-                return Err(Refusal::Words("ERR DB index is out of range"));
-            }
+            target = database(call.integer_at(index)?)?;
         } else {
             return Err(Refusal::Syntax);
         }
         index += 1;
     }
-    Ok(obstacle)
+    Ok((obstacle, target))
+}
+
+fn move_to_database(call: &mut Call<'_>) -> Done {
+    let number = numbers::integer(call.at(2)).ok_or(Refusal::NotAnInteger)?;
+    let target = database(number)?;
+    if target == call.session.database {
+        return Err(SAME_OBJECT);
+    }
+    let key = call.at(1);
+    let Some(place) = call.keyspace.find(key) else { return call.integer(0) };
+    if within(call, target, |keyspace| keyspace.find(key).is_some()) {
+        return call.integer(0);
+    }
+    let entry = call.keyspace.remove_at(place);
+    let lifetime = lifetime_until(entry.expires_ms);
+    within(call, target, |keyspace| keyspace.set(key, entry.value, lifetime));
+    call.integer(1)
+}
+
+fn swapdb(call: &mut Call<'_>) -> Done {
+    let number = |index, words| numbers::integer(call.at(index)).ok_or(Refusal::Words(words));
+    let first = number(1, "ERR invalid first DB index")?;
+    let second = number(2, "ERR invalid second DB index")?;
+    let (first, second) = (database(first)?, database(second)?);
+    if first != second {
+        call.keyspace.swap(first, second);
+    }
+    call.ok()
 }
 
 fn keys(call: &mut Call<'_>) -> Done {
@@ -152,12 +198,21 @@ fn dbsize(call: &mut Call<'_>) -> Done {
     call.number(call.keyspace.len())
 }
 
-fn flush(call: &mut Call<'_>) -> Done {
-    let mode_known = call.count() == 1 || call.count() == 2 && (call.is(1, "async") || call.is(1, "sync"));
-    if !mode_known {
-        return Err(Refusal::Syntax);
-    }
+/// Refuses unknown words behind FLUSHDB and FLUSHALL.
+fn check_flush(call: &Call<'_>) -> Done {
+    let known = call.count() == 1 || call.count() == 2 && (call.is(1, "async") || call.is(1, "sync"));
+    if known { Ok(()) } else { Err(Refusal::Syntax) }
+}
+
+fn flushdb(call: &mut Call<'_>) -> Done {
+    check_flush(call)?;
     call.keyspace.clear();
+    call.ok()
+}
+
+fn flushall(call: &mut Call<'_>) -> Done {
+    check_flush(call)?;
+    (0..ENGINE_DATABASES).for_each(|database| within(call, database, Keyspace::clear));
     call.ok()
 }
 

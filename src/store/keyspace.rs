@@ -1,4 +1,5 @@
-//! The keyspace: all keys of an engine, with lookup, lifetimes, memory accounting and scans.
+//! The keyspace: all keys of an engine's databases, with lookup, lifetimes, memory accounting and scans. One
+//! database is selected, and everything but memory and sweeps is about that one.
 //!
 //! ```text
 //!     hash of the key, 64 bits:  [ segment 8 | ... | 32: order within the segment ]
@@ -10,12 +11,15 @@
 //! Segments grow one by one, so an insertion moves at most a small share of the keys. Expired keys are never
 //! seen: an access removes them, and a sweep finds those that nobody asks for.
 
+use super::interest::Interest;
 use super::numbers::Digits;
 use super::refusal::Refusal;
 use super::table::{GRAIN_BITS, Hasher, Keyed, PLACE_BYTES, Table};
 use super::text::Text;
 use super::value::{Collection, Value};
+use super::waits::Kind;
 use crate::values::Random;
+use crate::values::limits::ENGINE_DATABASES;
 
 const SEGMENT_BITS: u32 = 8;
 const SEGMENTS: usize = 1 << SEGMENT_BITS;
@@ -65,6 +69,17 @@ struct Segment {
     sweep_left: usize,
 }
 
+impl Segment {
+    fn new(hasher: &Hasher) -> Self {
+        Self {
+            table: Table::new(hasher.clone()),
+            soonest_ms: NEVER_MS,
+            soonest_of_sweep_ms: NEVER_MS,
+            sweep_left: 0,
+        }
+    }
+}
+
 /// The lifetime that a write gives to a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lifetime {
@@ -82,17 +97,30 @@ pub struct Swept {
     pub removed: usize,
 }
 
-/// All keys of an engine.
-pub(super) struct Keyspace {
+/// The keys of one database.
+#[derive(Default)]
+struct Database {
+    /// Empty until the first key is added.
     segments: Vec<Segment>,
-    hasher: Hasher,
     sweep_segment: usize,
-    used: u64,
     keys: usize,
     volatile: usize,
     /// The number of hashes with fields that expire.
     volatile_hashes: usize,
+}
+
+/// All keys of an engine.
+pub(super) struct Keyspace {
+    databases: Vec<Database>,
+    /// The number of the selected database.
+    selected: u8,
+    /// The number of the database that the next sweep begins with.
+    sweep_database: u8,
+    hasher: Hasher,
+    used: u64,
     now_ms: u64,
+    /// Keys that connections wait for or watch.
+    pub(super) interest: Interest,
     pub(super) random: Random,
     pub(super) expired: u64,
     pub(super) hits: u64,
@@ -103,22 +131,14 @@ pub(super) struct Keyspace {
 
 impl Keyspace {
     pub(super) fn new(seed: u64) -> Self {
-        let hasher = Hasher::new(seed);
-        let segment = || Segment {
-            table: Table::new(hasher.clone()),
-            soonest_ms: NEVER_MS,
-            soonest_of_sweep_ms: NEVER_MS,
-            sweep_left: 0,
-        };
         Self {
-            segments: (0..SEGMENTS).map(|_| segment()).collect(),
-            hasher,
-            sweep_segment: 0,
+            databases: (0..ENGINE_DATABASES).map(|_| Database::default()).collect(),
+            selected: 0,
+            sweep_database: 0,
+            hasher: Hasher::new(seed),
             used: 0,
-            keys: 0,
-            volatile: 0,
-            volatile_hashes: 0,
             now_ms: 0,
+            interest: Interest::default(),
             random: Random::new(seed),
             expired: 0,
             hits: 0,
@@ -136,24 +156,51 @@ impl Keyspace {
         self.now_ms
     }
 
-    /// Approximate bytes of all keys and values.
+    /// Selects the database that all further calls are about.
+    pub(super) fn select(&mut self, database: u8) {
+        debug_assert!(database < ENGINE_DATABASES);
+        self.selected = database;
+    }
+
+    /// The number of the selected database.
+    pub(super) fn selected(&self) -> u8 {
+        self.selected
+    }
+
+    fn here(&self) -> &Database {
+        &self.databases[usize::from(self.selected)]
+    }
+
+    fn here_mut(&mut self) -> &mut Database {
+        &mut self.databases[usize::from(self.selected)]
+    }
+
+    /// Approximate bytes of all keys and values of all databases.
     pub(super) fn used(&self) -> u64 {
         self.used
     }
 
+    /// The number of keys of the selected database.
     pub(super) fn len(&self) -> usize {
-        self.keys
+        self.here().keys
+    }
+
+    /// The number of keys of all databases, and how many of them have a lifetime.
+    pub(super) fn totals(&self) -> (usize, usize) {
+        let sum = |count: fn(&Database) -> usize| self.databases.iter().map(count).sum();
+        (sum(|database| database.keys), sum(|database| database.volatile))
+    }
+
+    /// The number, the keys, and the keys with a lifetime of each database that has any.
+    pub(super) fn filled(&self) -> impl Iterator<Item = (usize, usize, usize)> {
+        let figures = |(number, database): (usize, &Database)| (number, database.keys, database.volatile);
+        self.databases.iter().enumerate().map(figures).filter(|(_, keys, _)| *keys > 0)
     }
 
     /// Returns the number of elements removed or replaced since the last call, since freeing them takes time
     /// as well.
     pub(super) fn take_removed(&mut self) -> u64 {
         std::mem::take(&mut self.removed)
-    }
-
-    /// The number of keys with a lifetime.
-    pub(super) fn volatile(&self) -> usize {
-        self.volatile
     }
 
     pub(super) fn hasher(&self) -> &Hasher {
@@ -165,8 +212,7 @@ impl Keyspace {
         let place = self.locate(key)?;
         let entry = self.entry(place);
         if entry.expires_ms < self.now_ms {
-            self.remove_at(place);
-            self.expired += 1;
+            self.expire_at(place);
             return None;
         }
         let expired = entry.value.soonest_field_ms() < self.now_ms;
@@ -174,6 +220,13 @@ impl Keyspace {
             return None;
         }
         Some(place)
+    }
+
+    /// Removes an expired key. To those who watch it that is a change, whatever the command does that found it.
+    fn expire_at(&mut self, place: Place) {
+        self.remove_at(place);
+        self.expired += 1;
+        self.interest.settle();
     }
 
     /// Removes expired fields of a hash. Returns how many, and whether the hash is gone with them.
@@ -189,11 +242,12 @@ impl Keyspace {
 
     /// Updates what is known of hashes with fields that expire, after a value of a segment has changed.
     fn note_fields(&mut self, segment: usize, before_ms: u64, after_ms: u64) {
-        let segment = &mut self.segments[segment];
+        let database = self.here_mut();
+        let segment = &mut database.segments[segment];
         segment.soonest_ms = segment.soonest_ms.min(after_ms);
         segment.soonest_of_sweep_ms = segment.soonest_of_sweep_ms.min(after_ms);
-        self.volatile_hashes += usize::from(after_ms != NEVER_MS);
-        self.volatile_hashes -= usize::from(before_ms != NEVER_MS);
+        database.volatile_hashes += usize::from(after_ms != NEVER_MS);
+        database.volatile_hashes -= usize::from(before_ms != NEVER_MS);
     }
 
     /// The entry of `key`, unless it has expired. Records no access.
@@ -210,7 +264,7 @@ impl Keyspace {
         };
         self.hits += 1;
         let touched_s = (self.now_ms / 1000) as u32;
-        let entry = self.segments[place.segment].table.at_mut(place.position);
+        let entry = self.here_mut().segments[place.segment].table.at_mut(place.position);
         entry.touched_s = touched_s;
         Some(&entry.value)
     }
@@ -234,7 +288,7 @@ impl Keyspace {
     }
 
     pub(super) fn entry(&self, place: Place) -> &Entry {
-        self.segments[place.segment].table.at(place.position)
+        self.here().segments[place.segment].table.at(place.position)
     }
 
     /// The number of seconds since the last access of an entry.
@@ -242,9 +296,19 @@ impl Keyspace {
         (self.now_ms / 1000).saturating_sub(u64::from(self.entry(place).touched_s))
     }
 
+    /// Stores `value` under `key` as a new key: a former one is removed first. Connections that wait for the
+    /// key are served, as they are not when [`Keyspace::set`] overwrites a value.
+    pub(super) fn replace(&mut self, key: &[u8], value: Value, lifetime: Lifetime) {
+        self.remove(key);
+        self.set(key, value, lifetime);
+    }
+
     /// Stores `value` under `key`, replacing any former value.
     pub(super) fn set(&mut self, key: &[u8], value: Value, lifetime: Lifetime) {
         if let Some(place) = self.find(key) {
+            if matches!(self.entry(place).value, Value::Stream(_)) {
+                self.interest.waits.signal(self.selected, key, Kind::Stream);
+            }
             self.removed += self.entry(place).value.elements() as u64;
             self.change_at(place, |old| *old = value);
             match lifetime {
@@ -265,11 +329,19 @@ impl Keyspace {
         let touched_s = (self.now_ms / 1000) as u32;
         let entry = Entry { key: Text::new(key), value, expires_ms: NEVER_MS, touched_s };
         self.used += entry.cost();
-        self.keys += 1;
+        self.interest.touch(self.selected, key);
+        if let Some(kind) = Kind::of(&entry.value) {
+            self.interest.waits.signal(self.selected, key, kind);
+        }
         let hash = self.hasher.hash(key);
         let segment = segment_of(hash);
+        let database = &mut self.databases[usize::from(self.selected)];
+        database.keys += 1;
+        if database.segments.is_empty() {
+            database.segments.extend((0..SEGMENTS).map(|_| Segment::new(&self.hasher)));
+        }
         self.note_fields(segment, NEVER_MS, entry.value.soonest_field_ms());
-        Place { segment, position: self.segments[segment].table.insert(hash as u32, entry) }
+        Place { segment, position: self.here_mut().segments[segment].table.insert(hash as u32, entry) }
     }
 
     /// Removes `key`. True if it existed and had not expired.
@@ -278,21 +350,27 @@ impl Keyspace {
     }
 
     pub(super) fn remove_at(&mut self, place: Place) -> Entry {
-        let segment = &mut self.segments[place.segment];
-        let entry = segment.table.remove(place.position);
+        let database = &mut self.databases[usize::from(self.selected)];
+        let entry = database.segments[place.segment].table.remove(place.position);
         self.removed += entry.value.elements() as u64;
         self.used -= entry.cost();
-        self.keys -= 1;
-        self.volatile -= usize::from(entry.expires_ms != NEVER_MS);
-        self.volatile_hashes -= usize::from(entry.value.soonest_field_ms() != NEVER_MS);
+        database.keys -= 1;
+        database.volatile -= usize::from(entry.expires_ms != NEVER_MS);
+        database.volatile_hashes -= usize::from(entry.value.soonest_field_ms() != NEVER_MS);
+        self.interest.touch(self.selected, entry.key.as_bytes());
+        if matches!(entry.value, Value::Stream(_)) {
+            self.interest.waits.signal(self.selected, entry.key.as_bytes(), Kind::Stream);
+        }
         entry
     }
 
     /// Changes a value and updates the accounts. A collection that loses its last element is removed.
     pub(super) fn change_at<R>(&mut self, place: Place, change: impl FnOnce(&mut Value) -> R) -> R {
         let touched_s = (self.now_ms / 1000) as u32;
-        let entry = self.segments[place.segment].table.at_mut(place.position);
+        let database = &mut self.databases[usize::from(self.selected)];
+        let entry = database.segments[place.segment].table.at_mut(place.position);
         entry.touched_s = touched_s;
+        self.interest.touch(self.selected, entry.key.as_bytes());
         let (before, before_ms) = (entry.value.cost() as u64, entry.value.soonest_field_ms());
         let result = change(&mut entry.value);
         let (after, after_ms) = (entry.value.cost() as u64, entry.value.soonest_field_ms());
@@ -314,7 +392,11 @@ impl Keyspace {
         change: impl FnOnce(&mut T) -> R,
     ) -> Result<Option<R>, Refusal> {
         let Some(place) = self.find(key) else { return Ok(None) };
-        self.change_at(place, |value| T::within_mut(value).map(change)).map(Some).ok_or(Refusal::WrongType)
+        let changed = self.change_at(place, |value| T::within_mut(value).map(change));
+        if changed.is_none() {
+            self.interest.withdraw();
+        }
+        changed.map(Some).ok_or(Refusal::WrongType)
     }
 
     /// Changes the collection at `key`, or a new empty one if there is none.
@@ -327,26 +409,40 @@ impl Keyspace {
             Some(place) => place,
             None => self.add(key, T::empty(&self.hasher)),
         };
-        self.change_at(place, |value| T::within_mut(value).map(change)).ok_or(Refusal::WrongType)
+        let changed = self.change_at(place, |value| T::within_mut(value).map(change));
+        if changed.is_none() {
+            self.interest.withdraw();
+        }
+        changed.ok_or(Refusal::WrongType)
     }
 
     pub(super) fn set_expiry(&mut self, place: Place, expires_ms: u64) {
-        let segment = &mut self.segments[place.segment];
-        let before = std::mem::replace(&mut segment.table.at_mut(place.position).expires_ms, expires_ms);
+        let database = &mut self.databases[usize::from(self.selected)];
+        let segment = &mut database.segments[place.segment];
+        let entry = segment.table.at_mut(place.position);
+        let before = std::mem::replace(&mut entry.expires_ms, expires_ms);
+        self.interest.touch(self.selected, entry.key.as_bytes());
         segment.soonest_ms = segment.soonest_ms.min(expires_ms);
         segment.soonest_of_sweep_ms = segment.soonest_of_sweep_ms.min(expires_ms);
-        self.volatile += usize::from(expires_ms != NEVER_MS);
-        self.volatile -= usize::from(before != NEVER_MS);
+        database.volatile += usize::from(expires_ms != NEVER_MS);
+        database.volatile -= usize::from(before != NEVER_MS);
     }
 
-    /// Removes expired keys and fields, visiting no more than about `budget` of them.
+    /// Removes expired keys and fields of all databases, visiting no more than about `budget` of them.
     pub(super) fn sweep(&mut self, budget: usize) -> Swept {
         let mut swept = Swept::default();
-        for _ in 0..SEGMENTS {
-            if self.volatile + self.volatile_hashes == 0 || swept.visited >= budget {
+        for _ in 0..ENGINE_DATABASES {
+            self.select(self.sweep_database);
+            for _ in 0..SEGMENTS {
+                if self.here().volatile + self.here().volatile_hashes == 0 || swept.visited >= budget {
+                    break;
+                }
+                self.sweep_one(budget, &mut swept);
+            }
+            if swept.visited >= budget {
                 break;
             }
-            self.sweep_one(budget, &mut swept);
+            self.sweep_database = (self.sweep_database + 1) % ENGINE_DATABASES;
         }
         swept
     }
@@ -354,9 +450,9 @@ impl Keyspace {
     /// Sweeps a segment from its last entry down: an entry that moves into a removed entry's place was
     /// visited before.
     fn sweep_one(&mut self, budget: usize, swept: &mut Swept) {
-        let index = self.sweep_segment;
-        let segment = &mut self.segments[index];
-        if segment.sweep_left == 0 && segment.soonest_ms < self.now_ms {
+        let (index, now_ms) = (self.here().sweep_segment, self.now_ms);
+        let segment = &mut self.here_mut().segments[index];
+        if segment.sweep_left == 0 && segment.soonest_ms < now_ms {
             segment.sweep_left = segment.table.len();
             segment.soonest_of_sweep_ms = NEVER_MS;
         }
@@ -368,8 +464,7 @@ impl Keyspace {
             let place = Place { segment: index, position: left };
             let entry = self.entry(place);
             if entry.expires_ms < self.now_ms {
-                self.remove_at(place);
-                self.expired += 1;
+                self.expire_at(place);
                 swept.removed += 1;
                 continue;
             }
@@ -383,16 +478,17 @@ impl Keyspace {
             }
             let entry = self.entry(place);
             let soonest_ms = entry.expires_ms.min(entry.value.soonest_field_ms());
-            let soonest = &mut self.segments[index].soonest_of_sweep_ms;
+            let soonest = &mut self.here_mut().segments[index].soonest_of_sweep_ms;
             *soonest = soonest_ms.min(*soonest);
         }
-        let segment = &mut self.segments[index];
+        let database = self.here_mut();
+        let segment = &mut database.segments[index];
         segment.sweep_left = left;
         if left == 0 {
             if under_way {
                 segment.soonest_ms = segment.soonest_of_sweep_ms;
             }
-            self.sweep_segment = (index + 1) % SEGMENTS;
+            database.sweep_segment = (index + 1) % SEGMENTS;
         }
     }
 
@@ -403,8 +499,8 @@ impl Keyspace {
         let mut from = (cursor as u32) << GRAIN_BITS;
         let cursor_at =
             |index: usize, from: u32| (index as u64) << PLACE_BITS | u64::from(from >> GRAIN_BITS);
-        for index in (cursor >> PLACE_BITS) as usize..SEGMENTS {
-            let table = &self.segments[index].table;
+        for index in (cursor >> PLACE_BITS) as usize..self.here().segments.len() {
+            let table = &self.here().segments[index].table;
             if !table.is_empty() {
                 if left == 0 {
                     return Some(cursor_at(index, from));
@@ -426,7 +522,8 @@ impl Keyspace {
 
     /// All entries that have not expired.
     pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.segments
+        self.here()
+            .segments
             .iter()
             .flat_map(|segment| segment.table.entries())
             .filter(|entry| entry.expires_ms >= self.now_ms)
@@ -434,9 +531,10 @@ impl Keyspace {
 
     /// A random key that has not expired; every key has the same chance.
     pub(super) fn random_key(&mut self) -> Option<Text> {
-        while self.keys > 0 {
-            let mut target = self.random.index(self.keys);
+        while self.len() > 0 {
+            let mut target = self.random.index(self.databases[usize::from(self.selected)].keys);
             let (segment, position) = self
+                .here()
                 .segments
                 .iter()
                 .enumerate()
@@ -453,22 +551,59 @@ impl Keyspace {
             if entry.expires_ms >= self.now_ms {
                 return Some(entry.key.clone());
             }
-            self.remove_at(place);
-            self.expired += 1;
+            self.expire_at(place);
         }
         None
     }
 
-    /// Removes every key.
+    /// Removes every key of the selected database. Watched keys that existed have changed.
     pub(super) fn clear(&mut self) {
-        self.removed += self.keys as u64;
-        for segment in &mut self.segments {
-            segment.table = Table::new(self.hasher.clone());
-            segment.soonest_ms = NEVER_MS;
-            segment.soonest_of_sweep_ms = NEVER_MS;
-            segment.sweep_left = 0;
+        let here = self.selected;
+        for key in self.interest.keys(here) {
+            let Some(entry) = self.entry_in(here, &key) else { continue };
+            let kind = Kind::of(&entry.value);
+            self.interest.touch_for_certain(here, &key);
+            if kind == Some(Kind::Stream) {
+                self.interest.waits.signal(here, &key, Kind::Stream);
+            }
         }
-        (self.used, self.keys, self.volatile, self.volatile_hashes) = (0, 0, 0, 0);
+        let former = std::mem::take(self.here_mut());
+        self.removed += former.keys as u64;
+        let entries = former.segments.iter().flat_map(|segment| segment.table.entries());
+        self.used -= entries.map(Entry::cost).sum::<u64>();
+    }
+
+    /// Exchanges the contents of two databases. Connections watch and wait for names in a database, so to them
+    /// keys change or become ready.
+    pub(super) fn swap(&mut self, first: u8, second: u8) {
+        let mut ready = Vec::new();
+        for (here, there) in [(first, second), (second, first)] {
+            for key in self.interest.keys(here) {
+                let kind = |database| self.entry_in(database, &key).map(|entry| Kind::of(&entry.value));
+                let (before, after) = (kind(here), kind(there));
+                if before.is_some() || after.is_some() {
+                    self.interest.touch_for_certain(here, &key);
+                }
+                let is_stream = |kind| kind == Some(Some(Kind::Stream));
+                if is_stream(before) && !is_stream(after) {
+                    ready.push((here, key.clone(), Kind::Stream));
+                }
+                if let Some(Some(kind)) = after {
+                    ready.push((here, key, kind));
+                }
+            }
+        }
+        self.databases.swap(usize::from(first), usize::from(second));
+        for (here, key, kind) in ready {
+            self.interest.waits.signal(here, &key, kind);
+        }
+    }
+
+    /// The entry of `key` in any database, even if it has expired.
+    fn entry_in(&self, database: u8, key: &[u8]) -> Option<&Entry> {
+        let hash = self.hasher.hash(key);
+        let segment = self.databases[usize::from(database)].segments.get(segment_of(hash))?;
+        Some(segment.table.at(segment.table.find(hash as u32, key)?))
     }
 
     /// Passes the string at `key`, or none for a missing key, to `read`, as a read command. An error if the
@@ -488,7 +623,7 @@ impl Keyspace {
     fn locate(&self, key: &[u8]) -> Option<Place> {
         let hash = self.hasher.hash(key);
         let segment = segment_of(hash);
-        let position = self.segments[segment].table.find(hash as u32, key)?;
+        let position = self.here().segments.get(segment)?.table.find(hash as u32, key)?;
         Some(Place { segment, position })
     }
 }

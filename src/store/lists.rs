@@ -8,6 +8,7 @@ use super::numbers;
 use super::refusal::Refusal;
 use super::reply::bulk_bytes;
 use super::text::Text;
+use super::waits::Want;
 
 pub(super) const COMMANDS: &[Command] = &[
     command("lpush", -3, Effect::Grow, lpush),
@@ -129,11 +130,11 @@ pub(super) struct PopRequest {
 }
 
 impl PopRequest {
-    /// Parses `numkeys key ... end [COUNT count]` from argument 1 on; `ends` are the words for the end.
-    pub(super) fn parse(call: &Call<'_>, ends: [&str; 2]) -> Result<Self, Refusal> {
-        let keys = numbers::integer(call.at(1)).filter(|keys| *keys > 0);
+    /// Parses `numkeys key ... end [COUNT count]` from argument `first` on; `ends` are the words for the end.
+    pub(super) fn parse(call: &Call<'_>, first: usize, ends: [&str; 2]) -> Result<Self, Refusal> {
+        let keys = numbers::integer(call.at(first)).filter(|keys| *keys > 0);
         let keys = keys.ok_or(Refusal::Words("ERR numkeys should be greater than 0"))?;
-        let end = usize::try_from(keys).ok().and_then(|keys| keys.checked_add(2));
+        let end = usize::try_from(keys).ok().and_then(|keys| keys.checked_add(first + 1));
         let end = end.filter(|end| ends.iter().any(|word| call.is(*end, word))).ok_or(Refusal::Syntax)?;
         let count = match call.count() - end - 1 {
             0 => 1,
@@ -142,28 +143,43 @@ impl PopRequest {
                 .ok_or(Refusal::Words("ERR count should be greater than 0"))?,
             _ => return Err(Refusal::Syntax),
         };
-        Ok(Self { keys: 2..end, end, count })
+        Ok(Self { keys: first + 1..end, end, count })
     }
 }
 
 fn lmpop(call: &mut Call<'_>) -> Done {
-    let request = PopRequest::parse(call, ["left", "right"])?;
-    let (arguments, end) = (call.arguments, end_at(call, request.end)?);
+    let request = PopRequest::parse(call, 1, ["left", "right"])?;
+    let (arguments, want) = (call.arguments, Want::Items(end_at(call, request.end)?, request.count));
     for key in request.keys.map(|index| arguments.at(index)) {
-        let Some(length) = call.keyspace.read_as::<Items>(key)?.map(Items::len) else { continue };
-        let count = request.count.min(length);
-        call.out.array(2);
-        call.out.bulk(key);
-        call.out.array(count);
-        expect_popped_from(call, key, end, count)?;
-        let out = &mut call.out;
-        call.keyspace.change(key, |items: &mut Items| {
-            (0..count).filter_map(|_| items.pop(end)).for_each(|item| out.bulk(item.as_bytes()));
-        })?;
-        return Ok(());
+        if serve(call, &want, key)? {
+            return Ok(());
+        }
     }
     call.out.null_array(call.session.protocol);
     Ok(())
+}
+
+/// Serves a call that pops from lists with the list at `key`. False if there is no such list.
+pub(super) fn serve(call: &mut Call<'_>, want: &Want, key: &[u8]) -> Result<bool, Refusal> {
+    let (end, most) = match want {
+        Want::Item(end) => (*end, 1),
+        Want::Items(end, count) => (*end, *count),
+        Want::Moved { from, to, target } => return transfer(call, (key, *from), (target, *to)),
+        _ => return Ok(false),
+    };
+    let Some(length) = call.keyspace.read_as::<Items>(key)?.map(Items::len) else { return Ok(false) };
+    let count = most.min(length);
+    call.out.array(2);
+    call.out.bulk(key);
+    if matches!(want, Want::Items(..)) {
+        call.out.array(count);
+    }
+    expect_popped_from(call, key, end, count)?;
+    let out = &mut call.out;
+    call.keyspace.change(key, |items: &mut Items| {
+        (0..count).filter_map(|_| items.pop(end)).for_each(|item| out.bulk(item.as_bytes()));
+    })?;
+    Ok(true)
 }
 
 fn llen(call: &mut Call<'_>) -> Done {
@@ -253,6 +269,9 @@ fn lrem(call: &mut Call<'_>) -> Done {
     let length = call.keyspace.peek_as::<Items>(call.at(1))?.map_or(0, Items::len);
     call.effort.spend(length, LOOK)?;
     let removed = call.keyspace.change(call.at(1), |items: &mut Items| items.remove(item, count, end))?;
+    if removed == Some(0) {
+        call.keyspace.interest.withdraw();
+    }
     call.number(removed.unwrap_or(0))
 }
 
@@ -268,10 +287,10 @@ fn ltrim(call: &mut Call<'_>) -> Done {
 
 fn lmove(call: &mut Call<'_>) -> Done {
     let (from, to) = (end_at(call, 3)?, end_at(call, 4)?);
-    transfer(call, from, to)
+    move_item(call, from, to)
 }
 
-fn end_at(call: &Call<'_>, index: usize) -> Result<End, Refusal> {
+pub(super) fn end_at(call: &Call<'_>, index: usize) -> Result<End, Refusal> {
     match (call.is(index, "left"), call.is(index, "right")) {
         (true, _) => Ok(End::Left),
         (_, true) => Ok(End::Right),
@@ -280,18 +299,27 @@ fn end_at(call: &Call<'_>, index: usize) -> Result<End, Refusal> {
 }
 
 fn rpoplpush(call: &mut Call<'_>) -> Done {
-    transfer(call, End::Right, End::Left)
+    move_item(call, End::Right, End::Left)
 }
 
-fn transfer(call: &mut Call<'_>, from: End, to: End) -> Done {
-    let (source, target) = (call.at(1), call.at(2));
+fn move_item(call: &mut Call<'_>, from: End, to: End) -> Done {
+    if transfer(call, (call.at(1), from), (call.at(2), to))? { Ok(()) } else { call.null() }
+}
+
+/// Moves an item from one list to another, and replies with it. False if there is no list to take it from.
+fn transfer(
+    call: &mut Call<'_>,
+    (source, from): (&[u8], End),
+    (target, to): (&[u8], End),
+) -> Result<bool, Refusal> {
     if call.keyspace.read_as::<Items>(source)?.is_none() {
-        return call.null();
+        return Ok(false);
     }
     call.keyspace.read_as::<Items>(target)?;
-    expect_popped(call, from, 1)?;
+    expect_popped_from(call, source, from, 1)?;
     let item = moved(call.keyspace, source, target, from, to)?;
-    call.bulk(item.as_bytes())
+    call.bulk(item.as_bytes())?;
+    Ok(true)
 }
 
 fn moved(keyspace: &mut Keyspace, source: &[u8], target: &[u8], from: End, to: End) -> Result<Text, Refusal> {

@@ -6,7 +6,7 @@
 //!                  │                           │ strings subsequences bits bit_fields distinct_counts keys dumps sort
 //!                  │                           │ lifetimes hashes field_lifetimes lists sets sorted_sets
 //!                  │                           │ sorted_ranges sorted_combinations places streams stream_groups stream_info
-//!                  v                           v connection server transactions
+//!                  v                           v blocking connection server transactions pubsub
 //!                reply <── appended to `out` ─ Call ── reads and changes ─> Keyspace
 //!                                                                             │ 256 segments, by hash
 //!                                                                             v
@@ -25,7 +25,10 @@
 //! * Expired keys and fields are never seen; [`Engine::expire_some`] frees those that nobody asks for.
 //! * Replies are those of Redis 7.0, byte for byte, except cursors and the order of unordered elements.
 //! * `tools/storage` makes the engine slow, stalled, faulty or unreachable for tests; none of that is here.
-//! * There is one database and one user; nothing blocks, publishes, scripts or persists. WATCH is refused.
+//! * There are 16 databases, of which the keyspace has one selected, and one user. Nothing scripts or persists.
+//! * The keyspace reports each change to `interest`: to `watches` (WATCH), and to `waits`, whose calls
+//!   `serving` serves after the command or transaction. What other connections are sent thereby, and messages
+//!   of `channels`, are polled ([`Engine::poll_delivery`]). All of it is bounded in bytes.
 
 #![expect(clippy::unnecessary_wraps, reason = "every command has the same signature")]
 
@@ -33,9 +36,11 @@
 mod bench;
 mod bit_fields;
 mod bits;
+mod blocking;
 #[cfg(test)]
 mod bounds;
 mod call;
+mod channels;
 mod commands;
 mod connection;
 mod connections;
@@ -52,6 +57,7 @@ mod fields;
 mod glob;
 mod globe;
 mod hashes;
+mod interest;
 mod items;
 mod keys;
 mod keyspace;
@@ -64,6 +70,8 @@ mod members;
 mod numbers;
 mod packed;
 mod places;
+mod post;
+mod pubsub;
 mod ranking;
 mod rdb;
 mod refusal;
@@ -71,6 +79,7 @@ mod reply;
 mod scan;
 mod server;
 mod service;
+mod serving;
 mod session;
 mod sets;
 mod sort;
@@ -88,11 +97,14 @@ mod table;
 mod text;
 mod transactions;
 mod value;
+mod waits;
+mod watches;
 
 pub use connections::{Connection, Connections};
 pub use engine::{Engine, EngineStatistics};
 pub use keyspace::Swept;
 pub use limits::EngineLimits;
+pub use post::Delivery;
 pub use service::{Service, StoreService};
 pub use session::{Disposition, Session};
 pub use sweeper::Sweeper;

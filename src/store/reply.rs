@@ -98,6 +98,11 @@ impl<'a> Reply<'a> {
         self.write(0, |out| encode::array(out, count));
     }
 
+    /// Appends the header of a push: an array in RESP2.
+    pub(super) fn push(&mut self, protocol: Protocol, count: usize) {
+        self.write(0, |out| encode::push(out, protocol, count));
+    }
+
     pub(super) fn map(&mut self, protocol: Protocol, pairs: usize) {
         self.write(0, |out| encode::map(out, protocol, pairs));
     }

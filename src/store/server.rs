@@ -2,6 +2,7 @@
 //! benchmarks need.
 
 use super::call::{Call, Command, Done, Effect, command};
+use super::channels::Space;
 use super::connection::REDIS_VERSION;
 use super::effort::FIND;
 use super::glob;
@@ -23,7 +24,7 @@ pub(super) const COMMANDS: &[Command] = &[
 const SETTINGS: &[(&str, &str)] = &[
     ("appendfsync", "everysec"),
     ("appendonly", "no"),
-    ("databases", "1"),
+    ("databases", "16"),
     ("io-threads", "1"),
     ("maxclients", "10000"),
     ("maxmemory-policy", "noeviction"),
@@ -35,6 +36,15 @@ const SETTINGS: &[(&str, &str)] = &[
 ];
 
 impl Call<'_> {
+    /// The error, in Redis's words, for a subcommand whose arguments are too many.
+    pub(super) fn wrong_subcommand(&self) -> Refusal {
+        Refusal::Quoting(format!(
+            "ERR unknown subcommand or wrong number of arguments for '{}'. Try {} HELP.",
+            quoted(self.at(1)),
+            String::from_utf8_lossy(self.at(0)).to_ascii_uppercase(),
+        ))
+    }
+
     /// The error, in Redis's words, for an unknown subcommand.
     pub(super) fn unknown_subcommand(&self) -> Refusal {
         Refusal::Quoting(format!(
@@ -93,10 +103,14 @@ fn server_section(call: &Call<'_>, text: &mut String) {
     add(text, "uptime_in_days", uptime_s / 86_400);
 }
 
-fn clients_section(_: &Call<'_>, text: &mut String) {
+fn clients_section(call: &Call<'_>, text: &mut String) {
     text.push_str("# Clients\r\n");
     add(text, "connected_clients", 1);
-    add(text, "blocked_clients", 0);
+    let (watching, watched) = call.keyspace.interest.watches.counts();
+    add(text, "blocked_clients", call.keyspace.interest.waits.len());
+    add(text, "pubsub_clients", call.post.channels.clients());
+    add(text, "watching_clients", watching);
+    add(text, "total_watched_keys", watched);
 }
 
 fn memory_section(call: &Call<'_>, text: &mut String) {
@@ -122,6 +136,9 @@ fn stats_section(call: &Call<'_>, text: &mut String) {
     add(text, "evicted_keys", 0);
     add(text, "keyspace_hits", call.keyspace.hits);
     add(text, "keyspace_misses", call.keyspace.misses);
+    add(text, "pubsub_channels", call.post.channels.names(Space::Channels).len());
+    add(text, "pubsub_patterns", call.post.channels.names(Space::Patterns).len());
+    add(text, "pubsubshard_channels", call.post.channels.names(Space::Shards).len());
     add(text, "total_error_replies", call.tally.errors);
     add(text, "writes_refused_for_memory", call.tally.refused_for_memory);
     add(text, "requests_refused_for_cost", call.tally.refused_for_cost);
@@ -144,9 +161,8 @@ fn commandstats_section(call: &Call<'_>, text: &mut String) {
 
 fn keyspace_section(call: &Call<'_>, text: &mut String) {
     text.push_str("# Keyspace\r\n");
-    let (keys, volatile) = (call.keyspace.len(), call.keyspace.volatile());
-    if keys > 0 {
-        add(text, "db0", format_args!("keys={keys},expires={volatile},avg_ttl=0"));
+    for (database, keys, volatile) in call.keyspace.filled() {
+        add(text, &format!("db{database}"), format_args!("keys={keys},expires={volatile},avg_ttl=0"));
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 
 use super::{Connections, Engine, Sweeper};
 use crate::protocol::{RequestLimits, Segment};
+use crate::values::limits::ENGINE_SUBSCRIBER_BYTES_MAX;
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner, Timestamp};
 use turns::{Allowance, Standing};
@@ -72,10 +73,28 @@ impl Service {
         }
     }
 
+    /// Hands out what the engine has for connections other than the one that it has served: replies to calls
+    /// that waited, and messages. A subscriber that reads too slowly is closed.
+    fn deliver(&mut self) {
+        while let Some(delivery) = self.engine.poll_delivery() {
+            let Some(id) = self.connections.numbered(delivery.session) else { continue };
+            let Some((connection, pool)) = self.connections.get_with_pool(id) else { continue };
+            connection.output.append_shared(pool, &delivery.bytes);
+            if delivery.ends_wait {
+                connection.own.standing = Standing::Ready;
+                self.ready.push_back(id);
+            } else if connection.output.len() > ENGINE_SUBSCRIBER_BYTES_MAX {
+                self.connections.close(&mut self.engine, id);
+                continue;
+            }
+            self.after_output(id);
+        }
+    }
+
     fn after_output(&mut self, id: ClientId) {
         let Some(connection) = self.connections.get(id) else { return };
         if connection.ending && connection.is_sent() {
-            self.connections.close(id);
+            self.connections.close(&mut self.engine, id);
         } else {
             self.connections.list(id);
         }
@@ -98,12 +117,17 @@ impl StoreService for Service {
     fn handle_client_end(&mut self, id: ClientId) {
         let Some(connection) = self.connections.get(id) else { return };
         connection.own.ended = true;
+        if connection.own.standing == Standing::Waiting {
+            // Nothing may be taken for a client that is not there to receive it.
+            self.connections.close(&mut self.engine, id);
+            return;
+        }
         connection.ending |= connection.own.standing == Standing::Idle;
         self.after_output(id);
     }
 
     fn handle_client_lost(&mut self, id: ClientId) {
-        self.connections.forget(id);
+        self.connections.forget(&mut self.engine, id);
     }
 
     fn handle_transmitted(&mut self, id: ClientId, segment: Segment) {
@@ -116,13 +140,15 @@ impl StoreService for Service {
     fn handle_turn_end(&mut self, now: Now) {
         self.serve_ready(now);
         self.sweeper.handle_turn_end(&mut self.engine, now);
+        self.engine.expire_waits(now);
+        self.deliver();
     }
 
     fn poll_deadline(&self) -> Option<Timestamp> {
         if !self.ready.is_empty() {
             return Some(Timestamp::ZERO);
         }
-        self.sweeper.deadline()
+        [self.sweeper.deadline(), self.engine.waits_until()].into_iter().flatten().min()
     }
 
     fn is_busy(&self) -> bool {
@@ -138,5 +164,7 @@ impl StoreService for Service {
     }
 }
 
+#[cfg(test)]
+mod session_tests;
 #[cfg(test)]
 mod tests;

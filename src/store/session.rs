@@ -15,6 +15,9 @@ pub enum Disposition {
     Continue,
     /// The connection is closed once the reply is sent.
     Close,
+    /// There is no reply yet, because the call waits. The connection's further requests wait for the reply,
+    /// which [`Engine::poll_delivery`](super::Engine::poll_delivery) returns.
+    Wait,
 }
 
 /// The state of a connection to the engine.
@@ -26,6 +29,12 @@ pub struct Session {
     pub(super) library_name: Vec<u8>,
     pub(super) library_version: Vec<u8>,
     pub(super) transaction: Option<Transaction>,
+    /// The number of the selected database.
+    pub(super) database: u8,
+    /// True from the first WATCH until all watches end.
+    pub(super) watches: bool,
+    /// True while the connection is subscribed to a channel or pattern.
+    pub(super) subscribed: bool,
 }
 
 impl Session {
@@ -38,7 +47,15 @@ impl Session {
             library_name: Vec::new(),
             library_version: Vec::new(),
             transaction: None,
+            database: 0,
+            watches: false,
+            subscribed: false,
         }
+    }
+
+    /// The number that names the connection in [`Delivery`](super::Delivery) and in `CLIENT ID`.
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     /// Notes that a request was refused before it was carried out: EXEC will refuse the open transaction, or

@@ -37,6 +37,9 @@ fn sadd(call: &mut Call<'_>) -> Done {
     let added = call.keyspace.change_or_create(call.at(1), |members: &mut Members| {
         new.filter(|member| members.insert(member)).count()
     })?;
+    if added == 0 {
+        call.keyspace.interest.withdraw();
+    }
     call.number(added)
 }
 
@@ -45,6 +48,9 @@ fn srem(call: &mut Call<'_>) -> Done {
     let removed = call
         .keyspace
         .change(call.at(1), |members: &mut Members| old.filter(|member| members.remove(member)).count())?;
+    if removed == Some(0) {
+        call.keyspace.interest.withdraw();
+    }
     call.number(removed.unwrap_or(0))
 }
 
@@ -115,7 +121,11 @@ fn pop(call: &mut Call<'_>, random: &mut Random, count: usize) -> Result<Option<
         }
         fits.map(|()| popped)
     })?;
-    popped.transpose()
+    let popped = popped.transpose()?;
+    if popped.as_ref().is_some_and(Vec::is_empty) {
+        call.keyspace.interest.withdraw();
+    }
+    Ok(popped)
 }
 
 fn srandmember(call: &mut Call<'_>) -> Done {

@@ -351,7 +351,11 @@ fn remove(call: &mut Call<'_>, by: By) -> Done {
         effort.spend(end - start, RANK)?;
         Ok(ranking.remove_range(start, end).len())
     })?;
-    call.number(removed.transpose()?.unwrap_or(0))
+    let removed = removed.transpose()?.unwrap_or(0);
+    if removed == 0 {
+        call.keyspace.interest.withdraw();
+    }
+    call.number(removed)
 }
 
 #[cfg(test)]

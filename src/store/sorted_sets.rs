@@ -9,6 +9,7 @@ use super::refusal::Refusal;
 use super::reply::{Reply, scored_bytes};
 use super::scan::{self, Page, ScanOptions, Scanned};
 use super::table::Keyed as _;
+use super::waits::Want;
 use crate::protocol::Protocol;
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -138,6 +139,9 @@ pub(super) fn add_pairs(call: &mut Call<'_>, options: AddOptions, pairs: &[(f64,
     let done: Vec<Added> = call.keyspace.change_or_create(call.at(1), |ranking: &mut Ranking| {
         pairs.iter().map(|(score, member)| options.apply(ranking, member, *score)).collect::<Result<_, _>>()
     })??;
+    if done.iter().all(|added| matches!(added, Added::Nothing | Added::Unchanged(_))) {
+        call.keyspace.interest.withdraw();
+    }
     if options.increments {
         return match done[0] {
             Added::Nothing => call.null(),
@@ -224,12 +228,15 @@ fn zrem(call: &mut Call<'_>) -> Done {
     let removed = call.keyspace.change(call.at(1), |ranking: &mut Ranking| {
         members.filter(|member| ranking.remove(member).is_some()).count()
     })?;
+    if removed == Some(0) {
+        call.keyspace.interest.withdraw();
+    }
     call.number(removed.unwrap_or(0))
 }
 
 /// The end of the order that members are popped from.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Extreme {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extreme {
     Lowest,
     Highest,
 }
@@ -284,31 +291,53 @@ fn popped(call: &mut Call<'_>, key: &[u8], extreme: Extreme, count: usize) -> Re
         }
         Ok(popped)
     })?;
-    Ok(popped.transpose()?.unwrap_or_default())
+    let popped = popped.transpose()?.unwrap_or_default();
+    if popped.is_empty() {
+        call.keyspace.interest.withdraw();
+    }
+    Ok(popped)
 }
 
 fn zmpop(call: &mut Call<'_>) -> Done {
-    let request = PopRequest::parse(call, ["min", "max"])?;
+    let request = PopRequest::parse(call, 1, ["min", "max"])?;
     let arguments = call.arguments;
     let extreme = if call.is(request.end, "min") { Extreme::Lowest } else { Extreme::Highest };
+    let want = Want::Members(extreme, request.count);
     for key in request.keys.map(|index| arguments.at(index)) {
-        if call.keyspace.read_as::<Ranking>(key)?.is_none() {
-            continue;
+        if serve(call, &want, key)? {
+            return Ok(());
         }
-        call.out.array(2);
-        call.out.bulk(key);
-        let popped = popped(call, key, extreme, request.count)?;
-        call.out.array(popped.len());
-        // Pairs are nested in both protocol versions.
-        for Scored { member, score } in &popped {
-            call.out.array(2);
-            call.out.bulk(member.as_bytes());
-            call.out.score(call.session.protocol, *score);
-        }
-        return Ok(());
     }
     call.out.null_array(call.session.protocol);
     Ok(())
+}
+
+/// Serves a call that pops from sorted sets with the one at `key`. False if there is no such sorted set.
+pub(super) fn serve(call: &mut Call<'_>, want: &Want, key: &[u8]) -> Result<bool, Refusal> {
+    let (extreme, count) = match want {
+        Want::Member(extreme) => (*extreme, 1),
+        Want::Members(extreme, count) => (*extreme, *count),
+        _ => return Ok(false),
+    };
+    if call.keyspace.read_as::<Ranking>(key)?.is_none() {
+        return Ok(false);
+    }
+    let is_single = matches!(want, Want::Member(_));
+    call.out.array(if is_single { 3 } else { 2 });
+    call.out.bulk(key);
+    let popped = popped(call, key, extreme, count)?;
+    if !is_single {
+        call.out.array(popped.len());
+    }
+    // Pairs are nested in both protocol versions.
+    for Scored { member, score } in &popped {
+        if !is_single {
+            call.out.array(2);
+        }
+        call.out.bulk(member.as_bytes());
+        call.out.score(call.session.protocol, *score);
+    }
+    Ok(true)
 }
 
 /// Writes members with scores: nested pairs in RESP3, a flat array in RESP2.

@@ -10,6 +10,7 @@ use super::streams::{
     Bound, ReadOptions, begin_stream, bound, count_at, finish_streams, id_at, write_entries, write_entry,
     write_id,
 };
+use super::waits::{Kind, Want};
 
 pub(super) const COMMANDS: &[Command] = &[
     command("xgroup", -2, Effect::Grow, xgroup),
@@ -105,11 +106,15 @@ fn create(call: &mut Call<'_>) -> Done {
     if stream.is_none() && !options.creates_stream {
         return Err(NO_STREAM);
     }
+    let existed = stream.is_some();
     let last = stream.map_or(Id::LEAST, |stream| stream.log.last);
     let start = start_at(call, 4, last)?;
     let added = call
         .keyspace
         .change_or_create(key, |stream: &mut Stream| stream.add_group(name, start, options.read))?;
+    if existed {
+        call.keyspace.interest.withdraw();
+    }
     if !added {
         return Err(Refusal::Words("BUSYGROUP Consumer Group name already exists"));
     }
@@ -127,6 +132,7 @@ fn set_id(call: &mut Call<'_>) -> Done {
     call.keyspace.change(call.at(2), |stream: &mut Stream| {
         stream.change_group(name, |_, group| (group.last, group.read) = (start, options.read))
     })?;
+    call.keyspace.interest.withdraw();
     call.ok()
 }
 
@@ -140,6 +146,10 @@ fn destroy(call: &mut Call<'_>) -> Done {
         .map_or(0, |group| group.pending.len());
     call.effort.charge(pending as u64 * LOOK);
     let removed = call.keyspace.change(call.at(2), |stream: &mut Stream| stream.remove_group(name))?;
+    if removed == Some(true) {
+        call.keyspace.interest.waits.signal(call.session.database, call.at(2), Kind::Stream);
+    }
+    call.keyspace.interest.withdraw();
     call.integer(i64::from(removed.unwrap_or(false)))
 }
 
@@ -149,6 +159,7 @@ fn change_named<R>(call: &mut Call<'_>, change: impl FnOnce(&mut Group) -> R) ->
     let changed = call
         .keyspace
         .change(call.at(2), |stream: &mut Stream| stream.change_group(name, |_, group| change(group)))?;
+    call.keyspace.interest.withdraw();
     changed.ok_or(NO_STREAM)?.ok_or_else(|| no_such_group(call, 2, 3))
 }
 
@@ -206,18 +217,71 @@ fn xreadgroup(call: &mut Call<'_>) -> Done {
     // Everything is written before anything is changed, because a reply that does not fit must change nothing.
     let mut deliveries = Vec::with_capacity(options.streams);
     for (at, from) in starts.iter().enumerate() {
-        deliveries.push(write_deliveries(call, &options, at, *from, (group, consumer))?);
+        let key = call.arguments.at(options.keys + at);
+        deliveries.push(write_deliveries(call, key, options.count, *from, (group, consumer))?);
     }
     call.out.check()?;
+    let told = deliveries.iter().flatten().count();
+    if told == 0
+        && let Some(timeout) = options.timeout
+    {
+        let (group, consumer) = (group.into(), consumer.into());
+        let want = Want::Deliveries { group, consumer, count: options.count, forgets: options.forgets };
+        if options.wait(call, want, timeout)? {
+            return Ok(());
+        }
+    }
+    let keys: Vec<&[u8]> = (0..options.streams).map(|at| call.at(options.keys + at)).collect();
+    note_deliveries(call, &keys, deliveries, (group, consumer), options.forgets)?;
+    finish_streams(call, told);
+    Ok(())
+}
+
+/// Serves a call that waits with entries of the stream at `key` that the group has not delivered. False if
+/// there are none; an error if there is no such group.
+pub(super) fn serve(
+    call: &mut Call<'_>,
+    key: &[u8],
+    (group, consumer): (&[u8], &[u8]),
+    count: Option<usize>,
+    forgets: bool,
+) -> Result<bool, Refusal> {
+    const GROUP_GONE: Refusal =
+        Refusal::Words("NOGROUP the consumer group this client was blocked on no longer exists");
+    let Some(stream) = call.keyspace.peek_as::<Stream>(key)? else { return Ok(false) };
+    if stream.group(group).ok_or(GROUP_GONE)?.last >= stream.log.last {
+        return Ok(false);
+    }
+    let delivery = write_deliveries(call, key, count, From::New, (group, consumer))?;
+    call.out.check()?;
+    let Some(delivery) = delivery else {
+        // All new entries were deleted at once.
+        begin_stream(&mut call.out, call.session.protocol, key);
+        call.out.array(0);
+        finish_streams(call, 1);
+        return Ok(true);
+    };
+    note_deliveries(call, &[key], vec![Some(delivery)], (group, consumer), forgets)?;
+    finish_streams(call, 1);
+    Ok(true)
+}
+
+/// Counts entries as delivered that were written into the reply, by stream.
+fn note_deliveries(
+    call: &mut Call<'_>,
+    keys: &[&[u8]],
+    deliveries: Vec<Option<(From, Vec<Id>)>>,
+    (group, consumer): (&[u8], &[u8]),
+    forgets: bool,
+) -> Done {
     let pending = deliveries.iter().flatten().map(|(_, ids)| ids.len()).sum::<usize>();
-    call.afford(if options.forgets { 0 } else { pending * PENDING_BYTES })?;
+    call.afford(if forgets { 0 } else { pending * PENDING_BYTES })?;
     call.effort.charge(pending as u64 * RANK);
     let now_ms = call.keyspace.now_ms();
-    let told = deliveries.iter().flatten().count();
-    for (at, delivery) in deliveries.into_iter().enumerate() {
+    for (key, delivery) in keys.iter().zip(deliveries) {
         let Some((from, ids)) = delivery else { continue };
-        let forgets = options.forgets && matches!(from, From::New);
-        call.keyspace.change(call.at(options.keys + at), |stream: &mut Stream| {
+        let forgets = forgets && matches!(from, From::New);
+        call.keyspace.change(key, |stream: &mut Stream| {
             stream.change_group(group, |log, group| {
                 group.see(consumer, now_ms);
                 for id in ids {
@@ -225,8 +289,8 @@ fn xreadgroup(call: &mut Call<'_>) -> Done {
                 }
             })
         })?;
+        call.keyspace.interest.withdraw();
     }
-    finish_streams(call, told);
     Ok(())
 }
 
@@ -252,13 +316,12 @@ fn deliver(
 /// reply leaves the stream out.
 fn write_deliveries(
     call: &mut Call<'_>,
-    options: &ReadOptions<'_>,
-    at: usize,
+    key: &[u8],
+    count: Option<usize>,
     from: From,
     (group, consumer): (&[u8], &[u8]),
 ) -> Result<Option<(From, Vec<Id>)>, Refusal> {
-    let key = call.arguments.at(options.keys + at);
-    let count = options.count.unwrap_or(usize::MAX);
+    let count = count.unwrap_or(usize::MAX);
     let Some(stream) = call.keyspace.peek_as::<Stream>(key)? else { return Ok(None) };
     let Some(group) = stream.group(group) else { return Ok(None) };
     let mut ids = Vec::new();
@@ -308,6 +371,7 @@ fn xack(call: &mut Call<'_>) -> Done {
     let acknowledged = call.keyspace.change(call.at(1), |stream: &mut Stream| {
         stream.change_group(name, |_, group| ids.into_iter().filter(|id| group.acknowledge(*id)).count())
     })?;
+    call.keyspace.interest.withdraw();
     call.number(acknowledged.flatten().unwrap_or(0))
 }
 
@@ -540,6 +604,7 @@ fn xclaim(call: &mut Call<'_>) -> Done {
             claimed
         })
     })?;
+    call.keyspace.interest.withdraw();
     write_claimed(call, &claimed.flatten().unwrap_or_default(), just_ids)
 }
 
@@ -613,6 +678,7 @@ fn xautoclaim(call: &mut Call<'_>) -> Done {
             }
         })
     })?;
+    call.keyspace.interest.withdraw();
     call.out.array(3);
     write_id(&mut call.out, next);
     write_claimed(call, &claimed, just_ids)?;

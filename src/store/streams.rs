@@ -9,6 +9,7 @@ use super::refusal::Refusal;
 use super::reply::Reply;
 use super::stream::Stream;
 use super::text::Text;
+use super::waits::{self, Kind, Timeout, Want};
 use crate::protocol::Protocol;
 use std::ops::RangeInclusive;
 
@@ -223,6 +224,7 @@ fn xadd(call: &mut Call<'_>) -> Done {
         options.trim.map_or(0, |(keep, precision)| stream.log.trim(keep, precision))
     })?;
     call.effort.charge(trimmed * LOOK);
+    call.keyspace.interest.waits.signal(call.session.database, key, Kind::Stream);
     call.bulk(id.text().as_bytes())
 }
 
@@ -305,6 +307,9 @@ fn xdel(call: &mut Call<'_>) -> Done {
     let deleted = call.keyspace.change(call.at(1), |stream: &mut Stream| {
         ids.into_iter().filter(|id| stream.log.delete(*id)).count()
     })?;
+    if deleted == Some(0) {
+        call.keyspace.interest.withdraw();
+    }
     call.number(deleted.unwrap_or(0))
 }
 
@@ -316,6 +321,9 @@ fn xtrim(call: &mut Call<'_>) -> Done {
         .keyspace
         .change(call.at(1), |stream: &mut Stream| stream.log.trim(keep, precision))?
         .unwrap_or(0);
+    if trimmed == 0 {
+        call.keyspace.interest.withdraw();
+    }
     call.effort.charge(trimmed * LOOK);
     call.integer(trimmed as i64)
 }
@@ -352,6 +360,8 @@ fn xsetid(call: &mut Call<'_>) -> Done {
         Ok(())
     })?;
     changed.ok_or(Refusal::NoSuchKey)??;
+    // As in Redis, who watches the stream is not told of this, nor of anything about groups.
+    call.keyspace.interest.withdraw();
     call.ok()
 }
 
@@ -379,6 +389,8 @@ pub(super) struct ReadOptions<'a> {
     pub(super) group: Option<(&'a [u8], &'a [u8])>,
     /// True if what is read is not pending (NOACK).
     pub(super) forgets: bool,
+    /// The time for which the command waits if there is nothing (BLOCK); none if it does not wait.
+    pub(super) timeout: Option<Timeout>,
     /// The number of the argument that names the first key.
     pub(super) keys: usize,
     /// The number of keys, and of ids behind them.
@@ -392,7 +404,8 @@ impl<'a> ReadOptions<'a> {
         while index < call.count() {
             let left = call.count() - index - 1;
             if call.is(index, "block") && left >= 1 {
-                return Err(Refusal::Words("ERR BLOCK is not supported by the embedded engine"));
+                index += 1;
+                options.timeout = Some(waits::milliseconds_at(call, index)?);
             } else if call.is(index, "count") && left >= 1 {
                 index += 1;
                 let count = usize::try_from(call.integer_at(index)?).unwrap_or(0);
@@ -435,6 +448,13 @@ impl<'a> ReadOptions<'a> {
         }
         Ok(options)
     }
+
+    /// Lets the command wait for one of its streams. False if it may not.
+    pub(super) fn wait(&self, call: &mut Call<'_>, want: Want, timeout: Timeout) -> Result<bool, Refusal> {
+        let arguments = call.arguments;
+        let mut keys = (self.keys..self.keys + self.streams).map(|index| arguments.at(index));
+        call.wait(&mut keys, want, timeout)
+    }
 }
 
 fn xread(call: &mut Call<'_>) -> Done {
@@ -455,17 +475,41 @@ fn xread(call: &mut Call<'_>) -> Done {
         });
     }
     let mut told = 0;
-    for (at, after) in after.into_iter().enumerate() {
+    for (at, after) in after.iter().enumerate() {
         let key = call.arguments.at(options.keys + at);
-        let stream = call.keyspace.peek_as::<Stream>(key)?.filter(|stream| stream.log.newest() > after);
+        let stream = call.keyspace.peek_as::<Stream>(key)?.filter(|stream| stream.log.newest() > *after);
         let Some((stream, first)) = stream.zip(after.next()) else { continue };
         told += 1;
         begin_stream(&mut call.out, call.session.protocol, key);
         let range = stream.log.range(first..=Id::GREATEST).take(options.count.unwrap_or(usize::MAX));
         write_entries(&mut call.out, call.effort, range)?;
     }
+    if told == 0
+        && let Some(timeout) = options.timeout
+    {
+        let want = Want::Entries { after, count: options.count };
+        if options.wait(call, want, timeout)? {
+            return Ok(());
+        }
+    }
     finish_streams(call, told);
     Ok(())
+}
+
+/// Serves a call that waits with the entries of the stream at `key` behind an id. False if there are none.
+pub(super) fn serve(
+    call: &mut Call<'_>,
+    key: &[u8],
+    after: Id,
+    count: Option<usize>,
+) -> Result<bool, Refusal> {
+    let stream = call.keyspace.peek_as::<Stream>(key)?.filter(|stream| stream.log.last > after);
+    let Some((stream, first)) = stream.zip(after.next()) else { return Ok(false) };
+    begin_stream(&mut call.out, call.session.protocol, key);
+    let range = stream.log.range(first..=Id::GREATEST).take(count.unwrap_or(usize::MAX));
+    write_entries(&mut call.out, call.effort, range)?;
+    finish_streams(call, 1);
+    Ok(true)
 }
 
 /// Writes what comes before the entries of a stream: in RESP3, streams are a map.

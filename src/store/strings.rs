@@ -215,7 +215,9 @@ fn getex(call: &mut Call<'_>) -> Done {
     get(call)?;
     let Some(place) = call.keyspace.find(call.at(1)) else { return Ok(()) };
     if persists {
-        call.keyspace.set_expiry(place, super::keyspace::NEVER_MS);
+        if call.keyspace.entry(place).expires_ms != super::keyspace::NEVER_MS {
+            call.keyspace.set_expiry(place, super::keyspace::NEVER_MS);
+        }
     } else if let Some((unit, index)) = moment {
         let expires_ms = expiry(call, unit, index, "getex")?;
         if expires_ms <= call.keyspace.now_ms() {

@@ -1,8 +1,9 @@
 //! MULTI, EXEC and DISCARD: commands that take effect together. One thread runs them all, so no other command
 //! can come between. The limits of a request hold for all of them together: a command beyond a limit is
-//! refused alone and changes nothing. WATCH is refused, because no other connection's writes are tracked.
+//! refused alone and changes nothing. WATCH makes EXEC fail if a key has changed; see `watches.rs`.
 
 use super::call::{Call, Command, Done, Effect, command};
+use super::effort::{FIND, INSERT};
 use super::refusal::Refusal;
 use super::session::{Disposition, Transaction};
 
@@ -30,8 +31,13 @@ fn exec(call: &mut Call<'_>) -> Done {
     let Some(transaction) = call.session.transaction.take() else {
         return Err(Refusal::Words("ERR EXEC without MULTI"));
     };
+    let broken = end_watches(call);
     if transaction.spoiled {
         return Err(Refusal::Words("EXECABORT Transaction discarded because of previous errors."));
+    }
+    if broken {
+        call.out.null_array(call.session.protocol);
+        return Ok(());
     }
     let grows = transaction.commands().any(|arguments| {
         let known = call.directory.find(arguments.name());
@@ -56,6 +62,7 @@ fn exec(call: &mut Call<'_>) -> Done {
             keyspace: call.keyspace,
             session: call.session,
             tally: call.tally,
+            post: call.post,
             directory: call.directory,
             limits: call.limits,
             arguments,
@@ -63,23 +70,54 @@ fn exec(call: &mut Call<'_>) -> Done {
             out: call.out.part(behind * RESERVE_BYTES),
             effort: call.effort,
             disposition: Disposition::Continue,
+            may_wait: false,
         };
         inner.run(position);
     }
     Ok(())
 }
 
+/// Ends the connection's watches. True if a watched key has changed or expired.
+fn end_watches(call: &mut Call<'_>) -> bool {
+    if !std::mem::take(&mut call.session.watches) {
+        return false;
+    }
+    let watches = &call.keyspace.interest.watches;
+    let session = call.session.id;
+    for (database, key) in watches.of(session) {
+        // A key that has expired is removed, and that breaks the watch.
+        call.effort.charge(FIND);
+        call.keyspace.select(database);
+        call.keyspace.find(&key);
+    }
+    call.keyspace.select(call.session.database);
+    call.keyspace.interest.watches.end(session)
+}
+
 fn discard(call: &mut Call<'_>) -> Done {
     if call.session.transaction.take().is_none() {
         return Err(Refusal::Words("ERR DISCARD without MULTI"));
     }
+    unwatch(call)
+}
+
+fn watch(call: &mut Call<'_>) -> Done {
+    if call.session.transaction.is_some() {
+        return Err(Refusal::Words("ERR WATCH inside MULTI is not allowed"));
+    }
+    call.effort.spend(call.count(), INSERT)?;
+    for key in call.rest(1) {
+        // A key that has expired already is as good as missing.
+        call.keyspace.find(key);
+        call.session.watches = true;
+        call.keyspace.interest.watches.add(call.session.id, call.session.database, key)?;
+    }
     call.ok()
 }
 
-fn watch(_: &mut Call<'_>) -> Done {
-    Err(Refusal::Words("ERR WATCH is not supported by the embedded engine"))
-}
-
 fn unwatch(call: &mut Call<'_>) -> Done {
+    if std::mem::take(&mut call.session.watches) {
+        call.keyspace.interest.watches.end(call.session.id);
+    }
     call.ok()
 }

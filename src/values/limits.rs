@@ -207,6 +207,21 @@ pub const ENGINE_OUTPUT_BYTES_HELD: usize = 1024 * 1024;
 /// Bytes of requests of one connection to the embedded engine waiting for their turn from which on no more
 /// are received.
 pub const ENGINE_INPUT_BYTES_HELD: usize = 256 * 1024;
+/// Number of databases of the embedded engine, as in Redis by default.
+pub const ENGINE_DATABASES: u8 = 16;
+/// Maximum number of bytes of all calls that wait in the embedded engine, about 500 for a call with one short
+/// key.
+pub const ENGINE_WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Maximum number of bytes of all watches of keys of the embedded engine, about 200 for one of a short key.
+pub const ENGINE_WATCHED_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Maximum number of bytes of all subscriptions to channels of the embedded engine, about 250 for one with a
+/// short name.
+pub const ENGINE_CHANNELS_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Maximum number of bytes of the messages that one request to the embedded engine may send; those to several
+/// subscribers of one channel count once.
+pub const ENGINE_MESSAGES_BYTES_MAX: usize = 128 * 1024 * 1024;
+/// Unsent bytes beyond which a subscriber of the embedded engine is closed, as in Redis.
+pub const ENGINE_SUBSCRIBER_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Largest request that may be configured: a bulk string may be as large as in Redis.
 pub const REQUEST_BYTES_CEILING: usize = 512 * 1024 * 1024;
 /// Largest reply that may be configured: some of the largest values.

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.weir_only
 FLAGS = ["--shards", "2"]
 
 
-@pytest.fixture(scope="module", params=[1, 3], ids=["one store", "three stores"])
+@pytest.fixture(scope="module", params=[1, 3, 0], ids=["one store", "three stores", "embedded"])
 def weir(request, module_servers) -> Weir:
     return module_servers.weir(*[module_servers.redis() for _ in range(request.param)], flags=FLAGS)
 

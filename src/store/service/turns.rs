@@ -6,6 +6,7 @@
 //!                 ^                                   │ more requests are there     │ replies wait
 //!                 │ nothing is left                   v                             v
 //!                 └────────────── ready, in a row, served at the end of a turn <── blocked until they are read
+//!                                                                              <── waiting for a reply (BLPOP)
 //! ```
 //!
 //! Each turn adds to the effort that a connection may spend. A request that spends more makes the connection
@@ -29,6 +30,8 @@ pub(super) enum Standing {
     Ready,
     /// Further requests wait until replies are read.
     Blocked,
+    /// Further requests wait for the reply to a call that waits.
+    Waiting,
 }
 
 /// The effort that a connection may spend.
@@ -160,6 +163,9 @@ impl Service {
                     connection.own.allowance.take(engine.effort());
                     spent += engine.effort();
                     connection.ending = disposition == Disposition::Close;
+                    if disposition == Disposition::Wait {
+                        break Standing::Waiting;
+                    }
                 }
                 Ok(None) => {
                     connection.ending |= connection.own.ended;
@@ -183,6 +189,7 @@ impl Service {
         }
         self.control_flow(id);
         self.after_output(id);
+        self.deliver();
         self.connections.close_killed(&mut self.engine);
         spent
     }

@@ -15,6 +15,8 @@ const OUTPUT_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Maximum number of bytes that a connection may send while it is left alone after connecting; one with more
 /// is closed.
 const EARLY_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// The refusal of a call that would wait for a key.
+const NO_WAITS: &str = "ERR a store that follows a script lets no call wait";
 
 /// State of a connection that follows a script.
 #[derive(Debug, Default)]
@@ -58,7 +60,7 @@ impl ScriptedService {
         let director = &mut self.director;
         director.handle_time(now.monotonic);
         if !director.accepts(now.monotonic) {
-            self.connections.close(id);
+            self.connections.close(&mut self.engine, id);
             return;
         }
         let pause = director.slow_accept();
@@ -77,7 +79,7 @@ impl ScriptedService {
         if let Some(early) = &mut connection.own.early {
             early.bytes.extend_from_slice(chunk);
             if early.bytes.len() > EARLY_BYTES_MAX {
-                self.connections.close(id);
+                self.connections.close(&mut self.engine, id);
             }
             return;
         }
@@ -179,6 +181,18 @@ impl ScriptedService {
         self.after_output(id);
     }
 
+    /// Sends messages to subscribers. No script holds them back.
+    fn deliver(&mut self) {
+        while let Some(delivery) = self.engine.poll_delivery() {
+            let Some(id) = self.connections.numbered(delivery.session) else { continue };
+            let Some((connection, pool)) = self.connections.get_with_pool(id) else { continue };
+            let mut message = pool.take();
+            message.extend_from_slice(&delivery.bytes);
+            fill(connection, message);
+            self.release(id);
+        }
+    }
+
     fn close_all(&mut self, but: Option<ClientId>) {
         for id in self.connections.all() {
             match self.connections.get_with_pool(id) {
@@ -188,7 +202,7 @@ impl ScriptedService {
                     connection.ending = true;
                     self.release(id);
                 }
-                _ => self.connections.close(id),
+                _ => self.connections.close(&mut self.engine, id),
             }
         }
     }
@@ -198,7 +212,7 @@ impl ScriptedService {
         let done = connection.ending && connection.is_sent() && connection.own.pending.is_empty();
         let held_back = connection.output.len() + connection.own.pending.bytes();
         if done || held_back > OUTPUT_BYTES_MAX {
-            self.connections.close(id);
+            self.connections.close(&mut self.engine, id);
         } else {
             self.connections.list(id);
         }
@@ -218,6 +232,7 @@ impl StoreService for ScriptedService {
 
     fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now) {
         self.receive(id, chunk, now);
+        self.deliver();
         self.connections.close_killed(&mut self.engine);
     }
 
@@ -232,7 +247,7 @@ impl StoreService for ScriptedService {
     }
 
     fn handle_client_lost(&mut self, id: ClientId) {
-        self.connections.forget(id);
+        self.connections.forget(&mut self.engine, id);
     }
 
     fn handle_transmitted(&mut self, id: ClientId, segment: Segment) {
@@ -243,6 +258,7 @@ impl StoreService for ScriptedService {
 
     fn handle_turn_end(&mut self, now: Now) {
         self.advance(now);
+        self.deliver();
         self.connections.close_killed(&mut self.engine);
         self.sweeper.handle_turn_end(&mut self.engine, now);
     }
@@ -345,6 +361,10 @@ impl Desk<'_> {
             }
             Turn::Execute(class) => {
                 let disposition = self.engine.execute(&mut connection.session, arguments, now, &mut reply);
+                if disposition == Disposition::Wait {
+                    self.engine.cancel_wait(&connection.session);
+                    encode::error(&mut reply, NO_WAITS);
+                }
                 let service = self.director.service_time(class, arguments.frame().len(), &reply);
                 connection.own.pending.fill(place.number, reply);
                 if self.director.serve(visit, start, service) {

@@ -1,0 +1,126 @@
+//! Commands that pop from lists and sorted sets, and wait for an element if there is none; WAIT.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use super::call::{Call, Command, Done, Effect, command};
+use super::items::End;
+use super::lists::{self, PopRequest, end_at};
+use super::post::Delivery;
+use super::refusal::Refusal;
+use super::sorted_sets::{self, Extreme};
+use super::waits::{self, Kind, Timeout, Want};
+
+pub(super) const COMMANDS: &[Command] = &[
+    command("blpop", -3, Effect::Write, blpop),
+    command("brpop", -3, Effect::Write, brpop),
+    command("blmove", 6, Effect::Grow, blmove),
+    command("brpoplpush", 4, Effect::Grow, brpoplpush),
+    command("blmpop", -5, Effect::Write, blmpop),
+    command("bzpopmin", -3, Effect::Write, bzpopmin),
+    command("bzpopmax", -3, Effect::Write, bzpopmax),
+    command("bzmpop", -5, Effect::Write, bzmpop),
+    command("wait", 3, Effect::Read, wait),
+];
+
+fn blpop(call: &mut Call<'_>) -> Done {
+    pop(call, Want::Item(End::Left))
+}
+
+fn brpop(call: &mut Call<'_>) -> Done {
+    pop(call, Want::Item(End::Right))
+}
+
+fn bzpopmin(call: &mut Call<'_>) -> Done {
+    pop(call, Want::Member(Extreme::Lowest))
+}
+
+fn bzpopmax(call: &mut Call<'_>) -> Done {
+    pop(call, Want::Member(Extreme::Highest))
+}
+
+/// Carries out a command whose keys are followed by a timeout.
+fn pop(call: &mut Call<'_>, want: Want) -> Done {
+    let last = call.count() - 1;
+    let timeout = waits::seconds_at(call, last)?;
+    serve_or_wait(call, 1..last, want, timeout)
+}
+
+fn blmove(call: &mut Call<'_>) -> Done {
+    let (from, to) = (end_at(call, 3)?, end_at(call, 4)?);
+    let timeout = waits::seconds_at(call, 5)?;
+    let want = Want::Moved { from, to, target: call.at(2).into() };
+    serve_or_wait(call, 1..2, want, timeout)
+}
+
+fn brpoplpush(call: &mut Call<'_>) -> Done {
+    let timeout = waits::seconds_at(call, 3)?;
+    let want = Want::Moved { from: End::Right, to: End::Left, target: call.at(2).into() };
+    serve_or_wait(call, 1..2, want, timeout)
+}
+
+fn blmpop(call: &mut Call<'_>) -> Done {
+    let timeout = waits::seconds_at(call, 1)?;
+    let request = PopRequest::parse(call, 2, ["left", "right"])?;
+    let want = Want::Items(end_at(call, request.end)?, request.count);
+    serve_or_wait(call, request.keys, want, timeout)
+}
+
+fn bzmpop(call: &mut Call<'_>) -> Done {
+    let timeout = waits::seconds_at(call, 1)?;
+    let request = PopRequest::parse(call, 2, ["min", "max"])?;
+    let extreme = if call.is(request.end, "min") { Extreme::Lowest } else { Extreme::Highest };
+    serve_or_wait(call, request.keys, Want::Members(extreme, request.count), timeout)
+}
+
+/// Serves the call with the first key that has an element, or lets it wait for one.
+fn serve_or_wait(call: &mut Call<'_>, keys: Range<usize>, want: Want, timeout: Timeout) -> Done {
+    let arguments = call.arguments;
+    let serve = if want.kind() == Kind::List { lists::serve } else { sorted_sets::serve };
+    for key in keys.clone().map(|index| arguments.at(index)) {
+        if serve(call, &want, key)? {
+            return Ok(());
+        }
+    }
+    let is_move = matches!(want, Want::Moved { .. });
+    if !call.wait(&mut keys.map(|index| arguments.at(index)), want, timeout)? {
+        if is_move {
+            return call.null();
+        }
+        call.out.null_array(call.session.protocol);
+    }
+    Ok(())
+}
+
+/// Carries out WAIT. There are no replicas, so none ever acknowledges anything.
+fn wait(call: &mut Call<'_>) -> Done {
+    let replicas = call.integer_at(1)?;
+    let timeout = waits::milliseconds_at(call, 2)?;
+    if replicas > 0 && call.wait(&mut std::iter::empty(), Want::Replicas, timeout)? {
+        return Ok(());
+    }
+    call.integer(0)
+}
+
+/// Carries out CLIENT UNBLOCK.
+pub(super) fn client_unblock(call: &mut Call<'_>) -> Done {
+    let by_error = match call.count() {
+        3 => false,
+        5.. => return Err(call.wrong_subcommand()),
+        _ if call.is(3, "timeout") => false,
+        _ if call.is(3, "error") => true,
+        _ => return Err(Refusal::Words("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")),
+    };
+    let session = call.integer_at(2)?;
+    let waiter = u64::try_from(session).ok().and_then(|id| call.keyspace.interest.waits.leave(id));
+    let Some(waiter) = waiter else { return call.integer(0) };
+    let bytes = if by_error {
+        call.tally.errors += 1;
+        Bytes::from_static(b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n")
+    } else {
+        waiter.reply_at_end().into()
+    };
+    call.post.deliver(Delivery { session: waiter.session, bytes, ends_wait: true });
+    call.integer(1)
+}

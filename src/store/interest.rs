@@ -1,0 +1,64 @@
+//! Keys that connections watch or wait for, and what happens to them.
+//!
+//! The keyspace reports each change here. A change is noted for one key and is final with the next one, or at
+//! the end of the command: until then a command that has changed nothing after all withdraws it.
+
+use super::waits::Waits;
+use super::watches::Watches;
+
+/// The keys that connections of an engine are interested in.
+#[derive(Default)]
+pub(super) struct Interest {
+    pub(super) waits: Waits,
+    pub(super) watches: Watches,
+    /// A watched key that has changed, unless the command withdraws that.
+    pending: Option<(u8, Box<[u8]>)>,
+}
+
+impl Interest {
+    /// Notes that a key of a database has changed.
+    pub(super) fn touch(&mut self, database: u8, key: &[u8]) {
+        if self.watches.is_empty() {
+            return;
+        }
+        if self.pending.as_ref().is_some_and(|(other, name)| *other == database && **name == *key) {
+            return;
+        }
+        self.settle();
+        if self.watches.covers(database, key) {
+            self.pending = Some((database, key.into()));
+        }
+    }
+
+    /// Notes a change that is not withdrawn.
+    pub(super) fn touch_for_certain(&mut self, database: u8, key: &[u8]) {
+        self.touch(database, key);
+        self.settle();
+    }
+
+    /// Takes the last change back: the command has left the key as it was.
+    pub(super) fn withdraw(&mut self) {
+        self.pending = None;
+    }
+
+    /// Makes the last change final: who watches the key can no longer carry out a transaction.
+    pub(super) fn settle(&mut self) {
+        if let Some((database, key)) = self.pending.take() {
+            self.watches.break_all(database, &key);
+        }
+    }
+
+    /// The keys of a database that connections watch or wait for, each once.
+    pub(super) fn keys(&self, database: u8) -> Vec<Box<[u8]>> {
+        let mut keys: Vec<Box<[u8]>> = self.watches.keys(database).chain(self.waits.keys(database)).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        keys
+    }
+
+    /// Forgets what a connection watches and waits for.
+    pub(super) fn forget(&mut self, session: u64) {
+        self.watches.end(session);
+        self.waits.leave(session);
+    }
+}

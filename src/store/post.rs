@@ -1,0 +1,55 @@
+//! Bytes for connections other than the one that is being served: replies to calls that waited, and messages.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::channels::Channels;
+use super::refusal::Refusal;
+use crate::values::limits::ENGINE_MESSAGES_BYTES_MAX;
+
+/// Bytes for a connection.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    /// The number of the connection, as its session has it.
+    pub session: u64,
+    /// A whole reply or message.
+    pub bytes: Bytes,
+    /// True for the reply to a call that waited: the connection's further requests go on.
+    pub ends_wait: bool,
+}
+
+/// Bytes that are to be delivered, and the subscriptions by which messages find their way.
+#[derive(Debug, Default)]
+pub(super) struct Post {
+    pub(super) channels: Channels,
+    deliveries: VecDeque<Delivery>,
+    /// Messages for the connection whose request is being carried out. They precede its reply.
+    pub(super) own: Vec<u8>,
+    /// Bytes of the messages that the request has sent.
+    messages_bytes: usize,
+}
+
+impl Post {
+    /// Begins a request: it has sent no messages.
+    pub(super) fn begin(&mut self) {
+        self.messages_bytes = 0;
+    }
+
+    /// Counts bytes of messages before they are made, or refuses them if the request sends too many.
+    pub(super) fn spend(&mut self, bytes: usize) -> Result<(), Refusal> {
+        self.messages_bytes = self.messages_bytes.saturating_add(bytes);
+        if self.messages_bytes > ENGINE_MESSAGES_BYTES_MAX {
+            return Err(Refusal::Words("ERR the request would send too many bytes of messages"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn deliver(&mut self, delivery: Delivery) {
+        self.deliveries.push_back(delivery);
+    }
+
+    pub(super) fn next(&mut self) -> Option<Delivery> {
+        self.deliveries.pop_front()
+    }
+}

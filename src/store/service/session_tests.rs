@@ -1,0 +1,407 @@
+//! Tests of what connections keep in the engine: calls that wait, watches, subscriptions and databases.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Service, StoreService};
+use crate::protocol::encode;
+use crate::store::{Engine, EngineLimits};
+use crate::values::limits::{
+    ENGINE_INPUT_BYTES_HELD, ENGINE_SUBSCRIBER_BYTES_MAX, ENGINE_WAITING_BYTES_MAX, ENGINE_WATCHED_BYTES_MAX,
+};
+use crate::values::time::Now;
+use crate::values::{Action, ClientId, Owner, Timestamp};
+
+/// The service and its clients, which read everything at once unless told not to.
+struct Bench {
+    service: Service,
+    now: Now,
+    read: BTreeMap<u32, String>,
+    closed: Vec<ClientId>,
+    paused: Vec<u32>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let engine = Engine::new(EngineLimits::with_memory(u64::MAX), 1);
+        let service = Service::new(engine, 256 << 20);
+        let now = Now { unix_ms: 1_700_000_000_000, ..Now::default() };
+        Self { service, now, read: BTreeMap::new(), closed: Vec::new(), paused: Vec::new() }
+    }
+
+    fn open<const N: usize>(&mut self) -> [ClientId; N] {
+        std::array::from_fn(|_| self.service.handle_client_opened(self.now))
+    }
+
+    /// Sends lines, separated by `|`, and runs until nothing is left to do.
+    fn send(&mut self, client: ClientId, lines: &str) {
+        for line in lines.split('|') {
+            let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+            let mut bytes = Vec::new();
+            encode::request(&mut bytes, words.into_iter());
+            self.service.handle_client_bytes(client, &bytes, self.now);
+        }
+        self.run();
+    }
+
+    fn run(&mut self) {
+        loop {
+            self.service.handle_turn_end(self.now);
+            let mut any = false;
+            while let Some((Owner::Client(id), segment)) = self.service.poll_transmit() {
+                let text = String::from_utf8_lossy(&segment.bytes()).replace("\r\n", "|");
+                self.read.entry(id.index).or_default().push_str(&text);
+                self.service.handle_transmitted(id, segment);
+                any = true;
+            }
+            self.heed();
+            if !any && !self.service.is_busy() {
+                return;
+            }
+        }
+    }
+
+    fn heed(&mut self) {
+        while let Some(action) = self.service.poll_action() {
+            match action {
+                Action::Close(Owner::Client(id)) => self.closed.push(id),
+                Action::PauseReading(Owner::Client(id)) => self.paused.push(id.index),
+                Action::ResumeReading(Owner::Client(id)) => self.paused.retain(|index| *index != id.index),
+                other => panic!("a store does nothing like {other:?}"),
+            }
+        }
+    }
+
+    /// The replies to a client since the last call, with `|` for line ends.
+    fn told(&mut self, client: ClientId) -> String {
+        self.read.remove(&client.index).unwrap_or_default()
+    }
+
+    fn ask(&mut self, client: ClientId, lines: &str) -> String {
+        self.send(client, lines);
+        self.told(client)
+    }
+
+    fn wait_ms(&mut self, ms: u64) {
+        self.now.unix_ms += ms;
+        self.now.monotonic = self.now.monotonic.after(Duration::from_millis(ms));
+        self.run();
+    }
+}
+
+#[test]
+fn calls_are_served_in_the_order_in_which_they_came() {
+    let mut bench = Bench::new();
+    let [first, second, third, pusher] = bench.open();
+    assert_eq!(bench.ask(first, "BLPOP a b 0|ECHO behind"), "");
+    bench.send(second, "BRPOP b 0");
+    bench.send(third, "BLMPOP 0 2 c b LEFT COUNT 5");
+    let info = bench.ask(pusher, "INFO clients");
+    assert!(info.contains("|blocked_clients:3|"), "{info}");
+    assert_eq!(bench.ask(pusher, "RPUSH b 1 2 3 4"), ":4|");
+    assert_eq!(bench.told(first), "*2|$1|b|$1|1|$6|behind|");
+    assert_eq!(bench.told(second), "*2|$1|b|$1|4|");
+    assert_eq!(bench.told(third), "*2|$1|b|*2|$1|2|$1|3|");
+    assert_eq!(bench.ask(pusher, "EXISTS b"), ":0|");
+    assert_eq!(bench.ask(first, "ECHO again"), "$5|again|");
+}
+
+#[test]
+fn a_client_that_leaves_takes_nothing() {
+    let mut bench = Bench::new();
+    let [lost, ended, killed, unblocked, pusher] = bench.open();
+    for client in [lost, ended, killed, unblocked] {
+        assert_eq!(bench.ask(client, "BLPOP q 0"), "");
+    }
+    bench.service.handle_client_lost(lost);
+    bench.service.handle_client_end(ended);
+    bench.run();
+    assert_eq!(bench.closed, [ended]);
+    assert_eq!(bench.ask(pusher, &format!("CLIENT KILL ID {}", killed.generation)), ":1|");
+    let unblock = format!("CLIENT UNBLOCK {}", unblocked.generation);
+    assert_eq!(bench.ask(pusher, &format!("{unblock} ERROR|{unblock}")), ":1|:0|");
+    assert_eq!(bench.told(unblocked), "-UNBLOCKED client unblocked via CLIENT UNBLOCK|");
+    assert_eq!(bench.ask(pusher, "RPUSH q 1|LLEN q"), ":1|:1|");
+    assert!(bench.ask(pusher, "INFO clients").contains("|blocked_clients:0|"));
+}
+
+#[test]
+fn keys_are_ready_after_the_whole_transaction_and_feed_each_other() {
+    let mut bench = Bench::new();
+    let [last, middle, sorted, pusher] = bench.open();
+    bench.send(last, "BLPOP c 0");
+    bench.send(middle, "BLMOVE b c LEFT RIGHT 0");
+    bench.send(sorted, "BZPOPMIN z 0");
+    bench.send(pusher, "MULTI|RPUSH b 1|LPOP b|RPUSH b 2|ZADD z 2 m|ZADD z 1 n|EXEC");
+    assert!(bench.told(pusher).ends_with("*5|:1|$1|1|:1|:1|:1|"));
+    assert_eq!(bench.told(middle), "$1|2|");
+    assert_eq!(bench.told(last), "*2|$1|c|$1|2|");
+    assert_eq!(bench.told(sorted), "*3|$1|z|$1|n|$1|1|");
+    // A target of another type is an error, and the item stays.
+    bench.send(middle, "BRPOPLPUSH b z 0");
+    assert_eq!(bench.ask(pusher, "RPUSH b 3|LLEN b"), ":1|:1|");
+    assert!(bench.told(middle).starts_with("-WRONGTYPE "));
+    // A key of another type serves nobody.
+    bench.send(last, "BLPOP k 0");
+    bench.send(pusher, "SADD k x|DEL k|SET k v|DEL k|RENAME b k");
+    assert_eq!(bench.told(last), "*2|$1|k|$1|3|");
+    bench.told(pusher);
+    assert_eq!(
+        bench.ask(pusher, "MULTI|BLPOP k 0|BLMOVE k l LEFT LEFT 0|XREAD BLOCK 0 STREAMS x $|EXEC"),
+        "+OK|+QUEUED|+QUEUED|+QUEUED|*3|*-1|$-1|*-1|"
+    );
+}
+
+#[test]
+fn a_wait_ends_at_its_time() {
+    let mut bench = Bench::new();
+    let [short, long, pusher] = bench.open();
+    bench.send(short, "BLPOP a 0.0505");
+    bench.send(long, "HELLO 3|XREAD BLOCK 200 STREAMS x $");
+    assert_eq!(bench.service.poll_deadline(), Some(Timestamp::from_millis(51)));
+    bench.wait_ms(50);
+    assert_eq!(bench.told(short), "");
+    bench.wait_ms(1);
+    assert_eq!(bench.told(short), "*-1|");
+    assert!(bench.told(long).starts_with("%7|"));
+    bench.wait_ms(149);
+    assert_eq!(bench.told(long), "_|");
+    assert_eq!(bench.ask(short, "WAIT 0 0|WAIT 1 30"), ":0|");
+    bench.wait_ms(30);
+    assert_eq!(bench.told(short), ":0|");
+    assert_eq!(bench.service.poll_deadline(), None);
+    assert_eq!(bench.ask(pusher, "RPUSH a 1|LLEN a"), ":1|:1|");
+    for (timeout, words) in [
+        ("-1", "timeout is negative"),
+        ("x", "timeout is not a float or out of range"),
+        ("nan", "timeout is not a float or out of range"),
+        ("inf", "timeout is negative"),
+    ] {
+        assert_eq!(bench.ask(pusher, &format!("BLPOP none {timeout}")), format!("-ERR {words}|"));
+    }
+}
+
+#[test]
+fn readers_of_streams_wait_for_entries_and_learn_of_the_end() {
+    let mut bench = Bench::new();
+    let [reader, grouped, other, writer] = bench.open();
+    bench.send(writer, "XADD x 1-1 f v|XGROUP CREATE x g $|XGROUP CREATE x h $");
+    bench.told(writer);
+    bench.send(reader, "XREAD COUNT 1 BLOCK 0 STREAMS y x $ $");
+    bench.send(grouped, "XREADGROUP GROUP g c BLOCK 0 STREAMS x >");
+    bench.send(other, "XREADGROUP GROUP h c BLOCK 0 STREAMS x >");
+    bench.send(writer, "XADD x 2-1 f w");
+    let entry = "*1|*2|$1|x|*1|*2|$3|2-1|*2|$1|f|$1|w|";
+    for client in [reader, grouped, other] {
+        assert_eq!(bench.told(client), entry);
+    }
+    assert!(bench.ask(writer, "XPENDING x g").contains("*4|:1|$3|2-1|"));
+    bench.send(grouped, "XREADGROUP GROUP g c BLOCK 0 STREAMS x >");
+    bench.send(other, "XREADGROUP GROUP h c BLOCK 0 STREAMS x >");
+    bench.send(writer, "XGROUP DESTROY x g|DEL x");
+    assert_eq!(
+        bench.told(grouped),
+        "-NOGROUP the consumer group this client was blocked on no longer exists|"
+    );
+    assert_eq!(bench.told(other), "-UNBLOCKED the stream key no longer exists|");
+}
+
+#[test]
+fn little_is_received_behind_a_call_that_waits() {
+    let mut bench = Bench::new();
+    let [waiter, pusher] = bench.open();
+    bench.send(waiter, "BLPOP q 0");
+    let line = format!("ECHO {}", "x".repeat(1_000));
+    for _ in 0..=ENGINE_INPUT_BYTES_HELD / 1_000 {
+        bench.send(waiter, &line);
+    }
+    assert_eq!(bench.paused, [waiter.index]);
+    bench.send(pusher, "RPUSH q 1");
+    assert!(bench.paused.is_empty());
+    assert!(bench.told(waiter).starts_with("*2|$1|q|$1|1|$1000|xxx"));
+}
+
+#[test]
+fn calls_that_wait_and_watches_are_bounded_in_bytes() {
+    let mut bench = Bench::new();
+    let [first, second, third] = bench.open();
+    let key = "k".repeat(ENGINE_WAITING_BYTES_MAX / 5);
+    bench.send(first, &format!("BLPOP {key} 0"));
+    bench.send(second, &format!("BLPOP {key} 0"));
+    assert_eq!(bench.ask(third, &format!("BLPOP {key} 0")), "-ERR too many calls wait, try again later|");
+    bench.service.handle_client_lost(first);
+    assert_eq!(bench.ask(third, &format!("BLPOP {key} 0")), "");
+    let [watcher] = bench.open();
+    let key = "k".repeat(ENGINE_WATCHED_BYTES_MAX / 3);
+    assert_eq!(
+        bench.ask(watcher, &format!("WATCH {key}|WATCH x{key}|UNWATCH|WATCH x{key}")),
+        "+OK|-ERR too many keys are watched, try again later|+OK|+OK|"
+    );
+}
+
+#[test]
+fn a_watch_is_broken_by_every_change_of_its_key_and_by_nothing_else() {
+    let mut bench = Bench::new();
+    let [watcher, other] = bench.open();
+    let block = "MULTI|PING|EXEC";
+    let (whole, nil) = ("+OK|+QUEUED|*1|+PONG|", "+OK|+QUEUED|*-1|");
+    for (before, change, result) in [
+        ("SET k v", "SET k v", nil),
+        ("SET k v", "GET k", whole),
+        ("SET k v", "SET other v", whole),
+        ("DEL k", "DEL k", whole),
+        ("DEL k", "SET k v|DEL k", nil),
+        ("SADD k a", "SADD k a|SREM k b|SMOVE k l b", whole),
+        ("SADD k a", "SADD k b", nil),
+        ("ZADD k 1 a", "ZADD k 1 a|ZREM k b|ZREMRANGEBYSCORE k 5 6", whole),
+        ("RPUSH k a", "LREM k 0 b|LPUSHX none a", whole),
+        ("HSET k f v", "HSETNX k f w|HDEL k g", whole),
+        ("SETBIT k 1 1", "SETBIT k 1 1|BITFIELD k INCRBY u4 0 0", whole),
+        ("SET k v", "APPEND k w", nil),
+        ("SET k v", "EXPIRE k 100", nil),
+        ("SET k v", "RENAME k l", nil),
+        ("SET k v", "COPY l k REPLACE", nil),
+        ("SET k v", "LPUSH k a", whole),
+        ("SET k v", "SELECT 1|SET k v|DEL k|SELECT 0", whole),
+        ("SET k v", "MOVE k 2", nil),
+        ("SET k v", "FLUSHALL", nil),
+        ("DEL k", "FLUSHALL", whole),
+        ("SET k v", "SWAPDB 0 3", nil),
+        ("DEL k", "SWAPDB 0 4", whole),
+    ] {
+        bench.send(other, &format!("FLUSHALL|SET l x|{before}"));
+        assert_eq!(bench.ask(watcher, "WATCH k"), "+OK|");
+        bench.send(other, change);
+        assert_eq!(bench.ask(watcher, block), result, "{before}, {change}");
+        // The watch is over with EXEC.
+        bench.send(other, "SET k changed");
+        assert_eq!(bench.ask(watcher, block), whole);
+    }
+    for end in ["UNWATCH", "MULTI|DISCARD", "RESET"] {
+        bench.send(watcher, &format!("WATCH k|{end}"));
+        bench.send(other, "SET k w PX 100");
+        bench.told(watcher);
+        assert_eq!(bench.ask(watcher, block), whole, "{end}");
+    }
+    bench.send(watcher, "WATCH k");
+    bench.told(other);
+    let info = bench.ask(other, "INFO clients");
+    assert!(info.contains("|watching_clients:1|total_watched_keys:1|"), "{info}");
+    bench.told(watcher);
+    bench.wait_ms(101);
+    assert_eq!(bench.ask(watcher, block), nil, "the key has expired");
+    assert_eq!(
+        bench.ask(watcher, "MULTI|WATCH k|UNWATCH|EXEC"),
+        "+OK|-ERR WATCH inside MULTI is not allowed|+QUEUED|*1|+OK|"
+    );
+}
+
+#[test]
+fn messages_reach_their_subscribers_in_each_protocol() {
+    let mut bench = Bench::new();
+    let [old, new, publisher] = bench.open();
+    assert_eq!(bench.ask(old, "SUBSCRIBE c d"), "*3|$9|subscribe|$1|c|:1|*3|$9|subscribe|$1|d|:2|");
+    bench.send(new, "HELLO 3|PSUBSCRIBE c*|SSUBSCRIBE c");
+    assert!(bench.told(new).ends_with(">3|$10|psubscribe|$2|c*|:1|>3|$10|ssubscribe|$1|c|:1|"));
+    assert_eq!(bench.ask(publisher, "PUBLISH c x|SPUBLISH c y|PUBLISH none z"), ":2|:1|:0|");
+    assert_eq!(bench.told(old), "*3|$7|message|$1|c|$1|x|");
+    assert_eq!(bench.told(new), ">4|$8|pmessage|$2|c*|$1|c|$1|x|>3|$8|smessage|$1|c|$1|y|");
+    // A message that a client sends to itself precedes the reply, also that of EXEC.
+    assert_eq!(bench.ask(new, "PUBLISH c x"), ">4|$8|pmessage|$2|c*|$1|c|$1|x|:2|");
+    assert_eq!(
+        bench.ask(new, "MULTI|PUBLISH cc x|EXEC"),
+        "+OK|+QUEUED|>4|$8|pmessage|$2|c*|$2|cc|$1|x|*1|:1|"
+    );
+    bench.told(old);
+    assert_eq!(
+        bench.ask(old, "PING|PING x|UNSUBSCRIBE c"),
+        "*2|$4|pong|$0||*2|$4|pong|$1|x|*3|$11|unsubscribe|$1|c|:1|"
+    );
+    assert!(bench.ask(old, "GET k").starts_with("-ERR Can't execute 'get': only (P|S)SUBSCRIBE / "));
+    assert_eq!(bench.ask(old, "RESET|GET k|UNSUBSCRIBE"), "+RESET|$-1|*3|$11|unsubscribe|$-1|:0|");
+    assert_eq!(
+        bench.ask(publisher, "PUBSUB CHANNELS|PUBSUB NUMPAT|PUBSUB SHARDNUMSUB c d"),
+        "*0|:1|*4|$1|c|:1|$1|d|:0|"
+    );
+    let info = bench.ask(publisher, "INFO");
+    for field in ["pubsub_clients:1", "pubsub_channels:0", "pubsub_patterns:1", "pubsubshard_channels:1"] {
+        assert!(info.contains(&format!("|{field}|")), "{field}");
+    }
+    bench.service.handle_client_lost(new);
+    assert_eq!(bench.ask(publisher, "PUBLISH c x|PUBSUB NUMPAT"), ":0|:0|");
+}
+
+#[test]
+fn a_subscriber_that_does_not_read_is_closed() {
+    let mut bench = Bench::new();
+    let [slow, quick, publisher] = bench.open();
+    bench.send(slow, "SUBSCRIBE c");
+    bench.send(quick, "SUBSCRIBE c");
+    let mut message = Vec::new();
+    encode::request(&mut message, [&b"PUBLISH"[..], b"c", &vec![b'm'; 1 << 20]].into_iter());
+    for sent in 0..(ENGINE_SUBSCRIBER_BYTES_MAX >> 20) + 2 {
+        assert!(bench.closed.is_empty(), "{sent} messages of 1 MiB are few enough");
+        bench.service.handle_client_bytes(publisher, &message, bench.now);
+        bench.service.handle_turn_end(bench.now);
+        // The driver keeps the first segment of the slow subscriber, and so no more of it is sent.
+        while let Some((Owner::Client(id), segment)) = bench.service.poll_transmit() {
+            if id != slow {
+                bench.service.handle_transmitted(id, segment);
+            }
+        }
+        bench.heed();
+        if !bench.closed.is_empty() {
+            assert!(sent >= ENGINE_SUBSCRIBER_BYTES_MAX >> 20, "{sent} messages");
+            break;
+        }
+    }
+    assert_eq!(bench.closed, [slow]);
+    // A message that matches many patterns is sent as often, which is bounded for one request.
+    let patterns =
+        (0..200).fold("PSUBSCRIBE".to_owned(), |line, number| format!("{line} {}c", "*".repeat(number)));
+    bench.ask(quick, &patterns);
+    bench.service.handle_client_bytes(publisher, &message, bench.now);
+    bench.run();
+    let told = bench.told(publisher);
+    assert!(told.ends_with("-ERR the request would send too many bytes of messages|"), "{told}");
+    bench.send(quick, "PUNSUBSCRIBE");
+    assert_eq!(bench.ask(publisher, "PUBSUB NUMSUB c").split('|').nth(3), Some(":1"));
+}
+
+#[test]
+fn each_connection_has_its_database() {
+    let mut bench = Bench::new();
+    let [zero, five, waiter] = bench.open();
+    let none = "-ERR DB index is out of range|";
+    assert_eq!(
+        bench.ask(five, "SELECT 16|SELECT -1|SELECT x|SELECT 5"),
+        format!("{none}{none}-ERR value is not an integer or out of range|+OK|")
+    );
+    bench.send(zero, "MSET a 1 b 2");
+    bench.send(five, "SET a 5|MULTI|SELECT 6|SET a 6|SELECT 5|GET a|EXEC");
+    assert!(bench.told(five).ends_with("*4|+OK|+OK|+OK|$1|5|"));
+    bench.told(zero);
+    let same = "-ERR source and destination objects are the same|";
+    assert_eq!(
+        bench.ask(zero, "GET a|DBSIZE|MOVE a 5|MOVE b 5|MOVE a 0|COPY a c DB 5|COPY a a"),
+        format!("$1|1|:2|:0|:1|{same}:1|{same}")
+    );
+    assert_eq!(bench.ask(five, "MGET a b c|DBSIZE"), "*3|$1|5|$1|2|$1|1|:3|");
+    assert!(bench.ask(zero, "INFO keyspace").contains("db0:keys=1,expires=0,avg_ttl=0|db5:keys=3,"));
+    // A key that moves, or whose database is swapped, is ready for those who wait for it.
+    bench.send(waiter, "SELECT 7|BLPOP l 0");
+    bench.send(zero, "RPUSH l 1 2|MOVE l 7");
+    assert_eq!(bench.told(waiter), "+OK|*2|$1|l|$1|1|");
+    bench.send(waiter, "SELECT 8|BLPOP l 0");
+    bench.send(zero, "SWAPDB 7 8");
+    assert_eq!(bench.told(waiter), "+OK|*2|$1|l|$1|2|");
+    bench.send(five, "FLUSHDB");
+    let info = bench.ask(zero, "INFO keyspace");
+    assert!(
+        info.contains("|db0:keys=1,") && info.contains("|db6:keys=1,") && !info.contains("db5"),
+        "{info}"
+    );
+    bench.send(zero, "FLUSHALL");
+    let statistics = bench.service.engine().statistics();
+    assert_eq!((statistics.keys, statistics.bytes_used), (0, 0));
+}

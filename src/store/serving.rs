@@ -1,0 +1,158 @@
+//! Service of calls that wait: after the command or transaction that made their keys ready, in the order in
+//! which the keys became ready, and for each key in the order in which the calls came.
+
+use super::call::Call;
+use super::effort::{Effort, FIND};
+use super::engine::Engine;
+use super::post::Delivery;
+use super::refusal::Refusal;
+use super::reply::Reply;
+use super::session::{Disposition, Session};
+use super::waits::{Kind, Waiter, Want};
+use super::{lists, sorted_sets, stream_groups, streams};
+use crate::protocol::{Argument, Arguments};
+use crate::values::Timestamp;
+use crate::values::time::Now;
+
+/// The error of an XREADGROUP whose stream was deleted or replaced while it waited.
+const STREAM_GONE: Refusal = Refusal::Words("UNBLOCKED the stream key no longer exists");
+
+/// The request that stands in for the one of a call that has waited, of which only the keys are kept.
+const NAME: &[u8] = b"serve";
+const PLACES: [Argument; 1] = [Argument { start: 0, length: NAME.len() as u32 }];
+
+impl Engine {
+    /// Serves calls whose keys are ready, and those whose keys that makes ready in turn.
+    pub(super) fn serve_waiting(&mut self, effort: &Effort, now: Now) {
+        while let Some((database, key, streamed)) = self.keyspace.interest.waits.next_ready() {
+            self.keyspace.select(database);
+            let kind = self.kind_at(&key);
+            if kind.is_some() {
+                self.serve_row(&key, kind, effort, now);
+            }
+            if streamed && kind != Some(Kind::Stream) {
+                self.refuse_row(&key, effort, now);
+            }
+        }
+    }
+
+    /// The kind of waiting that the value at `key` ends, if there is such a value.
+    fn kind_at(&mut self, key: &[u8]) -> Option<Kind> {
+        let place = self.keyspace.find(key)?;
+        Kind::of(&self.keyspace.entry(place).value)
+    }
+
+    /// Serves calls that wait for a key as long as its value lasts.
+    fn serve_row(&mut self, key: &[u8], kind: Option<Kind>, effort: &Effort, now: Now) {
+        let mut behind = 0;
+        while let Some((ticket, want)) =
+            self.keyspace.interest.waits.next_behind(self.keyspace.selected(), key, behind)
+        {
+            behind = ticket;
+            effort.charge(FIND);
+            if Some(want.kind()) != kind {
+                continue;
+            }
+            self.serve_call(ticket, effort, now, &mut |call, waiter| serve(call, waiter, key));
+            if kind != Some(Kind::Stream) && self.kind_at(key) != kind {
+                return;
+            }
+        }
+    }
+
+    /// Refuses the calls that read a stream for a group, now that there is no stream.
+    fn refuse_row(&mut self, key: &[u8], effort: &Effort, now: Now) {
+        let mut behind = 0;
+        while let Some((ticket, want)) =
+            self.keyspace.interest.waits.next_behind(self.keyspace.selected(), key, behind)
+        {
+            behind = ticket;
+            effort.charge(FIND);
+            if matches!(want, Want::Deliveries { .. }) {
+                self.serve_call(ticket, effort, now, &mut |_, _| Err(STREAM_GONE));
+            }
+        }
+    }
+
+    /// Serves one call, unless it finds nothing for it.
+    fn serve_call(
+        &mut self,
+        ticket: u64,
+        effort: &Effort,
+        now: Now,
+        serve: &mut dyn FnMut(&mut Call<'_>, &Waiter) -> Result<bool, Refusal>,
+    ) {
+        let Some(waiter) = self.keyspace.interest.waits.take_out(ticket) else { return };
+        let mut session = Session::new(waiter.session);
+        session.protocol = waiter.protocol;
+        session.database = waiter.database;
+        let own = Effort::new(self.limits.effort_max);
+        let mut reply = Vec::new();
+        let mut call = Call {
+            keyspace: &mut self.keyspace,
+            session: &mut session,
+            tally: &mut self.tally,
+            post: &mut self.post,
+            directory: &self.directory,
+            limits: &self.limits,
+            arguments: Arguments::new(NAME, &PLACES),
+            now,
+            out: Reply::new(&mut reply, self.limits.reply_bytes_max),
+            effort: &own,
+            disposition: Disposition::Continue,
+            may_wait: false,
+        };
+        let served = serve(&mut call, &waiter).and_then(|served| call.out.check().map(|()| served));
+        if let Err(refusal) = &served {
+            call.tally.errors += 1;
+            call.keyspace.interest.withdraw();
+            call.out.refuse(refusal);
+        }
+        self.keyspace.interest.settle();
+        effort.charge(own.spent());
+        effort.charge_bytes(reply.len());
+        let session = waiter.session;
+        self.keyspace.interest.waits.put_back(ticket, waiter);
+        if served != Ok(false) {
+            self.keyspace.interest.waits.end(ticket);
+            self.post.deliver(Delivery { session, bytes: reply.into(), ends_wait: true });
+        }
+    }
+
+    /// Ends the wait of a connection that gets its reply otherwise.
+    pub fn cancel_wait(&mut self, session: &Session) {
+        self.keyspace.interest.waits.leave(session.id);
+    }
+
+    /// Tells calls whose time is over that there was nothing.
+    pub fn expire_waits(&mut self, now: Now) {
+        while let Some(waiter) = self.keyspace.interest.waits.next_overdue(now.monotonic) {
+            let bytes = waiter.reply_at_end().into();
+            self.post.deliver(Delivery { session: waiter.session, bytes, ends_wait: true });
+        }
+    }
+
+    /// The time at which the next call that waits is to be told that there was nothing; none if no call waits
+    /// for a limited time.
+    pub fn waits_until(&self) -> Option<Timestamp> {
+        self.keyspace.interest.waits.deadline()
+    }
+}
+
+/// Serves a call that waits with the value at `key`, which is of the kind that it wants. False if there is
+/// nothing in it for the call.
+fn serve(call: &mut Call<'_>, waiter: &Waiter, key: &[u8]) -> Result<bool, Refusal> {
+    match &waiter.want {
+        want @ (Want::Item(_) | Want::Items(..) | Want::Moved { .. }) => lists::serve(call, want, key),
+        want @ (Want::Member(_) | Want::Members(..)) => sorted_sets::serve(call, want, key),
+        Want::Entries { after, count } => {
+            let position = waiter.keys.iter().position(|name| **name == *key);
+            let after = position.and_then(|position| after.get(position));
+            after.map_or(Ok(false), |after| streams::serve(call, key, *after, *count))
+        }
+        Want::Deliveries { group, consumer, count, forgets } => {
+            stream_groups::serve(call, key, (group, consumer), *count, *forgets)
+        }
+        Want::Replicas => Ok(false),
+    }
+}

@@ -1,0 +1,356 @@
+//! Calls that wait (BLPOP, XREAD BLOCK and so on): by key, who waits for it in order of arrival.
+//!
+//! ```text
+//!     a call waits ──> ticket, in the row of each of its keys
+//!     a key is added, a stream grows or goes ──> the key is ready
+//!     end of the command or transaction ──> ready keys in order; of each, its waiters in order
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use super::call::Call;
+use super::items::End;
+use super::log::Id;
+use super::long_double;
+use super::numbers;
+use super::refusal::Refusal;
+use super::sorted_sets::Extreme;
+use super::value::Value;
+use crate::protocol::{Protocol, encode};
+use crate::values::Timestamp;
+use crate::values::limits::{ENGINE_DATABASES, ENGINE_WAITING_BYTES_MAX};
+
+/// The approximate bytes of a waiting call, and of each of its keys besides the name, which is kept twice.
+const WAITER_BYTES: usize = 256;
+const KEY_BYTES: usize = 128;
+/// The longest wait that is told from one without end, in milliseconds: three hundred years.
+const WAIT_MS_MAX: u64 = 300 * 366 * 86_400 * 1_000;
+
+type Name = Box<[u8]>;
+
+/// The kind of value that a call waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    List,
+    SortedSet,
+    Stream,
+    /// Acknowledgements of replicas, of which there are none.
+    Replicas,
+}
+
+const KINDS: usize = 4;
+
+impl Kind {
+    /// The kind of a value; none for a type that no call waits for.
+    pub(super) fn of(value: &Value) -> Option<Self> {
+        match value {
+            Value::List(_) => Some(Self::List),
+            Value::SortedSet(_) => Some(Self::SortedSet),
+            Value::Stream(_) => Some(Self::Stream),
+            Value::Integer(_) | Value::Text(_) | Value::Buffer(_) | Value::Hash(_) | Value::Set(_) => None,
+        }
+    }
+}
+
+/// The time after which a call that waits is told that there was nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Timeout {
+    Never,
+    After(Duration),
+}
+
+/// The service that a call waits for, once one of its keys is ready.
+#[derive(Clone, Debug)]
+pub(super) enum Want {
+    /// One item of a list (BLPOP, BRPOP).
+    Item(End),
+    /// Up to this many items of a list (BLMPOP).
+    Items(End, usize),
+    /// One item of a list, moved to another one (BLMOVE, BRPOPLPUSH).
+    Moved { from: End, to: End, target: Name },
+    /// One member of a sorted set (BZPOPMIN, BZPOPMAX).
+    Member(Extreme),
+    /// Up to this many members of a sorted set (BZMPOP).
+    Members(Extreme, usize),
+    /// Entries of a stream behind an id, which is that of the key at the same position (XREAD).
+    Entries { after: Vec<Id>, count: Option<usize> },
+    /// Entries of a stream that a group has not delivered (XREADGROUP).
+    Deliveries { group: Name, consumer: Name, count: Option<usize>, forgets: bool },
+    /// Acknowledgements of replicas (WAIT), which never come.
+    Replicas,
+}
+
+impl Want {
+    pub(super) fn kind(&self) -> Kind {
+        match self {
+            Self::Item(_) | Self::Items(..) | Self::Moved { .. } => Kind::List,
+            Self::Member(_) | Self::Members(..) => Kind::SortedSet,
+            Self::Entries { .. } | Self::Deliveries { .. } => Kind::Stream,
+            Self::Replicas => Kind::Replicas,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Item(_) | Self::Items(..) | Self::Member(_) | Self::Members(..) | Self::Replicas => 0,
+            Self::Moved { target, .. } => target.len(),
+            Self::Entries { after, .. } => size_of_val(after.as_slice()),
+            Self::Deliveries { group, consumer, .. } => group.len() + consumer.len(),
+        }
+    }
+}
+
+/// A call that waits.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) session: u64,
+    pub(super) protocol: Protocol,
+    pub(super) database: u8,
+    pub(super) keys: Vec<Name>,
+    pub(super) want: Want,
+    /// The time at which the call is told that there was nothing; none if it waits for ever.
+    pub(super) deadline: Option<Timestamp>,
+}
+
+impl Waiter {
+    /// The reply to the call if nothing comes within its time.
+    pub(super) fn reply_at_end(&self) -> Vec<u8> {
+        let mut reply = Vec::new();
+        match self.want {
+            Want::Replicas => encode::integer(&mut reply, 0),
+            _ => encode::null_array(&mut reply, self.protocol),
+        }
+        reply
+    }
+
+    fn bytes(&self) -> usize {
+        let keys = self.keys.iter().map(|key| KEY_BYTES + 2 * key.len()).sum::<usize>();
+        WAITER_BYTES + self.want.bytes() + keys
+    }
+}
+
+/// All calls that wait.
+#[derive(Debug)]
+pub(super) struct Waits {
+    /// The tickets of the calls that wait for each key, by database.
+    by_key: Vec<BTreeMap<Name, BTreeSet<u64>>>,
+    by_ticket: BTreeMap<u64, Waiter>,
+    by_session: BTreeMap<u64, u64>,
+    deadlines: BTreeSet<(Timestamp, u64)>,
+    /// The number of calls that wait for each kind of value.
+    by_kind: [usize; KINDS],
+    /// Keys that may serve a call, in the order in which they became so.
+    ready: VecDeque<(u8, Name)>,
+    /// The keys in `ready`, and whether a stream was added there, grew or went.
+    listed: BTreeMap<(u8, Name), bool>,
+    tickets: u64,
+    bytes: usize,
+}
+
+impl Default for Waits {
+    fn default() -> Self {
+        Self {
+            by_key: (0..ENGINE_DATABASES).map(|_| BTreeMap::new()).collect(),
+            by_ticket: BTreeMap::new(),
+            by_session: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            by_kind: [0; KINDS],
+            ready: VecDeque::new(),
+            listed: BTreeMap::new(),
+            tickets: 0,
+            bytes: 0,
+        }
+    }
+}
+
+impl Waits {
+    /// The number of calls that wait.
+    pub(super) fn len(&self) -> usize {
+        self.by_ticket.len()
+    }
+
+    /// The keys of a database that calls wait for.
+    pub(super) fn keys(&self, database: u8) -> impl Iterator<Item = Name> {
+        self.by_key[usize::from(database)].keys().cloned()
+    }
+
+    /// Lets a call wait, behind all others that wait for its keys. An error if the calls that wait take too
+    /// much memory.
+    pub(super) fn enter(&mut self, mut waiter: Waiter) -> Result<(), Refusal> {
+        let bytes = waiter.bytes();
+        if self.bytes + bytes > ENGINE_WAITING_BYTES_MAX {
+            return Err(Refusal::Words("ERR too many calls wait, try again later"));
+        }
+        self.bytes += bytes;
+        self.tickets += 1;
+        let ticket = self.tickets;
+        waiter.keys.shrink_to_fit();
+        let rows = &mut self.by_key[usize::from(waiter.database)];
+        for key in &waiter.keys {
+            rows.entry(key.clone()).or_default().insert(ticket);
+        }
+        self.by_kind[waiter.want.kind() as usize] += 1;
+        self.deadlines.extend(waiter.deadline.map(|at| (at, ticket)));
+        self.by_session.insert(waiter.session, ticket);
+        self.by_ticket.insert(ticket, waiter);
+        Ok(())
+    }
+
+    /// Ends the wait of a connection, if it waits.
+    pub(super) fn leave(&mut self, session: u64) -> Option<Waiter> {
+        let ticket = self.by_session.get(&session)?;
+        self.end(*ticket)
+    }
+
+    /// Ends the wait of the call with this ticket.
+    pub(super) fn end(&mut self, ticket: u64) -> Option<Waiter> {
+        let waiter = self.by_ticket.remove(&ticket)?;
+        let rows = &mut self.by_key[usize::from(waiter.database)];
+        for key in &waiter.keys {
+            if let Some(row) = rows.get_mut(key) {
+                row.remove(&ticket);
+                if row.is_empty() {
+                    rows.remove(key);
+                }
+            }
+        }
+        self.by_kind[waiter.want.kind() as usize] -= 1;
+        if let Some(at) = waiter.deadline {
+            self.deadlines.remove(&(at, ticket));
+        }
+        self.by_session.remove(&waiter.session);
+        self.bytes -= waiter.bytes();
+        Some(waiter)
+    }
+
+    /// Notes that a key may serve calls that wait for this kind of value.
+    pub(super) fn signal(&mut self, database: u8, key: &[u8], kind: Kind) {
+        if self.by_kind[kind as usize] == 0 || !self.by_key[usize::from(database)].contains_key(key) {
+            return;
+        }
+        let place: (u8, Name) = (database, key.into());
+        let ready = &mut self.ready;
+        let streamed = self.listed.entry(place).or_insert_with_key(|place| {
+            ready.push_back(place.clone());
+            false
+        });
+        *streamed |= kind == Kind::Stream;
+    }
+
+    /// True if a key may serve calls that wait.
+    pub(super) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Takes the next key that may serve calls: its database, its name, and whether a stream was added there,
+    /// grew or went.
+    pub(super) fn next_ready(&mut self) -> Option<(u8, Name, bool)> {
+        let place = self.ready.pop_front()?;
+        let streamed = self.listed.remove(&place)?;
+        Some((place.0, place.1, streamed))
+    }
+
+    /// Takes a call out while it is served. It stays in the rows of its keys, and is put back or ended.
+    pub(super) fn take_out(&mut self, ticket: u64) -> Option<Waiter> {
+        self.by_ticket.remove(&ticket)
+    }
+
+    /// Puts back a call that was taken out.
+    pub(super) fn put_back(&mut self, ticket: u64, waiter: Waiter) {
+        self.by_ticket.insert(ticket, waiter);
+    }
+
+    /// The ticket of the call that waits for the key next behind ticket `after`, and the call's want.
+    pub(super) fn next_behind(&self, database: u8, key: &[u8], after: u64) -> Option<(u64, &Want)> {
+        let row = self.by_key[usize::from(database)].get(key)?;
+        let ticket = *row.range(after + 1..).next()?;
+        Some((ticket, &self.by_ticket.get(&ticket)?.want))
+    }
+
+    /// Ends the wait of a call whose time is over, if there is one.
+    pub(super) fn next_overdue(&mut self, now: Timestamp) -> Option<Waiter> {
+        let (at, ticket) = *self.deadlines.first()?;
+        if at > now {
+            return None;
+        }
+        self.end(ticket)
+    }
+
+    /// The time at which the next call's time is over.
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+}
+
+const NEGATIVE: Refusal = Refusal::Words("ERR timeout is negative");
+
+/// The timeout at argument `index` in seconds, which may have a fraction.
+pub(super) fn seconds_at(call: &Call<'_>, index: usize) -> Result<Timeout, Refusal> {
+    const NO_FLOAT: Refusal = Refusal::Words("ERR timeout is not a float or out of range");
+    let text = call.at(index);
+    call.effort.charge(long_double::effort(text));
+    let finite = long_double::is_finite(text).map_err(|_| NO_FLOAT)?;
+    let ms = (numbers::float(text).unwrap_or(f64::INFINITY) * 1000.0).ceil();
+    // Redis takes a number of milliseconds that 64 bits cannot hold for a negative one.
+    if !finite || ms >= i64::MAX as f64 {
+        return Err(NEGATIVE);
+    }
+    timeout(ms as i64)
+}
+
+/// The timeout at argument `index` in milliseconds.
+pub(super) fn milliseconds_at(call: &Call<'_>, index: usize) -> Result<Timeout, Refusal> {
+    const NO_INTEGER: Refusal = Refusal::Words("ERR timeout is not an integer or out of range");
+    timeout(numbers::integer(call.at(index)).ok_or(NO_INTEGER)?)
+}
+
+fn timeout(ms: i64) -> Result<Timeout, Refusal> {
+    let ms = u64::try_from(ms).map_err(|_| NEGATIVE)?;
+    let is_limited = (1..WAIT_MS_MAX).contains(&ms);
+    Ok(if is_limited { Timeout::After(Duration::from_millis(ms)) } else { Timeout::Never })
+}
+
+impl Call<'_> {
+    /// Lets the call wait for one of the keys, if it may. False if it may not, because it is part of a
+    /// transaction.
+    pub(super) fn wait(
+        &mut self,
+        keys: &mut dyn Iterator<Item = &[u8]>,
+        want: Want,
+        timeout: Timeout,
+    ) -> Result<bool, Refusal> {
+        if !self.may_wait {
+            return Ok(false);
+        }
+        let mut names: Vec<Name> = Vec::new();
+        let mut kept = BTreeSet::new();
+        let mut want = want;
+        let mut after = Vec::new();
+        for (index, key) in keys.enumerate() {
+            if kept.insert(key) {
+                names.push(key.into());
+                if let Want::Entries { after: all, .. } = &want {
+                    after.push(all[index]);
+                }
+            }
+        }
+        if let Want::Entries { after: all, .. } = &mut want {
+            *all = after;
+        }
+        let deadline = match timeout {
+            Timeout::Never => None,
+            Timeout::After(duration) => Some(self.now.monotonic.after(duration)),
+        };
+        self.keyspace.interest.waits.enter(Waiter {
+            session: self.session.id,
+            protocol: self.session.protocol,
+            database: self.session.database,
+            keys: names,
+            want,
+            deadline,
+        })?;
+        self.disposition = super::session::Disposition::Wait;
+        Ok(true)
+    }
+}
