@@ -8,9 +8,9 @@ use super::json::as_shown;
 use crate::config::{Quotas, Tenant};
 use crate::protocol::{Protocol, encode};
 use crate::shard::HotKey;
-use crate::values::escaped;
 use crate::values::limits::{HOT_KEYS_SHOWN, HOT_KEYS_SHOWN_BYTES_MAX, HOT_KEYS_SHOWN_MAX};
 use crate::values::time::{Now, rfc3339};
+use crate::values::{Database, escaped};
 
 /// A hot key as replies and pages show it, with the core that is its home.
 pub(super) struct Told<'a> {
@@ -119,11 +119,12 @@ enum Field<'a> {
 }
 
 impl Told<'_> {
-    fn fields(&self) -> [(&'static str, Field<'_>); 14] {
+    /// The properties in their order. A key of the first database has none that names the database.
+    fn fields(&self) -> impl ExactSizeIterator<Item = (&'static str, Field<'_>)> {
         let key = self.key;
         let per_second = |rate: f64| Field::Real(rounded(rate, 10.0));
         let part = |part: f64| Field::Real(rounded(part, 10_000.0));
-        [
+        let all = [
             ("length", Field::Whole(key.length)),
             ("slot", Field::Whole(usize::from(key.slot))),
             ("home", Field::Whole(self.home)),
@@ -141,7 +142,9 @@ impl Told<'_> {
             ("state", Field::Text(key.state)),
             ("copies", Field::Whole(key.copies)),
             ("database", Field::Whole(usize::from(key.database.0))),
-        ]
+        ];
+        let shown = if key.database == Database::FIRST { all.len() - 1 } else { all.len() };
+        all.into_iter().take(shown)
     }
 
     fn write(&self, out: &mut Vec<u8>, protocol: Protocol) {
@@ -195,7 +198,6 @@ pub(super) mod tests {
 
     use super::*;
     use crate::control::ShardReport;
-    use crate::values::Database;
 
     pub fn key(key: &[u8], reads: f64) -> HotKey {
         HotKey {
@@ -260,21 +262,24 @@ pub(super) mod tests {
         let tail = |null: &str, [reads, writes, ru, error, share, since, hits]: [&str; 7]| {
             format!(
                 "$6 length :3 $4 slot :7 $4 home :1 $6 tenant {null} $5 reads {reads} $6 writes {writes} $2 ru {ru} \
-                 $5 error {error} $5 share {share} $5 since {since} $4 hits {hits} $5 state $4 kept $6 copies :0 $8 database :0 "
+                 $5 error {error} $5 share {share} $5 since {since} $4 hits {hits} $5 state $4 kept $6 copies :0 "
             )
         };
         assert_eq!(
             reply(&totals, Protocol::Resp3, "acme", 100),
-            "*1 %15 $3 key $3 a:1 ".to_owned()
+            "*1 %14 $3 key $3 a:1 ".to_owned()
                 + &tail("$4 acme", [",1000.1", ",2", ",0.3", ",1", ",0.1235", ",1.3", ",0.5"])
         );
         assert_eq!(
             reply(&totals, Protocol::Resp2, "free", 100),
-            "*1 *30 $3 key $3 a:1 ".to_owned()
+            "*1 *28 $3 key $3 a:1 ".to_owned()
                 + &tail("$-1", ["$6 1000.1", "$1 2", "$3 0.3", "$1 1", "$6 0.1235", "$3 1.3", "$3 0.5"])
         );
         let cold = HotKey { hot_for: None, tenant: None, ..key(b"a:1", 1.0) };
         let cold = reply(&super::tests::totals(vec![vec![cold]]), Protocol::Resp3, "operator", 1);
+        let other = HotKey { database: Database(3), ..key(b"a:1", 1.0) };
+        let other = reply(&super::tests::totals(vec![vec![other]]), Protocol::Resp3, "operator", 1);
+        assert!(other.starts_with("*1 %15 ") && other.ends_with("$8 database :3 "), "{other}");
         assert!(cold.contains("$6 tenant _ ") && cold.contains("$5 since _ "), "{cold}");
     }
 
