@@ -100,10 +100,9 @@ fn write_section(out: &mut String, section: &str, facts: &ProcessFacts, totals: 
         "modules" => {}
         "cluster" => line("cluster_enabled", &0),
         "keyspace" => {
-            if let Some(engine) = &totals.engine
-                && engine.keys > 0
-            {
-                line("db0", &format!("keys={},expires={},avg_ttl=0", engine.keys, engine.keys_volatile));
+            let databases = totals.engine.iter().flat_map(|engine| engine.databases).enumerate();
+            for (number, (keys, volatile)) in databases.filter(|(_, (keys, _))| *keys > 0) {
+                line(&format!("db{number}"), &format!("keys={keys},expires={volatile},avg_ttl=0"));
             }
         }
         "weir" => {

@@ -12,6 +12,7 @@ use super::refusal::{self, Refusal};
 use super::reply::Reply;
 use super::session::{Disposition, Session};
 use crate::protocol::{Arguments, Protocol, encode};
+use crate::values::limits::ENGINE_DATABASES;
 use crate::values::time::Now;
 
 /// The memory that an argument may occupy besides its bytes, assumed for arguments from the fifth word on. Up
@@ -27,6 +28,8 @@ pub struct EngineStatistics {
     pub keys: usize,
     /// The number of keys with a lifetime.
     pub keys_volatile: usize,
+    /// The two numbers by database.
+    pub databases: [(usize, usize); ENGINE_DATABASES as usize],
     /// Approximate bytes of all keys and values.
     pub bytes_used: u64,
     /// The number of writes refused because the memory was full.
@@ -200,9 +203,14 @@ impl Engine {
     /// The current statistics.
     pub fn statistics(&self) -> EngineStatistics {
         let (keys, keys_volatile) = self.keyspace.totals();
+        let mut databases = [(0, 0); ENGINE_DATABASES as usize];
+        for (number, keys, volatile) in self.keyspace.filled() {
+            databases[number] = (keys, volatile);
+        }
         EngineStatistics {
             keys,
             keys_volatile,
+            databases,
             bytes_used: self.keyspace.used(),
             refused_for_memory: self.tally.refused_for_memory,
             refused_for_cost: self.tally.refused_for_cost,

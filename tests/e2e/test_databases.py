@@ -214,6 +214,18 @@ def test_a_transaction_has_one_database(weir: Weir):
         assert connection.ok("GET", "k") == b"2"
 
 
+def test_info_counts_the_keys_of_each_database_of_the_embedded_store(servers):
+    weir = servers.weir(flags=FLAGS)
+    with weir.connect() as connection:
+        connection.ok("SET", "k", "v")
+        connection.ok("SELECT", 5)
+        connection.ok("MSET", "k", "v", "l", "v")
+        connection.ok("EXPIRE", "l", 100)
+        lines = ["db0:keys=1,expires=0,avg_ttl=0", "db5:keys=2,expires=1,avg_ttl=0"]
+        told = lambda: [line for line in connection.ok("INFO", "keyspace").decode().split("\r\n") if line.startswith("db")]
+        until(lambda: told() == lines, "the control executor has heard of it")
+
+
 def test_a_client_begins_in_the_first_database_and_reset_returns_to_it(weir: Weir):
     with weir.connect() as connection:
         connection.ok("SELECT", 8)
