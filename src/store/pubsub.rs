@@ -105,10 +105,13 @@ fn acknowledge(call: &mut Call<'_>, space: Space, word: &str, name: Option<&[u8]
 fn add(call: &mut Call<'_>, space: Space, word: &str) -> Done {
     call.effort.charge(call.count() as u64 * INSERT);
     let (session, protocol) = (call.session.id, call.session.protocol);
-    let mut done = Ok(());
+    let (mut done, mut begun) = (Ok(()), Vec::new());
     for name in call.rest(1) {
         match call.post.channels.subscribe(session, protocol, space, name) {
-            Ok(_) => acknowledge(call, space, word, Some(name)),
+            Ok(is_new) => {
+                begun.extend(is_new.then_some(name));
+                acknowledge(call, space, word, Some(name));
+            }
             Err(refusal) => {
                 done = Err(refusal);
                 break;
@@ -118,7 +121,7 @@ fn add(call: &mut Call<'_>, space: Space, word: &str) -> Done {
     let done = done.and_then(|()| call.out.check());
     if done.is_err() {
         // The error replaces all acknowledgements, so nothing of the request may stay.
-        call.rest(1).for_each(|name| call.post.channels.unsubscribe(session, space, name));
+        begun.into_iter().for_each(|name| call.post.channels.unsubscribe(session, space, name));
     }
     update_session(call);
     done

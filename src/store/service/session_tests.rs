@@ -7,7 +7,8 @@ use super::{Service, StoreService};
 use crate::protocol::encode;
 use crate::store::{Engine, EngineLimits};
 use crate::values::limits::{
-    ENGINE_INPUT_BYTES_HELD, ENGINE_SUBSCRIBER_BYTES_MAX, ENGINE_WAITING_BYTES_MAX, ENGINE_WATCHED_BYTES_MAX,
+    ENGINE_CHANNELS_BYTES_MAX, ENGINE_INPUT_BYTES_HELD, ENGINE_SUBSCRIBER_BYTES_MAX,
+    ENGINE_WAITING_BYTES_MAX, ENGINE_WATCHED_BYTES_MAX,
 };
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner, Timestamp};
@@ -329,6 +330,18 @@ fn messages_reach_their_subscribers_in_each_protocol() {
     }
     bench.service.handle_client_lost(new);
     assert_eq!(bench.ask(publisher, "PUBLISH c x|PUBSUB NUMPAT"), ":0|:0|");
+}
+
+#[test]
+fn a_refused_subscription_ends_no_earlier_one() {
+    let mut bench = Bench::new();
+    let [reader, writer] = bench.open();
+    bench.ask(reader, "subscribe a b");
+    let too_long = "c".repeat(ENGINE_CHANNELS_BYTES_MAX / 2);
+    let refusal = bench.ask(reader, &format!("subscribe b new {too_long}"));
+    assert!(refusal.starts_with("-ERR too many subscriptions"), "{refusal}");
+    assert_eq!(bench.ask(writer, "publish a 1|publish b 2|publish new 3"), ":1|:1|:0|");
+    assert_eq!(bench.told(reader), "*3|$7|message|$1|a|$1|1|*3|$7|message|$1|b|$1|2|");
 }
 
 #[test]
