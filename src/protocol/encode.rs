@@ -1,5 +1,7 @@
 //! RESP encoding: small functions that append to a buffer, in the dialect of the receiver.
 
+use crate::values::Database;
+
 /// The dialect that a connection speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Protocol {
@@ -119,6 +121,11 @@ pub fn request<'a>(out: &mut Vec<u8>, words: impl ExactSizeIterator<Item = &'a [
     for word in words {
         bulk(out, word);
     }
+}
+
+/// Appends the request `SELECT`, which changes the database of a connection.
+pub fn select(out: &mut Vec<u8>, database: Database) {
+    request(out, [&b"SELECT"[..], database.0.to_string().as_bytes()].into_iter());
 }
 
 /// Appends a number in decimal, without the formatting machinery.

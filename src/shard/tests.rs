@@ -1004,7 +1004,7 @@ impl Rig {
             Owner::Link(link, generation) => {
                 let backend = self.links[&(shard, link)];
                 for frame in frames_of(&segment.bytes()) {
-                    // What private links are greeted with is for the tests to answer.
+                    // Tests answer the greetings of private links themselves.
                     let is_greeting = ["INFO", "KILL", "INFLIGHT", "READONLY"]
                         .iter()
                         .any(|word| frame.contains(&format!("\r\n{word}\r\n")));

@@ -42,8 +42,7 @@ impl Links {
             link.greetings.push_back(Greeting::ReadOnly);
         }
         if link.database != Database::FIRST {
-            let number = link.database.0.to_string();
-            encode::request(&mut out, [&b"SELECT"[..], number.as_bytes()].into_iter());
+            encode::select(&mut out, link.database);
             link.greetings.push_back(Greeting::Select);
         }
         encode::request(&mut out, [&b"CLIENT"[..], b"INFO"].into_iter());

@@ -51,7 +51,7 @@ impl Shard {
                 self.end_ties(id, now);
                 self.clients.reset(&mut self.env, id, now);
             }
-            C::Select => self.select(id, arguments),
+            C::Select => self.select(id, arguments, now),
             C::ClientId => {
                 let number = front.client(id).number();
                 front.answer_now(env, id, |out, _| encode::integer(out, number as i64));
@@ -126,14 +126,14 @@ impl Shard {
 
     /// Answers `SELECT`: changes the database of the client's next requests. Connections to it are opened
     /// when it is used.
-    fn select(&mut self, id: ClientId, arguments: &Arguments<'_>) {
+    fn select(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
         let database = self.database_named(arguments).map_err(str::to_owned).and_then(|database| {
             let tenant = self.tenant_of(id).filter(|tenant| !tenant.may_use(database));
             tenant.map_or(Ok(database), |tenant| Err(tenant.refusal_of(database)))
         });
         match database {
             Ok(database) => {
-                self.change_database(id, database);
+                self.change_database(id, database, now);
                 self.clients.answer_now(&mut self.env, id, |out, _| encode::simple(out, OK));
             }
             Err(text) => self.answer_error(id, &text),

@@ -33,7 +33,9 @@ impl Shard {
         handling: Handling,
         arguments: &Arguments<'_>,
     ) -> Result<(), String> {
-        let Some(tenant) = self.tenant_of(id) else {
+        let client = self.clients.client(id);
+        let database = client.database();
+        let Some(tenant) = client.identity().tenant(&self.env.quotas) else {
             use LocalCommand::{Auth, Hello, Quit, Reset};
             let opens_the_door = matches!(handling, Handling::Local(Auth | Hello | Quit | Reset));
             return if opens_the_door { Ok(()) } else { Err(self.not_logged_in()) };
@@ -46,24 +48,9 @@ impl Shard {
             ));
         }
         if !tenant.databases.is_empty() && !matches!(handling, Handling::Local(_)) {
-            let database = self.clients.client(id).database();
-            let tenant = self.tenant_of(id).expect("it was found above");
             permit_databases(tenant, database, (command, handling), arguments)?;
-            return self.permit_keys(id, command, handling, arguments);
         }
         if tenant.keys.is_empty() { Ok(()) } else { permit_confined(tenant, command, handling, arguments) }
-    }
-
-    #[cold]
-    fn permit_keys(
-        &mut self,
-        id: ClientId,
-        command: &'static Command,
-        handling: Handling,
-        arguments: &Arguments<'_>,
-    ) -> Result<(), String> {
-        let confined = self.tenant_of(id).filter(|tenant| !tenant.keys.is_empty());
-        confined.map_or(Ok(()), |tenant| permit_confined(tenant, command, handling, arguments))
     }
 
     /// Returns the error for a client that has not logged in; where a tenant for such clients exists, it says

@@ -128,11 +128,11 @@ impl Shard {
     }
 
     /// Changes the database of a client, whose watch of keys goes on.
-    pub(super) fn change_database(&mut self, id: ClientId, database: Database) {
+    pub(super) fn change_database(&mut self, id: ClientId, database: Database, now: Now) {
         let client = self.clients.client(id);
         client.select(database);
         if let Some(link) = client.ties().and_then(|ties| ties.link) {
-            self.private.select(&mut self.env, link, database);
+            self.private.select(&mut self.env, link, database, now);
         }
     }
 
@@ -216,7 +216,7 @@ impl Shard {
                     let kept = if is_kept { frame } else { &[] };
                     // A call may wait for ever, so its cost is not awaited like that of others.
                     self.settle(charge, &Settlement::of(Outcome::Lost), now);
-                    (Kind::Waits(Waiting { frame: kept.into(), slot, tries: 0, is_unblocked: false }), None)
+                    (Kind::Waits(Waiting { frame: kept.into(), slot, tries: 0 }), None)
                 } else {
                     (Kind::Plain, charge)
                 };
@@ -613,7 +613,7 @@ impl Shard {
         let (Some(map), Kind::Waits(waiting)) = (&self.env.slots, &mut request.kind) else {
             return Some(request);
         };
-        let may_go_on = !waiting.frame.is_empty() && !waiting.is_unblocked;
+        let may_go_on = !waiting.frame.is_empty() && !self.private.was_unblocked(link);
         let Some(from) = self.private.backend_of(link).filter(|_| may_go_on) else {
             return Some(request);
         };

@@ -111,7 +111,7 @@ impl Link {
             self.expected.push_back(Expected::Login);
         }
         if self.database != Database::FIRST {
-            select(&mut out, self.database);
+            encode::select(&mut out, self.database);
             self.expected.push_back(Expected::Select);
         }
         encode::request(&mut out, [&b"CLIENT"[..], b"ID"].into_iter());
@@ -132,14 +132,15 @@ impl Link {
     }
 
     /// Changes the database of the requests that follow.
-    pub(super) fn select(&mut self, env: &mut Env, database: Database) {
+    pub(super) fn select(&mut self, env: &mut Env, database: Database, now: Timestamp) {
         if self.database != database {
             self.database = database;
             let mut words = env.pool.take();
-            select(&mut words, database);
+            encode::select(&mut words, database);
             self.append(env, Message::Small(&words));
             env.pool.give(words);
             self.expected.push_back(Expected::Select);
+            self.heard_at = now;
         }
     }
 
@@ -209,9 +210,4 @@ impl Link {
         let owes = !self.expected.is_empty() && !may_wait;
         (owes && silent >= reply_timeout).then_some("reply-timeout")
     }
-}
-
-fn select(out: &mut Vec<u8>, database: Database) {
-    let number = database.0.to_string();
-    encode::request(out, [&b"SELECT"[..], number.as_bytes()].into_iter());
 }

@@ -84,8 +84,6 @@ pub struct Waiting {
     pub slot: u16,
     /// The number of nodes of a cluster that refused the request.
     pub tries: u8,
-    /// True once the store was told to end the call (`CLIENT UNBLOCK`).
-    pub is_unblocked: bool,
 }
 
 /// Something that happened on a link that is lent.
@@ -376,9 +374,9 @@ impl PrivateLinks {
     }
 
     /// Changes the database of a link's next requests.
-    pub fn select(&mut self, env: &mut Env, id: PrivateId, database: Database) {
+    pub fn select(&mut self, env: &mut Env, id: PrivateId, database: Database, now: Now) {
         if let Some(link) = self.at(id) {
-            link.select(env, database);
+            link.select(env, database, now.monotonic);
             self.list_to_send(id);
         }
     }
@@ -387,10 +385,9 @@ impl PrivateLinks {
     /// or with an error. False if none waits, if the store has not numbered the link, or if there is no room
     /// for another link.
     pub fn unblock(&mut self, env: &mut Env, id: PrivateId, is_error: bool, now: Now) -> bool {
-        let Some(link) = self.at(id) else { return false };
+        let Some(link) = self.peek(id).filter(|_| self.waits(id)) else { return false };
         let (backend, protocol) = (link.backend, link.protocol);
-        let Some(InFlight { kind: Kind::Waits(waiting), .. }) = &link.in_flight else { return false };
-        if waiting.is_unblocked {
+        if link.was_unblocked {
             return true;
         }
         let Some(number) = link.number.map(|number| number.to_string()) else { return false };
@@ -398,10 +395,8 @@ impl PrivateLinks {
         let found = self.idle.iter().rposition(is_idle).and_then(|index| self.idle.remove(index));
         let helper = found.or_else(|| self.open(env, (backend, Database::FIRST), protocol, 1, now));
         let Some(helper) = helper else { return false };
-        if let Some(InFlight { kind: Kind::Waits(waiting), .. }) =
-            self.at(id).and_then(|link| link.in_flight.as_mut())
-        {
-            waiting.is_unblocked = true;
+        if let Some(link) = self.at(id) {
+            link.was_unblocked = true;
         }
         let reason: &[u8] = if is_error { b"ERROR" } else { b"TIMEOUT" };
         let mut words = env.pool.take();
@@ -416,6 +411,11 @@ impl PrivateLinks {
         true
     }
 
+    /// True if the store was told to end the call on a link (`CLIENT UNBLOCK`).
+    pub fn was_unblocked(&self, id: PrivateId) -> bool {
+        self.peek(id).is_some_and(|link| link.was_unblocked)
+    }
+
     /// Takes the request in flight off a link that its holder is about to lose.
     pub fn take_request(&mut self, id: PrivateId) -> Option<InFlight> {
         self.at(id)?.in_flight.take()
@@ -426,7 +426,7 @@ impl PrivateLinks {
     pub fn give_back(&mut self, env: &mut Env, id: PrivateId, has_watched: bool, now: Now) {
         let Some(link) = self.at(id) else { return };
         // The store may end the next call on a link of which one was unblocked.
-        let is_spent = link.is_streaming || std::mem::take(&mut link.was_unblocked);
+        let is_spent = link.is_streaming || link.was_unblocked;
         if link.in_flight.is_some() || is_spent || link.state != State::Open {
             return self.close(env, id);
         }
@@ -596,8 +596,6 @@ impl PrivateLinks {
             Some(Expected::Answer) => {
                 let step_error = link.step_error.take();
                 if let (Some((holder, _)), Some(request)) = (link.holder, link.in_flight.take()) {
-                    link.was_unblocked |=
-                        matches!(&request.kind, Kind::Waits(waiting) if waiting.is_unblocked);
                     let event = Event::Reply { link: id, holder, request, reply, rows, step_error };
                     self.events.push_back(event);
                 }

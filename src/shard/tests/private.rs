@@ -371,3 +371,24 @@ fn a_link_whose_call_was_unblocked_is_lent_no_more() {
     rig.answer_first("BLPOP", "*-1\r\n");
     assert_eq!(links(&rig), (0, 2));
 }
+
+#[test]
+fn a_watch_that_was_idle_outlives_a_select() {
+    let mut rig = Rig::with(1, 1, |settings| {
+        settings.private_links_max = 10;
+        settings.reply_timeout = Duration::from_secs(2);
+    });
+    let client = rig.client(0);
+    rig.send(client, &[&["WATCH", "k"]]);
+    greet(&mut rig);
+    rig.answer_first("WATCH", "+OK\r\n");
+    rig.wait(Duration::from_secs(20));
+    rig.send(client, &[&["SELECT", "3"]]);
+    rig.wait(Duration::from_millis(500));
+    rig.answer_first("SELECT", "+OK\r\n");
+    rig.send(client, &[&["MULTI"], &["GET", "k"], &["EXEC"]]);
+    for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n$-1\r\n"] {
+        rig.answer_next(reply);
+    }
+    assert_eq!(rig.told(client), "+OK\r\n+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n$-1\r\n");
+}
