@@ -241,6 +241,11 @@ pub fn names_and_values(map: &[u8]) -> Option<Elements<'_>> {
     elements_of(map, b'%', 2).or_else(|| elements(map))
 }
 
+/// Returns the elements of a whole message that is the reply to no request; in RESP2 such a message is an array.
+pub fn pushed(message: &[u8]) -> Option<Elements<'_>> {
+    elements_of(message, b'>', 1).or_else(|| elements(message))
+}
+
 fn elements_of(aggregate: &[u8], kind: u8, per_count: usize) -> Option<Elements<'_>> {
     let newline = aggregate.iter().position(|byte| *byte == b'\n')?;
     if aggregate[0] != kind {

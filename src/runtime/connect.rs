@@ -6,8 +6,9 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
 use super::driver::Connector;
 use super::messages::Mailbox;
@@ -111,11 +112,18 @@ pub(super) fn put(place: &Place, spot: Option<Spot>) {
     *place.lock().unwrap_or_else(PoisonError::into_inner) = spot;
 }
 
+/// Returns how a silent connection is probed, so that a client which waits for a call or for messages learns in
+/// about a minute that its store is gone.
+fn keepalive() -> TcpKeepalive {
+    let interval = Duration::from_secs(10);
+    TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(interval).with_retries(3)
+}
+
 fn open(address: SockAddr) -> io::Result<(OwnedFd, Option<SockAddr>)> {
     let socket = Socket::new(address.domain(), Type::STREAM.cloexec(), None)?;
     if address.domain() != Domain::UNIX {
         socket.set_tcp_nodelay(true)?;
-        socket.set_keepalive(true)?;
+        socket.set_tcp_keepalive(&keepalive())?;
         debug_assert_eq!(socket.protocol()?, Some(Protocol::TCP));
     }
     Ok((socket.into(), Some(address)))

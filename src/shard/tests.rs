@@ -19,6 +19,7 @@ mod private;
 mod replicas;
 mod retry;
 mod secure;
+mod subscriptions;
 mod track;
 mod transactions;
 

@@ -112,14 +112,10 @@ NODE = {
     "socket.io-sharded": HEARD,
     "socket.io-streams": HEARD,
 }
-# Bee-Queue publishes within MULTI, and the sharded adapter subscribes to channels of different stores.
-ONE_STORE_ONLY = {"beequeue", "socket.io-sharded"}
 
 
-@pytest.mark.parametrize(
-    ("program", "stores"),
-    [(program, stores) for program in NODE for stores in (1, 3) if stores == 1 or program not in ONE_STORE_ONLY],
-)
+@pytest.mark.parametrize("stores", [1, 3], ids=["one store", "three stores"])
+@pytest.mark.parametrize("program", NODE)
 def test_programs_of_node_do_their_work(servers, tmp_path: Path, program: str, stores: int):
     weir = servers.weir(*[servers.redis() for _ in range(stores)], flags=["--shards", "2"])
     shutil.copy(NODE_PROGRAMS, tmp_path)

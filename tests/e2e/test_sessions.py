@@ -431,6 +431,10 @@ def test_tenants_have_channels_of_their_own(servers, tmp_path):
     other = client("acme")
     assert other.ok("PUBLISH", "acme:c", "x") == 1
     assert acme.read().plain() == [b"message", b"acme:c", b"x"]
+    # Each asks about its own.
+    assert other.ok("PUBSUB", "NUMSUB", "acme:c") == [b"acme:c", 1] and other.ok("PUBSUB", "CHANNELS", "acme:*") == [b"acme:c"]
+    for words in [("PUBSUB", "NUMSUB", "acme:c"), ("PUBSUB", "CHANNELS", "a*"), ("PUBSUB", "CHANNELS"), ("PUBSUB", "NUMPAT")]:
+        assert zeta.call(*words).text.startswith("NOPERM "), words
     # A tenant that may no longer have such channels loses its subscriptions.
     quotas.write_text("[tenants.acme]\npassword = 'a'\nkeys = ['other:']\n[tenants.zeta]\npassword = 'z'\nkeys = ['zeta:']\n")
     weir.signal(signal.SIGHUP)

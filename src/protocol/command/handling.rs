@@ -114,8 +114,11 @@ pub enum FanOut {
     Concat,
     /// The sum of integers.
     Sum,
-    /// The sum of integers over plain stores; in a cluster one node is asked, which tells the others.
-    Broadcast,
+    /// The reply of the store that has the subscribers of a channel; in a cluster that of one node, which tells
+    /// the others.
+    Channel,
+    /// The number of patterns at one plain store, since each has all patterns; in a cluster the sum.
+    Patterns,
     /// `+OK` if every store's reply is `+OK`; else an error.
     AllOk,
     /// One of the replies that are not null, at random.

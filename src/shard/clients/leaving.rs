@@ -76,7 +76,8 @@ impl ClientStage {
             }
             if let Some(ties) = &client.ties {
                 self.left_links.extend(ties.link);
-                self.left_links.extend(ties.subscriptions.as_ref().map(|subscriptions| subscriptions.link));
+                self.left_links
+                    .extend(ties.subscriptions.iter().flat_map(|subscriptions| subscriptions.links()));
             }
             self.end_turns_of(client.congested > 0);
         }

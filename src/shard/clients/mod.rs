@@ -10,7 +10,8 @@
 //! | a buffer for the rest of a large request | `large_request.rs` |
 //! | whether a client's next request may be taken on | `turns.rs`, `held.rs`, `track.rs`, `pause.rs`, `pauses.rs` |
 //! | requests queued since `MULTI` | `transaction.rs` |
-//! | private links to stores, watched keys, subscriptions | `ties.rs` |
+//! | private links to stores, watched keys | `ties.rs` |
+//! | channels and patterns, and the stores that their messages come from | `subscriptions.rs` |
 //! | requests that wait until the map of a cluster is confirmed | `map_confirmation.rs` |
 //! | clients that speak HTTP | `http.rs`, `http_login.rs` |
 //! | replies to clients | `answer.rs`, `order.rs`, `cursor.rs` |
@@ -42,6 +43,7 @@ mod question;
 mod registry;
 mod request_options;
 mod seats;
+mod subscriptions;
 mod ties;
 mod track;
 mod transaction;
@@ -56,7 +58,10 @@ pub use order::Rewrite;
 pub use question::{Question, ScopeLimit};
 pub use request_options::RequestOptions;
 pub use seats::no_seat_left;
-pub use ties::{CHANNEL_BYTES_MAX, CHANNELS_MAX, Delivered, Subscriptions, Watch};
+pub use subscriptions::{
+    CHANNEL_BYTES_MAX, CHANNELS_MAX, Delivered, FeedRequest, Moved, Origin, Subscriptions,
+};
+pub use ties::Watch;
 pub use transaction::{LocalRequest, NotQueued, Splice};
 pub use turns::Progress;
 

@@ -134,7 +134,7 @@ impl Shard {
                 Ok(Placement::Nowhere | Placement::Apart) => Err(CROSS_SLOT.to_owned()),
             },
             Handling::Refused(refusal) => Err(refusal.of(command).to_string()),
-            Handling::Private(usage) => self.private_destination(id, (command, usage), arguments),
+            Handling::Private(usage) => self.private_destination((command, usage), arguments),
             Handling::Split(gather) => {
                 if !(arguments.len() - 1).is_multiple_of(step_of(command)) {
                     return Err(format!("ERR wrong number of arguments for '{}' command", command.name));
@@ -159,7 +159,11 @@ impl Shard {
                 Ok(Destination::Scan { backend: BackendId(backend), cursor })
             }
             Handling::FanOut(FanOut::One) => Ok(self.first_backend()),
-            Handling::FanOut(FanOut::Broadcast) if self.env.slots.is_some() => Ok(self.first_backend()),
+            Handling::FanOut(FanOut::Channel) => {
+                let (slot, backend) = self.store_of_channel(arguments.get(1).unwrap_or_default());
+                Ok(Destination::Alone { slot, backend })
+            }
+            Handling::FanOut(FanOut::Patterns) if self.env.slots.is_none() => Ok(self.first_backend()),
             Handling::FanOut(fan_out) if fan_out != FanOut::Settings && self.has_one_store() => {
                 Ok(self.first_backend())
             }

@@ -11,7 +11,8 @@
 //! | it is queued, or a transaction carried out | `transaction.rs` |
 //! | weir answers it | `local.rs`, `clients.rs`, `qos.rs`, `explain.rs` |
 //! | a replica may answer it | `stale_reads.rs` |
-//! | its client has a connection to the store to itself: blocking commands, `WATCH`, subscriptions | `private.rs` |
+//! | its client has a connection to the store to itself: blocking commands, `WATCH` | `private.rs` |
+//! | the client asks for messages: subscriptions | `subscriptions.rs` |
 //! | its reply comes back | `replies.rs` |
 //!
 //! No file here has state of its own, except `upkeep.rs`: the times at which upkeep is due.
@@ -31,6 +32,7 @@ mod qos;
 mod replies;
 mod split;
 mod stale_reads;
+mod subscriptions;
 mod transaction;
 mod upkeep;
 
@@ -350,6 +352,7 @@ impl Shard {
             self.handle_private_events(now);
         }
         self.env.handle_slots(slots);
+        self.spread_subscriptions(now);
     }
 
     /// Closes the connections to a store whose name resolves to another address; later requests connect to

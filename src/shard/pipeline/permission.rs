@@ -137,23 +137,19 @@ fn permit_confined(
                 Err(format!("{}, so SCAN needs a MATCH pattern that begins so", confined()))
             };
         }
-        Handling::FanOut(_) if command.name == "publish" => {
-            let channel = arguments.at(1);
-            return if may_name_channel(tenant, channel, false) {
-                Ok(())
-            } else {
-                Err(format!("{}, and so must its channels, not '{}'", confined(), quoted(channel)))
-            };
+        Handling::FanOut(FanOut::Channel) => {
+            return permit_channels(tenant, arguments.get(1).into_iter(), false);
+        }
+        // `PUBSUB CHANNELS pattern`; without a pattern all channels are listed.
+        Handling::FanOut(_) if command.name.ends_with("channels") => {
+            return permit_channels(tenant, std::iter::once(arguments.get(2).unwrap_or(b"*")), true);
+        }
+        Handling::FanOut(_) if command.name.ends_with("numsub") => {
+            return permit_channels(tenant, arguments.iter().skip(2), false);
         }
         Handling::Private(PrivateUse::Subscribes(
             kind @ (Subscription::Channels | Subscription::Patterns),
-        )) => {
-            let is_pattern = kind == Subscription::Patterns;
-            let foreign = arguments.iter().skip(1).find(|name| !may_name_channel(tenant, name, is_pattern));
-            return foreign.map_or(Ok(()), |name| {
-                Err(format!("{}, and so must its channels, not '{}'", confined(), quoted(name)))
-            });
-        }
+        )) => return permit_channels(tenant, arguments.iter().skip(1), kind == Subscription::Patterns),
         Handling::FanOut(_) if !tenant.admin => {
             return Err(format!("{}, and {} affects all keys", confined(), command.spoken_name()));
         }
@@ -174,6 +170,23 @@ fn permit_confined(
         (Err(_), _) | (Ok(()), None) => Ok(()),
         (Ok(()), Some(key)) => Err(format!("{}, not '{}'", confined(), quoted(key))),
     }
+}
+
+/// Checks the names of channels, or the patterns of such names, in a request of a tenant that has only keys with
+/// certain prefixes.
+fn permit_channels<'a>(
+    tenant: &Tenant,
+    mut names: impl Iterator<Item = &'a [u8]>,
+    are_patterns: bool,
+) -> Result<(), String> {
+    let foreign = names.find(|name| !may_name_channel(tenant, name, are_patterns));
+    foreign.map_or(Ok(()), |name| {
+        let (own, foreign) = (prefixes(tenant), quoted(name));
+        let tenant = &tenant.name;
+        Err(format!(
+            "NOPERM tenant '{tenant}' has only keys that begin with {own}, and so must its channels, not '{foreign}'"
+        ))
+    })
 }
 
 /// True if a tenant may name a channel, or a pattern of channels: it begins with one of the tenant's key
@@ -198,7 +211,7 @@ fn prefixes(tenant: &Tenant) -> String {
 }
 
 /// Returns the part of a pattern before its first character that does not stand for itself.
-fn literal_prefix(pattern: &[u8]) -> &[u8] {
+pub(super) fn literal_prefix(pattern: &[u8]) -> &[u8] {
     let end =
         pattern.iter().position(|byte| matches!(byte, b'*' | b'?' | b'[' | b'\\')).unwrap_or(pattern.len());
     &pattern[..end]

@@ -1,4 +1,5 @@
-//! Requests over private links: blocking commands, `WATCH` and what follows until `EXEC`, and subscriptions.
+//! Requests over private links: blocking commands, `WATCH` and what follows until `EXEC`. Subscriptions use
+//! such links as well: see `subscriptions.rs`.
 //!
 //! ```text
 //!   blocking command ── lend a link ── send ── ... ── reply ── give the link back
@@ -13,13 +14,11 @@ use std::time::Duration;
 
 use super::Shard;
 use super::destination::{CROSS_SLOT, Destination, Placement};
-use crate::protocol::command::{Command, Effect, Handling, LocalCommand, PrivateUse, Subscription};
+use crate::protocol::command::{Command, Effect, Handling, LocalCommand, PrivateUse};
 use crate::protocol::{Arguments, Protocol, Request, RequestDecoder, RequestLimits, encode};
 use crate::routing::cluster::{NodeRefusal, Reason};
 use crate::shard::admission::Charge;
-use crate::shard::clients::{
-    CHANNEL_BYTES_MAX, CHANNELS_MAX, Delivered, Rewrite, Splice, Subscriptions, Watch,
-};
+use crate::shard::clients::{Rewrite, Splice, Watch};
 use crate::shard::cluster::Doubt;
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
@@ -35,8 +34,8 @@ use crate::values::{BackendId, ClientId, Database};
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 /// The time for which a client may watch keys before the watch is given up.
 const WATCH_MAX: Duration = Duration::from_secs(30);
-/// Maximum number of nodes of a cluster that one blocking command is sent to, one after the other.
-const TRIES_MAX: u8 = 6;
+/// Maximum number of nodes of a cluster that one blocking command, or one `SSUBSCRIBE`, is sent to, one after the other.
+pub(super) const TRIES_MAX: u8 = 6;
 /// The retry delay named to clients whose requests were lost with a private link.
 const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
 
@@ -148,8 +147,7 @@ impl Shard {
 
     /// Returns the destination of a command that needs a private link.
     pub(super) fn private_destination(
-        &mut self,
-        id: ClientId,
+        &self,
         (command, usage): (&'static Command, PrivateUse),
         arguments: &Arguments<'_>,
     ) -> Result<Destination, String> {
@@ -157,29 +155,15 @@ impl Shard {
             let (slot, backend) = self.first_place();
             return Ok(Destination::Private { slot, backend });
         }
-        let by_keys = !matches!(
-            usage,
-            PrivateUse::Subscribes(Subscription::Channels | Subscription::Patterns)
-                | PrivateUse::Unsubscribes(_)
-        );
-        if by_keys {
-            return match self.placement(command, arguments).map_err(|error| error.to_string())? {
-                Placement::Together { slot, backend, .. } | Placement::OneBackend { slot, backend } => {
-                    Ok(Destination::Private { slot, backend })
-                }
-                Placement::Nowhere | Placement::Apart => Err(CROSS_SLOT.to_owned()),
-            };
+        if let PrivateUse::Subscribes(kind) | PrivateUse::Unsubscribes(kind) = usage {
+            return self.destination_of_subscription((command, kind), arguments);
         }
-        let subscribed = self.clients.client(id).ties().and_then(|ties| ties.subscriptions.as_ref());
-        if let Some(subscriptions) = subscribed {
-            let backend = subscriptions.backend;
-            return Ok(Destination::Private { slot: self.no_slot(), backend });
+        match self.placement(command, arguments).map_err(|error| error.to_string())? {
+            Placement::Together { slot, backend, .. } | Placement::OneBackend { slot, backend } => {
+                Ok(Destination::Private { slot, backend })
+            }
+            Placement::Nowhere | Placement::Apart => Err(CROSS_SLOT.to_owned()),
         }
-        // Messages are published at all stores, so any one has all of them. Clients are spread over them.
-        let number = self.clients.client(id).number();
-        let stores = self.env.stores();
-        let backend = stores.get(number as usize % stores.len().max(1)).copied().unwrap_or(BackendId(0));
-        Ok(Destination::Private { slot: self.no_slot(), backend })
     }
 
     /// Sends a request over a private link of its client. It has been admitted.
@@ -195,7 +179,7 @@ impl Shard {
         let arguments = &request.arguments;
         match command.handling_for(arguments) {
             Handling::Private(usage @ (PrivateUse::Subscribes(_) | PrivateUse::Unsubscribes(_))) => {
-                self.change_subscriptions(id, usage, (backend, charge), arguments, now);
+                self.change_subscriptions(id, usage, charge, arguments, now);
             }
             Handling::Private(PrivateUse::Watches) => {
                 self.watch(id, command, (slot, backend), charge, request, now);
@@ -419,69 +403,6 @@ impl Shard {
         self.end_subscriptions(id, now);
     }
 
-    fn end_subscriptions(&mut self, id: ClientId, now: Now) {
-        let Some(client) = self.clients.find(id) else { return };
-        let subscriptions = client.ties().and_then(|ties| ties.subscriptions.take());
-        client.release_ties();
-        if let Some(subscriptions) = subscriptions {
-            self.private.give_back(&mut self.env, subscriptions.link, false, now);
-        }
-    }
-
-    /// Sends a command about subscriptions, or answers one that ends none.
-    fn change_subscriptions(
-        &mut self,
-        id: ClientId,
-        usage: PrivateUse,
-        (backend, charge): (BackendId, Option<Charge>),
-        arguments: &Arguments<'_>,
-        now: Now,
-    ) {
-        let (kind, begins) = match usage {
-            PrivateUse::Subscribes(kind) => (kind, true),
-            PrivateUse::Unsubscribes(kind) => (kind, false),
-            PrivateUse::Waits | PrivateUse::AwaitsCopies | PrivateUse::Watches => {
-                return debug_assert!(false, "handled elsewhere");
-            }
-        };
-        let client = self.clients.client(id);
-        let names = || arguments.iter().skip(1);
-        let known = client.ties().and_then(|ties| ties.subscriptions.as_ref());
-        let link = match known {
-            None if !begins => {
-                self.settle(charge, &Settlement::of(Outcome::answered(0)), now);
-                let named: Vec<&[u8]> = names().collect();
-                return self.clients.acknowledge_nothing(&mut self.env, id, kind, named.into_iter());
-            }
-            Some(known) if begins && !known.has_room(names()) => {
-                self.settle(charge, &Settlement::default(), now);
-                return self.answer_error(
-                    id,
-                    &format!(
-                        "ERR too many subscriptions on this connection: at most {CHANNELS_MAX} channels and patterns, \
-                         whose names have at most {CHANNEL_BYTES_MAX} bytes"
-                    ),
-                );
-            }
-            Some(known) if known.backend != backend => {
-                self.settle(charge, &Settlement::default(), now);
-                return self.answer_error(id, CROSS_SLOT);
-            }
-            Some(known) => known.link,
-            None => {
-                let Some(link) = self.lend_link(id, backend, charge, now) else { return };
-                let subscriptions = Subscriptions::new(link, backend);
-                self.clients.client(id).ties_mut().subscriptions = Some(Box::new(subscriptions));
-                link
-            }
-        };
-        let client = self.clients.client(id);
-        let sequence = client.expect_reply(Rewrite::AsItCame, charge);
-        client.hold_back_later();
-        self.clients.expect_acknowledgements(id, sequence, (kind, begins), names());
-        self.private.send_subscription(&mut self.env, link, Message::Small(arguments.frame()), now);
-    }
-
     /// Handles everything that happened on private links.
     pub(super) fn handle_private_events(&mut self, now: Now) {
         while let Some(event) = self.private.poll_event() {
@@ -492,7 +413,7 @@ impl Shard {
                     }
                     self.take_private_reply((link, holder), request, reply, rows, now);
                 }
-                Event::Pushed { holder, message } => self.take_message(holder, &message, now),
+                Event::Pushed { link, holder, message } => self.take_message((holder, link), &message, now),
                 Event::Lost { link, holder, request, backend, reason, was_sent } => {
                     self.lose_private((link, holder), request, (backend, reason, was_sent), now);
                 }
@@ -595,7 +516,7 @@ impl Shard {
 
     /// Charges a client for bytes that it gets without a request that pays for them: a message, or the reply
     /// to a call that has waited.
-    fn charge_for_bytes(&mut self, id: ClientId, bytes: usize, now: Now) {
+    pub(super) fn charge_for_bytes(&mut self, id: ClientId, bytes: usize, now: Now) {
         if let Some(payer) = self.clients.find(id).and_then(|client| client.payer()) {
             self.admission.charge_for_bytes(payer, bytes, now);
         }
@@ -653,25 +574,6 @@ impl Shard {
         None
     }
 
-    fn take_message(&mut self, id: ClientId, message: &[u8], now: Now) {
-        match self.clients.deliver_message(&mut self.env, id, message) {
-            Delivered::Nobody => {}
-            Delivered::Passed => {
-                self.env.counters.add(Counter::MessagesDelivered, 1);
-                self.charge_for_bytes(id, message.len(), now);
-            }
-            Delivered::Acknowledged { reply_to, reply, is_over } => {
-                if is_over {
-                    self.end_subscriptions(id, now);
-                }
-                let outcome = Outcome::answered(reply.len());
-                self.give_back(reply_to, outcome, Message::Small(&reply), now);
-            }
-            // The client would miss messages and not know it; it subscribes anew when it connects again.
-            Delivered::Revoked => self.clients.close(&mut self.env, id),
-        }
-    }
-
     fn lose_private(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -679,12 +581,12 @@ impl Shard {
         (backend, reason, was_sent): (BackendId, &'static str, bool),
         now: Now,
     ) {
-        let mut was_subscribed = false;
+        let mut has_missed = false;
         if let Some(client) = self.clients.find(holder)
             && let Some(ties) = client.ties()
         {
-            was_subscribed =
-                ties.subscriptions.as_ref().is_some_and(|subscriptions| subscriptions.link == link);
+            has_missed =
+                ties.subscriptions.as_mut().is_some_and(|subscriptions| !subscriptions.drop_feed(link));
             if ties.link == Some(link) {
                 ties.link = None;
                 let is_over = matches!(
@@ -707,7 +609,7 @@ impl Shard {
             self.end_unanswered(&request, was_sent, &text, now);
             self.env.pool.give(text);
         }
-        if was_subscribed && self.clients.find(holder).is_some() {
+        if has_missed && self.clients.find(holder).is_some() {
             // The client subscribes anew when it connects again, as it does when a store has died.
             self.clients.close(&mut self.env, holder);
         }

@@ -167,9 +167,9 @@ impl Shard {
             stores = asked.iter().map(|node| node.backend).collect();
         }
         let join = match fan_out {
-            FanOut::Scan | FanOut::One => unreachable!("they go to one backend"),
+            FanOut::Scan | FanOut::One | FanOut::Channel => unreachable!("they go to one backend"),
             FanOut::Concat => Join::Concat,
-            FanOut::Sum | FanOut::Broadcast => Join::Sum,
+            FanOut::Sum | FanOut::Patterns => Join::Sum,
             FanOut::AllOk => Join::AllOk,
             // Each store draws its key from all its own keys, so the store whose key is returned is drawn as
             // well.

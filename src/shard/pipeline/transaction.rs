@@ -3,7 +3,7 @@
 
 use super::Shard;
 use super::destination::{CROSS_SLOT, Placement};
-use crate::protocol::command::{Command, Handling, LocalCommand, PrivateUse};
+use crate::protocol::command::{Command, FanOut, Handling, LocalCommand, PrivateUse};
 use crate::protocol::{Arguments, Request, encode};
 use crate::shard::admission::{Charge, asked};
 use crate::shard::clients::{LocalRequest, NotQueued, Rewrite, Splice};
@@ -119,6 +119,12 @@ impl Shard {
                 return self.answer_error(id, "ERR WATCH inside MULTI is not allowed");
             }
             Handling::Private(_) => false,
+            // All nodes of a cluster pass messages on, so a message may go wherever the keys are.
+            Handling::FanOut(FanOut::Channel) if self.env.slots.is_none() => {
+                let (_, backend) = self.store_of_channel(arguments.get(1).unwrap_or_default());
+                return self.queue(id, command, Some((0, backend)), arguments);
+            }
+            Handling::FanOut(FanOut::Channel) => true,
             Handling::FanOut(_) => single,
             // The whole transaction is sent over a connection of one database.
             Handling::Local(LocalCommand::Select) if self.names_another_database(id, arguments) => {

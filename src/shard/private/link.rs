@@ -56,6 +56,8 @@ pub(super) struct Link {
     pub(super) expected: VecDeque<Expected>,
     /// True if messages that are the reply to no request pass to the holder.
     pub(super) is_streaming: bool,
+    /// True while the store has not acknowledged all commands about subscriptions.
+    pub(super) owes_acknowledgements: bool,
     /// True once the store was told to end a blocking command on this link.
     pub(super) was_unblocked: bool,
     /// The bytes of the greeting until they are sent.
@@ -89,6 +91,7 @@ impl Link {
             step_error: None,
             expected: VecDeque::new(),
             is_streaming: false,
+            owes_acknowledgements: false,
             was_unblocked: false,
             greeting: Vec::new(),
             output: Output::default(),
@@ -207,7 +210,7 @@ impl Link {
             return (silent >= connect_timeout).then_some("connect-timeout");
         }
         let may_wait = self.state == State::Open && self.in_flight.as_ref().is_some_and(InFlight::waits);
-        let owes = !self.expected.is_empty() && !may_wait;
-        (owes && silent >= reply_timeout).then_some("reply-timeout")
+        let owes = !self.expected.is_empty() || self.owes_acknowledgements;
+        (owes && !may_wait && silent >= reply_timeout).then_some("reply-timeout")
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! Links are bounded per core, and per tenant to a part of that, so that no tenant can take all of them. A
 //! link that is given back is lent again only when nothing is in flight on it and the store has answered
-//! `UNWATCH`; a link with subscriptions is closed. Windows, queues, the breaker and the latency ratio know
+//! `UNWATCH`, or has acknowledged the end of all subscriptions. Windows, queues, the breaker and the latency ratio know
 //! nothing of these links: a call that waits for an hour says nothing about its store.
 //!
 //! | what | file |
@@ -106,6 +106,8 @@ pub enum Event {
     },
     /// A message that is the reply to no request, on a link with subscriptions.
     Pushed {
+        /// The link.
+        link: PrivateId,
         /// The client that has the link.
         holder: ClientId,
         /// The whole message.
@@ -368,9 +370,25 @@ impl PrivateLinks {
         let Some(link) = self.at(id) else { return };
         link.heard_at = now.monotonic;
         link.append(env, message);
+        link.owes_acknowledgements = true;
         link.is_streaming = true;
         env.counters.add(Counter::RequestsForwarded, 1);
         self.list_to_send(id);
+    }
+
+    /// Notes whether a store owes acknowledgements of commands about subscriptions.
+    pub fn note_owed(&mut self, id: PrivateId, owes: bool) {
+        if let Some(link) = self.at(id) {
+            link.owes_acknowledgements = owes;
+        }
+    }
+
+    /// Notes that no more messages will come over a link, because the store has said that all subscriptions have
+    /// ended: it can be lent again.
+    pub fn end_messages(&mut self, id: PrivateId) {
+        if let Some(link) = self.at(id) {
+            link.is_streaming = false;
+        }
     }
 
     /// Changes the database of a link's next requests.
@@ -560,7 +578,7 @@ impl PrivateLinks {
         let is_push = kind == b'>' || (link.is_streaming && link.expected.is_empty());
         if is_push {
             if let Some((holder, _)) = link.holder {
-                self.events.push_back(Event::Pushed { holder, message: reply });
+                self.events.push_back(Event::Pushed { link: id, holder, message: reply });
             }
             return;
         }

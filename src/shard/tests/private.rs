@@ -226,16 +226,16 @@ fn messages_pass_to_subscribers_in_their_order() {
     let client = rig.client(0);
     rig.send(client, &[&["SUBSCRIBE", "a", "b"]]);
     greet(&mut rig);
-    let over = rig.frames("SUBSCRIBE")[0].clone();
+    let over = rig.frames("subscribe")[0].clone();
     rig.at_stores.clear();
     let said = |word: &str, channel: &str, count: u32| {
         format!("*3\r\n${}\r\n{word}\r\n${}\r\n{channel}\r\n:{count}\r\n", word.len(), channel.len())
     };
     let message = "*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\nhi\r\n";
-    // A message between two acknowledgements stays between them.
-    let first = [said("subscribe", "a", 1), message.to_owned(), said("subscribe", "b", 2)].concat();
-    rig.bytes(&over, first.as_bytes());
-    assert_eq!(rig.told(client), first);
+    // A message between two acknowledgements comes behind both, as they are told together.
+    let [first, second] = [said("subscribe", "a", 1), said("subscribe", "b", 2)];
+    rig.bytes(&over, [&first, message, &second].concat().as_bytes());
+    assert_eq!(rig.told(client), [&first, &*second, message].concat());
     rig.bytes(&over, message.repeat(3).as_bytes());
     assert_eq!(rig.told(client), message.repeat(3));
     rig.send(client, &[&["GET", "k"], &["PING", "x"]]);
@@ -243,11 +243,15 @@ fn messages_pass_to_subscribers_in_their_order() {
     assert!(told.starts_with("-ERR Can't execute 'get': only (P|S)SUBSCRIBE"), "{told}");
     assert!(told.ends_with("*2\r\n$4\r\npong\r\n$1\r\nx\r\n"), "{told}");
     rig.send(client, &[&["UNSUBSCRIBE"], &["GET", "k"]]);
-    let last = said("unsubscribe", "a", 1) + &said("unsubscribe", "b", 0);
+    let ended = |names: [&str; 2]| said("unsubscribe", names[0], 1) + &said("unsubscribe", names[1], 0);
     rig.at_stores.clear();
-    rig.bytes(&over, last.as_bytes());
-    assert_eq!(rig.told(client), last);
-    assert_eq!((rig.words_at_stores(), links(&rig)), (vec!["GET"], (0, 0)));
+    // A message that comes before the end is told before it.
+    rig.bytes(&over, [message, &ended(["a", "b"])].concat().as_bytes());
+    let told = rig.told(client);
+    let orders = [["a", "b"], ["b", "a"]].map(|names| [message, &ended(names)].concat());
+    assert!(orders.contains(&told), "{told}");
+    // All has ended, so the link is clean and can be lent again.
+    assert_eq!((rig.words_at_stores(), links(&rig)), (vec!["GET"], (0, 1)));
     rig.send(client, &[&["UNSUBSCRIBE"]]);
     rig.answer_first("GET", "$-1\r\n");
     assert_eq!(rig.told(client), "$-1\r\n*3\r\n$11\r\nunsubscribe\r\n$-1\r\n:0\r\n");
@@ -259,7 +263,7 @@ fn a_subscriber_whose_store_is_lost_is_closed() {
     let client = rig.client(0);
     rig.send(client, &[&["SUBSCRIBE", "a"]]);
     greet(&mut rig);
-    let over = rig.frames("SUBSCRIBE")[0].clone();
+    let over = rig.frames("subscribe")[0].clone();
     rig.bytes(&over, b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n");
     rig.shards[0].handle_link_lost(over.link, over.generation, Loss::ByPeer, rig.now);
     rig.turns();
@@ -272,7 +276,7 @@ fn a_subscriber_that_does_not_read_is_closed_and_holds_up_nobody() {
     let client = rig.client(0);
     rig.send(client, &[&["SUBSCRIBE", "a"]]);
     greet(&mut rig);
-    let over = rig.frames("SUBSCRIBE")[0].clone();
+    let over = rig.frames("subscribe")[0].clone();
     rig.bytes(&over, b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n");
     rig.reading = Reading::Never;
     let message = format!("*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$65536\r\n{}\r\n", "x".repeat(65_536));
@@ -289,7 +293,7 @@ fn names_of_channels_are_bounded() {
     let client = rig.client(0);
     rig.send(client, &[&["SUBSCRIBE", "a"]]);
     greet(&mut rig);
-    let over = rig.frames("SUBSCRIBE")[0].clone();
+    let over = rig.frames("subscribe")[0].clone();
     rig.bytes(&over, b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n");
     rig.told(client);
     let long = "x".repeat(1 << 19);

@@ -6,15 +6,14 @@ use super::build::{ANY_TIME, NOT_SCRIPTED, container, help, plain};
 
 pub(super) const COMMANDS: &[Command] = &[
     plain("psubscribe", -2).privately(PrivateUse::Subscribes(Subscription::Patterns)).flags(SUBSCRIBES),
-    // A message goes to all stores, since its subscribers may sit at any; nodes of a cluster pass it on.
-    plain("publish", 3).fast().flags(TALKS).to_all(FanOut::Broadcast).class(Class::Point),
+    plain("publish", 3).fast().flags(TALKS).to_all(FanOut::Channel).class(Class::Point),
     container("pubsub"),
-    plain("pubsub|channels", -2).to_all(FanOut::Union).admin_only().flags(TALKS),
+    plain("pubsub|channels", -2).to_all(FanOut::Union).flags(TALKS),
     help("pubsub|help"),
-    plain("pubsub|numpat", 2).to_all(FanOut::Sum).admin_only().flags(TALKS),
-    plain("pubsub|numsub", -2).to_all(FanOut::SumEach).admin_only().flags(TALKS),
-    plain("pubsub|shardchannels", -2).to_all(FanOut::Union).admin_only().flags(TALKS),
-    plain("pubsub|shardnumsub", -2).to_all(FanOut::SumEach).admin_only().flags(TALKS),
+    plain("pubsub|numpat", 2).to_all(FanOut::Patterns).flags(TALKS),
+    plain("pubsub|numsub", -2).to_all(FanOut::SumEach).flags(TALKS),
+    plain("pubsub|shardchannels", -2).to_all(FanOut::Union).flags(TALKS),
+    plain("pubsub|shardnumsub", -2).to_all(FanOut::SumEach).flags(TALKS),
     plain("punsubscribe", -1).privately(PrivateUse::Unsubscribes(Subscription::Patterns)).flags(SUBSCRIBES),
     // A shard's channel lives where a key of the same name would.
     plain("spublish", 3).keys(1, 1, 1).fast().flags(TALKS).class(Class::Point),

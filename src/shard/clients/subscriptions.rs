@@ -1,0 +1,577 @@
+//! Subscriptions of one client: the channels and patterns that it is subscribed to, and the links over which
+//! their messages come. A client has at most one such link (a feed) per store.
+//!
+//! ```text
+//!   SUBSCRIBE a b ── a ──> feed of store 0 ──┐
+//!                 └─ b ──> feed of store 1 ──┴── all have acknowledged ──> the reply, written here
+//! ```
+//!
+//! Acknowledgements are written here, because each store counts only its own channels of the client. A feed
+//! answers in order, so a queue of what it owes tells for which request an acknowledgement is.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
+
+use super::ClientStage;
+use crate::protocol::command::Subscription;
+use crate::protocol::{Protocol, encode, reply};
+use crate::routing::slot_of;
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::shard::message::Message;
+use crate::shard::request::{PrivateId, ReplyTo};
+use crate::values::{BackendId, ClientId};
+
+/// Maximum number of channels and patterns that one client may be subscribed to.
+pub const CHANNELS_MAX: usize = 16_384;
+/// Maximum number of bytes that the names of all channels of one client may have.
+pub const CHANNEL_BYTES_MAX: usize = 1 << 20;
+
+/// The stores at which a name is subscribed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// All messages come from this store.
+    Store(BackendId),
+    /// Each store has messages of its own: a pattern matches channels of all of them, and each tells of the
+    /// events of its own keys.
+    AllStores,
+}
+
+/// The channels and patterns that a client is subscribed to.
+#[derive(Debug, Default)]
+pub struct Subscriptions {
+    feeds: Vec<Feed>,
+    /// Names of channels, of patterns and of sharded channels.
+    names: [HashMap<Box<[u8]>, Origin>; 3],
+    /// The sum of the lengths of all names.
+    name_bytes: usize,
+    /// The command that not all feeds have acknowledged.
+    pending: Option<Pending>,
+}
+
+/// A link over which messages come.
+#[derive(Debug)]
+struct Feed {
+    link: PrivateId,
+    backend: BackendId,
+    /// True if the names that are subscribed to at all stores are so here.
+    has_all: bool,
+    /// The requests that the store has not acknowledged, in order.
+    owed: VecDeque<Owed>,
+}
+
+/// A request to one store whose acknowledgements have not all come.
+#[derive(Debug)]
+struct Owed {
+    /// The word that each acknowledgement begins with, such as `psubscribe`.
+    word: &'static [u8],
+    /// The number of acknowledgements that are still to come.
+    left: usize,
+    purpose: Purpose,
+    /// The names of sharded channels, which another node may have.
+    sharded: Vec<Box<[u8]>>,
+    /// The number of nodes that were asked before.
+    tries: u8,
+}
+
+/// Purpose of a request to one store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// The client's command waits for it.
+    Command,
+    /// Subscriptions follow their channels to another node, unseen by the client.
+    Follows,
+    /// Subscriptions of a command that failed at another store are ended.
+    Undoes,
+}
+
+/// A command of the client that not all feeds have acknowledged.
+#[derive(Debug)]
+struct Pending {
+    sequence: u32,
+    kind: Subscription,
+    /// The number of requests to stores that are not acknowledged.
+    requests: usize,
+    acknowledgements: Vec<u8>,
+    /// The names that the command has added; empty if it ends subscriptions.
+    begun: Vec<(Box<[u8]>, Origin)>,
+    /// The messages that have come meanwhile, if the command begins subscriptions. They stand behind its
+    /// acknowledgements.
+    messages: Option<Vec<u8>>,
+    /// The first error of a store.
+    refusal: Option<Vec<u8>>,
+}
+
+/// A request about subscriptions to one store.
+#[derive(Debug)]
+pub struct FeedRequest {
+    /// The link that it is sent over.
+    pub link: PrivateId,
+    /// The request.
+    pub frame: Vec<u8>,
+}
+
+/// A change of a client's subscriptions that stores have not been told of yet.
+#[derive(Debug)]
+pub struct Change {
+    /// The requests to stores; none if the client was subscribed to all names before, or to none.
+    pub requests: Vec<FeedRequest>,
+    /// The reply to the command if no store refuses.
+    pub acknowledgements: Vec<u8>,
+    kind: Subscription,
+    begins: bool,
+    begun: Vec<(Box<[u8]>, Origin)>,
+}
+
+/// Sharded channels that a node no longer has.
+#[derive(Debug)]
+pub struct Moved {
+    /// The node that was asked last.
+    pub from: BackendId,
+    /// The names.
+    pub names: Vec<Box<[u8]>>,
+    /// The number of nodes that were asked.
+    pub tries: u8,
+    /// The error of the node; empty if it ended the subscriptions by itself.
+    pub error: Vec<u8>,
+    purpose: Purpose,
+}
+
+/// The result of a message that came over a feed.
+#[derive(Debug)]
+pub enum Delivered {
+    /// The message is on its way to the client, or waits for acknowledgements.
+    Passed,
+    /// An acknowledgement: the client's command waits for others, or no command waits for it.
+    Noted,
+    /// The last acknowledgement of a command.
+    Acknowledged {
+        /// Destination of the reply to the command.
+        reply_to: ReplyTo,
+        /// All acknowledgements, and the messages that came meanwhile; or the error of a store.
+        reply: Vec<u8>,
+        /// Requests that end at other stores what one has refused.
+        undo: Vec<FeedRequest>,
+        /// True if no channel is left.
+        is_over: bool,
+    },
+    /// Channels have to be subscribed to at another node.
+    Moved(Moved),
+    /// The store has refused to go on, so that the client may miss messages.
+    Revoked,
+    /// The client has left, or has no such link.
+    Nobody,
+}
+
+impl Subscriptions {
+    /// Returns the numbers of channels, of patterns and of sharded channels.
+    pub fn counts(&self) -> [usize; 3] {
+        self.names.each_ref().map(HashMap::len)
+    }
+
+    /// Returns the links over which messages come.
+    pub fn links(&self) -> impl Iterator<Item = PrivateId> {
+        self.feeds.iter().map(|feed| feed.link)
+    }
+
+    /// Returns the stores from which messages come.
+    pub fn stores(&self) -> impl Iterator<Item = BackendId> {
+        self.feeds.iter().map(|feed| feed.backend)
+    }
+
+    /// Adds a link to a store from which no messages come yet.
+    pub fn add_feed(&mut self, link: PrivateId, backend: BackendId) {
+        self.feeds.push(Feed { link, backend, has_all: false, owed: VecDeque::new() });
+    }
+
+    /// True if the client is subscribed to a name.
+    pub fn has(&self, kind: Subscription, name: &[u8]) -> bool {
+        self.names[kind as usize].contains_key(name)
+    }
+
+    /// True if the client is subscribed to nothing.
+    pub fn is_empty(&self) -> bool {
+        self.names.iter().all(HashMap::is_empty)
+    }
+
+    /// True if some names are subscribed to at all stores.
+    pub fn hears_all_stores(&self) -> bool {
+        self.names.iter().flat_map(HashMap::values).any(|origin| *origin == Origin::AllStores)
+    }
+
+    /// True if all that was subscribed to over a link has ended, and the store has said so.
+    pub fn is_clean(&self, link: PrivateId) -> bool {
+        self.is_empty() && self.feeds.iter().any(|feed| feed.link == link && feed.owed.is_empty())
+    }
+
+    /// True if a store has not acknowledged all requests over a link.
+    pub fn is_owed(&self, link: PrivateId) -> bool {
+        self.feeds.iter().any(|feed| feed.link == link && !feed.owed.is_empty())
+    }
+
+    fn len(&self) -> usize {
+        self.names.iter().map(HashMap::len).sum()
+    }
+
+    /// True if the client may also be subscribed to these names.
+    pub fn has_room<'a>(&self, names: impl Iterator<Item = &'a [u8]>) -> bool {
+        let (count, bytes) = names.fold((self.len(), self.name_bytes), |(count, bytes), name| {
+            (count + 1, bytes.saturating_add(name.len()))
+        });
+        count <= CHANNELS_MAX && bytes <= CHANNEL_BYTES_MAX
+    }
+
+    /// Returns the memory that the subscriptions take, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        let pending = self.pending.as_ref().map_or(0, |pending| {
+            let messages = pending.messages.as_ref().map_or(0, Vec::capacity);
+            let begun = pending.begun.iter().map(|(name, _)| size_of::<(Box<[u8]>, Origin)>() + name.len());
+            messages + pending.acknowledgements.capacity() + begun.sum::<usize>()
+        });
+        let owed = self.feeds.iter().flat_map(|feed| &feed.owed).map(|owed| {
+            let sharded = owed.sharded.iter().map(|name| size_of::<Box<[u8]>>() + name.len());
+            size_of::<Owed>() + sharded.sum::<usize>()
+        });
+        let names = self.len() * (size_of::<(Box<[u8]>, Origin)>() + 8);
+        self.name_bytes + names + self.feeds.len() * size_of::<Feed>() + pending + owed.sum::<usize>()
+    }
+
+    /// Returns the number of subscriptions that an acknowledgement names: sharded channels are counted apart.
+    fn told_count(&self, kind: Subscription) -> usize {
+        let [channels, patterns, sharded] = self.counts();
+        match kind {
+            Subscription::Channels | Subscription::Patterns => channels + patterns,
+            Subscription::Sharded => sharded,
+        }
+    }
+
+    /// Adds names. Links to all stores that they come from must be there; `stores` are those that are meant
+    /// by [`Origin::AllStores`].
+    pub fn begin(
+        &mut self,
+        kind: Subscription,
+        named: &[(&[u8], Origin)],
+        stores: &[BackendId],
+        protocol: Protocol,
+    ) -> Change {
+        let (mut begun, mut acknowledgements) = (Vec::new(), Vec::new());
+        for (name, origin) in named {
+            if let Entry::Vacant(place) = self.names[kind as usize].entry((*name).into()) {
+                place.insert(*origin);
+                self.name_bytes += name.len();
+                begun.push((Box::from(*name), *origin));
+            }
+            let count = self.told_count(kind);
+            acknowledge(&mut acknowledgements, protocol, kind.word(true), Some(name), count);
+        }
+        for feed in &mut self.feeds {
+            let comes_from_all = begun.iter().any(|(_, origin)| *origin == Origin::AllStores);
+            feed.has_all |= comes_from_all && stores.contains(&feed.backend);
+        }
+        let requests = self.requests((kind, true), &begun, Purpose::Command);
+        Change { requests, acknowledgements, kind, begins: true, begun }
+    }
+
+    /// Removes names; without names, all of this kind.
+    pub fn end(&mut self, kind: Subscription, named: &[&[u8]], protocol: Protocol) -> Change {
+        let (mut ended, mut acknowledgements) = (Vec::new(), Vec::new());
+        let all: Vec<Box<[u8]>> = match named {
+            [] => self.names[kind as usize].keys().cloned().collect(),
+            _ => Vec::new(),
+        };
+        let named = named.iter().copied().chain(all.iter().map(|name| &**name));
+        for name in named {
+            if let Some(origin) = self.remove(kind, name) {
+                ended.push((Box::from(name), origin));
+            }
+            let count = self.told_count(kind);
+            acknowledge(&mut acknowledgements, protocol, kind.word(false), Some(name), count);
+        }
+        if acknowledgements.is_empty() {
+            let count = self.told_count(kind);
+            acknowledge(&mut acknowledgements, protocol, kind.word(false), None, count);
+        }
+        let requests = self.requests((kind, false), &ended, Purpose::Command);
+        Change { requests, acknowledgements, kind, begins: false, begun: Vec::new() }
+    }
+
+    fn remove(&mut self, kind: Subscription, name: &[u8]) -> Option<Origin> {
+        let origin = self.names[kind as usize].remove(name)?;
+        self.name_bytes -= name.len();
+        Some(origin)
+    }
+
+    /// Waits for the acknowledgements of a change, whose requests are about to be sent.
+    pub fn expect(&mut self, change: Change, sequence: u32) -> Vec<FeedRequest> {
+        debug_assert!(self.pending.is_none(), "a client's commands about subscriptions are alone");
+        let Change { requests, acknowledgements, kind, begins, begun } = change;
+        let messages = begins.then(Vec::new);
+        let count = requests.len();
+        let refusal = None;
+        self.pending =
+            Some(Pending { sequence, kind, requests: count, acknowledgements, begun, messages, refusal });
+        requests
+    }
+
+    /// Writes the request to each store that has some of the names.
+    fn requests(
+        &mut self,
+        (kind, begins): (Subscription, bool),
+        names: &[(Box<[u8]>, Origin)],
+        purpose: Purpose,
+    ) -> Vec<FeedRequest> {
+        let mut requests = Vec::new();
+        for feed in &mut self.feeds {
+            let is_here = |origin: Origin| match origin {
+                Origin::Store(backend) => backend == feed.backend,
+                Origin::AllStores => feed.has_all,
+            };
+            let here = names.iter().filter(|(_, origin)| is_here(*origin)).map(|(name, _)| &**name);
+            let mut here: Vec<&[u8]> = here.collect();
+            // A node of a cluster refuses a request about sharded channels of several slots.
+            let slot = |name: &[u8]| if kind == Subscription::Sharded { slot_of(name) } else { 0 };
+            here.sort_by_key(|name| slot(name));
+            for together in here.chunk_by(|one, next| slot(one) == slot(next)) {
+                requests.push(feed.request((kind, begins), together, (purpose, 0)));
+            }
+        }
+        requests
+    }
+
+    /// Subscribes to sharded channels at another node, to which there is a link. `None` if the client is no
+    /// longer subscribed to any of them.
+    pub fn follow(&mut self, moved: Moved, to: BackendId) -> Option<FeedRequest> {
+        let held = &mut self.names[Subscription::Sharded as usize];
+        let mut names = moved.names;
+        names.retain(|name| held.get_mut(name).map(|origin| *origin = Origin::Store(to)).is_some());
+        let feed = self.feeds.iter_mut().find(|feed| feed.backend == to)?;
+        let here: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
+        let subscribes = (Subscription::Sharded, true);
+        (!here.is_empty()).then(|| feed.request(subscribes, &here, (moved.purpose, moved.tries)))
+    }
+
+    /// Takes the refusal of a node for the reply to the client's command. False if the client's command does not
+    /// wait for it.
+    pub fn refuse(&mut self, moved: Moved) -> bool {
+        if moved.purpose == Purpose::Command
+            && let Some(pending) = &mut self.pending
+        {
+            pending.refusal.get_or_insert(moved.error);
+            pending.requests -= 1;
+            return true;
+        }
+        false
+    }
+
+    /// Makes the names that are subscribed to at all stores so at exactly these. `None` for a store to which
+    /// there is no link: [`Self::add_feed`] comes first.
+    pub fn spread(&mut self, stores: &[BackendId]) -> Vec<FeedRequest> {
+        let mut requests = Vec::new();
+        for feed in &mut self.feeds {
+            let begins = stores.contains(&feed.backend);
+            if begins == feed.has_all {
+                continue;
+            }
+            feed.has_all = begins;
+            for kind in [Subscription::Channels, Subscription::Patterns] {
+                let names = self.names[kind as usize].iter();
+                let all = names.filter(|(_, origin)| **origin == Origin::AllStores).map(|(name, _)| &**name);
+                let all: Vec<&[u8]> = all.collect();
+                if !all.is_empty() {
+                    let purpose = if begins { Purpose::Follows } else { Purpose::Undoes };
+                    requests.push(feed.request((kind, begins), &all, (purpose, 0)));
+                }
+            }
+        }
+        requests
+    }
+
+    /// Drops a link that is lost. True if the client may have missed nothing, because no messages came over
+    /// it.
+    pub fn drop_feed(&mut self, link: PrivateId) -> bool {
+        let Some(index) = self.feeds.iter().position(|feed| feed.link == link) else { return true };
+        let feed = &self.feeds[index];
+        let is_used = |origin: &Origin| match origin {
+            Origin::Store(backend) => *backend == feed.backend,
+            Origin::AllStores => feed.has_all,
+        };
+        if !feed.owed.is_empty() || self.names.iter().flat_map(HashMap::values).any(is_used) {
+            return false;
+        }
+        self.feeds.swap_remove(index);
+        true
+    }
+
+    /// Decides what a message is that came over a link.
+    fn hear(&mut self, link: PrivateId, message: &[u8]) -> Heard {
+        let Some(feed) = self.feeds.iter_mut().find(|feed| feed.link == link) else { return Heard::Nothing };
+        let backend = feed.backend;
+        if message.starts_with(b"-") {
+            return feed.owed.pop_front().map_or(Heard::Unasked, |owed| Heard::Refused(owed, backend));
+        }
+        let word = word_of(message, 0);
+        let ended = (word == Some(b"sunsubscribe")).then(|| word_of(message, 1).unwrap_or_default());
+        let is_still_wanted = ended.is_some_and(|name| self.names[2].contains_key(name));
+        if let Some(owed) = feed.owed.front_mut()
+            && word == Some(owed.word)
+            && !(is_still_wanted && owed.purpose == Purpose::Command)
+        {
+            owed.left -= 1;
+            let is_whole = owed.left == 0;
+            let is_awaited = owed.purpose == Purpose::Command;
+            if is_whole {
+                feed.owed.pop_front();
+            }
+            return if is_whole && is_awaited { Heard::Acknowledged } else { Heard::Nothing };
+        }
+        match ended {
+            Some(name) if is_still_wanted => Heard::Ended(name.into(), backend),
+            Some(_) => Heard::Nothing,
+            None => Heard::Message,
+        }
+    }
+
+    /// Ends the command that waits, if all stores have answered.
+    fn complete(&mut self) -> Option<(u32, Vec<u8>, Vec<FeedRequest>)> {
+        let pending = self.pending.take_if(|pending| pending.requests == 0)?;
+        let Some(mut reply) = pending.refusal else {
+            let mut reply = pending.acknowledgements;
+            reply.extend(pending.messages.unwrap_or_default());
+            return Some((pending.sequence, reply, Vec::new()));
+        };
+        // The error replaces all acknowledgements, so nothing of the command may stay.
+        for (name, _) in &pending.begun {
+            self.remove(pending.kind, name);
+        }
+        reply.extend(pending.messages.unwrap_or_default());
+        let undo = self.requests((pending.kind, false), &pending.begun, Purpose::Undoes);
+        Some((pending.sequence, reply, undo))
+    }
+}
+
+impl Feed {
+    fn request(
+        &mut self,
+        (kind, begins): (Subscription, bool),
+        names: &[&[u8]],
+        (purpose, tries): (Purpose, u8),
+    ) -> FeedRequest {
+        let (word, mut frame) = (kind.word(begins), Vec::new());
+        encode::array(&mut frame, names.len() + 1);
+        encode::bulk(&mut frame, word);
+        names.iter().for_each(|name| encode::bulk(&mut frame, name));
+        let may_move = begins && kind == Subscription::Sharded;
+        let sharded = if may_move { names.iter().map(|name| Box::from(*name)).collect() } else { Vec::new() };
+        self.owed.push_back(Owed { word, left: names.len(), purpose, sharded, tries });
+        FeedRequest { link: self.link, frame }
+    }
+}
+
+/// Meaning of a message from a store.
+enum Heard {
+    /// A message for the client.
+    Message,
+    /// The last acknowledgement of a request that the client's command waits for.
+    Acknowledged,
+    /// An error in place of the acknowledgements of a request.
+    Refused(Owed, BackendId),
+    /// An error that answers no request.
+    Unasked,
+    /// The end of a subscription to a sharded channel that the client wants.
+    Ended(Box<[u8]>, BackendId),
+    /// Anything that needs no more.
+    Nothing,
+}
+
+impl ClientStage {
+    /// Takes a message from a link with subscriptions: an acknowledgement, or a message that was published.
+    pub fn deliver_message(
+        &mut self,
+        env: &mut Env,
+        (id, link): (ClientId, PrivateId),
+        message: &[u8],
+    ) -> Delivered {
+        let bytes_max = env.settings.output_bytes_max;
+        let Some(client) = self.clients.get(id) else { return Delivered::Nobody };
+        let Some(subscriptions) = client.ties.as_mut().and_then(|ties| ties.subscriptions.as_mut()) else {
+            return Delivered::Nobody;
+        };
+        match subscriptions.hear(link, message) {
+            Heard::Message => {
+                let waits = subscriptions.pending.as_mut().and_then(|pending| pending.messages.as_mut());
+                if let Some(messages) = waits {
+                    messages.extend_from_slice(message);
+                    if messages.len() > bytes_max {
+                        self.expel(env, id, Counter::ClientsClosedUnread);
+                    }
+                } else {
+                    client.order.push(Message::Small(message), &mut env.pool);
+                    self.after_push(env, id);
+                }
+                Delivered::Passed
+            }
+            Heard::Acknowledged => {
+                if let Some(pending) = &mut subscriptions.pending {
+                    pending.requests -= 1;
+                }
+                self.end_subscription_command(env, id)
+            }
+            Heard::Refused(owed, from) => {
+                let Owed { purpose, sharded: names, tries, word, .. } = owed;
+                let moved = Moved { from, names, tries: tries + 1, error: message.to_vec(), purpose };
+                if !moved.names.is_empty() && message.starts_with(b"-MOVED ") {
+                    return Delivered::Moved(moved);
+                }
+                if subscriptions.refuse(moved) {
+                    return self.end_subscription_command(env, id);
+                }
+                let began = word != Subscription::Sharded.word(false) && purpose == Purpose::Follows;
+                if began { Delivered::Revoked } else { Delivered::Noted }
+            }
+            Heard::Unasked => Delivered::Revoked,
+            Heard::Ended(name, from) => {
+                let (error, purpose) = (Vec::new(), Purpose::Follows);
+                Delivered::Moved(Moved { from, names: vec![name], tries: 0, error, purpose })
+            }
+            Heard::Nothing => Delivered::Noted,
+        }
+    }
+
+    /// Ends the command about subscriptions that a client waits for, if all stores have answered.
+    pub fn end_subscription_command(&mut self, env: &Env, id: ClientId) -> Delivered {
+        let client = self.clients.get(id);
+        let ties = client.and_then(|client| client.ties.as_mut());
+        let Some(subscriptions) = ties.and_then(|ties| ties.subscriptions.as_mut()) else {
+            return Delivered::Nobody;
+        };
+        let Some((sequence, reply, undo)) = subscriptions.complete() else { return Delivered::Noted };
+        let reply_to = ReplyTo::new(env.settings.id, id, sequence);
+        Delivered::Acknowledged { reply_to, reply, undo, is_over: subscriptions.is_empty() }
+    }
+
+    /// Returns the clients that have subscriptions at all stores.
+    pub fn hearing_all_stores(&self) -> Vec<ClientId> {
+        let hears = |id: &ClientId| {
+            let ties = self.clients.peek(*id).and_then(|client| client.ties.as_ref());
+            let subscriptions = ties.and_then(|ties| ties.subscriptions.as_ref());
+            subscriptions.is_some_and(|subscriptions| subscriptions.hears_all_stores())
+        };
+        self.clients.ids().filter(hears).collect()
+    }
+}
+
+/// Writes the acknowledgement of one name, or that there was none.
+fn acknowledge(out: &mut Vec<u8>, protocol: Protocol, word: &[u8], name: Option<&[u8]>, count: usize) {
+    encode::push(out, protocol, 3);
+    encode::bulk(out, word);
+    match name {
+        Some(name) => encode::bulk(out, name),
+        None => encode::null(out, protocol),
+    }
+    encode::integer(out, count as i64);
+}
+
+/// Returns an element of an array or a push, if it is a string.
+fn word_of(message: &[u8], index: usize) -> Option<&[u8]> {
+    reply::text(reply::pushed(message)?.nth(index)?)
+}

@@ -1,0 +1,321 @@
+//! Subscriptions: `SUBSCRIBE`, `PSUBSCRIBE`, `SSUBSCRIBE`, their ends, and the messages. A channel is at the
+//! store that its name's slot leads to, so that `PUBLISH` and `SUBSCRIBE` meet there; patterns and events of
+//! keys are heard from all stores. Nodes of a cluster pass messages on to each other, so one node is enough
+//! for channels and patterns there; events of keys and sharded channels are each node's own.
+
+use super::Shard;
+use super::destination::{CROSS_SLOT, Destination, Placement};
+use super::permission::literal_prefix;
+use super::private::TRIES_MAX;
+use crate::protocol::Arguments;
+use crate::protocol::command::{Command, PrivateUse, Subscription};
+use crate::routing::cluster::{NodeRefusal, Reason};
+use crate::routing::slot_of;
+use crate::shard::admission::Charge;
+use crate::shard::clients::{
+    CHANNEL_BYTES_MAX, CHANNELS_MAX, Delivered, FeedRequest, Moved, Origin, Rewrite, Subscriptions,
+};
+use crate::shard::cluster::Doubt;
+use crate::shard::counters::Counter;
+use crate::shard::message::Message;
+use crate::shard::outcome::{Outcome, Settlement};
+use crate::shard::refusal::NotSent;
+use crate::shard::request::PrivateId;
+use crate::values::limits::COPY_BYTES_MAX;
+use crate::values::time::Now;
+use crate::values::{BackendId, ClientId};
+
+impl Shard {
+    /// Returns the store that a channel's messages are sent to: that of the channel's slot. In a cluster it is the
+    /// first node, which tells the others, so that a client's messages arrive in their order.
+    pub(super) fn store_of_channel(&self, name: &[u8]) -> (u16, BackendId) {
+        if self.env.slots.is_some() {
+            return self.first_place();
+        }
+        (self.no_slot(), self.env.backend_of(slot_of(name)))
+    }
+
+    /// Returns the destination of a command about subscriptions, by its first name.
+    pub(super) fn destination_of_subscription(
+        &self,
+        (command, kind): (&'static Command, Subscription),
+        arguments: &Arguments<'_>,
+    ) -> Result<Destination, String> {
+        if kind == Subscription::Sharded && self.env.slots.is_some() {
+            let placement = self.placement(command, arguments).map_err(|error| error.to_string())?;
+            if placement == Placement::Apart {
+                return Err(CROSS_SLOT.to_owned());
+            }
+        }
+        let (slot, backend) = self.store_of_channel(arguments.get(1).unwrap_or_default());
+        Ok(Destination::Private { slot, backend })
+    }
+
+    /// Returns the stores that a name is subscribed to at. `node` is the one that a client hears all of a
+    /// cluster's channels from.
+    fn origin_of(&self, kind: Subscription, name: &[u8], node: BackendId) -> Origin {
+        const EVENTS: [&[u8]; 2] = [b"__keyspace@", b"__keyevent@"];
+        let is_cluster = self.env.slots.is_some();
+        match kind {
+            Subscription::Patterns if !is_cluster => Origin::AllStores,
+            Subscription::Patterns if literal_prefix(name).starts_with(b"__key") => Origin::AllStores,
+            Subscription::Channels if EVENTS.iter().any(|prefix| name.starts_with(prefix)) => {
+                Origin::AllStores
+            }
+            Subscription::Channels | Subscription::Patterns if is_cluster => Origin::Store(node),
+            Subscription::Channels | Subscription::Patterns | Subscription::Sharded => {
+                Origin::Store(self.env.backend_of(slot_of(name)))
+            }
+        }
+    }
+
+    /// Carries out a command about subscriptions. It has been admitted.
+    pub(super) fn change_subscriptions(
+        &mut self,
+        id: ClientId,
+        usage: PrivateUse,
+        charge: Option<Charge>,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) {
+        let names: Vec<&[u8]> = arguments.iter().skip(1).collect();
+        let client = self.clients.client(id);
+        let protocol = client.protocol();
+        let known = client.ties().and_then(|ties| ties.subscriptions.as_mut());
+        let (change, charge) = match (usage, known) {
+            (PrivateUse::Unsubscribes(kind), Some(known)) => (known.end(kind, &names, protocol), charge),
+            (PrivateUse::Unsubscribes(kind), None) => {
+                (Subscriptions::default().end(kind, &names, protocol), charge)
+            }
+            (PrivateUse::Subscribes(kind), _) => {
+                let Some((stores, named, charge)) = self.find_feeds(id, kind, &names, charge, now) else {
+                    return;
+                };
+                let ties = self.clients.client(id).ties_mut();
+                let subscriptions = ties.subscriptions.get_or_insert_default();
+                (subscriptions.begin(kind, &named, &stores, protocol), charge)
+            }
+            (PrivateUse::Waits | PrivateUse::AwaitsCopies | PrivateUse::Watches, _) => {
+                return debug_assert!(false, "handled elsewhere");
+            }
+        };
+        if change.requests.is_empty() {
+            let reply = change.acknowledgements;
+            self.answer_priced(id, charge, now, |out, _| out.extend_from_slice(&reply));
+            return self.end_unused_subscriptions(id, now);
+        }
+        let client = self.clients.client(id);
+        let sequence = client.expect_reply(Rewrite::AsItCame, charge);
+        client.hold_back_later();
+        let subscriptions = client.ties_mut().subscriptions.get_or_insert_default();
+        let requests = subscriptions.expect(change, sequence);
+        self.send_to_feeds(requests, now);
+    }
+
+    /// Returns all stores, and the origin of each name, when there are links to all stores that are needed. Refuses
+    /// the command if there are not, or if the client has too many subscriptions.
+    #[expect(clippy::type_complexity, reason = "the parts are used once, by the only caller")]
+    fn find_feeds<'a>(
+        &mut self,
+        id: ClientId,
+        kind: Subscription,
+        names: &[&'a [u8]],
+        charge: Option<Charge>,
+        now: Now,
+    ) -> Option<(Vec<BackendId>, Vec<(&'a [u8], Origin)>, Option<Charge>)> {
+        let stores = self.env.stores();
+        let client = self.clients.client(id);
+        let number = client.number();
+        let none = Subscriptions::default();
+        let known = client.ties().and_then(|ties| ties.subscriptions.as_deref()).unwrap_or(&none);
+        if !known.has_room(names.iter().copied()) {
+            self.settle(charge, &Settlement::default(), now);
+            self.answer_error(
+                id,
+                &format!(
+                    "ERR too many subscriptions on this connection: at most {CHANNELS_MAX} channels and patterns, \
+                     whose names have at most {CHANNEL_BYTES_MAX} bytes"
+                ),
+            );
+            return None;
+        }
+        let has_link: Vec<BackendId> = known.stores().collect();
+        let new: Vec<bool> = names.iter().map(|name| !known.has(kind, name)).collect();
+        // Clients are spread over the nodes of a cluster.
+        let node = has_link.iter().find(|store| stores.contains(store)).copied();
+        let node = node.or_else(|| stores.get(number as usize % stores.len().max(1)).copied());
+        let node = node.unwrap_or(BackendId(0));
+        let named: Vec<(&[u8], Origin)> =
+            names.iter().map(|name| (*name, self.origin_of(kind, name, node))).collect();
+        let mut needed = Vec::new();
+        for ((_, origin), _) in named.iter().zip(&new).filter(|(_, is_new)| **is_new) {
+            let all = match origin {
+                Origin::Store(store) => std::slice::from_ref(store),
+                Origin::AllStores => &stores,
+            };
+            needed.extend(all.iter().filter(|store| !has_link.contains(store)));
+            needed.sort_unstable();
+            needed.dedup();
+        }
+        let bytes = names.iter().map(|name| name.len()).sum::<usize>() * (has_link.len() + needed.len());
+        if !self.private.has_room_for(bytes) {
+            self.settle(charge, &Settlement::default(), now);
+            self.answer_not_sent(id, node, NotSent::Full);
+            return None;
+        }
+        let mut lent = Vec::new();
+        for store in needed {
+            let Some(link) = self.lend_feed(id, store, now) else {
+                lent.into_iter().for_each(|(link, _)| self.private.close(&mut self.env, link));
+                self.settle(charge, &Settlement::default(), now);
+                self.answer_not_sent(id, store, NotSent::Links);
+                return None;
+            };
+            lent.push((link, store));
+        }
+        if !lent.is_empty() {
+            let subscriptions = self.clients.client(id).ties_mut().subscriptions.get_or_insert_default();
+            lent.into_iter().for_each(|(link, store)| subscriptions.add_feed(link, store));
+        }
+        Some((stores, named, charge))
+    }
+
+    /// Lends a client a link to a store for messages.
+    fn lend_feed(&mut self, id: ClientId, store: BackendId, now: Now) -> Option<PrivateId> {
+        let client = self.clients.find(id)?;
+        let holder = (id, client.identity().tenant_id());
+        let wanted = ((store, client.database()), client.protocol());
+        self.private.lend(&mut self.env, holder, wanted, now)
+    }
+
+    fn subscriptions_of(&mut self, id: ClientId) -> Option<&mut Subscriptions> {
+        self.clients.find(id)?.ties()?.subscriptions.as_deref_mut()
+    }
+
+    fn send_to_feeds(&mut self, requests: Vec<FeedRequest>, now: Now) {
+        for FeedRequest { link, frame } in requests {
+            if frame.len() > COPY_BYTES_MAX {
+                let message = Message::Shared(&frame.into());
+                self.private.send_subscription(&mut self.env, link, message, now);
+            } else {
+                self.private.send_subscription(&mut self.env, link, Message::Small(&frame), now);
+            }
+        }
+    }
+
+    /// Handles a message that came over a link with subscriptions.
+    pub(super) fn take_message(&mut self, (id, link): (ClientId, PrivateId), message: &[u8], now: Now) {
+        let delivered = self.clients.deliver_message(&mut self.env, (id, link), message);
+        if !matches!(delivered, Delivered::Passed)
+            && let Some(subscriptions) = self.subscriptions_of(id)
+        {
+            let is_owed = subscriptions.is_owed(link);
+            self.private.note_owed(link, is_owed);
+        }
+        self.handle_delivered(id, delivered, message.len(), now);
+    }
+
+    fn handle_delivered(&mut self, id: ClientId, delivered: Delivered, bytes: usize, now: Now) {
+        match delivered {
+            Delivered::Nobody | Delivered::Noted => {}
+            Delivered::Passed => {
+                self.env.counters.add(Counter::MessagesDelivered, 1);
+                self.charge_for_bytes(id, bytes, now);
+            }
+            Delivered::Acknowledged { reply_to, reply, undo, is_over } => {
+                self.send_to_feeds(undo, now);
+                if is_over {
+                    self.end_subscriptions(id, now);
+                }
+                let outcome = Outcome::answered(reply.len());
+                self.give_back(reply_to, outcome, Message::Small(&reply), now);
+            }
+            Delivered::Moved(moved) => self.follow_channels(id, moved, now),
+            // The client would miss messages and not know it; it subscribes anew when it connects again.
+            Delivered::Revoked => self.clients.close(&mut self.env, id),
+        }
+    }
+
+    /// Subscribes a client to sharded channels at the node that has their slot now. A node that no longer has
+    /// it is asked as well, because its refusal names the one that does.
+    fn follow_channels(&mut self, id: ClientId, moved: Moved, now: Now) {
+        let map = self.env.slots.as_ref();
+        let asked = map.and_then(|map| map.node(moved.from));
+        let owner = if let Some(NodeRefusal::Moved { target, .. }) = NodeRefusal::parse(&moved.error) {
+            let address = asked.and_then(|asked| target.resolve(asked.addresses.first()?));
+            address.and_then(|address| map?.find(&address))
+        } else {
+            asked
+        };
+        let owner = owner.map(|node| node.key);
+        let slot = moved.names.first().map_or(0, |name| slot_of(name));
+        if !moved.error.is_empty() {
+            let moved = owner.map(|owner| (slot, owner));
+            self.private_doubt = Some(Doubt { reason: Reason::Moved(owner), moved });
+        }
+        let owner = owner.map(|owner| owner.backend).filter(|_| moved.tries <= TRIES_MAX);
+        let Some(subscriptions) = self.subscriptions_of(id) else { return };
+        let is_ready = owner.is_some_and(|owner| subscriptions.stores().any(|store| store == owner));
+        let lent = owner.filter(|_| !is_ready).and_then(|owner| self.lend_feed(id, owner, now));
+        let Some(subscriptions) = self.subscriptions_of(id) else { return };
+        let (Some(owner), true) = (owner, is_ready || lent.is_some()) else {
+            if subscriptions.refuse(moved) {
+                let delivered = self.clients.end_subscription_command(&self.env, id);
+                return self.handle_delivered(id, delivered, 0, now);
+            }
+            return self.clients.close(&mut self.env, id);
+        };
+        if let Some(link) = lent {
+            subscriptions.add_feed(link, owner);
+        }
+        let request = subscriptions.follow(moved, owner);
+        self.send_to_feeds(request.into_iter().collect(), now);
+    }
+
+    /// Makes clients hear the events of keys from all primaries of a cluster, after its map has changed.
+    pub(super) fn spread_subscriptions(&mut self, now: Now) {
+        if self.private.lent() == 0 {
+            return;
+        }
+        let stores = self.env.stores();
+        for id in self.clients.hearing_all_stores() {
+            let Some(subscriptions) = self.subscriptions_of(id) else { continue };
+            let has_link: Vec<BackendId> = subscriptions.stores().collect();
+            let missing: Vec<BackendId> =
+                stores.iter().filter(|store| !has_link.contains(store)).copied().collect();
+            let lent: Vec<Option<PrivateId>> =
+                missing.iter().map(|store| self.lend_feed(id, *store, now)).collect();
+            let Some(subscriptions) = self.subscriptions_of(id) else { continue };
+            for (link, store) in lent.iter().zip(&missing) {
+                link.iter().for_each(|link| subscriptions.add_feed(*link, *store));
+            }
+            let requests = subscriptions.spread(&stores);
+            self.send_to_feeds(requests, now);
+            if lent.iter().any(Option::is_none) {
+                // The client would miss events and not know it.
+                self.clients.close(&mut self.env, id);
+            }
+        }
+    }
+
+    /// Drops the subscriptions of a client that is subscribed to nothing.
+    fn end_unused_subscriptions(&mut self, id: ClientId, now: Now) {
+        if self.subscriptions_of(id).is_some_and(|subscriptions| subscriptions.is_empty()) {
+            self.end_subscriptions(id, now);
+        }
+    }
+
+    /// Ends all subscriptions of a client, and gives their links back.
+    pub(super) fn end_subscriptions(&mut self, id: ClientId, now: Now) {
+        let Some(client) = self.clients.find(id) else { return };
+        let subscriptions = client.ties().and_then(|ties| ties.subscriptions.take());
+        client.release_ties();
+        let Some(subscriptions) = subscriptions else { return };
+        for link in subscriptions.links() {
+            if subscriptions.is_clean(link) {
+                self.private.end_messages(link);
+            }
+            self.private.give_back(&mut self.env, link, false, now);
+        }
+    }
+}

@@ -1,0 +1,437 @@
+//! Channels and patterns at several stores, and at the nodes of a cluster.
+
+use std::collections::BTreeSet;
+
+use super::cluster::{MILLISECOND, clustered, moved, thirds};
+use super::*;
+use crate::values::Random;
+
+/// A rig with links to lend, before stores that forget nothing.
+fn lending(shards: u16, backends: u16) -> Rig {
+    Rig::with(shards, backends, |settings| settings.private_links_max = 20)
+}
+
+/// Answers the greetings of all private links that were opened.
+fn greet(rig: &mut Rig) {
+    while rig.at_stores.iter().any(|sent| sent.frame.contains("\r\nID\r\n")) {
+        rig.answer_first("\r\nID\r\n", ":7\r\n");
+    }
+}
+
+fn bulk(word: &str) -> String {
+    format!("${}\r\n{word}\r\n", word.len())
+}
+
+fn said(word: &str, name: &str, count: usize) -> String {
+    format!("*3\r\n{}{}:{count}\r\n", bulk(word), bulk(name))
+}
+
+fn message(channel: &str, text: &str) -> String {
+    format!("*3\r\n{}{}{}", bulk("message"), bulk(channel), bulk(text))
+}
+
+/// The store and the words of each request at stores, but greetings.
+fn asked(rig: &Rig) -> Vec<String> {
+    let words = |frame: &str| frame.split("\r\n").skip(2).step_by(2).collect::<Vec<_>>().join(" ");
+    let mut all: Vec<String> =
+        rig.at_stores.iter().map(|sent| format!("{} {}", sent.backend.0, words(&sent.frame))).collect();
+    all.sort();
+    all
+}
+
+fn links_lent(rig: &Rig) -> usize {
+    rig.shards.iter().map(|shard| shard.private_links().subscribed).sum()
+}
+
+#[test]
+fn a_channel_is_at_one_store_and_a_pattern_at_all() {
+    let mut rig = lending(1, 2);
+    let [client, publisher] = [rig.client(0), rig.client(0)];
+    let [near, far] = [rig.key(0, 0), rig.key(0, 1)];
+    rig.send(client, &[&["SUBSCRIBE", &near, &far, &near]]);
+    greet(&mut rig);
+    assert_eq!(asked(&rig), [format!("0 subscribe {near}"), format!("1 subscribe {far}")]);
+    let over = rig.frames(&near)[0].clone();
+    rig.answer_first(&near, &said("subscribe", &near, 1));
+    rig.bytes(&over, message(&near, "early").as_bytes());
+    assert_eq!(rig.told(client), "", "the other store has not acknowledged");
+    rig.answer_first(&far, &said("subscribe", &far, 1));
+    let acknowledged = [said("subscribe", &near, 1), said("subscribe", &far, 2), said("subscribe", &near, 2)];
+    assert_eq!(rig.told(client), acknowledged.concat() + &message(&near, "early"));
+    rig.send(publisher, &[&["PUBLISH", &near, "x"], &["PUBLISH", &far, "y"]]);
+    assert_eq!(asked(&rig), [format!("0 PUBLISH {near} x")], "the messages of a client keep their order");
+    rig.answer_next(":1\r\n");
+    assert_eq!(asked(&rig), [format!("1 PUBLISH {far} y")]);
+    rig.answer_next(":1\r\n");
+
+    rig.send(client, &[&["PSUBSCRIBE", "n*"], &["UNSUBSCRIBE", &far, "none"]]);
+    assert_eq!(asked(&rig), ["0 psubscribe n*", "1 psubscribe n*"]);
+    for _ in 0..2 {
+        rig.answer_first("psubscribe", &said("psubscribe", "n*", 2));
+    }
+    assert_eq!(asked(&rig), [format!("1 unsubscribe {far}")]);
+    rig.answer_next(&said("unsubscribe", &far, 1));
+    let acknowledged =
+        [said("psubscribe", "n*", 3), said("unsubscribe", &far, 2), said("unsubscribe", "none", 2)];
+    assert_eq!(rig.told(client), acknowledged.concat());
+}
+
+#[test]
+fn a_transaction_may_publish_where_its_keys_are() {
+    let mut rig = lending(1, 2);
+    let client = rig.client(0);
+    let [near, far] = [rig.key(0, 0), rig.key(0, 1)];
+    rig.send(client, &[&["MULTI"], &["SET", &near, "1"], &["PUBLISH", &near, "x"], &["EXEC"]]);
+    assert!(rig.at_stores.iter().all(|sent| sent.backend.0 == 0));
+    for reply in ["+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n", "*2\r\n+OK\r\n:1\r\n"] {
+        rig.answer_next(reply);
+    }
+    assert_eq!(rig.told(client), "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n+OK\r\n:1\r\n");
+    rig.send(client, &[&["MULTI"], &["SET", &near, "1"], &["PUBLISH", &far, "x"], &["EXEC"]]);
+    assert!(rig.told(client).contains("-CROSSSLOT "));
+}
+
+#[test]
+fn a_command_that_one_store_refuses_leaves_nothing_behind() {
+    let mut rig = lending(1, 2);
+    let client = rig.client(0);
+    let [near, far] = [rig.key(0, 0), rig.key(0, 1)];
+    rig.send(client, &[&["SUBSCRIBE", &near]]);
+    greet(&mut rig);
+    rig.answer_first(&near, &said("subscribe", &near, 1));
+    rig.told(client);
+    rig.send(client, &[&["SUBSCRIBE", &near, &far, "other"]]);
+    greet(&mut rig);
+    let refusal = "-NOPERM this user has no permissions\r\n";
+    let other = rig.frames("other")[0].backend.0;
+    if other == 1 {
+        assert_eq!(asked(&rig), [format!("1 subscribe {far} other")]);
+        rig.answer_next(refusal);
+    } else {
+        rig.answer_first("other", &said("subscribe", "other", 2));
+        rig.answer_first(&far, refusal);
+    }
+    assert_eq!(rig.told(client), refusal);
+    // What was subscribed elsewhere by the command is undone, and counts no more.
+    let undone: Vec<String> = asked(&rig).into_iter().filter(|asked| asked.contains("unsubscribe")).collect();
+    assert!(!undone.is_empty() && undone.iter().all(|asked| !asked.contains(&near)), "{undone:?}");
+    rig.at_stores.clear();
+    rig.send(client, &[&["UNSUBSCRIBE"]]);
+    assert_eq!(asked(&rig), [format!("0 unsubscribe {near}")]);
+}
+
+#[test]
+fn without_links_to_all_stores_nothing_is_subscribed() {
+    let mut rig = Rig::with(1, 3, |settings| settings.private_links_max = 2);
+    let client = rig.client(0);
+    rig.send(client, &[&["PSUBSCRIBE", "x*"], &["GET", "k"]]);
+    assert!(rig.told(client).starts_with("-OVERLOADED reason=links "));
+    assert_eq!((links_lent(&rig), rig.words_at_stores()), (0, vec!["GET"]));
+}
+
+#[test]
+fn a_store_that_does_not_acknowledge_is_given_up() {
+    let mut rig = Rig::with(1, 1, |settings| {
+        settings.private_links_max = 20;
+        settings.reply_timeout = Duration::from_secs(2);
+    });
+    let client = rig.client(0);
+    rig.send(client, &[&["SUBSCRIBE", "a"]]);
+    greet(&mut rig);
+    rig.wait(Duration::from_millis(1_900));
+    assert_eq!(rig.shards[0].clients_open(), 1);
+    rig.wait(Duration::from_millis(1_200));
+    assert_eq!((rig.shards[0].clients_open(), links_lent(&rig)), (0, 0));
+
+    // A store with nothing to say is not silent.
+    let client = rig.client(0);
+    rig.at_stores.clear();
+    rig.send(client, &[&["SUBSCRIBE", "a"]]);
+    greet(&mut rig);
+    rig.answer_first("subscribe", &said("subscribe", "a", 1));
+    rig.wait(Duration::from_secs(600));
+    assert_eq!(rig.shards[0].clients_open(), 1);
+}
+
+#[test]
+fn sharded_channels_follow_their_slots() {
+    let mut rig = clustered(1, |settings| settings.private_links_max = 20);
+    let client = rig.client(0);
+    let channel = "c";
+    let home = thirds(slot_of(channel.as_bytes()));
+    let [next, last] = [(home + 1) % 3, (home + 2) % 3];
+    // The map is not news to the node that has the slot no longer.
+    rig.send(client, &[&["SSUBSCRIBE", channel]]);
+    greet(&mut rig);
+    assert_eq!(asked(&rig), [format!("{home} ssubscribe {channel}")]);
+    rig.answer_next(&moved(channel, next));
+    greet(&mut rig);
+    assert_eq!(
+        (asked(&rig), rig.told(client)),
+        (vec![format!("{next} ssubscribe {channel}")], String::new())
+    );
+    let over = rig.at_stores[0].clone();
+    rig.answer_next(&said("ssubscribe", channel, 1));
+    assert_eq!(rig.told(client), said("ssubscribe", channel, 1));
+
+    // The slot moves on: the node ends the subscription by itself, and names the next one when it is asked.
+    rig.bytes(&over, said("sunsubscribe", channel, 0).as_bytes());
+    assert_eq!(asked(&rig), [format!("{next} ssubscribe {channel}")]);
+    rig.answer_next(&moved(channel, last));
+    greet(&mut rig);
+    assert_eq!(asked(&rig), [format!("{last} ssubscribe {channel}")]);
+    let over = rig.at_stores[0].clone();
+    rig.answer_next(&said("ssubscribe", channel, 1));
+    assert_eq!(rig.told(client), "", "the client is told nothing");
+    let text = message(channel, "hi").replace("$7\r\nmessage", "$8\r\nsmessage");
+    rig.bytes(&over, text.as_bytes());
+    assert_eq!(rig.told(client), text);
+    rig.send(client, &[&["SUNSUBSCRIBE"]]);
+    assert_eq!(asked(&rig), [format!("{last} sunsubscribe {channel}")]);
+    rig.answer_next(&said("sunsubscribe", channel, 0));
+    assert_eq!(rig.told(client), said("sunsubscribe", channel, 0));
+    assert_eq!(links_lent(&rig), 0);
+}
+
+#[test]
+fn a_sharded_channel_that_no_node_has_ends_the_command_or_the_client() {
+    for is_subscribed in [false, true] {
+        let mut rig = clustered(1, |settings| settings.private_links_max = 20);
+        let client = rig.client(0);
+        rig.send(client, &[&["SSUBSCRIBE", "c"]]);
+        greet(&mut rig);
+        if is_subscribed {
+            let over = rig.at_stores[0].clone();
+            rig.answer_next(&said("ssubscribe", "c", 1));
+            rig.told(client);
+            rig.bytes(&over, said("sunsubscribe", "c", 0).as_bytes());
+        }
+        // Nodes that send the client round and round.
+        for turn in 0..20 {
+            greet(&mut rig);
+            let Some(sent) = rig.at_stores.first() else { break };
+            let next = (sent.backend.0 + 1) % 3;
+            assert!(turn < 10, "it ends");
+            rig.answer_next(&moved("c", next));
+        }
+        if is_subscribed {
+            assert_eq!(rig.shards[0].clients_open(), 0, "it would miss messages");
+        } else {
+            assert!(rig.told(client).starts_with("-MOVED "));
+            assert_eq!(rig.shards[0].clients_open(), 1);
+        }
+        assert_eq!(links_lent(&rig), 0);
+    }
+}
+
+#[test]
+fn events_of_keys_come_from_all_primaries_of_a_cluster() {
+    let mut rig = clustered(1, |settings| settings.private_links_max = 20);
+    let client = rig.client(0);
+    // Two nodes have all slots in the beginning.
+    rig.publish(|slot| Some(thirds(slot).min(1)));
+    let events = "__keyevent@0__:expired";
+    rig.send(client, &[&["SUBSCRIBE", events, "news"]]);
+    greet(&mut rig);
+    let stores = |rig: &Rig| {
+        let asked = asked(rig).into_iter().filter(|asked| asked.contains(events));
+        asked.map(|asked| asked[..1].parse::<u16>().expect("a number")).collect::<BTreeSet<_>>()
+    };
+    let before = stores(&rig);
+    let news: Vec<&Sent> = rig.frames("news");
+    assert_eq!(news.len(), 1, "nodes pass on what is published");
+    while let Some(sent) = rig.at_stores.first().cloned() {
+        let names: String = [events, "news"]
+            .iter()
+            .filter(|name| sent.frame.contains(*name))
+            .map(|name| said("subscribe", name, 1))
+            .collect();
+        rig.answer_next(&names);
+    }
+    assert_eq!(rig.told(client), said("subscribe", events, 1) + &said("subscribe", "news", 2));
+    rig.publish(|slot| Some(thirds(slot)));
+    greet(&mut rig);
+    let after = stores(&rig);
+    assert!(before.is_disjoint(&after), "{before:?} {after:?}");
+    assert_eq!(&before | &after, BTreeSet::from([0, 1, 2]));
+    let over = rig.at_stores.first().cloned();
+    if let Some(over) = over {
+        rig.answer_next(&said("subscribe", events, 1));
+        assert_eq!(rig.told(client), "");
+        rig.bytes(&over, message(events, "k").as_bytes());
+        assert_eq!(rig.told(client), message(events, "k"));
+    }
+    rig.wait(MILLISECOND);
+    assert_eq!(rig.shards[0].clients_open(), 1);
+}
+
+#[test]
+fn a_node_without_channels_may_leave_and_any_other_takes_its_subscribers_with_it() {
+    for is_used in [false, true] {
+        let mut rig = clustered(1, |settings| settings.private_links_max = 20);
+        let client = rig.client(0);
+        rig.send(client, &[&["SSUBSCRIBE", "c"]]);
+        greet(&mut rig);
+        let first = rig.at_stores[0].clone();
+        rig.answer_next(&said("ssubscribe", "c", 1));
+        rig.told(client);
+        if !is_used {
+            rig.bytes(&first, said("sunsubscribe", "c", 0).as_bytes());
+            rig.answer_next(&moved("c", (first.backend.0 + 1) % 3));
+            greet(&mut rig);
+            rig.answer_next(&said("ssubscribe", "c", 1));
+        }
+        rig.shards[0].handle_link_lost(first.link, first.generation, Loss::ByPeer, rig.now);
+        rig.turns();
+        assert_eq!(rig.shards[0].clients_open(), usize::from(!is_used));
+    }
+}
+
+/// Names that a connection of a store, or of the model of a single server, is subscribed to.
+#[derive(Clone, Debug, Default)]
+struct Heard {
+    channels: BTreeSet<String>,
+    patterns: BTreeSet<String>,
+}
+
+impl Heard {
+    fn names(&mut self, kind: &str) -> &mut BTreeSet<String> {
+        if kind.starts_with('p') { &mut self.patterns } else { &mut self.channels }
+    }
+
+    /// Carries out a command as a server does, and returns its reply.
+    fn change(&mut self, word: &str, named: &[String]) -> String {
+        let begins = word.trim_start_matches('p').starts_with("sub");
+        let all: Vec<String> = self.names(word).iter().cloned().collect();
+        let named = if named.is_empty() { &all } else { named };
+        let mut reply = String::new();
+        for name in named {
+            if begins {
+                self.names(word).insert(name.clone());
+            } else {
+                self.names(word).remove(name);
+            }
+            reply += &said(word, name, self.channels.len() + self.patterns.len());
+        }
+        if reply.is_empty() {
+            let count = self.channels.len() + self.patterns.len();
+            reply = format!("*3\r\n{}$-1\r\n:{count}\r\n", bulk(word));
+        }
+        reply
+    }
+
+    /// The messages that a connection gets of what is published.
+    fn hear(&self, channel: &str, text: &str) -> Vec<String> {
+        let direct = self.channels.contains(channel).then(|| message(channel, text));
+        let matching =
+            self.patterns.iter().filter(|pattern| channel.starts_with(pattern.trim_end_matches('*')));
+        let matched = matching.map(|pattern| {
+            format!("*4\r\n{}{}{}{}", bulk("pmessage"), bulk(pattern), bulk(channel), bulk(text))
+        });
+        direct.into_iter().chain(matched).collect()
+    }
+}
+
+/// Answers all requests at stores, in any order, as servers do whose subscribers are kept in `heard`.
+fn serve(rig: &mut Rig, heard: &mut BTreeMap<(u16, usize, u32, u32), Heard>, random: &mut Random) {
+    loop {
+        greet(rig);
+        // Requests of one link keep their order.
+        let first = |index: &usize| {
+            let sent = &rig.at_stores[*index];
+            !rig.at_stores[..*index].iter().any(|other| (other.shard, other.link) == (sent.shard, sent.link))
+        };
+        let ready: Vec<usize> = (0..rig.at_stores.len()).filter(first).collect();
+        if ready.is_empty() {
+            return;
+        }
+        let sent = rig.at_stores.remove(*random.pick(&ready));
+        let words: Vec<String> = sent.frame.split("\r\n").skip(2).step_by(2).map(str::to_owned).collect();
+        let place = |sent: &Sent| (sent.backend.0, sent.shard, sent.link.0, sent.generation);
+        if words[0] == "PUBLISH" {
+            let subscribers: Vec<_> = heard
+                .iter()
+                .filter(|(at, _)| at.0 == sent.backend.0)
+                .map(|(at, heard)| (*at, heard.hear(&words[1], &words[2])))
+                .collect();
+            let mut count = 0;
+            for ((_, shard, link, generation), messages) in subscribers {
+                count += messages.len();
+                let over = Sent { shard, link: ConnectionId(link), generation, ..sent.clone() };
+                rig.bytes(&over, messages.concat().as_bytes());
+            }
+            rig.bytes(&sent, format!(":{count}\r\n").as_bytes());
+        } else {
+            let reply = heard.entry(place(&sent)).or_default().change(&words[0], &words[1..]);
+            rig.bytes(&sent, reply.as_bytes());
+        }
+    }
+}
+
+#[test]
+fn several_stores_are_like_one_to_subscribers() {
+    let names: Vec<String> =
+        (0..12).map(|number| format!("{}{number}", if number % 2 == 0 { "a" } else { "b" })).collect();
+    let patterns: Vec<String> = ["a*", "b*", "a1*", "*"].map(str::to_owned).into();
+    for seed in 0..60 {
+        let mut random = Random::new(seed);
+        let mut rig = lending(2, 3);
+        let clients = [rig.client(0), rig.client(1), rig.client(0)];
+        let publisher = rig.client(1);
+        let (mut heard, mut single) = (BTreeMap::new(), vec![Heard::default(); clients.len()]);
+        for step in 0..60 {
+            let which = random.index(clients.len());
+            let kind = *random.pick(&[
+                "subscribe",
+                "psubscribe",
+                "unsubscribe",
+                "punsubscribe",
+                "publish",
+                "publish",
+            ]);
+            if kind == "publish" {
+                let channel = random.pick(&names);
+                let text = step.to_string();
+                rig.send(publisher, &[&["PUBLISH", channel, &text]]);
+                serve(&mut rig, &mut heard, &mut random);
+                let expected: Vec<Vec<String>> =
+                    single.iter().map(|heard| heard.hear(channel, &text)).collect();
+                let count = expected.iter().map(Vec::len).sum::<usize>();
+                assert_eq!(rig.told(publisher), format!(":{count}\r\n"), "seed {seed} step {step}");
+                for (client, messages) in clients.iter().zip(expected) {
+                    assert_eq!(rig.told(*client), messages.concat(), "seed {seed} step {step}");
+                }
+                continue;
+            }
+            let from = if kind.starts_with('p') { &patterns } else { &names };
+            let least = u64::from(!kind.contains("un"));
+            let count = least + random.below(3);
+            let named: Vec<String> = (0..count).map(|_| random.pick(from).clone()).collect();
+            let words: Vec<&str> = std::iter::once(kind).chain(named.iter().map(String::as_str)).collect();
+            rig.send(clients[which], &[&words]);
+            serve(&mut rig, &mut heard, &mut random);
+            let (told, expected) = (rig.told(clients[which]), single[which].change(kind, &named));
+            if named.is_empty() {
+                // All names end in any order, with the same counts.
+                let sorted = |text: &str| {
+                    let mut lines: Vec<String> = text.split("\r\n").map(str::to_owned).collect();
+                    lines.sort();
+                    lines
+                };
+                assert_eq!(sorted(&told), sorted(&expected), "seed {seed} step {step}");
+            } else {
+                assert_eq!(told, expected, "seed {seed} step {step} {words:?}");
+            }
+        }
+        for (client, heard) in clients.iter().zip(&single) {
+            let is_subscribed = !heard.channels.is_empty() || !heard.patterns.is_empty();
+            rig.send(*client, &[&["GET", "k"]]);
+            assert_eq!(
+                rig.told(*client).starts_with("-ERR Can't execute 'get'"),
+                is_subscribed,
+                "seed {seed}"
+            );
+            rig.at_stores.clear();
+        }
+    }
+}

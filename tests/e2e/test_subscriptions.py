@@ -1,0 +1,160 @@
+"""Channels and patterns before several stores and before a cluster: as on one server."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from harness.cluster import Cluster
+from harness.processes import Weir
+from harness.resp import Connection
+from harness.waiting import until
+
+pytestmark = pytest.mark.weir_only
+
+FLAGS = ["--shards", "2"]
+CHANNELS = [f"{letter}{number}" for letter in "ab" for number in range(6)]
+PATTERNS = ["a*", "b[0-3]", "*", "?1"]
+STEPS = 300
+
+
+@pytest.fixture(scope="module")
+def weir(module_servers) -> Weir:
+    return module_servers.weir(*[module_servers.redis() for _ in range(3)], flags=FLAGS)
+
+
+@pytest.fixture(scope="module")
+def cluster(module_servers) -> Cluster:
+    return Cluster(module_servers)
+
+
+def step_of(rng: random.Random) -> list[str]:
+    """A command about subscriptions. Without names they would end in any order."""
+    word = rng.choice(["SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE"])
+    names = PATTERNS if word.startswith("P") else CHANNELS
+    return [word, *rng.choices(names, k=rng.randrange(1, 4))]
+
+
+def heard_by(connections: list[Connection], expected: int) -> list[list]:
+    """Messages of each client, sorted. One may be on its way although its store has counted it."""
+    heard: list[list] = [[] for _ in connections]
+    marked = 0
+    while sum(map(len, heard)) < expected or marked == 0:
+        marked += 1
+        for connection, messages in zip(connections, heard, strict=True):
+            connection.send("PING", "done")
+            while (reply := connection.read().plain()) not in (b"done", [b"pong", b"done"]):
+                messages.append(reply)
+    assert sum(map(len, heard)) == expected, heard
+    return [sorted(messages) for messages in heard]
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_three_stores_tell_subscribers_what_one_server_tells(weir: Weir, module_servers, seed: int, protocol: int):
+    rng = random.Random(f"{seed} {protocol}")
+    single = module_servers.redis()
+    places = [single, weir]
+    clients = [[place.connect(protocol=protocol) for _ in range(3)] for place in places]
+    publishers = [place.connect() for place in places]
+
+    for _ in range(STEPS):
+        if rng.random() < 0.4:
+            word, channel = rng.choice(["PUBLISH", "PUBLISH", "SPUBLISH"]), rng.choice(CHANNELS)
+            text = str(rng.random())
+            counts = [publisher.ok(word, channel, text) for publisher in publishers]
+            assert counts[0] == counts[1], (word, channel)
+            one, three = (heard_by(group, counts[0]) for group in clients)
+            assert one == three
+        elif rng.random() < 0.1:
+            words = rng.choice([["PUBSUB", "NUMSUB", *CHANNELS], ["PUBSUB", "SHARDNUMSUB", *CHANNELS], ["PUBSUB", "NUMPAT"], ["PUBSUB", "CHANNELS"], ["PUBSUB", "CHANNELS", "a*"]])
+            one, three = (publisher.ok(*words) for publisher in publishers)
+            assert one == three or "CHANNELS" in words and sorted(one) == sorted(three), words
+        else:
+            words, which = step_of(rng), rng.randrange(3)
+            one, three = ([reply.plain() for reply in (group[which].send(*words) or group[which].read_many(len(words) - 1))] for group in clients)
+            assert one == three, words
+    for connection in [*publishers, *(client for group in clients for client in group)]:
+        connection.close()
+
+
+def test_a_transaction_and_a_script_reach_the_subscribers_of_a_channel_with_their_tag(weir: Weir):
+    with weir.connect() as subscriber, weir.connect() as client:
+        subscriber.ok("SUBSCRIBE", "{tag}:events")
+        client.ok("MULTI")
+        client.ok("SET", "{tag}:k", "1")
+        client.ok("PUBLISH", "{tag}:events", "from a transaction")
+        assert client.ok("EXEC") == [b"OK", 1]
+        assert client.ok("EVAL", "return redis.call('PUBLISH', ARGV[1], 'from a script')", 1, "{tag}:k", "{tag}:events") == 1
+        heard = [subscriber.read().plain()[2] for _ in range(2)]
+        assert heard == [b"from a transaction", b"from a script"]
+
+
+@pytest.mark.parametrize("words", [("PSUBSCRIBE", "__key*__:*"), ("SUBSCRIBE", "__keyevent@0__:set"), ("PSUBSCRIBE", "__keyspace@0__:event*")])
+@pytest.mark.parametrize("place", ["three stores", "cluster"])
+def test_events_of_keys_come_from_all_stores(request, module_servers, weir: Weir, words: tuple, place: str):
+    if place == "cluster":
+        united = request.getfixturevalue("cluster")
+        weir, stores = module_servers.weir(*united.nodes, storage=united.storage, flags=FLAGS), united.nodes
+    else:
+        stores = weir.backends
+    for store in stores:
+        with store.connect() as connection:
+            connection.ok("CONFIG", "SET", "notify-keyspace-events", "K$E$")
+    keys = {f"event{number}" for number in range(30)}
+    with weir.connect() as subscriber, weir.connect() as writer:
+        subscriber.ok(*words)
+        for key in keys:
+            writer.ok("SET", key, "1")
+        heard: list[bytes] = []
+        each = 2 if words[1].startswith("__key*") else 1
+        while len(heard) < each * len(keys):
+            message = [part.decode() for part in subscriber.read().plain()]
+            heard.append(message[-1] if "keyevent" in message[-2] else message[-2].split(":", 1)[1])
+        assert sorted(heard) == sorted([*keys] * each)
+        # Each event once: nothing is left but the answer to this.
+        assert subscriber.call("PING", "end").plain() == [b"pong", b"end"]
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_sharded_channel_moves_with_its_slot_and_its_subscriber_is_told_nothing(cluster: Cluster, module_servers, protocol: int):
+    weir = module_servers.weir(*cluster.nodes, storage=cluster.storage, flags=FLAGS)
+    with weir.connect(protocol=protocol) as subscriber, weir.connect() as publisher:
+        # Channels of different slots, and of different nodes.
+        for number in range(6):
+            subscriber.send("SSUBSCRIBE", f"shard{number}")
+            assert subscriber.read().plain() == [b"ssubscribe", f"shard{number}".encode(), number + 1]
+        for round_ in range(3):
+            slot = int(publisher.ok("CLUSTER", "KEYSLOT", "shard0"))
+            source = cluster.owner(slot)
+            cluster.move(slot, next(node for node in cluster.nodes if node is not source))
+            until(lambda: publisher.call("SPUBLISH", "shard0", "probe").plain() == 1, "it is subscribed to at the new owner")
+            while subscriber.read().plain() != [b"smessage", b"shard0", b"probe"]:
+                pass
+            for number in range(6):
+                assert publisher.ok("SPUBLISH", f"shard{number}", round_) == 1
+            heard = sorted(subscriber.read().plain()[1] for _ in range(6))
+            assert heard == [f"shard{number}".encode() for number in range(6)]
+        subscriber.send("SUNSUBSCRIBE")
+        assert sorted(reply.plain()[1] for reply in subscriber.read_many(6)) == heard
+        assert subscriber.call("GET", "none").is_null
+
+
+def test_a_connection_is_lent_again_when_all_subscriptions_have_ended(module_servers):
+    store = module_servers.redis()
+    weir = module_servers.weir(store, flags=["--shards", "1"])
+
+    def accepted() -> int:
+        with store.connect() as connection:
+            lines = connection.ok("INFO", "stats").decode().split("\r\n")
+        return int(next(line for line in lines if line.startswith("total_connections_received")).split(":")[1])
+
+    with weir.connect() as client:
+        client.ok("SUBSCRIBE", "c")
+        client.ok("UNSUBSCRIBE", "c")
+        before = accepted()
+        for number in range(50):
+            client.ok("SUBSCRIBE", f"task{number}")
+            client.ok("UNSUBSCRIBE", f"task{number}")
+        assert accepted() - before == 1, "the one that asks"
