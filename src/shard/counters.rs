@@ -170,6 +170,12 @@ counters! {
         "Published messages that subscribers were sent.",
     ),
     (
+        InvalidationsPassed,
+        "weir_invalidations_passed_total",
+        "",
+        "Messages about changed keys that clients with CLIENT TRACKING were sent.",
+    ),
+    (
         StoresMoved,
         "weir_backend_moves_total",
         "",

@@ -11,6 +11,7 @@ mod histories;
 mod holdings;
 mod hot;
 mod http;
+mod key_tracking;
 mod large_messages;
 mod moving;
 mod neighbours;

@@ -450,6 +450,8 @@ impl Client {
         let names = self.name.len() + self.library.iter().map(Vec::len).sum::<usize>();
         let subscriptions = self.ties.as_ref().and_then(|ties| ties.subscriptions.as_ref());
         let subscribed = subscriptions.map_or(0, |subscriptions| subscriptions.memory_bytes());
+        let tracking = self.ties.as_ref().and_then(|ties| ties.tracking.as_ref());
+        let tracked = tracking.map_or(0, |tracking| tracking.memory_bytes());
         let tls = match (self.secure, self.sending_since) {
             (false, _) => 0,
             (true, None) => TLS_CLIENT_BYTES,
@@ -465,6 +467,7 @@ impl Client {
             + queued
             + spliced
             + subscribed
+            + tracked
             + names
     }
 
@@ -492,6 +495,11 @@ impl Client {
         self.ties.get_or_insert_default()
     }
 
+    /// True if stores track keys for the client.
+    pub fn tracks_keys(&self) -> bool {
+        self.ties.as_ref().is_some_and(|ties| ties.tracking.is_some())
+    }
+
     /// True if the client is subscribed to channels.
     pub fn is_subscribed(&self) -> bool {
         self.ties.as_ref().is_some_and(|ties| ties.subscriptions.is_some())
@@ -509,8 +517,12 @@ impl Client {
 
     /// Drops the record of ties once none is left.
     pub fn release_ties(&mut self) {
-        let is_free =
-            |ties: &Ties| ties.link.is_none() && ties.watch.is_none() && ties.subscriptions.is_none();
+        let is_free = |ties: &Ties| {
+            ties.link.is_none()
+                && ties.watch.is_none()
+                && ties.subscriptions.is_none()
+                && ties.tracking.is_none()
+        };
         if self.ties.as_deref().is_some_and(is_free) {
             self.ties = None;
         }

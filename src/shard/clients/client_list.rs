@@ -94,13 +94,17 @@ impl ClientFilter {
 
 impl Client {
     /// The client's flags in the letters of `CLIENT LIST`: `b` in a blocking command, `P` subscribed to
-    /// channels, `x` in a transaction, `N` none of these.
+    /// channels, `t` and `B` while keys are tracked, `x` in a transaction, `N` none of these.
     fn flags(&self) -> String {
         let ties = self.ties.as_ref();
         let is_blocked = ties.is_some_and(|ties| ties.link.is_some() && ties.watch.is_none());
         let is_subscribed = ties.is_some_and(|ties| ties.subscriptions.is_some());
+        let tracking = ties.and_then(|ties| ties.tracking.as_ref()).and_then(|tracking| tracking.options());
+        let is_broadcast = tracking.is_some_and(|options| options.is_broadcast);
+        let tracks = [('t', tracking.is_some()), ('B', is_broadcast)];
         let all = [('P', is_subscribed), ('x', self.transaction.is_some()), ('b', is_blocked)];
-        let flags: String = all.into_iter().filter(|(_, is_set)| *is_set).map(|(letter, _)| letter).collect();
+        let flags: String =
+            all.into_iter().chain(tracks).filter(|(_, is_set)| *is_set).map(|(letter, _)| letter).collect();
         if flags.is_empty() { "N".to_owned() } else { flags }
     }
 

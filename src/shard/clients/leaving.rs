@@ -76,6 +76,7 @@ impl ClientStage {
             }
             if let Some(ties) = &client.ties {
                 self.left_links.extend(ties.link);
+                self.left_links.extend(ties.tracking.iter().flat_map(|tracking| tracking.links()));
                 self.left_links
                     .extend(ties.subscriptions.iter().flat_map(|subscriptions| subscriptions.links()));
             }

@@ -11,6 +11,7 @@
 //! | whether a client's next request may be taken on | `turns.rs`, `held.rs`, `track.rs`, `pause.rs`, `pauses.rs` |
 //! | requests queued since `MULTI` | `transaction.rs` |
 //! | private links to stores, watched keys | `ties.rs` |
+//! | keys that stores track for the client | `key_tracking.rs` |
 //! | channels and patterns, and the stores that their messages come from | `subscriptions.rs` |
 //! | requests that wait until the map of a cluster is confirmed | `map_confirmation.rs` |
 //! | clients that speak HTTP | `http.rs`, `http_login.rs` |
@@ -31,6 +32,7 @@ mod held;
 mod http;
 mod http_login;
 mod identity;
+mod key_tracking;
 mod large_request;
 mod leaving;
 mod map_confirmation;
@@ -52,6 +54,7 @@ mod turns;
 pub use client::{Address, Client};
 pub use cursor::split_cursor;
 pub use identity::{Chosen, Identity};
+pub use key_tracking::{KeyTracking, NOT_TRACKING, TrackingOptions};
 pub use map_confirmation::PATIENCE as MAP_PATIENCE;
 pub use moving::{Readiness, Session};
 pub use order::Rewrite;
@@ -219,7 +222,8 @@ impl ClientStage {
 
     /// Applies new quotas to all clients. A client keeps its tenant by name; if the tenant is gone, the
     /// client must log in again. A queued transaction whose rights changed is refused at `EXEC`.
-    /// Returns the clients whose subscriptions the new quotas may not permit, which the caller closes.
+    /// Returns the clients whose subscriptions or tracked keys the new quotas may not permit, which the caller
+    /// closes.
     pub fn handle_quotas(
         &mut self,
         env: &Env,
@@ -239,7 +243,8 @@ impl ClientStage {
                 transaction.poison();
             }
             // A subscription goes on, so it has to be permitted anew.
-            let is_over = client.is_subscribed() && !client.identity.keeps_its_rights(before, after);
+            let is_over = (client.is_subscribed() || client.tracks_keys())
+                && !client.identity.keeps_its_rights(before, after);
             // The new quotas may not accept the HTTP token that was right before.
             client.http_login = None;
             let held = client.held_request.as_mut().map(|held| &mut held.identity);

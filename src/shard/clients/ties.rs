@@ -1,12 +1,13 @@
 //! Ties of a client to stores: the private links that it has, and what it keeps on them: keys that it
 //! watches, and channels that it is subscribed to.
 
-use super::{ClientStage, Subscriptions};
+use super::{ClientStage, KeyTracking, Subscriptions};
 use crate::shard::env::Env;
 use crate::shard::request::PrivateId;
 use crate::values::{Action, BackendId, ClientId, Owner, Timestamp};
 
-/// The ties of one client. A client has at most one link for requests, and one per store for subscriptions.
+/// The ties of one client. A client has at most one link for requests, one per store for subscriptions, and
+/// one per store over which keys are tracked.
 #[derive(Debug, Default)]
 pub struct Ties {
     /// The link for the client's blocking command, or for all requests while it watches keys.
@@ -15,6 +16,8 @@ pub struct Ties {
     pub watch: Option<Watch>,
     /// The channels that the client is subscribed to.
     pub subscriptions: Option<Box<Subscriptions>>,
+    /// The keys that stores track for the client.
+    pub tracking: Option<Box<KeyTracking>>,
 }
 
 /// Keys that a client watches until its next `EXEC`.

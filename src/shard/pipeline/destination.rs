@@ -41,7 +41,7 @@ impl Destination {
     /// single home or changes the state of the connection.
     #[inline]
     pub fn is_alone(self) -> bool {
-        use LocalCommand::{Exec, Hello, Reset, Select};
+        use LocalCommand::{ClientCaching, ClientTracking, Exec, Hello, Reset, Select};
         match self {
             Self::Home { .. } | Self::Parts(_) => false,
             Self::Alone { .. }
@@ -49,7 +49,9 @@ impl Destination {
             | Self::Scan { .. }
             | Self::Walk(_)
             | Self::Private { .. } => true,
-            Self::Weir(local) => matches!(local, Exec | Hello | Reset | Select),
+            Self::Weir(local) => {
+                matches!(local, ClientCaching | ClientTracking | Exec | Hello | Reset | Select)
+            }
         }
     }
 }

@@ -60,15 +60,19 @@ impl Shard {
             C::ClientSetName => front.set_client_name(env, admission, id, arguments.at(2)),
             C::ClientSetInfo => front.set_client_info(env, id, arguments.at(2), arguments.at(3)),
             C::ClientInfo => front.client_info(env, id, now),
-            C::ClientGetRedir => front.answer_now(env, id, |out, _| encode::integer(out, -1)),
+            C::ClientGetRedir => {
+                let redirect = if front.client(id).tracks_keys() { 0 } else { -1 };
+                front.answer_now(env, id, |out, _| encode::integer(out, redirect));
+            }
             C::ClientKill | C::ClientList | C::ClientPause | C::ClientUnblock | C::ClientUnpause => {
                 self.ask_about_clients(id, local, arguments, charge, now);
             }
             // Capabilities allow a server to answer in ways that weir never does.
             C::ClientCapa => front.answer_now(env, id, |out, _| encode::simple(out, OK)),
-            C::ClientCaching | C::ClientReply | C::ClientTracking | C::ClientTrackingInfo => {
-                self.answer_untracked(id, (command, local), arguments);
-            }
+            C::ClientCaching => self.client_caching(id, arguments.at(2)),
+            C::ClientReply => self.client_reply(id, command, arguments.at(2)),
+            C::ClientTracking => self.client_tracking(id, command, arguments, now),
+            C::ClientTrackingInfo => front.tracking_info(env, id),
             C::ClientNoEvict => self.set_no_evict(id, arguments.at(2)),
             C::ClientNoTouch => self.answer_on_or_off(id, arguments.at(2)),
             C::ReadOnly | C::ReadWrite => front.answer_now(env, id, |out, _| encode::simple(out, OK)),
@@ -177,41 +181,17 @@ impl Shard {
         });
     }
 
-    /// Answers the `CLIENT` commands about tracking and about silence: a client can switch off what is off, and
-    /// is told that it is.
-    fn answer_untracked(
-        &mut self,
-        id: ClientId,
-        (command, local): (&Command, LocalCommand),
-        arguments: &Arguments<'_>,
-    ) {
-        let word = arguments.get(2).unwrap_or_default();
+    /// Answers `CLIENT REPLY`: a client can switch on what is on.
+    fn client_reply(&mut self, id: ClientId, command: &Command, word: &[u8]) {
         let says = |expected: &str| word.eq_ignore_ascii_case(expected.as_bytes());
-        let refusal = match local {
-            LocalCommand::ClientReply if says("off") || says("skip") => Some(CommandRefusal::Silences),
-            LocalCommand::ClientTracking if says("on") => Some(CommandRefusal::Tracks),
-            _ => None,
-        };
-        self.clients.answer_now(&mut self.env, id, |out, protocol| match (local, refusal) {
-            (_, Some(refusal)) => encode::error(out, &refusal.of(command).to_string()),
-            (LocalCommand::ClientTrackingInfo, _) => {
-                encode::map(out, protocol, 3);
-                encode::bulk(out, b"flags");
-                encode::set(out, protocol, 1);
-                encode::bulk(out, b"off");
-                encode::bulk(out, b"redirect");
-                encode::integer(out, -1);
-                encode::bulk(out, b"prefixes");
-                encode::array(out, 0);
+        self.clients.answer_now(&mut self.env, id, |out, _| {
+            if says("on") {
+                encode::simple(out, OK);
+            } else if says("off") || says("skip") {
+                encode::error(out, &CommandRefusal::Silences.of(command).to_string());
+            } else {
+                encode::error(out, "ERR syntax error");
             }
-            (LocalCommand::ClientCaching, _) => encode::error(
-                out,
-                "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT \
-                 mode enabled",
-            ),
-            (LocalCommand::ClientTracking, _) if says("off") => encode::simple(out, OK),
-            (LocalCommand::ClientReply, _) if says("on") => encode::simple(out, OK),
-            _ => encode::error(out, "ERR syntax error"),
         });
     }
 

@@ -13,6 +13,7 @@
 //! | a replica may answer it | `stale_reads.rs` |
 //! | its client has a connection to the store to itself: blocking commands, `WATCH` | `private.rs` |
 //! | the client asks for messages: subscriptions | `subscriptions.rs` |
+//! | the client is told of changed keys: `CLIENT TRACKING` | `key_tracking.rs` |
 //! | its reply comes back | `replies.rs` |
 //!
 //! No file here has state of its own, except `upkeep.rs`: the times at which upkeep is due.
@@ -24,6 +25,7 @@ mod destination;
 pub(super) mod explain;
 mod hot_keys;
 mod http;
+mod key_tracking;
 mod large_messages;
 mod local;
 mod permission;

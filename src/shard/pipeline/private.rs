@@ -39,6 +39,17 @@ pub(super) const TRIES_MAX: u8 = 6;
 /// The retry delay named to clients whose requests were lost with a private link.
 const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
 
+/// Use of a link that a request is sent over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LinkUse {
+    /// The request is answered at once.
+    Request,
+    /// The request watches keys, which stay watched on the link.
+    Watch,
+    /// The request waits at its store.
+    Waits,
+}
+
 impl Shard {
     /// Returns how a command about private links is handled: refused while clients may have none.
     #[inline]
@@ -93,8 +104,10 @@ impl Shard {
             }
             return true;
         }
-        let Some(watch) = client.watch() else { return false };
-        if !matches!(handling, Handling::Forward | Handling::BetweenDatabases | Handling::Split(_)) {
+        let (watch, tracks_keys) = (client.watch(), client.tracks_keys());
+        if watch.is_none() && !tracks_keys
+            || !matches!(handling, Handling::Forward | Handling::BetweenDatabases | Handling::Split(_))
+        {
             return false;
         }
         let (slot, backend) = match self.placement(command, &request.arguments) {
@@ -107,7 +120,8 @@ impl Shard {
             }
             Ok(Placement::Nowhere) | Err(_) => return false,
         };
-        if !watch.covers((slot, backend), self.env.slots.is_some()) {
+        let is_cluster = self.env.slots.is_some();
+        if !tracks_keys && !watch.is_some_and(|watch| watch.covers((slot, backend), is_cluster)) {
             return false;
         }
         self.carry_out(id, Some(command), Destination::Private { slot, backend }, request, now);
@@ -122,6 +136,13 @@ impl Shard {
             self.answer_error(id, "ERR HELLO is not allowed while the connection is subscribed to channels");
             return true;
         }
+        if client.tracks_keys() {
+            self.answer_error(
+                id,
+                "ERR HELLO is not allowed while keys are tracked: send CLIENT TRACKING OFF first",
+            );
+            return true;
+        }
         self.break_watch(id, self.turn);
         false
     }
@@ -130,18 +151,20 @@ impl Shard {
     pub(super) fn change_database(&mut self, id: ClientId, database: Database, now: Now) {
         let client = self.clients.client(id);
         client.select(database);
-        if let Some(link) = client.ties().and_then(|ties| ties.link) {
+        let Some(ties) = client.ties() else { return };
+        let tracking: Vec<PrivateId> = ties.tracking.iter().flat_map(|tracking| tracking.links()).collect();
+        for link in ties.link.filter(|link| !tracking.contains(link)).into_iter().chain(tracking) {
             self.private.select(&mut self.env, link, database, now);
         }
     }
 
     /// Breaks a client's watch of keys: its next `EXEC` fails as if a key had changed.
-    fn break_watch(&mut self, id: ClientId, now: Now) {
+    pub(super) fn break_watch(&mut self, id: ClientId, now: Now) {
         let Some(ties) = self.clients.find(id).and_then(|client| client.ties()) else { return };
         let Some(watch) = &mut ties.watch else { return };
         watch.is_broken = true;
         if let Some(link) = ties.link.take() {
-            self.private.give_back(&mut self.env, link, true, now);
+            self.return_link((id, link), true, now);
         }
     }
 
@@ -185,15 +208,14 @@ impl Shard {
                 self.watch(id, command, (slot, backend), charge, request, now);
             }
             handling => {
-                let Some(link) = self.link_for_request(id, (backend, arguments.frame().len()), charge, now)
-                else {
-                    return;
-                };
-                let frame = arguments.frame();
                 let (waits, awaits_copies) = match handling {
                     Handling::Private(usage) => (true, usage == PrivateUse::AwaitsCopies),
                     _ => (false, false),
                 };
+                let usage = if waits { LinkUse::Waits } else { LinkUse::Request };
+                let place = (backend, arguments.frame().len());
+                let Some(link) = self.link_for_request((id, usage), place, charge, now) else { return };
+                let frame = arguments.frame();
                 let (kind, charge) = if waits {
                     // A large request is not kept for another node: what is kept must stay small.
                     let is_kept = self.env.slots.is_some() && frame.len() <= COPY_BYTES_MAX;
@@ -206,11 +228,12 @@ impl Shard {
                 };
                 // A store waits until its replicas have all that it had written at the connection's last request.
                 // The client's writes went over other connections, and have been answered.
-                let block = if awaits_copies { [PING, frame].concat() } else { Vec::new() };
-                let message = if awaits_copies {
-                    (Message::Small(&block), 2)
-                } else {
-                    (Message::new(frame, request.shared), 1)
+                let caching = self.take_caching((id, link));
+                let before = if awaits_copies { Some(PING) } else { caching };
+                let block = before.map(|before| [before, frame].concat());
+                let message = match &block {
+                    Some(block) => (Message::Small(block), 2),
+                    None => (Message::new(frame, request.shared), 1),
                 };
                 self.send_over(
                     id,
@@ -228,7 +251,7 @@ impl Shard {
     /// none.
     fn link_for_request(
         &mut self,
-        id: ClientId,
+        (id, usage): (ClientId, LinkUse),
         (backend, bytes): (BackendId, usize),
         charge: Option<Charge>,
         now: Now,
@@ -247,8 +270,15 @@ impl Shard {
             self.answer_error(id, CROSS_SLOT);
             return None;
         }
-        let link = self.lend_link(id, backend, charge, now)?;
-        self.clients.client(id).ties_mut().link = Some(link);
+        let tracking = if usage == LinkUse::Waits { None } else { self.tracking_link(id, backend) };
+        let is_kept = tracking.is_none() || usage == LinkUse::Watch;
+        let link = match tracking {
+            Some(link) => link,
+            None => self.lend_link(id, backend, charge, now)?,
+        };
+        if is_kept {
+            self.clients.client(id).ties_mut().link = Some(link);
+        }
         Some(link)
     }
 
@@ -260,15 +290,45 @@ impl Shard {
         charge: Option<Charge>,
         now: Now,
     ) -> Option<PrivateId> {
-        let client = self.clients.client(id);
-        let holder = (id, client.identity().tenant_id());
-        let wanted = ((backend, client.database()), client.protocol());
-        let lent = self.private.lend(&mut self.env, holder, wanted, now);
+        let lent = self.lend_for(id, backend, now);
         if lent.is_none() {
             self.settle(charge, &Settlement::default(), now);
             self.answer_not_sent(id, backend, NotSent::Links);
         }
         lent
+    }
+
+    /// Lends a client a link to a database of a store, if there is one.
+    pub(super) fn lend_for(&mut self, id: ClientId, store: BackendId, now: Now) -> Option<PrivateId> {
+        let client = self.clients.find(id)?;
+        let holder = (id, client.identity().tenant_id());
+        let wanted = ((store, client.database()), client.protocol());
+        self.private.lend(&mut self.env, holder, wanted, now)
+    }
+
+    /// Takes the command about caching that a client's next request is sent with, if keys are tracked over its
+    /// link.
+    fn take_caching(&mut self, (id, link): (ClientId, PrivateId)) -> Option<&'static [u8]> {
+        let tracking = self.tracking_of(id).filter(|tracking| tracking.has(link))?;
+        tracking.take_caching()
+    }
+
+    /// Carries out a transaction of a client for which keys are tracked.
+    pub(super) fn execute_tracked(
+        &mut self,
+        id: ClientId,
+        (link, backend): (PrivateId, BackendId),
+        (block, replies): (Vec<u8>, usize),
+        (rewrite, charge): (Rewrite, Option<Charge>),
+        now: Now,
+    ) {
+        let (block, replies) = match self.take_caching((id, link)) {
+            Some(caching) => ([caching, &block].concat(), replies + 1),
+            None => (block, replies),
+        };
+        let kind = (Nature::TRANSACTION, Kind::Plain);
+        let message = (Message::Small(&block), replies);
+        self.send_over(id, (link, backend), message, kind, (rewrite, charge), now);
     }
 
     fn send_over(
@@ -317,10 +377,8 @@ impl Shard {
             self.settle(charge, &Settlement::default(), now);
             return self.answer_error(id, CROSS_SLOT);
         }
-        let Some(link) = self.link_for_request(id, (backend, request.arguments.frame().len()), charge, now)
-        else {
-            return;
-        };
+        let place = (backend, request.arguments.frame().len());
+        let Some(link) = self.link_for_request((id, LinkUse::Watch), place, charge, now) else { return };
         let watch = Watch { backend, slot, since: now.monotonic, is_broken: false };
         self.clients.client(id).ties_mut().watch.get_or_insert(watch);
         let message = Message::new(request.arguments.frame(), request.shared);
@@ -393,12 +451,23 @@ impl Shard {
         let link = ties.link.take();
         client.release_ties();
         if let Some(link) = link {
-            self.private.give_back(&mut self.env, link, true, now);
+            self.return_link((id, link), true, now);
+        }
+    }
+
+    /// Takes a link back that a client has used for requests. One over which keys are tracked stays with the
+    /// client.
+    fn return_link(&mut self, (id, link): (ClientId, PrivateId), has_watched: bool, now: Now) {
+        if !self.tracks_over(id, link) {
+            self.private.give_back(&mut self.env, link, has_watched, now);
+        } else if has_watched {
+            self.private.unwatch(&mut self.env, link, now);
         }
     }
 
     /// Ends all ties of a client (`RESET`).
     pub(super) fn end_ties(&mut self, id: ClientId, now: Now) {
+        self.end_tracking(id, now);
         self.end_watch(id, now);
         self.end_subscriptions(id, now);
     }
@@ -413,7 +482,12 @@ impl Shard {
                     }
                     self.take_private_reply((link, holder), request, reply, rows, now);
                 }
-                Event::Pushed { link, holder, message } => self.take_message((holder, link), &message, now),
+                Event::Pushed { link, holder, message } => {
+                    if !self.pass_invalidation((holder, link), &message, now) {
+                        self.take_message((holder, link), &message, now);
+                    }
+                }
+                Event::Tracking { holder, reply } => self.take_tracking_reply(holder, reply, now),
                 Event::Lost { link, holder, request, backend, reason, was_sent } => {
                     self.lose_private((link, holder), request, (backend, reason, was_sent), now);
                 }
@@ -494,7 +568,7 @@ impl Shard {
                 }
             }
             client.release_ties();
-            self.private.give_back(&mut self.env, link, false, now);
+            self.return_link((holder, link), false, now);
         }
         let took_micros = if waits { 0 } else { now.monotonic.nanos_since(request.began) / 1_000 };
         let in_32_bits = |number: u64| number.min(u64::from(u32::MAX)) as u32;
@@ -586,7 +660,8 @@ impl Shard {
             && let Some(ties) = client.ties()
         {
             has_missed =
-                ties.subscriptions.as_mut().is_some_and(|subscriptions| !subscriptions.drop_feed(link));
+                ties.subscriptions.as_mut().is_some_and(|subscriptions| !subscriptions.drop_feed(link))
+                    || ties.tracking.as_ref().is_some_and(|tracking| tracking.has(link));
             if ties.link == Some(link) {
                 ties.link = None;
                 let is_over = matches!(
@@ -660,6 +735,7 @@ impl Shard {
         for (holder, link) in self.private.overdue(now.monotonic) {
             let Some(request) = self.private.take_request(link) else { continue };
             self.private.close(&mut self.env, link);
+            let tracked = self.tracks_over(holder, link);
             if let Some(client) = self.clients.find(holder) {
                 if let Some(ties) = client.ties() {
                     ties.link = None;
@@ -676,6 +752,10 @@ impl Shard {
             self.env.counters.add(Counter::RefusedDeadline, 1);
             self.end_unanswered(&request, true, &text, now);
             self.env.pool.give(text);
+            if tracked && self.clients.find(holder).is_some() {
+                // The client would miss changes of the keys that it keeps.
+                self.clients.stop_listening(&mut self.env, holder);
+            }
         }
     }
 

@@ -165,7 +165,7 @@ impl Shard {
         }
         let mut lent = Vec::new();
         for store in needed {
-            let Some(link) = self.lend_feed(id, store, now) else {
+            let Some(link) = self.lend_for(id, store, now) else {
                 lent.into_iter().for_each(|(link, _)| self.private.close(&mut self.env, link));
                 self.settle(charge, &Settlement::default(), now);
                 self.answer_not_sent(id, store, NotSent::Links);
@@ -178,14 +178,6 @@ impl Shard {
             lent.into_iter().for_each(|(link, store)| subscriptions.add_feed(link, store));
         }
         Some((stores, named, charge))
-    }
-
-    /// Lends a client a link to a store for messages.
-    fn lend_feed(&mut self, id: ClientId, store: BackendId, now: Now) -> Option<PrivateId> {
-        let client = self.clients.find(id)?;
-        let holder = (id, client.identity().tenant_id());
-        let wanted = ((store, client.database()), client.protocol());
-        self.private.lend(&mut self.env, holder, wanted, now)
     }
 
     fn subscriptions_of(&mut self, id: ClientId) -> Option<&mut Subscriptions> {
@@ -256,7 +248,7 @@ impl Shard {
         let owner = owner.map(|owner| owner.backend).filter(|_| moved.tries <= TRIES_MAX);
         let Some(subscriptions) = self.subscriptions_of(id) else { return };
         let is_ready = owner.is_some_and(|owner| subscriptions.stores().any(|store| store == owner));
-        let lent = owner.filter(|_| !is_ready).and_then(|owner| self.lend_feed(id, owner, now));
+        let lent = owner.filter(|_| !is_ready).and_then(|owner| self.lend_for(id, owner, now));
         let Some(subscriptions) = self.subscriptions_of(id) else { return };
         let (Some(owner), true) = (owner, is_ready || lent.is_some()) else {
             if subscriptions.refuse(moved) {
@@ -284,7 +276,7 @@ impl Shard {
             let missing: Vec<BackendId> =
                 stores.iter().filter(|store| !has_link.contains(store)).copied().collect();
             let lent: Vec<Option<PrivateId>> =
-                missing.iter().map(|store| self.lend_feed(id, *store, now)).collect();
+                missing.iter().map(|store| self.lend_for(id, *store, now)).collect();
             let Some(subscriptions) = self.subscriptions_of(id) else { continue };
             for (link, store) in lent.iter().zip(&missing) {
                 link.iter().for_each(|link| subscriptions.add_feed(*link, *store));

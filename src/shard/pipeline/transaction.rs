@@ -82,6 +82,9 @@ impl Shard {
             rewrite = Rewrite::Splice;
             self.clients.client(id).keep_splice(splice);
         }
+        if let Some(link) = self.tracking_link(id, place.1) {
+            return self.execute_tracked(id, (link, place.1), (block, replies), (rewrite, charge), now);
+        }
         let envelope = self.envelope_alone(id, place, (rewrite, charge), Nature::TRANSACTION);
         self.send_from_here(&envelope, Message::Shared(&block.into()), replies, now);
     }

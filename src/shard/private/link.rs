@@ -34,6 +34,8 @@ pub(super) enum Expected {
     Step,
     /// The reply to the request in flight.
     Answer,
+    /// The reply to `CLIENT TRACKING ON`.
+    Tracking,
     /// The reply to `UNWATCH`, or to `CLIENT UNBLOCK` of another link, after which the link can be lent.
     Cleaned,
 }
@@ -58,6 +60,8 @@ pub(super) struct Link {
     pub(super) is_streaming: bool,
     /// True while the store has not acknowledged all commands about subscriptions.
     pub(super) owes_acknowledgements: bool,
+    /// True if the store tracks keys on this link.
+    pub(super) is_tracking: bool,
     /// True once the store was told to end a blocking command on this link.
     pub(super) was_unblocked: bool,
     /// The bytes of the greeting until they are sent.
@@ -92,6 +96,7 @@ impl Link {
             expected: VecDeque::new(),
             is_streaming: false,
             owes_acknowledgements: false,
+            is_tracking: false,
             was_unblocked: false,
             greeting: Vec::new(),
             output: Output::default(),

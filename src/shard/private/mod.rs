@@ -1,5 +1,6 @@
 //! Private links: connections to stores that one client has to itself for a while, because it keeps something
-//! on the store's side: it waits in a blocking command, watches keys, or is subscribed to channels.
+//! on the store's side: it waits in a blocking command, watches keys, is subscribed to channels, or has the
+//! store track what it reads.
 //!
 //! ```text
 //!   lend ──> Opening ──connected──> Greeting ──answered──> Open, lent ──given back──> Cleaning ──> idle ──> lend
@@ -113,6 +114,13 @@ pub enum Event {
         /// The whole message.
         message: Vec<u8>,
     },
+    /// The reply to `CLIENT TRACKING ON`.
+    Tracking {
+        /// The client that has the link.
+        holder: ClientId,
+        /// The reply.
+        reply: Vec<u8>,
+    },
     /// The link is gone.
     Lost {
         /// The link.
@@ -139,6 +147,8 @@ pub struct PrivateFigures {
     pub watching: usize,
     /// Links with subscriptions.
     pub subscribed: usize,
+    /// Links on which keys are tracked.
+    pub tracking: usize,
     /// Open links that no client has.
     pub idle: usize,
 }
@@ -149,15 +159,17 @@ impl PrivateFigures {
         self.waiting += other.waiting;
         self.watching += other.watching;
         self.subscribed += other.subscribed;
+        self.tracking += other.tracking;
         self.idle += other.idle;
     }
 
     /// Returns each number with the name of its use.
-    pub const fn by_use(self) -> [(&'static str, usize); 4] {
+    pub const fn by_use(self) -> [(&'static str, usize); 5] {
         [
             ("waiting", self.waiting),
             ("watching", self.watching),
             ("subscribed", self.subscribed),
+            ("tracking", self.tracking),
             ("idle", self.idle),
         ]
     }
@@ -236,6 +248,7 @@ impl PrivateLinks {
             let count = match link.holder {
                 None => &mut figures.idle,
                 Some(_) if link.is_streaming => &mut figures.subscribed,
+                Some(_) if link.is_tracking => &mut figures.tracking,
                 Some(_) if waits => &mut figures.waiting,
                 Some(_) => &mut figures.watching,
             };
@@ -376,6 +389,43 @@ impl PrivateLinks {
         self.list_to_send(id);
     }
 
+    /// Tells a store to track keys on a link.
+    pub fn send_tracking(&mut self, env: &mut Env, id: PrivateId, frame: &[u8], now: Now) {
+        let Some(link) = self.at(id) else { return };
+        link.append(env, Message::Small(frame));
+        link.expected.push_back(Expected::Tracking);
+        link.is_tracking = true;
+        link.heard_at = now.monotonic;
+        self.list_to_send(id);
+    }
+
+    /// Takes a link back on which a store has tracked keys. It is lent again once the store has confirmed that
+    /// it no longer does.
+    pub fn end_tracking(&mut self, env: &mut Env, id: PrivateId, now: Now) {
+        self.clean(env, id, &[b"CLIENT", b"TRACKING", b"OFF"], now);
+        if let Some(link) = self.at(id) {
+            link.is_tracking = false;
+        }
+        self.give_back(env, id, false, now);
+    }
+
+    /// Ends the watch of keys on a link, which its holder keeps.
+    pub fn unwatch(&mut self, env: &mut Env, id: PrivateId, now: Now) {
+        self.clean(env, id, &[b"UNWATCH"], now);
+    }
+
+    /// Sends a command that removes what a store keeps for a link.
+    fn clean(&mut self, env: &mut Env, id: PrivateId, words: &[&[u8]], now: Now) {
+        let Some(link) = self.at(id) else { return };
+        let mut frame = env.pool.take();
+        encode::request(&mut frame, words.iter().copied());
+        link.append(env, Message::Small(&frame));
+        env.pool.give(frame);
+        link.expected.push_back(Expected::Cleaned);
+        link.heard_at = now.monotonic;
+        self.list_to_send(id);
+    }
+
     /// Notes whether a store owes acknowledgements of commands about subscriptions.
     pub fn note_owed(&mut self, id: PrivateId, owes: bool) {
         if let Some(link) = self.at(id) {
@@ -450,13 +500,7 @@ impl PrivateLinks {
         }
         link.idle_since = now.monotonic;
         if has_watched {
-            let mut words = env.pool.take();
-            encode::request(&mut words, [&b"UNWATCH"[..]].into_iter());
-            link.append(env, Message::Small(&words));
-            env.pool.give(words);
-            link.expected.push_back(Expected::Cleaned);
-            link.heard_at = now.monotonic;
-            self.list_to_send(id);
+            self.unwatch(env, id, now);
         }
         self.return_from_holder(id);
         let is_clean = self.at(id).is_some_and(|link| link.expected.is_empty());
@@ -599,6 +643,11 @@ impl PrivateLinks {
                 link.number = digits.and_then(|digits| digits.parse().ok());
                 link.state = State::Open;
                 self.list_to_send(id);
+            }
+            Some(Expected::Tracking) => {
+                if let Some((holder, _)) = link.holder {
+                    self.events.push_back(Event::Tracking { holder, reply });
+                }
             }
             Some(Expected::Step) => {
                 if kind == b'-' && link.step_error.is_none() {

@@ -116,8 +116,25 @@ async function sessions() {
   await client.close();
 }
 
+// A client that keeps values itself, and drops them when the store says that they have changed.
+async function cached() {
+  const url = `redis://127.0.0.1:${port}`;
+  const client = await createClient({ url, RESP: 3, clientSideCache: { ttl: 0, maxEntries: 0 } }).connect();
+  const writer = await createClient({ url }).connect();
+  const keys = Array.from({ length: 20 }, (_, n) => `kept${n}`);
+  for (const key of keys) await writer.set(key, "old");
+  const readAll = () => Promise.all(keys.map((key) => client.get(key)));
+  for (let n = 0; n < 50; n++) await readAll();
+  const hits = client.options.clientSideCache?.stats?.().hitCount ?? client.clientSideCache?.stats?.().hitCount;
+  for (const key of keys) await writer.set(key, "new");
+  while ((await readAll()).some((value) => value !== "new")) await new Promise((resolve) => setTimeout(resolve, 5));
+  say([hits, (await readAll()).every((value) => value === "new")]);
+  await client.close();
+  await writer.close();
+}
+
 const programs = {
-  bullmq, beequeue, sessions,
+  bullmq, beequeue, sessions, cached,
   "socket.io": () => socketio(pubsub),
   "socket.io-sharded": () => socketio(sharded),
   "socket.io-streams": () => socketio(streams),

@@ -1,0 +1,206 @@
+//! Tracking of keys (`CLIENT TRACKING`) for one client: stores tell it when keys change that it has read. All
+//! requests of such a client about keys go over links of its own, one per store, because a store remembers
+//! for each connection what was read over it.
+
+use super::ClientStage;
+use crate::protocol::{Arguments, Protocol, encode};
+use crate::shard::env::Env;
+use crate::shard::message::Message;
+use crate::shard::request::PrivateId;
+use crate::values::{BackendId, ClientId};
+
+/// Maximum number of bytes of a command that switches tracking on.
+const FRAME_BYTES_MAX: usize = 64 * 1024;
+
+/// The links over which stores track keys for a client.
+#[derive(Debug, Default)]
+pub struct KeyTracking {
+    /// The options in force; `None` until the stores have confirmed the first.
+    options: Option<TrackingOptions>,
+    links: Vec<(BackendId, PrivateId)>,
+    /// The command that not all stores have answered.
+    pending: Option<Pending>,
+    /// The command about caching that the next request is sent with (`CLIENT CACHING`).
+    caching: Option<&'static [u8]>,
+}
+
+/// A command that switches tracking on and that not all stores have answered.
+#[derive(Debug)]
+struct Pending {
+    sequence: u32,
+    options: TrackingOptions,
+    replies_missing: usize,
+    refusal: Option<Vec<u8>>,
+}
+
+/// Options of `CLIENT TRACKING ON`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrackingOptions {
+    /// True for messages about all keys with certain prefixes, whoever reads them.
+    pub is_broadcast: bool,
+    /// The prefixes; none means all keys.
+    pub prefixes: Vec<Vec<u8>>,
+    opts_in: bool,
+    opts_out: bool,
+    leaves_out_own: bool,
+}
+
+impl TrackingOptions {
+    /// Reads the words of `CLIENT TRACKING ON`. The error is the text of the reply.
+    pub fn parse(arguments: &Arguments<'_>) -> Result<Self, &'static str> {
+        if arguments.frame().len() > FRAME_BYTES_MAX {
+            return Err("ERR CLIENT TRACKING has at most 64 KiB of prefixes");
+        }
+        let mut options = Self::default();
+        let mut words = arguments.iter().skip(3);
+        while let Some(word) = words.next() {
+            match word.to_ascii_uppercase().as_slice() {
+                b"BCAST" => options.is_broadcast = true,
+                b"OPTIN" => options.opts_in = true,
+                b"OPTOUT" => options.opts_out = true,
+                b"NOLOOP" => options.leaves_out_own = true,
+                b"PREFIX" => options.prefixes.push(words.next().ok_or("ERR syntax error")?.to_vec()),
+                b"REDIRECT" => {
+                    return Err(
+                        "ERR REDIRECT is not supported by weir: switch to RESP3 (HELLO 3), and messages come over the \
+                         connection that tracks",
+                    );
+                }
+                _ => return Err("ERR syntax error"),
+            }
+        }
+        Ok(options)
+    }
+
+    /// Returns the flags as `CLIENT TRACKINGINFO` names them.
+    fn flags(&self) -> impl Iterator<Item = &'static str> {
+        let flags = [
+            (true, "on"),
+            (self.is_broadcast, "bcast"),
+            (self.opts_in, "optin"),
+            (self.opts_out, "optout"),
+            (self.leaves_out_own, "noloop"),
+        ];
+        flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, name)| name)
+    }
+}
+
+impl KeyTracking {
+    /// Returns the link to a store.
+    pub fn link_to(&self, store: BackendId) -> Option<PrivateId> {
+        self.links.iter().find(|(backend, _)| *backend == store).map(|(_, link)| *link)
+    }
+
+    /// Returns all links.
+    pub fn links(&self) -> impl Iterator<Item = PrivateId> {
+        self.links.iter().map(|(_, link)| *link)
+    }
+
+    /// True if a link is one of these.
+    pub fn has(&self, link: PrivateId) -> bool {
+        self.links().any(|other| other == link)
+    }
+
+    /// Adds a link to a store.
+    pub fn add(&mut self, store: BackendId, link: PrivateId) {
+        self.links.push((store, link));
+    }
+
+    /// The options in force; `None` before the stores have confirmed any.
+    pub fn options(&self) -> Option<&TrackingOptions> {
+        self.options.as_ref()
+    }
+
+    /// Waits for the replies of all stores to a command that switches tracking on.
+    pub fn expect(&mut self, sequence: u32, options: TrackingOptions) {
+        let replies_missing = self.links.len();
+        self.pending = Some(Pending { sequence, options, replies_missing, refusal: None });
+    }
+
+    /// Takes the reply of one store. With the last one, returns the number of the client's command and the
+    /// reply to it.
+    pub fn take_reply(&mut self, reply: Vec<u8>) -> Option<(u32, Vec<u8>)> {
+        let pending = self.pending.as_mut()?;
+        pending.replies_missing -= 1;
+        if reply.starts_with(b"-") {
+            pending.refusal.get_or_insert(reply);
+        }
+        let pending = self.pending.take_if(|pending| pending.replies_missing == 0)?;
+        let reply = pending.refusal.unwrap_or_else(|| {
+            self.options = Some(pending.options);
+            b"+OK\r\n".to_vec()
+        });
+        Some((pending.sequence, reply))
+    }
+
+    /// Takes note of `CLIENT CACHING`, which is about the next request. The error is the text of the reply.
+    pub fn set_caching(&mut self, word: &[u8]) -> Result<(), &'static str> {
+        const YES: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$3\r\nYES\r\n";
+        const NO: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$2\r\nNO\r\n";
+        let options = self.options.as_ref();
+        let (opts_in, opts_out) =
+            options.map_or((false, false), |options| (options.opts_in, options.opts_out));
+        if !opts_in && !opts_out {
+            return Err(NOT_TRACKING);
+        }
+        self.caching = match word.to_ascii_uppercase().as_slice() {
+            b"YES" if opts_in => Some(YES),
+            b"NO" if opts_out => Some(NO),
+            b"YES" => {
+                return Err("ERR CLIENT CACHING YES is only valid when tracking is enabled in OPTIN mode.");
+            }
+            b"NO" => {
+                return Err("ERR CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode.");
+            }
+            _ => return Err("ERR syntax error"),
+        };
+        Ok(())
+    }
+
+    /// Takes the command about caching that the next request is sent with.
+    pub fn take_caching(&mut self) -> Option<&'static [u8]> {
+        self.caching.take()
+    }
+
+    /// Returns the memory that this takes, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        let pending = self.pending.as_ref().map(|pending| &pending.options);
+        let prefixes = self.options.iter().chain(pending).flat_map(|options| &options.prefixes);
+        let prefixes = prefixes.map(|prefix| prefix.capacity() + size_of::<Vec<u8>>()).sum::<usize>();
+        size_of::<Self>() + self.links.capacity() * size_of::<(BackendId, PrivateId)>() + prefixes
+    }
+}
+
+/// The error for `CLIENT CACHING` of a client that tracks no keys.
+pub const NOT_TRACKING: &str = "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled";
+
+impl ClientStage {
+    /// Passes a message to a client that is the reply to no request.
+    pub fn push_message(&mut self, env: &mut Env, id: ClientId, message: &[u8]) {
+        let Some(client) = self.clients.get(id) else { return };
+        client.order.push(Message::Small(message), &mut env.pool);
+        self.after_push(env, id);
+    }
+
+    /// Answers `CLIENT TRACKINGINFO`.
+    pub fn tracking_info(&mut self, env: &mut Env, id: ClientId) {
+        let Some(client) = self.clients.get(id) else { return };
+        let tracking = client.ties.as_ref().and_then(|ties| ties.tracking.as_ref());
+        let options = tracking.and_then(|tracking| tracking.options.clone());
+        self.answer_now(env, id, |out, protocol| write_info(out, protocol, options.as_ref()));
+    }
+}
+
+fn write_info(out: &mut Vec<u8>, protocol: Protocol, options: Option<&TrackingOptions>) {
+    let flags: Vec<&str> = options.map_or_else(|| vec!["off"], |options| options.flags().collect());
+    let prefixes = options.map_or(&[][..], |options| &options.prefixes);
+    encode::map(out, protocol, 3);
+    encode::bulk(out, b"flags");
+    encode::set(out, protocol, flags.len());
+    flags.iter().for_each(|flag| encode::bulk(out, flag.as_bytes()));
+    encode::bulk(out, b"redirect");
+    encode::integer(out, if options.is_some() { 0 } else { -1 });
+    encode::bulk(out, b"prefixes");
+    encode::array(out, prefixes.len());
+    prefixes.iter().for_each(|prefix| encode::bulk(out, prefix));
+}

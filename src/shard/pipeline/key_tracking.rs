@@ -1,0 +1,169 @@
+//! Tracking of keys (`CLIENT TRACKING`): a client is told when keys change that it has read, so that it can
+//! keep their values itself. Its requests about keys go over links of its own, one at a time, past the kept
+//! replies of hot keys.
+
+use super::Shard;
+use crate::protocol::command::{Command, Refusal};
+use crate::protocol::{Arguments, Protocol, encode};
+use crate::shard::clients::{KeyTracking, NOT_TRACKING, Rewrite, TrackingOptions};
+use crate::shard::counters::Counter;
+use crate::shard::message::Message;
+use crate::shard::outcome::Outcome;
+use crate::shard::refusal::NotSent;
+use crate::shard::request::{PrivateId, ReplyTo};
+use crate::values::time::Now;
+use crate::values::{BackendId, ClientId};
+
+impl Shard {
+    /// Carries out `CLIENT TRACKING`.
+    pub(super) fn client_tracking(
+        &mut self,
+        id: ClientId,
+        command: &'static Command,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) {
+        let word = arguments.get(2).unwrap_or_default();
+        if word.eq_ignore_ascii_case(b"off") {
+            self.end_tracking(id, now);
+            return self.clients.answer_now(&mut self.env, id, |out, _| encode::simple(out, "OK"));
+        }
+        if !word.eq_ignore_ascii_case(b"on") {
+            return self.answer_error(id, "ERR syntax error");
+        }
+        // A node of a cluster tells of its own keys only, and slots move.
+        if !self.private.is_on() || self.env.slots.is_some() {
+            return self.answer_error(id, &Refusal::Tracks.of(command).to_string());
+        }
+        match self.tracking_options(id, arguments) {
+            Ok(options) => self.begin_tracking(id, options, arguments, now),
+            Err(text) => self.answer_error(id, &text),
+        }
+    }
+
+    /// Reads the options of `CLIENT TRACKING ON`, if the client may have them.
+    fn tracking_options(
+        &mut self,
+        id: ClientId,
+        arguments: &Arguments<'_>,
+    ) -> Result<TrackingOptions, String> {
+        let options = TrackingOptions::parse(arguments)?;
+        if self.clients.client(id).protocol() != Protocol::Resp3 {
+            return Err(
+                "ERR CLIENT TRACKING needs RESP3, in which messages can come at any time: send HELLO 3 \
+                        first"
+                    .to_owned(),
+            );
+        }
+        let Some(tenant) = self.tenant_of(id).filter(|tenant| !tenant.keys.is_empty()) else {
+            return Ok(options);
+        };
+        let is_own = |prefix: &Vec<u8>| tenant.keys.iter().any(|own| prefix.starts_with(own.as_bytes()));
+        let names_own = !options.prefixes.is_empty() && options.prefixes.iter().all(is_own);
+        if options.is_broadcast && !names_own {
+            return Err(format!(
+                "NOPERM tenant '{}' has only keys with certain prefixes, so BCAST needs a PREFIX that begins with one of \
+                 them",
+                tenant.name
+            ));
+        }
+        Ok(options)
+    }
+
+    fn begin_tracking(
+        &mut self,
+        id: ClientId,
+        options: TrackingOptions,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) {
+        let mut missing = self.env.stores();
+        if let Some(known) = self.tracking_of(id) {
+            missing.retain(|store| known.link_to(*store).is_none());
+        }
+        let mut lent: Vec<(BackendId, PrivateId)> = Vec::new();
+        for store in missing {
+            let Some(link) = self.lend_for(id, store, now) else {
+                lent.into_iter().for_each(|(_, link)| self.private.close(&mut self.env, link));
+                return self.answer_not_sent(id, store, NotSent::Links);
+            };
+            lent.push((store, link));
+        }
+        let client = self.clients.client(id);
+        let sequence = client.expect_reply(Rewrite::AsItCame, None);
+        client.hold_back_later();
+        let tracking = client.ties_mut().tracking.get_or_insert_with(|| Box::new(KeyTracking::default()));
+        lent.into_iter().for_each(|(store, link)| tracking.add(store, link));
+        tracking.expect(sequence, options);
+        let links: Vec<PrivateId> = tracking.links().collect();
+        for link in links {
+            self.private.send_tracking(&mut self.env, link, arguments.frame(), now);
+        }
+    }
+
+    /// Takes the reply of a store to `CLIENT TRACKING ON`.
+    pub(super) fn take_tracking_reply(&mut self, id: ClientId, reply: Vec<u8>, now: Now) {
+        let Some(tracking) = self.tracking_of(id) else { return };
+        let Some((sequence, reply)) = tracking.take_reply(reply) else { return };
+        if tracking.options().is_none() {
+            self.end_tracking(id, now);
+        }
+        let to = ReplyTo::new(self.env.settings.id, id, sequence);
+        self.give_back(to, Outcome::answered(reply.len()), Message::Small(&reply), now);
+    }
+
+    /// Passes on what a store says about changed keys. False if the link is not one that keys are tracked
+    /// over.
+    pub(super) fn pass_invalidation(
+        &mut self,
+        (id, link): (ClientId, PrivateId),
+        message: &[u8],
+        now: Now,
+    ) -> bool {
+        if !self.tracks_over(id, link) {
+            return false;
+        }
+        self.clients.push_message(&mut self.env, id, message);
+        self.env.counters.add(Counter::InvalidationsPassed, 1);
+        self.charge_for_bytes(id, message.len(), now);
+        true
+    }
+
+    /// Answers `CLIENT CACHING`.
+    pub(super) fn client_caching(&mut self, id: ClientId, word: &[u8]) {
+        let set = self.tracking_of(id).map_or(Err(NOT_TRACKING), |tracking| tracking.set_caching(word));
+        self.clients.answer_now(&mut self.env, id, |out, _| match set {
+            Ok(()) => encode::simple(out, "OK"),
+            Err(text) => encode::error(out, text),
+        });
+    }
+
+    /// Ends the tracking of keys for a client. Its links are lent again once their stores have confirmed it.
+    pub(super) fn end_tracking(&mut self, id: ClientId, now: Now) {
+        if self.tracking_of(id).is_none() {
+            return;
+        }
+        // A watch over such a link ends with it.
+        self.break_watch(id, now);
+        let Some(client) = self.clients.find(id) else { return };
+        let tracking = client.ties().and_then(|ties| ties.tracking.take());
+        client.release_ties();
+        for link in tracking.iter().flat_map(|tracking| tracking.links()) {
+            self.private.end_tracking(&mut self.env, link, now);
+        }
+    }
+
+    pub(super) fn tracking_of(&mut self, id: ClientId) -> Option<&mut KeyTracking> {
+        self.clients.find(id)?.ties()?.tracking.as_deref_mut()
+    }
+
+    /// True if a link of a client is one that keys are tracked over.
+    pub(super) fn tracks_over(&mut self, id: ClientId, link: PrivateId) -> bool {
+        self.tracking_of(id).is_some_and(|tracking| tracking.has(link))
+    }
+
+    /// Returns the link to a store over which keys are tracked for a client.
+    pub(super) fn tracking_link(&mut self, id: ClientId, store: BackendId) -> Option<PrivateId> {
+        self.tracking_of(id)?.link_to(store)
+    }
+}

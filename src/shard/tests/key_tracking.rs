@@ -1,0 +1,144 @@
+//! Keys that stores track for clients.
+
+use super::*;
+
+fn tracking(backends: u16) -> (Rig, usize) {
+    let mut rig = Rig::with(2, backends, |settings| settings.private_links_max = 20);
+    let client = rig.client(0);
+    rig.send(client, &[&["HELLO", "3"], &["CLIENT", "TRACKING", "ON"]]);
+    rig.told(client);
+    greet(&mut rig);
+    for _ in 1..backends {
+        rig.answer_first("TRACKING", "+OK\r\n");
+        assert_eq!(rig.told(client), "", "not all stores have confirmed it");
+    }
+    rig.answer_first("TRACKING", "+OK\r\n");
+    assert_eq!(rig.told(client), "+OK\r\n");
+    (rig, client)
+}
+
+/// Answers the greetings of all links that were opened: the dialect, and the connection's number.
+fn greet(rig: &mut Rig) {
+    for (word, reply) in [("HELLO", "%0\r\n"), ("\r\nID\r\n", ":7\r\n")] {
+        while rig.at_stores.iter().any(|sent| sent.frame.contains(word)) {
+            rig.answer_first(word, reply);
+        }
+    }
+}
+
+fn links(rig: &Rig) -> (usize, usize) {
+    let figures = rig.shards[0].private_links();
+    (figures.tracking, figures.idle)
+}
+
+const CHANGED: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
+
+#[test]
+fn requests_about_keys_go_over_the_links_on_which_they_are_tracked() {
+    let (mut rig, client) = tracking(2);
+    // The home of the other key is the other core.
+    let [here, other] = [rig.key(0, 0), rig.key(1, 1)];
+    rig.send(client, &[&["GET", &here], &["STRLEN", &here], &["GET", &other]]);
+    let first = rig.at_stores[0].clone();
+    assert_eq!(rig.at_stores.len(), 1, "one at a time, so that a message is not told before an older reply");
+    rig.bytes(&first, format!("$1\r\n1\r\n{CHANGED}").as_bytes());
+    rig.at_stores.remove(0);
+    assert_eq!(rig.told(client), format!("$1\r\n1\r\n{CHANGED}"));
+    assert_eq!(
+        (rig.at_stores[0].link, rig.at_stores[0].shard),
+        (first.link, 0),
+        "wherever the key's home is"
+    );
+    rig.answer_next("$1\r\n2\r\n");
+    assert_ne!(rig.at_stores[0].link, first.link, "another store");
+    rig.answer_next("$1\r\n3\r\n");
+    rig.send(
+        client,
+        &[&["MGET", &here, &here], &["MGET", &here, &other], &["MULTI"], &["GET", &here], &["EXEC"]],
+    );
+    assert_eq!(rig.at_stores[0].link, first.link);
+    rig.answer_first("MGET", "*2\r\n$1\r\n1\r\n$1\r\n2\r\n");
+    let told = rig.told(client);
+    assert!(told.contains("-CROSSSLOT "), "a part that nobody tracks would be kept for ever: {told}");
+    assert!(rig.at_stores.iter().all(|sent| sent.link == first.link));
+    for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n$1\r\n1\r\n"] {
+        rig.answer_next(reply);
+    }
+    assert_eq!((rig.told(client).as_str(), links(&rig)), ("*1\r\n$1\r\n1\r\n", (2, 0)));
+}
+
+#[test]
+fn what_is_asked_about_caching_goes_with_the_next_request() {
+    let mut rig = Rig::with(1, 1, |settings| settings.private_links_max = 20);
+    let client = rig.client(0);
+    rig.send(client, &[&["HELLO", "3"], &["CLIENT", "TRACKING", "ON", "OPTIN"]]);
+    greet(&mut rig);
+    rig.answer_first("TRACKING", "+OK\r\n");
+    rig.told(client);
+    rig.send(client, &[&["CLIENT", "CACHING", "yes"], &["GET", "k"], &["GET", "k"]]);
+    assert_eq!(rig.words_at_stores(), ["CLIENT", "GET"]);
+    rig.answer_next("+OK\r\n");
+    rig.answer_next("$1\r\n1\r\n");
+    assert_eq!(rig.words_at_stores(), ["GET"]);
+    rig.answer_next("$1\r\n1\r\n");
+    assert_eq!(rig.told(client), "+OK\r\n$1\r\n1\r\n$1\r\n1\r\n");
+}
+
+#[test]
+fn a_client_that_would_miss_changes_is_closed() {
+    for is_late in [false, true] {
+        let (mut rig, client) = tracking(1);
+        rig.send(client, &[&["QOS", "SET", "DEADLINE", "200"], &["GET", "k"]]);
+        if is_late {
+            rig.wait(Duration::from_millis(300));
+            assert!(rig.told(client).contains("-DEADLINE "));
+        } else {
+            rig.lose("GET");
+        }
+        assert_eq!((rig.shards[0].clients_open(), links(&rig)), (0, (0, 0)));
+    }
+}
+
+#[test]
+fn a_store_that_refuses_leaves_nothing_on() {
+    let mut rig = Rig::with(1, 2, |settings| settings.private_links_max = 20);
+    let client = rig.client(0);
+    rig.send(client, &[&["HELLO", "3"], &["CLIENT", "TRACKING", "ON", "NOLOOP"], &["GET", "k"]]);
+    rig.told(client);
+    greet(&mut rig);
+    rig.answer_first("TRACKING", "+OK\r\n");
+    rig.answer_first("TRACKING", "-ERR unknown subcommand\r\n");
+    assert_eq!(rig.told(client), "-ERR unknown subcommand\r\n");
+    for _ in 0..2 {
+        rig.answer_first("OFF", "+OK\r\n");
+    }
+    assert_eq!(rig.words_at_stores(), ["HELLO"], "the next request opens a shared connection");
+    assert_eq!(links(&rig), (0, 2));
+}
+
+#[test]
+fn without_enough_links_nothing_is_tracked() {
+    let mut rig = Rig::with(1, 3, |settings| settings.private_links_max = 2);
+    let client = rig.client(0);
+    rig.send(client, &[&["HELLO", "3"], &["CLIENT", "TRACKING", "ON"], &["CLIENT", "GETREDIR"]]);
+    let told = rig.told(client);
+    assert!(told.contains("-OVERLOADED reason=links ") && told.ends_with(":-1\r\n"), "{told}");
+    assert_eq!(links(&rig), (0, 0));
+}
+
+#[test]
+fn a_watch_over_such_a_link_leaves_it_with_the_client() {
+    let (mut rig, client) = tracking(1);
+    rig.send(client, &[&["WATCH", "k"]]);
+    rig.answer_first("WATCH", "+OK\r\n");
+    rig.send(client, &[&["UNWATCH"], &["GET", "k"]]);
+    assert_eq!(rig.words_at_stores(), ["UNWATCH", "GET"]);
+    rig.answer_next("+OK\r\n");
+    rig.answer_next("$-1\r\n");
+    assert_eq!((rig.told(client).as_str(), links(&rig)), ("+OK\r\n+OK\r\n$-1\r\n", (1, 0)));
+    // A call that waits has a link to itself, and gives that back.
+    rig.send(client, &[&["BLPOP", "q", "0"]]);
+    greet(&mut rig);
+    rig.answer_first("BLPOP", "_\r\n");
+    assert_eq!((rig.told(client).as_str(), links(&rig)), ("_\r\n", (1, 1)));
+}
