@@ -289,7 +289,7 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// Returns the text of a whole reply that is one bulk string, one simple string or one error.
+/// Returns the text of a whole reply that is one bulk string, one verbatim string, one simple string or one error.
 pub fn text(reply: &[u8]) -> Option<&[u8]> {
     let newline = reply.iter().position(|byte| *byte == b'\n')?;
     match reply[0] {
@@ -297,6 +297,11 @@ pub fn text(reply: &[u8]) -> Option<&[u8]> {
         b'$' => {
             let length = parse_count(&reply[..=newline]).ok()??;
             reply.get(newline + 1..newline + 1 + length as usize)
+        }
+        // The format (`txt:`) stands before the text.
+        b'=' => {
+            let length = parse_count(&reply[..=newline]).ok()??;
+            reply.get(newline + 1 + 4..newline + 1 + length as usize)
         }
         _ => None,
     }

@@ -1,7 +1,7 @@
 //! The replies to the parts of one request, joined into one reply. In an array of values, a failed part fails
 //! only its own keys.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use slab::Slab;
 
@@ -38,6 +38,8 @@ pub enum Join {
     SumEach,
     /// The first part's reply to `CONFIG GET` without secret settings, or the first error.
     Settings,
+    /// The numbers of keys in the parts' replies to `INFO keyspace`, added up by database; or the first error.
+    KeyCounts,
     /// A map from each store's name to its reply; the first error if all are errors.
     ByStore(Vec<String>),
 }
@@ -221,6 +223,10 @@ impl Gathering {
                 Some(error) => out.extend_from_slice(error),
                 None => settings(out, self.protocol, parts[0]),
             },
+            Join::KeyCounts => match first_error {
+                Some(error) => out.extend_from_slice(error),
+                None => key_counts(out, self.protocol, &parts),
+            },
             Join::ByStore(names) => match first_error {
                 Some(error) if parts.iter().all(|part| is_error(part)) => out.extend_from_slice(error),
                 _ => {
@@ -361,6 +367,43 @@ fn settings(out: &mut Vec<u8>, protocol: Protocol, map: &[u8]) {
     shown.iter().flatten().for_each(|element| out.extend_from_slice(element));
 }
 
+/// Adds up lines such as `db0:keys=3,expires=1,avg_ttl=900,subexpiry=0`. The average of times to live is that
+/// over all keys that have one.
+fn key_counts(out: &mut Vec<u8>, protocol: Protocol, parts: &[&[u8]]) {
+    let mut databases: BTreeMap<u32, Vec<(&str, u128)>> = BTreeMap::new();
+    let texts = parts.iter().filter_map(|part| std::str::from_utf8(reply::text(part)?).ok());
+    for (number, fields) in
+        texts.flat_map(str::lines).filter_map(|line| line.strip_prefix("db")?.split_once(':'))
+    {
+        let Ok(number) = number.parse() else { continue };
+        let sums = databases.entry(number).or_default();
+        let fields: Vec<(&str, u128)> = fields
+            .split(',')
+            .filter_map(|field| field.split_once('='))
+            .filter_map(|(name, value)| Some((name, u128::from(value.parse::<u64>().ok()?))))
+            .collect();
+        let expiring = fields.iter().find(|(name, _)| *name == "expires").map_or(0, |(_, count)| *count);
+        for (name, value) in fields {
+            let value = if name == "avg_ttl" { value * expiring } else { value };
+            match sums.iter_mut().find(|(other, _)| *other == name) {
+                Some((_, sum)) => *sum += value,
+                None => sums.push((name, value)),
+            }
+        }
+    }
+    let mut text = String::from("# Keyspace\r\n");
+    for (number, sums) in &databases {
+        let expiring = sums.iter().find(|(name, _)| *name == "expires").map_or(0, |(_, count)| *count);
+        let field = |(name, sum): &(&str, u128)| {
+            let value = if *name == "avg_ttl" { sum / expiring.max(1) } else { *sum };
+            format!("{name}={value}")
+        };
+        let fields: Vec<String> = sums.iter().map(field).collect();
+        text += &format!("db{number}:{}\r\n", fields.join(","));
+    }
+    encode::verbatim(out, protocol, &text);
+}
+
 fn every(out: &mut Vec<u8>, parts: &[&[u8]]) {
     let mut lists: Vec<Elements<'_>> = parts.iter().filter_map(|part| reply::elements(part)).collect();
     let count = lists.iter().map(Elements::left).min().unwrap_or(0);
@@ -467,6 +510,16 @@ mod tests {
         let told = "*4\r\n$11\r\nrequirepass\r\n$1\r\nx\r\n$4\r\nsave\r\n$0\r\n\r\n";
         assert_eq!(joined(Join::Settings, &[told, "*0\r\n"]), "*2\r\n$4\r\nsave\r\n$0\r\n\r\n");
         assert_eq!(joined(Join::Settings, &["%1\r\n+masterauth\r\n+x\r\n"]), "*0\r\n");
+        let info = |lines: &str| format!("${}\r\n{lines}\r\n", lines.len());
+        let parts = [
+            info("# Keyspace\r\ndb0:keys=3,expires=1,avg_ttl=900\r\ndb9:keys=1,expires=0,avg_ttl=0\r\n"),
+            info("# Keyspace\r\n"),
+            "=62\r\ntxt:# Keyspace\r\ndb0:keys=4,expires=3,avg_ttl=100,subexpiry=1\r\n\r\n".to_owned(),
+        ];
+        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+        let sum = "# Keyspace\r\ndb0:keys=7,expires=4,avg_ttl=300,subexpiry=1\r\ndb9:keys=1,expires=0,avg_ttl=0\r\n";
+        assert_eq!(joined(Join::KeyCounts, &parts), info(sum));
+        assert_eq!(joined(Join::KeyCounts, &[parts[0], "-LOADING\r\n"]), "-LOADING\r\n");
         let by_store = || Join::ByStore(vec!["s0".to_owned(), "s1".to_owned()]);
         assert_eq!(
             joined(by_store(), &["+well\r\n", "-ERR no\r\n"]),

@@ -266,3 +266,16 @@ def test_a_cluster_has_one_database(module_servers):
     with weir.connect() as connection:
         assert connection.call("SELECT", 0).text == "OK"
         assert connection.call("SELECT", 1).text == "ERR SELECT is not allowed in cluster mode"
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_info_keyspace_counts_the_keys_of_all_stores(servers, protocol: int):
+    weir = servers.weir(*[servers.redis() for _ in range(3)], flags=FLAGS)
+    with weir.connect(protocol=protocol) as client:
+        for database, count in [(0, 30), (5, 20)]:
+            client.ok("SELECT", database)
+            for number in range(count):
+                client.ok("SET", f"k{number}", "v", *(("EX", 1000) if number % 2 else ()))
+        lines = client.ok("INFO", "Keyspace").decode().split("\r\n")
+        assert lines[0] == "# Keyspace"
+        assert [line.split(",avg_ttl=")[0] for line in lines[1:3]] == ["db0:keys=30,expires=15", "db5:keys=20,expires=10"]

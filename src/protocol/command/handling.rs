@@ -137,6 +137,8 @@ pub enum FanOut {
     SumEach,
     /// Settings as the first store has them, but for secrets.
     Settings,
+    /// The numbers of keys by database (`INFO keyspace`), added up.
+    KeyCounts,
     /// A list of all replies, each under its store's name, since no single answer is right. With one store,
     /// its reply.
     ByStore,

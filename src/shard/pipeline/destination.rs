@@ -2,6 +2,7 @@
 //! have several homes; several backends; or weir itself.
 
 use super::Shard;
+use crate::config::Tenant;
 use crate::protocol::Arguments;
 use crate::protocol::command::{
     Class, Command, Effect, FanOut, Gather, Handling, KeyError, Keys, LocalCommand,
@@ -175,8 +176,19 @@ impl Shard {
             Handling::Local(LocalCommand::ConfigGet) if self.is_admin(id) || asks_for_events(arguments) => {
                 Ok(Destination::Stores(FanOut::Settings))
             }
+            Handling::Local(LocalCommand::Info) if self.asks_for_key_counts(id, arguments) => {
+                Ok(Destination::Stores(FanOut::KeyCounts))
+            }
             Handling::Local(local) => Ok(Destination::Weir(local)),
         }
+    }
+
+    /// True if `INFO` asks for the numbers of keys alone, and the client may know of all keys.
+    fn asks_for_key_counts(&mut self, id: ClientId, arguments: &Arguments<'_>) -> bool {
+        let has_all = |tenant: &Tenant| tenant.keys.is_empty() && tenant.databases.is_empty();
+        arguments.len() == 2
+            && arguments.at(1).eq_ignore_ascii_case(b"keyspace")
+            && self.tenant_of(id).is_some_and(has_all)
     }
 
     /// Returns the destination of a command that weir does not know: the backend of its first argument's

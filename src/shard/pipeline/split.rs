@@ -180,6 +180,7 @@ impl Shard {
             FanOut::Union => Join::Union,
             FanOut::SumEach => Join::SumEach,
             FanOut::Settings => Join::Settings,
+            FanOut::KeyCounts => Join::KeyCounts,
             FanOut::ByStore => {
                 let names = stores.iter().map(|store| self.env.backend_name(*store).to_owned());
                 Join::ByStore(names.collect())
