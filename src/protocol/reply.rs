@@ -4,6 +4,8 @@
 //! The scanner looks at every byte of structure once and steps over payloads, so a reply of any size costs
 //! linear time. Attributes and pushes that stand before a reply belong to it and travel with it.
 
+use crate::protocol::room;
+
 /// End, type and size of a whole reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scanned {
@@ -85,6 +87,13 @@ impl ReplyScanner {
     /// Returns the bytes that are known to be missing of the payload under way, its line end included.
     pub fn missing(&self) -> u64 {
         self.payload_left
+    }
+
+    /// Returns how many more bytes the elements that are yet to come will take, if they are as long as those in
+    /// the `come` bytes before. 0 for a reply that is no aggregate.
+    pub fn expected(&self, come: usize) -> usize {
+        let left = usize::try_from(self.left).unwrap_or(usize::MAX);
+        if self.rows == 0 { 0 } else { room::estimate(come, self.rows as usize, left) }
     }
 
     /// True if a reply is under way, of which some bytes were seen.
@@ -263,6 +272,12 @@ pub struct Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
+    /// Returns the iterator that goes on where another one, with so many bytes of `array` and so many elements
+    /// left, stopped.
+    pub fn resume(array: &'a [u8], bytes_left: usize, left: usize) -> Self {
+        Self { rest: &array[array.len() - bytes_left..], left }
+    }
+
     /// Returns the bytes that have not been iterated over yet.
     pub fn rest(&self) -> &'a [u8] {
         self.rest

@@ -161,6 +161,11 @@ impl RequestDecoder {
         self.next_in_place(chunk, consumed, limits)
     }
 
+    /// Takes the positions of the words of the request that was given out last.
+    pub fn take_places(&mut self) -> Vec<Argument> {
+        std::mem::take(&mut self.places)
+    }
+
     /// Holds the rest of a chunk for later, when the connection may not go on now.
     pub fn hold(&mut self, rest: &[u8]) {
         self.forget_done();
@@ -258,6 +263,7 @@ impl RequestDecoder {
                 Progress::Unfinished => {
                     room::expect(&mut self.held, bytes.len(), self.awaited.saturating_sub(bytes.len()));
                     self.held.extend_from_slice(bytes);
+                    self.expect_words();
                     *consumed = chunk.len();
                     return Ok(None);
                 }
@@ -297,6 +303,7 @@ impl RequestDecoder {
                     self.compact();
                     let missing = self.missing();
                     room::expect(&mut self.held, 0, missing);
+                    self.expect_words();
                     return Ok(None);
                 }
             }
@@ -321,6 +328,15 @@ impl RequestDecoder {
             Found::Canonical => &self.canonical,
         };
         Request { arguments: Arguments::new(frame, &self.places), shared: None }
+    }
+
+    /// Makes room for the rest of a request of many words, which are taken to be as long as those that have
+    /// come.
+    fn expect_words(&mut self) {
+        if let Some(left) = self.arguments_left {
+            room::expect_many(&mut self.held, room::estimate(self.position, self.places.len(), left));
+            room::expect_many(&mut self.places, left);
+        }
     }
 
     fn start_over(&mut self) {

@@ -1,9 +1,18 @@
 //! Room for the rest of a large message: it is received into the message's own buffer, behind the bytes
 //! already there, and not into a buffer that it would have to be copied out of.
 
+use crate::values::limits;
+
 /// Maximum number of room that is given at once, as a multiple of the bytes that have come: a client that
 /// only announces something large gets little memory, and one that sends it has it moved seldom.
 const GROWTH_MAX: usize = 16;
+
+/// Room for this many items is always left in a buffer that grows by its expected length: a buffer with less is
+/// about to be moved.
+const ITEMS_SPARE: usize = limits::RECEIVE_BUFFER_BYTES;
+/// A buffer that holds less than this part of a message (one in 8) is given room for all of it, and an eighth
+/// more, because the length is an estimate.
+const EARLY_PART: usize = 8;
 
 /// A message's buffer, lent out to receive into. It must be taken back, whatever was received, before any
 /// other bytes of its connection.
@@ -31,6 +40,28 @@ impl Room {
 /// Reserves room for `bytes` that have arrived and for a part of the `missing` bytes that have not.
 pub fn expect(buffer: &mut Vec<u8>, bytes: usize, missing: usize) {
     grow(buffer, bytes + given(buffer.len() + bytes, missing));
+}
+
+/// Reserves room for `missing` more items, if they are many. The number may be an estimate. A long buffer would
+/// otherwise be moved each time that it has doubled, the last time with half of a message of megabytes in one
+/// go.
+pub fn expect_many<T>(items: &mut Vec<T>, missing: usize) {
+    let (come, spare) = (items.len(), items.capacity() - items.len());
+    if missing <= spare.max(ITEMS_SPARE) {
+        return;
+    }
+    let is_early = come < missing / EARLY_PART;
+    let given = given(come, missing);
+    if spare < ITEMS_SPARE || is_early && given == missing {
+        items.reserve_exact(given + given / EARLY_PART);
+    }
+}
+
+/// Returns the number of bytes or words that `left` more parts of a message take, if they are as long as the
+/// `parts` that have come in `length`.
+pub fn estimate(length: usize, parts: usize, left: usize) -> usize {
+    let estimate = length as u128 * left as u128 / parts.max(1) as u128;
+    usize::try_from(estimate).unwrap_or(usize::MAX)
 }
 
 /// Returns the room that is given at once, where `come` bytes have come.
@@ -75,5 +106,35 @@ mod tests {
             buffer.resize(length + 16_000, b'x');
         }
         assert!(moved < 3 * buffer.len(), "{moved} of {}", buffer.len());
+    }
+
+    #[test]
+    fn a_message_of_many_parts_is_moved_only_while_it_is_short() {
+        let mut random = crate::values::random::Random::new(3);
+        for parts in [100, 10_000, 1_000_000] {
+            let (mut buffer, mut moved_most, mut come) = (Vec::new(), 0, 0);
+            while come < parts {
+                let step = random.below(3_000).min(parts - come) + 1;
+                let bytes = step * (10 + random.below(4));
+                let (capacity, length) = (buffer.capacity(), buffer.len());
+                buffer.resize(length + bytes as usize, b'x');
+                come += step;
+                let left = parts.saturating_sub(come) as usize;
+                let expected = estimate(buffer.len(), come as usize, left);
+                expect_many(&mut buffer, expected);
+                moved_most = moved_most.max(if buffer.capacity() == capacity { 0 } else { length });
+            }
+            assert!(moved_most < 100_000 + buffer.len() / 4, "{moved_most} of {}", buffer.len());
+            assert!(
+                buffer.capacity() < 3 * buffer.len() + 400_000,
+                "{} for {}",
+                buffer.capacity(),
+                buffer.len()
+            );
+        }
+        let mut buffer = vec![b'x'; 100];
+        expect_many(&mut buffer, estimate(100, 10, usize::MAX));
+        assert!(buffer.capacity() <= 100 + 2 * 100 * GROWTH_MAX, "one that only announces much gets little");
+        assert_eq!(estimate(7, 0, 3), 21);
     }
 }

@@ -132,6 +132,9 @@ impl Links {
         }
         room::expect(&mut link.partial, chunk.len(), missing.min(env.settings.reply_bytes_max));
         link.partial.extend_from_slice(chunk);
+        let expected = link.scanner.expected(link.partial.len());
+        let bytes_left = env.settings.reply_bytes_max - link.partial.len();
+        room::expect_many(&mut link.partial, expected.min(bytes_left));
     }
 
     /// Resets the socket of a connection that is given up. Unsent bytes are dropped; a fence keeps what the
