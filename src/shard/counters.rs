@@ -57,6 +57,12 @@ counters! {
         "",
         "Requests that waited for all earlier ones of their connection.",
     ),
+    (
+        RequestsInSteps,
+        "weir_requests_in_steps_total",
+        "",
+        "Requests with so many keys that they were split over several turns of their core.",
+    ),
     (AnsweredHere, "weir_requests_answered_here_total", "", "Requests that weir answered itself."),
     (AnswerBytes, "weir_answer_bytes_total", "", "Bytes of replies that weir made itself."),
     (RequestsQueued, "weir_requests_queued_total", "", "Requests that waited in the queue of their backend."),

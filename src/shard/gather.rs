@@ -11,6 +11,7 @@ use super::stored::Stored;
 use crate::protocol::command::Effect;
 use crate::protocol::reply::{self, Elements};
 use crate::protocol::{BufferPool, Protocol, encode};
+use crate::values::limits::KEYS_PER_TURN;
 
 /// The way in which the replies to the parts of a request become one reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +55,18 @@ struct Gathering {
     /// The bytes of the parts that have come, and of the lists that say what belongs where.
     bytes: usize,
     settlement: Settlement,
+    /// The reply as far as it is joined, if that takes several turns.
+    joining: Option<Box<Joining>>,
+}
+
+/// An array of values that is joined in steps.
+#[derive(Debug)]
+struct Joining {
+    reply: Vec<u8>,
+    /// Number of values that the reply has.
+    joined: usize,
+    /// For each part the bytes and the elements that are left of its reply; None for a reply that is no array.
+    left: Vec<Option<(usize, usize)>>,
 }
 
 #[derive(Debug)]
@@ -87,6 +100,9 @@ pub enum Arrival {
         /// The measurements of all parts, from which the cost of the request follows.
         settlement: Settlement,
     },
+    /// The last part has come, and there are so many values that they are joined over several turns, with
+    /// [`Gathers::go_on_joining`]. The measurements are those of all parts.
+    Complete(Settlement),
 }
 
 /// The requests of a shard that wait for the replies to their parts.
@@ -117,6 +133,7 @@ impl Gathers {
             missing: parts,
             bytes,
             settlement: Settlement::default(),
+            joining: None,
         });
         (index as u32, bytes)
     }
@@ -141,6 +158,10 @@ impl Gathers {
             gathering.bytes += message.bytes().len();
             return Arrival::Stored(message.bytes().len());
         }
+        if gathering.has_many_values() {
+            debug_assert!(left_out.is_empty(), "requests to nodes have no values of keys");
+            return Arrival::Complete(gathering.settlement);
+        }
         let mut gathering = self.0.remove(index as usize);
         let out = left_out.iter().filter_map(|part| gathering.parts.get_mut(usize::from(*part))?.take());
         out.for_each(|part| part.reply.release(pool));
@@ -149,6 +170,22 @@ impl Gathers {
         let (waited, settlement) = (gathering.bytes, gathering.settlement);
         gathering.release(pool);
         Arrival::Joined { reply, waited, settlement }
+    }
+
+    /// Goes on joining the values of a request whose parts have all come. Returns the reply, and the bytes that
+    /// waited for it, once all are joined.
+    pub fn go_on_joining(
+        &mut self,
+        index: u32,
+        bytes_max: usize,
+        pool: &mut BufferPool,
+    ) -> Option<(Vec<u8>, usize)> {
+        let gathering = self.0.get_mut(index as usize)?;
+        let reply = gathering.join_more(bytes_max, KEYS_PER_TURN)?;
+        let gathering = self.0.remove(index as usize);
+        let waited = gathering.bytes;
+        gathering.release(pool);
+        Some((reply, waited))
     }
 
     /// Frees spare memory if no request is waiting for parts.
@@ -176,6 +213,20 @@ impl Gathers {
 impl Gathering {
     fn release(self, pool: &mut BufferPool) {
         self.parts.into_iter().flatten().for_each(|part| part.reply.release(pool));
+    }
+
+    /// True if there are more values than may be joined in one turn.
+    fn has_many_values(&self) -> bool {
+        matches!(&self.join, Join::Values(order) if order.len() > KEYS_PER_TURN)
+    }
+
+    /// Joins up to `values_max` more values. Returns the reply once it is whole.
+    fn join_more(&mut self, bytes_max: usize, values_max: usize) -> Option<Vec<u8>> {
+        let Join::Values(order) = &self.join else { return None };
+        let parts: Vec<&[u8]> = self.parts.iter().flatten().map(Part::bytes).collect();
+        let joining = self.joining.get_or_insert_with(|| Box::new(Joining::begin(order, &parts, bytes_max)));
+        let ended = joining.advance(order, &parts, bytes_max, values_max);
+        ended.then(|| std::mem::take(&mut joining.reply))
     }
 
     fn join(&self, out: &mut Vec<u8>, bytes_max: usize) {
@@ -277,35 +328,74 @@ const SHORT_REPLY: &[u8] = b"-ERR the store returned fewer values than requested
 const TOO_LARGE: &str =
     "ERR the reply is larger than the limit of bytes that wait for a client (--output-limit)";
 
-fn join_values(out: &mut Vec<u8>, order: &[u16], parts: &[&[u8]], bytes_max: usize) {
-    let mut values: Vec<Option<Elements<'_>>> = parts.iter().map(|part| reply::elements(part)).collect();
-    let instead: Vec<&[u8]> =
-        parts.iter().map(|part| if is_error(part) { *part } else { SHORT_REPLY }).collect();
-    let mut asked = vec![0_usize; parts.len()];
-    for part in order {
-        asked[usize::from(*part)] += 1;
+impl Joining {
+    /// Begins an array with the values of these parts. It is an error if it would exceed `bytes_max`.
+    fn begin(order: &[u16], parts: &[&[u8]], bytes_max: usize) -> Self {
+        Self::begin_in(Vec::new(), order, parts, bytes_max)
     }
-    let repeated = asked.iter().zip(&values).zip(&instead).map(|((asked, value), instead)| {
-        let missing = asked.saturating_sub(value.as_ref().map_or(0, Elements::left));
-        missing.saturating_mul(instead.len())
-    });
-    let repeated = repeated.fold(0, usize::saturating_add);
-    if repeated > bytes_max {
-        return encode::error(out, TOO_LARGE);
-    }
-    // Reserves the room at once: a reply of megabytes would be copied each time it outgrows its buffer.
-    out.reserve((repeated + parts.iter().map(|part| part.len()).sum::<usize>()).min(bytes_max));
-    encode::array(out, order.len());
-    for part in order {
-        let part = usize::from(*part);
-        let value = values[part].as_mut().map_or(Some(instead[part]), Elements::next);
-        out.extend_from_slice(value.unwrap_or(SHORT_REPLY));
-        // Values appear once, as they came; an error is repeated for each key of its part.
-        if out.len() > bytes_max {
-            out.clear();
-            return encode::error(out, TOO_LARGE);
+
+    /// Begins an array in this empty buffer.
+    fn begin_in(mut reply: Vec<u8>, order: &[u16], parts: &[&[u8]], bytes_max: usize) -> Self {
+        let values = parts.iter().map(|part| reply::elements(part));
+        let left: Vec<Option<(usize, usize)>> =
+            values.map(|values| values.map(|values| (values.rest().len(), values.left()))).collect();
+        let mut asked = vec![0_usize; parts.len()];
+        for part in order {
+            asked[usize::from(*part)] += 1;
         }
+        let repeated = asked.iter().zip(&left).zip(parts).map(|((asked, left), part)| {
+            let missing = asked.saturating_sub(left.map_or(0, |(_, elements)| elements));
+            missing.saturating_mul(instead_of_value(part).len())
+        });
+        let repeated = repeated.fold(0, usize::saturating_add);
+        if repeated > bytes_max {
+            encode::error(&mut reply, TOO_LARGE);
+            return Self { reply, joined: order.len(), left };
+        }
+        // Reserves the room at once: a reply of megabytes would be copied each time it outgrows its buffer.
+        reply.reserve((repeated + parts.iter().map(|part| part.len()).sum::<usize>()).min(bytes_max));
+        encode::array(&mut reply, order.len());
+        Self { reply, joined: 0, left }
     }
+
+    /// Joins up to `values_max` more values. True once the reply is whole.
+    fn advance(&mut self, order: &[u16], parts: &[&[u8]], bytes_max: usize, values_max: usize) -> bool {
+        let mut values: Vec<Option<Elements<'_>>> = parts
+            .iter()
+            .zip(&self.left)
+            .map(|(part, left)| left.map(|(bytes, elements)| Elements::resume(part, bytes, elements)))
+            .collect();
+        for part in order[self.joined..].iter().take(values_max) {
+            let part = usize::from(*part);
+            let value = values[part].as_mut().map_or(Some(instead_of_value(parts[part])), Elements::next);
+            self.reply.extend_from_slice(value.unwrap_or(SHORT_REPLY));
+            self.joined += 1;
+            // Values appear once, as they came; an error is repeated for each key of its part.
+            if self.reply.len() > bytes_max {
+                self.reply.clear();
+                encode::error(&mut self.reply, TOO_LARGE);
+                self.joined = order.len();
+                break;
+            }
+        }
+        if self.joined == order.len() {
+            return true;
+        }
+        let left = |values: &Option<Elements<'_>>| values.as_ref().map(|it| (it.rest().len(), it.left()));
+        self.left = values.iter().map(left).collect();
+        false
+    }
+}
+
+/// Returns what stands in the place of each value of a part whose reply is no array.
+fn instead_of_value(part: &[u8]) -> &[u8] {
+    if is_error(part) { part } else { SHORT_REPLY }
+}
+
+fn join_values(out: &mut Vec<u8>, order: &[u16], parts: &[&[u8]], bytes_max: usize) {
+    let mut joining = Joining::begin_in(std::mem::take(out), order, parts, bytes_max);
+    joining.advance(order, parts, bytes_max, usize::MAX);
+    *out = joining.reply;
 }
 
 fn sum(parts: &[&[u8]]) -> i64 {
@@ -433,11 +523,15 @@ mod tests {
             assert!(whole.is_none(), "complete before the last part");
             let message = Message::Small(reply.as_bytes());
             let part = (part as u16, *outcome, message);
-            let arrival = gathers.part_arrived(index, part, &[], 1_000, &mut pool);
-            if let Arrival::Joined { reply, waited, .. } = arrival {
-                assert_eq!(waited, listed + parts.iter().skip(1).map(|(part, _)| part.len()).sum::<usize>());
-                whole = Some(reply);
-            }
+            let joined = match gathers.part_arrived(index, part, &[], 1_000, &mut pool) {
+                Arrival::Stored(_) => continue,
+                Arrival::Joined { reply, waited, .. } => (reply, waited),
+                Arrival::Complete(_) => {
+                    (0..1_000).find_map(|_| gathers.go_on_joining(index, 1_000, &mut pool)).expect("it ends")
+                }
+            };
+            assert_eq!(joined.1, listed + parts.iter().skip(1).map(|(part, _)| part.len()).sum::<usize>());
+            whole = Some(joined.0);
         }
         String::from_utf8(whole.expect("complete")).expect("text")
     }

@@ -35,6 +35,7 @@
 //! | what travels with a request, and its bytes, on their way or waiting | `request.rs`, `message.rs`, `stored.rs` |
 //! | a request in flight on a backend connection | `pending.rs` |
 //! | the keys of a message that names several | `reach.rs` |
+//! | the parts of a request that is split by key | `partition.rs` |
 //! | a request that goes on as one per key, because its slot is half moved | `pieces.rs` |
 //! | the replies to the parts of one request, joined into one | `gather.rs` |
 //! | replies on their way to whom they are for | `replies.rs` |
@@ -61,6 +62,7 @@ mod message;
 mod note;
 mod outcome;
 mod overload;
+mod partition;
 mod peers;
 mod pending;
 mod pieces;

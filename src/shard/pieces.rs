@@ -12,9 +12,11 @@ use super::outcome::Outcome;
 use super::request::ReplyTo;
 use crate::protocol::command::{self, Effect, Gather, Handling};
 use crate::protocol::{BufferPool, Protocol, RequestDecoder, RequestLimits, encode};
+use crate::values::limits::KEYS_PER_TURN;
 
 /// The largest number of keys of a request that may be taken apart.
 const PIECES_MAX: usize = 1_024;
+const _: () = assert!(PIECES_MAX <= KEYS_PER_TURN, "the replies to pieces are joined in one turn");
 
 /// A request that was taken apart, while some of its pieces are unanswered.
 #[derive(Debug)]

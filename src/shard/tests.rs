@@ -13,6 +13,7 @@ mod hot;
 mod http;
 mod key_tracking;
 mod large_messages;
+mod many_keys;
 mod moving;
 mod neighbours;
 mod overload;

@@ -123,6 +123,9 @@ pub const REQUESTS_PER_TURN: u32 = 256;
 /// Maximum number of requests of all connections of a core that are taken on in a turn, so that other work is
 /// seen to in time; half of it is kept for connections that had to wait.
 pub const REQUESTS_PER_TURN_OF_ALL: u32 = 2_048;
+/// Maximum number of keys of one request that a core splits by key, or whose values it joins, without doing other
+/// work in between: some tenths of a millisecond.
+pub const KEYS_PER_TURN: usize = 4_096;
 /// Bytes of weir's own answers that count as one request.
 pub const ANSWER_BYTES_PER_REQUEST: usize = 256;
 /// Maximum number of bytes of a user's name.
@@ -275,6 +278,8 @@ pub const TLS_FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 const _: () = assert!(SLOTS.is_power_of_two());
 const _: () = assert!(INLINE_BYTES_MAX > COPY_BYTES_MAX);
 const _: () = assert!(RECEIVE_BUFFER_BYTES > COPY_BYTES_MAX, "what is copied comes whole");
+const _: () =
+    assert!(KEYS_PER_TURN > RECEIVE_BUFFER_BYTES / 6, "more words than that come in several buffers");
 const _: () =
     assert!(REQUEST_BYTES_CEILING < u32::MAX as usize, "offsets inside a request are kept in 32 bits");
 const _: () = assert!(REPLY_BYTES_CEILING < u32::MAX as usize, "lengths of replies are kept in 32 bits");

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import threading
 from pathlib import Path
 
@@ -149,3 +150,28 @@ def test_a_burst_leaves_no_memory_behind(servers):
             thread.join()
         until(lambda: weir.resident_bytes() - before < 32 * MEBIBYTE, "the memory of the burst is given back", 60)
         assert len(client.ok("GET", "large")) == 100_000
+
+
+@pytest.mark.parametrize("stores", [1, 2])
+def test_a_request_with_very_many_keys_shares_its_core(servers, stores):
+    """The keys of one request are split and its values joined over several turns, in which others are answered."""
+    weir = servers.weir(*[servers.redis() for _ in range(stores)], flags=["--shards", "1"])
+    keys = [f"k{number}" for number in range(100_000)]
+    with weir.connect() as greedy, weir.connect() as neighbour:
+        for start in range(0, len(keys), 10_000):
+            some = keys[start : start + 10_000 : 3]
+            assert greedy.ok("MSET", *[word for key in some for word in (key, "v" + key)]) == b"OK"
+        asked = keys + keys[:1_000]
+        greedy.send_raw(encode("MGET", *asked) + encode("GET", "k3"))
+        answered = 0
+        while not select.select([greedy.socket], [], [], 0)[0]:
+            assert neighbour.ok("PING") == b"PONG"
+            answered += 1
+        # Each turn splits or joins a few thousand keys, and ends with the answers to others.
+        assert answered >= 10, f"{answered} answers while {len(asked)} keys were read"
+        values = greedy.read().plain()
+        assert values == [b"v" + key.encode() if int(key[1:]) % 10_000 % 3 == 0 else None for key in asked]
+        assert greedy.read().plain() == b"vk3"
+        assert greedy.ok("DEL", *asked) == sum(value is not None for value in values[: len(keys)])
+        steps = parse(weir.admin("/metrics")[1])["weir_requests_in_steps_total"]
+        assert sum(steps.values()) == 12, "one MGET, one DEL, and ten MSETs of 6,669 words or so"

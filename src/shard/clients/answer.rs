@@ -194,6 +194,11 @@ impl ClientStage {
                         client.order.stored_bytes += bytes;
                         self.after_answer(env, id);
                     }
+                    Arrival::Complete(settlement) => {
+                        let charge = client.order.take_charge(to.sequence);
+                        settle(charge.as_ref(), &settlement);
+                        self.turns.list_to_join(id, to.sequence, index);
+                    }
                     Arrival::Joined { reply, waited, settlement } => {
                         settle(charge, &settlement);
                         client.order.stored_bytes -= waited;
@@ -209,6 +214,26 @@ impl ClientStage {
                 }
             }
         }
+    }
+
+    /// Goes on joining the reply to one request with very many values for this turn. Answers the request once
+    /// its reply is whole.
+    pub fn go_on_joining(&mut self, env: &mut Env) {
+        let Some((id, sequence, index)) = self.turns.next_to_join() else { return };
+        let waiting = self.clients.get(id).and_then(|client| client.order.waiting(sequence));
+        if !matches!(waiting, Some((Rewrite::Gather(other), _)) if other == index) {
+            return self.turns.end_join();
+        }
+        let bytes_max = env.settings.output_bytes_max;
+        let Some((reply, waited)) = self.gathers.go_on_joining(index, bytes_max, &mut env.pool) else {
+            return;
+        };
+        self.turns.end_join();
+        let client = self.clients.at(id);
+        client.order.stored_bytes -= waited;
+        let is_own = client.speaks_http && is_worded_as_own(&reply);
+        let reply = if is_own { marked(reply) } else { reply };
+        self.answer_rewritten(env, id, sequence, reply);
     }
 
     pub(super) fn answer_rewritten(&mut self, env: &mut Env, id: ClientId, sequence: u32, reply: Vec<u8>) {

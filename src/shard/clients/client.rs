@@ -103,7 +103,7 @@ pub struct Client {
     /// The result of the first try of a request to primaries, while it is tried for the second time.
     pub(super) first_try: Option<Box<FirstTry>>,
     /// True while the held request waits for a pool of quotas to answer, for a request of its tenant to be
-    /// settled, or for the map of the cluster.
+    /// settled, or for the map of the cluster; or while its partition is made over several turns.
     pub(super) waits_for_quota: bool,
     /// The number of requests that weir answered before their backend did (at their deadline, for instance),
     /// and that the backend may still carry out.

@@ -1,8 +1,13 @@
 //! A request that is kept until it may be carried out.
 
+use bytes::Bytes;
+
+use super::ClientStage;
 use super::identity::Identity;
 use crate::protocol::{Argument, Arguments};
-use crate::values::Timestamp;
+use crate::shard::env::Env;
+use crate::shard::partition::Partition;
+use crate::values::{ClientId, Timestamp};
 
 /// A copy of a request that may not be carried out yet: it waits for earlier replies, for quotas, for the map
 /// of a cluster, or for the end of a `CLIENT PAUSE`. Requests queued in a transaction for weir itself are
@@ -10,28 +15,105 @@ use crate::values::Timestamp;
 #[derive(Debug)]
 pub struct HeldRequest {
     /// The bytes of the request, as received.
-    pub frame: Vec<u8>,
+    pub frame: Bytes,
     /// The positions of the request's arguments in `frame`.
     pub places: Vec<Argument>,
     /// The identity under which the request is carried out.
     pub identity: Identity,
     /// Time at which the request arrived; its deadline counts from this time.
     pub came: Timestamp,
+    /// The parts of a request with very many keys, which are found over several turns; None for any other.
+    pub partition: Option<Box<Partition>>,
 }
 
 impl HeldRequest {
     /// Copies a request.
     pub fn new(arguments: &Arguments<'_>, identity: &Identity, came: Timestamp) -> Self {
         Self {
-            frame: arguments.frame().to_vec(),
+            frame: Bytes::copy_from_slice(arguments.frame()),
             places: arguments.places().to_vec(),
             identity: identity.clone(),
             came,
+            partition: None,
         }
+    }
+
+    /// Makes a held request of a large one, without a copy, that waits until its partition is whole.
+    pub fn to_partition(
+        (frame, places): (Bytes, Vec<Argument>),
+        partition: Partition,
+        identity: &Identity,
+        came: Timestamp,
+    ) -> Self {
+        Self { frame, places, identity: identity.clone(), came, partition: Some(Box::new(partition)) }
     }
 
     /// Returns the memory that the copy takes, in bytes.
     pub fn memory_bytes(&self) -> usize {
-        self.frame.capacity() + self.places.capacity() * size_of::<Argument>()
+        let partition = self.partition.as_ref().map_or(0, |partition| partition.memory_bytes());
+        self.frame.len() + self.places.capacity() * size_of::<Argument>() + partition
+    }
+}
+
+/// The held request that is being handled.
+#[derive(Debug)]
+pub struct Resumed {
+    /// Address of the request's bytes, which tells it from a request inside it (`QOS CALL`).
+    address: usize,
+    /// True once the request has to be held again.
+    is_held_again: bool,
+    partition: Option<Box<Partition>>,
+    /// The time at which bytes of the client arrived last.
+    newest: Timestamp,
+}
+
+impl Resumed {
+    fn is(&self, arguments: &Arguments<'_>) -> bool {
+        self.address == arguments.frame().as_ptr().addr()
+    }
+}
+
+impl ClientStage {
+    /// Begins to handle a held request. Sets the client's time of arrival back to that of the request, from
+    /// which deadlines count, until [`Self::end_held`].
+    pub fn begin_held(&mut self, id: ClientId, held: &mut HeldRequest) {
+        debug_assert!(self.resumed.is_none(), "held requests are handled one after the other");
+        let newest = std::mem::replace(&mut self.clients.at(id).came, held.came);
+        let (address, partition) = (held.frame.as_ptr().addr(), held.partition.take());
+        self.resumed = Some(Resumed { address, is_held_again: false, partition, newest });
+    }
+
+    /// Restores what [`Self::begin_held`] changed. Keeps the request if it has to wait again.
+    pub fn end_held(&mut self, id: ClientId, mut held: Box<HeldRequest>) {
+        let Some(Resumed { is_held_again, partition, newest, .. }) = self.resumed.take() else { return };
+        let Some(client) = self.clients.get(id) else { return };
+        client.came = newest;
+        if is_held_again {
+            held.partition = partition;
+            client.held_request = Some(held);
+        }
+    }
+
+    /// Notes that a request has to wait, if it is the held request that is being handled: it need not be
+    /// copied. False if it is another one.
+    pub(super) fn hold_again(&mut self, arguments: &Arguments<'_>) -> bool {
+        let resumed = self.resumed.as_mut().filter(|resumed| resumed.is(arguments));
+        resumed.map(|resumed| resumed.is_held_again = true).is_some()
+    }
+
+    /// Returns the whole partition of the request that is being handled, if it was made over several turns.
+    #[inline]
+    pub fn partition(&self, env: &Env, arguments: &Arguments<'_>) -> Option<&Partition> {
+        let resumed = self.resumed.as_ref().filter(|resumed| resumed.is(arguments))?;
+        resumed.partition.as_deref().filter(|partition| partition.is_in_force(env, arguments))
+    }
+
+    /// Takes the whole partition of the request that is being handled, if it was made over several turns.
+    pub fn take_partition(&mut self, env: &Env, arguments: &Arguments<'_>) -> Option<Partition> {
+        let resumed = self.resumed.as_mut().filter(|resumed| resumed.is(arguments))?;
+        resumed
+            .partition
+            .take_if(|partition| partition.is_in_force(env, arguments))
+            .map(|partition| *partition)
     }
 }

@@ -82,6 +82,7 @@ use crate::values::time::Now;
 use crate::values::{ClientId, StoreVersion, Timestamp};
 use abandoned::Abandoned;
 use answer::Outbox;
+use held::Resumed;
 use map_confirmation::MapConfirmation;
 use memory::Holdings;
 use pause::Pause;
@@ -105,6 +106,8 @@ pub struct ClientStage {
     replies_bytes_max: usize,
     /// The schedule of clients: which of them may have requests decoded in this turn or the next.
     turns: Turns,
+    /// The held request that is being handled; None at any other time.
+    resumed: Option<Resumed>,
     /// The clients that have replies to send.
     outbox: Outbox,
     gathers: Gathers,
@@ -145,6 +148,7 @@ impl ClientStage {
             opened: 0,
             limits: RequestLimits::trusted(settings.request_bytes_max),
             turns: Turns::default(),
+            resumed: None,
             outbox: Outbox::default(),
             gathers: Gathers::default(),
             abandoned: Abandoned::default(),
@@ -247,6 +251,9 @@ impl ClientStage {
                 && !client.identity.keeps_its_rights(before, after);
             // The new quotas may not accept the HTTP token that was right before.
             client.http_login = None;
+            if let Some(partition) = client.held_request.as_mut().and_then(|held| held.partition.as_mut()) {
+                partition.forget_permission();
+            }
             let held = client.held_request.as_mut().map(|held| &mut held.identity);
             for identity in std::iter::once(&mut client.identity).chain(held) {
                 *identity = identity.carried_over(before, after, admission);
@@ -276,19 +283,6 @@ impl ClientStage {
             && client.identity == *identity
         {
             client.identity = own;
-        }
-    }
-
-    /// Sets a client's time of arrival back to that of a held request, from which deadlines count. Returns
-    /// the newest time of arrival, for [`Self::end_held`].
-    pub fn begin_held(&mut self, id: ClientId, came: Timestamp) -> Timestamp {
-        std::mem::replace(&mut self.clients.at(id).came, came)
-    }
-
-    /// Restores a client's newest time of arrival after [`Self::begin_held`].
-    pub fn end_held(&mut self, id: ClientId, newest: Timestamp) {
-        if let Some(client) = self.clients.get(id) {
-            client.came = newest;
         }
     }
 

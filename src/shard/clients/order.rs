@@ -76,6 +76,15 @@ impl Order {
         }
     }
 
+    /// Takes the charge of a request whose reply with this number is known but not yet written.
+    pub fn take_charge(&mut self, sequence: u32) -> Option<Charge> {
+        let offset = self.offset_of(sequence);
+        match self.entries.get_mut(offset) {
+            Some(Entry::Waiting(_, charge)) => charge.take(),
+            _ => None,
+        }
+    }
+
     /// Iterates over requests that were charged an estimated price and whose replies have not come: the
     /// request's sequence number, how its reply is rewritten, and the charge.
     pub fn open_charges(&self) -> impl Iterator<Item = (u32, Rewrite, Charge)> {

@@ -2,15 +2,19 @@
 //! something first.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
 
 use super::ClientStage;
 use super::client::Ending;
 use super::held::HeldRequest;
 use crate::protocol::http::Conversation;
-use crate::protocol::{Arguments, RequestDecoder, RequestLimits};
+use crate::protocol::{Argument, Arguments, RequestDecoder, RequestLimits};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::note::Note;
+use crate::shard::partition::Partition;
 use crate::shard::request::ReplyTo;
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner, limits};
@@ -36,6 +40,16 @@ pub struct Turns {
     to_resume: VecDeque<ClientId>,
     /// Clients that have used up their turn but have sent more; they go on in the next turn.
     next: VecDeque<ClientId>,
+    /// Clients whose next request has so many keys that its partition is made over several turns.
+    partitioning: VecDeque<ClientId>,
+    /// Requests whose replies have so many values that they are joined over several turns, one after the
+    /// other: the client, the request's sequence number, and its index in [`Gathers`]. The first is the one
+    /// that is being joined, so only one such reply at a time takes memory besides its parts.
+    ///
+    /// [`Gathers`]: crate::shard::gather::Gathers
+    joining: VecDeque<(ClientId, u32, u32)>,
+    /// The length of the last two lists together, which every turn asks for.
+    in_steps: u32,
 }
 
 impl Turns {
@@ -44,6 +58,23 @@ impl Turns {
     /// requests were taken on.
     fn most_of_one(&self) -> u32 {
         (limits::REQUESTS_PER_TURN >> (self.congested / CONGESTED_MANY).min(31)).max(1)
+    }
+
+    /// Lists a request whose reply is to be joined over several turns.
+    pub(super) fn list_to_join(&mut self, id: ClientId, sequence: u32, gather: u32) {
+        self.joining.push_back((id, sequence, gather));
+        self.in_steps += 1;
+    }
+
+    /// Returns the request whose reply is being joined.
+    pub(super) fn next_to_join(&self) -> Option<(ClientId, u32, u32)> {
+        self.joining.front().copied()
+    }
+
+    /// Ends the joining of a reply, which is whole or no longer wanted.
+    pub(super) fn end_join(&mut self) {
+        self.joining.pop_front();
+        self.in_steps -= 1;
     }
 }
 
@@ -155,7 +186,48 @@ impl ClientStage {
         self.hold(id, arguments);
     }
 
+    /// Holds a request with very many keys, `step` words for each, until its partition is whole. Later requests
+    /// wait behind it.
+    pub fn hold_for_turns(
+        &mut self,
+        env: &mut Env,
+        id: ClientId,
+        step: usize,
+        request: (Bytes, Vec<Argument>),
+    ) {
+        env.counters.add(Counter::RequestsInSteps, 1);
+        let partition = Partition::begin(env, step, &Arguments::new(&request.0, &request.1));
+        let client = self.clients.at(id);
+        debug_assert!(client.held_request.is_none());
+        let held = HeldRequest::to_partition(request, partition, &client.identity, client.came);
+        client.held_request = Some(Box::new(held));
+        client.waits_for_quota = true;
+        self.turns.partitioning.push_back(id);
+        self.turns.in_steps += 1;
+    }
+
+    /// Goes on with the partition of one request for this turn. Returns the client once the partition is whole;
+    /// [`Self::end_wait_for_grant`] then lets the request go on.
+    pub fn go_on_partitioning(&mut self, env: &mut Env) -> Option<ClientId> {
+        let id = self.turns.partitioning.pop_front()?;
+        self.turns.in_steps -= 1;
+        let held = self.clients.get(id)?.held_request.as_mut()?;
+        let partition = held.partition.as_mut()?;
+        let arguments = Arguments::new(&held.frame, &held.places);
+        let quotas = Arc::clone(&env.quotas);
+        let prefixes = held.identity.tenant(&quotas).map_or(&[][..], |tenant| &tenant.keys);
+        if partition.advance(env, &arguments, prefixes, limits::KEYS_PER_TURN) {
+            return Some(id);
+        }
+        self.turns.partitioning.push_back(id);
+        self.turns.in_steps += 1;
+        None
+    }
+
     fn hold(&mut self, id: ClientId, arguments: &Arguments<'_>) {
+        if self.hold_again(arguments) {
+            return;
+        }
         let client = self.clients.at(id);
         debug_assert!(client.held_request.is_none());
         client.held_request = Some(Box::new(client.held(arguments)));
@@ -210,7 +282,12 @@ impl ClientStage {
 
     /// True if clients wait for the next turn with requests that have already been received.
     pub fn is_busy(&self) -> bool {
-        !self.turns.next.is_empty()
+        !self.turns.next.is_empty() || self.is_working_in_steps()
+    }
+
+    /// True if requests with very many keys are split, or their replies joined, over several turns.
+    pub fn is_working_in_steps(&self) -> bool {
+        self.turns.in_steps > 0
     }
 
     /// Returns the number of clients that wait for the next turn.

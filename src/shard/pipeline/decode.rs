@@ -1,21 +1,26 @@
 //! Decoding: takes a client's bytes apart into requests, and starts the work on each.
 
+use bytes::Bytes;
+
 use super::Shard;
+use super::destination::step_of;
 use crate::protocol::command::{self, Class, Command, Effect, Handling, LocalCommand};
 use crate::protocol::{Argument, Arguments, Request, RequestDecoder, encode};
 use crate::shard::clients::{Identity, Progress};
 use crate::shard::counters::Counter;
 use crate::values::ClientId;
+use crate::values::limits::KEYS_PER_TURN;
 use crate::values::time::Now;
 
 impl Shard {
     /// Resumes a client that had to wait: first its held request, then the bytes behind that.
     pub(super) fn resume(&mut self, id: ClientId, now: Now) {
-        if let Some(held) = self.clients.take_up(id) {
+        if let Some(mut held) = self.clients.take_up(id) {
+            self.clients.begin_held(id, &mut held);
             let arguments = Arguments::new(&held.frame, &held.places);
-            let newest = self.clients.begin_held(id, held.came);
-            self.handle_request_as(id, &held.identity, Request { arguments, shared: None }, now);
-            self.clients.end_held(id, newest);
+            let request = Request { arguments, shared: Some(&held.frame) };
+            self.handle_request_as(id, &held.identity, request, now);
+            self.clients.end_held(id, held);
         }
         self.decode(id, &[], now);
     }
@@ -79,7 +84,13 @@ impl Shard {
                 Ok(Some(request)) => {
                     *turn_left -= 1;
                     self.env.counters.add(Counter::Requests, 1);
-                    self.handle_request(id, request, now);
+                    if request.arguments.len() > KEYS_PER_TURN
+                        && let Some((step, frame)) = self.step_if_split(id, &request)
+                    {
+                        self.hold_for_turns(id, step, frame, decoder);
+                    } else {
+                        self.handle_request(id, request, now);
+                    }
                 }
                 Ok(None) => return Progress::Done,
                 Err(error) => {
@@ -89,6 +100,40 @@ impl Shard {
                     return Progress::Done;
                 }
             }
+        }
+    }
+
+    /// Returns the number of words per key of a large request that is split by key, so that it may be split over
+    /// several turns, and its bytes. None for any other, and for one that goes another way because its client is
+    /// in a transaction or has private links.
+    #[cold]
+    #[inline(never)]
+    fn step_if_split(&mut self, id: ClientId, request: &Request<'_>) -> Option<(usize, Bytes)> {
+        let (arguments, frame) = (&request.arguments, request.shared?);
+        let command = command::recognise(arguments).ok()?;
+        let Handling::Split(_) = command.handling_for(arguments) else { return None };
+        let client = self.clients.client(id);
+        let goes_another_way = client.transaction().is_some() || client.is_tied();
+        let step = step_of(command);
+        let is_split = (arguments.len() - 1).is_multiple_of(step) && !goes_another_way;
+        is_split.then(|| (step, frame.clone()))
+    }
+
+    /// Holds the request that the decoder gave out last until its keys are split.
+    #[cold]
+    #[inline(never)]
+    fn hold_for_turns(&mut self, id: ClientId, step: usize, frame: Bytes, decoder: &mut RequestDecoder) {
+        let request = (frame, decoder.take_places());
+        self.clients.hold_for_turns(&mut self.env, id, step, request);
+    }
+
+    /// Goes on with a request that is split over several turns, and with a reply that is joined so.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn work_in_steps(&mut self, now: Now) {
+        self.clients.go_on_joining(&mut self.env);
+        if let Some(id) = self.clients.go_on_partitioning(&mut self.env) {
+            self.resume_held(vec![id], now);
         }
     }
 

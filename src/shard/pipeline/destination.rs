@@ -142,7 +142,13 @@ impl Shard {
                 if !(arguments.len() - 1).is_multiple_of(step_of(command)) {
                     return Err(format!("ERR wrong number of arguments for '{}' command", command.name));
                 }
-                match self.common_place(step_of(command), arguments) {
+                let common = match self.clients.partition(&self.env, arguments) {
+                    None => self.common_place(step_of(command), arguments),
+                    Some(partition) => partition
+                        .only_part()
+                        .map(|part| (part.slot, self.env.backend_of(part.slot), part.home)),
+                };
+                match common {
                     Some((slot, backend, home)) => {
                         let touches = touches_of(command, arguments);
                         Ok(Destination::Home { slot, backend, home, touches })

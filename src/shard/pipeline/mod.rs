@@ -495,6 +495,9 @@ impl Shard {
         while let Some(id) = self.clients.take_resumable() {
             self.resume(id, now);
         }
+        if self.clients.is_working_in_steps() {
+            self.work_in_steps(now);
+        }
         self.clients.weigh_if_due(&mut self.env);
         self.clients.release_overdue_partials(now);
         self.admission.handle_turn_end(now.monotonic);

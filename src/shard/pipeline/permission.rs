@@ -7,6 +7,7 @@ use crate::protocol::command::{
     Class, Command, FanOut, Handling, LocalCommand, PrivateUse, Subscription, quoted, sort_names_patterns,
 };
 use crate::shard::clients::no_seat_left;
+use crate::shard::partition::{Partition, Permission};
 use crate::values::limits::PREFIXES_NAMED_MAX;
 use crate::values::{ClientId, Database};
 
@@ -50,7 +51,12 @@ impl Shard {
         if !tenant.databases.is_empty() && !matches!(handling, Handling::Local(_)) {
             permit_databases(tenant, database, (command, handling), arguments)?;
         }
-        if tenant.keys.is_empty() { Ok(()) } else { permit_confined(tenant, command, handling, arguments) }
+        if tenant.keys.is_empty() {
+            return Ok(());
+        }
+        let partition = self.clients.partition(&self.env, arguments);
+        let known = partition.map_or(Permission::Unknown, Partition::permission);
+        permit_confined(tenant, (command, handling), known, arguments)
     }
 
     /// Returns the error for a client that has not logged in; where a tenant for such clients exists, it says
@@ -113,11 +119,12 @@ fn permit_named(tenant: &Tenant, word: &[u8]) -> Result<(), String> {
     foreign.map_or(Ok(()), |database| Err(tenant.refusal_of(database)))
 }
 
-/// Checks a command of a tenant that has only keys with certain prefixes.
+/// Checks a command of a tenant that has only keys with certain prefixes. `known` is what is known of the right
+/// to the keys of a request that is split.
 fn permit_confined(
     tenant: &Tenant,
-    command: &'static Command,
-    handling: Handling,
+    (command, handling): (&'static Command, Handling),
+    known: Permission,
     arguments: &Arguments<'_>,
 ) -> Result<(), String> {
     let confined =
@@ -158,6 +165,12 @@ fn permit_confined(
     if matches!(command.name, "sort" | "sort_ro") && sort_names_patterns(arguments) {
         return Err(format!("{}, and BY and GET patterns could access any key", confined()));
     }
+    let not_own = |key| Err(format!("{}, not '{}'", confined(), quoted(key)));
+    match known {
+        Permission::Granted => return Ok(()),
+        Permission::Foreign(index) => return not_own(arguments.at(index)),
+        Permission::Unknown => {}
+    }
     let mut foreign = None;
     let found = command.for_each_key(arguments, &mut |index| {
         let key = arguments.at(index);
@@ -168,7 +181,7 @@ fn permit_confined(
     match (found, foreign) {
         // A malformed request is refused later, when its destination is found.
         (Err(_), _) | (Ok(()), None) => Ok(()),
-        (Ok(()), Some(key)) => Err(format!("{}, not '{}'", confined(), quoted(key))),
+        (Ok(()), Some(key)) => not_own(key),
     }
 }
 

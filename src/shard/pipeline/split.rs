@@ -3,45 +3,19 @@
 
 use super::Shard;
 use super::destination::step_of;
+use crate::protocol::Arguments;
 use crate::protocol::command::{Command, FanOut, Gather};
-use crate::protocol::{Argument, Arguments, encode};
-use crate::routing::slot_of;
 use crate::shard::admission::Charge;
 use crate::shard::counters::Counter;
 use crate::shard::gather::Join;
 use crate::shard::message::Message;
 use crate::shard::outcome::Outcome;
+use crate::shard::partition::Partition;
 use crate::shard::request::PRIMARY;
 use crate::shard::request::{Envelope, Nature, ReplyTo, Route, Touches};
-use crate::values::limits::{COPY_BYTES_MAX, SLOTS};
+use crate::values::limits::COPY_BYTES_MAX;
 use crate::values::time::Now;
-use crate::values::{BackendId, ClientId, ShardId};
-
-/// Maximum number of bytes around one word of a request: `$`, the length of the word and two line ends.
-const BULK_HEAD_BYTES_MAX: usize = 1 + 10 + 4;
-/// Maximum number of bytes of a request before its first key, without its name.
-const FRAME_HEAD_BYTES_MAX: usize = 1 + 10 + 2 + BULK_HEAD_BYTES_MAX;
-
-/// Part of a split request: the keys that have one home core, backend and connection.
-#[derive(Clone, Copy, Debug)]
-struct Part {
-    home: ShardId,
-    backend: BackendId,
-    slot: u16,
-    keys: u32,
-    /// Length of the part's last key, in bytes.
-    key_bytes: u32,
-    /// Maximum number of bytes that the part's request can have.
-    frame_bytes: usize,
-}
-
-impl Part {
-    /// Returns the place of the part's only key in its request, which ends with the key.
-    const fn place_of_key(&self, frame: &[u8]) -> Argument {
-        const END: u32 = 2;
-        Argument { start: frame.len() as u32 - END - self.key_bytes, length: self.key_bytes }
-    }
-}
+use crate::values::{BackendId, ClientId};
 
 impl Shard {
     /// Splits a request by key, and sends each part to the home core of its keys.
@@ -55,9 +29,10 @@ impl Shard {
         now: Now,
     ) {
         self.env.counters.add(Counter::RequestsSplit, 1);
-        let step = step_of(command);
-        let (parts, order) = self.parts_of(arguments, step);
-        let frames = self.frames_of(arguments, step, &parts, &order);
+        let partition = self.clients.take_partition(&self.env, arguments);
+        let partition =
+            partition.unwrap_or_else(|| Partition::whole(&mut self.env, step_of(command), arguments));
+        let (parts, order) = partition.into_parts();
         let join = match gather {
             Gather::Values => Join::Values(order),
             Gather::AllOk => Join::AllOk,
@@ -65,8 +40,9 @@ impl Shard {
         };
         let terms = (Nature::of(Some(command)), Touches::KEYS);
         let whole = self.envelope_of_parts(id, join, parts.len(), charge, terms);
-        for (index, (part, frame)) in parts.iter().zip(frames).enumerate() {
-            let mut envelope = whole.of_part(index as u16, part.slot, part.backend);
+        for (index, (part, frame)) in parts.enumerate() {
+            let backend = self.env.backend_of(part.slot);
+            let mut envelope = whole.of_part(index as u16, part.slot, backend);
             // A read of a single key may be answered with the kept reply of a hot key, whichever command
             // named it.
             if part.keys == 1 && matches!(gather, Gather::Values) {
@@ -79,71 +55,6 @@ impl Shard {
                 self.env.pool.give(frame);
             }
         }
-    }
-
-    /// Returns the parts of a request, and for each key in order the index of its part.
-    fn parts_of(&self, arguments: &Arguments<'_>, step: usize) -> (Vec<Part>, Vec<u16>) {
-        let settings = &self.env.settings;
-        let topology = settings.topology;
-        let (backends, lanes) = (usize::from(topology.backends()), usize::from(settings.links_per_backend));
-        // A cluster node refuses a request for keys of several slots.
-        let by_slot = self.env.slots.is_some();
-        let places =
-            if by_slot { usize::from(SLOTS) } else { usize::from(topology.shards()) * backends * lanes };
-        let mut part_at = vec![u16::MAX; places];
-        let mut parts: Vec<Part> = Vec::new();
-        let order = (1..arguments.len())
-            .step_by(step)
-            .map(|index| {
-                let slot = slot_of(arguments.at(index));
-                let (home, backend) = (topology.home_of(slot), self.env.backend_of(slot));
-                // All keys of a part use one connection. If keys of different connections were in one part, a
-                // key could be reached over two connections, and its requests overtake each other.
-                let place = if by_slot {
-                    usize::from(slot)
-                } else {
-                    (usize::from(home.0) * backends + usize::from(backend.0)) * lanes
-                        + usize::from(settings.lane_of(slot))
-                };
-                if part_at[place] == u16::MAX {
-                    part_at[place] = parts.len() as u16;
-                    let frame_bytes = FRAME_HEAD_BYTES_MAX + arguments.name().len();
-                    parts.push(Part { home, backend, slot, keys: 0, key_bytes: 0, frame_bytes });
-                }
-                let part = part_at[place];
-                let Part { keys, key_bytes, frame_bytes, .. } = &mut parts[usize::from(part)];
-                (*keys, *key_bytes) = (*keys + 1, arguments.at(index).len() as u32);
-                let words = (index..index + step).map(|word| arguments.at(word).len() + BULK_HEAD_BYTES_MAX);
-                *frame_bytes += words.sum::<usize>();
-                part
-            })
-            .collect();
-        (parts, order)
-    }
-
-    /// Writes the request of each part.
-    fn frames_of(
-        &mut self,
-        arguments: &Arguments<'_>,
-        step: usize,
-        parts: &[Part],
-        order: &[u16],
-    ) -> Vec<Vec<u8>> {
-        let begin = |part: &Part| {
-            let mut frame = self.env.pool.take();
-            // A request of megabytes would be copied each time that it outgrows its buffer.
-            frame.reserve(part.frame_bytes);
-            encode::array(&mut frame, 1 + part.keys as usize * step);
-            encode::bulk(&mut frame, arguments.name());
-            frame
-        };
-        let mut frames: Vec<Vec<u8>> = parts.iter().map(begin).collect();
-        for (index, part) in order.iter().enumerate() {
-            for word in 0..step {
-                encode::bulk(&mut frames[usize::from(*part)], arguments.at(1 + index * step + word));
-            }
-        }
-        frames
     }
 
     /// Sends a request to every backend, straight from this core. Later requests of the client wait until it

@@ -1,0 +1,230 @@
+//! Partition of a request by key: the keys that may share a request to one store, and these requests.
+//!
+//! A request may have a million keys, and hashing and copying them takes tens of milliseconds. So a partition can
+//! be made in steps, between which the core does its other work. Nothing of the request has been sent until its
+//! partition is whole; a request that is given up before that leaves nothing behind.
+//!
+//! | step | result |
+//! |---|---|
+//! | each key is hashed | its part; whether the request's tenant may use it |
+//! | the keys are copied, unless all are in one part | the request of each part |
+
+use crate::protocol::{Argument, Arguments, BufferPool, encode};
+use crate::routing::slot_of;
+use crate::shard::env::Env;
+use crate::values::ShardId;
+use crate::values::limits::SLOTS;
+
+/// Maximum number of bytes around one word of a request: `$`, the length of the word and two line ends.
+const BULK_HEAD_BYTES_MAX: usize = 1 + 10 + 4;
+/// Maximum number of bytes of a request before its first key, without its name.
+const FRAME_HEAD_BYTES_MAX: usize = 1 + 10 + 2 + BULK_HEAD_BYTES_MAX;
+
+/// Part of a split request: the keys that have one home core, backend and connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// Home core of the part's keys.
+    pub home: ShardId,
+    /// Slot of the part's first key.
+    pub slot: u16,
+    /// Number of the part's keys.
+    pub keys: u32,
+    /// Length of the part's last key, in bytes.
+    key_bytes: u32,
+    /// Maximum number of bytes that the part's request can have.
+    frame_bytes: usize,
+}
+
+impl Part {
+    /// Returns the place of the part's only key in its request, which ends with the key.
+    pub const fn place_of_key(&self, frame: &[u8]) -> Argument {
+        const END: u32 = 2;
+        Argument { start: frame.len() as u32 - END - self.key_bytes, length: self.key_bytes }
+    }
+}
+
+/// Whether a request's tenant may use all its keys, as far as a partition tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permission {
+    /// The partition does not tell: the quotas have changed since it was begun.
+    Unknown,
+    /// No key has been found that the tenant may not use.
+    Granted,
+    /// The key with this index among the request's words is not the tenant's.
+    Foreign(usize),
+}
+
+/// The parts of a request, as far as they are known.
+#[derive(Debug)]
+pub struct Partition {
+    /// Number of words per key: 2 for `MSET`, else 1.
+    step: usize,
+    /// True if the keys of each slot are a part, because a cluster node refuses a request for keys of several
+    /// slots.
+    by_slot: bool,
+    permission: Permission,
+    /// Index of the part of each slot or connection; `u16::MAX` where there is none.
+    part_at: Vec<u16>,
+    parts: Vec<Part>,
+    /// Index of the part of each key, in the order of the keys.
+    order: Vec<u16>,
+    /// Requests of the parts: each has the first `copied` of the request's keys that are its own.
+    frames: Vec<Vec<u8>>,
+    copied: usize,
+}
+
+impl Partition {
+    /// Begins the partition of a request that has `step` words per key.
+    pub fn begin(env: &Env, step: usize, arguments: &Arguments<'_>) -> Self {
+        let topology = env.settings.topology;
+        let by_slot = env.slots.is_some();
+        let places = if by_slot {
+            usize::from(SLOTS)
+        } else {
+            let lanes = usize::from(env.settings.links_per_backend);
+            usize::from(topology.shards()) * usize::from(topology.backends()) * lanes
+        };
+        Self {
+            step,
+            by_slot,
+            permission: Permission::Granted,
+            part_at: vec![u16::MAX; places],
+            parts: Vec::new(),
+            order: Vec::with_capacity((arguments.len() - 1) / step),
+            frames: Vec::new(),
+            copied: 0,
+        }
+    }
+
+    /// Makes the whole partition of a request at once.
+    pub fn whole(env: &mut Env, step: usize, arguments: &Arguments<'_>) -> Self {
+        let mut partition = Self::begin(env, step, arguments);
+        partition.place(env, arguments, &[], usize::MAX);
+        partition.copy(&mut env.pool, arguments, usize::MAX);
+        partition
+    }
+
+    /// Goes on with a partition by about `keys_max` keys. `prefixes` are those that the keys of the request's
+    /// tenant begin with, none if it may use any key. True once the partition is whole.
+    pub fn advance(
+        &mut self,
+        env: &mut Env,
+        arguments: &Arguments<'_>,
+        prefixes: &[String],
+        keys_max: usize,
+    ) -> bool {
+        if self.order.len() < self.keys(arguments) {
+            self.place(env, arguments, prefixes, keys_max);
+        } else if self.is_split() {
+            self.copy(&mut env.pool, arguments, keys_max);
+        }
+        self.is_whole(arguments)
+    }
+
+    /// True once all keys of the request are in their parts.
+    fn is_whole(&self, arguments: &Arguments<'_>) -> bool {
+        let keys = self.keys(arguments);
+        self.order.len() == keys && (self.copied == keys || !self.is_split())
+    }
+
+    fn keys(&self, arguments: &Arguments<'_>) -> usize {
+        (arguments.len() - 1) / self.step
+    }
+
+    /// True if the keys are in several parts.
+    fn is_split(&self) -> bool {
+        self.parts.len() > 1
+    }
+
+    /// True if the partition of the request is whole, unless the core has got its first map of a cluster since it
+    /// was begun.
+    pub fn is_in_force(&self, env: &Env, arguments: &Arguments<'_>) -> bool {
+        self.by_slot == env.slots.is_some() && self.is_whole(arguments)
+    }
+
+    /// Returns the only part of a whole partition; none if there are several.
+    pub fn only_part(&self) -> Option<&Part> {
+        self.parts.first().filter(|_| !self.is_split())
+    }
+
+    /// Returns what the partition tells of the tenant's right to the keys.
+    pub fn permission(&self) -> Permission {
+        self.permission
+    }
+
+    /// Forgets what the partition tells of the tenant's right to the keys, because the quotas have changed.
+    pub fn forget_permission(&mut self) {
+        self.permission = Permission::Unknown;
+    }
+
+    /// Returns the parts, each with its request, and for each key in order the index of its part.
+    pub fn into_parts(self) -> (impl ExactSizeIterator<Item = (Part, Vec<u8>)>, Vec<u16>) {
+        (self.parts.into_iter().zip(self.frames), self.order)
+    }
+
+    /// Returns the memory that the partition takes, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.frames.iter().map(Vec::capacity).sum::<usize>()
+            + (self.part_at.capacity() + self.order.capacity()) * size_of::<u16>()
+            + self.parts.capacity() * size_of::<Part>()
+    }
+
+    /// Finds the parts of the next keys.
+    fn place(&mut self, env: &Env, arguments: &Arguments<'_>, prefixes: &[String], keys_max: usize) {
+        let settings = &env.settings;
+        let (topology, step, by_slot) = (settings.topology, self.step, self.by_slot);
+        let (backends, lanes) = (usize::from(topology.backends()), usize::from(settings.links_per_backend));
+        let next = 1 + self.order.len() * step;
+        for index in (next..arguments.len()).step_by(step).take(keys_max) {
+            let key = arguments.at(index);
+            let slot = slot_of(key);
+            let home = topology.home_of(slot);
+            // All keys of a part use one connection. If keys of different connections were in one part, a key
+            // could be reached over two connections, and its requests overtake each other.
+            let place = if by_slot {
+                usize::from(slot)
+            } else {
+                (usize::from(home.0) * backends + usize::from(topology.backend_of(slot).0)) * lanes
+                    + usize::from(settings.lane_of(slot))
+            };
+            if self.part_at[place] == u16::MAX {
+                self.part_at[place] = self.parts.len() as u16;
+                let frame_bytes = FRAME_HEAD_BYTES_MAX + arguments.name().len();
+                self.parts.push(Part { home, slot, keys: 0, key_bytes: 0, frame_bytes });
+            }
+            let part = self.part_at[place];
+            let Part { keys, key_bytes, frame_bytes, .. } = &mut self.parts[usize::from(part)];
+            (*keys, *key_bytes) = (*keys + 1, key.len() as u32);
+            let words = (index..index + step).map(|word| arguments.at(word).len() + BULK_HEAD_BYTES_MAX);
+            *frame_bytes += words.sum::<usize>();
+            self.order.push(part);
+            let is_foreign = || !prefixes.iter().any(|prefix| key.starts_with(prefix.as_bytes()));
+            if !prefixes.is_empty() && self.permission == Permission::Granted && is_foreign() {
+                self.permission = Permission::Foreign(index);
+            }
+        }
+    }
+
+    /// Copies the next keys, with their values if they have any, to the requests of their parts.
+    fn copy(&mut self, pool: &mut BufferPool, arguments: &Arguments<'_>, keys_max: usize) {
+        let step = self.step;
+        if self.frames.is_empty() {
+            let mut begin = |part: &Part| {
+                let mut frame = pool.take();
+                // A request of megabytes would be copied each time that it outgrows its buffer.
+                frame.reserve(part.frame_bytes);
+                encode::array(&mut frame, 1 + part.keys as usize * step);
+                encode::bulk(&mut frame, arguments.name());
+                frame
+            };
+            self.frames = self.parts.iter().map(&mut begin).collect();
+        }
+        let begun = self.copied;
+        for (index, part) in self.order.iter().enumerate().skip(begun).take(keys_max) {
+            for word in 0..step {
+                encode::bulk(&mut self.frames[usize::from(*part)], arguments.at(1 + index * step + word));
+            }
+            self.copied = index + 1;
+        }
+    }
+}
