@@ -2,6 +2,7 @@
 //! only its own keys.
 
 use std::collections::{BTreeMap, HashSet};
+use std::fmt::Write as _;
 
 use slab::Slab;
 
@@ -489,7 +490,8 @@ fn key_counts(out: &mut Vec<u8>, protocol: Protocol, parts: &[&[u8]]) {
             format!("{name}={value}")
         };
         let fields: Vec<String> = sums.iter().map(field).collect();
-        text += &format!("db{number}:{}\r\n", fields.join(","));
+        // Writing to a string does not fail.
+        let _ = write!(text, "db{number}:{}\r\n", fields.join(","));
     }
     encode::verbatim(out, protocol, &text);
 }
