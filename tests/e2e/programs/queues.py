@@ -60,6 +60,16 @@ def dramatiq(port: int) -> list:
     return [each, chain, late]
 
 
+async def subscribed_to_group(port: int) -> None:
+    """Waits until the store knows of a subscriber of a group. A timeout is the caller's."""
+    import redis.asyncio
+
+    client = redis.asyncio.Redis(port=port)
+    while not await client.pubsub_channels("*group*"):
+        await asyncio.sleep(0.01)
+    await client.aclose()
+
+
 def channels(port: int) -> list:
     """Django's channel layers: one waits in BZPOPMIN, the other one subscribes."""
     from channels_redis.core import RedisChannelLayer
@@ -74,6 +84,9 @@ def channels(port: int) -> list:
         told.append(await waiting)
         await layer.group_add("all", one)
         await layer.group_add("all", two)
+        if isinstance(layer, RedisPubSubChannelLayer):
+            # The layer does not wait for the reply to SUBSCRIBE, and PUBLISH goes over another connection.
+            await subscribed_to_group(port)
         await layer.group_send("all", {"type": "t", "number": 3})
         told += [await layer.receive(one), await layer.receive(two)]
         await layer.group_discard("all", one)
