@@ -105,8 +105,8 @@ pub struct Flags {
     pub embedded_max_bytes: Option<Size>,
 
     /// Connections to stores that clients may have to themselves, over all shards: one for each blocking
-    /// command that waits, each client that watches keys and each subscriber. A tenant may hold four of five.
-    /// With 0 such commands are refused
+    /// command that waits and each client that watches keys, one per store for each client that subscribes or
+    /// tracks keys. A tenant may hold four of five. With 0 such commands are refused
     #[arg(long, env = "WEIR_PRIVATE_LINKS", value_name = "N", help_heading = STORAGE)]
     #[arg(value_parser = number(0, PRIVATE_LINKS_MAX), default_value = "1000")]
     pub private_links: u64,

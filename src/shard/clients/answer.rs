@@ -268,9 +268,10 @@ impl ClientStage {
         }
     }
 
-    /// Continues after a message that is the reply to no request: it is sent at the end of the turn.
-    pub(super) fn after_push(&mut self, env: &mut Env, id: ClientId) {
-        let client = self.clients.at(id);
+    /// Passes a message to a client that is the reply to no request: it is sent at the end of the turn.
+    pub fn push_message(&mut self, env: &mut Env, id: ClientId, message: &[u8]) {
+        let Some(client) = self.clients.get(id) else { return };
+        client.order.push(Message::Small(message), &mut env.pool);
         if client.order.waiting_bytes() > env.settings.output_bytes_max {
             return self.expel(env, id, Counter::ClientsClosedUnread);
         }

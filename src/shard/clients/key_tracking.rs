@@ -5,7 +5,6 @@
 use super::ClientStage;
 use crate::protocol::{Arguments, Protocol, encode};
 use crate::shard::env::Env;
-use crate::shard::message::Message;
 use crate::shard::request::PrivateId;
 use crate::values::{BackendId, ClientId};
 
@@ -175,13 +174,6 @@ impl KeyTracking {
 pub const NOT_TRACKING: &str = "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled";
 
 impl ClientStage {
-    /// Passes a message to a client that is the reply to no request.
-    pub fn push_message(&mut self, env: &mut Env, id: ClientId, message: &[u8]) {
-        let Some(client) = self.clients.get(id) else { return };
-        client.order.push(Message::Small(message), &mut env.pool);
-        self.after_push(env, id);
-    }
-
     /// Answers `CLIENT TRACKINGINFO`.
     pub fn tracking_info(&mut self, env: &mut Env, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };

@@ -18,7 +18,6 @@ use crate::protocol::{Protocol, encode, reply};
 use crate::routing::slot_of;
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
-use crate::shard::message::Message;
 use crate::shard::request::{PrivateId, ReplyTo};
 use crate::values::{BackendId, ClientId};
 
@@ -264,9 +263,8 @@ impl Subscriptions {
             let count = self.told_count(kind);
             acknowledge(&mut acknowledgements, protocol, kind.word(true), Some(name), count);
         }
-        for feed in &mut self.feeds {
-            let comes_from_all = begun.iter().any(|(_, origin)| *origin == Origin::AllStores);
-            feed.has_all |= comes_from_all && stores.contains(&feed.backend);
+        if begun.iter().any(|(_, origin)| *origin == Origin::AllStores) {
+            self.feeds.iter_mut().for_each(|feed| feed.has_all |= stores.contains(&feed.backend));
         }
         let requests = self.requests((kind, true), &begun, Purpose::Command);
         Change { requests, acknowledgements, kind, begins: true, begun }
@@ -363,8 +361,8 @@ impl Subscriptions {
         false
     }
 
-    /// Makes the names that are subscribed to at all stores so at exactly these. `None` for a store to which
-    /// there is no link: [`Self::add_feed`] comes first.
+    /// Subscribes at exactly these stores to the names that are subscribed to at all stores. Links to new stores must
+    /// be there: [`Self::add_feed`] comes first.
     pub fn spread(&mut self, stores: &[BackendId]) -> Vec<FeedRequest> {
         let mut requests = Vec::new();
         for feed in &mut self.feeds {
@@ -505,8 +503,7 @@ impl ClientStage {
                         self.expel(env, id, Counter::ClientsClosedUnread);
                     }
                 } else {
-                    client.order.push(Message::Small(message), &mut env.pool);
-                    self.after_push(env, id);
+                    self.push_message(env, id, message);
                 }
                 Delivered::Passed
             }

@@ -1,5 +1,5 @@
 //! Ties of a client to stores: the private links that it has, and what it keeps on them: keys that it
-//! watches, and channels that it is subscribed to.
+//! watches, channels that it is subscribed to, and keys that stores track for it.
 
 use super::{ClientStage, KeyTracking, Subscriptions};
 use crate::shard::env::Env;

@@ -9,7 +9,6 @@ use crate::shard::clients::{KeyTracking, NOT_TRACKING, Rewrite, TrackingOptions}
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
 use crate::shard::outcome::Outcome;
-use crate::shard::refusal::NotSent;
 use crate::shard::request::{PrivateId, ReplyTo};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId};
@@ -81,14 +80,7 @@ impl Shard {
         if let Some(known) = self.tracking_of(id) {
             missing.retain(|store| known.link_to(*store).is_none());
         }
-        let mut lent: Vec<(BackendId, PrivateId)> = Vec::new();
-        for store in missing {
-            let Some(link) = self.lend_for(id, store, now) else {
-                lent.into_iter().for_each(|(_, link)| self.private.close(&mut self.env, link));
-                return self.answer_not_sent(id, store, NotSent::Links);
-            };
-            lent.push((store, link));
-        }
+        let Some(lent) = self.lend_all(id, &missing, None, now) else { return };
         let client = self.clients.client(id);
         let sequence = client.expect_reply(Rewrite::AsItCame, None);
         client.hold_back_later();

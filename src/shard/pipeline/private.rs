@@ -261,6 +261,10 @@ impl Shard {
             self.answer_not_sent(id, backend, NotSent::Full);
             return None;
         }
+        let tracking = if usage == LinkUse::Waits { None } else { self.tracking_link(id, backend) };
+        if usage == LinkUse::Request && tracking.is_some() {
+            return tracking;
+        }
         if let Some(link) = self.clients.client(id).ties().and_then(|ties| ties.link) {
             // Another link may be in use for the keys that the client watches; this one is for this request.
             if self.private.backend_of(link) == Some(backend) {
@@ -270,32 +274,33 @@ impl Shard {
             self.answer_error(id, CROSS_SLOT);
             return None;
         }
-        let tracking = if usage == LinkUse::Waits { None } else { self.tracking_link(id, backend) };
-        let is_kept = tracking.is_none() || usage == LinkUse::Watch;
         let link = match tracking {
             Some(link) => link,
-            None => self.lend_link(id, backend, charge, now)?,
+            None => self.lend_all(id, &[backend], charge, now)?.pop()?.1,
         };
-        if is_kept {
-            self.clients.client(id).ties_mut().link = Some(link);
-        }
+        self.clients.client(id).ties_mut().link = Some(link);
         Some(link)
     }
 
-    /// Lends a client a link to a store. Refuses its request if there is none.
-    fn lend_link(
+    /// Lends a client a link to each of these stores. Refuses its request if one cannot be had.
+    pub(super) fn lend_all(
         &mut self,
         id: ClientId,
-        backend: BackendId,
+        stores: &[BackendId],
         charge: Option<Charge>,
         now: Now,
-    ) -> Option<PrivateId> {
-        let lent = self.lend_for(id, backend, now);
-        if lent.is_none() {
-            self.settle(charge, &Settlement::default(), now);
-            self.answer_not_sent(id, backend, NotSent::Links);
+    ) -> Option<Vec<(BackendId, PrivateId)>> {
+        let mut lent = Vec::new();
+        for store in stores {
+            let Some(link) = self.lend_for(id, *store, now) else {
+                lent.into_iter().for_each(|(_, link)| self.private.close(&mut self.env, link));
+                self.settle(charge, &Settlement::default(), now);
+                self.answer_not_sent(id, *store, NotSent::Links);
+                return None;
+            };
+            lent.push((*store, link));
         }
-        lent
+        Some(lent)
     }
 
     /// Lends a client a link to a database of a store, if there is one.

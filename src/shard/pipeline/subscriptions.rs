@@ -82,18 +82,15 @@ impl Shard {
         let client = self.clients.client(id);
         let protocol = client.protocol();
         let known = client.ties().and_then(|ties| ties.subscriptions.as_mut());
-        let (change, charge) = match (usage, known) {
-            (PrivateUse::Unsubscribes(kind), Some(known)) => (known.end(kind, &names, protocol), charge),
-            (PrivateUse::Unsubscribes(kind), None) => {
-                (Subscriptions::default().end(kind, &names, protocol), charge)
-            }
+        let change = match (usage, known) {
+            (PrivateUse::Unsubscribes(kind), Some(known)) => known.end(kind, &names, protocol),
+            (PrivateUse::Unsubscribes(kind), None) => Subscriptions::default().end(kind, &names, protocol),
             (PrivateUse::Subscribes(kind), _) => {
-                let Some((stores, named, charge)) = self.find_feeds(id, kind, &names, charge, now) else {
-                    return;
-                };
+                let stores = self.env.stores();
+                let Some(named) = self.find_feeds((id, kind), &names, &stores, charge, now) else { return };
                 let ties = self.clients.client(id).ties_mut();
                 let subscriptions = ties.subscriptions.get_or_insert_default();
-                (subscriptions.begin(kind, &named, &stores, protocol), charge)
+                subscriptions.begin(kind, &named, &stores, protocol)
             }
             (PrivateUse::Waits | PrivateUse::AwaitsCopies | PrivateUse::Watches, _) => {
                 return debug_assert!(false, "handled elsewhere");
@@ -112,18 +109,16 @@ impl Shard {
         self.send_to_feeds(requests, now);
     }
 
-    /// Returns all stores, and the origin of each name, when there are links to all stores that are needed. Refuses
-    /// the command if there are not, or if the client has too many subscriptions.
-    #[expect(clippy::type_complexity, reason = "the parts are used once, by the only caller")]
+    /// Returns the origin of each name, once the client has links to all stores that are needed. Refuses the command
+    /// if it cannot have them, or if it has too many subscriptions. `stores` are all stores.
     fn find_feeds<'a>(
         &mut self,
-        id: ClientId,
-        kind: Subscription,
+        (id, kind): (ClientId, Subscription),
         names: &[&'a [u8]],
+        stores: &[BackendId],
         charge: Option<Charge>,
         now: Now,
-    ) -> Option<(Vec<BackendId>, Vec<(&'a [u8], Origin)>, Option<Charge>)> {
-        let stores = self.env.stores();
+    ) -> Option<Vec<(&'a [u8], Origin)>> {
         let client = self.clients.client(id);
         let number = client.number();
         let none = Subscriptions::default();
@@ -151,7 +146,7 @@ impl Shard {
         for ((_, origin), _) in named.iter().zip(&new).filter(|(_, is_new)| **is_new) {
             let all = match origin {
                 Origin::Store(store) => std::slice::from_ref(store),
-                Origin::AllStores => &stores,
+                Origin::AllStores => stores,
             };
             needed.extend(all.iter().filter(|store| !has_link.contains(store)));
             needed.sort_unstable();
@@ -163,21 +158,12 @@ impl Shard {
             self.answer_not_sent(id, node, NotSent::Full);
             return None;
         }
-        let mut lent = Vec::new();
-        for store in needed {
-            let Some(link) = self.lend_for(id, store, now) else {
-                lent.into_iter().for_each(|(link, _)| self.private.close(&mut self.env, link));
-                self.settle(charge, &Settlement::default(), now);
-                self.answer_not_sent(id, store, NotSent::Links);
-                return None;
-            };
-            lent.push((link, store));
-        }
+        let lent = self.lend_all(id, &needed, charge, now)?;
         if !lent.is_empty() {
             let subscriptions = self.clients.client(id).ties_mut().subscriptions.get_or_insert_default();
-            lent.into_iter().for_each(|(link, store)| subscriptions.add_feed(link, store));
+            lent.into_iter().for_each(|(store, link)| subscriptions.add_feed(link, store));
         }
-        Some((stores, named, charge))
+        Some(named)
     }
 
     fn subscriptions_of(&mut self, id: ClientId) -> Option<&mut Subscriptions> {

@@ -142,3 +142,15 @@ fn a_watch_over_such_a_link_leaves_it_with_the_client() {
     rig.answer_first("BLPOP", "_\r\n");
     assert_eq!((rig.told(client).as_str(), links(&rig)), ("_\r\n", (1, 1)));
 }
+
+#[test]
+fn keys_of_other_stores_are_read_while_one_is_watched() {
+    let (mut rig, client) = tracking(2);
+    let [here, other] = [rig.key(0, 0), rig.key(1, 1)];
+    rig.send(client, &[&["WATCH", &here]]);
+    rig.answer_first("WATCH", "+OK\r\n");
+    rig.send(client, &[&["GET", &other], &["GET", &here]]);
+    rig.answer_first(&other, "$1\r\n1\r\n");
+    rig.answer_first(&here, "$1\r\n2\r\n");
+    assert_eq!((rig.told(client).as_str(), links(&rig)), ("+OK\r\n$1\r\n1\r\n$1\r\n2\r\n", (2, 0)));
+}

@@ -113,7 +113,7 @@ fn over_several_turns_the_same_is_sent_and_answered_as_in_one() {
             let make = || Rig::with(shards, backends, |settings| settings.links_per_backend = lanes);
             let mut rigs = [make(), make()];
             let clients = rigs.each_mut().map(|rig| rig.client(0));
-            // What comes in one piece is split in one turn.
+            // A request that comes in one piece is split in one turn.
             rigs[0].raw(clients[0], &frame_of(&words));
             rigs[1].pour(clients[1], &frame_of(&words));
             rigs[1].turns();

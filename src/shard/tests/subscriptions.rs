@@ -112,7 +112,7 @@ fn a_command_that_one_store_refuses_leaves_nothing_behind() {
         rig.answer_first(&far, refusal);
     }
     assert_eq!(rig.told(client), refusal);
-    // What was subscribed elsewhere by the command is undone, and counts no more.
+    // The command has subscribed at the other store, which is undone and counts no more.
     let undone: Vec<String> = asked(&rig).into_iter().filter(|asked| asked.contains("unsubscribe")).collect();
     assert!(!undone.is_empty() && undone.iter().all(|asked| !asked.contains(&near)), "{undone:?}");
     rig.at_stores.clear();
