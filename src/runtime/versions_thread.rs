@@ -1,18 +1,20 @@
-//! Asks every store for its version, on a thread of its own: once before the first client is served, then
-//! about once a minute. HELLO and INFO show clients the lowest version; the control executor hears when that
-//! changes.
+//! Asks every store for its version and its commands, on a thread of its own: once before the first client is
+//! served, then about once a minute. HELLO and INFO show clients the lowest version; the control executor hears
+//! when that changes. Commands that weir does not know are learned; all of them are asked for only if their
+//! number has changed.
 
 use std::io;
 use std::thread;
 use std::time::Duration;
 
-use super::asking::{self, Question};
+use super::asking::{self, Credentials, Question};
 use super::clock::Clock;
 use super::connect::Route;
+use super::log;
 use super::messages::{Mailbox, ToControl};
 use super::tls::StoreTls;
 use crate::control::StoreVersions;
-use crate::protocol::reply;
+use crate::protocol::{command, reply};
 use crate::values::{StoreVersion, Timestamp};
 
 /// The longest time that the start waits for all stores' versions.
@@ -26,13 +28,15 @@ const INTERVAL: Duration = Duration::from_secs(60);
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// The stack size of a thread that asks a store and ends with its answer, in bytes.
 const STACK_BYTES: usize = 256 * 1024;
-/// Maximum number of bytes that a store may answer.
-const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// Maximum number of bytes that a store may answer. The commands of Redis 8 with all its modules take 400 KiB.
+const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// A store, and when it is asked next.
 struct Store {
     route: Route,
-    question: Question,
+    credentials: Option<Credentials>,
+    /// Number of commands that the store had when it told them all.
+    commands: Option<i64>,
     due: Timestamp,
     pause: Duration,
 }
@@ -50,14 +54,15 @@ impl VersionsThread {
     /// Makes the thread's state, before anything was asked. Each store comes with its address and weir's
     /// credentials there.
     pub fn new<'a>(
-        stores: impl Iterator<Item = (Route, Option<&'a (Option<String>, String)>)>,
+        stores: impl Iterator<Item = (Route, Option<&'a Credentials>)>,
         tls: Option<StoreTls>,
         clock: Clock,
     ) -> Self {
         let stores: Vec<Store> = stores
             .map(|(route, credentials)| Store {
                 route,
-                question: Question::new(credentials, &[&["INFO", "server"]], ANSWER_BYTES_MAX),
+                credentials: credentials.cloned(),
+                commands: None,
                 due: Timestamp::ZERO,
                 pause: PAUSE_MIN,
             })
@@ -114,9 +119,10 @@ impl VersionsThread {
         let asked: Vec<&Store> = due.iter().map(|(_, store)| &**store).collect();
         let answers = ask_together(&asked, self.tls.as_ref(), clock, deadline);
         let now = clock.now().monotonic;
-        for ((at, store), version) in due.into_iter().zip(answers) {
-            if let Some(version) = version {
-                self.versions.take(at, version);
+        for ((at, store), answer) in due.into_iter().zip(answers) {
+            if let Some(answer) = answer {
+                self.versions.take(at, answer.version);
+                store.learn(&answer);
                 store.pause = PAUSE_MIN;
                 store.due = now.after(INTERVAL);
             } else {
@@ -127,6 +133,22 @@ impl VersionsThread {
 }
 
 impl Store {
+    /// Learns the commands that the store has told, if it told them; else notes whether it has others than at the
+    /// time when it told them.
+    fn learn(&mut self, answer: &Answer) {
+        let Some(commands) = &answer.commands else {
+            self.commands = self.commands.filter(|count| answer.count == Some(*count));
+            return;
+        };
+        self.commands = answer.count;
+        match command::learn(commands) {
+            0 => {}
+            learned => {
+                log::line(&format!("learned {learned} commands from a store, which has more than weir knows"))
+            }
+        }
+    }
+
     /// Plans the next question to a store that did not answer, with a pause that doubles each time up to
     /// `INTERVAL`.
     fn put_off(&mut self, now: Timestamp) {
@@ -142,7 +164,7 @@ fn ask_together(
     tls: Option<&StoreTls>,
     clock: Clock,
     deadline: Timestamp,
-) -> Vec<Option<StoreVersion>> {
+) -> Vec<Option<Answer>> {
     thread::scope(|scope| {
         let asked: Vec<_> = stores
             .iter()
@@ -155,16 +177,30 @@ fn ask_together(
     })
 }
 
-/// Asks a store for its version. None if its answer has none.
+/// A store's answer.
+struct Answer {
+    version: StoreVersion,
+    /// Number of its commands; none if it does not tell.
+    count: Option<i64>,
+    /// Reply to `COMMAND`, if the store was asked.
+    commands: Option<Vec<u8>>,
+}
+
+/// Asks a store for its version and its commands. None if its answer has no version.
 fn ask(
     store: &Store,
     tls: Option<&StoreTls>,
     clock: Clock,
     deadline: Timestamp,
-) -> io::Result<Option<StoreVersion>> {
+) -> io::Result<Option<Answer>> {
     let Some(spot) = store.route.spot() else { return Ok(None) };
-    let replies = asking::ask(&spot, tls, &store.question, clock, deadline)?;
-    Ok(replies.first().and_then(|reply| version_in(reply)))
+    let requests: [&[&str]; 3] = [&["INFO", "server"], &["COMMAND", "COUNT"], &["COMMAND"]];
+    let asked = if store.commands.is_none() { 3 } else { 2 };
+    let question = Question::new(store.credentials.as_ref(), &requests[..asked], ANSWER_BYTES_MAX);
+    let mut replies = asking::ask(&spot, tls, &question, clock, deadline)?.into_iter();
+    let Some(version) = replies.next().and_then(|reply| version_in(&reply)) else { return Ok(None) };
+    let count = replies.next().and_then(|reply| reply::integer(&reply));
+    Ok(Some(Answer { version, count, commands: replies.next() }))
 }
 
 fn version_in(reply: &[u8]) -> Option<StoreVersion> {

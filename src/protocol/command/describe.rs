@@ -2,8 +2,8 @@
 
 use super::specs::{self, Access, write_words};
 use super::{
-    Arguments, COMMANDS, Command, FanOut, Flags, Group, Handling, KeyError, Keys, Unrecognised, all, lookup,
-    recognise,
+    Arguments, COMMANDS, Command, FanOut, Flags, Group, Handling, KeyError, Keys, Unrecognised, all, learned,
+    lookup, recognise,
 };
 use crate::protocol::encode::{self, Protocol};
 use crate::values::limits::DESCRIPTION_BYTES_MAX;
@@ -102,14 +102,18 @@ pub fn summary(command: &Command) -> String {
     if command.admin { format!("{text} Only for tenants that are admin.") } else { text.to_owned() }
 }
 
+/// Returns all commands, those that stores have told of included.
+fn every_command() -> impl Iterator<Item = &'static Command> + Clone {
+    all().iter().chain(learned::all())
+}
+
 /// Returns all commands but subcommands.
 fn commands() -> impl Iterator<Item = &'static Command> + Clone {
-    all().iter().filter(|command| !command.flags.contains(Flags::SUBCOMMAND))
+    every_command().filter(|command| !command.flags.contains(Flags::SUBCOMMAND))
 }
 
 fn subcommands(container: &str) -> impl Iterator<Item = &'static Command> + Clone {
-    all()
-        .iter()
+    every_command()
         .filter(move |command| command.name.strip_prefix(container).is_some_and(|rest| rest.starts_with('|')))
 }
 
@@ -199,9 +203,9 @@ fn write_list(out: &mut Vec<u8>, protocol: Protocol, filter: &[&[u8]]) {
             let pattern = operand.to_ascii_lowercase();
             match kind.to_ascii_lowercase().as_slice() {
                 b"module" => Vec::new(),
-                b"aclcat" => all().iter().filter(|command| is_in_category(command, &pattern)).collect(),
+                b"aclcat" => every_command().filter(|command| is_in_category(command, &pattern)).collect(),
                 b"pattern" => {
-                    all().iter().filter(|command| matches(&pattern, command.name.as_bytes())).collect()
+                    every_command().filter(|command| matches(&pattern, command.name.as_bytes())).collect()
                 }
                 _ => return encode::error(out, &KeyError::Syntax.to_string()),
             }

@@ -106,6 +106,11 @@ impl Flags {
         Self(self.0 | others.0)
     }
 
+    /// Returns the flag that Redis gives this name.
+    pub(super) fn named(name: &[u8]) -> Option<Self> {
+        Self::NAMES.iter().find(|(_, known)| known.as_bytes() == name).map(|(flag, _)| *flag)
+    }
+
     /// Returns the names that Redis gives the flags that are set.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::NAMES.into_iter().filter(move |(flag, _)| self.contains(*flag)).map(|(_, name)| name)
@@ -139,6 +144,8 @@ pub enum Group {
     HyperLogLog,
     /// Commands on lists.
     List,
+    /// Commands that stores have told of and that the table does not have: nearly all are those of modules.
+    Module,
     /// Commands to publish and subscribe.
     PubSub,
     /// Commands on scripts and functions.
@@ -171,6 +178,7 @@ impl Group {
             Self::Hash => "hash",
             Self::HyperLogLog => "hyperloglog",
             Self::List => "list",
+            Self::Module => "module",
             Self::PubSub => "pubsub",
             Self::Scripting => "scripting",
             Self::Server => "server",
@@ -200,7 +208,7 @@ impl Group {
             Self::String => Some("@string"),
             Self::Transactions => Some("@transaction"),
             Self::VectorSet => Some("@vectorset"),
-            Self::Cluster | Self::PubSub | Self::Server => None,
+            Self::Cluster | Self::Module | Self::PubSub | Self::Server => None,
         }
     }
 }

@@ -88,6 +88,7 @@ impl Handling {
                     | Refusal::StoreClients
                     | Refusal::Tracks
                     | Refusal::Silences
+                    | Refusal::Prepares
             ),
             // Over HTTP, where connections are shared, a call that waits would hold up others as well.
             Self::Private(_) => true,
@@ -323,6 +324,8 @@ pub enum Refusal {
     Maintenance,
     /// The command is for debugging a store.
     Debugs,
+    /// The command prepares later ones of its connection.
+    Prepares,
 }
 
 impl Refusal {
@@ -349,6 +352,9 @@ impl Refusal {
             Self::Silences => "switches replies off, and weir answers every request",
             Self::Users => "manages users, and weir takes them from its quota file",
             Self::Maintenance => "asks for notice of maintenance, and weir sends none",
+            Self::Prepares => {
+                "keeps names of fields on its connection, and connections to the store are shared"
+            }
             Self::Debugs => "is for debugging a store, so ask that store itself",
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::specs::{self, KeySpec};
 use super::{Arguments, Command};
 
 /// Rule that finds the keys of a request. Positions count from the command name, which is 0.
@@ -36,6 +37,8 @@ pub enum Keys {
     GeoStore,
     /// The third argument, or, where that is empty, all that follow the word `KEYS`.
     Migrate,
+    /// All arguments that any of these rules finds.
+    Specs(&'static [KeySpec]),
 }
 
 /// Family of commands that give the number of their keys. Each has its own errors.
@@ -112,7 +115,9 @@ impl Keys {
             Self::NumKeys { destination: Some(at), .. } => (at as i64, at as i64, 1),
             Self::Sort | Self::GeoStore => (1, 1, 1),
             Self::Migrate => (3, 3, 1),
-            Self::None | Self::NumKeys { destination: None, .. } | Self::Streams => (0, 0, 0),
+            Self::None | Self::NumKeys { destination: None, .. } | Self::Streams | Self::Specs(_) => {
+                (0, 0, 0)
+            }
         }
     }
 }
@@ -127,7 +132,7 @@ impl Command {
                 Ok((first < arguments.len()).then_some(first))
             }
             Keys::Sort | Keys::GeoStore => Ok((arguments.len() > 1).then_some(1)),
-            Keys::NumKeys { .. } | Keys::Streams | Keys::Migrate => {
+            Keys::NumKeys { .. } | Keys::Streams | Keys::Migrate | Keys::Specs(_) => {
                 let mut found = None;
                 self.for_each_key(arguments, &mut |index| {
                     found.get_or_insert(index);
@@ -160,6 +165,7 @@ impl Command {
             Keys::Sort => with_store(arguments, 2, sort_option).for_each(each),
             Keys::GeoStore => with_store(arguments, 5, geo_option).for_each(each),
             Keys::Migrate => migrated(arguments).for_each(each),
+            Keys::Specs(specs) => specs::for_each_key(specs, arguments, each)?,
         }
         Ok(())
     }

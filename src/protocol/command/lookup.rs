@@ -1,7 +1,7 @@
 //! Lookup of a command by name in a few instructions: a hash table that the compiler builds.
 
 use super::table::{COMMANDS, TABLE};
-use super::{Command, Flags};
+use super::{Command, Flags, learned};
 
 /// Length of the longest name in the table; longer ones need not be looked up.
 const NAME_BYTES_MAX: usize = longest_name();
@@ -11,6 +11,7 @@ const CELLS: usize = 2048;
 /// Value of an empty cell.
 const EMPTY: u16 = u16::MAX;
 
+const _: () = assert!(NAME_BYTES_MAX <= learned::NAME_BYTES_MAX);
 const _: () = assert!(CELLS.is_power_of_two() && COMMANDS * 3 < CELLS);
 
 /// Names of all commands, in the order of their ids.
@@ -33,7 +34,7 @@ pub fn find(name: &[u8]) -> Option<&'static Command> {
 /// Returns the entry of `container`'s subcommand.
 #[cold]
 pub(super) fn find_subcommand(container: &Command, given: &[u8]) -> Option<&'static Command> {
-    let mut name = [0; NAME_BYTES_MAX];
+    let mut name = [0; learned::NAME_BYTES_MAX];
     let (first, separator) = (container.name.as_bytes(), container.name.len());
     let end = separator + 1 + given.len();
     name.get_mut(..separator)?.copy_from_slice(first);
@@ -42,13 +43,18 @@ pub(super) fn find_subcommand(container: &Command, given: &[u8]) -> Option<&'sta
     find_entry(&name[..end])
 }
 
-/// Returns the entry of a whole name, which may be one of a subcommand (`object|encoding`).
+/// Returns the entry of a whole name, which may be one of a subcommand (`object|encoding`): that of the table, or
+/// one that a store has told of.
 #[inline]
 pub(super) fn find_entry(name: &[u8]) -> Option<&'static Command> {
-    if name.len() > Name::WHOLE_BYTES_MAX {
-        return find_long(name);
-    }
-    probe(Name::of(name), |_| true)
+    let entry =
+        if name.len() > Name::WHOLE_BYTES_MAX { find_long(name) } else { probe(Name::of(name), |_| true) };
+    entry.or_else(|| learned::find(name))
+}
+
+/// True if the table has an entry of this whole name, in lower case.
+pub(super) fn is_in_table(name: &[u8]) -> bool {
+    TABLE.iter().any(|command| command.name.as_bytes() == name)
 }
 
 /// Looks up a name of more than sixteen bytes, which has to be compared as a whole.

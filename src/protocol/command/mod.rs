@@ -8,6 +8,7 @@ pub mod describe;
 mod flags;
 mod handling;
 mod keys;
+mod learned;
 mod lookup;
 mod specs;
 mod table;
@@ -21,6 +22,7 @@ use super::Arguments;
 pub use flags::{Flags, Group};
 pub use handling::{FanOut, Gather, Handling, LocalCommand, PrivateUse, Refusal, Subscription};
 pub use keys::{KeyCount, KeyError, Keys, sort_names_patterns};
+pub use learned::learn;
 pub use lookup::{all, find};
 pub use walk::Walk;
 

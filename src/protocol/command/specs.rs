@@ -1,15 +1,15 @@
 //! Key specifications of `COMMAND INFO`: rules for finding the first key of a command, and from there the
 //! others.
 
-use super::{Arguments, Command, Effect, KeyError, Keys};
+use super::{Arguments, Command, Effect, KeyError, Keys, keys};
 use crate::protocol::encode::{self, Protocol};
 
 /// Rule for some of a command's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct KeySpec {
-    access: Access,
-    begin: Begin,
-    find: Find,
+pub struct KeySpec {
+    pub(super) access: Access,
+    pub(super) begin: Begin,
+    pub(super) find: Find,
 }
 
 /// Use of the keys by the command.
@@ -18,35 +18,47 @@ pub(super) enum Access {
     Read,
     ReadAndWrite,
     Overwrite,
-    /// A channel, which stands where a key might.
+    /// A channel or a cursor, which stands where a key might and has a key's place.
     NoKey,
 }
 
-/// Position of the first key.
+/// Position from which keys are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Begin {
+pub(super) enum Begin {
     Index(i64),
-    /// The first key stands behind a word, which is searched from a position on.
+    /// The position behind a word, which is searched from an argument on; from a negative one, counted from the
+    /// end, backwards.
     Keyword(&'static str, i64),
     Unknown,
 }
 
-/// Positions of the other keys, relative to the first.
+/// Positions of keys, relative to the position from which they are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Find {
+pub(super) enum Find {
+    /// The keys begin at that position.
     Range {
+        /// Distance to the last key; a negative one counts from the end of the request, where -1 is the last
+        /// argument.
         last: i64,
         step: i64,
         /// Divisor of the arguments that are keys: 2 where only the first half are.
         limit: i64,
     },
-    /// The number of keys stands where the first key was expected.
-    Counted,
+    /// The number of keys is among the arguments.
+    Counted {
+        /// Distance to the number of keys.
+        number: i64,
+        /// Distance to the first key.
+        first: i64,
+        step: i64,
+    },
     Unknown,
 }
 
 /// Rule for a single key.
 const ONE: Find = Find::Range { last: 0, step: 1, limit: 0 };
+/// Rule for keys that follow their number.
+const COUNTED: Find = Find::Counted { number: 0, first: 1, step: 1 };
 /// Rule for all arguments up to the last.
 const TO_THE_END: Find = Find::Range { last: -1, step: 1, limit: 0 };
 
@@ -66,11 +78,11 @@ pub(super) fn of(command: &Command) -> Vec<KeySpec> {
             vec![spec(access, Begin::Index(first), Find::Range { last, step, limit: 0 })]
         }
         Keys::NumKeys { at, destination: None, .. } => {
-            vec![spec(access, Begin::Index(i64::from(at)), Find::Counted)]
+            vec![spec(access, Begin::Index(i64::from(at)), COUNTED)]
         }
         Keys::NumKeys { at, destination: Some(destination), .. } => vec![
             spec(Access::Overwrite, Begin::Index(i64::from(destination)), ONE),
-            spec(Access::Read, Begin::Index(i64::from(at)), Find::Counted),
+            spec(Access::Read, Begin::Index(i64::from(at)), COUNTED),
         ],
         Keys::Streams => {
             let halves = Find::Range { last: -1, step: 1, limit: 2 };
@@ -92,6 +104,7 @@ pub(super) fn of(command: &Command) -> Vec<KeySpec> {
             spec(Access::ReadAndWrite, Begin::Index(3), ONE),
             spec(Access::ReadAndWrite, Begin::Keyword("KEYS", -2), TO_THE_END),
         ],
+        Keys::Specs(specs) => specs.to_vec(),
     }
 }
 
@@ -101,6 +114,11 @@ pub(super) fn for_each_access(
     arguments: &Arguments<'_>,
     each: &mut impl FnMut(usize, Access),
 ) -> Result<(), KeyError> {
+    if let Keys::Specs(specs) = command.keys {
+        let keys = all_keys(specs, arguments)?;
+        keys.into_iter().for_each(|(index, access)| each(index, access));
+        return Ok(());
+    }
     let specs = of(command);
     // Where the rules differ, the first key is the odd one: it receives the result, or `STORE` reads it.
     let (Some(first), Some(others)) = (specs.first(), specs.last()) else { return Ok(()) };
@@ -109,6 +127,80 @@ pub(super) fn for_each_access(
         each(index, access);
         access = others.access;
     })
+}
+
+/// Calls `each` with the index of every argument that rules find, in their order. On an error it has not been
+/// called at all.
+pub(super) fn for_each_key(
+    specs: &[KeySpec],
+    arguments: &Arguments<'_>,
+    each: &mut impl FnMut(usize),
+) -> Result<(), KeyError> {
+    all_keys(specs, arguments)?.into_iter().for_each(|(index, _)| each(index));
+    Ok(())
+}
+
+/// Returns the index of every argument that rules find, with its use.
+fn all_keys(specs: &[KeySpec], arguments: &Arguments<'_>) -> Result<Vec<(usize, Access)>, KeyError> {
+    let mut keys = Vec::new();
+    for spec in specs {
+        let Some((first, last, step)) = spec.range(arguments)? else { continue };
+        if last >= arguments.len() || step == 0 {
+            return Err(KeyError::Syntax);
+        }
+        keys.extend((first..=last).step_by(step).map(|index| (index, spec.access)));
+    }
+    Ok(keys)
+}
+
+impl KeySpec {
+    /// Rule for keys that each have a value behind them, and follow their number at the first argument.
+    pub(super) const COUNTED_PAIRS: Self = Self {
+        access: Access::Overwrite,
+        begin: Begin::Index(1),
+        find: Find::Counted { number: 0, first: 1, step: 2 },
+    };
+
+    /// Returns first key, last key and step in a request; none if the word before the keys is absent, or the
+    /// number of keys is 0.
+    fn range(self, arguments: &Arguments<'_>) -> Result<Option<(usize, usize, usize)>, KeyError> {
+        let length = arguments.len() as i64;
+        let begin = match self.begin {
+            Begin::Index(index) => index,
+            Begin::Keyword(word, from) => {
+                let is_word = |index: &usize| arguments.at(*index).eq_ignore_ascii_case(word.as_bytes());
+                let found = if from >= 0 {
+                    (from as usize..arguments.len()).find(is_word)
+                } else {
+                    let end = (length + from + 1).max(0) as usize;
+                    (0..end).rev().find(is_word)
+                };
+                let Some(found) = found else { return Ok(None) };
+                found as i64 + 1
+            }
+            Begin::Unknown => return Err(KeyError::Syntax),
+        };
+        let (first, last, step) = match self.find {
+            Find::Range { last, step, .. } if last >= 0 => (begin, begin + last, step),
+            Find::Range { last, step, limit } if limit > 1 => {
+                (begin, begin + (length - begin) / limit + last, step)
+            }
+            Find::Range { last, step, .. } => (begin, length + last, step),
+            Find::Counted { number, first, step } => {
+                let place = usize::try_from(begin + number).ok();
+                let word = place.and_then(|place| arguments.get(place)).ok_or(KeyError::Syntax)?;
+                let count = keys::integer(word).filter(|count| (0..=length).contains(count));
+                match count.ok_or(KeyError::NotAnInteger)? {
+                    0 => return Ok(None),
+                    count => (begin + first, begin + first + (count - 1) * step, step),
+                }
+            }
+            Find::Unknown => return Err(KeyError::Syntax),
+        };
+        let place = |at: i64| usize::try_from(at).map_err(|_| KeyError::Syntax);
+        let (first, last, step) = (place(first)?, place(last)?, place(step)?);
+        if first == 0 || last < first { Err(KeyError::Syntax) } else { Ok(Some((first, last, step))) }
+    }
 }
 
 impl Access {
@@ -157,8 +249,8 @@ impl Find {
             Self::Range { last, step, limit } => {
                 write_spec(out, protocol, "range", &[("lastkey", last), ("keystep", step), ("limit", limit)]);
             }
-            Self::Counted => {
-                let fields = [("keynumidx", 0), ("firstkey", 1), ("keystep", 1)];
+            Self::Counted { number, first, step } => {
+                let fields = [("keynumidx", number), ("firstkey", first), ("keystep", step)];
                 write_spec(out, protocol, "keynum", &fields);
             }
             Self::Unknown => write_spec(out, protocol, "unknown", &[]),

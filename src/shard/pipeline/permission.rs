@@ -4,7 +4,8 @@ use super::Shard;
 use crate::config::Tenant;
 use crate::protocol::Arguments;
 use crate::protocol::command::{
-    Class, Command, FanOut, Handling, LocalCommand, PrivateUse, Subscription, quoted, sort_names_patterns,
+    Class, Command, FanOut, Group, Handling, LocalCommand, PrivateUse, Subscription, quoted,
+    sort_names_patterns,
 };
 use crate::shard::clients::no_seat_left;
 use crate::shard::partition::{Partition, Permission};
@@ -87,7 +88,7 @@ fn permit_databases(
     arguments: &Arguments<'_>,
 ) -> Result<(), String> {
     if command.class == Class::Script {
-        return Err(format!("{}: a script could select any database", tenant.refusal_of_all()));
+        return Err(format!("{}: {} could select any database", tenant.refusal_of_all(), code_of(command)));
     }
     match handling {
         Handling::BetweenDatabases => {
@@ -112,6 +113,12 @@ fn permit_databases(
     if tenant.may_use(database) { Ok(()) } else { Err(tenant.refusal_of(database)) }
 }
 
+/// Returns the words for the code that a command of the class [`Class::Script`] runs in the store: a client's
+/// script, or that of a module.
+fn code_of(command: &Command) -> String {
+    if command.group == Group::Module { command.spoken_name() } else { "a script".to_owned() }
+}
+
 /// Checks the number of a database that a tenant's request names.
 fn permit_named(tenant: &Tenant, word: &[u8]) -> Result<(), String> {
     let number = std::str::from_utf8(word).ok().and_then(|word| word.parse::<u8>().ok());
@@ -130,7 +137,7 @@ fn permit_confined(
     let confined =
         || format!("NOPERM tenant '{}' has only keys that begin with {}", tenant.name, prefixes(tenant));
     if command.class == Class::Script {
-        return Err(format!("{}, and a script could access any key", confined()));
+        return Err(format!("{}, and {} could access any key", confined(), code_of(command)));
     }
     match handling {
         Handling::FanOut(FanOut::Scan) => {

@@ -795,7 +795,12 @@ fn with_time_left(frame: &[u8], passed: Duration) -> Vec<u8> {
         b"xread" | b"xreadgroup" => (1..words.len())
             .find(|index| words.at(*index).eq_ignore_ascii_case(b"block"))
             .map(|index| index + 1),
-        _ => words.len().checked_sub(1),
+        b"blmovem" => Some(5),
+        b"blpop" | b"brpop" | b"blmove" | b"brpoplpush" | b"bzpopmin" | b"bzpopmax" => {
+            words.len().checked_sub(1)
+        }
+        // A command that only its store knows waits anew.
+        _ => None,
     };
     let is_millis = name.starts_with(b"x");
     let timeout = place
@@ -827,6 +832,8 @@ mod tests {
             ("BLPOP a b 10", "BLPOP a b 7.500"),
             ("blpop a 0", "blpop a 0"),
             ("BLMPOP 5 1 a LEFT", "BLMPOP 2.500 1 a LEFT"),
+            ("BLMOVEM a b LEFT RIGHT 10 COUNT 2", "BLMOVEM a b LEFT RIGHT 7.500 COUNT 2"),
+            ("FUTURE.POP a 10", "FUTURE.POP a 10"),
             ("BZPOPMIN a 1.5", "BZPOPMIN a 0.001"),
             ("XREAD COUNT 1 BLOCK 4000 STREAMS s 0", "XREAD COUNT 1 BLOCK 1500 STREAMS s 0"),
             ("XREAD BLOCK 0 STREAMS s $", "XREAD BLOCK 0 STREAMS s $"),

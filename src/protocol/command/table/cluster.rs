@@ -34,6 +34,8 @@ pub(super) const COMMANDS: &[Command] = &[
     disabled("cluster|slaves", 3).flags(Flags::ADMIN),
     disabled("cluster|slot-stats", -4),
     disabled("cluster|slots", 2),
+    // Valkey 9.1: `SCAN` walks all keys that weir has.
+    disabled("clusterscan", -2).flags(Flags::READONLY),
 ];
 
 const CHANGES: Flags = Flags::ADMIN.and(Flags::NO_ASYNC_LOADING);

@@ -1,7 +1,7 @@
 //! Commands on hashes, including the fields that expire of Redis 7.4 and 8 and of Valkey 9.
 
-use super::super::Command;
-use super::build::{read, write};
+use super::super::{Command, Refusal};
+use super::build::{read, refused, write};
 
 pub(super) const COMMANDS: &[Command] = &[
     write("hdel", -3).fast(),
@@ -13,6 +13,8 @@ pub(super) const COMMANDS: &[Command] = &[
     read("hgetall", 2).cacheable().over_range(),
     write("hgetdel", -5).fast(),
     write("hgetex", -5).fast(),
+    // Redis 8.10: names of fields are prepared on a connection.
+    refused("himport", -2, Refusal::Prepares),
     write("hincrby", 4).fast().needs_memory(),
     write("hincrbyfloat", 4).fast().needs_memory(),
     read("hkeys", 2).cacheable().over_range(),

@@ -1,6 +1,7 @@
 //! Commands on strings.
 
-use super::super::{Command, Gather};
+use super::super::specs::KeySpec;
+use super::super::{Class, Command, Gather, Keys};
 use super::build::{read, write};
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -23,6 +24,8 @@ pub(super) const COMMANDS: &[Command] = &[
     read("lcs", -3).hides_work().keys(1, 2, 1).over_range(),
     read("mget", -2).cacheable().fast().several(1, -1, 1).split(Gather::Values),
     write("mset", -3).needs_memory().several(1, -1, 2).split(Gather::AllOk),
+    // Redis 8.4 and Valkey 9.1: a number of keys, each with its value.
+    write("msetex", -4).needs_memory().movable(Keys::Specs(&[KeySpec::COUNTED_PAIRS])).class(Class::Multi),
     write("msetnx", -3).needs_memory().several(1, -1, 2),
     write("psetex", 4).needs_memory(),
     write("set", -3).needs_memory(),
