@@ -283,6 +283,12 @@ pub struct Flags {
     #[arg(value_parser = positive_duration, default_value = "1s")]
     pub hot_ttl: Duration,
 
+    /// The same for replies whose keys the store tracks, so that it tells of each write, wherever it was made.
+    /// Not before clusters, for hashes, and stores that have no CLIENT TRACKING
+    #[arg(long, env = "WEIR_HOT_TTL_TRACKED", value_name = "DURATION", help_heading = HOT_KEYS)]
+    #[arg(value_parser = positive_duration, default_value = "10s")]
+    pub hot_ttl_tracked: Duration,
+
     /// Maximum number of bytes of replies to reads of hot keys that each shard keeps
     #[arg(long, env = "WEIR_HOT_BYTES", value_name = "SIZE", help_heading = HOT_KEYS, default_value = "16MiB")]
     pub hot_bytes: Size,

@@ -10,6 +10,9 @@ use super::{ConfigError, Flags};
 /// that bypass weir go unseen.
 const TTLS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
 
+/// Range of `--hot-ttl-tracked`.
+const TRACKED_TTLS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(3600);
+
 /// Limits of hot keys, on each core: what makes a key hot, and how much is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HotLimits {
@@ -19,6 +22,8 @@ pub struct HotLimits {
     pub share_per_mille: u64,
     /// Longest time that a reply is kept.
     pub ttl: Duration,
+    /// Longest time that a reply is kept while its store tells of changes of its key.
+    pub tracked_ttl: Duration,
     /// Maximum number of replies that are kept.
     pub entries: usize,
     /// Maximum number of bytes of replies that are kept.
@@ -38,10 +43,15 @@ impl HotLimits {
             let problem = format!("--hot-ttl {:?}: 10ms to 60s is expected", flags.hot_ttl);
             return Err(ConfigError::new(problem));
         }
+        if !TRACKED_TTLS.contains(&flags.hot_ttl_tracked) {
+            let problem = format!("--hot-ttl-tracked {:?}: 10ms to 1h is expected", flags.hot_ttl_tracked);
+            return Err(ConfigError::new(problem));
+        }
         Ok(Self {
             rate: flags.hot_rate,
             share_per_mille: flags.hot_share.0,
             ttl: flags.hot_ttl,
+            tracked_ttl: flags.hot_ttl_tracked.max(flags.hot_ttl),
             entries: flags.hot_entries as usize,
             bytes: flags.hot_bytes.bytes(),
             scripts: flags.hot_scripts,

@@ -16,6 +16,8 @@ pub enum Layer {
     Window,
     /// The hot-key cache, and flights (fetches that several waiting reads share).
     Hot,
+    /// Connections over which stores tell of changes of hot keys.
+    Tracking,
     /// The circuit breaker, which ejects failing or slow stores.
     Breaker,
     /// Reads from replicas of a cluster.
@@ -26,9 +28,10 @@ pub enum Layer {
 
 impl Layer {
     /// All layers, in the order in which a request meets them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Rate,
         Self::Hot,
+        Self::Tracking,
         Self::Replicas,
         Self::Shed,
         Self::Breaker,
@@ -44,6 +47,7 @@ impl Layer {
             Self::Shed => " (deadlines, also those passed on to a weir behind, and tiers)",
             Self::Queue | Self::Window => "",
             Self::Hot => " (cache of hot keys)",
+            Self::Tracking => " (of hot keys: stores tell of their changes)",
             Self::Breaker => " (ejects failing stores)",
             Self::Replicas => " (reads from replicas of a cluster)",
             Self::Retries => " (of reads that were lost with a connection to a node of a cluster)",
@@ -52,7 +56,7 @@ impl Layer {
 
     /// True if the layer can decide without effect (`--shadow`).
     pub const fn has_shadow(self) -> bool {
-        !matches!(self, Self::Replicas)
+        !matches!(self, Self::Replicas | Self::Tracking)
     }
 
     /// Help of `--disable`.
@@ -79,6 +83,7 @@ impl Layer {
             Self::Queue => "queue",
             Self::Window => "window",
             Self::Hot => "hot",
+            Self::Tracking => "tracking",
             Self::Breaker => "breaker",
             Self::Replicas => "replicas",
             Self::Retries => "retries",
@@ -129,7 +134,7 @@ mod tests {
         let told = "cold".parse::<Layer>().expect_err("no such layer");
         assert_eq!(
             told,
-            "rate, hot, replicas, shed, breaker, queue, window or retries is expected, or several of them with commas \
+            "rate, hot, tracking, replicas, shed, breaker, queue, window or retries is expected, or several of them with commas \
              between"
         );
     }

@@ -141,6 +141,7 @@ impl Told<'_> {
             ("hits", part(key.hit_ratio)),
             ("state", Field::Text(key.state)),
             ("copies", Field::Whole(key.copies)),
+            ("tracked", Field::Whole(usize::from(key.is_tracked))),
             ("database", Field::Whole(usize::from(key.database.0))),
         ];
         let shown = if key.database == Database::FIRST { all.len() - 1 } else { all.len() };
@@ -216,6 +217,7 @@ pub(super) mod tests {
             hit_ratio: 0.5,
             state: "kept",
             copies: 0,
+            is_tracked: false,
         }
     }
 
@@ -262,24 +264,25 @@ pub(super) mod tests {
         let tail = |null: &str, [reads, writes, ru, error, share, since, hits]: [&str; 7]| {
             format!(
                 "$6 length :3 $4 slot :7 $4 home :1 $6 tenant {null} $5 reads {reads} $6 writes {writes} $2 ru {ru} \
-                 $5 error {error} $5 share {share} $5 since {since} $4 hits {hits} $5 state $4 kept $6 copies :0 "
+                 $5 error {error} $5 share {share} $5 since {since} $4 hits {hits} $5 state $4 kept $6 copies :0 \
+                 $7 tracked :0 "
             )
         };
         assert_eq!(
             reply(&totals, Protocol::Resp3, "acme", 100),
-            "*1 %14 $3 key $3 a:1 ".to_owned()
+            "*1 %15 $3 key $3 a:1 ".to_owned()
                 + &tail("$4 acme", [",1000.1", ",2", ",0.3", ",1", ",0.1235", ",1.3", ",0.5"])
         );
         assert_eq!(
             reply(&totals, Protocol::Resp2, "free", 100),
-            "*1 *28 $3 key $3 a:1 ".to_owned()
+            "*1 *30 $3 key $3 a:1 ".to_owned()
                 + &tail("$-1", ["$6 1000.1", "$1 2", "$3 0.3", "$1 1", "$6 0.1235", "$3 1.3", "$3 0.5"])
         );
         let cold = HotKey { hot_for: None, tenant: None, ..key(b"a:1", 1.0) };
         let cold = reply(&super::tests::totals(vec![vec![cold]]), Protocol::Resp3, "operator", 1);
         let other = HotKey { database: Database(3), ..key(b"a:1", 1.0) };
         let other = reply(&super::tests::totals(vec![vec![other]]), Protocol::Resp3, "operator", 1);
-        assert!(other.starts_with("*1 %15 ") && other.ends_with("$8 database :3 "), "{other}");
+        assert!(other.starts_with("*1 %16 ") && other.ends_with("$8 database :3 "), "{other}");
         assert!(cold.contains("$6 tenant _ ") && cold.contains("$5 since _ "), "{cold}");
     }
 

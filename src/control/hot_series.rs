@@ -11,13 +11,14 @@ use crate::values::limits::{HOT_KEY_LABEL_BYTES_MAX, HOT_KEY_SERIES_MAX};
 
 type Figure = fn(&HotFigures) -> usize;
 
-const FIGURES: [(&str, &str, Figure); 7] = [
+const FIGURES: [(&str, &str, Figure); 8] = [
     ("weir_hot_keys", "Keys that are hot.", |own| own.keys),
     ("weir_hot_replies_kept", "Replies to reads of hot keys that are kept.", |own| own.kept),
     ("weir_hot_kept_bytes", "Bytes of replies to reads of hot keys that are kept.", |own| own.kept_bytes),
     ("weir_hot_copies", "Copies of replies that are kept on other cores.", |own| own.copies),
     ("weir_hot_fetches_in_flight", "Fetches for hot keys in flight.", |own| own.flights),
     ("weir_hot_waiters", "Reads that wait for a fetch of a hot key.", |own| own.waiters),
+    ("weir_hot_tracked", "Hot keys of which the store tells when they change.", |own| own.tracked),
     (
         "weir_hot_open",
         "Requests in flight for hot keys, and writes in flight whose keys weir does not know.",
@@ -81,6 +82,7 @@ mod tests {
             flights: 1,
             waiters: 4,
             writes_under_way: 5,
+            tracked: 2,
         };
         let long = [b'x'; 200];
         let keys =
@@ -127,6 +129,7 @@ mod tests {
                 "hot_copies:12",
                 "hot_fetches_in_flight:2",
                 "hot_waiters:8",
+                "hot_tracked:4",
                 "hot_open:10"
             ]
         );

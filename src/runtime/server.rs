@@ -652,6 +652,7 @@ fn hot_settings(config: &Config, backends: usize) -> HotSettings {
             ..settings.detection
         },
         ttl: limits.ttl,
+        tracked_ttl: (!config.disabled.contains(&Layer::Tracking)).then_some(limits.tracked_ttl),
         entries_max: limits.entries,
         bytes_max: limits.bytes,
         copied_from: [limits.copy_rate, limits.copy_rate / 10],

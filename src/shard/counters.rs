@@ -220,6 +220,10 @@ counters! {
         "",
         "Replies that differed from the kept reply although nothing was written through weir, which means a write around weir. All kept replies of the key are dropped.",
     ),
+    (HotChanges, "weir_hot_changes_told_total", "of=\"key\"", CHANGES_TOLD),
+    (HotChangesOfAll, "weir_hot_changes_told_total", "of=\"all\"", CHANGES_TOLD),
+    (HotTrackersLost, "weir_hot_trackers_lost_total", "reason=\"lost\"", TRACKERS_LOST),
+    (HotTrackersSilent, "weir_hot_trackers_lost_total", "reason=\"silent\"", TRACKERS_LOST),
     (
         HotStaleOnError,
         "weir_hot_stale_on_error_total",
@@ -257,6 +261,9 @@ const HITS: &str =
 const FETCHES: &str =
     "Replies fetched for hot keys, by outcome: kept, or discarded because of a write or of their size.";
 const BYPASSES: &str = "Reads of hot keys that were sent to the store without the cache, by reason.";
+const CHANGES_TOLD: &str = "Messages of stores that a hot key, or all keys, have changed. Nothing that was kept of them is used after it.";
+const TRACKERS_LOST: &str =
+    "Connections on which a store told of changes of hot keys, and that were lost or fell silent.";
 const COMPARISONS: &str = "Replies of the store compared with the kept reply (--shadow hot), by outcome.";
 const SENT_ON: &str = "Reads that were sent to a primary after a replica, because the replica had no value, refused, was lost or was silent.";
 const RETRIES: &str = "Reads that were lost with a connection to a cluster node, by outcome: sent again, over the retry budget, or not sent again because of --shadow retries.";

@@ -136,6 +136,8 @@ pub struct HotSettings {
     pub detection: Detection,
     /// Time for which a reply is kept.
     pub ttl: Duration,
+    /// Time for which a reply is kept while its store tells of changes of its key; none if stores are not asked to.
+    pub tracked_ttl: Option<Duration>,
     /// The largest number of replies that a core keeps.
     pub entries_max: usize,
     /// The largest number of bytes that the kept replies of a core may have.
@@ -161,6 +163,7 @@ impl HotSettings {
             mode: Mode::On,
             detection: Detection::default(),
             ttl: Duration::from_secs(1),
+            tracked_ttl: None,
             entries_max: 1024,
             bytes_max: 16 << 20,
             copied_from: [20_000, 2_000],

@@ -30,7 +30,7 @@ password = "free-password"
 password = "operator-password"
 admin = true
 """
-FIELDS = "key length slot home tenant reads writes ru error share since hits state copies".split()
+FIELDS = "key length slot home tenant reads writes ru error share since hits state copies tracked".split()
 ODD = b'odd\x00\r\n"\\\xff<\xc3\xa9>'
 
 

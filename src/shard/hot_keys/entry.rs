@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::flights::{Expiry, Flight, Flights};
+use super::tracking::{REFUSED, Registration};
 use super::value;
 use crate::policy::hot_keys::{Access, HotId};
 use crate::protocol::Protocol;
@@ -227,6 +228,8 @@ pub struct Entry {
     pub tally: Tally,
     /// The tenant whose request for the key came last.
     pub last_asker: TenantId,
+    /// Whether the store tells of changes of the key.
+    pub registration: Registration,
     cell: Cell,
     answers: Vec<Answer>,
     waits: HashMap<u64, Wait>,
@@ -257,6 +260,7 @@ impl Entry {
             warmth: Warmth::Queued,
             tally: Tally { since: now, ..Tally::default() },
             last_asker: NOBODY,
+            registration: Registration::Unregistered,
             cell: Cell::of_hash(hash),
             answers: Vec::new(),
             waits: HashMap::new(),
@@ -266,6 +270,11 @@ impl Entry {
             stale_at: None,
             random: Random::new(hash ^ now.as_nanos()),
         }
+    }
+
+    /// True if the store tells of the key's next change.
+    pub fn is_registered(&self) -> bool {
+        matches!(self.registration, Registration::Registered(_))
     }
 
     /// Returns the versions of the key's cells, or `None` while a write is in flight.
@@ -584,6 +593,12 @@ impl Entry {
         }
     }
 
+    /// Ends the time for which kept replies may be sent. True if there were any.
+    pub fn end_kept(&mut self, now: Timestamp) -> bool {
+        let kept = self.answers.iter_mut().filter_map(|answer| answer.kept.as_mut());
+        kept.map(|kept| kept.good_until = kept.good_until.min(now)).count() > 0
+    }
+
     /// Drops the kept reply that a fetch was meant to replace.
     pub fn forget(&mut self, flight: &Flight) {
         if let Some(answer) = self.answers.iter_mut().find(|answer| answer.is_of(flight)) {
@@ -602,7 +617,18 @@ impl Entry {
         now: Timestamp,
     ) -> Counter {
         let chance = self.random.below(1_000) as f64 / 1_000.0 / f64::from(CHANCE_PART);
-        let longest = settings.ttl.mul_f64(1.0 - chance);
+        let registered = flight.registration.map(Registration::Registered);
+        let is_tracked = registered == Some(self.registration);
+        // A node of a cluster says nothing when one of its slots goes to another, and no store when a field of a
+        // hash expires.
+        let stays = is_tracked && !flight.binds && !value::is_about_fields(&flight.frame);
+        let ttl = match (settings.tracked_ttl, self.registration) {
+            (Some(tracked), _) if stays => tracked,
+            // The store is asked again with the next fetch.
+            (Some(_), Registration::Refused(_)) => settings.ttl.min(REFUSED),
+            _ => settings.ttl,
+        };
+        let longest = ttl.mul_f64(1.0 - chance);
         let Some(answer) = self.answers.iter_mut().find(|answer| answer.is_of(flight)) else {
             return Counter::HotDiscarded;
         };

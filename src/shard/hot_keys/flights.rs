@@ -61,6 +61,8 @@ pub struct Flight {
     /// it.
     is_ahead_of_time: bool,
     has_failed: bool,
+    /// The number of the key's registration at its store when the fetch was sent.
+    pub registration: Option<u64>,
 }
 
 /// The progress of a fetch.
@@ -229,6 +231,7 @@ impl Flights {
             expiry: Expiry::Unknown,
             is_ahead_of_time,
             has_failed: false,
+            registration: None,
         });
         id
     }

@@ -29,6 +29,7 @@
 //! | reads that several requests wait for | `flights.rs` |
 //! | requests for hot keys that have yet to be answered, and writes that no home sees | `under_way.rs` |
 //! | the keys of a request, where it names several | `../reach.rs` |
+//! | changes that stores tell of | `tracking.rs` |
 //! | a key's value, whichever request asks for it | `value.rs` |
 //! | what would be done, for `QOS EXPLAIN` | `explain.rs` |
 //!
@@ -41,6 +42,7 @@ mod copies;
 mod entry;
 mod explain;
 mod flights;
+mod tracking;
 mod under_way;
 mod value;
 
@@ -51,6 +53,7 @@ use bytes::Bytes;
 
 pub use explain::Forecast;
 pub use flights::Landed;
+pub use tracking::Task;
 
 use super::copy::{Copy, CopyHits};
 use super::counters::Counter;
@@ -66,13 +69,14 @@ use super::versions::{Cell, Versions};
 use crate::config::{HotScripts, Quotas};
 use crate::policy::hot_keys::{Access, Event, HotId, HotKeys, Report};
 use crate::protocol::command::{Class, Effect};
-use crate::protocol::reply::elements;
+use crate::protocol::reply::{elements, pushed, text};
 use crate::protocol::{Protocol, encode};
 use crate::values::limits::{HOT_FRAME_BYTES_MAX, HOT_HELD_BYTES_MAX, HOT_REPLY_BYTES_MAX, HOT_WAITERS_MAX};
 use crate::values::{BackendId, Database, ShardId, Timestamp};
 use copies::Copies;
 use entry::{Entry, Found, Held, Read, Stale, Warmth, Way};
 use flights::{Flight, Flights, Late, Stage, Waiter};
+use tracking::{REFUSED, Registration, Tracking};
 use under_way::{InnerRead, Open, UnderWay, Values};
 
 /// The least time between two checks whether the requests that were sent before a key became hot are all
@@ -157,6 +161,7 @@ pub struct HotKeyStage {
     /// True if the slot of the last noticed request has enough traffic that its keys are counted.
     is_warm: bool,
     copies: Copies,
+    tracking: Tracking,
     /// Copies to lend to other cores, and reports of copy hits to the keys' home cores.
     to_lend: VecDeque<(ShardId, Copy)>,
     to_tell: VecDeque<(ShardId, CopyHits)>,
@@ -192,6 +197,7 @@ impl HotKeyStage {
             under_way: UnderWay::default(),
             is_warm: false,
             copies: Copies::default(),
+            tracking: Tracking::default(),
             to_lend: VecDeque::new(),
             to_tell: VecDeque::new(),
             turned_at: Timestamp::ZERO,
@@ -811,11 +817,24 @@ impl HotKeyStage {
     /// on, except before a cluster.
     fn handle_fetch_sent(&mut self, env: &Env, id: FlightId, at: Timestamp) {
         let Some(flight) = self.flights.get(id).filter(|flight| flight.stage != Stage::Sent) else { return };
-        let entry = entry_of(&mut self.entries, flight.hot);
+        let mut entry = entry_of(&mut self.entries, flight.hot);
         let snapshot = entry.as_ref().map(|entry| entry.look_at(&self.settings.versions));
         let is_quiet = snapshot.is_some_and(|snapshot| snapshot.is_quiet());
-        let is_kept =
+        let may_keep =
             is_quiet && flight.asks_expiry && entry.as_ref().is_some_and(|entry| entry.may_keep(flight, at));
+        let registration = match &mut entry {
+            Some(entry) if may_keep && self.settings.tracked_ttl.is_some() => {
+                register(&mut self.tracking, env, entry, at)
+            }
+            _ => Registration::Unregistered,
+        };
+        // A reply that is fetched before the store has confirmed a registration may lack a change of which the
+        // store will not tell.
+        let is_kept = may_keep && !matches!(registration, Registration::Asked(_));
+        flight.registration = match registration {
+            Registration::Registered(number) => Some(number),
+            _ => None,
+        };
         let asked = number_of(&self.keys, &flight.frame, dialect_of(flight.envelope.route));
         flight.handle_sent(snapshot, self.settings.versions.last_told.look(asked), is_kept, at);
         // A node of a cluster may refuse a fetch and still carry out what came after it, if the slot has come
@@ -1327,6 +1346,121 @@ impl HotKeyStage {
         while let Some(open) = self.under_way.take_due(now) {
             open.for_each_cell(|cell| self.settings.versions.end(cell));
         }
+        if self.settings.tracked_ttl.is_some() {
+            self.look_after_trackers(env, now);
+        }
+    }
+
+    fn look_after_trackers(&mut self, env: &mut Env, now: Timestamp) {
+        if self.tracking.poll_deadline().is_none_or(|at| at > now) {
+            return;
+        }
+        let Self { entries, tracking, .. } = self;
+        let of = |entry: &Entry, backend| env.backend_of(entry.slot) == backend;
+        let has_hot = |backend| entries.iter().flatten().any(|entry| of(entry, backend));
+        let is_needed =
+            |backend| entries.iter().flatten().any(|entry| entry.is_registered() && of(entry, backend));
+        let ping = || {
+            let mut out = Vec::new();
+            encode::request(&mut out, [&b"PING"[..]].into_iter());
+            out
+        };
+        for backend in tracking.look_after((has_hot, is_needed), ping, now) {
+            env.counters.add(Counter::HotTrackersSilent, 1);
+            self.unregister(env, backend, now);
+        }
+    }
+
+    /// Notes that a store tells of changes of registered keys from now on; if not, that it cannot. If it does, all
+    /// replies that were kept without that are fetched anew.
+    pub fn handle_tracker_opened(&mut self, env: &Env, backend: BackendId, tracks: bool, now: Timestamp) {
+        if tracks {
+            self.tracking.handle_tracks(backend, now);
+            self.end_kept(env, backend, now);
+        } else {
+            self.tracking.handle_cannot_track(backend, now);
+        }
+    }
+
+    /// Handles a store's answer on its tracker; `is_error` if it refuses.
+    pub fn handle_tracker_answer(&mut self, backend: BackendId, is_error: bool, now: Timestamp) {
+        let Some((id, number)) = self.tracking.handle_answer(backend, now) else { return };
+        if let Some(entry) = entry_of(&mut self.entries, id)
+            && entry.registration == Registration::Asked(number)
+        {
+            entry.registration = if is_error {
+                Registration::Refused(now.after(REFUSED))
+            } else {
+                Registration::Registered(number)
+            };
+        }
+    }
+
+    /// Handles a store's message that keys have changed: nothing that was read of them before is sent any more.
+    pub fn handle_changes(&mut self, env: &mut Env, backend: BackendId, message: &[u8], now: Timestamp) {
+        self.tracking.handle_message(backend, now);
+        let mut parts = pushed(message).into_iter().flatten();
+        if parts.next().and_then(text) != Some(b"invalidate") {
+            return;
+        }
+        match parts.next().and_then(elements) {
+            Some(keys) => {
+                for key in keys.filter_map(text) {
+                    // The store does not say in which database the key is.
+                    for entry in self.entries.iter_mut().flatten().filter(|entry| entry.key == key) {
+                        entry.registration = Registration::Unregistered;
+                        self.settings.versions.pass(Cell::of_hash(entry.hash));
+                        env.counters.add(Counter::HotChanges, 1);
+                    }
+                }
+            }
+            // All keys of the store.
+            None => {
+                let own = self.entries.iter_mut().flatten();
+                own.filter(|entry| env.backend_of(entry.slot) == backend)
+                    .for_each(|entry| entry.registration = Registration::Unregistered);
+                self.settings.versions.pass(Cell::of_backend(store_of(env, backend)));
+                env.counters.add(Counter::HotChangesOfAll, 1);
+            }
+        }
+    }
+
+    /// Handles the end of a tracker: replies that were kept because of it are not sent any more.
+    pub fn handle_tracker_lost(&mut self, env: &mut Env, backend: BackendId, now: Timestamp) {
+        let tracked = self.tracking.tracks(backend);
+        self.tracking.handle_lost(backend, now);
+        if tracked {
+            env.counters.add(Counter::HotTrackersLost, 1);
+            self.unregister(env, backend, now);
+        }
+    }
+
+    /// Forgets that keys are registered at a store, and ends the time of replies that were kept because of that.
+    fn unregister(&mut self, env: &Env, backend: BackendId, now: Timestamp) {
+        for entry in self.entries.iter_mut().flatten() {
+            if env.backend_of(entry.slot) == backend {
+                entry.registration = Registration::Unregistered;
+            }
+        }
+        self.end_kept(env, backend, now);
+    }
+
+    /// Ends the time for which replies to reads of a store's keys may be sent, on all cores. They are there still
+    /// for tenants that accept them while the store is away.
+    fn end_kept(&mut self, env: &Env, backend: BackendId, now: Timestamp) {
+        let Self { entries, to_lend, .. } = self;
+        for entry in entries.iter_mut().flatten().filter(|entry| env.backend_of(entry.slot) == backend) {
+            if entry.end_kept(now) {
+                for holder in entry.holders() {
+                    to_lend.extend(entry.copies(env.settings.id, None).map(|copy| (*holder, copy)));
+                }
+            }
+        }
+    }
+
+    /// Returns the next thing to do about the connections on which stores tell of changes.
+    pub fn poll_task(&mut self) -> Option<Task> {
+        self.tracking.poll_task()
     }
 
     /// Drops a key that is not hot any more. Sends all requests that it held back, or that wait for an unsent
@@ -1393,14 +1527,24 @@ impl HotKeyStage {
         }
         let copies = self.copies.due();
         let held = Some(self.held_until).filter(|until| *until != Timestamp::MAX);
-        let own = [self.keys.wake_at(), self.under_way.due(), self.flights.late_at(), copies, warming, held];
+        let trackers = self.tracking.poll_deadline();
+        let own = [
+            self.keys.wake_at(),
+            self.under_way.due(),
+            self.flights.late_at(),
+            copies,
+            warming,
+            held,
+            trackers,
+        ];
         own.into_iter().flatten().min()
     }
 
     /// Handles a change of slot owners in a cluster: makes all that is kept of their keys invalid, because
     /// the new owner may lack writes that the old one had.
     pub fn handle_owners(&mut self, has_changed: impl Fn(u16) -> bool) {
-        for entry in self.entries.iter().flatten().filter(|entry| has_changed(entry.slot)) {
+        for entry in self.entries.iter_mut().flatten().filter(|entry| has_changed(entry.slot)) {
+            entry.registration = Registration::Unregistered;
             self.settings.versions.pass(Cell::of_hash(entry.hash));
         }
     }
@@ -1442,6 +1586,7 @@ impl HotKeyStage {
             hit_ratio: tally.hits as f64 / tally.all_reads.max(1) as f64,
             state: entry.map_or("counted", |entry| entry.state(self.turned_at)),
             copies: entry.map_or(0, |entry| entry.holders().len()),
+            is_tracked: entry.is_some_and(Entry::is_registered),
         }
     }
 
@@ -1456,6 +1601,7 @@ impl HotKeyStage {
             flights: self.flights.len(),
             waiters: self.flights.waiters() + self.held + self.resumed.len(),
             writes_under_way: self.under_way.len(),
+            tracked: self.entries.iter().flatten().filter(|entry| entry.is_registered()).count(),
         }
     }
 }
@@ -1495,6 +1641,8 @@ pub struct HotKey {
     pub state: &'static str,
     /// The number of other cores that hold copies of its kept replies.
     pub copies: usize,
+    /// True if the store tells when the key changes.
+    pub is_tracked: bool,
 }
 
 /// Figures on the hot keys of one core.
@@ -1514,6 +1662,8 @@ pub struct HotFigures {
     pub waiters: usize,
     /// Requests in flight for hot keys, and requests in flight that may write any key.
     pub writes_under_way: usize,
+    /// Hot keys of which the store tells when they change.
+    pub tracked: usize,
 }
 
 /// A key that has become hot and may have requests in the queues.
@@ -1527,6 +1677,24 @@ pub struct Unnoticed {
     pub database: Database,
     /// The key.
     pub key: Vec<u8>,
+}
+
+/// Returns the registration of a key at its store, of which a fetch is sent now. Asks the store to tell of the
+/// key's next change if it was not asked.
+fn register(tracking: &mut Tracking, env: &Env, entry: &mut Entry, now: Timestamp) -> Registration {
+    match entry.registration {
+        Registration::Unregistered => {}
+        Registration::Refused(until) if now >= until => {}
+        known => return known,
+    }
+    let request = |key: &[u8]| {
+        let mut out = Vec::new();
+        encode::request(&mut out, [&b"PTTL"[..], key].into_iter());
+        out
+    };
+    let backend = env.backend_of(entry.slot);
+    entry.registration = tracking.register(backend, (entry.id, &entry.key), request, now);
+    entry.registration
 }
 
 fn entry_of(entries: &mut [Option<Box<Entry>>], id: HotId) -> Option<&mut Entry> {

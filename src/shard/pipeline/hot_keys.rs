@@ -7,12 +7,13 @@ use std::time::Duration;
 use super::Shard;
 use crate::policy::queue::Choice;
 use crate::shard::counters::Counter;
-use crate::shard::hot_keys::{Arrival, Meeting, Unnoticed};
+use crate::shard::hot_keys::{Arrival, Meeting, Task, Unnoticed};
 use crate::shard::message::Message;
 use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
 use crate::shard::overload::Parked;
 use crate::shard::peers::Batch;
+use crate::shard::private::Said;
 use crate::shard::reach;
 use crate::shard::refusal::{NotSent, Refusal};
 use crate::shard::replies::Replies;
@@ -218,6 +219,32 @@ impl Shard {
         false
     }
 
+    /// Takes what a store says about changes of hot keys.
+    pub(super) fn take_change(&mut self, backend: BackendId, said: Said, now: Now) {
+        let Self { env, hot_keys, .. } = self;
+        let now = now.monotonic;
+        match said {
+            Said::Tracks(tracks) => hot_keys.handle_tracker_opened(env, backend, tracks, now),
+            Said::Answer(is_error) => hot_keys.handle_tracker_answer(backend, is_error, now),
+            Said::Message(message) => hot_keys.handle_changes(env, backend, &message, now),
+            Said::Lost => hot_keys.handle_tracker_lost(env, backend, now),
+        }
+    }
+
+    /// Opens and closes the connections on which stores tell of changes of hot keys, and sends questions over
+    /// them.
+    fn do_tracker_tasks(&mut self, now: Now) {
+        while let Some(task) = self.hot_keys.poll_task() {
+            match task {
+                Task::Open(backend) => self.private.open_tracker(&mut self.env, backend, now),
+                Task::Ask(backend, frame) => {
+                    self.private.ask_tracker(&mut self.env, backend, &frame, now);
+                }
+                Task::Close(backend) => self.private.close_tracker(&mut self.env, backend),
+            }
+        }
+    }
+
     fn send_detached(&mut self, now: Now) {
         while let Some((envelope, frame)) = self.hot_keys.poll_detached() {
             self.put_out(&reported(&envelope), Message::Small(&frame), 1, now);
@@ -239,5 +266,6 @@ impl Shard {
         if self.hot_keys.has_to_send() {
             self.send_what_is_hot(now);
         }
+        self.do_tracker_tasks(now);
     }
 }

@@ -493,6 +493,7 @@ impl Shard {
                     }
                 }
                 Event::Tracking { holder, reply } => self.take_tracking_reply(holder, reply, now),
+                Event::Tracker { backend, said } => self.take_change(backend, said, now),
                 Event::Lost { link, holder, request, backend, reason, was_sent } => {
                     self.lose_private((link, holder), request, (backend, reason, was_sent), now);
                 }

@@ -36,6 +36,8 @@ pub(super) enum Expected {
     Answer,
     /// The reply to `CLIENT TRACKING ON`.
     Tracking,
+    /// The reply to a question on a tracker.
+    Told,
     /// The reply to `UNWATCH`, or to `CLIENT UNBLOCK` of another link, after which the link can be lent.
     Cleaned,
 }
@@ -62,6 +64,8 @@ pub(super) struct Link {
     pub(super) owes_acknowledgements: bool,
     /// True if the store tracks keys on this link.
     pub(super) is_tracking: bool,
+    /// True for a tracker: the core itself has the link, and the store tells it of changes of keys.
+    pub(super) is_tracker: bool,
     /// True once the store was told to end a blocking command on this link.
     pub(super) was_unblocked: bool,
     /// The bytes of the greeting until they are sent.
@@ -97,6 +101,7 @@ impl Link {
             is_streaming: false,
             owes_acknowledgements: false,
             is_tracking: false,
+            is_tracker: false,
             was_unblocked: false,
             greeting: Vec::new(),
             output: Output::default(),
@@ -111,7 +116,8 @@ impl Link {
     }
 
     /// Writes the greeting: the login, if there is one, the database unless it is the first, and `CLIENT ID`,
-    /// so that a blocking command can be ended at the store.
+    /// so that a blocking command can be ended at the store. A tracker
+    /// goes on with `CLIENT TRACKING ON`.
     pub(super) fn greet(&mut self, backend: &BackendSettings, pool: &mut BufferPool) {
         let mut out = pool.take();
         if let Some(words) = backend.login_words(self.protocol) {
@@ -124,6 +130,10 @@ impl Link {
         }
         encode::request(&mut out, [&b"CLIENT"[..], b"ID"].into_iter());
         self.expected.push_back(Expected::Identity);
+        if self.is_tracker {
+            encode::request(&mut out, [&b"CLIENT"[..], b"TRACKING", b"ON"].into_iter());
+            self.expected.push_back(Expected::Tracking);
+        }
         self.greeting = out;
     }
 

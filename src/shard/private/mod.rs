@@ -121,6 +121,13 @@ pub enum Event {
         /// The reply.
         reply: Vec<u8>,
     },
+    /// Something that a store has said on a tracker, or the end of that.
+    Tracker {
+        /// The store.
+        backend: BackendId,
+        /// Its answer, or the end.
+        said: Said,
+    },
     /// The link is gone.
     Lost {
         /// The link.
@@ -138,6 +145,19 @@ pub enum Event {
     },
 }
 
+/// Something that a store has said on a tracker, or the end of the tracker.
+#[derive(Debug)]
+pub enum Said {
+    /// The reply to `CLIENT TRACKING ON`; true unless it is an error.
+    Tracks(bool),
+    /// The reply to the oldest question; true if it is an error.
+    Answer(bool),
+    /// A message that is the reply to no question.
+    Message(Vec<u8>),
+    /// The tracker is lost.
+    Lost,
+}
+
 /// Numbers of private links by their use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrivateFigures {
@@ -149,6 +169,8 @@ pub struct PrivateFigures {
     pub subscribed: usize,
     /// Links on which keys are tracked.
     pub tracking: usize,
+    /// Links on which stores tell the core itself of changes of hot keys.
+    pub tracker: usize,
     /// Open links that no client has.
     pub idle: usize,
 }
@@ -160,16 +182,18 @@ impl PrivateFigures {
         self.watching += other.watching;
         self.subscribed += other.subscribed;
         self.tracking += other.tracking;
+        self.tracker += other.tracker;
         self.idle += other.idle;
     }
 
     /// Returns each number with the name of its use.
-    pub const fn by_use(self) -> [(&'static str, usize); 5] {
+    pub const fn by_use(self) -> [(&'static str, usize); 6] {
         [
             ("waiting", self.waiting),
             ("watching", self.watching),
             ("subscribed", self.subscribed),
             ("tracking", self.tracking),
+            ("hot-keys", self.tracker),
             ("idle", self.idle),
         ]
     }
@@ -194,6 +218,8 @@ pub struct PrivateLinks {
     /// The number of links that each tenant holds.
     held: HashMap<TenantId, usize>,
     open: usize,
+    /// The trackers, which count among no client's links.
+    trackers: HashMap<BackendId, PrivateId>,
     to_send: VecDeque<PrivateId>,
     events: VecDeque<Event>,
     /// The bytes of all replies of which a part has come.
@@ -212,6 +238,7 @@ impl PrivateLinks {
             idle: VecDeque::new(),
             held: HashMap::new(),
             open: 0,
+            trackers: HashMap::new(),
             to_send: VecDeque::new(),
             events: VecDeque::new(),
             partial_bytes: 0,
@@ -246,6 +273,7 @@ impl PrivateLinks {
         for link in self.places.iter().filter_map(|place| place.link.as_ref()) {
             let waits = link.in_flight.as_ref().is_some_and(InFlight::waits);
             let count = match link.holder {
+                None if link.is_tracker => &mut figures.tracker,
                 None => &mut figures.idle,
                 Some(_) if link.is_streaming => &mut figures.subscribed,
                 Some(_) if link.is_tracking => &mut figures.tracking,
@@ -259,7 +287,7 @@ impl PrivateLinks {
 
     /// The number of lent links.
     pub fn lent(&self) -> usize {
-        self.open - self.idle.len()
+        self.open - self.idle.len() - self.trackers.len()
     }
 
     /// Lends a client a link to a database of a store: an idle one, or one that is opened now. `None` if all
@@ -312,25 +340,66 @@ impl PrivateLinks {
         beyond: usize,
         now: Now,
     ) -> Option<PrivateId> {
-        if self.open >= self.links_max + beyond {
+        if self.open - self.trackers.len() >= self.links_max + beyond {
             // An idle link to another database, or of another dialect, makes room.
             let unused = self.idle.pop_front()?;
             self.close(env, unused);
         }
+        let id = self.vacant();
+        let link = Link::new((backend, database), protocol, now.monotonic);
+        Some(self.connect(env, id, link))
+    }
+
+    /// Returns a place without a link, in a generation of its own.
+    fn vacant(&mut self) -> PrivateId {
         let index = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
             self.places.len() as u32 - 1
         });
         let place = &mut self.places[index as usize];
         place.generation = place.generation.wrapping_add(1);
-        let mut link = Link::new((backend, database), protocol, now.monotonic);
+        PrivateId { place: index, generation: place.generation }
+    }
+
+    /// Opens a tracker to a store, unless there is one: a link that the core itself has, on which the store tells
+    /// of changes of the keys that are asked about over it.
+    pub fn open_tracker(&mut self, env: &mut Env, backend: BackendId, now: Now) {
+        if self.trackers.contains_key(&backend) {
+            return;
+        }
+        let id = self.vacant();
+        let mut link = Link::new((backend, Database::FIRST), Protocol::Resp3, now.monotonic);
+        link.is_tracker = true;
+        self.connect(env, id, link);
+        self.trackers.insert(backend, id);
+    }
+
+    /// Sends a question over a tracker.
+    pub fn ask_tracker(&mut self, env: &mut Env, backend: BackendId, frame: &[u8], now: Now) {
+        let Some(id) = self.trackers.get(&backend).copied() else { return };
+        let Some(link) = self.at(id) else { return };
+        link.append(env, Message::Small(frame));
+        link.expected.push_back(Expected::Told);
+        link.heard_at = now.monotonic;
+        self.list_to_send(id);
+    }
+
+    /// Closes a tracker; nothing more is said of it.
+    pub fn close_tracker(&mut self, env: &mut Env, backend: BackendId) {
+        if let Some(id) = self.trackers.remove(&backend) {
+            self.close(env, id);
+        }
+    }
+
+    /// Opens a link in its place.
+    fn connect(&mut self, env: &mut Env, id: PrivateId, mut link: Link) -> PrivateId {
+        let backend = link.backend;
         link.greet(&env.settings.backends[usize::from(backend.0)], &mut env.pool);
-        place.link = Some(link);
+        self.places[id.place as usize].link = Some(link);
         self.open += 1;
-        let id = PrivateId { place: index, generation: place.generation };
         env.actions.push_back(Action::Connect { owner: self.owner(id), backend });
         env.counters.add(Counter::LinksOpened, 1);
-        Some(id)
+        id
     }
 
     /// Returns the store that a link leads to; `None` if the link is gone.
@@ -528,6 +597,9 @@ impl PrivateLinks {
         self.free.push(id.place);
         self.open -= 1;
         self.idle.retain(|idle| *idle != id);
+        if self.trackers.get(&link.backend) == Some(&id) {
+            self.trackers.remove(&link.backend);
+        }
         Some(link)
     }
 
@@ -569,6 +641,9 @@ impl PrivateLinks {
         env.counters.add(Counter::LinksLost, 1);
         let holder = self.peek(id).and_then(|link| link.holder);
         let Some(mut link) = self.remove(env, id) else { return };
+        if link.is_tracker {
+            self.events.push_back(Event::Tracker { backend: link.backend, said: Said::Lost });
+        }
         if let Some((holder, _)) = holder {
             let was_sent = link.state == State::Open;
             let (request, backend) = (link.in_flight.take(), link.backend);
@@ -621,7 +696,11 @@ impl PrivateLinks {
         let Some(link) = self.at(id) else { return };
         let is_push = kind == b'>' || (link.is_streaming && link.expected.is_empty());
         if is_push {
-            if let Some((holder, _)) = link.holder {
+            if link.is_tracker {
+                let said = Said::Message(reply);
+                let backend = link.backend;
+                self.events.push_back(Event::Tracker { backend, said });
+            } else if let Some((holder, _)) = link.holder {
                 self.events.push_back(Event::Pushed { link: id, holder, message: reply });
             }
             return;
@@ -643,6 +722,16 @@ impl PrivateLinks {
                 link.number = digits.and_then(|digits| digits.parse().ok());
                 link.state = State::Open;
                 self.list_to_send(id);
+            }
+            Some(Expected::Told) => {
+                let said = Said::Answer(kind == b'-');
+                let backend = link.backend;
+                self.events.push_back(Event::Tracker { backend, said });
+            }
+            Some(Expected::Tracking) if link.is_tracker => {
+                let said = Said::Tracks(kind != b'-');
+                let backend = link.backend;
+                self.events.push_back(Event::Tracker { backend, said });
             }
             Some(Expected::Tracking) => {
                 if let Some((holder, _)) = link.holder {

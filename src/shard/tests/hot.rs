@@ -1,6 +1,7 @@
 //! Hot keys, before a store that answers what a test says.
 
 mod stale;
+mod tracked;
 mod transactions;
 
 use super::*;

@@ -1,0 +1,360 @@
+//! Changes of hot keys that their stores tell of, whoever makes them (`CLIENT TRACKING`).
+//!
+//! Besides the connections for requests, a core has one connection to each store of its hot keys, the tracker,
+//! on which the store tracks what is read. Nothing is read there for clients: `PTTL key` registers a key, and
+//! once the store has answered, it tells of the key's next change.
+//!
+//! ```text
+//!   key:  Unregistered ── a fetch is sent ──> Asked ── the store has answered ──> Registered: replies are kept
+//!              ^                                                                      │
+//!              └──────────── the store tells of a change · the tracker is lost ───────┘
+//! ```
+//!
+//! A reply is kept only if its fetch was sent after the registration was confirmed. So each change that the
+//! reply lacks comes after the registration, and the store tells of it; that the message and the reply come over
+//! two connections makes no difference. A change told before the reply comes makes that worthless, as a write
+//! through weir does (`../versions.rs`).
+//!
+//! A connection that is cut off says nothing. A tracker that has been silent for 100 ms is asked (`PING`), and if
+//! no answer comes within another 100 ms it is given up, as one that is lost is. Then, and while a store cannot
+//! track, replies are kept for `--hot-ttl` as if there were no trackers.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::policy::hot_keys::HotId;
+use crate::values::{BackendId, Timestamp};
+
+/// The time for which a tracker may be silent before its store is asked, and then before it is given up.
+const SILENT_MAX: Duration = Duration::from_millis(100);
+/// The time after which a lost tracker is opened anew; it doubles with each one that is lost soon.
+const PAUSE_MIN: Duration = Duration::from_millis(250);
+/// The longest such time; also the time for which a store that cannot track is not asked again.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// The age from which on a tracker that is lost does not count as lost soon.
+const SETTLED: Duration = Duration::from_secs(10);
+/// The time after which a tracker is closed that no key is registered on.
+const UNNEEDED: Duration = Duration::from_secs(10);
+/// The time after which a key that its store refused to track is registered again.
+pub const REFUSED: Duration = Duration::from_secs(1);
+
+/// Whether a store tells of changes of a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Registration {
+    /// The store knows nothing of this core's interest in the key.
+    #[default]
+    Unregistered,
+    /// The store was asked; the number tells the question from earlier ones.
+    Asked(u64),
+    /// The store has confirmed to the question of this number that it will tell of the next change.
+    Registered(u64),
+    /// The store has answered with an error, and is not asked again before this time.
+    Refused(Timestamp),
+}
+
+/// Something to do about a tracker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Open a tracker to a store.
+    Open(BackendId),
+    /// Send a request over a tracker.
+    Ask(BackendId, Vec<u8>),
+    /// Close a tracker.
+    Close(BackendId),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Absent,
+    Opening,
+    /// The store tracks what is read, since this time.
+    Tracks(Timestamp),
+}
+
+/// The tracker of one store.
+#[derive(Debug, Default)]
+struct Tracker {
+    state: State,
+    /// The time before which no tracker is opened.
+    opens_at: Timestamp,
+    /// True if one is opened then even if no fetch is sent: replies may be kept without a tracker until then.
+    is_missed: bool,
+    pause: Duration,
+    /// The questions that the store has not answered: a key with the number of its registration, or `PING`.
+    asked: VecDeque<Option<(HotId, u64)>>,
+    /// The time at which the store said something last, or was asked while it owed nothing.
+    heard_at: Timestamp,
+    /// The time at which a key was registered last, as far as is known.
+    needed_at: Timestamp,
+}
+
+/// The trackers of one core.
+#[derive(Debug, Default)]
+pub struct Tracking {
+    /// By backend.
+    trackers: Vec<Tracker>,
+    registrations: u64,
+    tasks: VecDeque<Task>,
+}
+
+impl Tracking {
+    fn at(&mut self, backend: BackendId) -> &mut Tracker {
+        let index = usize::from(backend.0);
+        if self.trackers.len() <= index {
+            self.trackers.resize_with(index + 1, Tracker::default);
+        }
+        &mut self.trackers[index]
+    }
+
+    /// True if a store tells of changes of keys that are registered.
+    pub fn tracks(&self, backend: BackendId) -> bool {
+        let tracker = self.trackers.get(usize::from(backend.0));
+        tracker.is_some_and(|tracker| matches!(tracker.state, State::Tracks(_)))
+    }
+
+    /// Registers a key at its store. Opens a tracker instead if there is none, and returns the key's
+    /// registration.
+    pub fn register(
+        &mut self,
+        backend: BackendId,
+        (id, key): (HotId, &[u8]),
+        request: impl FnOnce(&[u8]) -> Vec<u8>,
+        now: Timestamp,
+    ) -> Registration {
+        let number = self.registrations + 1;
+        let tracker = self.at(backend);
+        match tracker.state {
+            State::Opening => Registration::Unregistered,
+            State::Absent => {
+                if now >= tracker.opens_at {
+                    tracker.open();
+                    self.tasks.push_back(Task::Open(backend));
+                }
+                Registration::Unregistered
+            }
+            State::Tracks(_) => {
+                tracker.ask(Some((id, number)), now);
+                self.registrations = number;
+                self.tasks.push_back(Task::Ask(backend, request(key)));
+                Registration::Asked(number)
+            }
+        }
+    }
+
+    /// Notes that a store tracks what is read from now on.
+    pub fn handle_tracks(&mut self, backend: BackendId, now: Timestamp) {
+        let tracker = self.at(backend);
+        (tracker.state, tracker.heard_at, tracker.needed_at) = (State::Tracks(now), now, now);
+    }
+
+    /// Notes that a store cannot track: its tracker is closed, and it is asked again in a minute.
+    pub fn handle_cannot_track(&mut self, backend: BackendId, now: Timestamp) {
+        self.give_up(backend, now);
+        let tracker = self.at(backend);
+        (tracker.pause, tracker.opens_at) = (PAUSE_MAX, now.after(PAUSE_MAX));
+    }
+
+    /// Notes a store's answer to its oldest question. Returns the registration that it answers.
+    pub fn handle_answer(&mut self, backend: BackendId, now: Timestamp) -> Option<(HotId, u64)> {
+        let tracker = self.at(backend);
+        tracker.heard_at = now;
+        tracker.asked.pop_front().flatten()
+    }
+
+    /// Notes that a store has said something without being asked.
+    pub fn handle_message(&mut self, backend: BackendId, now: Timestamp) {
+        self.at(backend).heard_at = now;
+    }
+
+    /// Notes the end of a tracker. Another is opened after a while, when a key is to be registered.
+    pub fn handle_lost(&mut self, backend: BackendId, now: Timestamp) {
+        let tracker = self.at(backend);
+        let was_settled = matches!(tracker.state, State::Tracks(since) if now.since(since) >= SETTLED);
+        let pause = if was_settled { PAUSE_MIN } else { (2 * tracker.pause).clamp(PAUSE_MIN, PAUSE_MAX) };
+        *tracker = Tracker { opens_at: now.after(pause), pause, is_missed: true, ..Tracker::default() };
+    }
+
+    fn give_up(&mut self, backend: BackendId, now: Timestamp) {
+        self.handle_lost(backend, now);
+        self.tasks.push_back(Task::Close(backend));
+    }
+
+    /// Asks stores that have been silent for too long, if `is_needed` says that keys are registered there; closes
+    /// trackers that nothing needs, and opens those that were lost, if `has_hot` says that keys of the store are
+    /// hot. Gives up trackers of stores that do not answer, and returns these stores.
+    pub fn look_after(
+        &mut self,
+        (has_hot, is_needed): (impl Fn(BackendId) -> bool, impl Fn(BackendId) -> bool),
+        ping: impl Fn() -> Vec<u8>,
+        now: Timestamp,
+    ) -> Vec<BackendId> {
+        let mut silent = Vec::new();
+        for index in 0..self.trackers.len() {
+            let (backend, tracker) = (BackendId(index as u16), &mut self.trackers[index]);
+            if tracker.due().is_none_or(|due| due > now) {
+                continue;
+            }
+            if tracker.state == State::Absent {
+                tracker.is_missed = has_hot(backend);
+                if tracker.is_missed {
+                    tracker.open();
+                    self.tasks.push_back(Task::Open(backend));
+                }
+                continue;
+            }
+            if !tracker.asked.is_empty() {
+                silent.push(backend);
+            } else if is_needed(backend) {
+                tracker.ask(None, now);
+                tracker.needed_at = now;
+                self.tasks.push_back(Task::Ask(backend, ping()));
+            } else if now.since(tracker.needed_at) < UNNEEDED {
+                tracker.heard_at = now;
+            } else {
+                *tracker = Tracker::default();
+                self.tasks.push_back(Task::Close(backend));
+            }
+        }
+        silent.iter().for_each(|backend| self.give_up(*backend, now));
+        silent
+    }
+
+    /// The time at which [`Self::look_after`] has something to do.
+    pub fn poll_deadline(&self) -> Option<Timestamp> {
+        self.trackers.iter().filter_map(Tracker::due).min()
+    }
+
+    /// Returns the next thing to do.
+    pub fn poll_task(&mut self) -> Option<Task> {
+        self.tasks.pop_front()
+    }
+}
+
+impl Tracker {
+    fn open(&mut self) {
+        (self.state, self.is_missed) = (State::Opening, false);
+    }
+
+    /// The time at which the tracker is to be looked after.
+    fn due(&self) -> Option<Timestamp> {
+        match self.state {
+            State::Absent => self.is_missed.then_some(self.opens_at),
+            State::Opening => None,
+            State::Tracks(_) => Some(self.heard_at.after(SILENT_MAX)),
+        }
+    }
+
+    fn ask(&mut self, question: Option<(HotId, u64)>, now: Timestamp) {
+        if self.asked.is_empty() {
+            self.heard_at = now;
+        }
+        self.asked.push_back(question);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STORE: BackendId = BackendId(3);
+    const MILLISECOND: Duration = Duration::from_millis(1);
+
+    fn id(index: u16) -> HotId {
+        HotId { index, generation: 0 }
+    }
+
+    fn register(tracking: &mut Tracking, key: u16, now: Timestamp) -> Registration {
+        tracking.register(STORE, (id(key), b"k"), <[u8]>::to_vec, now)
+    }
+
+    fn tasks(tracking: &mut Tracking) -> Vec<Task> {
+        std::iter::from_fn(|| tracking.poll_task()).collect()
+    }
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::ZERO.after(Duration::from_millis(1_000_000 + millis))
+    }
+
+    #[test]
+    fn a_tracker_is_opened_when_a_key_is_to_be_registered_and_answers_come_in_order() {
+        let mut tracking = Tracking::default();
+        assert_eq!(register(&mut tracking, 1, at(0)), Registration::Unregistered);
+        assert_eq!(register(&mut tracking, 1, at(0)), Registration::Unregistered);
+        assert_eq!(tasks(&mut tracking), [Task::Open(STORE)]);
+        assert!(!tracking.tracks(STORE));
+        tracking.handle_tracks(STORE, at(1));
+        assert!(tracking.tracks(STORE) && !tracking.tracks(BackendId(0)) && !tracking.tracks(BackendId(9)));
+        assert_eq!(register(&mut tracking, 1, at(2)), Registration::Asked(1));
+        assert_eq!(register(&mut tracking, 2, at(2)), Registration::Asked(2));
+        assert_eq!(tasks(&mut tracking).len(), 2);
+        assert_eq!(tracking.handle_answer(STORE, at(3)), Some((id(1), 1)));
+        assert_eq!(tracking.handle_answer(STORE, at(3)), Some((id(2), 2)));
+    }
+
+    #[test]
+    fn a_silent_tracker_is_asked_and_then_given_up() {
+        let mut tracking = Tracking::default();
+        register(&mut tracking, 1, at(0));
+        tracking.handle_tracks(STORE, at(0));
+        register(&mut tracking, 1, at(10));
+        tracking.handle_answer(STORE, at(11));
+        tasks(&mut tracking);
+        let mut look = |needed: bool, now: Timestamp| {
+            let silent = tracking.look_after((|_| false, |_| needed), || b"ping".to_vec(), now);
+            let asked = tasks(&mut tracking);
+            (silent, asked, tracking.poll_deadline())
+        };
+        assert_eq!(look(true, at(110)), (vec![], vec![], Some(at(111))));
+        let ping = Task::Ask(STORE, b"ping".to_vec());
+        assert_eq!(look(true, at(111)), (vec![], vec![ping], Some(at(211))));
+        assert_eq!(look(true, at(210)).0, []);
+        assert_eq!(look(true, at(211)), (vec![STORE], vec![Task::Close(STORE)], Some(at(461))));
+        assert_eq!(look(true, at(461)), (vec![], vec![], None), "no key is hot");
+        assert_eq!(register(&mut tracking, 1, at(211)), Registration::Unregistered);
+        assert_eq!(tasks(&mut tracking), [], "not at once");
+        register(&mut tracking, 1, at(211).after(PAUSE_MIN));
+        assert_eq!(tasks(&mut tracking), [Task::Open(STORE)]);
+        tracking.handle_tracks(STORE, at(500));
+        assert_eq!(tracking.look_after((|_| true, |_| false), Vec::new, at(600)), []);
+        assert_eq!(tasks(&mut tracking), [], "nothing is registered there");
+        assert_eq!(tracking.look_after((|_| true, |_| false), Vec::new, at(10_500)), []);
+        assert_eq!((tasks(&mut tracking), tracking.tracks(STORE)), (vec![Task::Close(STORE)], false));
+        assert_eq!(tracking.poll_deadline(), None);
+        tracking.handle_lost(STORE, at(10_500));
+        tracking.look_after((|_| true, |_| false), Vec::new, at(10_999));
+        assert_eq!(tasks(&mut tracking), [Task::Open(STORE)], "keys are hot though no fetch is sent");
+    }
+
+    #[test]
+    fn a_store_that_cannot_track_is_asked_once_a_minute_and_one_that_is_lost_ever_more_rarely() {
+        let mut tracking = Tracking::default();
+        register(&mut tracking, 1, at(0));
+        tracking.handle_cannot_track(STORE, at(1));
+        assert_eq!(tasks(&mut tracking), [Task::Open(STORE), Task::Close(STORE)]);
+        register(&mut tracking, 1, at(60_000));
+        assert_eq!(tasks(&mut tracking), []);
+        register(&mut tracking, 1, at(60_001));
+        assert_eq!(tasks(&mut tracking), [Task::Open(STORE)]);
+        let mut tracking = Tracking::default();
+        let mut now = at(0);
+        let mut pauses = Vec::new();
+        for _ in 0..10 {
+            tracking.handle_tracks(STORE, now);
+            tracking.handle_lost(STORE, now);
+            let lost = now;
+            while tasks(&mut tracking).is_empty() {
+                now = now.after(50 * MILLISECOND);
+                register(&mut tracking, 1, now);
+            }
+            pauses.push(now.since(lost).as_millis());
+        }
+        assert_eq!(pauses[..3], [250, 500, 1_000]);
+        assert_eq!(pauses[9], 60_000);
+        tracking.handle_tracks(STORE, now);
+        now = now.after(SETTLED);
+        tracking.handle_lost(STORE, now);
+        register(&mut tracking, 1, now.after(PAUSE_MIN));
+        assert_eq!(tasks(&mut tracking), [Task::Open(STORE)], "it had worked for a while");
+    }
+}
