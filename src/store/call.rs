@@ -9,6 +9,7 @@ use super::post::Post;
 use super::refusal::Refusal;
 use super::reply::Reply;
 use super::session::{Disposition, Session};
+use super::tracking;
 use crate::protocol::{Arguments, Protocol};
 use crate::values::time::Now;
 
@@ -169,7 +170,9 @@ impl Call<'_> {
         self.tally.calls[position] += 1;
         self.tally.commands += 1;
         self.effort.charge_request(self.count(), self.arguments.frame().len());
-        if let Err(refusal) = (self.directory.at(position).run)(self).and_then(|()| self.out.check()) {
+        let done = (self.directory.at(position).run)(self).and_then(|()| self.out.check());
+        let is_done = done.is_ok();
+        if let Err(refusal) = done {
             self.tally.errors += 1;
             self.tally.refused_for_memory += u64::from(refusal == Refusal::OutOfMemory);
             let too_dear = matches!(refusal, Refusal::TooMuchWork(_) | Refusal::ReplyTooLarge(_));
@@ -178,6 +181,9 @@ impl Call<'_> {
             self.out.refuse(&refusal);
         }
         self.keyspace.interest.settle();
+        if is_done {
+            tracking::note_reads(self, self.directory.at(position).effect);
+        }
         self.effort.charge(self.keyspace.take_removed() * LOOK);
     }
 }

@@ -101,6 +101,7 @@ fn hello(call: &mut Call<'_>) -> Done {
     }
     call.session.protocol = protocol;
     call.post.channels.set_protocol(call.session.id, protocol);
+    call.keyspace.interest.tracking.set_protocol(call.session.id, protocol);
     greet(call);
     Ok(())
 }
@@ -143,6 +144,10 @@ fn client(call: &mut Call<'_>) -> Done {
         "setname" => (call.count() == 3, client_setname),
         "setinfo" => (call.count() == 4, client_setinfo),
         "unblock" => (call.count() >= 3, super::blocking::client_unblock),
+        "tracking" => (call.count() >= 3, super::tracking::client_tracking),
+        "caching" => (call.count() == 3, super::tracking::client_caching),
+        "getredir" => (call.count() == 2, super::tracking::client_getredir),
+        "trackinginfo" => (call.count() == 2, super::tracking::client_trackinginfo),
         "no-evict" | "no-touch" => (call.count() == 3, client_switch),
         _ => return Err(call.unknown_subcommand()),
     };

@@ -80,6 +80,7 @@ impl Engine {
     ) -> Disposition {
         let effort = Effort::new(self.limits.effort_max);
         let before = out.len();
+        self.keyspace.interest.tracking.set_actor(Some(session.id));
         let disposition = self.execute_within(&effort, session, arguments, now, out);
         if !self.post.own.is_empty() {
             let inserted = self.post.own.len();
@@ -89,9 +90,24 @@ impl Engine {
         if self.keyspace.interest.waits.has_ready() {
             self.serve_waiting(&effort, now);
         }
+        if session.tracks
+            && session.transaction.is_none()
+            && !arguments.name().eq_ignore_ascii_case(b"client")
+        {
+            self.keyspace.interest.tracking.end_caching(session.id);
+        }
+        self.deliver_changes();
         effort.charge_bytes(out.len() - before);
         self.effort = effort.spent();
         disposition
+    }
+
+    /// Hands over the messages about changed keys.
+    fn deliver_changes(&mut self) {
+        self.keyspace.interest.tracking.set_actor(None);
+        for message in self.keyspace.interest.tracking.take_messages() {
+            self.post.deliver(message);
+        }
     }
 
     /// The effort that the last request took, in units; reading one element of a list is one unit.
@@ -197,6 +213,7 @@ impl Engine {
         if self.keyspace.interest.waits.has_ready() {
             self.serve_waiting(&Effort::new(self.limits.effort_max), now);
         }
+        self.deliver_changes();
         swept
     }
 

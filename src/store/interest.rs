@@ -3,6 +3,7 @@
 //! The keyspace reports each change here. A change is noted for one key and is final with the next one, or at
 //! the end of the command: until then a command that has changed nothing after all withdraws it.
 
+use super::tracking::Tracking;
 use super::waits::Waits;
 use super::watches::Watches;
 
@@ -11,21 +12,22 @@ use super::watches::Watches;
 pub(super) struct Interest {
     pub(super) waits: Waits,
     pub(super) watches: Watches,
-    /// A watched key that has changed, unless the command withdraws that.
+    pub(super) tracking: Tracking,
+    /// A watched or tracked key that has changed, unless the command withdraws that.
     pending: Option<(u8, Box<[u8]>)>,
 }
 
 impl Interest {
     /// Notes that a key of a database has changed.
     pub(super) fn touch(&mut self, database: u8, key: &[u8]) {
-        if self.watches.is_empty() {
+        if self.watches.is_empty() && self.tracking.clients() == 0 {
             return;
         }
         if self.pending.as_ref().is_some_and(|(other, name)| *other == database && **name == *key) {
             return;
         }
         self.settle();
-        if self.watches.covers(database, key) {
+        if self.watches.covers(database, key) || self.tracking.covers(key) {
             self.pending = Some((database, key.into()));
         }
     }
@@ -41,10 +43,12 @@ impl Interest {
         self.pending = None;
     }
 
-    /// Makes the last change final: who watches the key can no longer carry out a transaction.
+    /// Makes the last change final: who watches the key can no longer carry out a transaction, and who has
+    /// read it is told.
     pub(super) fn settle(&mut self) {
         if let Some((database, key)) = self.pending.take() {
             self.watches.break_all(database, &key);
+            self.tracking.change(&key);
         }
     }
 
@@ -56,9 +60,10 @@ impl Interest {
         keys
     }
 
-    /// Forgets what a connection watches and waits for.
+    /// Forgets what a connection watches, waits for and is told of.
     pub(super) fn forget(&mut self, session: u64) {
         self.watches.end(session);
         self.waits.leave(session);
+        self.tracking.forget(session);
     }
 }

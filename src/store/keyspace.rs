@@ -567,6 +567,7 @@ impl Keyspace {
                 self.interest.waits.signal(here, &key, Kind::Stream);
             }
         }
+        self.interest.tracking.clear();
         let former = std::mem::take(self.here_mut());
         self.removed += former.keys as u64;
         let entries = former.segments.iter().flat_map(|segment| segment.table.entries());

@@ -26,8 +26,9 @@
 //! * Replies are those of Redis 7.0, byte for byte, except cursors and the order of unordered elements.
 //! * `tools/storage` makes the engine slow, stalled, faulty or unreachable for tests; none of that is here.
 //! * There are 16 databases, of which the keyspace has one selected, and one user. Nothing scripts or persists.
-//! * The keyspace reports each change to `interest`: to `watches` (WATCH), and to `waits`, whose calls
-//!   `serving` serves after the command or transaction. What other connections are sent thereby, and messages
+//! * The keyspace reports each change to `interest`: to `watches` (WATCH), to `tracking` (CLIENT TRACKING), and
+//!   to `waits`, whose calls `serving` serves after the command or transaction. What other connections are sent
+//!   thereby, and messages
 //!   of `channels`, are polled ([`Engine::poll_delivery`]). All of it is bounded in bytes.
 
 #![expect(clippy::unnecessary_wraps, reason = "every command has the same signature")]
@@ -95,6 +96,7 @@ mod subsequences;
 mod sweeper;
 mod table;
 mod text;
+mod tracking;
 mod transactions;
 mod value;
 mod waits;

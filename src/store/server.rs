@@ -108,6 +108,7 @@ fn clients_section(call: &Call<'_>, text: &mut String) {
     add(text, "connected_clients", 1);
     let (watching, watched) = call.keyspace.interest.watches.counts();
     add(text, "blocked_clients", call.keyspace.interest.waits.len());
+    add(text, "tracking_clients", call.keyspace.interest.tracking.clients());
     add(text, "pubsub_clients", call.post.channels.clients());
     add(text, "watching_clients", watching);
     add(text, "total_watched_keys", watched);

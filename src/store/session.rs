@@ -33,6 +33,8 @@ pub struct Session {
     pub(super) database: u8,
     /// True from the first WATCH until all watches end.
     pub(super) watches: bool,
+    /// True while the connection is told of changes of keys (CLIENT TRACKING).
+    pub(super) tracks: bool,
     /// True while the connection is subscribed to a channel or pattern.
     pub(super) subscribed: bool,
 }
@@ -49,6 +51,7 @@ impl Session {
             transaction: None,
             database: 0,
             watches: false,
+            tracks: false,
             subscribed: false,
         }
     }

@@ -217,6 +217,9 @@ pub const ENGINE_DATABASES: u8 = 16;
 pub const ENGINE_WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Maximum number of bytes of all watches of keys of the embedded engine, about 200 for one of a short key.
 pub const ENGINE_WATCHED_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Maximum number of bytes of the embedded engine's table of keys that clients are told of when they change, about
+/// 150 for one of a short key. Beyond that, clients are told of keys that have not changed.
+pub const ENGINE_TRACKED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Maximum number of bytes of all subscriptions to channels of the embedded engine, about 250 for one with a
 /// short name.
 pub const ENGINE_CHANNELS_BYTES_MAX: usize = 64 * 1024 * 1024;

@@ -114,7 +114,18 @@ class Requests:
         ])  # fmt: skip
 
 
+    def of_tracking(self) -> Words:
+        key, on = self.key, ["CLIENT", "TRACKING", "ON"]
+        return self.random.choice([
+            on, [*on, "NOLOOP"], [*on, "OPTIN"], [*on, "OPTOUT", "NOLOOP"], [*on, "OPTIN", "OPTOUT"], ["CLIENT", "TRACKING", "OFF"],
+            ["CLIENT", "CACHING", "YES"], ["CLIENT", "CACHING", "NO"], ["CLIENT", "TRACKINGINFO"], ["CLIENT", "GETREDIR"], ["RESET"],
+            ["GET", key()], ["MGET", key(), key()], ["STRLEN", key()], ["LLEN", key()], ["EXISTS", key(), key()], ["PTTL", key()], ["TYPE", key()],
+            ["SET", key(), "x"], ["MSET", key(), "1", key(), "2"], ["DEL", key()], ["FLUSHALL"],
+        ])  # fmt: skip
+
+
 KINDS = {
+    "changes": {"of_tracking": 12, "of_lists": 3, "of_others": 4, "of_transactions": 1},
     "waits": {"of_lists": 5, "of_sorted_sets": 3, "of_streams": 4, "of_others": 3, "that_waits": 8, "of_transactions": 2},
     "watches": {"of_lists": 2, "of_sorted_sets": 2, "of_streams": 2, "of_others": 7, "of_databases": 1, "of_transactions": 8},
     "channels": {"of_channels": 10, "of_others": 1, "of_transactions": 2},

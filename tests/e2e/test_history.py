@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 
+from harness import metrics
 from harness.careless_cache import CarelessCache
 from harness.cluster import Cluster
 from harness.processes import ROOT, Redis, Server, StandIn, binary
@@ -153,6 +154,36 @@ def test_somebody_writes_around_weir(servers):
     text = run.verdict()
     assert "violations: 0\n" in text, text
     assert done(text, "write around") > 0 and done(text, "DEL around") > 0, text
+
+
+# Replies are kept for a minute, so what readers are not told of stays.
+LONG = ["--shards", "2", "--hot-rate", "20", "--hot-share", "0%", "--hot-ttl", "60s", "--hot-ttl-tracked", "60s"]
+OTHERS_WRITE = ["--reads", "get", "--writes-per-mille", "0", "--keys", "2", "--connections", "8", "--pipeline", "1"]
+
+
+def fleet_history(servers, *flags: str) -> tuple[str, float]:
+    """Readers ask one weir, while others write through another one and around both. What was found, and how many changes were told."""
+    redis = servers.redis()
+    fleet = [servers.weir(redis, flags=[*LONG, *flags]) for _ in range(2)]
+    around = ",".join([fleet[1].address, redis.address])
+    run = history(servers, fleet[0].address, *OTHERS_WRITE, "--ttl", "2s", "--around", around)
+    run.go_on(15 * STRETCH)
+    samples = metrics.parse(fleet[0].admin("/metrics")[1])
+    assert sum(samples["weir_hot_hits_total"].values()) > STRETCH, "most are answered from memory"
+    return run.verdict(), sum(samples["weir_hot_changes_told_total"].values())
+
+
+@pytest.mark.weir_only
+def test_writes_through_another_weir_are_heard_of(servers):
+    text, told = fleet_history(servers)
+    assert "violations: 0\n" in text and done(text, "write around") > 100 and told > 100, text
+
+
+@pytest.mark.weir_only
+def test_without_trackers_such_writes_are_missed(servers):
+    """Proves the test above."""
+    text, told = fleet_history(servers, "--disable", "tracking")
+    assert "violations: 0\n" not in text and told == 0, text
 
 
 def test_a_store_alone_is_never_stale(servers):

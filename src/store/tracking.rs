@@ -1,0 +1,467 @@
+//! Changes of keys that clients are told of (CLIENT TRACKING), as in Redis 7.0, without REDIRECT.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+
+use super::call::{Call, Done, Effect};
+use super::post::Delivery;
+use super::refusal::{Refusal, quoted};
+use crate::protocol::{Protocol, command, encode};
+use crate::values::limits::ENGINE_TRACKED_BYTES_MAX;
+
+/// The approximate bytes of a key in the table besides its name.
+const KEY_BYTES: usize = 96;
+/// The approximate bytes of one connection's interest in a key.
+const READER_BYTES: usize = 32;
+/// Maximum number of prefixes of one connection.
+const PREFIXES_MAX: usize = 256;
+
+type Name = Box<[u8]>;
+
+/// Which reads are tracked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Mode {
+    #[default]
+    All,
+    /// Those behind `CLIENT CACHING YES`.
+    OptIn,
+    /// All but those behind `CLIENT CACHING NO`.
+    OptOut,
+    /// None: changes of all keys with certain prefixes are told.
+    Broadcast,
+}
+
+/// A connection that is told of changes.
+#[derive(Clone, Debug, Default)]
+struct Client {
+    mode: Mode,
+    /// True if the connection is not told of its own changes.
+    is_deaf_to_own: bool,
+    prefixes: Vec<Name>,
+    /// True for a connection that speaks RESP3: others cannot be told.
+    can_hear: bool,
+    /// The word of `CLIENT CACHING` for the next command or transaction.
+    caching: Option<bool>,
+}
+
+/// The keys that connections have read, and the connections that are told when they change.
+#[derive(Debug, Default)]
+pub(super) struct Tracking {
+    clients: BTreeMap<u64, Client>,
+    /// Names of keys, in any database. Connections that are gone are left out when a key changes.
+    readers: BTreeMap<Name, BTreeSet<u64>>,
+    bytes: usize,
+    /// The connection whose request is carried out.
+    actor: Option<u64>,
+    /// Messages to send: the connection, and the key; none for all keys.
+    told: Vec<(u64, Option<Name>)>,
+}
+
+impl Tracking {
+    /// The number of connections that are told of changes.
+    pub(super) fn clients(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Notes whose request is carried out; none for changes that time makes.
+    pub(super) fn set_actor(&mut self, session: Option<u64>) {
+        self.actor = session;
+    }
+
+    /// True if anybody is told of a change of the key.
+    pub(super) fn covers(&self, key: &[u8]) -> bool {
+        !self.clients.is_empty()
+            && (self.readers.contains_key(key) || self.clients.values().any(|client| client.hears(key)))
+    }
+
+    /// Notes that a connection has read a key.
+    fn note_read(&mut self, session: u64, key: &[u8]) {
+        if !self.clients.get(&session).is_some_and(Client::tracks) {
+            return;
+        }
+        let readers = if let Some(readers) = self.readers.get_mut(key) {
+            readers
+        } else {
+            self.bytes += KEY_BYTES + key.len();
+            self.readers.entry(key.into()).or_default()
+        };
+        self.bytes += READER_BYTES * usize::from(readers.insert(session));
+        while self.bytes > ENGINE_TRACKED_BYTES_MAX
+            && let Some((key, readers)) = self.readers.pop_first()
+        {
+            self.forget_key(&key, &readers);
+            let clients = &self.clients;
+            let hears = |reader: &u64| clients.get(reader).is_some_and(|client| client.can_hear);
+            self.told.extend(readers.into_iter().filter(hears).map(|reader| (reader, Some(key.clone()))));
+        }
+    }
+
+    fn forget_key(&mut self, key: &[u8], readers: &BTreeSet<u64>) {
+        self.bytes -= KEY_BYTES + key.len() + READER_BYTES * readers.len();
+    }
+
+    /// Notes that a key has changed.
+    pub(super) fn change(&mut self, key: &[u8]) {
+        let Self { clients, actor, told, .. } = self;
+        let mut tell = |reader: u64, client: &Client| {
+            if client.can_hear && (!client.is_deaf_to_own || *actor != Some(reader)) {
+                told.push((reader, Some(key.into())));
+            }
+        };
+        for (reader, client) in clients.iter().filter(|(_, client)| client.hears(key)) {
+            tell(*reader, client);
+        }
+        let Some(readers) = self.readers.remove(key) else { return };
+        for reader in &readers {
+            if let Some(client) = clients.get(reader) {
+                tell(*reader, client);
+            }
+        }
+        self.forget_key(key, &readers);
+    }
+
+    /// Notes that all keys of a database are gone: connections are told that all keys may have changed, once for
+    /// several databases.
+    pub(super) fn clear(&mut self) {
+        let is_told = self.told.last().is_some_and(|(_, key)| key.is_none());
+        if is_told && self.readers.is_empty() {
+            return;
+        }
+        let hearing = self.clients.iter().filter(|(_, client)| client.can_hear);
+        self.told.extend(hearing.map(|(client, _)| (*client, None)));
+        self.readers.clear();
+        self.bytes = 0;
+    }
+
+    /// Forgets a connection.
+    pub(super) fn forget(&mut self, session: u64) {
+        self.clients.remove(&session);
+        if self.clients.is_empty() {
+            (self.readers, self.bytes) = (BTreeMap::new(), 0);
+        }
+    }
+
+    /// Notes that a connection speaks another version of the protocol.
+    pub(super) fn set_protocol(&mut self, session: u64, protocol: Protocol) {
+        if let Some(client) = self.clients.get_mut(&session) {
+            client.can_hear = protocol == Protocol::Resp3;
+        }
+    }
+
+    /// Ends a request of a connection, after which `CLIENT CACHING` has no effect any more.
+    pub(super) fn end_caching(&mut self, session: u64) {
+        if let Some(client) = self.clients.get_mut(&session) {
+            client.caching = None;
+        }
+    }
+
+    /// Returns the messages about changes since the last call.
+    pub(super) fn take_messages(&mut self) -> impl Iterator<Item = Delivery> + use<> {
+        std::mem::take(&mut self.told).into_iter().map(|(session, key)| {
+            let mut bytes = Vec::new();
+            encode::push(&mut bytes, Protocol::Resp3, 2);
+            encode::bulk(&mut bytes, b"invalidate");
+            match key {
+                Some(key) => {
+                    encode::array(&mut bytes, 1);
+                    encode::bulk(&mut bytes, &key);
+                }
+                None => encode::null(&mut bytes, Protocol::Resp3),
+            }
+            Delivery { session, bytes: Bytes::from(bytes), ends_wait: false }
+        })
+    }
+}
+
+impl Client {
+    /// True if what the connection reads now is tracked.
+    fn tracks(&self) -> bool {
+        match self.mode {
+            Mode::All => true,
+            Mode::OptIn => self.caching == Some(true),
+            Mode::OptOut => self.caching != Some(false),
+            Mode::Broadcast => false,
+        }
+    }
+
+    /// True if the connection is told of each change of the key.
+    fn hears(&self, key: &[u8]) -> bool {
+        self.mode == Mode::Broadcast && self.prefixes.iter().any(|prefix| key.starts_with(prefix))
+    }
+}
+
+/// Notes the keys that a command has read, if its connection is told of changes.
+pub(super) fn note_reads(call: &mut Call<'_>, effect: Effect) {
+    if !call.session.tracks || effect != Effect::Read {
+        return;
+    }
+    let Ok(known) = command::recognise(&call.arguments) else { return };
+    if known.effect != command::Effect::Read {
+        return;
+    }
+    let (tracking, session) = (&mut call.keyspace.interest.tracking, call.session.id);
+    // A command that was carried out has keys that can be found.
+    let _ = known.for_each_key(&call.arguments, &mut |index| {
+        tracking.note_read(session, call.arguments.at(index));
+    });
+}
+
+/// Carries out `CLIENT TRACKING`.
+pub(super) fn client_tracking(call: &mut Call<'_>) -> Done {
+    let session = call.session.id;
+    if call.is(2, "off") {
+        call.keyspace.interest.tracking.forget(session);
+        call.session.tracks = false;
+        return call.ok();
+    }
+    if !call.is(2, "on") {
+        return Err(Refusal::Syntax);
+    }
+    let mut wanted = Client { can_hear: call.protocol() == Protocol::Resp3, ..Client::default() };
+    let (mut opts_in, mut opts_out, mut broadcasts) = (false, false, false);
+    let mut index = 3;
+    while index < call.count() {
+        if call.is(index, "prefix") && index + 1 < call.count() {
+            index += 1;
+            if wanted.prefixes.len() >= PREFIXES_MAX {
+                return Err(Refusal::Words("ERR too many prefixes"));
+            }
+            wanted.prefixes.push(call.at(index).into());
+        } else if call.is(index, "redirect") {
+            return Err(Refusal::Words("ERR REDIRECT is not supported: use RESP3"));
+        } else {
+            opts_in |= call.is(index, "optin");
+            opts_out |= call.is(index, "optout");
+            broadcasts |= call.is(index, "bcast");
+            wanted.is_deaf_to_own |= call.is(index, "noloop");
+            let is_known = ["optin", "optout", "bcast", "noloop"].iter().any(|word| call.is(index, word));
+            if !is_known {
+                return Err(Refusal::Syntax);
+            }
+        }
+        index += 1;
+    }
+    wanted.mode = match (broadcasts, opts_in, opts_out) {
+        (false, ..) if !wanted.prefixes.is_empty() => {
+            return Err(Refusal::Words("ERR PREFIX option requires BCAST mode to be enabled"));
+        }
+        (_, true, true) => {
+            return Err(Refusal::Words("ERR You can't specify both OPTIN mode and OPTOUT mode"));
+        }
+        (true, false, false) => Mode::Broadcast,
+        (true, ..) => return Err(Refusal::Words("ERR OPTIN and OPTOUT are not compatible with BCAST")),
+        (false, true, false) => Mode::OptIn,
+        (false, false, true) => Mode::OptOut,
+        (false, false, false) => Mode::All,
+    };
+    let clients = &mut call.keyspace.interest.tracking.clients;
+    if let Some(known) = clients.get(&session) {
+        let of = |mode: Mode| mode == Mode::Broadcast;
+        if of(known.mode) != of(wanted.mode) {
+            return Err(Refusal::Words(
+                "ERR You can't switch BCAST mode on/off before disabling tracking for this client, and then re-enabling it with a different mode.",
+            ));
+        }
+        if known.mode != wanted.mode {
+            return Err(Refusal::Words(
+                "ERR You can't switch OPTIN/OPTOUT mode before disabling tracking for this client, and then re-enabling it with a different mode.",
+            ));
+        }
+        let before = known.prefixes.iter().filter(|prefix| !prefix.is_empty()).cloned();
+        wanted.prefixes.splice(..0, before);
+    }
+    if wanted.mode == Mode::Broadcast && wanted.prefixes.is_empty() {
+        wanted.prefixes.push(Name::default());
+    }
+    for (index, prefix) in wanted.prefixes.iter().enumerate() {
+        let overlaps = |other: &&Name| other.starts_with(prefix) || prefix.starts_with(other);
+        if let Some(other) = wanted.prefixes[..index].iter().find(overlaps) {
+            return Err(Refusal::Quoting(format!(
+                "ERR Prefix '{}' overlaps with an existing prefix '{}'. Prefixes for a single client must not overlap.",
+                quoted(prefix),
+                quoted(other)
+            )));
+        }
+    }
+    clients.insert(session, wanted);
+    call.session.tracks = true;
+    call.ok()
+}
+
+/// Carries out `CLIENT CACHING`.
+pub(super) fn client_caching(call: &mut Call<'_>) -> Done {
+    let client = call.keyspace.interest.tracking.clients.get_mut(&call.session.id);
+    let Some(client) = client.filter(|client| matches!(client.mode, Mode::OptIn | Mode::OptOut)) else {
+        return Err(Refusal::Words(
+            "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled",
+        ));
+    };
+    let yes = call.arguments.at(2).eq_ignore_ascii_case(b"yes");
+    if !yes && !call.arguments.at(2).eq_ignore_ascii_case(b"no") {
+        return Err(Refusal::Syntax);
+    }
+    if yes != (client.mode == Mode::OptIn) {
+        let (word, mode) = if yes { ("YES", "OPTIN") } else { ("NO", "OPTOUT") };
+        return Err(Refusal::Quoting(format!(
+            "ERR CLIENT CACHING {word} is only valid when tracking is enabled in {mode} mode."
+        )));
+    }
+    client.caching = Some(yes);
+    call.ok()
+}
+
+/// Carries out `CLIENT GETREDIR`.
+pub(super) fn client_getredir(call: &mut Call<'_>) -> Done {
+    call.integer(if call.session.tracks { 0 } else { -1 })
+}
+
+/// Carries out `CLIENT TRACKINGINFO`.
+pub(super) fn client_trackinginfo(call: &mut Call<'_>) -> Done {
+    let client = call.keyspace.interest.tracking.clients.get(&call.session.id);
+    let mut flags = vec![if client.is_some() { "on" } else { "off" }];
+    if let Some(client) = client {
+        flags.extend(match client.mode {
+            Mode::All => None,
+            Mode::OptIn => Some("optin"),
+            Mode::OptOut => Some("optout"),
+            Mode::Broadcast => Some("bcast"),
+        });
+        flags.extend(client.caching.map(|yes| if yes { "caching-yes" } else { "caching-no" }));
+        flags.extend(client.is_deaf_to_own.then_some("noloop"));
+    }
+    let prefixes = client.map(|client| client.prefixes.clone()).unwrap_or_default();
+    let protocol = call.protocol();
+    call.out.map(protocol, 3);
+    call.out.bulk(b"flags");
+    call.out.set(protocol, flags.len());
+    flags.iter().for_each(|flag| call.out.bulk(flag.as_bytes()));
+    call.out.bulk(b"redirect");
+    call.out.integer(if call.session.tracks { 0 } else { -1 });
+    call.out.bulk(b"prefixes");
+    call.out.array(prefixes.len());
+    prefixes.iter().for_each(|prefix| call.out.bulk(prefix));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::bench::Bench;
+
+    fn told(bench: &mut Bench) -> Vec<(u64, String)> {
+        let deliveries = std::iter::from_fn(|| bench.engine.poll_delivery());
+        deliveries
+            .map(|told| (told.session, String::from_utf8_lossy(&told.bytes).replace("\r\n", "|")))
+            .collect()
+    }
+
+    fn changed(key: &str) -> (u64, String) {
+        (1, format!(">2|$10|invalidate|*1|${}|{key}|", key.len()))
+    }
+
+    fn tracking(options: &str) -> Bench {
+        let mut bench = Bench::new();
+        bench.send("HELLO 3");
+        assert_eq!(bench.send(&format!("CLIENT TRACKING ON{options}")), "+OK|");
+        bench
+    }
+
+    #[test]
+    fn a_key_that_was_read_is_told_of_once() {
+        let mut bench = tracking("");
+        for line in ["SET k v", "SET unread v", "GET k", "MGET k l", "STRLEN k", "EXISTS m"] {
+            bench.send(line);
+        }
+        assert_eq!(told(&mut bench), []);
+        bench.send("SET k w");
+        bench.send("SET k x");
+        assert_eq!(told(&mut bench), [changed("k")]);
+        bench.send("MSET l 1 m 2");
+        assert_eq!(told(&mut bench), [changed("l"), changed("m")]);
+        for line in ["GET k", "MULTI", "GET l", "INCR l", "EXEC", "DEL k"] {
+            bench.send(line);
+        }
+        assert_eq!(told(&mut bench), [changed("l"), changed("k")]);
+        bench.send("GET k");
+        bench.send("LPUSH k x");
+        bench.send("GET k");
+        bench.send("SET n v PX 5");
+        bench.send("GET n");
+        bench.wait_ms(10);
+        bench.send("GET n");
+        assert_eq!(told(&mut bench), [changed("k"), changed("n")], "a read that is refused reads nothing");
+        bench.send("GET n");
+        bench.send("FLUSHALL");
+        assert_eq!(told(&mut bench), [(1, ">2|$10|invalidate|_|".to_owned())]);
+        bench.send("GET n");
+        assert_eq!(bench.send("CLIENT TRACKING OFF"), "+OK|");
+        bench.send("SET n v");
+        assert_eq!((told(&mut bench), bench.engine.keyspace.interest.tracking.bytes), (vec![], 0));
+    }
+
+    #[test]
+    fn a_name_is_told_of_whatever_the_database() {
+        let mut bench = tracking("");
+        bench.send("GET k");
+        bench.send("SELECT 3");
+        bench.send("SET k v");
+        assert_eq!(told(&mut bench), [changed("k")]);
+    }
+
+    #[test]
+    fn options_decide_what_is_told() {
+        let mut bench = tracking(" OPTIN");
+        for line in [
+            "GET a",
+            "CLIENT CACHING YES",
+            "GET b",
+            "GET c",
+            "CLIENT CACHING YES",
+            "MULTI",
+            "GET d",
+            "GET e",
+            "EXEC",
+        ] {
+            bench.send(line);
+        }
+        bench.send("MSET a 1 b 1 c 1 d 1 e 1");
+        assert_eq!(told(&mut bench), [changed("b"), changed("d"), changed("e")]);
+        let mut bench = tracking(" OPTOUT NOLOOP");
+        for line in ["CLIENT CACHING NO", "GET a", "GET b", "SET b own"] {
+            bench.send(line);
+        }
+        assert_eq!(told(&mut bench), [], "its own change");
+        let mut bench = tracking(" BCAST PREFIX user: PREFIX item:");
+        bench.send("MSET user:1 a item:1 b other c");
+        assert_eq!(told(&mut bench), [changed("user:1"), changed("item:1")]);
+        bench.talk(&[
+            ("CLIENT TRACKINGINFO", "%3|$5|flags|~2|$2|on|$5|bcast|$8|redirect|:0|$8|prefixes|*2|$5|user:|$5|item:|"),
+            ("CLIENT GETREDIR", ":0|"),
+            ("CLIENT TRACKING ON BCAST PREFIX user:1", "-ERR Prefix 'user:1' overlaps with an existing prefix 'user:'. Prefixes for a single client must not overlap.|"),
+            ("CLIENT TRACKING ON OPTIN", "-ERR You can't switch BCAST mode on/off before disabling tracking for this client, and then re-enabling it with a different mode.|"),
+            ("CLIENT TRACKING ON PREFIX a", "-ERR PREFIX option requires BCAST mode to be enabled|"),
+            ("CLIENT TRACKING ON OPTIN OPTOUT", "-ERR You can't specify both OPTIN mode and OPTOUT mode|"),
+            ("CLIENT TRACKING ON OPTIN BCAST", "-ERR OPTIN and OPTOUT are not compatible with BCAST|"),
+            ("CLIENT TRACKING ON NOPE", "-ERR syntax error|"),
+            ("CLIENT CACHING YES", "-ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled|"),
+            ("CLIENT TRACKING OFF", "+OK|"),
+            ("CLIENT GETREDIR", ":-1|"),
+        ]);
+    }
+
+    #[test]
+    fn the_table_is_bounded_and_forgets_in_exchange_for_messages() {
+        let mut tracking = Tracking::default();
+        tracking.clients.insert(1, Client { can_hear: true, ..Client::default() });
+        let large = vec![b'k'; ENGINE_TRACKED_BYTES_MAX / 3];
+        for first in [b'a', b'b', b'c'] {
+            tracking.note_read(1, &[&[first], &large[..]].concat());
+        }
+        assert!(tracking.bytes <= ENGINE_TRACKED_BYTES_MAX);
+        assert_eq!(tracking.take_messages().count(), 1);
+        assert_eq!(tracking.readers.len(), 2);
+        tracking.forget(1);
+        assert_eq!((tracking.bytes, tracking.readers.len()), (0, 0));
+    }
+}
