@@ -141,11 +141,9 @@ impl Store {
             return;
         };
         self.commands = answer.count;
-        match command::learn(commands) {
-            0 => {}
-            learned => {
-                log::line(&format!("learned {learned} commands from a store, which has more than weir knows"))
-            }
+        let learned = command::learn(commands);
+        if learned > 0 {
+            log::line(&format!("learned {learned} commands from a store, which has more than weir knows"));
         }
     }
 

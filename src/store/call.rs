@@ -170,9 +170,7 @@ impl Call<'_> {
         self.tally.calls[position] += 1;
         self.tally.commands += 1;
         self.effort.charge_request(self.count(), self.arguments.frame().len());
-        let done = (self.directory.at(position).run)(self).and_then(|()| self.out.check());
-        let is_done = done.is_ok();
-        if let Err(refusal) = done {
+        if let Err(refusal) = (self.directory.at(position).run)(self).and_then(|()| self.out.check()) {
             self.tally.errors += 1;
             self.tally.refused_for_memory += u64::from(refusal == Refusal::OutOfMemory);
             let too_dear = matches!(refusal, Refusal::TooMuchWork(_) | Refusal::ReplyTooLarge(_));
@@ -181,9 +179,7 @@ impl Call<'_> {
             self.out.refuse(&refusal);
         }
         self.keyspace.interest.settle();
-        if is_done {
-            tracking::note_reads(self, self.directory.at(position).effect);
-        }
+        tracking::note_reads(self, self.directory.at(position).effect);
         self.effort.charge(self.keyspace.take_removed() * LOOK);
     }
 }

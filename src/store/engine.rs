@@ -186,6 +186,7 @@ impl Engine {
     /// Forgets a connection that is gone: it waits, watches and is subscribed no longer.
     pub fn forget(&mut self, session: &Session) {
         self.keyspace.interest.forget(session.id);
+        self.keyspace.interest.tracking.tidy();
         if session.subscribed {
             self.post.channels.forget(session.id);
         }

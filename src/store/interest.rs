@@ -20,7 +20,7 @@ pub(super) struct Interest {
 impl Interest {
     /// Notes that a key of a database has changed.
     pub(super) fn touch(&mut self, database: u8, key: &[u8]) {
-        if self.watches.is_empty() && self.tracking.clients() == 0 {
+        if self.watches.is_empty() && self.tracking.is_idle() {
             return;
         }
         if self.pending.as_ref().is_some_and(|(other, name)| *other == database && **name == *key) {
@@ -64,6 +64,6 @@ impl Interest {
     pub(super) fn forget(&mut self, session: u64) {
         self.watches.end(session);
         self.waits.leave(session);
-        self.tracking.forget(session);
+        self.tracking.end(session);
     }
 }

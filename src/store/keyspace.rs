@@ -559,6 +559,7 @@ impl Keyspace {
     /// Removes every key of the selected database. Watched keys that existed have changed.
     pub(super) fn clear(&mut self) {
         let here = self.selected;
+        self.interest.tracking.clear();
         for key in self.interest.keys(here) {
             let Some(entry) = self.entry_in(here, &key) else { continue };
             let kind = Kind::of(&entry.value);
@@ -567,7 +568,6 @@ impl Keyspace {
                 self.interest.waits.signal(here, &key, Kind::Stream);
             }
         }
-        self.interest.tracking.clear();
         let former = std::mem::take(self.here_mut());
         self.removed += former.keys as u64;
         let entries = former.segments.iter().flat_map(|segment| segment.table.entries());

@@ -41,8 +41,8 @@ struct Client {
     prefixes: Vec<Name>,
     /// True for a connection that speaks RESP3: others cannot be told.
     can_hear: bool,
-    /// The word of `CLIENT CACHING` for the next command or transaction.
-    caching: Option<bool>,
+    /// True if `CLIENT CACHING` makes the next command or transaction an exception.
+    is_exception: bool,
 }
 
 /// The keys that connections have read, and the connections that are told when they change.
@@ -71,8 +71,7 @@ impl Tracking {
 
     /// True if anybody is told of a change of the key.
     pub(super) fn covers(&self, key: &[u8]) -> bool {
-        !self.clients.is_empty()
-            && (self.readers.contains_key(key) || self.clients.values().any(|client| client.hears(key)))
+        self.readers.contains_key(key) || self.clients.values().any(|client| client.hears(key))
     }
 
     /// Notes that a connection has read a key.
@@ -134,12 +133,22 @@ impl Tracking {
         self.bytes = 0;
     }
 
-    /// Forgets a connection.
-    pub(super) fn forget(&mut self, session: u64) {
+    /// Notes that a connection is told of changes no longer. Its reads stay in the table, and are told of again if
+    /// it is told of changes anew.
+    pub(super) fn end(&mut self, session: u64) {
         self.clients.remove(&session);
+    }
+
+    /// Forgets all reads once no connection is told of changes.
+    pub(super) fn tidy(&mut self) {
         if self.clients.is_empty() {
             (self.readers, self.bytes) = (BTreeMap::new(), 0);
         }
+    }
+
+    /// True if no change is of interest.
+    pub(super) fn is_idle(&self) -> bool {
+        self.clients.is_empty() && self.readers.is_empty()
     }
 
     /// Notes that a connection speaks another version of the protocol.
@@ -152,7 +161,7 @@ impl Tracking {
     /// Ends a request of a connection, after which `CLIENT CACHING` has no effect any more.
     pub(super) fn end_caching(&mut self, session: u64) {
         if let Some(client) = self.clients.get_mut(&session) {
-            client.caching = None;
+            client.is_exception = false;
         }
     }
 
@@ -179,8 +188,8 @@ impl Client {
     fn tracks(&self) -> bool {
         match self.mode {
             Mode::All => true,
-            Mode::OptIn => self.caching == Some(true),
-            Mode::OptOut => self.caching != Some(false),
+            Mode::OptIn => self.is_exception,
+            Mode::OptOut => !self.is_exception,
             Mode::Broadcast => false,
         }
     }
@@ -191,7 +200,8 @@ impl Client {
     }
 }
 
-/// Notes the keys that a command has read, if its connection is told of changes.
+/// Notes the keys that a command has read, or would have read if they held what it expects, if its connection is
+/// told of changes.
 pub(super) fn note_reads(call: &mut Call<'_>, effect: Effect) {
     if !call.session.tracks || effect != Effect::Read {
         return;
@@ -201,7 +211,7 @@ pub(super) fn note_reads(call: &mut Call<'_>, effect: Effect) {
         return;
     }
     let (tracking, session) = (&mut call.keyspace.interest.tracking, call.session.id);
-    // A command that was carried out has keys that can be found.
+    // A command whose keys cannot be found has read none.
     let _ = known.for_each_key(&call.arguments, &mut |index| {
         tracking.note_read(session, call.arguments.at(index));
     });
@@ -211,7 +221,7 @@ pub(super) fn note_reads(call: &mut Call<'_>, effect: Effect) {
 pub(super) fn client_tracking(call: &mut Call<'_>) -> Done {
     let session = call.session.id;
     if call.is(2, "off") {
-        call.keyspace.interest.tracking.forget(session);
+        call.keyspace.interest.tracking.end(session);
         call.session.tracks = false;
         return call.ok();
     }
@@ -246,11 +256,11 @@ pub(super) fn client_tracking(call: &mut Call<'_>) -> Done {
         (false, ..) if !wanted.prefixes.is_empty() => {
             return Err(Refusal::Words("ERR PREFIX option requires BCAST mode to be enabled"));
         }
-        (_, true, true) => {
-            return Err(Refusal::Words("ERR You can't specify both OPTIN mode and OPTOUT mode"));
-        }
         (true, false, false) => Mode::Broadcast,
         (true, ..) => return Err(Refusal::Words("ERR OPTIN and OPTOUT are not compatible with BCAST")),
+        (false, true, true) => {
+            return Err(Refusal::Words("ERR You can't specify both OPTIN mode and OPTOUT mode"));
+        }
         (false, true, false) => Mode::OptIn,
         (false, false, true) => Mode::OptOut,
         (false, false, false) => Mode::All,
@@ -263,11 +273,12 @@ pub(super) fn client_tracking(call: &mut Call<'_>) -> Done {
                 "ERR You can't switch BCAST mode on/off before disabling tracking for this client, and then re-enabling it with a different mode.",
             ));
         }
-        if known.mode != wanted.mode {
+        if matches!((known.mode, wanted.mode), (Mode::OptIn, Mode::OptOut) | (Mode::OptOut, Mode::OptIn)) {
             return Err(Refusal::Words(
                 "ERR You can't switch OPTIN/OPTOUT mode before disabling tracking for this client, and then re-enabling it with a different mode.",
             ));
         }
+        wanted.is_exception = known.is_exception;
         let before = known.prefixes.iter().filter(|prefix| !prefix.is_empty()).cloned();
         wanted.prefixes.splice(..0, before);
     }
@@ -291,8 +302,7 @@ pub(super) fn client_tracking(call: &mut Call<'_>) -> Done {
 
 /// Carries out `CLIENT CACHING`.
 pub(super) fn client_caching(call: &mut Call<'_>) -> Done {
-    let client = call.keyspace.interest.tracking.clients.get_mut(&call.session.id);
-    let Some(client) = client.filter(|client| matches!(client.mode, Mode::OptIn | Mode::OptOut)) else {
+    let Some(client) = call.keyspace.interest.tracking.clients.get_mut(&call.session.id) else {
         return Err(Refusal::Words(
             "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled",
         ));
@@ -301,13 +311,13 @@ pub(super) fn client_caching(call: &mut Call<'_>) -> Done {
     if !yes && !call.arguments.at(2).eq_ignore_ascii_case(b"no") {
         return Err(Refusal::Syntax);
     }
-    if yes != (client.mode == Mode::OptIn) {
+    if client.mode != (if yes { Mode::OptIn } else { Mode::OptOut }) {
         let (word, mode) = if yes { ("YES", "OPTIN") } else { ("NO", "OPTOUT") };
         return Err(Refusal::Quoting(format!(
             "ERR CLIENT CACHING {word} is only valid when tracking is enabled in {mode} mode."
         )));
     }
-    client.caching = Some(yes);
+    client.is_exception = true;
     call.ok()
 }
 
@@ -327,7 +337,11 @@ pub(super) fn client_trackinginfo(call: &mut Call<'_>) -> Done {
             Mode::OptOut => Some("optout"),
             Mode::Broadcast => Some("bcast"),
         });
-        flags.extend(client.caching.map(|yes| if yes { "caching-yes" } else { "caching-no" }));
+        flags.extend(match client.mode {
+            Mode::OptIn if client.is_exception => Some("caching-yes"),
+            Mode::OptOut if client.is_exception => Some("caching-no"),
+            _ => None,
+        });
         flags.extend(client.is_deaf_to_own.then_some("noloop"));
     }
     let prefixes = client.map(|client| client.prefixes.clone()).unwrap_or_default();
@@ -390,14 +404,15 @@ mod tests {
         bench.send("GET n");
         bench.wait_ms(10);
         bench.send("GET n");
-        assert_eq!(told(&mut bench), [changed("k"), changed("n")], "a read that is refused reads nothing");
+        assert_eq!(told(&mut bench), [changed("k"), changed("n")], "each once");
         bench.send("GET n");
         bench.send("FLUSHALL");
         assert_eq!(told(&mut bench), [(1, ">2|$10|invalidate|_|".to_owned())]);
         bench.send("GET n");
         assert_eq!(bench.send("CLIENT TRACKING OFF"), "+OK|");
         bench.send("SET n v");
-        assert_eq!((told(&mut bench), bench.engine.keyspace.interest.tracking.bytes), (vec![], 0));
+        assert_eq!(told(&mut bench), []);
+        assert!(bench.engine.keyspace.interest.tracking.is_idle());
     }
 
     #[test]
@@ -444,7 +459,7 @@ mod tests {
             ("CLIENT TRACKING ON OPTIN OPTOUT", "-ERR You can't specify both OPTIN mode and OPTOUT mode|"),
             ("CLIENT TRACKING ON OPTIN BCAST", "-ERR OPTIN and OPTOUT are not compatible with BCAST|"),
             ("CLIENT TRACKING ON NOPE", "-ERR syntax error|"),
-            ("CLIENT CACHING YES", "-ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled|"),
+            ("CLIENT CACHING YES", "-ERR CLIENT CACHING YES is only valid when tracking is enabled in OPTIN mode.|"),
             ("CLIENT TRACKING OFF", "+OK|"),
             ("CLIENT GETREDIR", ":-1|"),
         ]);
@@ -461,7 +476,8 @@ mod tests {
         assert!(tracking.bytes <= ENGINE_TRACKED_BYTES_MAX);
         assert_eq!(tracking.take_messages().count(), 1);
         assert_eq!(tracking.readers.len(), 2);
-        tracking.forget(1);
+        tracking.end(1);
+        tracking.tidy();
         assert_eq!((tracking.bytes, tracking.readers.len()), (0, 0));
     }
 }

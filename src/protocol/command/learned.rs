@@ -379,16 +379,16 @@ mod tests {
                [ risk.harms 2 [ write ] 1 1 1 [ @dangerous ] [ ] [ {one} ] [ ] ] ]",
         );
         learn(&encoded(&reply));
+        let forward = Handling::Forward;
         let told = |name: &str| {
             let command = find_command(name.as_bytes()).expect("learned");
             (command.effect, command.class, command.handling, command.admin)
         };
-        use Handling::Forward;
-        assert_eq!(told("risk.read"), (Effect::Read, Class::Point, Forward, false));
-        assert_eq!(told("risk.slow"), (Effect::Read, Class::Range, Forward, false));
-        assert_eq!(told("risk.module"), (Effect::Read, Class::Script, Forward, false));
-        assert_eq!(told("risk.cursor"), (Effect::Read, Class::Script, Forward, false));
-        assert_eq!(told("risk.plain"), (Effect::Write, Class::Range, Forward, false));
+        assert_eq!(told("risk.read"), (Effect::Read, Class::Point, forward, false));
+        assert_eq!(told("risk.slow"), (Effect::Read, Class::Range, forward, false));
+        assert_eq!(told("risk.module"), (Effect::Read, Class::Script, forward, false));
+        assert_eq!(told("risk.cursor"), (Effect::Read, Class::Script, forward, false));
+        assert_eq!(told("risk.plain"), (Effect::Write, Class::Range, forward, false));
         assert_eq!(
             told("risk.waits"),
             (Effect::Write, Class::Range, Handling::Private(PrivateUse::Waits), false)

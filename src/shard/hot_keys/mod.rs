@@ -1403,26 +1403,28 @@ impl HotKeyStage {
         if parts.next().and_then(text) != Some(b"invalidate") {
             return;
         }
-        match parts.next().and_then(elements) {
-            Some(keys) => {
-                for key in keys.filter_map(text) {
-                    // The store does not say in which database the key is.
-                    for entry in self.entries.iter_mut().flatten().filter(|entry| entry.key == key) {
-                        entry.registration = Registration::Unregistered;
-                        self.settings.versions.pass(Cell::of_hash(entry.hash));
-                        env.counters.add(Counter::HotChanges, 1);
-                    }
-                }
-            }
-            // All keys of the store.
-            None => {
-                let own = self.entries.iter_mut().flatten();
-                own.filter(|entry| env.backend_of(entry.slot) == backend)
-                    .for_each(|entry| entry.registration = Registration::Unregistered);
-                self.settings.versions.pass(Cell::of_backend(store_of(env, backend)));
-                env.counters.add(Counter::HotChangesOfAll, 1);
+        let Some(keys) = parts.next().and_then(elements) else {
+            return self.handle_change_of_all(env, backend);
+        };
+        for key in keys.filter_map(text) {
+            // The store does not say in which database the key is.
+            for entry in self.entries.iter_mut().flatten().filter(|entry| entry.key == key) {
+                entry.registration = Registration::Unregistered;
+                self.settings.versions.pass(Cell::of_hash(entry.hash));
+                env.counters.add(Counter::HotChanges, 1);
             }
         }
+    }
+
+    fn handle_change_of_all(&mut self, env: &mut Env, backend: BackendId) {
+        self.forget_registrations(env, backend);
+        self.settings.versions.pass(Cell::of_backend(store_of(env, backend)));
+        env.counters.add(Counter::HotChangesOfAll, 1);
+    }
+
+    fn forget_registrations(&mut self, env: &Env, backend: BackendId) {
+        let own = self.entries.iter_mut().flatten().filter(|entry| env.backend_of(entry.slot) == backend);
+        own.for_each(|entry| entry.registration = Registration::Unregistered);
     }
 
     /// Handles the end of a tracker: replies that were kept because of it are not sent any more.
@@ -1437,11 +1439,7 @@ impl HotKeyStage {
 
     /// Forgets that keys are registered at a store, and ends the time of replies that were kept because of that.
     fn unregister(&mut self, env: &Env, backend: BackendId, now: Timestamp) {
-        for entry in self.entries.iter_mut().flatten() {
-            if env.backend_of(entry.slot) == backend {
-                entry.registration = Registration::Unregistered;
-            }
-        }
+        self.forget_registrations(env, backend);
         self.end_kept(env, backend, now);
     }
 
