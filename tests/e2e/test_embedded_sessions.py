@@ -119,7 +119,7 @@ class Requests:
         return self.random.choice([
             on, [*on, "NOLOOP"], [*on, "OPTIN"], [*on, "OPTOUT", "NOLOOP"], [*on, "OPTIN", "OPTOUT"], ["CLIENT", "TRACKING", "OFF"],
             ["CLIENT", "CACHING", "YES"], ["CLIENT", "CACHING", "NO"], ["CLIENT", "TRACKINGINFO"], ["CLIENT", "GETREDIR"], ["RESET"],
-            ["GET", key()], ["MGET", key(), key()], ["STRLEN", key()], ["LLEN", key()], ["EXISTS", key(), key()], ["PTTL", key()], ["TYPE", key()],
+            ["GET", key()], ["MGET", key(), key()], ["STRLEN", key()], ["LLEN", key()], ["EXISTS", key(), key()], ["TYPE", key()],
             ["SET", key(), "x"], ["MSET", key(), "1", key(), "2"], ["DEL", key()], ["FLUSHALL"],
         ])  # fmt: skip
 
