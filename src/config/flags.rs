@@ -283,8 +283,8 @@ pub struct Flags {
     #[arg(value_parser = positive_duration, default_value = "1s")]
     pub hot_ttl: Duration,
 
-    /// The same for replies whose keys the store tracks, so that it tells of each write, wherever it was made.
-    /// Not before clusters, for hashes, and stores that have no CLIENT TRACKING
+    /// Longest time that a reply to a read of a hot key is kept while the store tells of each write of the key,
+    /// wherever it is made. Clusters, replies about hashes, and stores without CLIENT TRACKING have --hot-ttl
     #[arg(long, env = "WEIR_HOT_TTL_TRACKED", value_name = "DURATION", help_heading = HOT_KEYS)]
     #[arg(value_parser = positive_duration, default_value = "10s")]
     pub hot_ttl_tracked: Duration,

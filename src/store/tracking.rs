@@ -24,11 +24,11 @@ type Name = Box<[u8]>;
 enum Mode {
     #[default]
     All,
-    /// Those behind `CLIENT CACHING YES`.
+    /// Only reads behind `CLIENT CACHING YES`.
     OptIn,
-    /// All but those behind `CLIENT CACHING NO`.
+    /// All reads except behind `CLIENT CACHING NO`.
     OptOut,
-    /// None: changes of all keys with certain prefixes are told.
+    /// No reads: changes of all keys with certain prefixes are told.
     Broadcast,
 }
 
