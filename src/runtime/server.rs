@@ -471,7 +471,10 @@ fn start_storage(
     let memory = EngineLimits::with_memory(config.embedded_bytes_max as u64);
     let limits = EngineLimits { reply_bytes_max: config.reply_bytes_max, ..memory };
     let request_bytes_max = config.request_bytes_max;
-    let service = move || Service::new(Engine::new(limits, random_seed()), request_bytes_max);
+    let service = move || {
+        let engine = Engine::new(limits, random_seed()).with_clock(move || clock.now().monotonic);
+        Service::new(engine, request_bytes_max)
+    };
     let executor = start_engine(service, Vec::new(), (letters, bell), clock);
     executors.push(executor.map_err(|error| error.to_string())?);
     let named = BackendSettings { name: "embedded".to_owned(), credentials: None };

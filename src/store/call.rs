@@ -8,6 +8,8 @@ use super::numbers;
 use super::post::Post;
 use super::refusal::Refusal;
 use super::reply::Reply;
+#[cfg(feature = "scripts")]
+use super::scripts::Scripts;
 use super::session::{Disposition, Session};
 use super::tracking;
 use crate::protocol::{Arguments, Protocol};
@@ -63,6 +65,8 @@ pub(super) struct Call<'a> {
     pub(super) session: &'a mut Session,
     pub(super) tally: &'a mut Tally,
     pub(super) post: &'a mut Post,
+    #[cfg(feature = "scripts")]
+    pub(super) scripts: &'a mut Scripts,
     pub(super) directory: &'a Directory<Command>,
     pub(super) limits: &'a EngineLimits,
     pub(super) arguments: Arguments<'a>,

@@ -8,7 +8,7 @@ use super::{
     stream_groups, stream_info, streams, strings, subsequences, transactions,
 };
 
-const FAMILIES: [&[Command]; 25] = [
+const FAMILIES: &[&[Command]] = &[
     strings::COMMANDS,
     subsequences::COMMANDS,
     bits::COMMANDS,
@@ -34,11 +34,13 @@ const FAMILIES: [&[Command]; 25] = [
     server::COMMANDS,
     transactions::COMMANDS,
     pubsub::COMMANDS,
+    #[cfg(feature = "scripts")]
+    super::scripts::COMMANDS,
 ];
 
 /// The directory of all commands by name.
 pub(super) fn directory() -> Directory<Command> {
-    Directory::new(FAMILIES.into_iter().flatten().map(|command| (command.name, command)))
+    Directory::new(FAMILIES.iter().copied().flatten().map(|command| (command.name, command)))
 }
 
 #[cfg(test)]

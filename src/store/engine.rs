@@ -10,8 +10,12 @@ use super::post::{Delivery, Post};
 use super::pubsub;
 use super::refusal::{self, Refusal};
 use super::reply::Reply;
+#[cfg(feature = "scripts")]
+use super::scripts::Scripts;
 use super::session::{Disposition, Session};
 use crate::protocol::{Arguments, Protocol, encode};
+#[cfg(feature = "scripts")]
+use crate::values::Timestamp;
 use crate::values::limits::ENGINE_DATABASES;
 use crate::values::time::Now;
 
@@ -55,6 +59,8 @@ pub struct Engine {
     pub(super) limits: EngineLimits,
     pub(super) tally: Tally,
     pub(super) post: Post,
+    #[cfg(feature = "scripts")]
+    pub(super) scripts: Scripts,
     /// The units of effort that the last request took.
     effort: u64,
 }
@@ -65,7 +71,25 @@ impl Engine {
         let directory = commands::directory();
         let tally = Tally { calls: vec![0; directory.len()], ..Tally::default() };
         let keyspace = Keyspace::new(seed);
-        Self { keyspace, directory, limits, tally, post: Post::default(), effort: 0 }
+        Self {
+            keyspace,
+            directory,
+            limits,
+            tally,
+            post: Post::default(),
+            #[cfg(feature = "scripts")]
+            scripts: Scripts::default(),
+            effort: 0,
+        }
+    }
+
+    /// The same engine with a clock, which ends scripts that run for too long although they take few steps. Nothing
+    /// else reads it.
+    #[cfg(feature = "scripts")]
+    #[must_use]
+    pub fn with_clock(mut self, clock: impl Fn() -> Timestamp + 'static) -> Self {
+        self.scripts.stopwatch = Some(std::rc::Rc::new(clock));
+        self
     }
 
     /// Carries out one request of one connection, and appends its reply to `out`, in the session's protocol
@@ -163,6 +187,8 @@ impl Engine {
             session,
             tally: &mut self.tally,
             post: &mut self.post,
+            #[cfg(feature = "scripts")]
+            scripts: &mut self.scripts,
             directory: &self.directory,
             limits: &self.limits,
             arguments,
@@ -251,9 +277,7 @@ impl Engine {
         if !command.accepts(arguments.len()) {
             return Err(Refusal::WrongArity(command.name));
         }
-        // Many small elements take more memory than the bytes that name them.
-        let places = arguments.len().saturating_sub(ARGUMENTS_FREE) * ARGUMENT_BYTES;
-        let needed = self.keyspace.used().saturating_add((arguments.frame().len() + places) as u64);
+        let needed = self.keyspace.used().saturating_add(memory_needed(arguments));
         if command.effect == Effect::Grow && needed >= self.limits.bytes_max {
             self.tally.refused_for_memory += 1;
             return Err(Refusal::OutOfMemory);
@@ -264,6 +288,13 @@ impl Engine {
         }
         Ok(position)
     }
+}
+
+/// The bytes that a request may add to its values. Many small elements take more memory than the bytes that name
+/// them.
+pub(super) fn memory_needed(arguments: Arguments<'_>) -> u64 {
+    let places = arguments.len().saturating_sub(ARGUMENTS_FREE) * ARGUMENT_BYTES;
+    (arguments.frame().len() + places) as u64
 }
 
 #[cfg(test)]

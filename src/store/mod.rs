@@ -6,7 +6,7 @@
 //!                  │                           │ strings subsequences bits bit_fields distinct_counts keys dumps sort
 //!                  │                           │ lifetimes hashes field_lifetimes lists sets sorted_sets
 //!                  │                           │ sorted_ranges sorted_combinations places streams stream_groups stream_info
-//!                  v                           v blocking connection server transactions pubsub
+//!                  v                           v blocking connection server transactions pubsub scripts
 //!                reply <── appended to `out` ─ Call ── reads and changes ─> Keyspace
 //!                                                                             │ 256 segments, by hash
 //!                                                                             v
@@ -25,7 +25,7 @@
 //! * Expired keys and fields are never seen; [`Engine::expire_some`] frees those that nobody asks for.
 //! * Replies are those of Redis 7.0, byte for byte, except cursors and the order of unordered elements.
 //! * `tools/storage` makes the engine slow, stalled, faulty or unreachable for tests; none of that is here.
-//! * There are 16 databases, of which the keyspace has one selected, and one user. Nothing scripts or persists.
+//! * There are 16 databases, of which the keyspace has one selected, and one user. Nothing persists.
 //! * The keyspace reports each change to `interest`: to `watches` (WATCH), to `tracking` (CLIENT TRACKING), and
 //!   to `waits`, whose calls `serving` serves after the command or transaction. What other connections are sent
 //!   thereby, and messages
@@ -78,6 +78,8 @@ mod rdb;
 mod refusal;
 mod reply;
 mod scan;
+#[cfg(feature = "scripts")]
+mod scripts;
 mod server;
 mod service;
 mod serving;

@@ -115,6 +115,31 @@ impl<'a> Reply<'a> {
         self.write(text.len(), |out| encode::verbatim(out, protocol, text));
     }
 
+    /// Appends a text on a line of its own behind a type byte. Line breaks in it become spaces.
+    #[cfg(feature = "scripts")]
+    pub(super) fn line(&mut self, kind: u8, text: &[u8]) {
+        self.write(text.len(), |out| {
+            out.push(kind);
+            out.extend(text.iter().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte }));
+            out.extend_from_slice(b"\r\n");
+        });
+    }
+
+    /// Appends a text in a format of three letters, which are filled with spaces: a string in RESP2.
+    #[cfg(feature = "scripts")]
+    pub(super) fn verbatim_in(&mut self, protocol: Protocol, format: &[u8], text: &[u8]) {
+        self.write(text.len(), |out| match protocol {
+            Protocol::Resp2 => encode::bulk(out, text),
+            Protocol::Resp3 => {
+                encode::header(out, b'=', text.len() + 4);
+                out.extend((0..3).map(|at| format.get(at).copied().unwrap_or(b' ')));
+                out.push(b':');
+                out.extend_from_slice(text);
+                out.extend_from_slice(b"\r\n");
+            }
+        });
+    }
+
     /// Appends a score: a double in RESP3, a string in RESP2.
     pub(super) fn score(&mut self, protocol: Protocol, value: f64) {
         self.write(SCORE_BYTES_MAX, |out| write_score(out, protocol, value));

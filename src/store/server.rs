@@ -118,9 +118,23 @@ fn memory_section(call: &Call<'_>, text: &mut String) {
     text.push_str("# Memory\r\n");
     add(text, "used_memory", call.keyspace.used());
     add(text, "used_memory_dataset", call.keyspace.used());
+    scripts_lines(call, text);
     add(text, "maxmemory", call.limits.bytes_max);
     add(text, "maxmemory_policy", "noeviction");
 }
+
+#[cfg(feature = "scripts")]
+fn scripts_lines(call: &Call<'_>, text: &mut String) {
+    add(text, "used_memory_lua", call.scripts.machine_bytes());
+    add(text, "used_memory_vm_eval", call.scripts.machine_bytes());
+    add(text, "used_memory_scripts_eval", call.scripts.bytes());
+    add(text, "number_of_cached_scripts", call.scripts.known());
+    add(text, "number_of_functions", 0);
+    add(text, "number_of_libraries", 0);
+}
+
+#[cfg(not(feature = "scripts"))]
+fn scripts_lines(_: &Call<'_>, _: &mut String) {}
 
 fn persistence_section(_: &Call<'_>, text: &mut String) {
     text.push_str("# Persistence\r\n");

@@ -93,6 +93,8 @@ impl Engine {
             session: &mut session,
             tally: &mut self.tally,
             post: &mut self.post,
+            #[cfg(feature = "scripts")]
+            scripts: &mut self.scripts,
             directory: &self.directory,
             limits: &self.limits,
             arguments: Arguments::new(NAME, &PLACES),

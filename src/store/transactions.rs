@@ -63,6 +63,8 @@ fn exec(call: &mut Call<'_>) -> Done {
             session: call.session,
             tally: call.tally,
             post: call.post,
+            #[cfg(feature = "scripts")]
+            scripts: call.scripts,
             directory: call.directory,
             limits: call.limits,
             arguments,

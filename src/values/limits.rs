@@ -223,6 +223,14 @@ pub const ENGINE_TRACKED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Maximum number of bytes of all subscriptions to channels of the embedded engine, about 250 for one with a
 /// short name.
 pub const ENGINE_CHANNELS_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Maximum number of bytes that a script of the embedded engine may use in the interpreter.
+pub const ENGINE_SCRIPT_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Maximum time of a script of the embedded engine, in milliseconds, where the engine has a clock. Its effort
+/// bounds it earlier, unless its instructions take long, as comparisons of long texts do.
+pub const ENGINE_SCRIPT_MS_MAX: u64 = 2_000;
+/// Maximum number of bytes of all scripts that the embedded engine knows by their digests, about nine for each
+/// byte of source.
+pub const ENGINE_SCRIPTS_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Maximum number of bytes of the messages that one request to the embedded engine may send; those to several
 /// subscribers of one channel count once.
 pub const ENGINE_MESSAGES_BYTES_MAX: usize = 128 * 1024 * 1024;

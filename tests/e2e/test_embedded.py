@@ -37,13 +37,8 @@ pytestmark = pytest.mark.weir_only
 ROWS = 100_000
 # What the embedded store leaves to Redis. A shape with one of these is left out; whatever else differs is a fault.
 NOT_EMBEDDED = {
-    "EVAL",
-    "EVAL_RO",
-    "EVALSHA",
-    "EVALSHA_RO",
     "FCALL",
     "FCALL_RO",
-    "SCRIPT",
     "FUNCTION",
 }
 SHAPES = [

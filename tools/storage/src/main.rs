@@ -139,12 +139,18 @@ fn run(flags: StorageFlags) -> Result<(), String> {
         None => {
             // The seed cannot be guessed, so that nobody outside can choose keys that collide.
             let seed = RandomState::new().hash_one(std::process::id());
-            runtime::run_storage(listen, move || Service::new(Engine::new(limits, seed), request_bytes_max))
+            runtime::run_storage(listen, move || Service::new(timed_engine(limits, seed), request_bytes_max))
         }
         Some(script) => runtime::run_storage(listen, move || {
-            ScriptedService::new(Engine::new(limits, script.seed), request_bytes_max, script)
+            ScriptedService::new(timed_engine(limits, script.seed), request_bytes_max, script)
         }),
     }
+}
+
+/// An engine whose scripts end in time.
+fn timed_engine(limits: EngineLimits, seed: u64) -> Engine {
+    let clock = runtime::Clock::start();
+    Engine::new(limits, seed).with_clock(move || clock.now().monotonic)
 }
 
 fn main() -> ExitCode {

@@ -1,0 +1,77 @@
+//! The library `bit`: operations on 32 bits.
+
+use mlua::{Error, Lua, LuaString, MultiValue, Table};
+
+use super::given::Given;
+
+/// Added to a number, this makes its low 32 bits those of the double.
+const MAGIC: f64 = 6_755_399_441_055_744.0;
+/// The digits of 32 bits in hexadecimal.
+const DIGITS_MAX: usize = 8;
+
+/// The low 32 bits of an argument, rounded to the nearest integer.
+fn bits(lua: &Lua, arguments: &MultiValue, index: usize) -> Result<u32, Error> {
+    Given::new(lua, arguments).number(index).map(|number| (number + MAGIC).to_bits() as u32)
+}
+
+type Operation = fn(u32, u32) -> u32;
+type Change = fn(u32) -> u32;
+
+/// Operations on all arguments together.
+const FOLDS: [(&str, Operation); 3] = [
+    ("band", |left, right| left & right),
+    ("bor", |left, right| left | right),
+    ("bxor", |left, right| left ^ right),
+];
+
+/// Operations on bits and a distance from 0 to 31.
+const SHIFTS: [(&str, Operation); 5] = [
+    ("lshift", |bits, by| bits << by),
+    ("rshift", |bits, by| bits >> by),
+    ("arshift", |bits, by| (bits as i32 >> by) as u32),
+    ("rol", u32::rotate_left),
+    ("ror", u32::rotate_right),
+];
+
+pub(super) fn create(lua: &Lua) -> Result<Table, Error> {
+    let library = lua.create_table()?;
+    let singles: [(&str, Change); 3] =
+        [("tobit", |bits| bits), ("bnot", |bits| !bits), ("bswap", u32::swap_bytes)];
+    for (name, operate) in singles {
+        let function =
+            move |lua: &Lua, given: MultiValue| bits(lua, &given, 0).map(|bits| signed(operate(bits)));
+        library.raw_set(name, lua.create_function(function)?)?;
+    }
+    for (name, operate) in FOLDS {
+        let function = move |lua: &Lua, given: MultiValue| {
+            let mut folded = bits(lua, &given, 0)?;
+            for index in 1..given.len() {
+                folded = operate(folded, bits(lua, &given, index)?);
+            }
+            Ok(signed(folded))
+        };
+        library.raw_set(name, lua.create_function(function)?)?;
+    }
+    for (name, operate) in SHIFTS {
+        let function = move |lua: &Lua, given: MultiValue| {
+            let shifted = bits(lua, &given, 0)?;
+            Ok(signed(operate(shifted, bits(lua, &given, 1)? & 31)))
+        };
+        library.raw_set(name, lua.create_function(function)?)?;
+    }
+    library.raw_set("tohex", lua.create_function(|lua, given: MultiValue| to_hex(lua, &given))?)?;
+    Ok(library)
+}
+
+fn signed(bits: u32) -> f64 {
+    f64::from(bits as i32)
+}
+
+/// `tohex`: so many digits, in capitals if the number of digits is negative.
+fn to_hex(lua: &Lua, arguments: &MultiValue) -> Result<LuaString, Error> {
+    let value = bits(lua, arguments, 0)?;
+    let wanted = if arguments.len() < 2 { DIGITS_MAX as i32 } else { bits(lua, arguments, 1)? as i32 };
+    let digits = (wanted.unsigned_abs() as usize).min(DIGITS_MAX);
+    let text = if wanted < 0 { format!("{value:08X}") } else { format!("{value:08x}") };
+    lua.create_string(&text[DIGITS_MAX - digits..])
+}

@@ -1,0 +1,201 @@
+//! `redis.call` and `redis.pcall`: a command within a script, carried out as if it was asked alone.
+
+use std::cell::{Cell, RefCell};
+
+use mlua::{Error, Lua, MultiValue, Value};
+
+use super::errors::{self, Raised};
+use super::given::cut;
+use super::machine::Shared;
+use super::{spelling, to_lua};
+use crate::protocol::command::{self, Flags};
+use crate::protocol::{Argument, Arguments, Protocol};
+use crate::store::call::{Call, Effect};
+use crate::store::engine::memory_needed;
+use crate::store::reply::Reply;
+use crate::store::session::Disposition;
+
+/// The digits with which numbers become arguments.
+const ARGUMENT_PRECISION: usize = 17;
+/// The units of effort of a call besides those of its command.
+const CALL_UNITS: u64 = 24;
+/// The units of effort of an error: a value, and the stack that the interpreter notes.
+const ERROR_UNITS: u64 = 64;
+/// Commands that do not write, but count as writes in scripts because replicas see them.
+const REPLICATED: [&str; 3] = ["pfcount", "publish", "spublish"];
+
+/// The engine as a script reaches it.
+pub(super) struct Host<'host, 'call> {
+    call: RefCell<&'host mut Call<'call>>,
+    pub(super) shared: &'host Shared,
+    /// The protocol version of replies in the script (`redis.setresp`).
+    protocol: Cell<Protocol>,
+    /// True if the script may not write.
+    readonly: bool,
+}
+
+/// The frame and the places of the words of a request.
+type Words = (Vec<u8>, Vec<Argument>);
+
+/// The words of a request, from the arguments of a call.
+pub(super) fn words(arguments: &MultiValue) -> Result<Words, Error> {
+    if arguments.is_empty() {
+        return Err(errors::refuse("Please specify at least one argument for this redis lib call"));
+    }
+    let (mut frame, mut places) = (Vec::new(), Vec::with_capacity(arguments.len()));
+    for argument in arguments {
+        let start = frame.len();
+        match argument {
+            Value::String(text) => frame.extend_from_slice(&text.as_bytes()),
+            Value::Integer(number) if number.unsigned_abs() < 1 << 53 => {
+                crate::protocol::encode::decimal(&mut frame, *number);
+            }
+            Value::Integer(number) => spelling::general(&mut frame, *number as f64, ARGUMENT_PRECISION),
+            Value::Number(number) => spelling::general(&mut frame, *number, ARGUMENT_PRECISION),
+            _ => {
+                return Err(errors::refuse("Lua redis lib command arguments must be strings or integers"));
+            }
+        }
+        if u32::try_from(frame.len()).is_err() {
+            return Err(errors::refuse("Lua redis lib command arguments are too long"));
+        }
+        places.push(Argument { start: start as u32, length: (frame.len() - start) as u32 });
+    }
+    Ok((frame, places))
+}
+
+impl<'host, 'call> Host<'host, 'call> {
+    pub(super) fn new(call: &'host mut Call<'call>, shared: &'host Shared, readonly: bool) -> Self {
+        Self { call: RefCell::new(call), shared, protocol: Cell::new(Protocol::Resp2), readonly }
+    }
+
+    /// The protocol version that the script has chosen.
+    pub(super) fn protocol(&self) -> Protocol {
+        self.protocol.get()
+    }
+
+    pub(super) fn set_protocol(&self, lua: &Lua, arguments: &MultiValue) -> Result<(), Error> {
+        if arguments.len() != 1 {
+            return Err(errors::refuse("redis.setresp() requires one argument."));
+        }
+        let protocol = match lua.coerce_number(arguments[0].clone())?.map(cut) {
+            Some(2) => Protocol::Resp2,
+            Some(3) => Protocol::Resp3,
+            _ => return Err(errors::refuse("RESP version must be 2 or 3.")),
+        };
+        self.protocol.set(protocol);
+        Ok(())
+    }
+
+    /// `redis.call`: an error reply ends the script, unless it catches the error.
+    pub(super) fn call(&self, lua: &Lua, arguments: &MultiValue) -> Result<Value, Error> {
+        let reply = self.carry_out(arguments).or_else(|error| {
+            self.shared.fuel.spend(ERROR_UNITS)?;
+            Err(error)
+        })?;
+        match reply.strip_prefix(b"-") {
+            Some(error) => Err(Raised::Reply(super::library::coded(error), true).into()),
+            None => to_lua::value(lua, &reply),
+        }
+    }
+
+    /// `redis.pcall`: an error reply is returned as a table.
+    pub(super) fn pcall(&self, lua: &Lua, arguments: &MultiValue) -> Result<Value, Error> {
+        match self.call(lua, arguments) {
+            Err(error) => {
+                let visible = errors::visible(lua, Value::Error(Box::new(error)))?;
+                Ok(match visible {
+                    Value::String(text) => Value::Table(errors::error_table(lua, &text.as_bytes(), false)?),
+                    other => other,
+                })
+            }
+            done => done,
+        }
+    }
+
+    /// Carries out a command, and returns its reply.
+    fn carry_out(&self, arguments: &MultiValue) -> Result<Vec<u8>, Error> {
+        self.shared.fuel.spend(CALL_UNITS)?;
+        let (frame, places) = words(arguments)?;
+        let arguments = Arguments::new(&frame, &places);
+        let refuse = |words: &str| Error::from(Raised::Reply(format!("ERR {words}").into_bytes(), true));
+        let Ok(mut call) = self.call.try_borrow_mut() else {
+            return Err(refuse("redis.call() cannot be called from within itself"));
+        };
+        call.effort.charge(self.shared.fuel.take_spent());
+        let found = match command::recognise(&arguments) {
+            Ok(found) => found,
+            Err(command::Unrecognised::Arity(_)) => {
+                return Err(refuse("Wrong number of args calling Redis command from script"));
+            }
+            Err(_) => return Err(refuse("Unknown Redis command called from script")),
+        };
+        let Some(position) = call.directory.find(arguments.name()) else {
+            return Err(refuse("Unknown Redis command called from script"));
+        };
+        let known = call.directory.at(position);
+        if !known.accepts(arguments.len()) {
+            return Err(refuse("Wrong number of args calling Redis command from script"));
+        }
+        if found.flags.contains(Flags::NOSCRIPT) || known.effect == Effect::Control {
+            return Err(refuse("This Redis command is not allowed from script"));
+        }
+        let writes =
+            matches!(known.effect, Effect::Write | Effect::Grow) && found.flags.contains(Flags::WRITE);
+        if self.readonly && (writes || REPLICATED.contains(&known.name)) {
+            return Err(refuse("Write commands are not allowed from read-only scripts."));
+        }
+        if ["xread", "xreadgroup"].contains(&known.name) && blocks(arguments) {
+            let name = String::from_utf8_lossy(arguments.name());
+            return Err(refuse(&format!("{name} command is not allowed with BLOCK option from scripts")));
+        }
+        let needed = call.keyspace.used().saturating_add(memory_needed(arguments));
+        if known.effect == Effect::Grow && needed >= call.limits.bytes_max {
+            call.tally.refused_for_memory += 1;
+            return Err(Raised::Reply(
+                b"OOM command not allowed when used memory > 'maxmemory'.".to_vec(),
+                true,
+            )
+            .into());
+        }
+        let reply = carry_out_inner(&mut call, position, arguments, self.protocol.get());
+        self.shared.fuel.set_left(call.effort.left());
+        self.shared.fuel.spend_bytes(reply.len())?;
+        Ok(reply)
+    }
+}
+
+/// True for a read of streams with the option BLOCK.
+fn blocks(arguments: Arguments<'_>) -> bool {
+    let mut options = arguments.iter().take_while(|word| !word.eq_ignore_ascii_case(b"streams"));
+    options.any(|word| word.eq_ignore_ascii_case(b"block"))
+}
+
+/// Carries out a command on its own, whose reply is in a protocol version.
+fn carry_out_inner(
+    call: &mut Call<'_>,
+    position: usize,
+    arguments: Arguments<'_>,
+    protocol: Protocol,
+) -> Vec<u8> {
+    let mut reply = Vec::new();
+    let own = std::mem::replace(&mut call.session.protocol, protocol);
+    let mut inner = Call {
+        keyspace: call.keyspace,
+        session: call.session,
+        tally: call.tally,
+        post: call.post,
+        scripts: call.scripts,
+        directory: call.directory,
+        limits: call.limits,
+        arguments,
+        now: call.now,
+        out: Reply::new(&mut reply, call.limits.reply_bytes_max),
+        effort: call.effort,
+        disposition: Disposition::Continue,
+        may_wait: false,
+    };
+    inner.run(position);
+    call.session.protocol = own;
+    reply
+}

@@ -1,0 +1,215 @@
+//! Errors that the engine raises in scripts, and the value that a script sees of each.
+
+use std::fmt;
+
+use mlua::{Error, Lua, Table, Value};
+
+use super::fuel::Ending;
+
+/// The name of every script in errors.
+pub(super) const SCRIPT_NAME: &str = "@user_script";
+
+/// The name of the code that prepares the globals.
+pub(super) const SANDBOX_NAME: &str = "=sandbox";
+/// The most frames of the sandbox between a script and a function that it calls.
+const SANDBOX_FRAMES_MAX: usize = 4;
+
+/// An error that the engine raises in a script.
+#[derive(Clone, Debug)]
+pub(super) enum Raised {
+    /// A text, as Lua's own libraries raise it.
+    Text(Vec<u8>),
+    /// An error reply, which scripts see as a table. True if it came from a command, and so is counted already.
+    Reply(Vec<u8>, bool),
+    /// The end of a script that a limit stops.
+    Ended(Ending),
+}
+
+impl fmt::Display for Raised {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) | Self::Reply(text, _) => String::from_utf8_lossy(text).fmt(formatter),
+            Self::Ended(ending) => ending.text().fmt(formatter),
+        }
+    }
+}
+
+impl std::error::Error for Raised {}
+
+impl From<Raised> for Error {
+    fn from(raised: Raised) -> Self {
+        Self::external(raised)
+    }
+}
+
+/// An error with the place in the script that called the function which raises it.
+pub(super) fn raise(lua: &Lua, text: impl AsRef<[u8]>) -> Error {
+    let mut placed = place(lua, 1);
+    placed.extend_from_slice(text.as_ref());
+    Raised::Text(placed).into()
+}
+
+/// An error reply of the engine itself; the text has no code.
+pub(super) fn refuse(text: &str) -> Error {
+    Raised::Reply(format!("ERR {text}").into_bytes(), false).into()
+}
+
+/// The place in the script at a level of the stack, as it begins an error; empty where there is none. Frames of the
+/// sandbox do not count.
+fn place(lua: &Lua, level: usize) -> Vec<u8> {
+    let found = frame(lua, level).and_then(|(level, _)| {
+        lua.inspect_stack(level, |debug| {
+            let line = debug.current_line()?;
+            Some(format!("{}:{line}: ", debug.source().short_src.unwrap_or_default()))
+        })
+    });
+    found.flatten().unwrap_or_default().into_bytes()
+}
+
+/// The first level of the stack from `level` on that is not of the sandbox, and whether it is a native function.
+fn frame(lua: &Lua, level: usize) -> Option<(usize, bool)> {
+    (level..level + SANDBOX_FRAMES_MAX).find_map(|level| {
+        let found = lua.inspect_stack(level, |debug| {
+            let source = debug.source();
+            // A frame that a tail call has replaced tells nothing.
+            (source.source.as_deref() == Some(SANDBOX_NAME) || source.what == "tail", source.what == "C")
+        });
+        found.filter(|(is_sandbox, _)| !is_sandbox).map(|(_, is_native)| (level, is_native))
+    })
+}
+
+/// The error for an argument that the running function cannot take, in Lua's words.
+pub(super) fn bad_argument(lua: &Lua, mut index: usize, reason: &str) -> Error {
+    let called = lua.inspect_stack(0, |debug| {
+        let names = debug.names();
+        let name = names.name.map_or_else(|| "?".to_owned(), std::borrow::Cow::into_owned);
+        (name, matches!(names.name_what, Some("method")))
+    });
+    let (name, is_method) = called.unwrap_or_else(|| ("?".to_owned(), false));
+    if is_method {
+        index -= 1;
+        if index == 0 {
+            return raise(lua, format!("calling '{name}' on bad self ({reason})"));
+        }
+    }
+    raise(lua, format!("bad argument #{index} to '{name}' ({reason})"))
+}
+
+/// The error for an argument of the wrong type.
+pub(super) fn wrong_type(lua: &Lua, index: usize, expected: &str, given: Option<&Value>) -> Error {
+    bad_argument(lua, index, &format!("{expected} expected, got {}", given.map_or("no value", type_name)))
+}
+
+/// The name of a value's type, as Lua's `type` returns it.
+pub(super) fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Nil => "nil",
+        Value::Boolean(_) => "boolean",
+        Value::Integer(_) | Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Table(_) => "table",
+        Value::Function(_) => "function",
+        Value::Thread(_) => "thread",
+        _ => "userdata",
+    }
+}
+
+/// The error of the engine within an error of the interpreter, if there is one.
+fn raised(error: &Error) -> Option<&Raised> {
+    match error {
+        Error::CallbackError { cause, .. } | Error::BadArgument { cause, .. } => raised(cause),
+        Error::ExternalError(_) => error.downcast_ref(),
+        _ => None,
+    }
+}
+
+/// The value that a script sees of an error: a text or a table for an error of the engine, else as it is.
+pub(super) fn visible(lua: &Lua, value: Value) -> Result<Value, Error> {
+    let Value::Error(error) = value else { return Ok(value) };
+    match raised(&error) {
+        Some(Raised::Text(text)) => lua.create_string(text).map(Value::String),
+        Some(Raised::Reply(text, counted)) => error_table(lua, text, *counted).map(Value::Table),
+        Some(Raised::Ended(_)) => Err(*error),
+        None => lua.create_string(plain_text(&error)).map(Value::String),
+    }
+}
+
+/// The text of an error of the interpreter itself, without its stack.
+fn plain_text(error: &Error) -> String {
+    match error {
+        Error::CallbackError { cause, .. } => plain_text(cause),
+        Error::MemoryError(_) => "not enough memory".to_owned(),
+        Error::StackError => "stack overflow".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// The limit that stopped a script, if that is the error.
+pub(super) fn ending(error: &Error) -> Option<Ending> {
+    match raised(error) {
+        Some(Raised::Ended(ending)) => Some(*ending),
+        _ if is_memory(error) => Some(Ending::Memory),
+        _ => None,
+    }
+}
+
+fn is_memory(error: &Error) -> bool {
+    match error {
+        Error::CallbackError { cause, .. } => is_memory(cause),
+        other => matches!(other, Error::MemoryError(_)),
+    }
+}
+
+/// An error reply as a table, as `redis.pcall` and `redis.error_reply` return it.
+pub(super) fn error_table(lua: &Lua, text: &[u8], counted: bool) -> Result<Table, Error> {
+    let table = lua.create_table()?;
+    table.raw_set("err", lua.create_string(until_zero(text))?)?;
+    if counted {
+        table.raw_set("ignore_error_stats_update", true)?;
+    }
+    Ok(table)
+}
+
+/// The bytes before the first zero byte.
+fn until_zero(text: &[u8]) -> &[u8] {
+    text.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+/// The error that ends a script, as a table with the place where it was raised.
+pub(super) fn final_table(lua: &Lua, value: Value) -> Result<Value, Error> {
+    let value = visible(lua, value)?;
+    let table = match value {
+        Value::Table(table) => table,
+        Value::Integer(_) | Value::Number(_) | Value::String(_) => {
+            let mut text = b"ERR ".to_vec();
+            if let Some(spelled) = lua.coerce_string(value)? {
+                text.extend_from_slice(&spelled.as_bytes());
+            }
+            let table = lua.create_table()?;
+            table.raw_set("err", lua.create_string(text)?)?;
+            table
+        }
+        other => {
+            let text = match &other {
+                Value::Nil => "ERR nil".to_owned(),
+                Value::Boolean(truth) => format!("ERR {truth}"),
+                other => format!("ERR {}: {:p}", type_name(other), other.to_pointer()),
+            };
+            error_table(lua, text.as_bytes(), false)?
+        }
+    };
+    let mut raiser = frame(lua, 1);
+    if let Some((level, true)) = raiser {
+        raiser = frame(lua, level + 1);
+    }
+    let found = raiser.and_then(|(level, _)| {
+        lua.inspect_stack(level, |debug| {
+            (debug.source().source.map(std::borrow::Cow::into_owned), debug.current_line())
+        })
+    });
+    if let Some((source, line)) = found {
+        table.raw_set("source", source.unwrap_or_default())?;
+        table.raw_set("line", line.map_or(-1, |line| line as i64))?;
+    }
+    Ok(Value::Table(table))
+}

@@ -1,0 +1,151 @@
+//! The effort of a script: its instructions and the work of its libraries, in the units of the engine.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::errors::Raised;
+use crate::values::Timestamp;
+use crate::values::limits::ENGINE_SCRIPT_MS_MAX;
+
+/// A function that reads the time.
+pub(in crate::store) type Stopwatch = Rc<dyn Fn() -> Timestamp>;
+
+/// The number of instructions between two checks of the effort.
+pub(super) const INSTRUCTIONS_PER_CHECK: u32 = 1_000;
+/// The units of effort of so many instructions: some ten nanoseconds each.
+const UNITS_PER_CHECK: u64 = 125;
+/// The number of bytes that a library reads or writes per unit.
+const BYTES_PER_UNIT: u64 = 64;
+/// The number of characters that a pattern compares per unit.
+const STEPS_PER_UNIT: u64 = 8;
+
+/// The units of a table that a library reads or makes.
+pub(super) const TABLE_UNITS: u64 = 16;
+
+/// The limit that stops a script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// The script took more than this many units of effort, with its commands.
+    Effort(u64),
+    Memory,
+    /// The script ran for longer than so many milliseconds.
+    Time(u64),
+}
+
+impl Ending {
+    pub(super) fn text(self) -> String {
+        match self {
+            Self::Effort(units) => {
+                format!(
+                    "ERR the script would take more than {units} steps, about ten instructions each: do less at once"
+                )
+            }
+            Self::Time(ms) => format!("ERR the script ran for longer than {ms} ms: do less at once"),
+            Self::Memory => "ERR not enough memory for the script".to_owned(),
+        }
+    }
+}
+
+/// The effort that a script may still spend, and has spent since the engine last took note.
+#[derive(Default)]
+pub(super) struct Fuel {
+    /// Reads the time, which bounds instructions that take long, such as comparisons of long texts.
+    stopwatch: Option<Stopwatch>,
+    started: Cell<Timestamp>,
+    most: Cell<u64>,
+    left: Cell<u64>,
+    spent: Cell<u64>,
+    ended: Cell<Option<Ending>>,
+}
+
+impl Fuel {
+    pub(super) fn new(stopwatch: Option<Stopwatch>) -> Self {
+        Self { stopwatch, ..Self::default() }
+    }
+
+    /// Starts a script, which may spend so many units of the request's `most`.
+    pub(super) fn start(&self, most: u64, left: u64) {
+        self.most.set(most);
+        self.left.set(left);
+        self.spent.set(0);
+        self.ended.set(None);
+        if let Some(stopwatch) = &self.stopwatch {
+            self.started.set(stopwatch());
+        }
+    }
+
+    /// Takes note of what a command has left.
+    pub(super) fn set_left(&self, left: u64) {
+        self.left.set(left);
+    }
+
+    /// The units spent since the last call.
+    pub(super) fn take_spent(&self) -> u64 {
+        self.spent.take()
+    }
+
+    /// Spends units, or ends the script if fewer are left.
+    pub(super) fn spend(&self, units: u64) -> Result<(), mlua::Error> {
+        self.check()?;
+        self.spent.set(self.spent.get().saturating_add(units));
+        let Some(left) = self.left.get().checked_sub(units) else {
+            self.left.set(0);
+            return Err(self.end(Ending::Effort(self.most.get())));
+        };
+        self.left.set(left);
+        Ok(())
+    }
+
+    /// Fails if the script has been ended already: it goes on only to its end.
+    pub(super) fn check(&self) -> Result<(), mlua::Error> {
+        self.ended.get().map_or(Ok(()), |ending| Err(Raised::Ended(ending).into()))
+    }
+
+    /// Ends the script.
+    pub(super) fn end(&self, ending: Ending) -> mlua::Error {
+        self.ended.set(Some(ending));
+        Raised::Ended(ending).into()
+    }
+
+    /// Spends the units of the instructions between two checks, and looks at the time.
+    pub(super) fn spend_instructions(&self) -> Result<(), mlua::Error> {
+        if let Some(stopwatch) = &self.stopwatch
+            && stopwatch().since(self.started.get()) > Duration::from_millis(ENGINE_SCRIPT_MS_MAX)
+        {
+            return Err(self.end(Ending::Time(ENGINE_SCRIPT_MS_MAX)));
+        }
+        self.spend(UNITS_PER_CHECK)
+    }
+
+    pub(super) fn spend_bytes(&self, bytes: usize) -> Result<(), mlua::Error> {
+        self.spend(bytes as u64 / BYTES_PER_UNIT)
+    }
+
+    /// The number of characters that a pattern may still compare.
+    pub(super) fn steps_left(&self) -> u64 {
+        self.left.get().saturating_mul(STEPS_PER_UNIT)
+    }
+
+    pub(super) fn spend_steps(&self, steps: u64) -> Result<(), mlua::Error> {
+        self.spend(steps.div_ceil(STEPS_PER_UNIT))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_that_has_ended_goes_on_no_more() {
+        let fuel = Fuel::default();
+        fuel.start(1_000, 300);
+        fuel.spend(200).expect("there is enough");
+        assert!(fuel.spend(200).is_err());
+        fuel.set_left(1_000);
+        assert!(fuel.spend(0).is_err());
+        assert_eq!(fuel.take_spent(), 400);
+        fuel.start(1_000, 1_000);
+        fuel.spend_instructions().expect("it starts anew");
+    }
+}

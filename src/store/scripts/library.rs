@@ -1,0 +1,169 @@
+//! The library `redis`, without `call` and `pcall`, and random numbers.
+
+use mlua::{Error, Lua, MultiValue, Table, Value};
+use sha1::{Digest as _, Sha1};
+
+use super::errors::{bad_argument, error_table, raise, refuse};
+use super::given::Given;
+use super::machine::Shared;
+use crate::protocol::command;
+
+/// The version that scripts are told, whose behaviour they find.
+const VERSION: &str = "7.0.15";
+const VERSION_NUMBER: i64 = 0x0007_000f;
+
+/// Numbers of the library by name.
+const CONSTANTS: &[(&str, i64)] = &[
+    ("LOG_DEBUG", 0),
+    ("LOG_VERBOSE", 1),
+    ("LOG_NOTICE", 2),
+    ("LOG_WARNING", LOG_LEVEL_MAX),
+    ("REPL_NONE", 0),
+    ("REPL_AOF", 1),
+    ("REPL_SLAVE", 2),
+    ("REPL_REPLICA", 2),
+    ("REPL_ALL", REPLICATION_MAX),
+    ("REDIS_VERSION_NUM", VERSION_NUMBER),
+];
+
+const LOG_LEVEL_MAX: i64 = 3;
+const REPLICATION_MAX: i64 = 3;
+
+/// A SHA-1 digest in hexadecimal digits.
+pub(super) fn hexadecimal(digest: &[u8]) -> String {
+    use std::fmt::Write as _;
+    digest.iter().fold(String::new(), |mut text, byte| {
+        // A string takes all.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+pub(super) fn create(lua: &Lua) -> Result<Table, Error> {
+    let redis = lua.create_table()?;
+    for (name, number) in CONSTANTS {
+        redis.raw_set(*name, *number)?;
+    }
+    redis.raw_set("REDIS_VERSION", VERSION)?;
+    redis.raw_set("error_reply", lua.create_function(|lua, given: MultiValue| error_reply(lua, &given))?)?;
+    redis
+        .raw_set("status_reply", lua.create_function(|lua, given: MultiValue| status_reply(lua, &given))?)?;
+    redis.raw_set("sha1hex", lua.create_function(|lua, given: MultiValue| sha1hex(lua, &given))?)?;
+    redis.raw_set("log", lua.create_function(|lua, given: MultiValue| log(lua, &given))?)?;
+    redis.raw_set("set_repl", lua.create_function(|lua, given: MultiValue| set_repl(lua, &given))?)?;
+    redis.raw_set("acl_check_cmd", lua.create_function(|_, given: MultiValue| acl_check_cmd(&given))?)?;
+    redis.raw_set("replicate_commands", lua.create_function(|_, _: MultiValue| Ok(true))?)?;
+    redis.raw_set("breakpoint", lua.create_function(|_, _: MultiValue| Ok(false))?)?;
+    redis.raw_set("debug", lua.create_function(|_, _: MultiValue| Ok(()))?)?;
+    Ok(redis)
+}
+
+/// The text of an error reply: its code, or `ERR`, and its words.
+pub(super) fn coded(text: &[u8]) -> Vec<u8> {
+    let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
+    let trim = |text: &[u8]| {
+        let from = text.iter().position(|byte| !is_end(byte)).unwrap_or(text.len());
+        let to = text.iter().rposition(|byte| !is_end(byte)).map_or(from, |last| last + 1);
+        text[from..to].to_vec()
+    };
+    let text = trim(text.strip_prefix(b"-").unwrap_or(text));
+    match text.iter().position(|byte| *byte == b' ') {
+        Some(_) => text,
+        None => [b"ERR ", text.as_slice()].concat(),
+    }
+}
+
+fn error_reply(lua: &Lua, arguments: &MultiValue) -> Result<Table, Error> {
+    let text = match (arguments.len(), arguments.front()) {
+        (1, Some(Value::String(text))) => coded(&text.as_bytes()),
+        _ => b"ERR wrong number or type of arguments".to_vec(),
+    };
+    error_table(lua, &text, false)
+}
+
+fn status_reply(lua: &Lua, arguments: &MultiValue) -> Result<Table, Error> {
+    match (arguments.len(), arguments.front()) {
+        (1, Some(Value::String(text))) => {
+            let table = lua.create_table()?;
+            table.raw_set("ok", text)?;
+            Ok(table)
+        }
+        _ => error_table(lua, b"ERR wrong number or type of arguments", false),
+    }
+}
+
+fn sha1hex(lua: &Lua, arguments: &MultiValue) -> Result<String, Error> {
+    if arguments.len() != 1 {
+        return Err(refuse("wrong number of arguments"));
+    }
+    let text = match arguments.front() {
+        Some(Value::String(_) | Value::Integer(_) | Value::Number(_)) => {
+            Given::new(lua, arguments).text(0)?
+        }
+        _ => lua.create_string("")?,
+    };
+    Ok(hexadecimal(&Sha1::digest(&*text.as_bytes())))
+}
+
+/// `redis.log`: the engine has no log, so the arguments are only checked.
+fn log(lua: &Lua, arguments: &MultiValue) -> Result<(), Error> {
+    if arguments.len() < 2 {
+        return Err(refuse("redis.log() requires two arguments or more."));
+    }
+    if !matches!(arguments.front(), Some(Value::Integer(_) | Value::Number(_))) {
+        return Err(refuse("First argument must be a number (log level)."));
+    }
+    let level = Given::new(lua, arguments).integer(0)?;
+    if !(0..=LOG_LEVEL_MAX).contains(&level) {
+        return Err(refuse("Invalid debug level."));
+    }
+    Ok(())
+}
+
+fn set_repl(lua: &Lua, arguments: &MultiValue) -> Result<(), Error> {
+    if arguments.len() != 1 {
+        return Err(refuse("redis.set_repl() requires two arguments."));
+    }
+    let flags = lua.coerce_number(arguments[0].clone())?.map_or(0, super::given::cut);
+    if !(0..=REPLICATION_MAX).contains(&flags) {
+        let words = "Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.";
+        return Err(refuse(words));
+    }
+    Ok(())
+}
+
+/// `redis.acl_check_cmd`: the one user may do everything, so only the command is checked.
+fn acl_check_cmd(arguments: &MultiValue) -> Result<bool, Error> {
+    let (frame, places) = super::calls::words(arguments)?;
+    let request = crate::protocol::Arguments::new(&frame, &places);
+    let found = command::find(request.name()).map(|found| found.resolve(&request));
+    if !matches!(found, Some(Ok(_))) {
+        return Err(refuse("Invalid command passed to redis.acl_check_cmd()"));
+    }
+    Ok(true)
+}
+
+/// `math.random`.
+pub(super) fn random(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<f64, Error> {
+    let given = Given::new(lua, arguments);
+    let drawn = shared.random.next();
+    match given.len() {
+        0 => Ok(drawn),
+        1 => {
+            let most = given.integer(0)? as i32;
+            if most < 1 {
+                return Err(bad_argument(lua, 1, "interval is empty"));
+            }
+            Ok((drawn * f64::from(most)).floor() + 1.0)
+        }
+        2 => {
+            let (least, most) = (given.integer(0)? as i32, given.integer(1)? as i32);
+            if least > most {
+                return Err(bad_argument(lua, 2, "interval is empty"));
+            }
+            let width = most.wrapping_sub(least).wrapping_add(1);
+            Ok((drawn * f64::from(width)).floor() + f64::from(least))
+        }
+        _ => Err(raise(lua, "wrong number of arguments")),
+    }
+}

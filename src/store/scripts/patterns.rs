@@ -1,0 +1,428 @@
+//! Patterns of Lua 5.1 (`string.find`, `match`, `gmatch`, `gsub`), matched in bounded time and depth. Those of
+//! the Lua library take time without end for some patterns, and stack without end for others.
+
+/// Maximum number of captures of a pattern, as in Lua.
+const CAPTURES_MAX: usize = 32;
+/// Maximum number of items of a pattern that wait for the match of what follows them.
+const DEPTH_MAX: usize = 200;
+/// The character that introduces classes, captures and escaped characters.
+const ESCAPE: u8 = b'%';
+
+/// The failure of a match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The pattern is malformed, in Lua's words.
+    Malformed(&'static str),
+    /// The match would take more steps than are left.
+    TooLong,
+}
+
+/// The extent of a capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    /// The capture has begun and not ended.
+    Open,
+    /// The capture is a position (`()`).
+    Position,
+    Bytes(usize),
+}
+
+/// A captured part of the subject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Capture {
+    /// The bytes from one offset to another.
+    Part(usize, usize),
+    /// A position, from one on.
+    Position(usize),
+}
+
+/// A match under way: the subject, the pattern, and the captures so far.
+pub(super) struct Matcher<'a> {
+    subject: &'a [u8],
+    pattern: &'a [u8],
+    captures: [(usize, Extent); CAPTURES_MAX],
+    level: usize,
+    depth: usize,
+    /// The characters compared so far.
+    pub(super) steps: u64,
+    steps_max: u64,
+}
+
+type Matched = Result<Option<usize>, Fault>;
+
+impl<'a> Matcher<'a> {
+    pub(super) fn new(subject: &'a [u8], pattern: &'a [u8], steps_max: u64) -> Self {
+        let captures = [(0, Extent::Open); CAPTURES_MAX];
+        Self { subject, pattern, captures, level: 0, depth: 0, steps: 0, steps_max }
+    }
+
+    /// Matches the pattern, from its offset `pattern`, with the subject from offset `start` on. Returns the end
+    /// of the match.
+    pub(super) fn match_at(&mut self, start: usize, pattern: usize) -> Matched {
+        self.level = 0;
+        self.depth = 0;
+        self.step(start, pattern)
+    }
+
+    /// The captures of a match; the whole match if the pattern has none.
+    pub(super) fn captures(&self, start: usize, end: usize) -> Result<Vec<Capture>, Fault> {
+        if self.level == 0 {
+            return Ok(vec![Capture::Part(start, end)]);
+        }
+        (0..self.level).map(|index| self.capture(index, start, end)).collect()
+    }
+
+    /// The number of captures of the last match.
+    pub(super) fn level(&self) -> usize {
+        self.level
+    }
+
+    /// One capture of a match; the first one is the whole match if the pattern has none.
+    pub(super) fn capture(&self, index: usize, start: usize, end: usize) -> Result<Capture, Fault> {
+        if index >= self.level {
+            return if index == 0 {
+                Ok(Capture::Part(start, end))
+            } else {
+                Err(Fault::Malformed("invalid capture index"))
+            };
+        }
+        match self.captures[index] {
+            (_, Extent::Open) => Err(Fault::Malformed("unfinished capture")),
+            (at, Extent::Position) => Ok(Capture::Position(at + 1)),
+            (at, Extent::Bytes(length)) => Ok(Capture::Part(at, at + length)),
+        }
+    }
+
+    fn count(&mut self) -> Result<(), Fault> {
+        self.steps += 1;
+        if self.steps > self.steps_max { Err(Fault::TooLong) } else { Ok(()) }
+    }
+
+    fn step(&mut self, subject: usize, pattern: usize) -> Matched {
+        self.depth += 1;
+        if self.depth > DEPTH_MAX {
+            return Err(Fault::Malformed("pattern too complex"));
+        }
+        let matched = self.items(subject, pattern);
+        self.depth -= 1;
+        matched
+    }
+
+    fn items(&mut self, mut s: usize, mut p: usize) -> Matched {
+        loop {
+            self.count()?;
+            let Some(first) = self.pattern.get(p).copied() else { return Ok(Some(s)) };
+            let next = self.pattern.get(p + 1).copied();
+            match (first, next) {
+                (b'(', Some(b')')) => return self.open(s, p + 2, Extent::Position),
+                (b'(', _) => return self.open(s, p + 1, Extent::Open),
+                (b')', _) => return self.close(s, p + 1),
+                (ESCAPE, Some(b'b')) => {
+                    let Some(end) = self.balance(s, p + 2)? else { return Ok(None) };
+                    (s, p) = (end, p + 4);
+                    continue;
+                }
+                (ESCAPE, Some(b'f')) => {
+                    p += 2;
+                    if self.pattern.get(p) != Some(&b'[') {
+                        return Err(Fault::Malformed("missing '[' after '%f' in pattern"));
+                    }
+                    let end = self.class_end(p)?;
+                    let before = if s == 0 { 0 } else { self.subject[s - 1] };
+                    let here = self.subject.get(s).copied().unwrap_or(0);
+                    if self.in_set(before, p, end - 1) || !self.in_set(here, p, end - 1) {
+                        return Ok(None);
+                    }
+                    p = end;
+                    continue;
+                }
+                (ESCAPE, Some(digit)) if digit.is_ascii_digit() => {
+                    let Some(end) = self.repeated(s, digit)? else { return Ok(None) };
+                    (s, p) = (end, p + 2);
+                    continue;
+                }
+                (b'$', None) => return Ok((s == self.subject.len()).then_some(s)),
+                _ => {}
+            }
+            let end = self.class_end(p)?;
+            match self.pattern.get(end) {
+                Some(b'?') => {
+                    if self.fits(s, p, end)
+                        && let Some(matched) = self.step(s + 1, end + 1)?
+                    {
+                        return Ok(Some(matched));
+                    }
+                    p = end + 1;
+                }
+                Some(b'*') => return self.expand(s, p, end),
+                Some(b'+') => {
+                    return if self.fits(s, p, end) { self.expand(s + 1, p, end) } else { Ok(None) };
+                }
+                Some(b'-') => return self.expand_least(s, p, end),
+                _ if self.fits(s, p, end) => (s, p) = (s + 1, end),
+                _ => return Ok(None),
+            }
+        }
+    }
+
+    /// The offset behind one item of the pattern.
+    fn class_end(&self, start: usize) -> Result<usize, Fault> {
+        let mut p = start + 1;
+        match self.pattern[start] {
+            ESCAPE => {
+                if p >= self.pattern.len() {
+                    return Err(Fault::Malformed("malformed pattern (ends with '%')"));
+                }
+                Ok(p + 1)
+            }
+            b'[' => {
+                if self.pattern.get(p) == Some(&b'^') {
+                    p += 1;
+                }
+                loop {
+                    // A bracket at once after the first one stands for itself.
+                    let Some(byte) = self.pattern.get(p) else {
+                        return Err(Fault::Malformed("malformed pattern (missing ']')"));
+                    };
+                    p += if *byte == ESCAPE && p + 1 < self.pattern.len() { 2 } else { 1 };
+                    if self.pattern.get(p) == Some(&b']') {
+                        return Ok(p + 1);
+                    }
+                }
+            }
+            _ => Ok(p),
+        }
+    }
+
+    /// True if the subject has a byte at `s` that the item from `p` to `end` describes.
+    fn fits(&self, s: usize, p: usize, end: usize) -> bool {
+        let Some(byte) = self.subject.get(s).copied() else { return false };
+        match self.pattern[p] {
+            b'.' => true,
+            ESCAPE => in_class(byte, self.pattern[p + 1]),
+            b'[' => self.in_set(byte, p, end - 1),
+            other => other == byte,
+        }
+    }
+
+    /// True if a byte is in the set whose brackets are at `p` and `last`.
+    fn in_set(&self, byte: u8, mut p: usize, last: usize) -> bool {
+        let mut sign = true;
+        if self.pattern.get(p + 1) == Some(&b'^') {
+            sign = false;
+            p += 1;
+        }
+        loop {
+            p += 1;
+            if p >= last {
+                return !sign;
+            }
+            let here = self.pattern[p];
+            if here == ESCAPE {
+                p += 1;
+                if in_class(byte, self.pattern[p]) {
+                    return sign;
+                }
+            } else if self.pattern.get(p + 1) == Some(&b'-') && p + 2 < last {
+                p += 2;
+                if (here..=self.pattern[p]).contains(&byte) {
+                    return sign;
+                }
+            } else if here == byte {
+                return sign;
+            }
+        }
+    }
+
+    fn balance(&mut self, s: usize, p: usize) -> Matched {
+        let (Some(open), Some(close)) = (self.pattern.get(p).copied(), self.pattern.get(p + 1).copied())
+        else {
+            return Err(Fault::Malformed("unbalanced pattern"));
+        };
+        if self.subject.get(s) != Some(&open) {
+            return Ok(None);
+        }
+        let mut nested = 1;
+        for at in s + 1..self.subject.len() {
+            self.count()?;
+            let byte = self.subject[at];
+            if byte == close {
+                nested -= 1;
+                if nested == 0 {
+                    return Ok(Some(at + 1));
+                }
+            } else if byte == open {
+                nested += 1;
+            }
+        }
+        Ok(None)
+    }
+
+    fn expand(&mut self, s: usize, p: usize, end: usize) -> Matched {
+        let mut count = 0;
+        while self.fits(s + count, p, end) {
+            self.count()?;
+            count += 1;
+        }
+        loop {
+            if let Some(matched) = self.step(s + count, end + 1)? {
+                return Ok(Some(matched));
+            }
+            if count == 0 {
+                return Ok(None);
+            }
+            count -= 1;
+        }
+    }
+
+    fn expand_least(&mut self, mut s: usize, p: usize, end: usize) -> Matched {
+        loop {
+            if let Some(matched) = self.step(s, end + 1)? {
+                return Ok(Some(matched));
+            }
+            if !self.fits(s, p, end) {
+                return Ok(None);
+            }
+            s += 1;
+        }
+    }
+
+    fn open(&mut self, s: usize, p: usize, extent: Extent) -> Matched {
+        if self.level >= CAPTURES_MAX {
+            return Err(Fault::Malformed("too many captures"));
+        }
+        self.captures[self.level] = (s, extent);
+        self.level += 1;
+        let matched = self.step(s, p)?;
+        if matched.is_none() {
+            self.level -= 1;
+        }
+        Ok(matched)
+    }
+
+    fn close(&mut self, s: usize, p: usize) -> Matched {
+        let open = (0..self.level).rev().find(|index| self.captures[*index].1 == Extent::Open);
+        let index = open.ok_or(Fault::Malformed("invalid pattern capture"))?;
+        self.captures[index].1 = Extent::Bytes(s - self.captures[index].0);
+        let matched = self.step(s, p)?;
+        if matched.is_none() {
+            self.captures[index].1 = Extent::Open;
+        }
+        Ok(matched)
+    }
+
+    /// Matches the bytes of an earlier capture (`%1`).
+    fn repeated(&mut self, s: usize, digit: u8) -> Matched {
+        let index = usize::from(digit).wrapping_sub(usize::from(b'1'));
+        if index >= self.level || self.captures[index].1 == Extent::Open {
+            return Err(Fault::Malformed("invalid capture index"));
+        }
+        let (at, Extent::Bytes(length)) = self.captures[index] else { return Ok(None) };
+        self.steps += (length / 16) as u64;
+        self.count()?;
+        let fits = self.subject[s..].starts_with(&self.subject[at..at + length]);
+        Ok(fits.then_some(s + length))
+    }
+}
+
+/// True if a class letter behind `%` describes the byte; other characters stand for themselves.
+fn in_class(byte: u8, class: u8) -> bool {
+    let fits = match class.to_ascii_lowercase() {
+        b'a' => byte.is_ascii_alphabetic(),
+        b'c' => byte.is_ascii_control(),
+        b'd' => byte.is_ascii_digit(),
+        b'l' => byte.is_ascii_lowercase(),
+        b'p' => byte.is_ascii_punctuation(),
+        b's' => byte.is_ascii_whitespace() || byte == 0x0b,
+        b'u' => byte.is_ascii_uppercase(),
+        b'w' => byte.is_ascii_alphanumeric(),
+        b'x' => byte.is_ascii_hexdigit(),
+        b'z' => byte == 0,
+        _ => return class == byte,
+    };
+    fits != class.is_ascii_uppercase()
+}
+
+/// Finds a text within another one without a pattern, in steps of one byte. The offset of the first one.
+pub(super) fn find_plain(subject: &[u8], text: &[u8], steps: &mut u64, steps_max: u64) -> Matched {
+    let Some(first) = text.first() else { return Ok(Some(0)) };
+    let mut from = 0;
+    while subject.len() - from >= text.len() {
+        let starts = &subject[from..=subject.len() - text.len()];
+        let Some(found) = starts.iter().position(|byte| byte == first) else {
+            *steps += (starts.len() / 16) as u64;
+            return Ok(None);
+        };
+        let here = &subject[from + found..][..text.len()];
+        let same = here.iter().zip(text).take_while(|(left, right)| left == right).count();
+        *steps += (found / 16 + same / 4) as u64 + 1;
+        if *steps > steps_max {
+            return Err(Fault::TooLong);
+        }
+        if same == text.len() {
+            return Ok(Some(from + found));
+        }
+        from += found + 1;
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(subject: &str, pattern: &str) -> Result<Option<(usize, usize)>, Fault> {
+        let mut matcher = Matcher::new(subject.as_bytes(), pattern.as_bytes(), 100_000);
+        for start in 0..=subject.len() {
+            if let Some(end) = matcher.match_at(start, 0)? {
+                return Ok(Some((start, end)));
+            }
+        }
+        Ok(None)
+    }
+
+    #[test]
+    fn patterns_match_as_in_lua() {
+        for (subject, pattern, expected) in [
+            ("hello world", "o w", Some((4, 7))),
+            ("key:123", "%d+", Some((4, 7))),
+            ("a.b", "%.", Some((1, 2))),
+            ("[x]", "[]x]+", Some((1, 3))),
+            ("THE (quick) fox", "%((%a+)%)", Some((4, 11))),
+            ("f(a(b)c)d", "%b()", Some((1, 8))),
+            ("THE fox", "%f[%l]%a+", Some((4, 7))),
+            ("abab", "(ab)%1", Some((0, 4))),
+            ("aXb", "a-X", Some((0, 2))),
+            ("abc", "b$", None),
+        ] {
+            assert_eq!(find(subject, pattern), Ok(expected), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn malformed_patterns_and_endless_matches_are_refused() {
+        for (pattern, words) in [
+            ("[a", "malformed pattern (missing ']')"),
+            ("%", "malformed pattern (ends with '%')"),
+            ("%f", "missing '[' after '%f' in pattern"),
+            ("a)", "invalid pattern capture"),
+            ("%b", "unbalanced pattern"),
+            ("%1", "invalid capture index"),
+        ] {
+            assert_eq!(find("a", pattern), Err(Fault::Malformed(words)), "{pattern}");
+        }
+        assert_eq!(find(&"a".repeat(200), ".-.-.-.-.-b"), Err(Fault::TooLong));
+        let nested = "a?".repeat(5_000);
+        assert_eq!(find(&"a".repeat(5_000), &nested), Err(Fault::Malformed("pattern too complex")));
+    }
+
+    #[test]
+    fn plain_texts_are_found_within_the_steps() {
+        let mut steps = 0;
+        assert_eq!(find_plain(b"abcabd", b"abd", &mut steps, 100), Ok(Some(3)));
+        assert_eq!(find_plain(b"abc", b"", &mut steps, 100), Ok(Some(0)));
+        assert_eq!(find_plain(b"abc", b"abcd", &mut steps, 100), Ok(None));
+        let (subject, text) = ([b'a'; 4_000], [b'a'; 2_000].iter().chain(b"b").copied().collect::<Vec<_>>());
+        assert_eq!(find_plain(&subject, &text, &mut steps, 10_000), Err(Fault::TooLong));
+    }
+}

@@ -1,0 +1,239 @@
+//! Functions on tables that know the readonly ones, and count work that a short call could make endless.
+
+use mlua::{Error, Function, Integer, Lua, LuaString, MultiValue, Table, Value};
+
+use super::errors::{Raised, bad_argument, raise, type_name};
+use super::fuel::Ending;
+use super::given::{Given, LUA_PRECISION};
+use super::machine::Shared;
+use super::spelling;
+
+/// The elements that a call may move before they are counted as effort.
+const FREE_ELEMENTS: Integer = 64;
+/// The places on the stack for the results and arguments of `unpack`.
+const UNPACKED_MAX: Integer = 8_000;
+
+/// The readonly tables of scripts: empty ones, whose reads go to the tables behind them.
+pub(super) struct Readonly {
+    /// The table behind each readonly one.
+    pub(super) behind: Table,
+    /// The metatable, as scripts would see it, of readonly tables whose metatable is not shown.
+    pub(super) sealed: Table,
+    pub(super) next: Function,
+}
+
+impl Readonly {
+    fn behind(&self, value: &Value) -> Result<Option<Table>, Error> {
+        if value.is_nil() { Ok(None) } else { self.behind.raw_get(value) }
+    }
+
+    fn check(&self, value: Option<&Value>) -> Result<(), Error> {
+        match value {
+            Some(value) if self.behind(value)?.is_some() => {
+                Err(Raised::Text(b"Attempt to modify a readonly table".to_vec()).into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn set_metatable(&self, lua: &Lua, arguments: &MultiValue) -> Result<Table, Error> {
+        let given = Given::new(lua, arguments);
+        self.check(given.get(0))?;
+        let table = given.table(0)?;
+        let meta = match given.get(1) {
+            Some(Value::Nil) => None,
+            Some(Value::Table(meta)) => Some(meta.clone()),
+            _ => return Err(bad_argument(lua, 2, "nil or table expected")),
+        };
+        let current = table.metatable();
+        if current.is_some_and(|meta| meta.raw_get::<Value>("__metatable").is_ok_and(|shown| !shown.is_nil()))
+        {
+            return Err(raise(lua, "cannot change a protected metatable"));
+        }
+        table.set_metatable(meta)?;
+        Ok(table)
+    }
+
+    /// `getmetatable`, given the interpreter's own.
+    pub(super) fn metatable(
+        &self,
+        lua: &Lua,
+        arguments: &MultiValue,
+        own: &Function,
+    ) -> Result<Value, Error> {
+        let Some(value) = arguments.front() else { return Err(bad_argument(lua, 1, "value expected")) };
+        let shown: Value = own.call(value)?;
+        let hidden = matches!(&shown, Value::Table(table) if *table == self.sealed);
+        Ok(if hidden { Value::Nil } else { shown })
+    }
+
+    pub(super) fn raw_get(&self, lua: &Lua, arguments: &MultiValue) -> Result<Value, Error> {
+        let given = Given::new(lua, arguments);
+        let table = given.table(0)?;
+        let Some(key) = given.get(1) else { return Err(bad_argument(lua, 2, "value expected")) };
+        let original = self.behind(&Value::Table(table.clone()))?.unwrap_or(table);
+        original.raw_get(key)
+    }
+
+    pub(super) fn raw_set(&self, lua: &Lua, arguments: &MultiValue) -> Result<Table, Error> {
+        let given = Given::new(lua, arguments);
+        self.check(given.get(0))?;
+        let table = given.table(0)?;
+        let Some(key) = given.get(1) else { return Err(bad_argument(lua, 2, "value expected")) };
+        let Some(value) = given.get(2) else { return Err(bad_argument(lua, 3, "value expected")) };
+        match key {
+            Value::Nil => return Err(Raised::Text(b"table index is nil".to_vec()).into()),
+            Value::Number(number) if number.is_nan() => {
+                return Err(Raised::Text(b"table index is NaN".to_vec()).into());
+            }
+            _ => table.raw_set(key, value)?,
+        }
+        Ok(table)
+    }
+
+    pub(super) fn pairs(&self, lua: &Lua, arguments: &MultiValue) -> Result<MultiValue, Error> {
+        let table = Value::Table(Given::new(lua, arguments).table(0)?);
+        let next = match self.behind(&table)? {
+            None => self.next.clone(),
+            Some(original) => {
+                let own = self.next.clone();
+                lua.create_function(move |_, (_, key): (Value, Value)| {
+                    own.call::<MultiValue>((&original, key))
+                })?
+            }
+        };
+        Ok([Value::Function(next), table, Value::Nil].into_iter().collect())
+    }
+
+    pub(super) fn insert(&self, lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<(), Error> {
+        let given = Given::new(lua, arguments);
+        let table = given.table(0)?;
+        self.check(given.get(0))?;
+        let end = table.raw_len() as Integer + 1;
+        let (at, value) = match given.len() {
+            2 => (end, &arguments[1]),
+            3 => (Integer::from(given.integer(1)? as i32), &arguments[2]),
+            _ => return Err(raise(lua, "wrong number of arguments to 'insert'")),
+        };
+        spend_moves(shared, end - at)?;
+        for place in (at + 1..=end).rev() {
+            table.raw_set(place, table.raw_get::<Value>(place - 1)?)?;
+        }
+        table.raw_set(at, value)
+    }
+
+    pub(super) fn remove(
+        &self,
+        lua: &Lua,
+        shared: &Shared,
+        arguments: &MultiValue,
+    ) -> Result<MultiValue, Error> {
+        let given = Given::new(lua, arguments);
+        let table = given.table(0)?;
+        self.check(given.get(0))?;
+        let end = table.raw_len() as Integer;
+        let at = Integer::from(given.integer_or(1, end)? as i32);
+        if at < 1 || at > end {
+            return Ok(MultiValue::new());
+        }
+        spend_moves(shared, end - at)?;
+        let removed: Value = table.raw_get(at)?;
+        for place in at..end {
+            table.raw_set(place, table.raw_get::<Value>(place + 1)?)?;
+        }
+        table.raw_set(end, Value::Nil)?;
+        Ok([removed].into_iter().collect())
+    }
+}
+
+fn spend_moves(shared: &Shared, moved: Integer) -> Result<(), Error> {
+    if moved > FREE_ELEMENTS { shared.fuel.spend(moved as u64 * 4) } else { Ok(()) }
+}
+
+/// `concat`: the texts and numbers of a table, with a separator between them.
+pub(super) fn concat(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<LuaString, Error> {
+    let given = Given::new(lua, arguments);
+    let table = given.table(0)?;
+    let separator = if given.is_nil(1) { lua.create_string("")? } else { given.text(1)? };
+    let from = Integer::from(given.integer_or(2, 1)? as i32);
+    let to =
+        if given.is_nil(3) { table.raw_len() as Integer } else { Integer::from(given.integer(3)? as i32) };
+    let mut out = Vec::new();
+    for index in from..=to {
+        match table.raw_get(index)? {
+            Value::String(text) => out.extend_from_slice(&text.as_bytes()),
+            Value::Integer(number) => {
+                spelling::general(&mut out, number as f64, LUA_PRECISION);
+            }
+            Value::Number(number) => spelling::general(&mut out, number, LUA_PRECISION),
+            other => {
+                let kind = type_name(&other);
+                return Err(raise(
+                    lua,
+                    format!("invalid value ({kind}) at index {index} in table for 'concat'"),
+                ));
+            }
+        }
+        if index < to {
+            out.extend_from_slice(&separator.as_bytes());
+        }
+        if out.len() > shared.memory_max {
+            return Err(shared.fuel.end(Ending::Memory));
+        }
+        if index % FREE_ELEMENTS == 0 {
+            shared.fuel.spend(FREE_ELEMENTS as u64)?;
+        }
+    }
+    shared.fuel.spend_bytes(out.len())?;
+    lua.create_string(out)
+}
+
+/// `unpack`: the elements of a table, at most as many as the interpreter's stack takes.
+pub(super) fn unpack(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<MultiValue, Error> {
+    let given = Given::new(lua, arguments);
+    let table = given.table(0)?;
+    let from = Integer::from(given.integer_or(1, 1)? as i32);
+    let to =
+        if given.is_nil(2) { table.raw_len() as Integer } else { Integer::from(given.integer(2)? as i32) };
+    if to - from >= UNPACKED_MAX - given.len() as Integer {
+        return Err(raise(lua, "too many results to unpack"));
+    }
+    shared.fuel.spend((to - from).max(0) as u64)?;
+    (from..=to).map(|index| table.raw_get(index)).collect()
+}
+
+/// `collectgarbage`, of which only a count and a whole collection have an effect.
+pub(super) fn collect_garbage(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<Value, Error> {
+    const PAUSE: Integer = 200;
+    let given = Given::new(lua, arguments);
+    let option = if given.is_nil(0) { lua.create_string("collect")? } else { given.text(0)? };
+    let option = option.as_bytes();
+    match &*option {
+        b"collect" | b"step" => {
+            shared.fuel.spend_bytes(lua.used_memory())?;
+            lua.gc_collect()?;
+            Ok(if &*option == b"step" { Value::Boolean(true) } else { Value::Integer(0) })
+        }
+        b"count" => Ok(Value::Number(lua.used_memory() as f64 / 1024.0)),
+        b"setpause" | b"setstepmul" => Ok(Value::Integer(PAUSE)),
+        b"stop" | b"restart" => Ok(Value::Integer(0)),
+        other => Err(bad_argument(lua, 1, &format!("invalid option '{}'", String::from_utf8_lossy(other)))),
+    }
+}
+
+/// `loadstring`: compiles text, and never compiled code.
+pub(super) fn load(lua: &Lua, environment: &Table, arguments: &MultiValue) -> Result<MultiValue, Error> {
+    let given = Given::new(lua, arguments);
+    let source = given.text(0)?;
+    let name = if given.is_nil(1) { source.clone() } else { given.text(1)? };
+    let name = String::from_utf8_lossy(name.as_bytes().split(|byte| *byte == 0).next().unwrap_or_default())
+        .into_owned();
+    match super::machine::compile(lua, &source.as_bytes(), &name, environment) {
+        Ok(function) => Ok([Value::Function(function)].into_iter().collect()),
+        Err(Error::SyntaxError { message, .. }) => {
+            let message = lua.create_string(message)?;
+            Ok([Value::Nil, Value::String(message)].into_iter().collect())
+        }
+        Err(other) => Err(other),
+    }
+}

@@ -1,0 +1,272 @@
+//! Functions of the library `string` whose work a short script could make endless: patterns and repetition.
+
+use mlua::{Error, Lua, LuaString, MultiValue, Value};
+use std::rc::Rc;
+
+use super::errors::raise;
+use super::fuel::Ending;
+use super::given::Given;
+use super::machine::Shared;
+use super::patterns::{Capture, Fault, Matcher, find_plain};
+
+/// Characters that make a text a pattern.
+const SPECIAL: &[u8] = b"^$*+?.([%-";
+
+type Values = Result<MultiValue, Error>;
+
+/// Turns a failure of a match into the error that the script sees.
+fn fail(lua: &Lua, shared: &Shared, fault: Fault) -> Error {
+    match fault {
+        Fault::Malformed(words) => raise(lua, words),
+        Fault::TooLong => match shared.fuel.spend(u64::MAX) {
+            Err(error) => error,
+            Ok(()) => raise(lua, "pattern too complex"),
+        },
+    }
+}
+
+/// A pattern up to its first zero byte, at which Lua 5.1 ends it.
+fn pattern_of(text: &[u8]) -> &[u8] {
+    text.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+fn captured(lua: &Lua, subject: &[u8], capture: Capture) -> Result<Value, Error> {
+    match capture {
+        Capture::Part(from, to) => lua.create_string(&subject[from..to]).map(Value::String),
+        Capture::Position(at) => Ok(Value::Integer(at as i64)),
+    }
+}
+
+/// The offset that a position means, which counts from one, or from the end if it is negative.
+fn offset(position: i64, length: usize) -> usize {
+    let length = length as i64;
+    let position = if position < 0 { position.saturating_add(length + 1).max(0) } else { position };
+    position.saturating_sub(1).clamp(0, length) as usize
+}
+
+/// A match: its extent and its captures, which are the whole match if the pattern has none.
+struct Match {
+    start: usize,
+    end: usize,
+    captures: Vec<Capture>,
+    has_captures: bool,
+}
+
+/// Finds the first match at or behind an offset, or only at the offset.
+fn search(
+    lua: &Lua,
+    shared: &Shared,
+    subject: &[u8],
+    pattern: &[u8],
+    from: usize,
+    all_starts: bool,
+) -> Result<Option<Match>, Error> {
+    let mut matcher = Matcher::new(subject, pattern, shared.fuel.steps_left());
+    let mut found = Ok(None);
+    for start in from..=subject.len() {
+        match matcher.match_at(start, 0) {
+            Ok(None) if all_starts => {}
+            Ok(None) => break,
+            Ok(Some(end)) => {
+                let has_captures = matcher.level() > 0;
+                let captures = matcher.captures(start, end);
+                found = captures.map(|captures| Some(Match { start, end, captures, has_captures }));
+                break;
+            }
+            Err(fault) => {
+                found = Err(fault);
+                break;
+            }
+        }
+    }
+    shared.fuel.spend_steps(matcher.steps)?;
+    found.map_err(|fault| fail(lua, shared, fault))
+}
+
+fn find_or_match(lua: &Lua, shared: &Shared, arguments: &MultiValue, is_find: bool) -> Values {
+    let given = Given::new(lua, arguments);
+    let (subject, pattern) = (given.text(0)?, given.text(1)?);
+    let (subject, whole) = (subject.as_bytes(), pattern.as_bytes());
+    let from = offset(given.integer_or(2, 1)?, subject.len());
+    let is_plain = given.get(3).is_some_and(|plain| !matches!(plain, Value::Nil | Value::Boolean(false)));
+    let pattern = pattern_of(&whole);
+    if is_find && (is_plain || !pattern.iter().any(|byte| SPECIAL.contains(byte))) {
+        let mut steps = 0;
+        let found = find_plain(&subject[from..], &whole, &mut steps, shared.fuel.steps_left());
+        shared.fuel.spend_steps(steps)?;
+        let Some(at) = found.map_err(|fault| fail(lua, shared, fault))? else { return nothing() };
+        let start = from + at;
+        return Ok([start + 1, start + whole.len()]
+            .map(|place| Value::Integer(place as i64))
+            .into_iter()
+            .collect());
+    }
+    let (pattern, all_starts) = match pattern {
+        [b'^', rest @ ..] => (rest, false),
+        pattern => (pattern, true),
+    };
+    let found = search(lua, shared, &subject, pattern, from, all_starts)?;
+    let Some(Match { start, end, captures, has_captures }) = found else { return nothing() };
+    let mut values = MultiValue::new();
+    if is_find {
+        values.push_back(Value::Integer(start as i64 + 1));
+        values.push_back(Value::Integer(end as i64));
+        if !has_captures {
+            return Ok(values);
+        }
+    }
+    for capture in captures {
+        values.push_back(captured(lua, &subject, capture)?);
+    }
+    Ok(values)
+}
+
+fn nothing() -> Values {
+    Ok([Value::Nil].into_iter().collect())
+}
+
+pub(super) fn find(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Values {
+    find_or_match(lua, shared, arguments, true)
+}
+
+pub(super) fn match_(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Values {
+    find_or_match(lua, shared, arguments, false)
+}
+
+/// `gmatch`: returns a function that returns the captures of the next match.
+pub(super) fn gmatch(lua: &Lua, shared: &Rc<Shared>, arguments: &MultiValue) -> Values {
+    let given = Given::new(lua, arguments);
+    let (subject, pattern) = (given.text(0)?, given.text(1)?);
+    let shared = Rc::clone(shared);
+    let from = std::cell::Cell::new(0);
+    let next = lua.create_function(move |lua, (): ()| {
+        let (subject, pattern) = (subject.as_bytes(), pattern.as_bytes());
+        if from.get() > subject.len() {
+            return nothing();
+        }
+        let found = search(lua, &shared, &subject, pattern_of(&pattern), from.get(), true)?;
+        let Some(Match { start, end, captures, .. }) = found else {
+            from.set(subject.len() + 1);
+            return nothing();
+        };
+        from.set(if end == start { end + 1 } else { end });
+        captures.into_iter().map(|capture| captured(lua, &subject, capture)).collect()
+    })?;
+    Ok([Value::Function(next)].into_iter().collect())
+}
+
+/// One step of `gsub`, whose loop is Lua: the first match at or behind an offset. Returns the end of the match,
+/// its start, and its captures, or nothing. Arguments: subject, pattern, offset, and whether to match only there.
+pub(super) fn search_step(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Values {
+    let given = Given::new(lua, arguments);
+    let (subject, pattern) = (given.text(0)?, given.text(1)?);
+    let (subject, pattern) = (subject.as_bytes(), pattern.as_bytes());
+    let from = given.integer(2)?.clamp(0, subject.len() as i64) as usize;
+    let all_starts = !matches!(given.get(3), Some(Value::Boolean(true)));
+    let found = search(lua, shared, &subject, pattern_of(&pattern), from, all_starts)?;
+    let Some(Match { start, end, captures, .. }) = found else { return nothing() };
+    let mut values: MultiValue = [end, start].map(|at| Value::Integer(at as i64)).into_iter().collect();
+    for capture in captures {
+        values.push_back(captured(lua, &subject, capture)?);
+    }
+    Ok(values)
+}
+
+/// `gsub` with a text as replacement. Arguments: subject, pattern, replacement, most replacements.
+pub(super) fn gsub_text(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Values {
+    let given = Given::new(lua, arguments);
+    let (subject, pattern, replacement) = (given.text(0)?, given.text(1)?, given.text(2)?);
+    let (subject, whole, replacement) = (subject.as_bytes(), pattern.as_bytes(), replacement.as_bytes());
+    let most = given.integer_or(3, subject.len() as i64 + 1)?;
+    let (pattern, anchored) = match pattern_of(&whole) {
+        [b'^', rest @ ..] => (rest, true),
+        pattern => (pattern, false),
+    };
+    let mut matcher = Matcher::new(&subject, pattern, shared.fuel.steps_left());
+    let (mut out, mut at, mut count) = (Vec::new(), 0, 0);
+    let mut fault = None;
+    while count < most {
+        match matcher.match_at(at, 0) {
+            Ok(Some(end)) => {
+                count += 1;
+                if let Err(found) = add_replacement(&mut out, &matcher, &subject, &replacement, (at, end)) {
+                    fault = Some(found);
+                    break;
+                }
+                if out.len() > shared.memory_max {
+                    return Err(shared.fuel.end(Ending::Memory));
+                }
+                if end > at {
+                    at = end;
+                } else if at < subject.len() {
+                    out.push(subject[at]);
+                    at += 1;
+                } else {
+                    break;
+                }
+            }
+            Ok(None) if at < subject.len() => {
+                out.push(subject[at]);
+                at += 1;
+            }
+            Ok(None) => break,
+            Err(found) => {
+                fault = Some(found);
+                break;
+            }
+        }
+        if anchored {
+            break;
+        }
+    }
+    shared.fuel.spend_steps(matcher.steps)?;
+    shared.fuel.spend_bytes(out.len())?;
+    if let Some(fault) = fault {
+        return Err(fail(lua, shared, fault));
+    }
+    out.extend_from_slice(subject.get(at..).unwrap_or_default());
+    Ok([Value::String(lua.create_string(out)?), Value::Integer(count)].into_iter().collect())
+}
+
+/// Appends a replacement, in which `%1` stands for the first capture.
+fn add_replacement(
+    out: &mut Vec<u8>,
+    matcher: &Matcher<'_>,
+    subject: &[u8],
+    replacement: &[u8],
+    (start, end): (usize, usize),
+) -> Result<(), Fault> {
+    let mut bytes = replacement.iter().copied();
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            out.push(byte);
+            continue;
+        }
+        match bytes.next() {
+            Some(b'0') => out.extend_from_slice(&subject[start..end]),
+            Some(digit) if digit.is_ascii_digit() => {
+                match matcher.capture(usize::from(digit - b'1'), start, end)? {
+                    Capture::Part(from, to) => out.extend_from_slice(&subject[from..to]),
+                    Capture::Position(at) => out.extend_from_slice(at.to_string().as_bytes()),
+                }
+            }
+            Some(other) => out.push(other),
+            None => out.push(0),
+        }
+    }
+    Ok(())
+}
+
+/// `rep`: a text so many times.
+pub(super) fn rep(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<LuaString, Error> {
+    let given = Given::new(lua, arguments);
+    let text = given.text(0)?;
+    let count = i64::from(given.integer(1)? as i32).max(0) as usize;
+    let text = text.as_bytes();
+    let length = text.len().saturating_mul(count);
+    if length > shared.memory_max {
+        return Err(shared.fuel.end(Ending::Memory));
+    }
+    shared.fuel.spend_bytes(length)?;
+    lua.create_string(text.repeat(if text.is_empty() { 0 } else { count }))
+}
