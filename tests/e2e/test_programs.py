@@ -21,9 +21,10 @@ NODE_MODULES = TARGET / "e2e" / "node" / "node_modules"
 SECONDS_MAX = 120
 
 
-@pytest.fixture
-def weir(servers) -> Weir:
-    return servers.weir(servers.redis(), flags=["--shards", "2"])
+@pytest.fixture(params=["redis", "embedded"])
+def weir(request, servers) -> Weir:
+    stores = [servers.redis()] if request.param == "redis" else []
+    return servers.weir(*stores, flags=["--shards", "2"])
 
 
 def environment(weir: Weir) -> dict[str, str]:
@@ -91,7 +92,7 @@ QUEUES = {
 }
 
 
-@pytest.mark.parametrize("stores", [1, 3], ids=["one store", "three stores"])
+@pytest.mark.parametrize("stores", [0, 1, 3], ids=["embedded", "one store", "three stores"])
 @pytest.mark.parametrize("program", QUEUES)
 def test_queues_of_python_carry_out_their_work(servers, program: str, stores: int):
     weir = servers.weir(*[servers.redis() for _ in range(stores)], flags=["--shards", "2"])
@@ -116,9 +117,11 @@ NODE = {
 }
 
 
-@pytest.mark.parametrize("stores", [1, 3], ids=["one store", "three stores"])
+@pytest.mark.parametrize("stores", [0, 1, 3], ids=["embedded", "one store", "three stores"])
 @pytest.mark.parametrize("program", NODE)
 def test_programs_of_node_do_their_work(servers, tmp_path: Path, program: str, stores: int):
+    if stores == 0 and program == "cached":
+        pytest.skip("the embedded store tracks no clients")
     weir = servers.weir(*[servers.redis() for _ in range(stores)], flags=["--shards", "2"])
     shutil.copy(NODE_PROGRAMS, tmp_path)
     (tmp_path / "node_modules").symlink_to(NODE_MODULES)

@@ -74,7 +74,8 @@ impl Cache {
         }
     }
 
-    /// Adds a script. Returns the scripts forgotten for it, and false if there is no room for it nevertheless.
+    /// Adds a script. Returns the scripts forgotten for it, and false if there is no room for it
+    /// nevertheless.
     pub(super) fn add(&mut self, digest: Digest, script: Rc<Script>, origin: Origin) -> (Vec<Digest>, bool) {
         let bytes = script.bytes();
         let mut forgotten = Vec::new();

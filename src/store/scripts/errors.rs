@@ -19,7 +19,8 @@ const SANDBOX_FRAMES_MAX: usize = 4;
 pub(super) enum Raised {
     /// A text, as Lua's own libraries raise it.
     Text(Vec<u8>),
-    /// An error reply, which scripts see as a table. True if it came from a command, and so is counted already.
+    /// An error reply, which scripts see as a table. True if it came from a command, and so is counted
+    /// already.
     Reply(Vec<u8>, bool),
     /// The end of a script that a limit stops.
     Ended(Ending),
@@ -54,8 +55,8 @@ pub(super) fn refuse(text: &str) -> Error {
     Raised::Reply(format!("ERR {text}").into_bytes(), false).into()
 }
 
-/// The place in the script at a level of the stack, as it begins an error; empty where there is none. Frames of the
-/// sandbox do not count.
+/// The place in the script at a level of the stack, as it begins an error; empty where there is none. Frames
+/// of the sandbox do not count.
 fn place(lua: &Lua, level: usize) -> Vec<u8> {
     let found = frame(lua, level).and_then(|(level, _)| {
         lua.inspect_stack(level, |debug| {
@@ -66,7 +67,8 @@ fn place(lua: &Lua, level: usize) -> Vec<u8> {
     found.flatten().unwrap_or_default().into_bytes()
 }
 
-/// The first level of the stack from `level` on that is not of the sandbox, and whether it is a native function.
+/// The first level of the stack from `level` on that is not of the sandbox, and whether it is a native
+/// function.
 fn frame(lua: &Lua, level: usize) -> Option<(usize, bool)> {
     (level..level + SANDBOX_FRAMES_MAX).find_map(|level| {
         let found = lua.inspect_stack(level, |debug| {

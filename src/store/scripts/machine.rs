@@ -113,8 +113,8 @@ impl Machine {
         self.globals.raw_set("ARGV", list(&self.lua, arguments)?)
     }
 
-    /// Runs a function with these implementations of `redis.call`, `redis.pcall` and `redis.setresp`. Returns its value, or the
-    /// table of the error that ended it.
+    /// Runs a function with these implementations of `redis.call`, `redis.pcall` and `redis.setresp`. Returns
+    /// its value, or the table of the error that ended it.
     pub(super) fn run(
         &self,
         function: &Function,
@@ -144,8 +144,8 @@ impl Machine {
     }
 }
 
-/// Compiles text. The collector rests meanwhile, because the compiler of Lua 5.1 holds a text that the collector
-/// does not see.
+/// Compiles text. The collector rests meanwhile, because the compiler of Lua 5.1 holds a text that the
+/// collector does not see.
 pub(super) fn compile(lua: &Lua, code: &[u8], name: &str, environment: &Table) -> Result<Function, Error> {
     if code.first() == Some(&0x1b) {
         let line = format!("[string \"{}\"]:1: unexpected symbol near 'char(27)'", "\u{1b}LuaQ");

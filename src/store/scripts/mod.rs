@@ -235,6 +235,10 @@ fn run(call: &mut Call<'_>, digest: Digest, script: &Script, keys: usize, access
     call.session.database = database;
     call.keyspace.select(database);
     call.effort.charge(machine.shared().fuel.take_spent());
+    if call.scripts.cache.get(&digest).is_none() {
+        // There was no room to keep it.
+        machine.forget(&digest);
+    }
     // Otherwise the interpreter is dropped with all that the script has left in it.
     if outcome.is_ok() {
         let swept = machine.end().map_err(|error| broken(&error))?;

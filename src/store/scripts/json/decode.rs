@@ -142,7 +142,8 @@ impl Decoder<'_> {
         }
     }
 
-    /// True for a number that JSON does not have: with a plus or leading zeros, hexadecimal, infinite, or none.
+    /// True for a number that JSON does not have: with a plus or leading zeros, hexadecimal, infinite, or
+    /// none.
     fn is_invalid_number(&self) -> bool {
         let mut at = self.at;
         if self.byte(at) == b'+' {

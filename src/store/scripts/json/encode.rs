@@ -105,8 +105,8 @@ impl Encoder<'_> {
         }
     }
 
-    /// The length of an array; none for other tables, and for an empty one. The largest index is one of 32 bits: one
-    /// beyond them counts as the least, as in C on x86-64.
+    /// The length of an array; none for other tables, and for an empty one. The largest index is one of 32
+    /// bits: one beyond them counts as the least, as in C on x86-64.
     #[expect(clippy::float_cmp, reason = "a whole number equals its own whole part")]
     fn array_length(&self, table: &Table, value: &Value) -> Result<Option<Integer>, Error> {
         let (mut largest, mut items, mut is_array) = (0_i32, 0, true);
