@@ -18,7 +18,7 @@ fn values_are_replies() {
         ("return {true, false}", "*2|:1|$-1|"),
         ("return redis.error_reply('MINE words')", "-MINE words|"),
         ("return redis.pcall('NOPE')", "-ERR Unknown Redis command called from script|"),
-        ("return cjson.encode({1, {a = 'b/c'}})", "$17|[1,{\"a\":\"b\\/c\"}]|"),
+        ("return cjson.encode({1, {a = 'b/c'}})", "$16|[1,{\"a\":\"b\\/c\"}]|"),
         ("return {pcall(function() error({err = 'E x'}) end)}", "*2|$-1|$3|E x|"),
     ] {
         assert_eq!(eval(&mut bench, script), reply, "{script}");
