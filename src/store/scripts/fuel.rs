@@ -18,7 +18,7 @@ const UNITS_PER_CHECK: u64 = 125;
 /// The number of bytes that a library reads or writes per unit.
 const BYTES_PER_UNIT: u64 = 64;
 /// The number of characters that a pattern compares per unit.
-const STEPS_PER_UNIT: u64 = 8;
+const STEPS_PER_UNIT: u64 = 4;
 
 /// The units of a table that a library reads or makes.
 pub(super) const TABLE_UNITS: u64 = 16;
