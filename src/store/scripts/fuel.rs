@@ -11,10 +11,11 @@ use crate::values::limits::ENGINE_SCRIPT_MS_MAX;
 /// A function that reads the time.
 pub(in crate::store) type Stopwatch = Rc<dyn Fn() -> Timestamp>;
 
-/// The number of instructions between two checks of the effort.
-pub(super) const INSTRUCTIONS_PER_CHECK: u32 = 1_000;
+/// The number of instructions between two checks of the effort and the time. One instruction may take milliseconds,
+/// if it compares long texts.
+pub(super) const INSTRUCTIONS_PER_CHECK: u32 = 200;
 /// The units of effort of so many instructions: some ten nanoseconds each.
-const UNITS_PER_CHECK: u64 = 125;
+const UNITS_PER_CHECK: u64 = 25;
 /// The number of bytes that a library reads or writes per unit.
 const BYTES_PER_UNIT: u64 = 64;
 /// The number of characters that a pattern compares per unit.
