@@ -11,7 +11,7 @@ use crate::values::limits::{HOT_KEY_LABEL_BYTES_MAX, HOT_KEY_SERIES_MAX};
 
 type Figure = fn(&HotFigures) -> usize;
 
-const FIGURES: [(&str, &str, Figure); 8] = [
+const FIGURES: [(&str, &str, Figure); 9] = [
     ("weir_hot_keys", "Keys that are hot.", |own| own.keys),
     ("weir_hot_replies_kept", "Replies to reads of hot keys that are kept.", |own| own.kept),
     ("weir_hot_kept_bytes", "Bytes of replies to reads of hot keys that are kept.", |own| own.kept_bytes),
@@ -19,6 +19,7 @@ const FIGURES: [(&str, &str, Figure); 8] = [
     ("weir_hot_fetches_in_flight", "Fetches for hot keys in flight.", |own| own.flights),
     ("weir_hot_waiters", "Reads that wait for a fetch of a hot key.", |own| own.waiters),
     ("weir_hot_tracked", "Hot keys of which the store tells when they change.", |own| own.tracked),
+    ("weir_hot_trackers", "Connections on which stores tell of changes of hot keys.", |own| own.trackers),
     (
         "weir_hot_open",
         "Requests in flight for hot keys, and writes in flight whose keys weir does not know.",
@@ -83,6 +84,7 @@ mod tests {
             waiters: 4,
             writes_under_way: 5,
             tracked: 2,
+            trackers: 1,
         };
         let long = [b'x'; 200];
         let keys =
@@ -130,6 +132,7 @@ mod tests {
                 "hot_fetches_in_flight:2",
                 "hot_waiters:8",
                 "hot_tracked:4",
+                "hot_trackers:2",
                 "hot_open:10"
             ]
         );

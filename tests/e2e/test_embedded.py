@@ -115,12 +115,8 @@ def test_sums_of_decimals_have_every_digit_of_redis(reference: Redis, weir_over_
 
 def test_what_it_does_not_have_it_says(weir_over_redis: Weir):
     with weir_over_redis.connect() as connection:
-        for words in [
-            ("FCALL", "f", "1", "a"),
-            ("EVAL", "return 1", "1", "a"),
-        ]:
-            reply = connection.call(*words)
-            assert reply.is_error and words[0].lower() in reply.text.lower(), reply
+        reply = connection.call("FCALL", "f", "1", "a")
+        assert reply.is_error and "fcall" in reply.text.lower(), reply
         assert connection.ok("PING") == b"PONG"
 
 

@@ -1010,6 +1010,10 @@ impl HotKeyStage {
         }
         let fits = self.fits(reply.len(), now);
         if let Some(entry) = entry_of(&mut self.entries, hot) {
+            // The store has begun to tell of changes since the fetch was sent, perhaps after one that the reply
+            // lacks.
+            let tracks = self.tracking.tracks(env.backend_of(entry.slot));
+            flight.is_kept &= !tracks || entry.registration.covers(&flight);
             for waiter in &flight.waiters {
                 let connection = connection_of(env, &waiter.envelope);
                 if entry.handle_landed(connection, id, flight.is_bound(waiter)) {
@@ -1599,6 +1603,7 @@ impl HotKeyStage {
             flights: self.flights.len(),
             waiters: self.flights.waiters() + self.held + self.resumed.len(),
             writes_under_way: self.under_way.len(),
+            trackers: self.tracking.len(),
             tracked: self.entries.iter().flatten().filter(|entry| entry.is_registered()).count(),
         }
     }
@@ -1662,6 +1667,8 @@ pub struct HotFigures {
     pub writes_under_way: usize,
     /// Hot keys of which the store tells when they change.
     pub tracked: usize,
+    /// Connections on which stores tell of that.
+    pub trackers: usize,
 }
 
 /// A key that has become hot and may have requests in the queues.

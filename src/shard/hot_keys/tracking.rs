@@ -22,6 +22,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::flights::Flight;
 use crate::policy::hot_keys::HotId;
 use crate::values::{BackendId, Timestamp};
 
@@ -50,6 +51,18 @@ pub enum Registration {
     Registered(u64),
     /// The store has answered with an error, and is not asked again before this time.
     Refused(Timestamp),
+}
+
+impl Registration {
+    /// True for the reply of a fetch that was sent when the key was registered as it is now; also if the store
+    /// refuses to register the key.
+    pub fn covers(self, flight: &Flight) -> bool {
+        match self {
+            Self::Registered(number) => flight.registration == Some(number),
+            Self::Refused(_) => true,
+            Self::Unregistered | Self::Asked(_) => false,
+        }
+    }
 }
 
 /// Something to do about a tracker.
@@ -105,6 +118,11 @@ impl Tracking {
             self.trackers.resize_with(index + 1, Tracker::default);
         }
         &mut self.trackers[index]
+    }
+
+    /// The number of stores that tell of changes of keys that are registered.
+    pub fn len(&self) -> usize {
+        self.trackers.iter().filter(|tracker| matches!(tracker.state, State::Tracks(_))).count()
     }
 
     /// True if a store tells of changes of keys that are registered.

@@ -169,8 +169,6 @@ pub struct PrivateFigures {
     pub subscribed: usize,
     /// Links on which keys are tracked.
     pub tracking: usize,
-    /// Links on which stores tell the core itself of changes of hot keys.
-    pub tracker: usize,
     /// Open links that no client has.
     pub idle: usize,
 }
@@ -182,18 +180,16 @@ impl PrivateFigures {
         self.watching += other.watching;
         self.subscribed += other.subscribed;
         self.tracking += other.tracking;
-        self.tracker += other.tracker;
         self.idle += other.idle;
     }
 
     /// Returns each number with the name of its use.
-    pub const fn by_use(self) -> [(&'static str, usize); 6] {
+    pub const fn by_use(self) -> [(&'static str, usize); 5] {
         [
             ("waiting", self.waiting),
             ("watching", self.watching),
             ("subscribed", self.subscribed),
             ("tracking", self.tracking),
-            ("hot-keys", self.tracker),
             ("idle", self.idle),
         ]
     }
@@ -270,10 +266,10 @@ impl PrivateLinks {
     /// Returns the numbers of links by their use.
     pub fn figures(&self) -> PrivateFigures {
         let mut figures = PrivateFigures::default();
-        for link in self.places.iter().filter_map(|place| place.link.as_ref()) {
+        let links = self.places.iter().filter_map(|place| place.link.as_ref());
+        for link in links.filter(|link| !link.is_tracker) {
             let waits = link.in_flight.as_ref().is_some_and(InFlight::waits);
             let count = match link.holder {
-                None if link.is_tracker => &mut figures.tracker,
                 None => &mut figures.idle,
                 Some(_) if link.is_streaming => &mut figures.subscribed,
                 Some(_) if link.is_tracking => &mut figures.tracking,
