@@ -78,6 +78,15 @@ pub(super) struct Call<'a> {
     pub(super) may_wait: bool,
 }
 
+/// The place of the reply of a command within another one.
+pub(super) enum InnerReply<'a> {
+    /// The reply is a part of the outer command's, which needs so many bytes behind it.
+    Part { reserve: usize },
+    /// The reply is apart.
+    #[cfg_attr(not(feature = "scripts"), expect(dead_code, reason = "only scripts look at replies"))]
+    Own(&'a mut Vec<u8>),
+}
+
 /// The engine's counters.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
@@ -169,6 +178,31 @@ impl<'a> Call<'a> {
 }
 
 impl Call<'_> {
+    /// Returns the context of a command that is carried out within this one, as by EXEC or a script, so that it does
+    /// not wait.
+    pub(super) fn inner<'b>(&'b mut self, arguments: Arguments<'b>, reply: InnerReply<'b>) -> Call<'b> {
+        let out = match reply {
+            InnerReply::Part { reserve } => self.out.part(reserve),
+            InnerReply::Own(out) => Reply::new(out, self.limits.reply_bytes_max),
+        };
+        Call {
+            keyspace: self.keyspace,
+            session: self.session,
+            tally: self.tally,
+            post: self.post,
+            #[cfg(feature = "scripts")]
+            scripts: self.scripts,
+            directory: self.directory,
+            limits: self.limits,
+            arguments,
+            now: self.now,
+            out,
+            effort: self.effort,
+            disposition: Disposition::Continue,
+            may_wait: false,
+        }
+    }
+
     /// Carries out the command at `position` of the directory. A refusal replaces what the command wrote.
     pub(super) fn run(&mut self, position: usize) {
         self.tally.calls[position] += 1;

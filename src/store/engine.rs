@@ -83,7 +83,7 @@ impl Engine {
         }
     }
 
-    /// The same engine with a clock, which ends scripts that run for too long although they take few steps. Nothing
+    /// Gives the engine a clock, which ends scripts that run for too long although they take few steps. Nothing
     /// else reads it.
     #[cfg(feature = "scripts")]
     #[must_use]

@@ -74,28 +74,35 @@ pub(super) fn float(text: &[u8]) -> Option<f64> {
 pub(super) fn write_float(out: &mut Vec<u8>, value: f64) {
     // Every whole number below this is exact and shorter than 17 digits.
     const WHOLE_MAX: f64 = 1e15;
-    if value.is_infinite() {
-        out.extend_from_slice(if value > 0.0 { b"inf" } else { b"-inf" });
-    } else if value == 0.0 {
-        out.extend_from_slice(if value.is_sign_negative() { b"-0" } else { b"0" });
-    } else if value.abs() < WHOLE_MAX && value.trunc() == value {
+    let is_negative_zero = value == 0.0 && value.is_sign_negative();
+    if value.abs() < WHOLE_MAX && value.trunc() == value && !is_negative_zero {
         encode::decimal(out, value as i64);
     } else {
-        write_seventeen_digits(out, value);
+        write_general(out, value, 17);
     }
 }
 
-fn write_seventeen_digits(out: &mut Vec<u8>, value: f64) {
-    let scientific = format!("{:.16e}", value.abs());
+/// Appends a number as `%.{precision}g` spells it.
+pub(super) fn write_general(out: &mut Vec<u8>, value: f64, precision: usize) {
+    if value.is_nan() {
+        out.extend_from_slice(if value.is_sign_negative() { b"-nan" } else { b"nan" });
+        return;
+    }
+    if value.is_sign_negative() {
+        out.push(b'-');
+    }
+    if value.is_infinite() {
+        out.extend_from_slice(b"inf");
+        return;
+    }
+    let precision = precision.max(1);
+    let scientific = format!("{:.*e}", precision - 1, value.abs());
     let (mantissa, exponent) = scientific.split_once('e').expect("the format has an exponent");
     let exponent: i32 = exponent.parse().expect("the exponent is a number");
     let digits: Vec<u8> = mantissa.bytes().filter(u8::is_ascii_digit).collect();
     let kept = digits.iter().rposition(|digit| *digit != b'0').map_or(1, |last| last + 1);
     let digits = &digits[..kept];
-    if value < 0.0 {
-        out.push(b'-');
-    }
-    if !(-4..17).contains(&exponent) {
+    if exponent < -4 || exponent >= precision as i32 {
         out.push(digits[0]);
         if kept > 1 {
             out.push(b'.');
@@ -168,6 +175,28 @@ mod tests {
         }
         for text in ["", "nan", "1e400", "1e-400", " 1", "1 ", "abc", "-"] {
             assert_eq!(float(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_spelled_as_by_printf() {
+        for (value, precision, expected) in [
+            (0.0, 14, "0"),
+            (-0.0, 14, "-0"),
+            (3.3, 17, "3.2999999999999998"),
+            (3.3, 14, "3.3"),
+            (1e20, 17, "1e+20"),
+            (1e13, 14, "10000000000000"),
+            (1e14, 14, "1e+14"),
+            (123_456_789.123_456_79, 14, "123456789.12346"),
+            (0.000_1, 14, "0.0001"),
+            (0.000_01, 14, "1e-05"),
+            (f64::INFINITY, 14, "inf"),
+            (f64::NEG_INFINITY, 14, "-inf"),
+        ] {
+            let mut out = Vec::new();
+            write_general(&mut out, value, precision);
+            assert_eq!(String::from_utf8_lossy(&out), expected);
         }
     }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::call::{Call, Done, Effect};
 use super::post::Delivery;
 use super::refusal::{Refusal, quoted};
-use crate::protocol::{Protocol, command, encode};
+use crate::protocol::{BadTrackingOption, Protocol, TrackingOptions, command, encode};
 use crate::values::limits::ENGINE_TRACKED_BYTES_MAX;
 
 /// The approximate bytes of a key in the table besides its name.
@@ -19,26 +19,10 @@ const PREFIXES_MAX: usize = 256;
 
 type Name = Box<[u8]>;
 
-/// Which reads are tracked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Mode {
-    #[default]
-    All,
-    /// Only reads behind `CLIENT CACHING YES`.
-    OptIn,
-    /// All reads except behind `CLIENT CACHING NO`.
-    OptOut,
-    /// No reads: changes of all keys with certain prefixes are told.
-    Broadcast,
-}
-
 /// A connection that is told of changes.
 #[derive(Clone, Debug, Default)]
 struct Client {
-    mode: Mode,
-    /// True if the connection is not told of its own changes.
-    is_deaf_to_own: bool,
-    prefixes: Vec<Name>,
+    options: TrackingOptions,
     /// True for a connection that speaks RESP3: others cannot be told.
     can_hear: bool,
     /// True if `CLIENT CACHING` makes the next command or transaction an exception.
@@ -104,7 +88,7 @@ impl Tracking {
     pub(super) fn change(&mut self, key: &[u8]) {
         let Self { clients, actor, told, .. } = self;
         let mut tell = |reader: u64, client: &Client| {
-            if client.can_hear && (!client.is_deaf_to_own || *actor != Some(reader)) {
+            if client.can_hear && (!client.options.leaves_out_own || *actor != Some(reader)) {
                 told.push((reader, Some(key.into())));
             }
         };
@@ -186,17 +170,15 @@ impl Tracking {
 impl Client {
     /// True if what the connection reads now is tracked.
     fn tracks(&self) -> bool {
-        match self.mode {
-            Mode::All => true,
-            Mode::OptIn => self.is_exception,
-            Mode::OptOut => !self.is_exception,
-            Mode::Broadcast => false,
-        }
+        let TrackingOptions { is_broadcast, opts_in, opts_out, .. } = self.options;
+        let is_left_out = if self.is_exception { opts_out } else { opts_in };
+        !is_broadcast && !is_left_out
     }
 
     /// True if the connection is told of each change of the key.
     fn hears(&self, key: &[u8]) -> bool {
-        self.mode == Mode::Broadcast && self.prefixes.iter().any(|prefix| key.starts_with(prefix))
+        let TrackingOptions { is_broadcast, prefixes, .. } = &self.options;
+        *is_broadcast && prefixes.iter().any(|prefix| key.starts_with(prefix))
     }
 }
 
@@ -228,66 +210,64 @@ pub(super) fn client_tracking(call: &mut Call<'_>) -> Done {
     if !call.is(2, "on") {
         return Err(Refusal::Syntax);
     }
-    let mut wanted = Client { can_hear: call.protocol() == Protocol::Resp3, ..Client::default() };
-    let (mut opts_in, mut opts_out, mut broadcasts) = (false, false, false);
-    let mut index = 3;
-    while index < call.count() {
-        if call.is(index, "prefix") && index + 1 < call.count() {
-            index += 1;
-            if wanted.prefixes.len() >= PREFIXES_MAX {
-                return Err(Refusal::Words("ERR too many prefixes"));
-            }
-            wanted.prefixes.push(call.at(index).into());
-        } else if call.is(index, "redirect") {
-            return Err(Refusal::Words("ERR REDIRECT is not supported: use RESP3"));
-        } else {
-            opts_in |= call.is(index, "optin");
-            opts_out |= call.is(index, "optout");
-            broadcasts |= call.is(index, "bcast");
-            wanted.is_deaf_to_own |= call.is(index, "noloop");
-            let is_known = ["optin", "optout", "bcast", "noloop"].iter().any(|word| call.is(index, word));
-            if !is_known {
-                return Err(Refusal::Syntax);
-            }
-        }
-        index += 1;
+    let mut options = TrackingOptions::parse(&call.arguments).map_err(|bad| match bad {
+        BadTrackingOption::Redirects => Refusal::Words("ERR REDIRECT is not supported: use RESP3"),
+        BadTrackingOption::Syntax => Refusal::Syntax,
+    })?;
+    if options.prefixes.len() > PREFIXES_MAX {
+        return Err(Refusal::Words("ERR too many prefixes"));
     }
-    wanted.mode = match (broadcasts, opts_in, opts_out) {
-        (false, ..) if !wanted.prefixes.is_empty() => {
-            return Err(Refusal::Words("ERR PREFIX option requires BCAST mode to be enabled"));
-        }
-        (true, false, false) => Mode::Broadcast,
-        (true, ..) => return Err(Refusal::Words("ERR OPTIN and OPTOUT are not compatible with BCAST")),
-        (false, true, true) => {
-            return Err(Refusal::Words("ERR You can't specify both OPTIN mode and OPTOUT mode"));
-        }
-        (false, true, false) => Mode::OptIn,
-        (false, false, true) => Mode::OptOut,
-        (false, false, false) => Mode::All,
-    };
     let clients = &mut call.keyspace.interest.tracking.clients;
-    if let Some(known) = clients.get(&session) {
-        let of = |mode: Mode| mode == Mode::Broadcast;
-        if of(known.mode) != of(wanted.mode) {
-            return Err(Refusal::Words(
-                "ERR You can't switch BCAST mode on/off before disabling tracking for this client, and then re-enabling it with a different mode.",
-            ));
-        }
-        if matches!((known.mode, wanted.mode), (Mode::OptIn, Mode::OptOut) | (Mode::OptOut, Mode::OptIn)) {
-            return Err(Refusal::Words(
-                "ERR You can't switch OPTIN/OPTOUT mode before disabling tracking for this client, and then re-enabling it with a different mode.",
-            ));
-        }
-        wanted.is_exception = known.is_exception;
-        let before = known.prefixes.iter().filter(|prefix| !prefix.is_empty()).cloned();
-        wanted.prefixes.splice(..0, before);
+    let known = clients.get(&session);
+    check(&options, known.map(|known| &known.options))?;
+    if let Some(known) = known {
+        let before = known.options.prefixes.iter().filter(|prefix| !prefix.is_empty()).cloned();
+        options.prefixes.splice(..0, before);
     }
-    if wanted.mode == Mode::Broadcast && wanted.prefixes.is_empty() {
-        wanted.prefixes.push(Name::default());
+    if options.is_broadcast && options.prefixes.is_empty() {
+        options.prefixes.push(Vec::new());
     }
-    for (index, prefix) in wanted.prefixes.iter().enumerate() {
-        let overlaps = |other: &&Name| other.starts_with(prefix) || prefix.starts_with(other);
-        if let Some(other) = wanted.prefixes[..index].iter().find(overlaps) {
+    check_overlaps(&options.prefixes)?;
+    let is_exception = known.is_some_and(|known| known.is_exception);
+    clients.insert(
+        session,
+        Client { options, can_hear: call.session.protocol == Protocol::Resp3, is_exception },
+    );
+    call.session.tracks = true;
+    call.ok()
+}
+
+/// Refuses options that contradict each other, or those that are in force.
+fn check(wanted: &TrackingOptions, known: Option<&TrackingOptions>) -> Result<(), Refusal> {
+    let refuse = |words| Err(Refusal::Words(words));
+    if !wanted.is_broadcast && !wanted.prefixes.is_empty() {
+        return refuse("ERR PREFIX option requires BCAST mode to be enabled");
+    }
+    if wanted.is_broadcast && (wanted.opts_in || wanted.opts_out) {
+        return refuse("ERR OPTIN and OPTOUT are not compatible with BCAST");
+    }
+    if wanted.opts_in && wanted.opts_out {
+        return refuse("ERR You can't specify both OPTIN mode and OPTOUT mode");
+    }
+    let Some(known) = known else { return Ok(()) };
+    if known.is_broadcast != wanted.is_broadcast {
+        return refuse(
+            "ERR You can't switch BCAST mode on/off before disabling tracking for this client, and then re-enabling it with a different mode.",
+        );
+    }
+    if known.opts_in && wanted.opts_out || known.opts_out && wanted.opts_in {
+        return refuse(
+            "ERR You can't switch OPTIN/OPTOUT mode before disabling tracking for this client, and then re-enabling it with a different mode.",
+        );
+    }
+    Ok(())
+}
+
+/// Refuses prefixes of which one begins with another.
+fn check_overlaps(prefixes: &[Vec<u8>]) -> Result<(), Refusal> {
+    for (index, prefix) in prefixes.iter().enumerate() {
+        let overlaps = |other: &&Vec<u8>| other.starts_with(prefix) || prefix.starts_with(other);
+        if let Some(other) = prefixes[..index].iter().find(overlaps) {
             return Err(Refusal::Quoting(format!(
                 "ERR Prefix '{}' overlaps with an existing prefix '{}'. Prefixes for a single client must not overlap.",
                 quoted(prefix),
@@ -295,9 +275,7 @@ pub(super) fn client_tracking(call: &mut Call<'_>) -> Done {
             )));
         }
     }
-    clients.insert(session, wanted);
-    call.session.tracks = true;
-    call.ok()
+    Ok(())
 }
 
 /// Carries out `CLIENT CACHING`.
@@ -311,7 +289,7 @@ pub(super) fn client_caching(call: &mut Call<'_>) -> Done {
     if !yes && !call.arguments.at(2).eq_ignore_ascii_case(b"no") {
         return Err(Refusal::Syntax);
     }
-    if client.mode != (if yes { Mode::OptIn } else { Mode::OptOut }) {
+    if !(if yes { client.options.opts_in } else { client.options.opts_out }) {
         let (word, mode) = if yes { ("YES", "OPTIN") } else { ("NO", "OPTOUT") };
         return Err(Refusal::Quoting(format!(
             "ERR CLIENT CACHING {word} is only valid when tracking is enabled in {mode} mode."
@@ -329,22 +307,9 @@ pub(super) fn client_getredir(call: &mut Call<'_>) -> Done {
 /// Carries out `CLIENT TRACKINGINFO`.
 pub(super) fn client_trackinginfo(call: &mut Call<'_>) -> Done {
     let client = call.keyspace.interest.tracking.clients.get(&call.session.id);
-    let mut flags = vec![if client.is_some() { "on" } else { "off" }];
-    if let Some(client) = client {
-        flags.extend(match client.mode {
-            Mode::All => None,
-            Mode::OptIn => Some("optin"),
-            Mode::OptOut => Some("optout"),
-            Mode::Broadcast => Some("bcast"),
-        });
-        flags.extend(match client.mode {
-            Mode::OptIn if client.is_exception => Some("caching-yes"),
-            Mode::OptOut if client.is_exception => Some("caching-no"),
-            _ => None,
-        });
-        flags.extend(client.is_deaf_to_own.then_some("noloop"));
-    }
-    let prefixes = client.map(|client| client.prefixes.clone()).unwrap_or_default();
+    let flags: Vec<&str> =
+        client.map_or_else(|| vec!["off"], |client| client.options.flags(client.is_exception).collect());
+    let prefixes = client.map(|client| client.options.prefixes.clone()).unwrap_or_default();
     let protocol = call.protocol();
     call.out.map(protocol, 3);
     call.out.bulk(b"flags");

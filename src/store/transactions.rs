@@ -2,10 +2,10 @@
 //! can come between. The limits of a request hold for all of them together: a command beyond a limit is
 //! refused alone and changes nothing. WATCH makes EXEC fail if a key has changed; see `watches.rs`.
 
-use super::call::{Call, Command, Done, Effect, command};
+use super::call::{Call, Command, Done, Effect, InnerReply, command};
 use super::effort::{FIND, INSERT};
 use super::refusal::Refusal;
-use super::session::{Disposition, Transaction};
+use super::session::Transaction;
 
 /// The bytes of the reply's bound that are reserved for each further command: enough for most replies of
 /// writes, and for a refusal.
@@ -58,23 +58,8 @@ fn exec(call: &mut Call<'_>) -> Done {
     for arguments in transaction.commands() {
         behind -= 1;
         let position = call.directory.find(arguments.name()).expect("it was found when it was queued");
-        let mut inner = Call {
-            keyspace: call.keyspace,
-            session: call.session,
-            tally: call.tally,
-            post: call.post,
-            #[cfg(feature = "scripts")]
-            scripts: call.scripts,
-            directory: call.directory,
-            limits: call.limits,
-            arguments,
-            now: call.now,
-            out: call.out.part(behind * RESERVE_BYTES),
-            effort: call.effort,
-            disposition: Disposition::Continue,
-            may_wait: false,
-        };
-        inner.run(position);
+        let reply = InnerReply::Part { reserve: behind * RESERVE_BYTES };
+        call.inner(arguments, reply).run(position);
     }
     Ok(())
 }

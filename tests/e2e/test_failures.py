@@ -354,7 +354,7 @@ def test_a_store_whose_name_leads_elsewhere_is_found_there(servers, tmp_path: Pa
         until(lambda: client.call("GET", "kept").value is None, "the other store is asked")
         assert client.ok("SET", "kept", "after") == b"OK" and former.ok("GET", "kept") == b"before"
         until(lambda: len(former.ok("CLIENT", "LIST").splitlines()) == 1, "nobody is at the former one any more")
-        moves = sum(metrics.parse(weir.admin("/metrics")[1])["weir_backend_moves_total"].values())
+        moves = metrics.total(weir, "weir_backend_moves_total")
         assert moves == 2, "by one of each core"
         line = f"store.example:{before.port} was at {before.address} and is at {after.ADDRESS}:{before.port} now"
         assert line in weir.output()

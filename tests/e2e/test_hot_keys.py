@@ -264,7 +264,7 @@ def lenient(servers, tmp_path: Path) -> Weir:
 
 
 def stale_so_far(weir: Weir) -> float:
-    return sum(metrics.parse(weir.admin("/metrics")[1])["weir_hot_stale_on_error_total"].values())
+    return metrics.total(weir, "weir_hot_stale_on_error_total")
 
 
 def is_told_what_is_old(weir: Weir, keen: Connection) -> None:

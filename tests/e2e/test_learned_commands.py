@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import metrics
 from harness.fake_store import FakeStore, accommodating
 from harness.processes import Redis, Weir
 from harness.resp import Connection
@@ -79,18 +80,13 @@ def test_what_it_writes_is_seen_at_once_however_hot_the_key_is(weir: Weir):
 
         def is_kept() -> bool:
             replies = [client.ok("GET", "hot") for _ in range(200)]
-            return len(set(replies)) == 1 and kept_replies(weir) > before
+            return len(set(replies)) == 1 and metrics.total(weir, "weir_hot_hits_total") > before
 
-        before = kept_replies(weir)
+        before = metrics.total(weir, "weir_hot_hits_total")
         until(is_kept, "the key is hot")
         for number in range(100):
             client.ok("SHELF.PUT", "hot", str(number))
             assert client.ok("GET", "hot") == b"%d" % number
-
-
-def kept_replies(weir: Weir) -> float:
-    text = weir.admin("/metrics")[1]
-    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith("weir_hot_hits_total"))
 
 
 def test_a_tenant_with_key_prefixes_may_not_run_a_modules_code(weir: Weir):

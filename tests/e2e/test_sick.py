@@ -27,7 +27,7 @@ def ejections(weir, backend) -> int:
 
 
 def forwarded_by(weir) -> float:
-    return sum(metrics.parse(weir.admin("/metrics")[1])["weir_requests_forwarded_total"].values())
+    return metrics.total(weir, "weir_requests_forwarded_total")
 
 
 def sample(weir, name: str, backend) -> float:

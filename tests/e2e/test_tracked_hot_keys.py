@@ -23,22 +23,18 @@ pytestmark = pytest.mark.weir_only
 FLAGS = ["--shards", "2", "--hot-rate", "10", "--hot-share", "0%", "--hot-ttl", "60s", "--hot-ttl-tracked", "60s"]
 
 
-def value_of(weir: Weir, name: str) -> float:
-    return sum(metrics.parse(weir.admin("/metrics")[1])[name].values())
-
-
 def tracked(weir: Weir) -> float:
-    return value_of(weir, "weir_hot_tracked")
+    return metrics.total(weir, "weir_hot_tracked")
 
 
 def make_tracked(weir: Weir, reader: Connection, key: str) -> None:
     """Reads a key until it is answered from memory, and its store tells of changes."""
 
     def is_tracked() -> bool:
-        before = value_of(weir, "weir_hot_hits_total")
+        before = metrics.total(weir, "weir_hot_hits_total")
         for _ in range(100):
             reader.ok("GET", key)
-        return value_of(weir, "weir_hot_hits_total") >= before + 90 and tracked(weir) >= 1
+        return metrics.total(weir, "weir_hot_hits_total") >= before + 90 and tracked(weir) >= 1
 
     until(is_tracked, f"{key} is kept and tracked")
 
@@ -127,10 +123,10 @@ def test_a_tracker_that_the_store_closes_ends_what_was_kept(servers):
             lines = direct.ok("CLIENT", "LIST").decode().splitlines()
             trackers = [line.split()[0].removeprefix("id=") for line in lines if " flags=t " in line]
             assert trackers
-            lost = value_of(weir, "weir_hot_trackers_lost_total")
+            lost = metrics.total(weir, "weir_hot_trackers_lost_total")
             for tracker in trackers:
                 direct.ok("CLIENT", "KILL", "ID", tracker)
-            until(lambda: value_of(weir, "weir_hot_trackers_lost_total") > lost, "the tracker is lost")
+            until(lambda: metrics.total(weir, "weir_hot_trackers_lost_total") > lost, "the tracker is lost")
             # Written before another tracker is there: nobody is told of it.
             direct.ok("SET", "k", f"new{number}")
             until(lambda: sees(reader, "k", b"new%d" % number), "the write is seen")
@@ -145,7 +141,7 @@ def test_a_store_that_is_cut_off_ends_what_was_kept(servers):
         with weir.connect() as reader:
             make_tracked(weir, reader, "k")
             relay.hold()
-            until(lambda: value_of(weir, "weir_hot_trackers_lost_total") >= 1, "the tracker is given up")
+            until(lambda: metrics.total(weir, "weir_hot_trackers_lost_total") >= 1, "the tracker is given up")
             assert tracked(weir) == 0
             relay.release()
 
@@ -157,7 +153,7 @@ def test_a_store_that_stands_still_is_not_answered_for(servers):
         direct.ok("SET", "k", "old")
         make_tracked(weir, reader, "k")
         redis.signal(signal.SIGSTOP)
-        until(lambda: value_of(weir, "weir_hot_trackers_lost_total") >= 1, "the tracker is given up")
+        until(lambda: metrics.total(weir, "weir_hot_trackers_lost_total") >= 1, "the tracker is given up")
         reader.send("GET", "k")
         redis.signal(signal.SIGCONT)
         assert reader.read().plain() == b"old"
@@ -167,8 +163,8 @@ def test_it_can_be_switched_off(servers, redis):
     weir = servers.weir(redis, flags=[*FLAGS, "--disable", "tracking"])
     with weir.connect() as reader, redis.connect() as direct:
         direct.ok("SET", "off", "old")
-        before = value_of(weir, "weir_hot_hits_total")
-        until(lambda: sees(reader, "off", b"old") and value_of(weir, "weir_hot_hits_total") > before, "it is kept")
+        before = metrics.total(weir, "weir_hot_hits_total")
+        until(lambda: sees(reader, "off", b"old") and metrics.total(weir, "weir_hot_hits_total") > before, "it is kept")
         direct.ok("SET", "off", "new")
         assert tracked(weir) == 0 and sees(reader, "off", b"old")
 

@@ -117,6 +117,11 @@ fn subcommands(container: &str) -> impl Iterator<Item = &'static Command> + Clon
         .filter(move |command| command.name.strip_prefix(container).is_some_and(|rest| rest.starts_with('|')))
 }
 
+/// Returns the subcommands of a command: only containers have any.
+fn subcommands_of(command: &Command) -> impl Iterator<Item = &'static Command> + Clone {
+    command.flags.contains(Flags::CONTAINER).then(|| subcommands(command.name)).into_iter().flatten()
+}
+
 fn unknown_subcommand(given: &[u8]) -> String {
     let container = super::find(b"command").expect("the table has it");
     Unrecognised::Subcommand { container, given }.to_string()
@@ -154,7 +159,7 @@ fn write_info(out: &mut Vec<u8>, protocol: Protocol, command: &Command) {
     for spec in specs {
         spec.write(out, protocol);
     }
-    let subcommands = subcommands(command.name);
+    let subcommands = subcommands_of(command);
     match subcommands.clone().count() {
         // Redis writes an empty set but an array otherwise, and clients know both.
         0 => encode::set(out, protocol, 0),
@@ -176,7 +181,7 @@ fn write_all_docs(out: &mut Vec<u8>, protocol: Protocol, names: &[&[u8]]) {
 }
 
 fn write_docs(out: &mut Vec<u8>, protocol: Protocol, command: &Command) {
-    let subcommands = subcommands(command.name);
+    let subcommands = subcommands_of(command);
     let count = subcommands.clone().count();
     encode::bulk(out, command.name.as_bytes());
     encode::map(out, protocol, if count == 0 { 2 } else { 3 });

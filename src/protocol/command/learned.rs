@@ -59,7 +59,7 @@ pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
 /// it is not kept.
 fn keep(command: &Command) -> bool {
     let name = command.name.as_bytes();
-    if lookup::is_in_table(name) || find(name).is_some() || all().count() >= LEARNED_MAX {
+    if lookup::find_entry(name).is_some() || all().count() >= LEARNED_MAX {
         return false;
     }
     let command: &'static Command = Box::leak(Box::new(*command));

@@ -52,11 +52,6 @@ pub(super) fn find_entry(name: &[u8]) -> Option<&'static Command> {
     entry.or_else(|| learned::find(name))
 }
 
-/// True if the table has an entry of this whole name, in lower case.
-pub(super) fn is_in_table(name: &[u8]) -> bool {
-    TABLE.iter().any(|command| command.name.as_bytes() == name)
-}
-
 /// Looks up a name of more than sixteen bytes, which has to be compared as a whole.
 #[inline(never)]
 fn find_long(name: &[u8]) -> Option<&'static Command> {

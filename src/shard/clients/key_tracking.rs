@@ -3,13 +3,10 @@
 //! for each connection what was read over it.
 
 use super::ClientStage;
-use crate::protocol::{Arguments, Protocol, encode};
+use crate::protocol::{Protocol, TrackingOptions, encode};
 use crate::shard::env::Env;
 use crate::shard::request::PrivateId;
 use crate::values::{BackendId, ClientId};
-
-/// Maximum number of bytes of a command that switches tracking on.
-const FRAME_BYTES_MAX: usize = 64 * 1024;
 
 /// The links over which stores track keys for a client.
 #[derive(Debug, Default)]
@@ -30,58 +27,6 @@ struct Pending {
     options: TrackingOptions,
     replies_missing: usize,
     refusal: Option<Vec<u8>>,
-}
-
-/// Options of `CLIENT TRACKING ON`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TrackingOptions {
-    /// True for messages about all keys with certain prefixes, whoever reads them.
-    pub is_broadcast: bool,
-    /// The prefixes; none means all keys.
-    pub prefixes: Vec<Vec<u8>>,
-    opts_in: bool,
-    opts_out: bool,
-    leaves_out_own: bool,
-}
-
-impl TrackingOptions {
-    /// Reads the words of `CLIENT TRACKING ON`. The error is the text of the reply.
-    pub fn parse(arguments: &Arguments<'_>) -> Result<Self, &'static str> {
-        if arguments.frame().len() > FRAME_BYTES_MAX {
-            return Err("ERR CLIENT TRACKING has at most 64 KiB of prefixes");
-        }
-        let mut options = Self::default();
-        let mut words = arguments.iter().skip(3);
-        while let Some(word) = words.next() {
-            match word.to_ascii_uppercase().as_slice() {
-                b"BCAST" => options.is_broadcast = true,
-                b"OPTIN" => options.opts_in = true,
-                b"OPTOUT" => options.opts_out = true,
-                b"NOLOOP" => options.leaves_out_own = true,
-                b"PREFIX" => options.prefixes.push(words.next().ok_or("ERR syntax error")?.to_vec()),
-                b"REDIRECT" => {
-                    return Err(
-                        "ERR REDIRECT is not supported by weir: switch to RESP3 (HELLO 3), and messages come over the \
-                         connection that tracks",
-                    );
-                }
-                _ => return Err("ERR syntax error"),
-            }
-        }
-        Ok(options)
-    }
-
-    /// Returns the flags as `CLIENT TRACKINGINFO` names them.
-    fn flags(&self) -> impl Iterator<Item = &'static str> {
-        let flags = [
-            (true, "on"),
-            (self.is_broadcast, "bcast"),
-            (self.opts_in, "optin"),
-            (self.opts_out, "optout"),
-            (self.leaves_out_own, "noloop"),
-        ];
-        flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, name)| name)
-    }
 }
 
 impl KeyTracking {
@@ -184,7 +129,7 @@ impl ClientStage {
 }
 
 fn write_info(out: &mut Vec<u8>, protocol: Protocol, options: Option<&TrackingOptions>) {
-    let flags: Vec<&str> = options.map_or_else(|| vec!["off"], |options| options.flags().collect());
+    let flags: Vec<&str> = options.map_or_else(|| vec!["off"], |options| options.flags(false).collect());
     let prefixes = options.map_or(&[][..], |options| &options.prefixes);
     encode::map(out, protocol, 3);
     encode::bulk(out, b"flags");

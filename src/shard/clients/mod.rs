@@ -54,7 +54,7 @@ mod turns;
 pub use client::{Address, Client};
 pub use cursor::split_cursor;
 pub use identity::{Chosen, Identity};
-pub use key_tracking::{KeyTracking, NOT_TRACKING, TrackingOptions};
+pub use key_tracking::{KeyTracking, NOT_TRACKING};
 pub use map_confirmation::PATIENCE as MAP_PATIENCE;
 pub use moving::{Readiness, Session};
 pub use order::Rewrite;

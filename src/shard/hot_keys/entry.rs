@@ -617,8 +617,7 @@ impl Entry {
         now: Timestamp,
     ) -> Counter {
         let chance = self.random.below(1_000) as f64 / 1_000.0 / f64::from(CHANCE_PART);
-        let registered = flight.registration.map(Registration::Registered);
-        let is_tracked = registered == Some(self.registration);
+        let is_tracked = self.is_registered() && flight.registration == self.registration;
         // A node of a cluster says nothing when one of its slots goes to another, and no store when a field of a
         // hash expires.
         let stays = is_tracked && !flight.binds && !value::is_about_fields(&flight.frame);

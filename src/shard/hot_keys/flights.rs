@@ -7,6 +7,7 @@ use bytes::Bytes;
 use slab::Slab;
 
 use super::as_fetched;
+use super::tracking::Registration;
 use crate::policy::hot_keys::HotId;
 use crate::protocol::reply;
 use crate::shard::last_told::Look;
@@ -61,8 +62,8 @@ pub struct Flight {
     /// it.
     is_ahead_of_time: bool,
     has_failed: bool,
-    /// The number of the key's registration at its store when the fetch was sent.
-    pub registration: Option<u64>,
+    /// The key's registration at its store when the fetch was sent.
+    pub registration: Registration,
 }
 
 /// The progress of a fetch.
@@ -231,7 +232,7 @@ impl Flights {
             expiry: Expiry::Unknown,
             is_ahead_of_time,
             has_failed: false,
-            registration: None,
+            registration: Registration::Unregistered,
         });
         id
     }

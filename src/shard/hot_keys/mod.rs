@@ -831,10 +831,7 @@ impl HotKeyStage {
         // A reply that is fetched before the store has confirmed a registration may lack a change of which the
         // store will not tell.
         let is_kept = may_keep && !matches!(registration, Registration::Asked(_));
-        flight.registration = match registration {
-            Registration::Registered(number) => Some(number),
-            _ => None,
-        };
+        flight.registration = registration;
         let asked = number_of(&self.keys, &flight.frame, dialect_of(flight.envelope.route));
         flight.handle_sent(snapshot, self.settings.versions.last_told.look(asked), is_kept, at);
         // A node of a cluster may refuse a fetch and still carry out what came after it, if the slot has come
@@ -1013,7 +1010,7 @@ impl HotKeyStage {
             // The store has begun to tell of changes since the fetch was sent, perhaps after one that the reply
             // lacks.
             let tracks = self.tracking.tracks(env.backend_of(entry.slot));
-            flight.is_kept &= !tracks || entry.registration.covers(&flight);
+            flight.is_kept &= !tracks || entry.registration.covers(flight.registration);
             for waiter in &flight.waiters {
                 let connection = connection_of(env, &waiter.envelope);
                 if entry.handle_landed(connection, id, flight.is_bound(waiter)) {
@@ -1364,12 +1361,7 @@ impl HotKeyStage {
         let has_hot = |backend| entries.iter().flatten().any(|entry| of(entry, backend));
         let is_needed =
             |backend| entries.iter().flatten().any(|entry| entry.is_registered() && of(entry, backend));
-        let ping = || {
-            let mut out = Vec::new();
-            encode::request(&mut out, [&b"PING"[..]].into_iter());
-            out
-        };
-        for backend in tracking.look_after((has_hot, is_needed), ping, now) {
+        for backend in tracking.look_after((has_hot, is_needed), now) {
             env.counters.add(Counter::HotTrackersSilent, 1);
             self.unregister(env, backend, now);
         }
@@ -1692,13 +1684,8 @@ fn register(tracking: &mut Tracking, env: &Env, entry: &mut Entry, now: Timestam
         Registration::Refused(until) if now >= until => {}
         known => return known,
     }
-    let request = |key: &[u8]| {
-        let mut out = Vec::new();
-        encode::request(&mut out, [&b"PTTL"[..], key].into_iter());
-        out
-    };
     let backend = env.backend_of(entry.slot);
-    entry.registration = tracking.register(backend, (entry.id, &entry.key), request, now);
+    entry.registration = tracking.register(backend, (entry.id, &entry.key), now);
     entry.registration
 }
 

@@ -22,7 +22,6 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::flights::Flight;
 use crate::policy::hot_keys::HotId;
 use crate::values::{BackendId, Timestamp};
 
@@ -54,11 +53,11 @@ pub enum Registration {
 }
 
 impl Registration {
-    /// True for the reply of a fetch that was sent when the key was registered as it is now; also if the store
-    /// refuses to register the key.
-    pub fn covers(self, flight: &Flight) -> bool {
+    /// True if the reply of a fetch that was sent with an earlier registration may be kept now: it is the same
+    /// registration, or the store refuses to register the key.
+    pub fn covers(self, earlier: Self) -> bool {
         match self {
-            Self::Registered(number) => flight.registration == Some(number),
+            Self::Registered(_) => earlier == self,
             Self::Refused(_) => true,
             Self::Unregistered | Self::Asked(_) => false,
         }
@@ -70,8 +69,10 @@ impl Registration {
 pub enum Task {
     /// Open a tracker to a store.
     Open(BackendId),
-    /// Send a request over a tracker.
-    Ask(BackendId, Vec<u8>),
+    /// Ask a store to tell of the next change of this key.
+    Register(BackendId, Vec<u8>),
+    /// Ask a silent store for an answer.
+    Ping(BackendId),
     /// Close a tracker.
     Close(BackendId),
 }
@@ -137,7 +138,6 @@ impl Tracking {
         &mut self,
         backend: BackendId,
         (id, key): (HotId, &[u8]),
-        request: impl FnOnce(&[u8]) -> Vec<u8>,
         now: Timestamp,
     ) -> Registration {
         let number = self.registrations + 1;
@@ -154,7 +154,7 @@ impl Tracking {
             State::Tracks(_) => {
                 tracker.ask(Some((id, number)), now);
                 self.registrations = number;
-                self.tasks.push_back(Task::Ask(backend, request(key)));
+                self.tasks.push_back(Task::Register(backend, key.to_vec()));
                 Registration::Asked(number)
             }
         }
@@ -204,7 +204,6 @@ impl Tracking {
     pub fn look_after(
         &mut self,
         (has_hot, is_needed): (impl Fn(BackendId) -> bool, impl Fn(BackendId) -> bool),
-        ping: impl Fn() -> Vec<u8>,
         now: Timestamp,
     ) -> Vec<BackendId> {
         let mut silent = Vec::new();
@@ -226,7 +225,7 @@ impl Tracking {
             } else if is_needed(backend) {
                 tracker.ask(None, now);
                 tracker.needed_at = now;
-                self.tasks.push_back(Task::Ask(backend, ping()));
+                self.tasks.push_back(Task::Ping(backend));
             } else if now.since(tracker.needed_at) < UNNEEDED {
                 tracker.heard_at = now;
             } else {
@@ -283,7 +282,7 @@ mod tests {
     }
 
     fn register(tracking: &mut Tracking, key: u16, now: Timestamp) -> Registration {
-        tracking.register(STORE, (id(key), b"k"), <[u8]>::to_vec, now)
+        tracking.register(STORE, (id(key), b"k"), now)
     }
 
     fn tasks(tracking: &mut Tracking) -> Vec<Task> {
@@ -319,13 +318,12 @@ mod tests {
         tracking.handle_answer(STORE, at(11));
         tasks(&mut tracking);
         let mut look = |needed: bool, now: Timestamp| {
-            let silent = tracking.look_after((|_| false, |_| needed), || b"ping".to_vec(), now);
+            let silent = tracking.look_after((|_| false, |_| needed), now);
             let asked = tasks(&mut tracking);
             (silent, asked, tracking.poll_deadline())
         };
         assert_eq!(look(true, at(110)), (vec![], vec![], Some(at(111))));
-        let ping = Task::Ask(STORE, b"ping".to_vec());
-        assert_eq!(look(true, at(111)), (vec![], vec![ping], Some(at(211))));
+        assert_eq!(look(true, at(111)), (vec![], vec![Task::Ping(STORE)], Some(at(211))));
         assert_eq!(look(true, at(210)).0, []);
         assert_eq!(look(true, at(211)), (vec![STORE], vec![Task::Close(STORE)], Some(at(461))));
         assert_eq!(look(true, at(461)), (vec![], vec![], None), "no key is hot");
@@ -334,13 +332,13 @@ mod tests {
         register(&mut tracking, 1, at(211).after(PAUSE_MIN));
         assert_eq!(tasks(&mut tracking), [Task::Open(STORE)]);
         tracking.handle_tracks(STORE, at(500));
-        assert_eq!(tracking.look_after((|_| true, |_| false), Vec::new, at(600)), []);
+        assert_eq!(tracking.look_after((|_| true, |_| false), at(600)), []);
         assert_eq!(tasks(&mut tracking), [], "nothing is registered there");
-        assert_eq!(tracking.look_after((|_| true, |_| false), Vec::new, at(10_500)), []);
+        assert_eq!(tracking.look_after((|_| true, |_| false), at(10_500)), []);
         assert_eq!((tasks(&mut tracking), tracking.tracks(STORE)), (vec![Task::Close(STORE)], false));
         assert_eq!(tracking.poll_deadline(), None);
         tracking.handle_lost(STORE, at(10_500));
-        tracking.look_after((|_| true, |_| false), Vec::new, at(10_999));
+        tracking.look_after((|_| true, |_| false), at(10_999));
         assert_eq!(tasks(&mut tracking), [Task::Open(STORE)], "keys are hot though no fetch is sent");
     }
 

@@ -237,9 +237,10 @@ impl Shard {
         while let Some(task) = self.hot_keys.poll_task() {
             match task {
                 Task::Open(backend) => self.private.open_tracker(&mut self.env, backend, now),
-                Task::Ask(backend, frame) => {
-                    self.private.ask_tracker(&mut self.env, backend, &frame, now);
+                Task::Register(backend, key) => {
+                    self.private.ask_tracker(&mut self.env, backend, &[b"PTTL", &key], now);
                 }
+                Task::Ping(backend) => self.private.ask_tracker(&mut self.env, backend, &[b"PING"], now),
                 Task::Close(backend) => self.private.close_tracker(&mut self.env, backend),
             }
         }

@@ -4,14 +4,17 @@
 
 use super::Shard;
 use crate::protocol::command::{Command, Refusal};
-use crate::protocol::{Arguments, Protocol, encode};
-use crate::shard::clients::{KeyTracking, NOT_TRACKING, Rewrite, TrackingOptions};
+use crate::protocol::{Arguments, BadTrackingOption, Protocol, TrackingOptions, encode};
+use crate::shard::clients::{KeyTracking, NOT_TRACKING, Rewrite};
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
 use crate::shard::outcome::Outcome;
 use crate::shard::request::{PrivateId, ReplyTo};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId};
+
+/// Maximum number of bytes of a command that switches tracking on.
+const FRAME_BYTES_MAX: usize = 64 * 1024;
 
 impl Shard {
     /// Carries out `CLIENT TRACKING`.
@@ -46,7 +49,16 @@ impl Shard {
         id: ClientId,
         arguments: &Arguments<'_>,
     ) -> Result<TrackingOptions, String> {
-        let options = TrackingOptions::parse(arguments)?;
+        if arguments.frame().len() > FRAME_BYTES_MAX {
+            return Err("ERR CLIENT TRACKING has at most 64 KiB of prefixes".to_owned());
+        }
+        let options = TrackingOptions::parse(arguments).map_err(|bad| match bad {
+            BadTrackingOption::Redirects => {
+                "ERR REDIRECT is not supported by weir: switch to RESP3 (HELLO 3), and messages come over the \
+                 connection that tracks"
+            }
+            BadTrackingOption::Syntax => "ERR syntax error",
+        })?;
         if self.clients.client(id).protocol() != Protocol::Resp3 {
             return Err(
                 "ERR CLIENT TRACKING needs RESP3, in which messages can come at any time: send HELLO 3 \

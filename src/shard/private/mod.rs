@@ -371,13 +371,10 @@ impl PrivateLinks {
     }
 
     /// Sends a question over a tracker.
-    pub fn ask_tracker(&mut self, env: &mut Env, backend: BackendId, frame: &[u8], now: Now) {
-        let Some(id) = self.trackers.get(&backend).copied() else { return };
-        let Some(link) = self.at(id) else { return };
-        link.append(env, Message::Small(frame));
-        link.expected.push_back(Expected::Told);
-        link.heard_at = now.monotonic;
-        self.list_to_send(id);
+    pub fn ask_tracker(&mut self, env: &mut Env, backend: BackendId, words: &[&[u8]], now: Now) {
+        if let Some(id) = self.trackers.get(&backend).copied() {
+            self.ask(env, (id, Expected::Told), words, now);
+        }
     }
 
     /// Closes a tracker; nothing more is said of it.
@@ -481,12 +478,17 @@ impl PrivateLinks {
 
     /// Sends a command that removes what a store keeps for a link.
     fn clean(&mut self, env: &mut Env, id: PrivateId, words: &[&[u8]], now: Now) {
+        self.ask(env, (id, Expected::Cleaned), words, now);
+    }
+
+    /// Sends a request of weir's own over a link, and notes the reply that its store owes.
+    fn ask(&mut self, env: &mut Env, (id, expected): (PrivateId, Expected), words: &[&[u8]], now: Now) {
         let Some(link) = self.at(id) else { return };
         let mut frame = env.pool.take();
         encode::request(&mut frame, words.iter().copied());
         link.append(env, Message::Small(&frame));
         env.pool.give(frame);
-        link.expected.push_back(Expected::Cleaned);
+        link.expected.push_back(expected);
         link.heard_at = now.monotonic;
         self.list_to_send(id);
     }
@@ -532,15 +534,7 @@ impl PrivateLinks {
             link.was_unblocked = true;
         }
         let reason: &[u8] = if is_error { b"ERROR" } else { b"TIMEOUT" };
-        let mut words = env.pool.take();
-        encode::request(&mut words, [&b"CLIENT"[..], b"UNBLOCK", number.as_bytes(), reason].into_iter());
-        if let Some(link) = self.at(helper) {
-            link.append(env, Message::Small(&words));
-            link.expected.push_back(Expected::Cleaned);
-            link.heard_at = now.monotonic;
-        }
-        env.pool.give(words);
-        self.list_to_send(helper);
+        self.clean(env, helper, &[b"CLIENT", b"UNBLOCK", number.as_bytes(), reason], now);
         true
     }
 

@@ -7,13 +7,12 @@ use mlua::{Error, Lua, MultiValue, Value};
 use super::errors::{self, Raised};
 use super::given::cut;
 use super::machine::Shared;
-use super::{spelling, to_lua};
+use super::to_lua;
 use crate::protocol::command::{self, Flags};
 use crate::protocol::{Argument, Arguments, Protocol};
-use crate::store::call::{Call, Effect};
+use crate::store::call::{Call, Effect, InnerReply};
 use crate::store::engine::memory_needed;
-use crate::store::reply::Reply;
-use crate::store::session::Disposition;
+use crate::store::numbers;
 
 /// The digits with which numbers become arguments.
 const ARGUMENT_PRECISION: usize = 17;
@@ -50,8 +49,8 @@ pub(super) fn words(arguments: &MultiValue) -> Result<Words, Error> {
             Value::Integer(number) if number.unsigned_abs() < 1 << 53 => {
                 crate::protocol::encode::decimal(&mut frame, *number);
             }
-            Value::Integer(number) => spelling::general(&mut frame, *number as f64, ARGUMENT_PRECISION),
-            Value::Number(number) => spelling::general(&mut frame, *number, ARGUMENT_PRECISION),
+            Value::Integer(number) => numbers::write_general(&mut frame, *number as f64, ARGUMENT_PRECISION),
+            Value::Number(number) => numbers::write_general(&mut frame, *number, ARGUMENT_PRECISION),
             _ => {
                 return Err(errors::refuse("Lua redis lib command arguments must be strings or integers"));
             }
@@ -180,22 +179,7 @@ fn carry_out_inner(
 ) -> Vec<u8> {
     let mut reply = Vec::new();
     let own = std::mem::replace(&mut call.session.protocol, protocol);
-    let mut inner = Call {
-        keyspace: call.keyspace,
-        session: call.session,
-        tally: call.tally,
-        post: call.post,
-        scripts: call.scripts,
-        directory: call.directory,
-        limits: call.limits,
-        arguments,
-        now: call.now,
-        out: Reply::new(&mut reply, call.limits.reply_bytes_max),
-        effort: call.effort,
-        disposition: Disposition::Continue,
-        may_wait: false,
-    };
-    inner.run(position);
+    call.inner(arguments, InnerReply::Own(&mut reply)).run(position);
     call.session.protocol = own;
     reply
 }

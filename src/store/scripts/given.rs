@@ -3,7 +3,7 @@
 use mlua::{Error, Integer, Lua, LuaString, MultiValue, Table, Value};
 
 use super::errors::{bad_argument, wrong_type};
-use super::spelling;
+use crate::store::numbers;
 
 /// The digits with which Lua spells numbers.
 pub(super) const LUA_PRECISION: usize = 14;
@@ -21,7 +21,7 @@ impl<'a> Given<'a> {
         Self { lua, values, behind: None }
     }
 
-    /// The same arguments with a nil behind them.
+    /// Adds a nil behind the arguments.
     pub(super) fn and_nil(self) -> Self {
         Self { behind: Some(&Value::Nil), ..self }
     }
@@ -51,7 +51,7 @@ impl<'a> Given<'a> {
 
     fn spelled(&self, number: f64) -> Result<LuaString, Error> {
         let mut spelled = Vec::new();
-        spelling::general(&mut spelled, number, LUA_PRECISION);
+        numbers::write_general(&mut spelled, number, LUA_PRECISION);
         self.lua.create_string(spelled)
     }
 

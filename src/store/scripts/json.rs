@@ -120,6 +120,11 @@ type Function = fn(&Lua, &Shared, &Settings, &MultiValue) -> Result<MultiValue, 
 /// The largest integer that the library takes as a setting.
 const INT_MAX: Integer = i32::MAX as Integer;
 
+/// Refuses anything but one argument.
+fn check_only_argument(lua: &Lua, arguments: &MultiValue) -> Result<(), Error> {
+    if arguments.len() == 1 { Ok(()) } else { Err(bad_argument(lua, 1, "expected 1 argument")) }
+}
+
 /// Refuses more than so many arguments.
 fn limited<'a>(lua: &'a Lua, arguments: &'a MultiValue, most: usize) -> Result<Given<'a>, Error> {
     if arguments.len() > most {

@@ -6,6 +6,7 @@ use sha1::{Digest as _, Sha1};
 use super::errors::{bad_argument, error_table, raise, refuse};
 use super::given::Given;
 use super::machine::Shared;
+use super::to_reply::error_text;
 use crate::protocol::command;
 
 /// The version that scripts are told, whose behaviour they find.
@@ -60,17 +61,10 @@ pub(super) fn create(lua: &Lua) -> Result<Table, Error> {
 
 /// The text of an error reply: its code, or `ERR`, and its words.
 pub(super) fn coded(text: &[u8]) -> Vec<u8> {
-    let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
-    let trim = |text: &[u8]| {
-        let from = text.iter().position(|byte| !is_end(byte)).unwrap_or(text.len());
-        let to = text.iter().rposition(|byte| !is_end(byte)).map_or(from, |last| last + 1);
-        text[from..to].to_vec()
-    };
-    let text = trim(text.strip_prefix(b"-").unwrap_or(text));
-    match text.iter().position(|byte| *byte == b' ') {
-        Some(_) => text,
-        None => [b"ERR ", text.as_slice()].concat(),
-    }
+    let text = error_text(text.strip_prefix(b"-").unwrap_or(text));
+    let from = text.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(0);
+    let text = &text[from..];
+    if text.contains(&b' ') { text.to_vec() } else { [b"ERR ", text].concat() }
 }
 
 fn error_reply(lua: &Lua, arguments: &MultiValue) -> Result<Table, Error> {

@@ -23,6 +23,9 @@ use crate::values::limits::ENGINE_SCRIPT_BYTES_MAX;
 /// The bytes that a script may leave behind until they are collected.
 const GARBAGE_BYTES: usize = 8 * 1024 * 1024;
 
+/// Maximum number of results of a library function: the interpreter's stack must hold them.
+pub(super) const RESULTS_MAX: usize = 7_900;
+
 /// The state that library functions share.
 pub(super) struct Shared {
     pub(super) fuel: Fuel,

@@ -28,7 +28,6 @@ mod msgpack;
 mod patterns;
 mod random;
 mod shebang;
-mod spelling;
 mod structs;
 mod tables;
 #[cfg(test)]

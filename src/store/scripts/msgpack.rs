@@ -4,17 +4,16 @@ use std::rc::Rc;
 
 use mlua::{Error, Integer, Lua, LuaString, MultiValue, Table, Value};
 
-use super::errors::{Raised, bad_argument, raise};
+use super::errors::{bad_argument, raise};
 use super::fuel::{Ending, TABLE_UNITS};
 use super::given::Given;
-use super::machine::{Shared, add};
+use super::machine::{RESULTS_MAX, Shared, add};
+use super::tables;
 
 /// The depth at which tables are written as nil, as in lua-cmsgpack.
 const WRITE_DEPTH_MAX: usize = 16;
 /// The deepest nesting that is read.
 const READ_DEPTH_MAX: usize = 128;
-/// Maximum number of results of `unpack`.
-const RESULTS_MAX: usize = 7_900;
 
 pub(super) fn create(lua: &Lua, shared: &Rc<Shared>) -> Result<Table, Error> {
     let library = lua.create_table()?;
@@ -287,13 +286,7 @@ impl<'a> Reader<'a> {
         for _ in 0..count {
             let key = self.value(depth + 1)?;
             let value = self.value(depth + 1)?;
-            match key {
-                Value::Nil => return Err(Fault::Lua(Raised::Text(b"table index is nil".to_vec()).into())),
-                Value::Number(number) if number.is_nan() => {
-                    return Err(Fault::Lua(Raised::Text(b"table index is NaN".to_vec()).into()));
-                }
-                key => map.raw_set(key, value)?,
-            }
+            tables::set(&map, &key, &value)?;
         }
         Ok(Value::Table(map))
     }

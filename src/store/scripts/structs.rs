@@ -7,14 +7,12 @@ use mlua::{Error, Integer, Lua, LuaString, MultiValue, Table, Value};
 use super::errors::{bad_argument, raise};
 use super::fuel::Ending;
 use super::given::{Given, cut};
-use super::machine::{Shared, add};
+use super::machine::{RESULTS_MAX, Shared, add};
 
 /// The largest integer, in bytes.
 const INTEGER_BYTES_MAX: i32 = 32;
 /// The alignment of `!` without a number.
 const ALIGNMENT: i32 = 8;
-/// Maximum number of results of `unpack`.
-const RESULTS_MAX: usize = 7_900;
 
 pub(super) fn create(lua: &Lua, shared: &Rc<Shared>) -> Result<Table, Error> {
     let library = lua.create_table()?;

@@ -6,7 +6,7 @@ use super::errors::{Raised, bad_argument, raise, type_name};
 use super::fuel::Ending;
 use super::given::{Given, LUA_PRECISION};
 use super::machine::Shared;
-use super::spelling;
+use crate::store::numbers;
 
 /// The elements that a call may move before they are counted as effort.
 const FREE_ELEMENTS: Integer = 64;
@@ -81,13 +81,7 @@ impl Readonly {
         let table = given.table(0)?;
         let Some(key) = given.get(1) else { return Err(bad_argument(lua, 2, "value expected")) };
         let Some(value) = given.get(2) else { return Err(bad_argument(lua, 3, "value expected")) };
-        match key {
-            Value::Nil => return Err(Raised::Text(b"table index is nil".to_vec()).into()),
-            Value::Number(number) if number.is_nan() => {
-                return Err(Raised::Text(b"table index is NaN".to_vec()).into());
-            }
-            _ => table.raw_set(key, value)?,
-        }
+        set(&table, key, value)?;
         Ok(table)
     }
 
@@ -146,6 +140,15 @@ impl Readonly {
     }
 }
 
+/// Sets a field, or fails in Lua's words if nothing can have this key.
+pub(super) fn set(table: &Table, key: &Value, value: &Value) -> Result<(), Error> {
+    match key {
+        Value::Nil => Err(Raised::Text(b"table index is nil".to_vec()).into()),
+        Value::Number(number) if number.is_nan() => Err(Raised::Text(b"table index is NaN".to_vec()).into()),
+        _ => table.raw_set(key, value),
+    }
+}
+
 fn spend_moves(shared: &Shared, moved: Integer) -> Result<(), Error> {
     if moved > FREE_ELEMENTS { shared.fuel.spend(moved as u64 * 4) } else { Ok(()) }
 }
@@ -163,9 +166,9 @@ pub(super) fn concat(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Resu
         match table.raw_get(index)? {
             Value::String(text) => out.extend_from_slice(&text.as_bytes()),
             Value::Integer(number) => {
-                spelling::general(&mut out, number as f64, LUA_PRECISION);
+                numbers::write_general(&mut out, number as f64, LUA_PRECISION);
             }
-            Value::Number(number) => spelling::general(&mut out, number, LUA_PRECISION),
+            Value::Number(number) => numbers::write_general(&mut out, number, LUA_PRECISION),
             other => {
                 let kind = type_name(&other);
                 return Err(raise(

@@ -60,6 +60,11 @@ def parse(text: str) -> dict[str, dict[str, float]]:
     return found
 
 
+def total(weir, name: str) -> float:
+    """The value of a metric of a running weir, over all labels."""
+    return sum(parse(weir.admin("/metrics")[1])[name].values())
+
+
 def family_of(name: str, types: dict[str, str]) -> str:
     for suffix in SUFFIXES:
         base = name.removesuffix(suffix)

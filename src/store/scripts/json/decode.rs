@@ -2,8 +2,8 @@
 
 use mlua::{Error, Integer, Lua, MultiValue, Value};
 
-use super::{DEPTH_MAX, Settings, one};
-use crate::store::scripts::errors::{bad_argument, raise};
+use super::{DEPTH_MAX, Settings, check_only_argument, one};
+use crate::store::scripts::errors::raise;
 use crate::store::scripts::given::Given;
 use crate::store::scripts::machine::Shared;
 
@@ -16,9 +16,7 @@ pub(super) fn decode(
     settings: &Settings,
     arguments: &MultiValue,
 ) -> Result<MultiValue, Error> {
-    if arguments.len() != 1 {
-        return Err(bad_argument(lua, 1, "expected 1 argument"));
-    }
+    check_only_argument(lua, arguments)?;
     let text = Given::new(lua, arguments).text(0)?;
     let text = text.as_bytes();
     if text.len() >= 2 && text[..2].contains(&0) {

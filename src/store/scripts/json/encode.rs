@@ -2,11 +2,11 @@
 
 use mlua::{Error, Integer, Lua, MultiValue, Table, Value};
 
-use super::{DEPTH_MAX, Invalid, Settings, one};
-use crate::store::scripts::errors::{bad_argument, raise, type_name};
+use super::{DEPTH_MAX, Invalid, Settings, check_only_argument, one};
+use crate::store::numbers;
+use crate::store::scripts::errors::{raise, type_name};
 use crate::store::scripts::fuel::{Ending, TABLE_UNITS};
 use crate::store::scripts::machine::Shared;
-use crate::store::scripts::spelling;
 
 const HEXADECIMAL: &[u8; 16] = b"0123456789abcdef";
 
@@ -16,9 +16,7 @@ pub(super) fn encode(
     settings: &Settings,
     arguments: &MultiValue,
 ) -> Result<MultiValue, Error> {
-    if arguments.len() != 1 {
-        return Err(bad_argument(lua, 1, "expected 1 argument"));
-    }
+    check_only_argument(lua, arguments)?;
     let mut encoder = Encoder { lua, shared, settings, out: Vec::new() };
     encoder.value(&arguments[0], 0)?;
     shared.fuel.spend_bytes(encoder.out.len())?;
@@ -90,7 +88,7 @@ impl Encoder<'_> {
                 Invalid::Spelled => {}
             }
         }
-        spelling::general(&mut self.out, number, self.settings.precision.get() as usize);
+        numbers::write_general(&mut self.out, number, self.settings.precision.get() as usize);
         Ok(())
     }
 
