@@ -16,6 +16,8 @@ const KEY_BYTES: usize = 96;
 const READER_BYTES: usize = 32;
 /// Maximum number of prefixes of one connection.
 const PREFIXES_MAX: usize = 256;
+/// Maximum number of bytes of all prefixes of one connection.
+const PREFIXES_BYTES_MAX: usize = 64 * 1024;
 
 type Name = Box<[u8]>;
 
@@ -214,15 +216,16 @@ pub(super) fn client_tracking(call: &mut Call<'_>) -> Done {
         BadTrackingOption::Redirects => Refusal::Words("ERR REDIRECT is not supported: use RESP3"),
         BadTrackingOption::Syntax => Refusal::Syntax,
     })?;
-    if options.prefixes.len() > PREFIXES_MAX {
-        return Err(Refusal::Words("ERR too many prefixes"));
-    }
     let clients = &mut call.keyspace.interest.tracking.clients;
     let known = clients.get(&session);
     check(&options, known.map(|known| &known.options))?;
     if let Some(known) = known {
         let before = known.options.prefixes.iter().filter(|prefix| !prefix.is_empty()).cloned();
         options.prefixes.splice(..0, before);
+    }
+    let prefix_bytes: usize = options.prefixes.iter().map(Vec::len).sum();
+    if options.prefixes.len() > PREFIXES_MAX || prefix_bytes > PREFIXES_BYTES_MAX {
+        return Err(Refusal::Words("ERR too many prefixes"));
     }
     if options.is_broadcast && options.prefixes.is_empty() {
         options.prefixes.push(Vec::new());
@@ -428,6 +431,20 @@ mod tests {
             ("CLIENT TRACKING OFF", "+OK|"),
             ("CLIENT GETREDIR", ":-1|"),
         ]);
+    }
+
+    #[test]
+    fn prefixes_are_bounded_over_all_commands_of_a_connection() {
+        let mut bench = tracking(" BCAST PREFIX first:");
+        let accepted = (0..1_000).take_while(|number| {
+            bench.send(&format!("CLIENT TRACKING ON BCAST PREFIX {number:04}:")) == "+OK|"
+        });
+        assert_eq!(accepted.count(), PREFIXES_MAX - 1);
+        let mut bench = tracking(" BCAST PREFIX first:");
+        let long = "x".repeat(PREFIXES_BYTES_MAX);
+        let words = format!("CLIENT TRACKING ON BCAST PREFIX {long}");
+        assert_eq!(bench.send(&words), "-ERR too many prefixes|");
+        assert_eq!(bench.send("CLIENT TRACKING ON BCAST PREFIX second:"), "+OK|", "that changed nothing");
     }
 
     #[test]

@@ -120,8 +120,6 @@ NODE = {
 @pytest.mark.parametrize("stores", [0, 1, 3], ids=["embedded", "one store", "three stores"])
 @pytest.mark.parametrize("program", NODE)
 def test_programs_of_node_do_their_work(servers, tmp_path: Path, program: str, stores: int):
-    if stores == 0 and program == "cached":
-        pytest.skip("the embedded store tracks no clients")
     weir = servers.weir(*[servers.redis() for _ in range(stores)], flags=["--shards", "2"])
     shutil.copy(NODE_PROGRAMS, tmp_path)
     (tmp_path / "node_modules").symlink_to(NODE_MODULES)
