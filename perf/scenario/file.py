@@ -14,11 +14,12 @@ from .parts import Event, Scenario, Storage
 
 FOLDER = Path(__file__).resolve().parent.parent / "scenarios"
 KEYS = {
-    "": ("shows", "accept", "weir", "quotas", "storage", "event", "load"),
+    "": ("shows", "accept", "weir", "quotas", "storage", "event", "load", "around"),
     "weir": ("shards", "flags"),
     "storage": ("name", "count", "flags", "script"),
     "event": ("at", "lasts", "on", "storage", "undo"),
     "load": ("duration", "setup", "group"),
+    "around": ("duration", "setup", "group"),
 }
 STORAGES_MAX = 64
 SHARDS_MAX = 64
@@ -72,7 +73,10 @@ class _Reader:
         self.only(weir, "weir")
         storages = self.storages(found.get("storage", []))
         events = self.events(found.get("event", []), storages)
-        groups, phases = self.load(found.get("load"))
+        groups, phases = self.load(found.get("load"), "load")
+        around = found.get("around")
+        if around is not None:
+            self.around(around, storages, groups, phases)
         self.homes(storages)
         quotas, tenants = self.quotas(found.get("quotas"))
         cast = Cast(groups, tuple(storage.name for storage in storages), tenants, bool(events))
@@ -86,7 +90,8 @@ class _Reader:
             quotas=quotas,
             storages=storages,
             events=events,
-            load=self.load_text(found["load"]),
+            load=self.load_text("load", found["load"]),
+            around=None if around is None else self.load_text("around", around),
             cast=cast,
             phases=phases,
         )
@@ -181,17 +186,27 @@ class _Reader:
             events.append(Event(times["at"], times["lasts"], on, command, undo))
         return tuple(sorted(events, key=lambda event: event.at))
 
-    def load(self, load: object) -> tuple[dict, dict]:
+    def around(self, around: object, storages: tuple[Storage, ...], groups: dict, phases: dict) -> None:
+        """Adds the groups that go past weir."""
+        if sum(storage.count for storage in storages) != 1:
+            raise self.error("around", "what goes past weir has one store to go to: one [[storage]] with a count of 1 is expected")
+        more, spans = self.load(around, "around")
+        if twice := next((name for name in more if name in groups), None):
+            raise self.error("name", f"there are two groups of the name '{twice}'", "around.group", list(more).index(twice))
+        groups.update(more)
+        phases.update(spans)
+
+    def load(self, load: object, section: str) -> tuple[dict, dict]:
         if not isinstance(load, dict) or not isinstance(load.get("group"), list):
-            raise self.error("load", "at least one [[load.group]] is expected, as weir-load's scenarios have [[group]]")
-        self.only(load, "load")
+            raise self.error(section, f"at least one [[{section}.group]] is expected, as weir-load's scenarios have [[group]]")
+        self.only(load, section)
         groups, phases = {}, {}
         for index, group in enumerate(load["group"]):
             name = group.get("name")
             if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][\w-]*", name):
-                raise self.error("name", f"{name!r}: a group's name is of letters, digits, - and _", "load.group", index)
+                raise self.error("name", f"{name!r}: a group's name is of letters, digits, - and _", f"{section}.group", index)
             if name in catalogue.SUBJECTS:
-                raise self.error("name", f"'{name}' means something else in acceptance lines", "load.group", index)
+                raise self.error("name", f"'{name}' means something else in acceptance lines", f"{section}.group", index)
             length = load.get("duration", "10s")
             entries = group.get("phase") or [{"name": "all", "duration": length}]
             at, spans = 0.0, []
@@ -199,7 +214,7 @@ class _Reader:
                 try:
                     length = seconds(str(phase.get("duration"))) * self.scale
                 except Wrong as problem:
-                    raise self.error("duration", f"of '{name}': {problem}", "load.group", index) from None
+                    raise self.error("duration", f"of '{name}': {problem}", f"{section}.group", index) from None
                 spans.append((phase.get("name", str(number)), at, at + length))
                 at += length
             groups[name], phases[name] = tuple(span[0] for span in spans), tuple(spans)
@@ -212,9 +227,9 @@ class _Reader:
                 problem = f"{match[0]}: there is no [[storage]] '{match[1]}'; there are: {', '.join(known)}"
                 raise FileError(f"{self.path}:{self.places.line_with(match[0])}: {problem}")
 
-    def load_text(self, load: dict) -> str:
-        """The load as a file of its own."""
-        text = self.section_text("load", load)
+    def load_text(self, section: str, load: dict) -> str:
+        """A load as a file of its own."""
+        text = self.section_text(section, load)
         return text if self.scale == 1.0 else sections.scaled(text, self.scale)
 
     def section_text(self, section: str, value: dict) -> str:

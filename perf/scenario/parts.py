@@ -49,6 +49,8 @@ class Scenario:
     events: tuple[Event, ...]
     # As weir-load reads it, line for line where it stands here, so that its complaints have the right line.
     load: str
+    # A load in the same form that goes to the store itself, past weir.
+    around: str | None
     cast: Cast
     # Group -> (phase, begin, end) in seconds.
     phases: dict[str, tuple[tuple[str, float, float], ...]]

@@ -28,6 +28,7 @@ POLL_SECONDS = 0.05
 STARTED = "weir-load: started"
 # Names of the files that weir-load leaves.
 LOAD_JSON, LOAD_HTML, LOAD_TOML = "load.json", "report.html", "load.toml"
+AROUND_JSON, AROUND_TOML = "around.json", "around.toml"
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Stage:
     def run(self, variant: Variant, folder: Path, compared: Path | None = None) -> Outcome:
         """One run; its files are left in the folder."""
         folder.mkdir(parents=True, exist_ok=True)
-        for name in (LOAD_JSON, LOAD_HTML):
+        for name in (LOAD_JSON, LOAD_HTML, AROUND_JSON):
             (folder / name).unlink(missing_ok=True)
         outcome = Outcome(self.scenario, variant)
         cast = Cast(self.scenario, variant.target, self._flags(variant, outcome))
@@ -160,17 +161,24 @@ class Stage:
         clock = Clock(cast, self.scenario, self.keys, outcome.snapshots, outcome.notes)
         pulse = Pulse()
         ended: Callable[[], None] | None = None
+        around: subprocess.Popen | None = None
         listener = threading.Thread(target=self._listen, args=(run, said, clock.started), daemon=True)
         listener.start()
         try:
             clock.start()
+            if self.scenario.around and wait(clock.started, run):
+                around = self._go_around(cast, folder)
             if self.beside and cast.weir and wait(clock.started, run):
                 ended = self.beside(cast.weir)
             self._await(run, outcome)
+            if around:
+                self._await(around, outcome)
         finally:
-            if run.poll() is None:
-                run.kill()
-            run.wait()
+            for process in (run, around):
+                if process and process.poll() is None:
+                    process.kill()
+                if process:
+                    process.wait()
             listener.join(POLL_SECONDS * 100)
             clock.finish()
             outcome.notes += pulse.finish()
@@ -181,9 +189,25 @@ class Stage:
         outcome.notes += cast.ended()
         if (folder / LOAD_JSON).exists():
             load = json.loads((folder / LOAD_JSON).read_text())
+            if (folder / AROUND_JSON).exists():
+                load["groups"] += json.loads((folder / AROUND_JSON).read_text())["groups"]
+            elif around:
+                outcome.notes.append(f"weir-load past weir ended with {around.returncode}, and left no report")
             outcome.notes += load["complaints"]
             # A load that did not begin has shown nothing.
             outcome.load = load if load["took_s"] > 0 else None
+
+    def _go_around(self, cast: Cast, folder: Path) -> subprocess.Popen:
+        """Starts the load that goes to the store itself."""
+        (folder / AROUND_TOML).write_text(self.scenario.around)
+        store = cast.all_stores[0]
+        command = [
+            str(binary("weir-load")),
+            *("--target", f"127.0.0.1:{store.port}", "--plain"),
+            *("--scenario", str(folder / AROUND_TOML)),
+            *("--json", str(folder / AROUND_JSON)),
+        ]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0)
 
     def _listen(self, run: subprocess.Popen, said: list[str], started: threading.Event) -> None:
         for line in run.stderr:

@@ -169,6 +169,8 @@ counters! {
         "Transactions that failed as if a watched key had changed, because the connection with the watch was lost or the \
          watch was held for more than 30 seconds.",
     ),
+    (OrphansLost, "weir_blocked_orphans_total", "outcome=\"lost\"", ORPHANS),
+    (OrphansPutBack, "weir_blocked_orphans_total", "outcome=\"put-back\"", ORPHANS),
     (
         MessagesDelivered,
         "weir_messages_delivered_total",
@@ -262,6 +264,7 @@ const FETCHES: &str =
     "Replies fetched for hot keys, by outcome: kept, or discarded because of a write or of their size.";
 const BYPASSES: &str = "Reads of hot keys that were sent to the store without the cache, by reason.";
 const CHANGES_TOLD: &str = "Messages of stores that a hot key, or all keys, have changed. Nothing that was kept of them is used after it.";
+const ORPHANS: &str = "Elements that a store took for a blocking command whose client had left, by outcome: lost, or put back because of give_back.";
 const TRACKERS_LOST: &str =
     "Connections on which a store told of changes of hot keys, and that were lost or fell silent.";
 const COMPARISONS: &str = "Replies of the store compared with the kept reply (--shadow hot), by outcome.";

@@ -25,7 +25,7 @@ SECONDS_SCALES = {"faulty-host": 1}
 SECONDS_MAX = 120
 # Percentiles, the time until all is well again, and counts of what was served within a time.
 NEEDS_A_QUIET_MACHINE = re.compile(r"\.p\d|\.max\b|recovery|\(\d+m?s\)")
-BAD_HOURS = ("viral-key", "many-hot-keys", "hot-and-written", "hot-in-two-dialects", "hot-counter", "tenant-flood", "near-quota", "faulty-host", "quota-accuracy")
+BAD_HOURS = ("viral-key", "many-hot-keys", "hot-and-written", "written-around", "hot-in-two-dialects", "hot-counter", "tenant-flood", "near-quota", "faulty-host", "quota-accuracy")
 
 
 @pytest.mark.parametrize("name", BAD_HOURS)

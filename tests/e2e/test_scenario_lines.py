@@ -186,6 +186,9 @@ def test_a_scale_stretches_time_but_not_rates():
         ("GET a", "GET {home:other}a", "26: {home:other}: there is no [[storage]] 'other'; there are: main"),
         ("[load]", "[load", "this is not TOML: "),
         ("[[load.group]]", "[[ load . group ]]", "each header on a line of its own"),
+        ("[load]", "[around]\n[load]", "around: at least one [[around.group]] is expected"),
+        ("[load]", "[[around.group]]\nname = 'point'\n[load]", "name: there are two groups of the name 'point'"),
+        ("[load]", "[[storage]]\nname = 'b'\n[[around.group]]\nname = 'b'\n[load]", "one [[storage]] with a count of 1 is expected"),
     ],
 )  # fmt: skip
 def test_complaints_say_where_and_what_would_be_right(before: str, after: str, complaint: str):

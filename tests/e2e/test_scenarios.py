@@ -113,6 +113,43 @@ def test_a_run_and_one_beside_it(tmp_path):
     assert left_behind(tmp_path) == []
 
 
+AROUND = """
+[around]
+
+[[around.group]]
+name = "job"
+connections = 1
+command = "SET item:around 1"
+
+[[around.group.phase]]
+name = "early"
+duration = "1s"
+rate = 50
+
+[[around.group.phase]]
+name = "late"
+duration = "1s"
+rate = 100
+"""
+
+
+def test_groups_of_around_go_past_weir(tmp_path):
+    accept = SMALL[SMALL.index("accept = [") : SMALL.index("[weir]")]
+    lines = [
+        "job.early.served within 1% of 50/s",
+        "job.late.served within 1% of 100/s",
+        "total.offered within 1% of 200/s",
+        "storage.requests >= 550",
+        "weir.weir_requests_total <= 450",
+    ]
+    text = SMALL.replace(accept, f"accept = {json.dumps(lines)}\n\n") + AROUND
+    run = start(tmp_path, text, "--quiet")
+    said, _ = run.communicate(timeout=SECONDS_MAX)
+    words = [line["verdict"] for line in result(tmp_path)["runs"][0]["lines"]]
+    assert words == ["PASS"] * 5, said
+    assert left_behind(tmp_path) == []
+
+
 def test_a_run_that_passes_ends_with_zero(tmp_path):
     lines = SMALL.split("\n")
     text = "\n".join(line for line in lines if "reads(" not in line and "no_such" not in line and "flags = [" not in line)

@@ -13,7 +13,7 @@ use crate::values::limits::{
 use crate::values::{Database, TenantId, Tier};
 
 const GLOBAL_KEYS: [&str; 2] = ["ru_per_second", "burst_seconds"];
-const DEFAULT_KEYS: [&str; 12] = [
+const DEFAULT_KEYS: [&str; 13] = [
     "ru_per_second",
     "burst_seconds",
     "user_ru_per_second",
@@ -22,12 +22,13 @@ const DEFAULT_KEYS: [&str; 12] = [
     "stale_on_error",
     "max_clients",
     "private_links",
+    "give_back",
     "stale_reads",
     "keys",
     "databases",
     "admin",
 ];
-const TENANT_KEYS: [&str; 15] = [
+const TENANT_KEYS: [&str; 16] = [
     "password",
     "password_sha256",
     "ru_per_second",
@@ -38,6 +39,7 @@ const TENANT_KEYS: [&str; 15] = [
     "stale_on_error",
     "max_clients",
     "private_links",
+    "give_back",
     "stale_reads",
     "keys",
     "databases",
@@ -144,6 +146,7 @@ fn terms(section: &Section<'_>, name: &str) -> Result<Tenant, QuotaError> {
         user_limit: limit(section, "user_ru_per_second", burst)?,
         clients_max: section.number("max_clients", 1, CLIENTS_MAX)?.map(|most| most.value as u32),
         private_links: section.number("private_links", 0, PRIVATE_LINKS_MAX)?.map(|most| most.value as u32),
+        give_back: section.boolean("give_back")?.is_some_and(|gives| gives.value),
         stale_reads: section.boolean("stale_reads")?.is_some_and(|may| may.value),
         ..Tenant::unlimited(name)
     })
@@ -267,6 +270,7 @@ mod tests {
             max_clients = 50
             stale_reads = true
             private_links = 20
+            give_back = true
             databases = [3, 0, 3]
             keys = ["acme:", "shared:"]
             admin = true
@@ -296,6 +300,7 @@ mod tests {
         assert_eq!(acme.keys, ["acme:", "shared:"]);
         assert_eq!((acme.clients_max, default.clients_max), (Some(50), None));
         assert_eq!((acme.private_links, default.private_links), (Some(20), None));
+        assert!(acme.give_back && !default.give_back);
         assert!(acme.admin && !default.admin);
         assert_eq!(acme.databases, [Database(0), Database(3)]);
         assert!(default.databases.is_empty());

@@ -71,6 +71,8 @@ pub struct Tenant {
     /// Maximum number of connections to stores that the tenant's clients may have to themselves; `None` means
     /// the usual share.
     pub private_links: Option<u32>,
+    /// True if elements that a store pops for one of the tenant's clients after it has left are put back.
+    pub give_back: bool,
     /// True if replicas of a cluster may answer the tenant's reads, a little late.
     pub stale_reads: bool,
     /// Users that the file names. Others exist as soon as a client logs in as one.
@@ -270,6 +272,7 @@ impl Tenant {
             user_limit: None,
             clients_max: None,
             private_links: None,
+            give_back: false,
             stale_reads: false,
             users: BTreeMap::new(),
             password: None,

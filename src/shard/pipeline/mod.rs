@@ -85,6 +85,8 @@ pub struct Shard {
     private: PrivateLinks,
     /// The reason to doubt the map of the cluster that a private link gave.
     private_doubt: Option<Doubt>,
+    /// The time of the last log line about elements that a store took for a client that had left.
+    orphans_said_at: Option<Timestamp>,
     /// Batches for other cores.
     peers: PeerStage,
     /// Times at which timeouts are checked and memory is given back.
@@ -100,6 +102,7 @@ impl Shard {
         Self {
             private: PrivateLinks::new(&settings, connections_max(&settings)),
             private_doubt: None,
+            orphans_said_at: None,
             clients: ClientStage::new(&settings),
             admission: AdmissionStage::new(&settings, &quotas),
             hot_keys: HotKeyStage::new(settings.hot.clone(), &quotas),

@@ -23,7 +23,7 @@ use crate::shard::cluster::Doubt;
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
 use crate::shard::outcome::{Outcome, Settlement};
-use crate::shard::private::{Event, InFlight, Kind, Waiting};
+use crate::shard::private::{Abandoned, Event, InFlight, Kind, Orphans, Waiting};
 use crate::shard::refusal::{NotSent, Refusal, Stage, reasoned_abort};
 use crate::shard::request::{Nature, PrivateId, ReplyTo};
 use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX};
@@ -36,6 +36,8 @@ const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 const WATCH_MAX: Duration = Duration::from_secs(30);
 /// Maximum number of nodes of a cluster that one blocking command, or one `SSUBSCRIBE`, is sent to, one after the other.
 pub(super) const TRIES_MAX: u8 = 6;
+/// The shortest time between two log lines about elements that were taken for nobody.
+const ORPHANS_SAID_EVERY: Duration = Duration::from_secs(1);
 /// The retry delay named to clients whose requests were lost with a private link.
 const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
 
@@ -217,9 +219,8 @@ impl Shard {
                 let Some(link) = self.link_for_request((id, usage), place, charge, now) else { return };
                 let frame = arguments.frame();
                 let (kind, charge) = if waits {
-                    // A large request is not kept for another node: what is kept must stay small.
-                    let is_kept = self.env.slots.is_some() && frame.len() <= COPY_BYTES_MAX;
-                    let kept = if is_kept { frame } else { &[] };
+                    // It may be needed for another node, or to put back what was taken for nobody.
+                    let kept = if frame.len() <= COPY_BYTES_MAX { frame } else { &[] };
                     // A call may wait for ever, so its cost is not awaited like that of others.
                     self.settle(charge, &Settlement::of(Outcome::Lost), now);
                     (Kind::Waits(Waiting { frame: kept.into(), slot, tries: 0 }), None)
@@ -493,6 +494,14 @@ impl Shard {
                     }
                 }
                 Event::Tracking { holder, reply } => self.take_tracking_reply(holder, reply, now),
+                Event::Abandoned { place, request, reply } => {
+                    self.take_orphans(place, request, reply.as_deref(), now);
+                }
+                Event::PutBack { cells, count, is_done } => {
+                    self.hot_keys.end_writes(&cells);
+                    let outcome = if is_done { Counter::OrphansPutBack } else { Counter::OrphansLost };
+                    self.env.counters.add(outcome, count as u64);
+                }
                 Event::Tracker { backend, said } => self.take_change(backend, said, now),
                 Event::Lost { link, holder, request, backend, reason, was_sent } => {
                     self.lose_private((link, holder), request, (backend, reason, was_sent), now);
@@ -552,9 +561,12 @@ impl Shard {
         rows: u64,
         now: Now,
     ) {
-        let Some(request) = self.ask_elsewhere((link, holder), request, &reply, now) else { return };
-        self.hot_keys.end_writes(&request.cells);
+        let Some(mut request) = self.ask_elsewhere((link, holder), request, &reply, now) else { return };
         let waits = request.waits();
+        if waits && self.clients.find(holder).is_none() {
+            self.lose_reply((link, holder), &mut request, &reply, now);
+        }
+        self.hot_keys.end_writes(&request.cells);
         let is_over = match request.kind {
             Kind::Waits(_) => self.clients.find(holder).is_none_or(|client| client.watch().is_none()),
             Kind::Exec => true,
@@ -591,6 +603,60 @@ impl Shard {
             self.give_back(request.to, outcome, Message::Shared(&reply.into()), now);
         } else {
             self.give_back(request.to, outcome, Message::Small(&reply), now);
+        }
+    }
+
+    /// Handles the reply to a blocking command whose client has left in this turn.
+    fn lose_reply(
+        &mut self,
+        (link, holder): (PrivateId, ClientId),
+        request: &mut InFlight,
+        reply: &[u8],
+        now: Now,
+    ) {
+        let (Some(place), Some(tenant)) = (self.private.place_of(link), self.private.tenant_of(link)) else {
+            debug_assert!(false, "the link of client {holder:?} is there");
+            return;
+        };
+        if let Kind::Waits(waiting) = &mut request.kind {
+            let (frame, cells) = (std::mem::take(&mut waiting.frame), std::mem::take(&mut request.cells));
+            self.take_orphans(place, Abandoned { frame, cells, tenant }, Some(reply), now);
+        }
+    }
+
+    /// Counts the elements that a store has taken for a client that had left, and puts them back if the client's
+    /// tenant wants that.
+    fn take_orphans(
+        &mut self,
+        place: (BackendId, Database),
+        request: Abandoned,
+        reply: Option<&[u8]>,
+        now: Now,
+    ) {
+        let Some(orphans) = reply.and_then(|reply| Orphans::of(&request.frame, reply)) else {
+            return self.hot_keys.end_writes(&request.cells);
+        };
+        let tenant = request.tenant;
+        let known = usize::from(tenant.0) < self.env.quotas.len();
+        let gives_back = known && self.env.quotas.tenant(tenant).give_back;
+        let Orphans { key, count, way_back } = orphans;
+        let (name, key) = (self.env.backend_name(place.0).to_owned(), key.escape_ascii().to_string());
+        let mut left = Some(request.cells);
+        if let Some(way_back) = way_back.filter(|_| gives_back) {
+            let cells = left.take().unwrap_or_default();
+            left = self.private.put_back(&mut self.env, place, (&way_back, count), cells, now).err();
+        }
+        if self.orphans_said_at.is_none_or(|at| now.monotonic.since(at) >= ORPHANS_SAID_EVERY) {
+            self.orphans_said_at = Some(now.monotonic);
+            let becomes = if left.is_some() { "lost" } else { "put back" };
+            self.env.say(format!(
+                "{count} element(s) that {name} took from {key:.100} for a client that had left are {becomes} \
+                 (weir_blocked_orphans_total)"
+            ));
+        }
+        if let Some(cells) = left {
+            self.env.counters.add(Counter::OrphansLost, count as u64);
+            self.hot_keys.end_writes(&cells);
         }
     }
 
@@ -730,17 +796,16 @@ impl Shard {
     /// passed.
     pub(super) fn handle_private_turn_end(&mut self, now: Now) {
         for link in self.clients.take_left_links() {
-            if let Some(request) = self.private.take_request(link) {
+            if let Some(request) = self.private.abandon(&mut self.env, link, now) {
                 self.end_unanswered(&request, true, &[], now);
             }
-            self.private.close(&mut self.env, link);
         }
         if self.private.lent() == 0 {
             return;
         }
         for (holder, link) in self.private.overdue(now.monotonic) {
-            let Some(request) = self.private.take_request(link) else { continue };
-            self.private.close(&mut self.env, link);
+            let may_have_happened = self.private.may_write(link);
+            let Some(request) = self.private.abandon(&mut self.env, link, now) else { continue };
             let tracked = self.tracks_over(holder, link);
             if let Some(client) = self.clients.find(holder) {
                 if let Some(ties) = client.ties() {
@@ -752,7 +817,6 @@ impl Shard {
                 client.release_ties();
             }
             let waited = now.monotonic.since(request.began);
-            let may_have_happened = !request.cells.is_empty();
             let mut text = self.env.pool.take();
             Refusal::TooLate { stage: Stage::Backend, waited, may_have_happened }.encode(&mut text);
             self.env.counters.add(Counter::RefusedDeadline, 1);

@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::InFlight;
+use super::{Abandoned, InFlight};
 use crate::protocol::{BufferPool, Output, Protocol, ReplyScanner, Segment, encode};
 use crate::shard::env::Env;
 use crate::shard::message::Message;
 use crate::shard::settings::BackendSettings;
+use crate::shard::versions::Cell;
 use crate::values::{BackendId, ClientId, Database, TenantId, Timestamp};
 
 /// State of a link's socket.
@@ -38,6 +39,8 @@ pub(super) enum Expected {
     Tracking,
     /// The reply to a question on a tracker.
     Told,
+    /// The reply to a request that puts elements back.
+    PutBack,
     /// The reply to `UNWATCH`, or to `CLIENT UNBLOCK` of another link, after which the link can be lent.
     Cleaned,
 }
@@ -55,6 +58,10 @@ pub(super) struct Link {
     /// The client that has the link, and its tenant; `None` while the link is idle or being cleaned.
     pub(super) holder: Option<(ClientId, TenantId)>,
     pub(super) in_flight: Option<InFlight>,
+    /// The blocking command in flight, if its client has left. The sending side has ended then.
+    pub(super) abandoned: Option<Abandoned>,
+    /// The version cells of a key to which elements are being put back, and the number of the elements.
+    pub(super) puts_back: Option<(Vec<Cell>, usize)>,
     /// The first error among the replies to the requests of the transaction in flight.
     pub(super) step_error: Option<Vec<u8>>,
     pub(super) expected: VecDeque<Expected>,
@@ -96,6 +103,8 @@ impl Link {
             number: None,
             holder: None,
             in_flight: None,
+            abandoned: None,
+            puts_back: None,
             step_error: None,
             expected: VecDeque::new(),
             is_streaming: false,

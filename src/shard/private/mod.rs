@@ -16,13 +16,16 @@
 //! | what | file |
 //! |---|---|
 //! | one link, and its replies in order | `link.rs` |
+//! | elements that were taken for a client that had left | `orphans.rs` |
 
 mod link;
+mod orphans;
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use link::{Expected, Link, State};
+pub use orphans::Orphans;
 
 use super::counters::Counter;
 use super::env::Env;
@@ -79,12 +82,23 @@ pub enum Kind {
 /// A blocking command that waits at its store.
 #[derive(Debug)]
 pub struct Waiting {
-    /// The bytes of the request; empty if no other node is to be asked.
+    /// The bytes of the request; empty if they are too many to be kept.
     pub frame: Box<[u8]>,
     /// The hash slot of its keys.
     pub slot: u16,
     /// The number of nodes of a cluster that refused the request.
     pub tries: u8,
+}
+
+/// A blocking command whose client has left, or awaits no reply any more.
+#[derive(Debug)]
+pub struct Abandoned {
+    /// The bytes of the request; empty if they are too many to be kept.
+    pub frame: Box<[u8]>,
+    /// Version cells of the keys that the request may write, changed until it is over.
+    pub cells: Vec<Cell>,
+    /// The tenant of the client.
+    pub tenant: TenantId,
 }
 
 /// Something that happened on a link that is lent.
@@ -120,6 +134,24 @@ pub enum Event {
         holder: ClientId,
         /// The reply.
         reply: Vec<u8>,
+    },
+    /// The end of a blocking command whose client has left.
+    Abandoned {
+        /// The store, and the database of the request.
+        place: (BackendId, Database),
+        /// The request.
+        request: Abandoned,
+        /// The reply; `None` if the store ended the connection without one.
+        reply: Option<Vec<u8>>,
+    },
+    /// The reply to a request that put elements back, or the end of its link.
+    PutBack {
+        /// Version cells of the key, changed until now.
+        cells: Vec<Cell>,
+        /// The number of elements.
+        count: usize,
+        /// True if the elements are back.
+        is_done: bool,
     },
     /// Something that a store has said on a tracker, or the end of that.
     Tracker {
@@ -268,7 +300,7 @@ impl PrivateLinks {
         let mut figures = PrivateFigures::default();
         let links = self.places.iter().filter_map(|place| place.link.as_ref());
         for link in links.filter(|link| !link.is_tracker) {
-            let waits = link.in_flight.as_ref().is_some_and(InFlight::waits);
+            let waits = link.abandoned.is_some() || link.in_flight.as_ref().is_some_and(InFlight::waits);
             let count = match link.holder {
                 None => &mut figures.idle,
                 Some(_) if link.is_streaming => &mut figures.subscribed,
@@ -299,13 +331,9 @@ impl PrivateLinks {
         if self.held.get(&tenant).copied().unwrap_or(0) >= tenant_max {
             return None;
         }
-        let fits = |id: &PrivateId| {
-            let place = &self.places[id.place as usize];
-            place.link.as_ref().is_some_and(|link| {
-                link.backend == backend && link.protocol == protocol && link.database == database
-            })
-        };
-        let found = self.idle.iter().rposition(fits).and_then(|index| self.idle.remove(index));
+        let found = self.take_idle(|link| {
+            link.backend == backend && link.protocol == protocol && link.database == database
+        });
         let id = match found {
             Some(id) => id,
             None => self.open(env, (backend, database), protocol, 0, now)?,
@@ -315,6 +343,13 @@ impl PrivateLinks {
         *self.held.entry(tenant).or_default() += 1;
         env.counters.add(Counter::PrivateLinksLent, 1);
         Some(id)
+    }
+
+    /// Takes an idle link that fits, the one that was used last.
+    fn take_idle(&mut self, fits: impl Fn(&Link) -> bool) -> Option<PrivateId> {
+        let fits = |id: &PrivateId| self.peek(*id).is_some_and(&fits);
+        let index = self.idle.iter().rposition(fits)?;
+        self.idle.remove(index)
     }
 
     /// Returns the number of this core's links that a tenant may hold.
@@ -398,6 +433,16 @@ impl PrivateLinks {
     /// Returns the store that a link leads to; `None` if the link is gone.
     pub fn backend_of(&self, id: PrivateId) -> Option<BackendId> {
         self.peek(id).map(|link| link.backend)
+    }
+
+    /// Returns the store and the database of a link; `None` if the link is gone.
+    pub fn place_of(&self, id: PrivateId) -> Option<(BackendId, Database)> {
+        self.peek(id).map(|link| (link.backend, link.database))
+    }
+
+    /// Returns the tenant whose client has a link.
+    pub fn tenant_of(&self, id: PrivateId) -> Option<TenantId> {
+        self.peek(id)?.holder.map(|(_, tenant)| tenant)
     }
 
     /// True if the request in flight on a link is a blocking command.
@@ -526,8 +571,7 @@ impl PrivateLinks {
             return true;
         }
         let Some(number) = link.number.map(|number| number.to_string()) else { return false };
-        let is_idle = |id: &PrivateId| self.peek(*id).is_some_and(|link| link.backend == backend);
-        let found = self.idle.iter().rposition(is_idle).and_then(|index| self.idle.remove(index));
+        let found = self.take_idle(|link| link.backend == backend);
         let helper = found.or_else(|| self.open(env, (backend, Database::FIRST), protocol, 1, now));
         let Some(helper) = helper else { return false };
         if let Some(link) = self.at(id) {
@@ -543,9 +587,53 @@ impl PrivateLinks {
         self.peek(id).is_some_and(|link| link.was_unblocked)
     }
 
-    /// Takes the request in flight off a link that its holder is about to lose.
-    pub fn take_request(&mut self, id: PrivateId) -> Option<InFlight> {
-        self.at(id)?.in_flight.take()
+    /// True if the request in flight on a link may write.
+    pub fn may_write(&self, id: PrivateId) -> bool {
+        self.peek(id)
+            .and_then(|link| link.in_flight.as_ref())
+            .is_some_and(|request| !request.cells.is_empty())
+    }
+
+    /// Lets go of a link whose holder awaits no reply any more, and returns the request in flight. The link is
+    /// closed, but for a blocking command: there only the sending side ends, after which the store takes nothing
+    /// more for it, and the reply tells whether it had taken something before ([`Event::Abandoned`]).
+    pub fn abandon(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Option<InFlight> {
+        let owner = self.owner(id);
+        let link = self.at(id)?;
+        let mut request = link.in_flight.take();
+        let was_asked = link.state == State::Open && link.output.is_empty();
+        match (&mut request, link.holder) {
+            (Some(InFlight { kind: Kind::Waits(waiting), cells, .. }), Some((_, tenant))) if was_asked => {
+                let frame = std::mem::take(&mut waiting.frame);
+                link.abandoned = Some(Abandoned { frame, cells: std::mem::take(cells), tenant });
+                link.heard_at = now.monotonic;
+                env.actions.push_back(Action::EndSending(owner));
+            }
+            _ => self.close(env, id),
+        }
+        request
+    }
+
+    /// Sends a request that puts elements back, which a store has taken for nobody. Returns the version cells of
+    /// their key if there is no room for another link.
+    pub fn put_back(
+        &mut self,
+        env: &mut Env,
+        (backend, database): (BackendId, Database),
+        (request, count): (&[u8], usize),
+        cells: Vec<Cell>,
+        now: Now,
+    ) -> Result<(), Vec<Cell>> {
+        let found = self.take_idle(|link| link.backend == backend && link.database == database);
+        let helper = found.or_else(|| self.open(env, (backend, database), Protocol::Resp2, 1, now));
+        let Some(helper) = helper else { return Err(cells) };
+        let Some(link) = self.at(helper) else { return Err(cells) };
+        link.append(env, Message::Small(request));
+        link.expected.push_back(Expected::PutBack);
+        link.puts_back = Some((cells, count));
+        link.heard_at = now.monotonic;
+        self.list_to_send(helper);
+        Ok(())
     }
 
     /// Takes a link back from its holder. `has_watched` tells that keys may still be watched on it. The link
@@ -584,6 +672,13 @@ impl PrivateLinks {
         let mut link = place.link.take()?;
         self.partial_bytes -= link.partial_bytes();
         link.output.clear(&mut env.pool);
+        if let Some(request) = link.abandoned.take() {
+            let place = (link.backend, link.database);
+            self.events.push_back(Event::Abandoned { place, request, reply: None });
+        }
+        if let Some((cells, count)) = link.puts_back.take() {
+            self.events.push_back(Event::PutBack { cells, count, is_done: false });
+        }
         self.free.push(id.place);
         self.open -= 1;
         self.idle.retain(|idle| *idle != id);
@@ -630,11 +725,12 @@ impl PrivateLinks {
     fn lose(&mut self, env: &mut Env, id: PrivateId, reason: &'static str) {
         env.counters.add(Counter::LinksLost, 1);
         let holder = self.peek(id).and_then(|link| link.holder);
+        let was_abandoned = self.peek(id).is_some_and(|link| link.abandoned.is_some());
         let Some(mut link) = self.remove(env, id) else { return };
         if link.is_tracker {
             self.events.push_back(Event::Tracker { backend: link.backend, said: Said::Lost });
         }
-        if let Some((holder, _)) = holder {
+        if let Some((holder, _)) = holder.filter(|_| !was_abandoned) {
             let was_sent = link.state == State::Open;
             let (request, backend) = (link.in_flight.take(), link.backend);
             self.events.push_back(Event::Lost { link: id, holder, request, backend, reason, was_sent });
@@ -738,6 +834,20 @@ impl PrivateLinks {
                     link.idle_since = now.monotonic;
                     self.idle.push_back(id);
                 }
+            }
+            Some(Expected::PutBack) => {
+                if let Some((cells, count)) = link.puts_back.take() {
+                    link.idle_since = now.monotonic;
+                    self.events.push_back(Event::PutBack { cells, count, is_done: kind != b'-' });
+                    self.idle.push_back(id);
+                }
+            }
+            Some(Expected::Answer) if link.abandoned.is_some() => {
+                let place = (link.backend, link.database);
+                if let Some(request) = link.abandoned.take() {
+                    self.events.push_back(Event::Abandoned { place, request, reply: Some(reply) });
+                }
+                self.close(env, id);
             }
             Some(Expected::Answer) => {
                 let step_error = link.step_error.take();

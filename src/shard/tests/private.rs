@@ -1,6 +1,7 @@
 //! Private links: blocking commands, watched keys and subscriptions.
 
 use super::*;
+use crate::shard::versions::Versions;
 
 /// A rig whose cores may lend this many private links each.
 fn lending(shards: u16, backends: u16, links: usize) -> Rig {
@@ -104,6 +105,95 @@ fn a_deadline_ends_the_wait() {
     rig.wait(Duration::from_millis(2));
     assert_eq!(rig.told(client), "-DEADLINE stage=backend waited_ms=200 (it may have happened)\r\n");
     assert_eq!(links(&rig), (0, 0));
+}
+
+/// Elements taken for clients that had left: those lost, and those put back.
+fn orphans(rig: &Rig) -> (u64, u64) {
+    let counters = rig.shards[0].counters();
+    (counters.get(Counter::OrphansLost), counters.get(Counter::OrphansPutBack))
+}
+
+/// A client that leaves while it waits, before a store that has taken an element by then.
+fn leaves_too_late(gives_back: bool) -> (Rig, Arc<Versions>) {
+    let versions = Arc::new(Versions::new(1));
+    let mut rig = Rig::with(1, 1, |settings| {
+        settings.private_links_max = 10;
+        settings.hot.versions = Arc::clone(&versions);
+    });
+    rig.closes_ended = false;
+    let terms = quotas(&format!("[default]\nadmin = true\ngive_back = {gives_back}"));
+    rig.shards[0].handle_quotas(terms, rig.now);
+    let client = rig.client(0);
+    rig.send(client, &[&["BLPOP", "p", "q", "0"]]);
+    greet(&mut rig);
+    let id = rig.id(client);
+    rig.shards[0].handle_client_lost(id);
+    rig.turns();
+    assert_eq!((links(&rig), rig.shards[0].requests_abandoned()), ((1, 1), 0), "its charge is settled");
+    assert!(matches!(rig.actions.last(), Some((0, Action::EndSending(Owner::Link(..))))));
+    (rig, versions)
+}
+
+const POPPED: &str = "*2\r\n$1\r\nq\r\n$1\r\nx\r\n";
+
+#[test]
+fn what_is_popped_for_a_client_that_has_left_is_counted() {
+    let (mut rig, versions) = leaves_too_late(false);
+    rig.answer_first("BLPOP", POPPED);
+    assert_eq!((orphans(&rig), links(&rig)), ((1, 0), (0, 0)));
+    assert!(rig.at_stores.is_empty());
+    assert!(matches!(rig.actions.last(), Some((0, Action::Reset(Owner::Link(..))))));
+    let line = rig.shards[0].poll_line().expect("the log has it");
+    assert!(line.contains("1 element(s) that store0 took from q"), "{line}");
+    assert_eq!(versions.under_way(), 0);
+}
+
+#[test]
+fn what_is_popped_for_a_client_that_has_left_is_put_back_where_its_tenant_wants_that() {
+    for (reply, counted) in [(":1\r\n", (0, 1)), ("-WRONGTYPE not a list\r\n", (1, 0))] {
+        let (mut rig, versions) = leaves_too_late(true);
+        rig.answer_first("BLPOP", POPPED);
+        greet(&mut rig);
+        assert_eq!((rig.words_at_stores(), orphans(&rig)), (vec!["LPUSH"], (0, 0)));
+        assert!(rig.frames("LPUSH")[0].frame.ends_with("$1\r\nq\r\n$1\r\nx\r\n"));
+        assert_eq!(versions.under_way(), 2, "replies about its keys are not kept");
+        rig.answer_first("LPUSH", reply);
+        assert_eq!((orphans(&rig), links(&rig)), (counted, (0, 1)), "{reply}");
+        assert_eq!(versions.under_way(), 0);
+    }
+    // The store dies with the request.
+    let (mut rig, versions) = leaves_too_late(true);
+    rig.answer_first("BLPOP", POPPED);
+    greet(&mut rig);
+    rig.lose("LPUSH");
+    assert_eq!((orphans(&rig), links(&rig), versions.under_way()), ((1, 0), (0, 0), 0));
+}
+
+#[test]
+fn a_call_whose_client_has_left_ends_with_its_store() {
+    for ends in [true, false] {
+        let (mut rig, versions) = leaves_too_late(true);
+        if ends {
+            rig.lose("BLPOP");
+        } else {
+            rig.wait(Duration::from_secs(30));
+        }
+        assert_eq!((orphans(&rig), links(&rig)), ((0, 0), (0, 0)));
+        assert_eq!(versions.under_way(), 0);
+    }
+}
+
+#[test]
+fn what_is_popped_after_a_deadline_is_counted() {
+    let mut rig = lending(1, 1, 10);
+    rig.closes_ended = false;
+    let client = rig.client(0);
+    rig.send(client, &[&["QOS", "SET", "DEADLINE", "200"], &["BLPOP", "q", "0"]]);
+    greet(&mut rig);
+    rig.wait(Duration::from_millis(201));
+    assert!(rig.told(client).contains("-DEADLINE stage=backend waited_ms=200 (it may have happened)"));
+    rig.answer_first("BLPOP", POPPED);
+    assert_eq!((orphans(&rig), links(&rig)), ((1, 0), (0, 0)));
 }
 
 #[test]

@@ -15,6 +15,7 @@ class Relay(Listener):
         self.store_port = port
         self.sockets: list[socket.socket] = []
         self.held: dict[socket.socket, bytearray] = {}
+        self.muted: set[socket.socket] = set()
         self.lock = threading.Lock()
         super().__init__()
 
@@ -25,6 +26,12 @@ class Relay(Listener):
 
     def hold(self) -> None:
         with self.lock:
+            self.held = {store: bytearray() for store in self.sockets}
+
+    def mute(self) -> None:
+        """Nothing more passes on connections that are open, in either direction, and nobody closes them."""
+        with self.lock:
+            self.muted = set(self.sockets)
             self.held = {store: bytearray() for store in self.sockets}
 
     def held_bytes(self) -> int:
@@ -65,7 +72,10 @@ class Relay(Listener):
     def _to_client(self, store: socket.socket, client: socket.socket) -> None:
         try:
             while data := store.recv(1 << 16):
-                client.sendall(data)
+                with self.lock:
+                    is_muted = store in self.muted
+                if not is_muted:
+                    client.sendall(data)
         except OSError:
             pass
         client.close()

@@ -70,6 +70,10 @@ pub struct Summary {
     pub slots_moved: u64,
     /// The number of times that a replica took over.
     pub takeovers: u64,
+    /// The number of changes of hot keys that stores told of.
+    pub changes_told: u64,
+    /// The number of connections lost over which stores told of changes.
+    pub trackers_lost: u64,
     /// A hash over everything that happened.
     pub trace: u64,
 }
@@ -86,6 +90,8 @@ impl AddAssign for Summary {
         self.redirections += other.redirections;
         self.slots_moved += other.slots_moved;
         self.takeovers += other.takeovers;
+        self.changes_told += other.changes_told;
+        self.trackers_lost += other.trackers_lost;
         self.trace ^= other.trace;
     }
 }
@@ -142,6 +148,18 @@ pub fn run_clustered(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Fai
         seed,
         step: world.step(),
         arguments: format!("--cluster --steps {steps}"),
+        what,
+    })
+}
+
+/// Runs the world of a seed in which stores tell of changes of hot keys, and others than weir's clients write
+/// there too.
+pub fn run_tracked(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
+    let mut world = World::tracked(seed, steps, voice);
+    world.run().map_err(|what| Failure {
+        seed,
+        step: world.step(),
+        arguments: format!("--tracked --steps {steps}"),
         what,
     })
 }
@@ -210,6 +228,16 @@ mod tests {
         assert!(takeovers > 10, "{takeovers} takeovers");
         assert!(from_memory > 500, "{from_memory} replies from memory");
         assert!(replies > 2 * refusals, "{refusals} refusals in {replies} replies");
+    }
+
+    #[test]
+    fn seeds_0_to_31_with_writers_around_weir_break_no_promise() {
+        let Summary { changes_told, trackers_lost, from_memory, .. } = sum(0..32, run_tracked);
+        assert!(
+            changes_told > 1_000 && trackers_lost > 10,
+            "{changes_told} changes told, {trackers_lost} lost"
+        );
+        assert!(from_memory > 1_000, "{from_memory} replies from memory");
     }
 
     #[test]

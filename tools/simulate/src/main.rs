@@ -33,6 +33,10 @@ struct Flags {
     /// have a cluster
     #[arg(long, conflicts_with = "overload")]
     cluster: bool,
+    /// Simulates stores that tell of changes of hot keys, and writers that bypass weir: connections over which
+    /// stores tell break, become half-open, and are opened late
+    #[arg(long, conflicts_with_all = ["overload", "cluster"])]
+    tracked: bool,
     /// Faults during the overload: none, all, or some of cold-start, late-cores, stalls and lost-links joined
     /// by +. By default weir-simulate runs none, each fault alone, all except cold-start, and all
     #[arg(long, value_name = "WHAT", requires = "overload")]
@@ -73,7 +77,11 @@ impl Flags {
 fn usual_worlds(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
     let Range { start: first, end } = seeds;
     let mut sum = Summary::default();
-    let run = if flags.cluster { weir_simulate::run_clustered } else { weir_simulate::run };
+    let run = match (flags.cluster, flags.tracked) {
+        (true, _) => weir_simulate::run_clustered,
+        (_, true) => weir_simulate::run_tracked,
+        _ => weir_simulate::run,
+    };
     for seed in seeds {
         sum += run(seed, flags.steps, flags.voice()).map_err(|failure| failure.to_string())?;
         if (seed + 1 - first).is_multiple_of(100) {
@@ -90,12 +98,14 @@ fn usual_worlds(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
         redirections,
         slots_moved,
         takeovers,
+        changes_told,
+        trackers_lost,
         trace: _,
     } = sum;
     println!(
         "seeds {first}..{end}: {steps} steps, {replies} replies ({refusals} refusals), {from_memory} answered from \
          memory, {from_copies} of them from copies, {links_lost} connections to stores lost, {slots_moved} slots moved, \
-         {takeovers} takeovers, {redirections} redirections: all as promised"
+         {takeovers} takeovers, {redirections} redirections, {changes_told} changes told, {trackers_lost} trackers lost: all as promised"
     );
     Ok(())
 }

@@ -31,7 +31,7 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    const NONE: Self = Self {
+    pub const NONE: Self = Self {
         lost_before: 0,
         lost_after: 0,
         refused_connect: 0,
@@ -78,6 +78,9 @@ impl Load {
         self.rates[usize::from(now >= self.full_from)]
     }
 }
+
+/// The time after which a tracker that says nothing is given up: it is asked after half of it.
+const TRACKER_SILENT_MAX: Duration = Duration::from_millis(200);
 
 /// The requested load, relative to the stores' capacity.
 pub(super) const ASKED: f64 = 1.5;
@@ -161,6 +164,19 @@ impl Moves {
     }
 }
 
+/// Writes of clients that do not know weir.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Around {
+    /// The mean time between two of them.
+    pub apart: Duration,
+    /// The time after which no read may find older values.
+    pub told_within: Duration,
+    /// The probability, in thousandths, that a connection over which a store tells of changes is cut before one
+    /// of them; `is_silent` if nobody tells the shard of that.
+    pub cuts: u64,
+    pub is_silent: bool,
+}
+
 /// A window that no world fills.
 const WIDE: u16 = 4_096;
 
@@ -211,6 +227,8 @@ pub(super) struct Plan {
     pub ends_by_draining: bool,
     /// Moves of slots, if the stores are a cluster.
     pub cluster: Option<Moves>,
+    /// Writes around weir, of which trackers tell; `None` if there are none.
+    pub around: Option<Around>,
 }
 
 impl Plan {
@@ -272,7 +290,29 @@ impl Plan {
             script_reads: if window_most < WIDE { 40 } else { 2 },
             ends_by_draining: random.per_mille(300),
             cluster: None,
+            around: None,
         }
+    }
+
+    /// Draws a plan in which stores tell of changes, and others than weir's clients write there too. Replies are
+    /// kept for long if their keys are tracked, else for far less time than messages may take.
+    pub fn tracked(random: &mut Random) -> Self {
+        let plan = Self::drawn(random);
+        let hot = HotSettings {
+            mode: Mode::On,
+            detection: Detection { least_per_second: 1, ..plan.hot.detection },
+            ttl: Duration::from_micros(*random.pick(&[100, 1_000, 5_000])),
+            tracked_ttl: Some(Duration::from_secs(10)),
+            ..plan.hot
+        };
+        let cuts = *random.pick(&[0, 50, 300]);
+        let is_silent = random.per_mille(500);
+        // The core with the tracker may sleep before it handles a message, or sees that none comes.
+        let sleeps = plan.sleeps.map_or(Duration::ZERO, |sleeps| sleeps.longest);
+        let silence = if cuts > 0 && is_silent { TRACKER_SILENT_MAX + sleeps } else { Duration::ZERO };
+        let told_within = hot.ttl.max(silence) + plan.network_delay + 2 * plan.turn_delay + sleeps;
+        let apart = Duration::from_micros(*random.pick(&[300, 3_000, 30_000]));
+        Self { around: Some(Around { apart, told_within, cuts, is_silent }), hot, ..plan }
     }
 
     /// Draws a plan of any kind: a fifth of all worlds have a cluster.

@@ -74,6 +74,8 @@ struct Connection {
     /// True if the other end is closed. Requests that had come are carried out all the same, as by a real
     /// store that has read them.
     ended: bool,
+    /// True if changes are told over the connection.
+    tracks: bool,
 }
 
 /// The work of a store's servers during the counted time.
@@ -134,8 +136,7 @@ impl Store {
 
     /// Ends all faults.
     pub fn calm_down(&mut self) {
-        let none = Faults { lost_before: 0, lost_after: 0, loading: 0, stall: 0, garbage: 0, ..self.faults };
-        self.faults = Faults { refused_connect: 0, ignored_connect: 0, ..none };
+        self.faults = Faults { client_lost: self.faults.client_lost, ..Faults::NONE };
     }
 
     /// The work of the servers during the counted time.
@@ -157,6 +158,7 @@ impl Store {
             asking: false,
             queued: Vec::new(),
             ended: false,
+            tracks: false,
         };
         self.connections.insert(socket, connection);
     }
@@ -204,10 +206,13 @@ impl Store {
         }
     }
 
-    /// Carries out a write of a client that does not know weir.
-    pub fn write_beside(&mut self, key: &[u8], value: &[u8], now: Now, step: u64) {
+    /// Carries out a write of a client that does not know weir; without value it is a delete.
+    pub fn write_beside(&mut self, key: &[u8], value: Option<&[u8]>, now: Now, step: u64) {
         let mut frame = Vec::new();
-        encode::request(&mut frame, [&b"SET"[..], key, value].into_iter());
+        match value {
+            Some(value) => encode::request(&mut frame, [&b"SET"[..], key, value].into_iter()),
+            None => encode::request(&mut frame, [&b"DEL"[..], key].into_iter()),
+        }
         let mut consumed = 0;
         let mut decoder = RequestDecoder::default();
         let request = decoder.next(&frame, &mut consumed, &RequestLimits::trusted(1 << 20));
@@ -241,6 +246,26 @@ impl Store {
             connection.ended = true;
             if connection.waiting.is_empty() {
                 self.connections.remove(&socket);
+            }
+        }
+    }
+
+    /// Drops a connection over which changes are told, if there is one.
+    pub fn cut_tracker(&mut self) -> Option<SocketId> {
+        let trackers: Vec<SocketId> =
+            self.connections.iter().filter(|(_, known)| known.tracks).map(|(socket, _)| *socket).collect();
+        let cut = (!trackers.is_empty()).then(|| *self.random.pick(&trackers))?;
+        self.connections.remove(&cut);
+        Some(cut)
+    }
+
+    /// The next message about a changed key, with its connection.
+    pub fn poll_message(&mut self) -> Option<(SocketId, Vec<u8>)> {
+        loop {
+            let delivery = self.engine.poll_delivery()?;
+            let socket = SocketId(delivery.session as usize);
+            if self.connections.contains_key(&socket) {
+                return Some((socket, delivery.bytes.to_vec()));
             }
         }
     }
@@ -340,6 +365,7 @@ impl Store {
             self.loading_until = now.monotonic.after(Duration::from_millis(self.random.between(1, 50)));
         }
         check_block(connection, &arguments)?;
+        connection.tracks |= arguments.name() == b"CLIENT" && arguments.get(1) == Some(b"TRACKING");
         let speaks_always =
             [&b"MULTI"[..], b"EXEC", b"HELLO", b"AUTH", b"CLIENT"].contains(&arguments.name());
         let mut reply = Vec::new();

@@ -88,6 +88,10 @@ enum Event {
     /// A draining shard looks which clients have been read to the end.
     HearLastWords(usize),
     TellBulkheads,
+    /// A client that does not know weir writes to a store.
+    WritesAround,
+    /// The time after which no read may find a value older than this write's.
+    AroundIsTold(usize),
 }
 
 struct Entry {
@@ -246,6 +250,13 @@ impl World {
         Self::of(plan, random, steps, voice)
     }
 
+    /// Creates a world in which stores tell of changes, and others write there too.
+    pub fn tracked(seed: u64, steps: u64, voice: Voice) -> Self {
+        let mut random = Random::new(seed);
+        let plan = Plan::tracked(&mut random);
+        Self::of(plan, random, steps, voice)
+    }
+
     /// Creates a world in which more is requested than the stores can serve.
     pub fn overloaded(seed: u64, trouble: Trouble, voice: Voice) -> Self {
         let mut random = Random::new(seed);
@@ -353,6 +364,9 @@ impl World {
         for _ in 0..world.plan.clients {
             world.add_client();
         }
+        if let Some(around) = world.plan.around {
+            world.after(around.apart, Event::WritesAround);
+        }
         world
     }
 
@@ -395,6 +409,8 @@ impl World {
                 .as_ref()
                 .and_then(|(cluster, _)| cluster.roles.as_ref())
                 .map_or(0, |roles| roles.takeovers),
+            changes_told: self.counted(Counter::HotChanges),
+            trackers_lost: self.counted(Counter::HotTrackersLost) + self.counted(Counter::HotTrackersSilent),
             trace: self.trace.value(),
         })
     }
@@ -544,6 +560,8 @@ impl World {
                     self.after(BETWEEN_TOLD, Event::TellBulkheads);
                 }
             }
+            Event::WritesAround => self.write_around()?,
+            Event::AroundIsTold(write) => self.history.settle(write, Fate::Done(self.step))?,
         }
         Ok(())
     }
@@ -828,6 +846,8 @@ impl World {
                     self.close(shard, socket, now);
                 }
             }
+            // No client of this world waits in a blocking command.
+            Action::EndSending(_) => return Err("a link's sending side is ended".into()),
             Action::Reset(owner) => {
                 if let Some(socket) = self.by_owner.get(&(shard, owner)).copied() {
                     // Some of the bytes on their way have already left this machine.
@@ -1067,7 +1087,6 @@ impl World {
     /// Records that slots have another owner. Sometimes a client that does not know weir writes there at
     /// once.
     fn change(&mut self, slots: Vec<bool>, old: u16, takeover: Option<usize>) -> Checked {
-        let now = self.clocks();
         let Some((cluster, lookout)) = &self.cluster else { return Ok(()) };
         let map = lookout.map();
         // Cores drop their copies of a slot's keys only when they hear of a change, so the current map must
@@ -1083,14 +1102,7 @@ impl World {
             // The favourite key is cached for sure, so it tests most.
             let key = if self.plan.has_favourites { keys[0].clone() } else { key };
             let owner = usize::from(cluster.owner(slot_of(key.as_bytes())));
-            self.beside += 1;
-            let sent = Sent { client: BESIDE, sequence: self.beside, step: self.step };
-            let write = self.history.write(sent, &key);
-            let value = value(write, BESIDE, &key, 0);
-            self.history.carried_out(Token { write, client: BESIDE, key: &key })?;
-            self.history.settle(write, Fate::Unknown)?;
-            self.stores[owner].write_beside(key.as_bytes(), &value, now, self.step);
-            written.push(write);
+            written.push(self.write_beside(owner, &key, false)?);
         }
         let heard = vec![false; self.cores.len()];
         self.changes.push(Change { slots, old, takeover, written, version: None, heard });
@@ -1133,6 +1145,54 @@ impl World {
         {
             self.history.settle_down(takeover);
         }
+    }
+
+    /// Writes to a store past weir; returns the number of the write.
+    fn write_beside(&mut self, store: usize, key: &str, deletes: bool) -> Result<usize, String> {
+        let now = self.clocks();
+        self.beside += 1;
+        let sent = Sent { client: BESIDE, sequence: self.beside, step: self.step };
+        let write = if deletes { self.history.delete(sent, key) } else { self.history.write(sent, key) };
+        let value = (!deletes).then(|| value(write, BESIDE, key, 0));
+        if !deletes {
+            self.history.carried_out(Token { write, client: BESIDE, key })?;
+        }
+        self.history.settle(write, Fate::Unknown)?;
+        self.stores[store].write_beside(key.as_bytes(), value.as_deref(), now, self.step);
+        self.deliver(store);
+        Ok(write)
+    }
+
+    /// Sends messages about changed keys.
+    fn deliver(&mut self, store: usize) {
+        while let Some((socket, message)) = self.stores[store].poll_message() {
+            for piece in pieces(&message, self.plan.piece_bytes, &mut self.random) {
+                self.send_to_shard(socket, Input::Bytes(socket, piece));
+            }
+        }
+    }
+
+    /// Writes or deletes a key that clients know, and plans the next such write.
+    fn write_around(&mut self) -> Checked {
+        let Some(around) = self.plan.around.filter(|_| !self.over) else { return Ok(()) };
+        let keys: Vec<&str> = self.history.keys().filter(|key| key.starts_with("key:")).collect();
+        if !keys.is_empty() {
+            let picked = if self.random.per_mille(700) { 0 } else { self.random.below(keys.len() as u64) };
+            let key = keys[picked as usize].to_owned();
+            let store = usize::from(self.topology.backend_of(slot_of(key.as_bytes())).0);
+            let deletes = self.random.per_mille(200);
+            if self.random.per_mille(around.cuts)
+                && let Some(cut) = self.stores[store].cut_tracker()
+                && !around.is_silent
+            {
+                self.send_to_shard(cut, Input::Lost(cut));
+            }
+            let write = self.write_beside(store, &key, deletes)?;
+            self.after(around.told_within, Event::AroundIsTold(write));
+        }
+        let next = around.apart.mul_f64(self.random.exponential());
+        self.after(next, Event::WritesAround);
+        Ok(())
     }
 
     // Nodes that go away.
@@ -1341,6 +1401,7 @@ impl World {
         let cluster = self.cluster.as_ref().map(|(cluster, _)| (cluster, usize::from(backend.0)));
         let answer = store.carry_out(socket, now, &mut self.history, cluster)?;
         self.replicate(backend.0);
+        self.deliver(usize::from(backend.0));
         while let Some(killed) = self.stores[usize::from(backend.0)].poll_killed() {
             self.send_to_shard(killed, Input::Lost(killed));
         }

@@ -1,0 +1,173 @@
+//! Orphans: elements that a store pops for a blocking command after its client has left. Nobody gets the reply,
+//! so the elements would be lost; a tenant may have them put back.
+
+use crate::protocol::{Arguments, RequestDecoder, RequestLimits, encode, reply};
+
+/// Elements that a store has taken from a key for nobody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Orphans {
+    /// The key from which they were taken.
+    pub key: Vec<u8>,
+    /// The number of elements.
+    pub count: usize,
+    /// The request that puts them back where they were; `None` for entries of a stream, which have no way back.
+    pub way_back: Option<Vec<u8>>,
+}
+
+impl Orphans {
+    /// Returns the elements that a store has taken according to its reply to a blocking command. `None` if there
+    /// are none, or if the command does not take elements away: moved elements are in their destination, and
+    /// entries of a stream stay pending unless the command has `NOACK`.
+    pub fn of(frame: &[u8], reply: &[u8]) -> Option<Self> {
+        let (mut decoder, mut consumed) = (RequestDecoder::default(), 0);
+        let request = decoder.next(frame, &mut consumed, &RequestLimits::trusted(frame.len())).ok()??;
+        let words = request.arguments;
+        let name = words.name().to_ascii_lowercase();
+        if name == b"xreadgroup" {
+            return entries_without_pending(&words, reply);
+        }
+        let mut parts = reply::elements(reply)?;
+        let key = parts.next().and_then(reply::text)?.to_vec();
+        match name.as_slice() {
+            b"blpop" | b"brpop" => {
+                let element = reply::text(parts.next()?)?;
+                let push = if name == b"blpop" { b"LPUSH" } else { b"RPUSH" };
+                Some(Self::with(key, push, &[], &[element], 1))
+            }
+            b"blmpop" => {
+                // Elements are told in the order in which they were taken: the last one goes back first.
+                let mut taken: Vec<&[u8]> =
+                    reply::elements(parts.next()?)?.map(reply::text).collect::<Option<_>>()?;
+                taken.reverse();
+                let push = if takes_from_left(&words)? { b"LPUSH" } else { b"RPUSH" };
+                let count = taken.len();
+                Some(Self::with(key, push, &[], &taken, count))
+            }
+            b"bzpopmin" | b"bzpopmax" => {
+                let member = reply::text(parts.next()?)?;
+                let score = number(parts.next()?)?;
+                Some(Self::with(key, b"ZADD", &[b"NX"], &[score, member], 1))
+            }
+            b"bzmpop" => {
+                let mut scored = Vec::new();
+                for pair in reply::elements(parts.next()?)? {
+                    let mut pair = reply::elements(pair)?;
+                    let member = reply::text(pair.next()?)?;
+                    scored.extend([number(pair.next()?)?, member]);
+                }
+                let count = scored.len() / 2;
+                Some(Self::with(key, b"ZADD", &[b"NX"], &scored, count))
+            }
+            _ => None,
+        }
+    }
+
+    fn with(key: Vec<u8>, name: &[u8], options: &[&[u8]], elements: &[&[u8]], count: usize) -> Self {
+        let mut request = Vec::new();
+        let words: Vec<&[u8]> =
+            [name, &key].into_iter().chain(options.iter().copied()).chain(elements.iter().copied()).collect();
+        encode::request(&mut request, words.into_iter());
+        Self { key, count, way_back: Some(request) }
+    }
+}
+
+/// True if `BLMPOP` takes elements from the left; the direction stands behind the keys.
+fn takes_from_left(words: &Arguments<'_>) -> Option<bool> {
+    let keys: usize = std::str::from_utf8(words.get(2)?).ok()?.parse().ok()?;
+    let direction = words.get(keys.checked_add(3)?)?;
+    Some(direction.eq_ignore_ascii_case(b"left"))
+}
+
+/// Returns the digits of a score: a text in RESP2, a double in RESP3.
+fn number(reply: &[u8]) -> Option<&[u8]> {
+    let double = reply.strip_prefix(b",").and_then(|digits| digits.strip_suffix(b"\r\n"));
+    double.or_else(|| reply::text(reply))
+}
+
+/// Returns the entries that a group has read without a note of who is to acknowledge them.
+fn entries_without_pending(words: &Arguments<'_>, reply: &[u8]) -> Option<Orphans> {
+    if !words.iter().any(|word| word.eq_ignore_ascii_case(b"noack")) {
+        return None;
+    }
+    let is_map = reply.starts_with(b"%");
+    let mut streams = reply::names_and_values(reply)?;
+    let mut found: Option<Orphans> = None;
+    while let Some(next) = streams.next() {
+        let (name, entries) = if is_map {
+            (reply::text(next)?, streams.next()?)
+        } else {
+            let mut stream = reply::elements(next)?;
+            (reply::text(stream.next()?)?, stream.next()?)
+        };
+        let count = reply::elements(entries)?.count();
+        let all = found.get_or_insert_with(|| Orphans { key: name.to_vec(), count: 0, way_back: None });
+        all.count += count;
+    }
+    found.filter(|found| found.count > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(request: &str) -> Vec<u8> {
+        let mut out = Vec::new();
+        encode::request(&mut out, request.split(' ').map(str::as_bytes).collect::<Vec<_>>().into_iter());
+        out
+    }
+
+    fn found(request: &str, reply: &str) -> Option<(String, usize, Option<Vec<u8>>)> {
+        let orphans = Orphans::of(&frame(request), reply.as_bytes())?;
+        Some((String::from_utf8_lossy(&orphans.key).into_owned(), orphans.count, orphans.way_back))
+    }
+
+    #[test]
+    fn elements_go_back_to_the_end_from_which_they_came() {
+        let one = "*2\r\n$1\r\nq\r\n$1\r\nx\r\n";
+        let several = "*2\r\n$1\r\nq\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n";
+        let cases = [
+            ("BLPOP p q 0", one, 1, "LPUSH q x"),
+            ("brpop p q 0", one, 1, "RPUSH q x"),
+            ("BLMPOP 0 2 p q LEFT COUNT 2", several, 2, "LPUSH q b a"),
+            ("BLMPOP 0 2 left q RIGHT COUNT 2", several, 2, "RPUSH q b a"),
+            ("BZPOPMIN q 0", "*3\r\n$1\r\nq\r\n$1\r\nm\r\n$3\r\n1.5\r\n", 1, "ZADD q NX 1.5 m"),
+            ("BZPOPMAX q 0", "*3\r\n$1\r\nq\r\n$1\r\nm\r\n,-inf\r\n", 1, "ZADD q NX -inf m"),
+            (
+                "BZMPOP 0 1 q MIN COUNT 2",
+                "*2\r\n$1\r\nq\r\n*2\r\n*2\r\n$1\r\nm\r\n,1\r\n*2\r\n$1\r\nn\r\n,2\r\n",
+                2,
+                "ZADD q NX 1 m 2 n",
+            ),
+        ];
+        for (request, reply, count, back) in cases {
+            assert_eq!(found(request, reply), Some(("q".to_owned(), count, Some(frame(back)))), "{request}");
+        }
+    }
+
+    #[test]
+    fn entries_of_a_stream_are_lost_only_without_pending_list() {
+        let request = "XREADGROUP GROUP g c NOACK BLOCK 0 STREAMS s t > >";
+        let entry = "*2\r\n$3\r\n1-1\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n";
+        let resp2 = format!("*1\r\n*2\r\n$1\r\ns\r\n*2\r\n{entry}{entry}");
+        let resp3 = format!("%2\r\n$1\r\ns\r\n*1\r\n{entry}$1\r\nt\r\n*2\r\n{entry}{entry}");
+        assert_eq!(found(request, &resp2), Some(("s".to_owned(), 2, None)));
+        assert_eq!(found(request, &resp3), Some(("s".to_owned(), 3, None)));
+        assert_eq!(found(&request.replace("NOACK ", ""), &resp2), None);
+    }
+
+    #[test]
+    fn nothing_is_lost_by_other_replies() {
+        for (request, reply) in [
+            ("BLPOP q 0", "*-1\r\n"),
+            ("BLPOP q 0", "_\r\n"),
+            ("BLPOP q 0", "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n"),
+            ("BLPOP q 0", "*1\r\n$1\r\nq\r\n"),
+            ("BLMOVE q r LEFT RIGHT 0", "$1\r\nx\r\n"),
+            ("XREAD BLOCK 0 STREAMS s $", "*1\r\n*2\r\n$1\r\ns\r\n*0\r\n"),
+            ("WAIT 1 0", ":1\r\n"),
+            ("BZMPOP 0 1 q MIN", "*2\r\n$1\r\nq\r\n*1\r\n*1\r\n$1\r\nm\r\n"),
+        ] {
+            assert_eq!(found(request, reply), None, "{request}");
+        }
+    }
+}
