@@ -804,7 +804,6 @@ impl Driver {
         }
         let (Action::Connect { owner, .. }
         | Action::Close(owner)
-        | Action::EndSending(owner)
         | Action::Reset(owner)
         | Action::PauseReading(owner)
         | Action::ResumeReading(owner)) = action;
@@ -815,7 +814,6 @@ impl Driver {
         match action {
             Action::Connect { .. } => {}
             Action::Close(_) => self.close(token, Ending::Orderly),
-            Action::EndSending(_) => self.ring.end_sending(token),
             Action::Reset(_) => self.close(token, Ending::Reset),
             Action::PauseReading(_) => {
                 let want = self.socket(token).reception.pause();

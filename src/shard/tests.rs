@@ -763,8 +763,6 @@ struct Rig {
     actions: Vec<(usize, Action)>,
     attempts: usize,
     connecting: Connecting,
-    /// True if a store closes a connection as soon as its sending side has ended.
-    closes_ended: bool,
     reading: Reading,
     work: Work,
     /// The number of connections that stores have named, and the connections that they were told to kill.
@@ -816,7 +814,6 @@ impl Rig {
             actions: Vec::new(),
             attempts: 0,
             connecting: Connecting::Works,
-            closes_ended: true,
             reading: Reading::Always,
             work: Work::None,
             named: 0,
@@ -988,12 +985,6 @@ impl Rig {
     fn act(&mut self, shard: usize, action: Action) {
         if let Action::Reset(Owner::Link(link, _)) = action {
             self.at_stores.retain(|sent| (sent.shard, sent.link) != (shard, link));
-        }
-        if let Action::EndSending(Owner::Link(link, generation)) = action
-            && self.closes_ended
-        {
-            self.at_stores.retain(|sent| (sent.shard, sent.link) != (shard, link));
-            self.shards[shard].handle_link_lost(link, generation, Loss::ByPeer, self.now);
         }
         let Action::Connect { owner: Owner::Link(link, generation), backend } = action else {
             return self.actions.push((shard, action));

@@ -34,8 +34,6 @@ pub enum Action {
     },
     /// Closes a socket. Nothing more is reported about it, except that a segment under way comes back.
     Close(Owner),
-    /// Ends the sending side of a socket, and goes on reading until the other side ends its own.
-    EndSending(Owner),
     /// Closes a socket and drops the output that has not left this machine yet.
     Reset(Owner),
     /// Stops reading from a socket, because there is no room for its input.

@@ -58,7 +58,7 @@ pub(super) struct Link {
     /// The client that has the link, and its tenant; `None` while the link is idle or being cleaned.
     pub(super) holder: Option<(ClientId, TenantId)>,
     pub(super) in_flight: Option<InFlight>,
-    /// The blocking command in flight, if its client has left. The sending side has ended then.
+    /// The blocking command in flight, if its client has left. The store has been told to end it.
     pub(super) abandoned: Option<Abandoned>,
     /// The version cells of a key to which elements are being put back, and the number of the elements.
     pub(super) puts_back: Option<(Vec<Cell>, usize)>,
@@ -175,6 +175,11 @@ impl Link {
         self.expected.extend(std::iter::repeat_n(Expected::Step, steps));
     }
 
+    /// True if the request in flight is a blocking command.
+    pub(super) fn waits(&self) -> bool {
+        self.in_flight.as_ref().is_some_and(InFlight::waits)
+    }
+
     pub(super) fn has_output(&self) -> bool {
         match self.state {
             State::Opening => false,
@@ -233,7 +238,7 @@ impl Link {
         if self.state == State::Opening {
             return (silent >= connect_timeout).then_some("connect-timeout");
         }
-        let may_wait = self.state == State::Open && self.in_flight.as_ref().is_some_and(InFlight::waits);
+        let may_wait = self.state == State::Open && self.waits();
         let owes = !self.expected.is_empty() || self.owes_acknowledgements;
         (owes && !may_wait && silent >= reply_timeout).then_some("reply-timeout")
     }

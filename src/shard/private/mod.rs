@@ -300,7 +300,7 @@ impl PrivateLinks {
         let mut figures = PrivateFigures::default();
         let links = self.places.iter().filter_map(|place| place.link.as_ref());
         for link in links.filter(|link| !link.is_tracker) {
-            let waits = link.abandoned.is_some() || link.in_flight.as_ref().is_some_and(InFlight::waits);
+            let waits = link.abandoned.is_some() || link.waits();
             let count = match link.holder {
                 None => &mut figures.idle,
                 Some(_) if link.is_streaming => &mut figures.subscribed,
@@ -447,7 +447,7 @@ impl PrivateLinks {
 
     /// True if the request in flight on a link is a blocking command.
     pub fn waits(&self, id: PrivateId) -> bool {
-        self.peek(id).and_then(|link| link.in_flight.as_ref()).is_some_and(InFlight::waits)
+        self.peek(id).is_some_and(Link::waits)
     }
 
     /// True if a request is in flight on a link.
@@ -565,13 +565,13 @@ impl PrivateLinks {
     /// or with an error. False if none waits, if the store has not numbered the link, or if there is no room
     /// for another link.
     pub fn unblock(&mut self, env: &mut Env, id: PrivateId, is_error: bool, now: Now) -> bool {
-        let Some(link) = self.peek(id).filter(|_| self.waits(id)) else { return false };
+        let Some(link) = self.peek(id).filter(|link| link.waits()) else { return false };
         let (backend, protocol) = (link.backend, link.protocol);
         if link.was_unblocked {
             return true;
         }
         let Some(number) = link.number.map(|number| number.to_string()) else { return false };
-        let found = self.take_idle(|link| link.backend == backend);
+        let found = self.take_idle(|link| link.backend == backend).or_else(|| self.messenger(backend));
         let helper = found.or_else(|| self.open(env, (backend, Database::FIRST), protocol, 1, now));
         let Some(helper) = helper else { return false };
         if let Some(link) = self.at(id) {
@@ -580,6 +580,19 @@ impl PrivateLinks {
         let reason: &[u8] = if is_error { b"ERROR" } else { b"TIMEOUT" };
         self.clean(env, helper, &[b"CLIENT", b"UNBLOCK", number.as_bytes(), reason], now);
         true
+    }
+
+    /// Returns a link that tells a store about other links already, and is lent to nobody.
+    fn messenger(&self, backend: BackendId) -> Option<PrivateId> {
+        let is_fit = |link: &Link| {
+            link.backend == backend
+                && link.holder.is_none()
+                && link.expected.back() == Some(&Expected::Cleaned)
+        };
+        self.places.iter().enumerate().find_map(|(index, place)| {
+            let id = PrivateId { place: index as u32, generation: place.generation };
+            place.link.as_ref().is_some_and(is_fit).then_some(id)
+        })
     }
 
     /// True if the store was told to end the call on a link (`CLIENT UNBLOCK`).
@@ -595,19 +608,21 @@ impl PrivateLinks {
     }
 
     /// Lets go of a link whose holder awaits no reply any more, and returns the request in flight. The link is
-    /// closed, but for a blocking command: there only the sending side ends, after which the store takes nothing
-    /// more for it, and the reply tells whether it had taken something before ([`Event::Abandoned`]).
+    /// closed, but for a blocking command: its store is told to end it, and the reply says whether it had taken
+    /// something before ([`Event::Abandoned`]).
     pub fn abandon(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Option<InFlight> {
-        let owner = self.owner(id);
+        let link = self.at(id)?;
+        let was_asked = link.state == State::Open && link.output.is_empty();
+        // A store that pops an element and sees the end of the connection in one round drops the reply: only a
+        // command over another connection comes surely before or after.
+        let is_told = was_asked && self.unblock(env, id, false, now);
         let link = self.at(id)?;
         let mut request = link.in_flight.take();
-        let was_asked = link.state == State::Open && link.output.is_empty();
         match (&mut request, link.holder) {
-            (Some(InFlight { kind: Kind::Waits(waiting), cells, .. }), Some((_, tenant))) if was_asked => {
+            (Some(InFlight { kind: Kind::Waits(waiting), cells, .. }), Some((_, tenant))) if is_told => {
                 let frame = std::mem::take(&mut waiting.frame);
                 link.abandoned = Some(Abandoned { frame, cells: std::mem::take(cells), tenant });
                 link.heard_at = now.monotonic;
-                env.actions.push_back(Action::EndSending(owner));
             }
             _ => self.close(env, id),
         }

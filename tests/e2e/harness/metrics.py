@@ -60,9 +60,10 @@ def parse(text: str) -> dict[str, dict[str, float]]:
     return found
 
 
-def total(weir, name: str) -> float:
-    """The value of a metric of a running weir, over all labels."""
-    return sum(parse(weir.admin("/metrics")[1])[name].values())
+def total(weir, name: str, label: str = "") -> float:
+    """The value of a metric of a running weir, over all labels, or over those that contain a text such as `reason="lost"`."""
+    values = parse(weir.admin("/metrics")[1])[name]
+    return sum(value for labels, value in values.items() if label in labels)
 
 
 def family_of(name: str, types: dict[str, str]) -> str:

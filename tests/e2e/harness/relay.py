@@ -9,13 +9,15 @@ from .listener import Listener
 
 
 class Relay(Listener):
-    """Passes on to a store. What connections that are open when `hold` is called send from then on waits for `release`."""
+    """Passes on to a store. What connections that are open when `hold` is called send from then on waits for `release`; that of later ones
+    too, if they are to be held as well."""
 
     def __init__(self, port: int) -> None:
         self.store_port = port
         self.sockets: list[socket.socket] = []
         self.held: dict[socket.socket, bytearray] = {}
         self.muted: set[socket.socket] = set()
+        self.holds_new = False
         self.lock = threading.Lock()
         super().__init__()
 
@@ -24,9 +26,10 @@ class Relay(Listener):
         for each in self.sockets:
             each.close()
 
-    def hold(self) -> None:
+    def hold(self, new: bool = False) -> None:
         with self.lock:
             self.held = {store: bytearray() for store in self.sockets}
+            self.holds_new = new
 
     def mute(self) -> None:
         """Nothing more passes on connections that are open, in either direction, and nobody closes them."""
@@ -47,11 +50,14 @@ class Relay(Listener):
                 except OSError:
                     pass  # the store has dropped the connection meanwhile
             self.held = {}
+            self.holds_new = False
 
     def serve(self, client: socket.socket) -> None:
         store = socket.create_connection(("127.0.0.1", self.store_port))
         with self.lock:
             self.sockets.append(store)
+            if self.holds_new:
+                self.held[store] = bytearray()
         threading.Thread(target=self._to_client, args=(store, client), daemon=True).start()
         self._to_store(client, store)
 

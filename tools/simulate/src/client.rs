@@ -141,6 +141,7 @@ impl Client {
                 is_clustered: plan.cluster.is_some(),
                 padding_max: plan.padding_max,
                 has_favourites: plan.has_favourites,
+                mere_reads: plan.mere_reads,
                 script_reads: plan.script_reads,
                 cursor: None,
             },

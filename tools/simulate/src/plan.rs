@@ -221,6 +221,8 @@ pub(super) struct Plan {
     pub hot: HotSettings,
     /// True if all clients read the same few keys.
     pub has_favourites: bool,
+    /// Requests that are reads in any case, in thousandths, if there are favourites.
+    pub mere_reads: u64,
     /// Reads that are scripts, in thousandths; weir does not know that these only read.
     pub script_reads: u64,
     /// True if the world ends by draining the shards; otherwise the clients leave by themselves.
@@ -286,6 +288,7 @@ impl Plan {
                 ..HotSettings::new(backends)
             },
             has_favourites,
+            mere_reads: 700,
             // Scripts are frequent where requests overtake each other.
             script_reads: if window_most < WIDE { 40 } else { 2 },
             ends_by_draining: random.per_mille(300),
@@ -312,7 +315,15 @@ impl Plan {
         let silence = if cuts > 0 && is_silent { TRACKER_SILENT_MAX + sleeps } else { Duration::ZERO };
         let told_within = hot.ttl.max(silence) + plan.network_delay + 2 * plan.turn_delay + sleeps;
         let apart = Duration::from_micros(*random.pick(&[300, 3_000, 30_000]));
-        Self { around: Some(Around { apart, told_within, cuts, is_silent }), hot, ..plan }
+        Self {
+            around: Some(Around { apart, told_within, cuts, is_silent }),
+            hot,
+            has_favourites: true,
+            // A write through weir would end what a change that was missed leaves.
+            mere_reads: *random.pick(&[700, 970, 998]),
+            output_bytes_max: 64_000_000,
+            ..plan
+        }
     }
 
     /// Draws a plan of any kind: a fifth of all worlds have a cluster.

@@ -35,6 +35,8 @@ pub(super) struct Writer {
     pub padding_max: usize,
     /// True if the client mostly reads the same few keys as all others.
     pub has_favourites: bool,
+    /// Requests that are reads, whatever else is asked, in thousandths; of clients with favourites alone.
+    pub mere_reads: u64,
     /// Reads that are scripts, in thousandths.
     pub script_reads: u64,
     /// The next cursor of a SCAN over all keys that is under way.
@@ -51,7 +53,7 @@ pub(super) struct Burst {
 impl Writer {
     /// Adds one request, or a few that belong together.
     pub fn add(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
-        if self.has_favourites && self.random.per_mille(700) {
+        if self.has_favourites && self.random.per_mille(self.mere_reads) {
             return self.get(burst, step);
         }
         match self.random.below(100) {

@@ -846,8 +846,6 @@ impl World {
                     self.close(shard, socket, now);
                 }
             }
-            // No client of this world waits in a blocking command.
-            Action::EndSending(_) => return Err("a link's sending side is ended".into()),
             Action::Reset(owner) => {
                 if let Some(socket) = self.by_owner.get(&(shard, owner)).copied() {
                     // Some of the bytes on their way have already left this machine.

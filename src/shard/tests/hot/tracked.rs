@@ -93,6 +93,32 @@ fn nothing_is_kept_until_the_store_has_confirmed_that_it_will_tell() {
 }
 
 #[test]
+fn what_was_fetched_before_a_store_began_to_tell_is_not_kept() {
+    let mut rig = eager(1, |settings| settings.hot.tracked_ttl = Some(TRACKED_TTL));
+    let [client, other] = [rig.client(0), rig.client(0)];
+    let key = rig.key(0, 0);
+    // A fetch is on its way when the tracker opens.
+    let mut tracker = None;
+    while tracker.is_none() {
+        rig.send(client, &[&["GET", &key]]);
+        tracker = rig.frames("TRACKING").first().map(|sent| (*sent).clone());
+        if tracker.is_none() {
+            rig.serve(":-1\r\n", &bulk("old"));
+            rig.told(client);
+            rig.wait(10 * MILLISECOND);
+        }
+    }
+    let tracker = tracker.expect("it was opened");
+    while let Some(at) = rig.at_stores.iter().position(|sent| sent.link == tracker.link) {
+        let sent = rig.at_stores.remove(at);
+        rig.bytes(&sent, if sent.frame.contains("TRACKING") { "+OK\r\n" } else { ":1\r\n" }.as_bytes());
+    }
+    rig.serve(":-1\r\n", &bulk("old"));
+    assert_eq!(rig.told(client), bulk("old"));
+    assert!(!rig.knows(other, &key, "old"), "a change since the fetch was told to nobody");
+}
+
+#[test]
 fn a_change_told_before_the_reply_comes_makes_that_worthless() {
     let (mut rig, [client, other], key, tracker) = with_tracked_key();
     rig.send(client, &[&["SET", &key, "own"]]);
