@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -149,3 +151,26 @@ def test_tables_of_flags_are_those_that_weir_pages_writes(tmp_path):
     assert page.read_text() == CONFIGURATION.read_text(), "weir-pages --flags docs/operating/configuration.md"
     rows_of_flags = [row for row in rows(page.read_text()) if row[0].startswith("`--")]
     assert len(rows_of_flags) == len(flags_of_help()) > 60
+
+
+def test_tests_that_are_named_exist():
+    """What a page promises is shown by a test of the name that it gives."""
+    defined = {name for file in (ROOT / "tests" / "e2e").glob("test_*.py") for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)}
+    named = {(page.name, name) for page in PAGES for name in re.findall(r"`(test_\w+)`", page.read_text())}
+    assert len(named) > 40
+    assert sorted((page, name) for page, name in named if name not in defined) == []
+
+
+def test_planted_bugs_fit_the_code_and_their_page_is_up_to_date():
+    folder = ROOT / "tests" / "planted"
+    entries = tomllib.loads((folder / "bugs.toml").read_text())["bug"]
+    assert len(entries) >= 40
+    for entry in entries:
+        assert (ROOT / entry["file"]).read_text().count(entry["good"]) == 1, entry["what"]
+        assert entry["caught_by"], entry["what"]
+    page = ROOT / "docs" / "design" / "planted-bugs.md"
+    before = page.read_text()
+    subprocess.run([sys.executable, folder / "run", "--table"], check=True)
+    after = page.read_text()
+    page.write_text(before)
+    assert before == after, "run tests/planted/run --table"
