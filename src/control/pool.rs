@@ -397,6 +397,15 @@ mod tests {
     }
 
     #[test]
+    fn what_a_core_returns_is_there_for_others() {
+        let mut rig = Rig::holding(50 * UNIT);
+        let granted = rig.wants(0, 3 * UNIT);
+        assert!(granted > 0);
+        rig.tell(0, Demand { returned: granted, ..QUIET });
+        assert_eq!((rig.left(), rig.pool.bucket.level()), (50 * UNIT as i64, 50 * UNIT as i64));
+    }
+
+    #[test]
     fn a_core_that_was_denied_is_not_outrun_by_a_busier_one() {
         let mut rig = Rig::holding(0);
         let (mut more, mut some, mut busy, mut quiet) = (0, 0, 0, 0);

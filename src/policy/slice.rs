@@ -442,6 +442,42 @@ mod tests {
     }
 
     #[test]
+    fn what_was_granted_is_used_until_the_lease_is_over() {
+        let mut slice = told(8 * UNIT, None);
+        slice.allowance = 10 * UNIT as i64;
+        assert_eq!(check(&mut slice, 4 * UNIT, 150), Verdict::Fits);
+        assert_eq!(check(&mut slice, 4 * UNIT, 151), Verdict::Ask);
+    }
+
+    #[test]
+    fn only_the_pool_knows_whether_more_than_a_burst_fits() {
+        let mut slice = Slice::untouched(Timestamp::ZERO);
+        assert_eq!(check(&mut slice, 20 * UNIT, 100), Verdict::Fits, "on credit");
+        assert_eq!(check(&mut slice, 20 * UNIT + 1, 100), Verdict::Ask);
+    }
+
+    #[test]
+    fn what_was_spent_since_the_report_is_taken_off_the_answer() {
+        let mut slice = Slice::untouched(Timestamp::ZERO);
+        slice.take(Price::new(5 * UNIT));
+        let at = Timestamp::from_millis(100);
+        assert!(slice.report(BucketId(1), CAPACITY, 0, at, RULES).is_some());
+        slice.take(Price::new(3 * UNIT));
+        let grant = Grant {
+            bucket: BucketId(1),
+            amount: 15 * UNIT as i64,
+            holds: 10 * UNIT,
+            level: 0,
+            at,
+            share: 0,
+            part: Part::WHOLE,
+            dry_from: None,
+        };
+        slice.handle_grant(&grant);
+        assert_eq!(slice.allowance(), 7 * UNIT as i64);
+    }
+
+    #[test]
     fn who_comes_again_when_there_may_be_enough_is_not_refused_on_old_news() {
         let mut slice = told(UNIT * 8 / 10, Some(UNIT));
         assert_eq!(check(&mut slice, UNIT, 101), Verdict::Refused(Duration::from_millis(19)));

@@ -1186,6 +1186,15 @@ mod tests {
     }
 
     #[test]
+    fn a_stall_ends_with_a_window_that_is_no_larger_than_the_first() {
+        let mut window = Window::new(1, Bounds::default());
+        let first = window.size();
+        window.size *= 8.0;
+        window.handle_stall_end(Timestamp::from_millis(5_000));
+        assert_eq!((window.size(), window.is_growing()), (first, true));
+    }
+
+    #[test]
     fn costly_replies_and_those_from_before_a_stall_say_nothing() {
         let mut window = Window::new(1, Bounds::default());
         let now = crowd(&mut window, 0.0, 2.0, 4, 0.001);

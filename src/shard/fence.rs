@@ -206,6 +206,7 @@ mod tests {
         fences.raise(BackendId(1), target(2));
         fences.raise(BackendId(0), target(3));
         assert_eq!(ids(&fences, seen), [3]);
+        assert!(fences.at(BackendId(1), 0).all(|fence| fence.target.id == 2), "each store has its own");
         assert_eq!(fences.lift_all(BackendId(0), |target| target.id > 2), [3]);
         assert_eq!(ids(&fences, 0), [1]);
     }

@@ -81,12 +81,8 @@ impl KeyTracking {
     pub fn set_caching(&mut self, word: &[u8]) -> Result<(), &'static str> {
         const YES: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$3\r\nYES\r\n";
         const NO: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$2\r\nNO\r\n";
-        let options = self.options.as_ref();
-        let (opts_in, opts_out) =
-            options.map_or((false, false), |options| (options.opts_in, options.opts_out));
-        if !opts_in && !opts_out {
-            return Err(NOT_TRACKING);
-        }
+        let options = self.options.as_ref().ok_or(NOT_TRACKING)?;
+        let (opts_in, opts_out) = (options.opts_in, options.opts_out);
         self.caching = match word.to_ascii_uppercase().as_slice() {
             b"YES" if opts_in => Some(YES),
             b"NO" if opts_out => Some(NO),
