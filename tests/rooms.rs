@@ -43,6 +43,7 @@ const STAGES: &[(&str, &[&str])] = &[
     ("cluster", &[]),
     ("hot_keys", &[]),
     ("links", &[]),
+    ("monitors", &[]),
     ("overload", &[]),
     ("peers", &[]),
     ("private", &[]),

@@ -16,7 +16,7 @@ use super::token::Secret;
 use super::top::TopFlags;
 use super::units::{Size, duration, number, positive_duration, request_units};
 use crate::values::limits::{
-    CLIENTS_MAX, FLEET_KEYS_MAX, FLEET_NAMESPACE_BYTES_MAX, PRIVATE_LINKS_MAX, SHARDS_MAX,
+    CLIENTS_MAX, FLEET_KEYS_MAX, FLEET_NAMESPACE_BYTES_MAX, MONITORS_MAX, PRIVATE_LINKS_MAX, SHARDS_MAX,
 };
 
 const LISTENING: &str = "Listening";
@@ -433,6 +433,12 @@ pub struct Flags {
     #[arg(long, env = "WEIR_OUTPUT_LIMIT", value_name = "SIZE", help_heading = LIMITS)]
     #[arg(default_value = "64MiB")]
     pub output_limit: Size,
+
+    /// Clients that may watch requests with MONITOR at once, over all shards. A tenant that is no administrator may
+    /// have a quarter of them. With 0 MONITOR is refused
+    #[arg(long, env = "WEIR_MONITORS", value_name = "N", help_heading = LIMITS)]
+    #[arg(value_parser = number(0, MONITORS_MAX), default_value = "16")]
+    pub monitors: u64,
 
     /// Maximum number of elements per step of SCAN, HSCAN, SSCAN and ZSCAN; a larger COUNT is lowered to this
     #[arg(long, env = "WEIR_SCAN_COUNT_MAX", value_name = "N", help_heading = LIMITS, hide = true)]

@@ -94,6 +94,8 @@ pub struct Config {
     pub heavy_connections: u16,
     /// Connections to backends that clients may have to themselves, over all shards.
     pub private_links: usize,
+    /// Maximum number of clients that are monitors (`MONITOR`) at once, over all shards.
+    pub monitors: usize,
     /// Number of databases of each backend that clients may select.
     pub databases: u16,
     /// Estimated price from which on a request counts as costly, in millionths of a request unit.
@@ -216,6 +218,7 @@ impl Config {
             backend_connections: flags.backend_connections as u16,
             heavy_connections: flags.heavy_connections as u16,
             private_links: flags.private_links as usize,
+            monitors: flags.monitors as usize,
             databases: flags.databases as u16,
             heavy_from: flags.heavy_ru,
             connect_timeout: flags.backend_connect_timeout,

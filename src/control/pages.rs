@@ -184,8 +184,9 @@ fn write_tenants(page: &mut Exposition, quotas: &Quotas, meter: &Meter) {
 
 fn write_shard_gauges(page: &mut Exposition, totals: &Totals) {
     type Figure = fn(&super::ShardReport) -> usize;
-    let gauges: [(&str, &str, Figure); 3] = [
+    let gauges: [(&str, &str, Figure); 4] = [
         ("weir_clients_open", "Clients connected.", |report| report.clients_open),
+        ("weir_monitors", "Clients that watch requests (MONITOR).", |report| report.monitors),
         ("weir_backend_connections_open", "Connections to backends.", |report| report.links_open),
         ("weir_backend_replies_owed", "Requests sent to backends without a reply yet.", |report| {
             report.replies_owed

@@ -19,6 +19,8 @@ pub struct ShardReport {
     pub counters: Counters,
     /// The number of clients connected to the shard.
     pub clients_open: usize,
+    /// The number of clients that watch requests (`MONITOR`).
+    pub monitors: usize,
     /// The number of replies that backends owe the shard.
     pub replies_owed: usize,
     /// The number of the shard's open connections to backends.
@@ -65,6 +67,7 @@ impl ShardReport {
         Self {
             counters: shard.counters().clone(),
             clients_open: shard.clients_open(),
+            monitors: shard.monitors(),
             replies_owed: shard.replies_in_flight(),
             links_open: shard.links_open(),
             private_links: shard.private_links(),

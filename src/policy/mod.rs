@@ -18,12 +18,14 @@
 //! | which of several nodes with the same keys answers a read | `replica_choice.rs` |
 //! | how many requests may be sent again | `retry_budget.rs` |
 //! | how many connections may a tenant hold | `seats.rs` |
+//! | how much may be spent on work that may be left undone | `byte_rate.rs` |
 //! | is a count of requests per second used up (to compare with) | `fixed_window.rs` |
 
 pub mod baseline;
 pub mod breaker;
 pub mod bucket;
 pub mod bucket_table;
+pub mod byte_rate;
 pub mod estimate;
 pub mod fixed_window;
 pub mod fleet;

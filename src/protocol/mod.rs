@@ -7,6 +7,7 @@ pub mod command;
 pub mod encode;
 pub mod http;
 mod key_tracking;
+pub mod monitor;
 pub mod output;
 pub mod reply;
 pub mod request;

@@ -53,8 +53,8 @@ use crate::protocol::http::Rules;
 use crate::routing::Topology;
 use crate::routing::cluster::Map;
 use crate::shard::{
-    AdmissionSettings, BackendSettings, ClientLimits, Doubt, HotSettings, Limiter, Mode, OverloadSettings,
-    Shard, ShardSettings,
+    AdmissionSettings, BackendSettings, ClientLimits, Doubt, HotSettings, Limiter, Mode, MonitorBoard,
+    OverloadSettings, Shard, ShardSettings,
 };
 use crate::store::{Engine, EngineLimits, Service, StoreService};
 use crate::values::allowance::lease_of;
@@ -127,9 +127,14 @@ pub fn run(config: &Config) -> Result<(), String> {
     let routes = Routes { routes: routes.into(), tls: storage_tls.clone() };
     let backends = Arc::<[BackendSettings]>::from(backends);
     let door = Door::new(config.clients_max, config.clients_bytes_max);
-    let seats = Seats::new(config.tenant_clients_max as u32);
     let origins = config.http_origins.iter().map(|origin| origin.as_str().into()).collect();
-    let web = Arc::new(Rules { origins, hosts: config.http_hosts.clone() });
+    let clients = ClientLimits {
+        login_timeout: config.login_timeout,
+        bytes_max: config.clients_bytes_max,
+        seats: Seats::new(config.tenant_clients_max as u32),
+        monitors: Arc::new(MonitorBoard::new(config.monitors)),
+        web: Arc::new(Rules { origins, hosts: config.http_hosts.clone() }),
+    };
     let admission = admission_settings(config);
     let overload = overload_settings(config, cpus.len(), backends.len());
     let hot = hot_settings(config, backends.len());
@@ -147,7 +152,7 @@ pub fn run(config: &Config) -> Result<(), String> {
                 (index, cpus.len()),
                 &backends,
                 &admission,
-                (&seats, &web),
+                &clients,
                 (overload.clone(), hot.clone()),
             ),
             quotas: Arc::clone(&quotas),
@@ -571,7 +576,7 @@ fn shard_settings(
     (index, shards): (usize, usize),
     backends: &Arc<[BackendSettings]>,
     admission: &AdmissionSettings,
-    (seats, web): (&Seats, &Arc<Rules>),
+    clients: &ClientLimits,
     (overload, hot): (OverloadSettings, HotSettings),
 ) -> ShardSettings {
     ShardSettings {
@@ -596,12 +601,7 @@ fn shard_settings(
         connect_timeout: config.connect_timeout,
         seed: random_seed(),
         admission: admission.clone(),
-        clients: ClientLimits {
-            login_timeout: config.login_timeout,
-            bytes_max: config.clients_bytes_max,
-            seats: seats.clone(),
-            web: Arc::clone(web),
-        },
+        clients: clients.clone(),
         overload,
         hot,
         replicas: before_a_cluster(config, Layer::Replicas),

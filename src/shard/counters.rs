@@ -184,6 +184,12 @@ counters! {
         "Messages about changed keys that clients with CLIENT TRACKING were sent.",
     ),
     (
+        MonitorLinesLeftOut,
+        "weir_monitor_lines_left_out_total",
+        "",
+        "Lines that monitors (MONITOR) were not sent, because they read too slowly or a shard had written too many.",
+    ),
+    (
         StoresMoved,
         "weir_backend_moves_total",
         "",

@@ -22,6 +22,7 @@
 //! | `overload/` | window and queue before each backend, its response times | connections |
 //! | `links/` | connections to stores, the replies that they owe, fences | windows, clients, accounts |
 //! | `private/` | connections to stores that one client has to itself | clients, accounts |
+//! | `monitors/` | lines that monitors (`MONITOR`) are sent, and what may be spent on them | clients, stores |
 //! | `peers/` | batches for other cores | clients, accounts, stores |
 //! | `pipeline/` | only the other rooms; the way of a request | |
 //!
@@ -31,6 +32,7 @@
 //! | what is counted | `counters.rs` |
 //! | loads, latencies and levels of the bulkheads before backends, shared by cores without a lock | `board.rs` |
 //! | health of the stores, shared likewise: counts of failures, and whose requests are refused | `health.rs` |
+//! | the monitors of all cores, and what each may see | `monitor_board.rs` |
 //! | shed level of each backend, as agreed from the board: which requests cost more, or are refused | `backend_levels.rs` |
 //! | what travels with a request, and its bytes, on their way or waiting | `request.rs`, `message.rs`, `stored.rs` |
 //! | a request in flight on a backend connection | `pending.rs` |
@@ -59,6 +61,8 @@ mod hot_keys;
 mod last_told;
 mod links;
 mod message;
+mod monitor_board;
+mod monitors;
 mod note;
 mod outcome;
 mod overload;
@@ -89,6 +93,7 @@ pub use cluster::{Doubt, ReaderFigures};
 pub use counters::{COUNTERS, Counter, Counters, Pressure, Pressures};
 pub use hot_keys::{HotFigures, HotKey};
 pub use message::Message;
+pub use monitor_board::MonitorBoard;
 pub use outcome::{Outcome, Settlement};
 pub use overload::{BulkheadFigures, ServiceTimes};
 pub use peers::Batch;

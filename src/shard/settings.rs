@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::board::Noticeboard;
 use super::health::HealthBoard;
+use super::monitor_board::MonitorBoard;
 use super::versions::Versions;
 use crate::config::HotScripts;
 use crate::policy::fixed_window::FixedWindows;
@@ -298,13 +299,21 @@ pub struct ClientLimits {
     pub bytes_max: usize,
     /// Counts of each tenant's connections over all shards, with their limits.
     pub seats: Seats,
+    /// The clients of all shards that have sent `MONITOR`. Without places for any, `MONITOR` is refused.
+    pub monitors: Arc<MonitorBoard>,
     /// Origins of web pages that may send requests over HTTP, and host names under which weir may be called.
     pub web: Arc<Rules>,
 }
 
 impl Default for ClientLimits {
     fn default() -> Self {
-        Self { login_timeout: None, bytes_max: usize::MAX, seats: Seats::unlimited(), web: Arc::default() }
+        Self {
+            login_timeout: None,
+            bytes_max: usize::MAX,
+            seats: Seats::unlimited(),
+            monitors: Arc::new(MonitorBoard::new(16)),
+            web: Arc::default(),
+        }
     }
 }
 

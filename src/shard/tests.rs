@@ -14,6 +14,7 @@ mod http;
 mod key_tracking;
 mod large_messages;
 mod many_keys;
+mod monitors;
 mod moving;
 mod neighbours;
 mod overload;

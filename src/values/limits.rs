@@ -115,6 +115,20 @@ pub const CLIENT_LIST_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub const CLIENT_IDS_MAX: usize = 1_024;
 /// Longest `CLIENT PAUSE`, in milliseconds.
 pub const CLIENT_PAUSE_MS_MAX: u64 = 60 * 60 * 1_000;
+/// Maximum number of clients that may be monitors (`MONITOR`) at once, over all shards: each has a bit of 64.
+pub const MONITORS_MAX: u64 = 64;
+/// Maximum number of words of a request that `MONITOR` shows.
+pub const MONITOR_ARGUMENTS_MAX: usize = 128;
+/// Maximum number of bytes of a word that `MONITOR` shows.
+pub const MONITOR_ARGUMENT_BYTES_MAX: usize = 1024;
+/// Maximum number of bytes of a request's words that `MONITOR` shows. Quoted they may take four times as many.
+pub const MONITOR_REQUEST_BYTES_MAX: usize = 8 * 1024;
+/// Maximum number of requests of one transaction that `MONITOR` shows.
+pub const MONITOR_TRANSACTION_MAX: usize = 1_024;
+/// Bytes that may wait for a monitor (256 KiB), beyond which it loses lines.
+pub const MONITOR_OUTPUT_BYTES_MAX: usize = 256 * 1024;
+/// Bytes of lines for monitors that wait for one other core, beyond which lines are left out.
+pub const MONITOR_BATCH_BYTES_MAX: usize = 1024 * 1024;
 /// Maximum number of sections that one `INFO` may name.
 pub const INFO_SECTIONS_MAX: usize = 64;
 /// Maximum number of requests of one connection that are taken on in a turn before other connections have

@@ -60,6 +60,26 @@ pub struct Now {
     pub unix_ms: u64,
 }
 
+/// The wall clock in microseconds, made of the two clocks of [`Now`]: the monotonic one says how much time passes
+/// within the milliseconds of the other.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FineClock {
+    /// Microseconds by which the wall clock is ahead of the monotonic one.
+    ahead: i64,
+}
+
+impl FineClock {
+    /// Returns microseconds since 1970, always within the millisecond that the wall clock shows. They do not go
+    /// back unless that does.
+    pub fn unix_micros(&mut self, now: Now) -> u64 {
+        let monotonic = (now.monotonic.as_nanos() / 1_000) as i64;
+        let earliest = (now.unix_ms * 1_000) as i64;
+        let micros = (monotonic + self.ahead).clamp(earliest, earliest + 999);
+        self.ahead = micros - monotonic;
+        micros as u64
+    }
+}
+
 /// Writes a moment, in milliseconds since 1970, as people and programs do (RFC 3339).
 pub fn rfc3339(unix_ms: u64) -> String {
     const SECONDS_PER_DAY: u64 = 86_400;
@@ -103,6 +123,31 @@ mod tests {
         ] {
             assert_eq!(rfc3339(unix_ms), text);
         }
+    }
+
+    #[test]
+    fn microseconds_pass_as_on_the_monotonic_clock_once_the_wall_clock_has_shown_its_own() {
+        let mut clock = FineClock::default();
+        // A wall clock that is 700.3 us ahead of a whole millisecond, looked at every 90 us.
+        let at = |micros: u64| Now {
+            monotonic: Timestamp::from_nanos(micros * 1_000),
+            unix_ms: 1_700_000_000_000 + (micros + 700) / 1_000,
+        };
+        let mut before = 0;
+        for micros in (0..20_000).step_by(90) {
+            let now = at(micros);
+            let fine = clock.unix_micros(now);
+            assert_eq!(fine / 1_000, now.unix_ms);
+            assert!(fine > before);
+            if micros > 10_000 {
+                assert_eq!(fine - before, 90);
+            }
+            before = fine;
+        }
+        let exact = 1_700_000_000_000_000 + 20_700;
+        assert!(clock.unix_micros(at(20_000)).abs_diff(exact) < 90, "as near as it was looked at");
+        let set_back = Now { unix_ms: 1_600_000_000_000, ..at(20_100) };
+        assert_eq!(clock.unix_micros(set_back) / 1_000, 1_600_000_000_000, "the wall clock may be set");
     }
 
     #[test]

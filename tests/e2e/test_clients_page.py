@@ -130,7 +130,7 @@ def test_python_repeats_a_throttled_request_and_no_other(tight_weir):
     with pytest.raises(redis.exceptions.NoPermissionError):
         snippet.client.flushall()
     with pytest.raises(redis.ResponseError, match="not supported by weir"):
-        snippet.client.execute_command("MONITOR")
+        snippet.client.execute_command("REPLICAOF", "NO", "ONE")
     assert snippet.slept == [], "an error that stays is raised at once"
 
 

@@ -319,7 +319,6 @@ ADMINISTRATION = [
     ("DBSIZE",),
     ("FUNCTION", "FLUSH"),
     ("SWAPDB", "0", "1"),
-    ("MONITOR",),
     ("REPLICAOF", "NO", "ONE"),
     ("SAVE",),
     ("ACL", "LIST"),

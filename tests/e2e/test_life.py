@@ -385,7 +385,6 @@ def test_hello_says_what_clients_look_for(weir: Weir):
 
 
 CANNOT_PASS = [
-    ("MONITOR",),
     ("PSYNC", "?", "-1"),
     ("REPLICAOF", "NO", "ONE"),
     ("SHUTDOWN",),

@@ -219,7 +219,7 @@ BLOCKING = [
 
 @pytest.fixture(scope="module")
 def shared_only(module_servers) -> Weir:
-    return module_servers.weir(module_servers.redis(), module_servers.redis(), flags=["--shards", "4", "--private-links", "0"])
+    return module_servers.weir(module_servers.redis(), module_servers.redis(), flags=["--shards", "4", "--private-links", "0", "--monitors", "0"])
 
 
 @pytest.mark.parametrize("words", BLOCKING, ids=" ".join)

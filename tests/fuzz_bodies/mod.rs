@@ -411,11 +411,17 @@ impl House {
         count
     }
 
-    /// How many replies the client has received, all of them whole.
+    /// How many replies the client has received, all of them whole. Lines of `MONITOR` are no replies.
     fn replies(&self) -> usize {
         let (found, malformed) = scanned(&self.received, self.received.len().max(1));
         assert!(!malformed, "a client is sent replies only");
         assert_eq!(found.last().map_or(0, |(end, ..)| *end), self.received.len(), "whole replies only");
-        found.len()
+        let mut start = 0;
+        let replies = found.iter().filter(|(end, ..)| {
+            let is_line = self.received[start..].starts_with(b"+1700000000.");
+            start = *end;
+            !is_line
+        });
+        replies.count()
     }
 }

@@ -27,7 +27,8 @@ impl Flags {
     pub const LOADING: Self = Self(1 << 7);
     /// Flag of commands that are answered by a replica that lost its primary.
     pub const STALE: Self = Self(1 << 8);
-    /// Flag of commands that `MONITOR` does not show.
+    /// Flag of commands that Redis does not show to `MONITOR` like others: scripts, and those of modules that ask not
+    /// to be shown.
     pub const SKIP_MONITOR: Self = Self(1 << 9);
     /// Flag of commands that are not written to the slow log.
     pub const SKIP_SLOWLOG: Self = Self(1 << 10);

@@ -84,7 +84,6 @@ impl Handling {
                 refusal,
                 Refusal::Subscribes
                     | Refusal::Watches
-                    | Refusal::Monitors
                     | Refusal::StoreClients
                     | Refusal::Tracks
                     | Refusal::Silences
@@ -183,6 +182,7 @@ pub enum LocalCommand {
     Help,
     Info,
     Lolwut,
+    Monitor,
     Multi,
     Ping,
     Qos,
@@ -237,6 +237,7 @@ impl LocalCommand {
             | Self::Discard
             | Self::Exec
             | Self::Hello
+            | Self::Monitor
             | Self::Multi
             | Self::Quit
             | Self::ReadOnly
@@ -280,6 +281,8 @@ impl LocalCommand {
                 | Self::ConfigGet
                 | Self::Help
                 | Self::Lolwut
+                // It is answered with an error there, as in Redis.
+                | Self::Monitor
                 | Self::ReadOnly
                 | Self::ReadWrite
                 | Self::Role
@@ -302,7 +305,7 @@ pub enum Refusal {
     Watches,
     /// The command waits for replicas to have what a connection wrote.
     AwaitsReplicas,
-    /// The command shows everyone's requests.
+    /// The command shows the requests of other clients, and no client may see them.
     Monitors,
     /// The command is spoken between a primary and its replicas.
     Replicates,
@@ -342,7 +345,7 @@ impl Refusal {
             Self::AwaitsReplicas => {
                 "is about the writes of one connection, and connections to the store are shared"
             }
-            Self::Monitors => "would show the requests of every tenant",
+            Self::Monitors => "shows the requests of other clients, and weir was started with --monitors 0",
             Self::Replicates => "is spoken between a store and its replicas, not by clients",
             Self::OneStore => "is about one server, so ask that store itself",
             Self::StoreClients => "is about the store's own connections, which all clients of weir share",

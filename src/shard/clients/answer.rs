@@ -54,7 +54,7 @@ impl Outbox {
 
     /// Puts a client on the list of those whose replies are sent at the end of the turn, unless its socket is
     /// still busy.
-    fn list(&mut self, client: &mut Client, id: ClientId) {
+    pub(super) fn list(&mut self, client: &mut Client, id: ClientId) {
         if !client.listed_to_send && client.sending_since.is_none() {
             client.listed_to_send = true;
             self.to_send.push_back(id);

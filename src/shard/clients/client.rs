@@ -64,6 +64,8 @@ pub struct Client {
     /// True if the client is spared when clients are closed because all of them together hold too much memory
     /// (`CLIENT NO-EVICT`).
     pub(super) no_evict: bool,
+    /// True if the client is sent a line for each request that it may see (`MONITOR`).
+    pub(super) is_monitor: bool,
     /// The requests of this client that `CLIENT PAUSE` holds back: none, writes, or all.
     pub(super) paused: Paused,
     /// True while the client's next request, held or not, waits for the end of a `CLIENT PAUSE`.
@@ -154,6 +156,7 @@ impl Client {
             address: Box::default(),
             opened: now,
             no_evict: false,
+            is_monitor: false,
             paused: Paused::Nothing,
             waits_by_order: false,
             logins_failed: 0,
@@ -203,6 +206,11 @@ impl Client {
     /// Returns the connection's number, as `CLIENT ID` reports it.
     pub fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Returns the client's address, as `CLIENT LIST` reports it.
+    pub fn peer_address(&self) -> &str {
+        &self.address.peer
     }
 
     /// Returns the time of arrival of the request being handled: that of the last bytes, or of the held
@@ -339,6 +347,11 @@ impl Client {
     /// Ends queueing (`EXEC`, `DISCARD`). Returns the queued transaction, if there was one.
     pub fn take_transaction(&mut self) -> Option<Box<Transaction>> {
         self.transaction.take()
+    }
+
+    /// Goes on queueing a transaction that [`Self::take_transaction`] has taken.
+    pub fn put_back_transaction(&mut self, transaction: Box<Transaction>) {
+        self.transaction = Some(transaction);
     }
 
     /// Keeps weir's own replies until the backend's reply to the transaction being sent arrives.

@@ -93,7 +93,7 @@ impl ClientFilter {
 }
 
 impl Client {
-    /// The client's flags in the letters of `CLIENT LIST`: `b` in a blocking command, `P` subscribed to
+    /// The client's flags in the letters of `CLIENT LIST`: `O` for a monitor, `b` in a blocking command, `P` subscribed to
     /// channels, `t` and `B` while keys are tracked, `x` in a transaction, `N` none of these.
     fn flags(&self) -> String {
         let ties = self.ties.as_ref();
@@ -102,7 +102,8 @@ impl Client {
         let tracking = ties.and_then(|ties| ties.tracking.as_ref()).and_then(|tracking| tracking.options());
         let is_broadcast = tracking.is_some_and(|options| options.is_broadcast);
         let tracks = [('t', tracking.is_some()), ('B', is_broadcast)];
-        let all = [('P', is_subscribed), ('x', self.transaction.is_some()), ('b', is_blocked)];
+        let in_transaction = self.transaction.is_some();
+        let all = [('O', self.is_monitor), ('P', is_subscribed), ('x', in_transaction), ('b', is_blocked)];
         let flags: String =
             all.into_iter().chain(tracks).filter(|(_, is_set)| *is_set).map(|(letter, _)| letter).collect();
         if flags.is_empty() { "N".to_owned() } else { flags }

@@ -115,6 +115,7 @@ impl ClientStage {
             } else if idle_timeout
                 .is_some_and(|timeout| !client.is_owed() && has_passed(client.last_heard, timeout))
                 && !client.is_subscribed()
+                && !client.is_monitor
             {
                 self.expel(env, id, Counter::ClientsClosedIdle);
             }

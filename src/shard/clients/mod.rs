@@ -18,6 +18,7 @@
 //! | replies to clients | `answer.rs`, `order.rs`, `cursor.rs` |
 //! | limits on connections and on the memory of clients | `seats.rs`, `memory.rs` |
 //! | the end of a connection, or its move to another process | `leaving.rs`, `abandoned.rs`, `moving.rs` |
+//! | clients that watch the requests of others (`MONITOR`) | `monitor.rs` |
 //! | `CLIENT LIST`, `CLIENT KILL` and `CLIENT PAUSE` | `client_list.rs`, `client_filter.rs` |
 //! | requests that only the control executor can answer | `question.rs` |
 
@@ -37,6 +38,7 @@ mod large_request;
 mod leaving;
 mod map_confirmation;
 mod memory;
+mod monitor;
 mod moving;
 mod order;
 mod pause;
@@ -85,6 +87,7 @@ use answer::Outbox;
 use held::Resumed;
 use map_confirmation::MapConfirmation;
 use memory::Holdings;
+use monitor::Monitor;
 use pause::Pause;
 use question::Questions;
 use registry::Clients;
@@ -131,6 +134,8 @@ pub struct ClientStage {
     /// requests is skipped.
     watch_http: bool,
     draining: bool,
+    /// Clients that are sent a line for each request that they may see (`MONITOR`).
+    monitors: Vec<Monitor>,
     /// Private links of clients that have left.
     left_links: Vec<PrivateId>,
     /// The backends' version, as `HELLO` reports it to clients.
@@ -160,6 +165,7 @@ impl ClientStage {
             watch_strangers: false,
             watch_http: false,
             draining: false,
+            monitors: Vec::new(),
             left_links: Vec::new(),
             store_version: StoreVersion::default(),
         }
@@ -226,8 +232,8 @@ impl ClientStage {
 
     /// Applies new quotas to all clients. A client keeps its tenant by name; if the tenant is gone, the
     /// client must log in again. A queued transaction whose rights changed is refused at `EXEC`.
-    /// Returns the clients whose subscriptions or tracked keys the new quotas may not permit, which the caller
-    /// closes.
+    /// Returns the clients whose subscriptions, tracked keys or lines of requests the new quotas may not permit,
+    /// which the caller closes.
     pub fn handle_quotas(
         &mut self,
         env: &Env,
@@ -247,7 +253,7 @@ impl ClientStage {
                 transaction.poison();
             }
             // A subscription goes on, so it has to be permitted anew.
-            let is_over = (client.is_subscribed() || client.tracks_keys())
+            let is_over = (client.is_subscribed() || client.tracks_keys() || client.is_monitor)
                 && !client.identity.keeps_its_rights(before, after);
             // The new quotas may not accept the HTTP token that was right before.
             client.http_login = None;

@@ -62,8 +62,9 @@ impl ClientStage {
         if client.ending != Ending::Open || client.is_owed() || client.is_stuck() || client.unsettled > 0 {
             return Readiness::Owed;
         }
-        // Watched keys and subscriptions belong to a connection to a store, which cannot move with the client.
-        if client.is_tied() {
+        // Watched keys and subscriptions belong to a connection to a store, which cannot move with the client. A
+        // monitor would miss lines meanwhile.
+        if client.is_tied() || client.is_monitor {
             return Readiness::Unfinished;
         }
         let half = client.decoder.is_lent() || client.held_bytes() > MOVED_BYTES_MAX;

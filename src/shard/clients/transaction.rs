@@ -3,7 +3,7 @@
 use super::held::HeldRequest;
 use crate::policy::price::Asked;
 use crate::protocol::command::{Command, LocalCommand};
-use crate::protocol::{Arguments, encode, reply};
+use crate::protocol::{Arguments, RequestDecoder, RequestLimits, encode, reply};
 use crate::values::limits::DESCRIPTION_BYTES_MAX;
 use crate::values::{BackendId, Weights};
 
@@ -88,6 +88,30 @@ impl Transaction {
     /// Returns the queued requests that weir answers itself.
     pub fn locals(&self) -> &[LocalRequest] {
         &self.locals
+    }
+
+    /// Calls `visit` with the queued requests in their order, at most `most` of them.
+    pub fn for_each_request(&self, most: usize, mut visit: impl FnMut(&Arguments<'_>)) {
+        let (mut decoder, mut consumed) = (RequestDecoder::default(), 0);
+        let mut locals = self.locals.iter().peekable();
+        // The frames begin with `MULTI`.
+        let mut is_begun = false;
+        for position in 0..self.len().min(most) {
+            if let Some(local) = locals.next_if(|local| local.position == position) {
+                visit(&Arguments::new(&local.request.frame, &local.request.places));
+                continue;
+            }
+            let limits = RequestLimits::assembled();
+            for _ in usize::from(is_begun)..2 {
+                let Ok(Some(request)) = decoder.next(&self.frames, &mut consumed, &limits) else {
+                    return debug_assert!(false, "queued requests are whole");
+                };
+                if is_begun {
+                    visit(&request.arguments);
+                }
+                is_begun = true;
+            }
+        }
     }
 
     /// Turns the transaction into one block of bytes for the backend, from `MULTI` to `EXEC`. Returns it with

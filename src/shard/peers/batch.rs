@@ -11,11 +11,12 @@ use bytes::Bytes;
 use crate::shard::copy::{Copy, CopyHits};
 use crate::shard::fence::Fence;
 use crate::shard::message::Message;
+use crate::shard::monitor_board::Sender;
 use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
 use crate::shard::request::{Envelope, ReplyTo};
 use crate::values::ShardId;
-use crate::values::limits::BATCH_BYTES_MAX;
+use crate::values::limits::{BATCH_BYTES_MAX, MONITOR_BATCH_BYTES_MAX};
 
 /// Place of a message in a batch: its length in the common buffer, whose messages are read in order, or its
 /// index among the shared ones.
@@ -60,6 +61,9 @@ pub struct Batch {
     copies: Vec<Copy>,
     /// Counts of the answers that the sender gave from copies of the receiver's hot keys.
     hits: Vec<CopyHits>,
+    /// Lines for monitors of the receiver: whose requests they show, and their lengths in `line_bytes`.
+    lines: Vec<(Sender, u32)>,
+    line_bytes: Vec<u8>,
 }
 
 /// Size up to which an emptied batch keeps its buffers, in bytes.
@@ -75,11 +79,12 @@ impl Batch {
             && self.lifted.is_empty()
             && self.copies.is_empty()
             && self.hits.is_empty()
+            && self.lines.is_empty()
     }
 
     /// Returns the bytes of all messages.
     pub fn bytes(&self) -> usize {
-        self.request_bytes.len() + self.reply_bytes.len() + self.shared_bytes
+        self.request_bytes.len() + self.reply_bytes.len() + self.shared_bytes + self.line_bytes.len()
     }
 
     /// True if the batch is so large that no further request may be added.
@@ -120,6 +125,26 @@ impl Batch {
     /// Adds a count of answers from copies of one of the receiver's hot keys.
     pub fn push_hits(&mut self, hits: CopyHits) {
         self.hits.push(hits);
+    }
+
+    /// Adds a line for the receiver's monitors. False if there are too many already: the line is then left out.
+    pub fn push_line(&mut self, sender: Sender, line: &[u8]) -> bool {
+        let has_room = self.line_bytes.len() + line.len() <= MONITOR_BATCH_BYTES_MAX;
+        if has_room {
+            self.lines.push((sender, line.len() as u32));
+            self.line_bytes.extend_from_slice(line);
+        }
+        has_room
+    }
+
+    /// Returns the lines for monitors in the order in which they were added.
+    pub fn lines(&self) -> impl Iterator<Item = (Sender, &[u8])> {
+        let mut rest = self.line_bytes.as_slice();
+        self.lines.iter().map(move |(sender, length)| {
+            let (line, behind) = rest.split_at(*length as usize);
+            rest = behind;
+            (*sender, line)
+        })
     }
 
     /// Returns the copies of hot replies.
@@ -171,11 +196,12 @@ impl Batch {
         self.notes.clear();
         self.copies.clear();
         self.hits.clear();
+        self.lines.clear();
         self.shared.clear();
         self.shared_bytes = 0;
         self.fences.clear();
         self.lifted.clear();
-        for buffer in [&mut self.request_bytes, &mut self.reply_bytes] {
+        for buffer in [&mut self.request_bytes, &mut self.reply_bytes, &mut self.line_bytes] {
             buffer.clear();
             buffer.shrink_to(BYTES_KEPT);
         }
@@ -251,6 +277,11 @@ mod tests {
             [(request(1), b"one".to_vec()), (request(2), large.to_vec()), (request(3), b"three".to_vec())]
         );
         assert_eq!(batch.replies().map(|(to, ..)| to.sequence).collect::<Vec<_>>(), [9]);
+        let of = |tenant| Sender { tenant: TenantId(tenant), version: 1 };
+        assert!(batch.push_line(of(4), b"+first\r\n") && batch.push_line(of(5), b"+second\r\n"));
+        assert!(!batch.push_line(of(4), &vec![b'x'; MONITOR_BATCH_BYTES_MAX]), "lines are bounded");
+        let lines: Vec<_> = batch.lines().collect();
+        assert_eq!(lines, [(of(4), b"+first\r\n".as_slice()), (of(5), b"+second\r\n")]);
         batch.clear();
         assert!(batch.is_empty());
     }

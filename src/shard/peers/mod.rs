@@ -9,6 +9,7 @@ pub use batch::Batch;
 use super::copy::{Copy, CopyHits};
 use super::fence::Fences;
 use super::message::Message;
+use super::monitor_board::Sender;
 use super::note::Note;
 use super::outcome::Outcome;
 use super::request::{Envelope, ReplyTo};
@@ -71,6 +72,12 @@ impl PeerStage {
     /// Tells the home core of a hot key how many answers this core gave from copies of it.
     pub fn push_hits(&mut self, to: ShardId, hits: CopyHits) {
         self.batch_for(to).push_hits(hits);
+    }
+
+    /// Adds a line for another core's monitors to the batch for it. False if that has too many already: the line
+    /// is then left out.
+    pub fn push_line(&mut self, to: ShardId, sender: Sender, line: &[u8]) -> bool {
+        self.batch_for(to).push_line(sender, line)
     }
 
     /// Tells all other cores that a fence of this core is lifted.

@@ -60,6 +60,9 @@ impl Shard {
             Track::Usual
         };
         let Ok(charge) = self.admit(id, command, destination, usual, &request.arguments, now) else { return };
+        if self.env.settings.clients.monitors.is_watched() {
+            self.show_request(id, command, destination, &request.arguments, now);
+        }
         let Destination::Home { slot, backend, home, touches } = destination else {
             return self.carry_out_alone(id, command, destination, charge, request, now);
         };

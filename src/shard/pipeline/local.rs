@@ -105,6 +105,7 @@ impl Shard {
                 encode::integer(out, 0);
                 encode::array(out, 0);
             }),
+            C::Monitor => front.begin_monitoring(env, id),
             C::Multi => self.begin_transaction(id),
             C::Discard => self.discard_transaction(id, now),
             C::Exec => self.execute_transaction(id, charge, now),
@@ -119,7 +120,13 @@ impl Shard {
     }
 
     fn ping(&mut self, id: ClientId, arguments: &Arguments<'_>) {
+        let is_among_messages = self.clients.client(id).is_subscriber_only();
         self.clients.answer_now(&mut self.env, id, |out, _| match arguments.get(1) {
+            word if is_among_messages => {
+                encode::array(out, 2);
+                encode::bulk(out, b"pong");
+                encode::bulk(out, word.unwrap_or_default());
+            }
             _ if arguments.len() > 2 => {
                 encode::error(out, "ERR wrong number of arguments for 'ping' command");
             }
@@ -151,7 +158,7 @@ impl Shard {
     }
 
     /// Returns the database that `SELECT` names. The error is the reply.
-    fn database_named(&self, arguments: &Arguments<'_>) -> Result<Database, &'static str> {
+    pub(super) fn database_named(&self, arguments: &Arguments<'_>) -> Result<Database, &'static str> {
         let index = std::str::from_utf8(arguments.at(1)).ok().and_then(|text| text.parse::<i64>().ok());
         match index.ok_or("ERR value is not an integer or out of range")? {
             0 => Ok(Database::FIRST),

@@ -14,6 +14,7 @@
 //! | its client has a connection to the store to itself: blocking commands, `WATCH` | `private.rs` |
 //! | the client asks for messages: subscriptions | `subscriptions.rs` |
 //! | the client is told of changed keys: `CLIENT TRACKING` | `key_tracking.rs` |
+//! | it is shown to clients that watch (`MONITOR`) | `monitors.rs` |
 //! | its reply comes back | `replies.rs` |
 //!
 //! No file here has state of its own, except `upkeep.rs`: the times at which upkeep is due.
@@ -28,6 +29,7 @@ mod http;
 mod key_tracking;
 mod large_messages;
 mod local;
+mod monitors;
 mod permission;
 mod private;
 mod qos;
@@ -50,6 +52,7 @@ use super::env::Env;
 use super::hot_keys::{HotFigures, HotKey, HotKeyStage};
 use super::links::connections_max;
 use super::message::Message;
+use super::monitors::MonitorStage;
 use super::outcome::Outcome;
 use super::overload::{BulkheadFigures, ServiceTimes};
 use super::peers::{Batch, PeerStage};
@@ -87,6 +90,8 @@ pub struct Shard {
     private_doubt: Option<Doubt>,
     /// The time of the last log line about elements that a store took for a client that had left.
     orphans_said_at: Option<Timestamp>,
+    /// Lines for clients that watch requests.
+    monitors: MonitorStage,
     /// Batches for other cores.
     peers: PeerStage,
     /// Times at which timeouts are checked and memory is given back.
@@ -107,6 +112,7 @@ impl Shard {
             admission: AdmissionStage::new(&settings, &quotas),
             hot_keys: HotKeyStage::new(settings.hot.clone(), &quotas),
             upstream,
+            monitors: MonitorStage::default(),
             peers: PeerStage::new(settings.topology.shards()),
             upkeep: Upkeep::default(),
             turn: Now::default(),
@@ -199,6 +205,11 @@ impl Shard {
     /// Returns the numbers of private links by their use.
     pub fn private_links(&self) -> PrivateFigures {
         self.private.figures()
+    }
+
+    /// Returns the number of clients that watch requests (`MONITOR`).
+    pub fn monitors(&self) -> usize {
+        self.clients.monitors()
     }
 
     /// Takes in a client that has connected, and returns its id.
@@ -317,8 +328,8 @@ impl Shard {
         self.upstream.missing((connection, generation))
     }
 
-    /// Takes a batch from another shard: fences first, then requests, copies of hot replies, notes and
-    /// replies.
+    /// Takes a batch from another shard: fences first, then requests, copies of hot replies, lines for
+    /// monitors, notes and replies.
     pub fn handle_batch(&mut self, mut batch: Box<Batch>, now: Now) {
         self.env.counters.add(Counter::BatchesReceived, 1);
         self.env.counters.add(Counter::BatchBytesReceived, batch.bytes() as u64);
@@ -327,6 +338,7 @@ impl Shard {
             self.send_from_here(envelope, message, 1, now);
         }
         self.hear_of_copies(&batch, now);
+        self.hear_of_lines(&batch, now);
         for (to, note) in batch.notes() {
             self.clients.handle_note(to, note);
         }
@@ -518,6 +530,9 @@ impl Shard {
         for sequence in self.upstream.take_lifted() {
             self.peers.tell_lifted(self.env.settings.id, sequence);
         }
+        if self.monitors.has_left_out() || self.clients.has_monitors() {
+            self.end_turn_of_monitors(now);
+        }
         self.clients.begin_turn();
         let next_turn = self.is_busy().then_some(now.monotonic);
         let later = [self.upkeep.poll_deadline(), self.hot_keys.poll_deadline()].into_iter().flatten().min();
@@ -610,6 +625,7 @@ impl Shard {
             || idle_matters
             || login_matters
             || self.clients.has_slow_http()
+            || self.clients.has_monitors()
             || holds_much
     }
 
@@ -621,6 +637,7 @@ impl Shard {
         upstream.compare_latencies(env, now);
         upstream.check_health(env, now);
         self.look_after_private(now);
+        self.tell_monitors(now);
         self.clients.close_stuck(&mut self.env, now);
         self.clients.close_strangers(&mut self.env, now);
         self.clients.close_slow_http(&mut self.env, now);

@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use super::Shard;
 use super::destination::{CROSS_SLOT, Destination, Placement};
-use crate::protocol::command::{Command, Effect, Handling, LocalCommand, PrivateUse};
+use crate::protocol::command::{
+    Command, Effect, Handling, LocalCommand, PrivateUse, Refusal as CommandRefusal,
+};
 use crate::protocol::{Arguments, Protocol, Request, RequestDecoder, RequestLimits, encode};
 use crate::routing::cluster::{NodeRefusal, Reason};
 use crate::shard::admission::Charge;
@@ -53,11 +55,15 @@ enum LinkUse {
 }
 
 impl Shard {
-    /// Returns how a command about private links is handled: refused while clients may have none.
+    /// Returns how a command is handled that needs a private link, or a place among the monitors: refused while
+    /// clients may have none.
     #[inline]
     pub(super) fn in_force(&self, handling: Handling) -> Handling {
         match handling {
             Handling::Private(usage) if !self.private.is_on() => Handling::Refused(usage.refusal()),
+            Handling::Local(LocalCommand::Monitor) if self.env.settings.clients.monitors.places() == 0 => {
+                Handling::Refused(CommandRefusal::Monitors)
+            }
             // Each store would have to be asked about its own part of the client's writes.
             Handling::Private(usage @ PrivateUse::AwaitsCopies) if !self.has_one_store() => {
                 Handling::Refused(usage.refusal())
@@ -86,14 +92,7 @@ impl Shard {
             match handling {
                 Handling::Private(PrivateUse::Subscribes(_) | PrivateUse::Unsubscribes(_))
                 | Handling::Local(Quit | Reset) => return false,
-                Handling::Local(Ping) if arguments.len() <= 2 => {
-                    let word = arguments.get(1).unwrap_or_default();
-                    self.clients.answer_now(&mut self.env, id, |out, _| {
-                        encode::array(out, 2);
-                        encode::bulk(out, b"pong");
-                        encode::bulk(out, word);
-                    });
-                }
+                Handling::Local(Ping) if arguments.len() <= 2 => return false,
                 _ => {
                     let name = command.name;
                     self.answer_error(

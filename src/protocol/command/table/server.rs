@@ -60,7 +60,7 @@ pub(super) const COMMANDS: &[Command] = &[
     refused("module|load", -3, Refusal::OneStore).flags(SAVES),
     refused("module|loadex", -3, Refusal::OneStore).flags(SAVES),
     refused("module|unload", 3, Refusal::OneStore).flags(SAVES),
-    refused("monitor", 1, Refusal::Monitors).flags(ADMINISTERS),
+    local("monitor", 1, LocalCommand::Monitor).flags(ADMINISTERS),
     refused("psync", -3, Refusal::Replicates).flags(SAVES.and(Flags::NO_MULTI)),
     // Weir's own: quotas, tiers, deadlines and explanations.
     local("qos", -2, LocalCommand::Qos).flags(NOT_SCRIPTED),

@@ -1,0 +1,177 @@
+//! Monitors: clients that have sent `MONITOR` and are sent a line for each request that they may see. The place
+//! where it is decided what a monitor may see is [`sight_of`].
+//!
+//! A monitor ends with `RESET`, `QUIT` or its connection. However it ends, [`ClientStage::look_after_monitors`] finds
+//! it at the end of the turn and gives its place back.
+
+use super::ClientStage;
+use super::client::{Client, Ending};
+use crate::config::Quotas;
+use crate::protocol::encode;
+use crate::protocol::monitor::write_left_out;
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::shard::message::Message;
+use crate::shard::monitor_board::{MonitorPlace, Reading, Sender, Sight};
+use crate::values::ClientId;
+use crate::values::limits::MONITOR_OUTPUT_BYTES_MAX;
+
+/// The error of redis-server for `MONITOR` in a transaction.
+const IN_TRANSACTION: &str = "ERR MONITOR isn't allowed for DENY BLOCKING client";
+
+/// A monitor of this shard.
+#[derive(Debug)]
+pub(super) struct Monitor {
+    id: ClientId,
+    /// The monitor's place on the board, where all shards see it.
+    place: MonitorPlace,
+    /// The monitor's entry on the board.
+    entry: (Sight, Reading),
+    reading: Reading,
+    /// Lines left out by this shard that the monitor has not been told of; those of other shards are on the board.
+    left_out: u64,
+}
+
+/// Returns the requests that a client may see as a monitor: an administrator those of all clients, others those of
+/// their tenant. None for a client without a tenant.
+fn sight_of(client: &Client, quotas: &Quotas) -> Option<Sight> {
+    let tenant = client.identity.tenant?;
+    if quotas.tenant(tenant).admin {
+        return Some(Sight::All);
+    }
+    Some(Sight::Tenant(Sender { tenant, version: quotas.version() }))
+}
+
+/// Returns the bytes that may wait for a monitor. They stay so few that its own requests are taken on.
+fn waiting_bytes_max(env: &Env) -> usize {
+    MONITOR_OUTPUT_BYTES_MAX.min(env.settings.output_bytes_max / 2)
+}
+
+impl ClientStage {
+    /// Answers `MONITOR`. A client that is a monitor already stays one.
+    pub fn begin_monitoring(&mut self, env: &mut Env, id: ClientId) {
+        let answer = self.try_monitoring(env, id);
+        self.answer_now(env, id, |out, _| match &answer {
+            Ok(()) => encode::simple(out, "OK"),
+            Err(text) => encode::error(out, text),
+        });
+    }
+
+    fn try_monitoring(&mut self, env: &Env, id: ClientId) -> Result<(), String> {
+        let (board, client) = (&env.settings.clients.monitors, self.clients.at(id));
+        if self.captured.is_some() {
+            return Err(IN_TRANSACTION.to_owned());
+        }
+        let sight = sight_of(client, &env.quotas).filter(|_| !client.is_monitor);
+        let Some(sight) = sight else { return Ok(()) };
+        let Some(place) = board.take(env.settings.id, sight) else {
+            let limit = board.places();
+            return Err(format!("OVERLOADED reason=monitors limit={limit} (--monitors) retry_after_ms=1000"));
+        };
+        client.is_monitor = true;
+        let reading = Reading::Ready;
+        self.monitors.push(Monitor { id, place, entry: (sight, reading), reading, left_out: 0 });
+        Ok(())
+    }
+
+    /// True if this shard has monitors.
+    pub fn has_monitors(&self) -> bool {
+        !self.monitors.is_empty()
+    }
+
+    /// Returns the number of this shard's monitors.
+    pub fn monitors(&self) -> usize {
+        self.monitors.len()
+    }
+
+    /// Sends a line to the monitors of this shard that may see it, and that have room for it. Returns the bytes that
+    /// were sent. Without a line, counts one as left out.
+    pub fn show(&mut self, env: &mut Env, sender: Sender, line: Option<&[u8]>) -> usize {
+        let bytes_max = waiting_bytes_max(env);
+        let mut sent = 0;
+        for monitor in &mut self.monitors {
+            // The identity may have changed since the end of the last turn.
+            let client = self.clients.get(monitor.id).filter(|client| client.is_watching());
+            let Some(client) = client else { continue };
+            let sees = sight_of(client, &env.quotas).is_some_and(|sight| sight.covers(sender));
+            if !sees {
+                continue;
+            }
+            match line {
+                Some(line)
+                    if monitor.reading == Reading::Ready
+                        && client.order.waiting_bytes() + line.len() <= bytes_max =>
+                {
+                    client.order.push(Message::Small(line), &mut env.pool);
+                    self.outbox.list(client, monitor.id);
+                    sent += line.len();
+                }
+                _ => {
+                    env.counters.add(Counter::MonitorLinesLeftOut, 1);
+                    monitor.left_out += 1;
+                    if line.is_some() {
+                        monitor.reading = Reading::Behind;
+                    }
+                }
+            }
+        }
+        sent
+    }
+
+    /// Looks after this shard's monitors at the end of a turn: those that have ended leave the board, and the others'
+    /// entries there are brought up to date. A monitor that was behind and has room again is told how many lines it
+    /// has missed, before further ones.
+    pub fn look_after_monitors(&mut self, env: &mut Env, unix_micros: u64) {
+        let bytes_max = waiting_bytes_max(env);
+        let mut monitors = std::mem::take(&mut self.monitors);
+        monitors.retain_mut(|monitor| {
+            let board = &env.settings.clients.monitors;
+            let client = self.clients.get(monitor.id).filter(|client| client.is_watching());
+            let sight = client.as_ref().and_then(|client| sight_of(client, &env.quotas));
+            let (Some(client), Some(sight)) = (client, sight) else {
+                board.give_back(monitor.place);
+                return false;
+            };
+            let has_room = client.order.waiting_bytes() <= bytes_max / 2;
+            if monitor.reading == Reading::Behind && has_room {
+                monitor.reading = Reading::Ready;
+                self.tell_left_out(env, monitor, unix_micros);
+            }
+            let entry = (sight, monitor.reading);
+            if std::mem::replace(&mut monitor.entry, entry) != entry {
+                let (sight, reading) = entry;
+                env.settings.clients.monitors.change(monitor.place, env.settings.id, sight, reading);
+            }
+            true
+        });
+        self.monitors = monitors;
+    }
+
+    /// Tells the monitors of this shard that have room how many lines they have missed, if any.
+    pub fn tell_all_left_out(&mut self, env: &mut Env, unix_micros: u64) {
+        let mut monitors = std::mem::take(&mut self.monitors);
+        for monitor in monitors.iter_mut().filter(|monitor| monitor.reading == Reading::Ready) {
+            self.tell_left_out(env, monitor, unix_micros);
+        }
+        self.monitors = monitors;
+    }
+
+    fn tell_left_out(&mut self, env: &mut Env, monitor: &mut Monitor, unix_micros: u64) {
+        let elsewhere = env.settings.clients.monitors.take_left_out(monitor.place);
+        let lines = std::mem::take(&mut monitor.left_out) + elsewhere;
+        if lines == 0 {
+            return;
+        }
+        let mut text = env.pool.take();
+        write_left_out(&mut text, unix_micros, lines);
+        self.push_message(env, monitor.id, &text);
+        env.pool.give(text);
+    }
+}
+
+impl Client {
+    /// True while the client is a monitor that is sent lines.
+    fn is_watching(&self) -> bool {
+        self.is_monitor && self.ending == Ending::Open
+    }
+}

@@ -1,0 +1,163 @@
+//! Monitors: what this core tells clients that have sent `MONITOR`, on this core and on others. A request is shown when
+//! it is carried out: once it is permitted and admitted, before it is sent or answered.
+//!
+//! ```text
+//!   request carried out ── who watches? (board) ── line ──┬─> monitors of this core
+//!                                                         └─> batch ──> monitors of another core
+//! ```
+//!
+//! Nothing is written while nobody watches. A core writes and delivers only so many bytes per second; lines beyond that,
+//! and lines for a monitor that is behind, are counted, and the monitor is told their number once it has room.
+
+use super::counters::{Counter, Counters};
+use super::monitor_board::{MonitorBoard, MonitorSet, Sender};
+use crate::policy::byte_rate::ByteRate;
+use crate::values::Timestamp;
+use crate::values::limits::MONITORS_MAX;
+use crate::values::time::{FineClock, Now};
+
+/// Bytes of lines that a core writes per second, and at once.
+const WRITTEN: ByteRate = ByteRate::new(8 << 20, 256 << 10);
+/// Bytes that a line counts for beyond its own: looking its readers up takes time however short it is.
+const BYTES_PER_LINE: usize = 64;
+/// Bytes of lines that a core passes to its own monitors per second, and at once.
+const DELIVERED: ByteRate = ByteRate::new(64 << 20, 1 << 20);
+
+/// The lines that one core writes and delivers, and those that it leaves out.
+#[derive(Debug)]
+pub struct MonitorStage {
+    written: ByteRate,
+    delivered: ByteRate,
+    clock: FineClock,
+    /// The monitors that miss the line that was left out last, and how many lines in a row were left out for just
+    /// these. Mostly they are the same for all requests of a turn.
+    missing: (MonitorSet, u32),
+    /// Lines left out since the end of the last turn besides, by the place of the monitor that misses them.
+    left_out: [u32; MONITORS_MAX as usize],
+}
+
+impl Default for MonitorStage {
+    fn default() -> Self {
+        Self {
+            written: WRITTEN,
+            delivered: DELIVERED,
+            clock: FineClock::default(),
+            missing: (MonitorSet::default(), 0),
+            left_out: [0; MONITORS_MAX as usize],
+        }
+    }
+}
+
+impl MonitorStage {
+    /// Returns the monitors that the line of a request is to be written for now. Counts it as left out for monitors
+    /// that are behind, and for all if this core has written too much lately.
+    pub fn readers(&mut self, board: &MonitorBoard, sender: Sender, now: Timestamp) -> MonitorSet {
+        let watchers = board.watchers(sender);
+        self.leave_out(watchers.behind, 1);
+        if watchers.ready.is_empty() || self.written.has_some(now) {
+            return watchers.ready;
+        }
+        self.leave_out(watchers.ready, 1);
+        MonitorSet::default()
+    }
+
+    /// Takes the bytes of a line from what may be written.
+    pub fn handle_written(&mut self, bytes: usize) {
+        self.written.spend(bytes + BYTES_PER_LINE);
+    }
+
+    /// Counts lines as left out for some monitors.
+    pub fn leave_out(&mut self, monitors: MonitorSet, lines: u32) {
+        if monitors.is_empty() {
+            return;
+        }
+        if self.missing.0 != monitors {
+            self.count_by_place();
+            self.missing.0 = monitors;
+        }
+        self.missing.1 = self.missing.1.saturating_add(lines);
+    }
+
+    fn count_by_place(&mut self) {
+        let (monitors, lines) = std::mem::take(&mut self.missing);
+        for place in monitors.iter() {
+            self.left_out[place] = self.left_out[place].saturating_add(lines);
+        }
+    }
+
+    /// Counts lines as left out for all monitors that may see them.
+    pub fn leave_out_for(&mut self, board: &MonitorBoard, sender: Sender, lines: u32) {
+        if lines > 0 {
+            let watchers = board.watchers(sender);
+            self.leave_out(watchers.ready, lines);
+            self.leave_out(watchers.behind, lines);
+        }
+    }
+
+    /// True if this core may pass a line to its own monitors now.
+    pub fn may_deliver(&mut self, now: Timestamp) -> bool {
+        self.delivered.has_some(now)
+    }
+
+    /// Takes the bytes that were passed to this core's monitors from what may be passed.
+    pub fn handle_delivered(&mut self, bytes: usize) {
+        self.delivered.spend(bytes);
+    }
+
+    /// Returns microseconds since 1970, for a line.
+    pub fn unix_micros(&mut self, now: Now) -> u64 {
+        self.clock.unix_micros(now)
+    }
+
+    /// True if lines were left out since the end of the last turn.
+    pub fn has_left_out(&self) -> bool {
+        !self.missing.0.is_empty()
+    }
+
+    /// Ends a turn: tells the cores of monitors, over the board, how many lines these have missed.
+    pub fn handle_turn_end(&mut self, board: &MonitorBoard, counters: &mut Counters) {
+        if !self.has_left_out() {
+            return;
+        }
+        self.count_by_place();
+        for (place, lines) in self.left_out.iter_mut().enumerate().filter(|(_, lines)| **lines > 0) {
+            let lines = u64::from(std::mem::take(lines));
+            board.add_left_out(place, lines);
+            counters.add(Counter::MonitorLinesLeftOut, lines);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shard::monitor_board::Sight;
+    use crate::values::{ShardId, TenantId};
+
+    #[test]
+    fn each_monitor_is_told_as_many_lines_as_were_left_out_for_it() {
+        let (board, mut counters) = (MonitorBoard::new(8), Counters::default());
+        let places = [(); 8].map(|()| board.take(ShardId(0), Sight::All).expect("a place"));
+        let mut stage = MonitorStage::default();
+        let (mut random, mut expected) = (crate::values::Random::new(3), [0; 8]);
+        for turn in 0..1_000 {
+            let mut monitors = MonitorSet::default();
+            places.iter().filter(|_| random.per_mille(500)).for_each(|place| monitors.add(*place));
+            for _ in 0..random.below(3) {
+                let lines = 1 + random.below(3);
+                stage.leave_out(monitors, lines as u32);
+                monitors.iter().for_each(|place| expected[place] += lines);
+            }
+            if turn % 3 == 0 {
+                stage.handle_turn_end(&board, &mut counters);
+                assert!(!stage.has_left_out());
+            }
+        }
+        stage.handle_turn_end(&board, &mut counters);
+        assert_eq!(places.map(|place| board.take_left_out(place)), expected);
+        assert_eq!(counters.get(Counter::MonitorLinesLeftOut), expected.iter().sum::<u64>());
+        let nobody = Sender { tenant: TenantId(0), version: 0 };
+        stage.leave_out_for(&board, nobody, 0);
+        assert!(!stage.has_left_out(), "no line is none");
+    }
+}

@@ -1,0 +1,132 @@
+//! Monitors (`MONITOR`): each request is shown where it is carried out, and only there: `carry_out.rs` calls
+//! [`Shard::show_request`]. So a request is shown once, after it was permitted and admitted, whether it is forwarded,
+//! answered from memory or answered by weir. Requests of a transaction are shown when `EXEC` is carried out, before
+//! it.
+
+use super::Shard;
+use super::destination::Destination;
+use crate::protocol::Arguments;
+use crate::protocol::command::{self, Command, LocalCommand};
+use crate::protocol::monitor::{Heading, is_shown, write_line};
+use crate::shard::monitor_board::Sender;
+use crate::shard::peers::Batch;
+use crate::values::limits::{MONITOR_TRANSACTION_MAX, SHARDS_MAX};
+use crate::values::time::Now;
+use crate::values::{ClientId, Database};
+
+impl Shard {
+    /// Shows a request that is about to be carried out to the monitors of all cores that may see it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn show_request(
+        &mut self,
+        id: ClientId,
+        command: Option<&'static Command>,
+        destination: Destination,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) {
+        match destination {
+            Destination::Weir(LocalCommand::Exec) => self.show_transaction(id, now),
+            // As in Redis, which shows a request when it is done.
+            Destination::Weir(LocalCommand::Select) => {
+                let database = self.database_named(arguments).ok();
+                return self.show_in(id, database, command, arguments, now);
+            }
+            _ => {}
+        }
+        self.show_in(id, None, command, arguments, now);
+    }
+
+    /// Shows the requests of a client's transaction, which `EXEC` is about to carry out.
+    fn show_transaction(&mut self, id: ClientId, now: Now) {
+        let client = self.clients.client(id);
+        let fails = client.is_watch_broken();
+        let Some(transaction) = client.take_transaction() else { return };
+        if !transaction.is_poisoned() && !fails {
+            transaction.for_each_request(MONITOR_TRANSACTION_MAX, |arguments| {
+                let command = command::recognise(arguments).ok();
+                self.show_in(id, None, command, arguments, now);
+            });
+            let more = transaction.len().saturating_sub(MONITOR_TRANSACTION_MAX) as u32;
+            let tenant = self.clients.client(id).identity().tenant_id();
+            let sender = Sender { tenant, version: self.env.quotas.version() };
+            self.monitors.leave_out_for(&self.env.settings.clients.monitors, sender, more);
+        }
+        self.clients.client(id).put_back_transaction(transaction);
+    }
+
+    /// Shows one request, in another database than the client's if that is named.
+    fn show_in(
+        &mut self,
+        id: ClientId,
+        database: Option<Database>,
+        command: Option<&'static Command>,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) {
+        if !is_shown(command, arguments) {
+            return;
+        }
+        let client = self.clients.client(id);
+        let sender = Sender { tenant: client.identity().tenant_id(), version: self.env.quotas.version() };
+        let board = &self.env.settings.clients.monitors;
+        let readers = self.monitors.readers(board, sender, now.monotonic);
+        if readers.is_empty() {
+            return;
+        }
+        let unix_micros = self.monitors.unix_micros(now);
+        let database = database.unwrap_or_else(|| client.database());
+        let heading = Heading { unix_micros, database, address: client.peer_address() };
+        let mut line = self.env.pool.take();
+        write_line(&mut line, &heading, command, arguments);
+        self.monitors.handle_written(line.len());
+        let mut is_told = [false; SHARDS_MAX];
+        for place in readers.iter() {
+            let shard = self.env.settings.clients.monitors.shard_of(place);
+            if std::mem::replace(&mut is_told[usize::from(shard.0)], true) {
+                continue;
+            }
+            if shard == self.env.settings.id {
+                self.show_here(sender, &line, now);
+            } else if !self.peers.push_line(shard, sender, &line) {
+                let board = &self.env.settings.clients.monitors;
+                let missing = readers.filter(|place| board.shard_of(place) == shard);
+                self.monitors.leave_out(missing, 1);
+            }
+        }
+        self.env.pool.give(line);
+    }
+
+    /// Passes a line to the monitors of this core that may see it.
+    fn show_here(&mut self, sender: Sender, line: &[u8], now: Now) {
+        let line = Some(line).filter(|_| self.monitors.may_deliver(now.monotonic));
+        let bytes = self.clients.show(&mut self.env, sender, line);
+        self.monitors.handle_delivered(bytes);
+    }
+
+    /// Takes the lines that another core has sent to the monitors of this one.
+    pub(super) fn hear_of_lines(&mut self, batch: &Batch, now: Now) {
+        for (sender, line) in batch.lines() {
+            self.show_here(sender, line, now);
+        }
+    }
+
+    /// Does at the end of a turn what was put off for monitors.
+    #[cold]
+    pub(super) fn end_turn_of_monitors(&mut self, now: Now) {
+        self.monitors.handle_turn_end(&self.env.settings.clients.monitors, &mut self.env.counters);
+        if self.clients.has_monitors() {
+            let unix_micros = self.monitors.unix_micros(now);
+            self.clients.look_after_monitors(&mut self.env, unix_micros);
+        }
+    }
+
+    /// Tells the monitors of this core how many lines they have missed.
+    pub(super) fn tell_monitors(&mut self, now: Now) {
+        if self.clients.has_monitors() {
+            let unix_micros = self.monitors.unix_micros(now);
+            self.clients.tell_all_left_out(&mut self.env, unix_micros);
+        }
+    }
+}
