@@ -30,6 +30,8 @@ pub(super) struct Monitor {
     reading: Reading,
     /// Lines left out by this shard that the monitor has not been told of; those of other shards are on the board.
     left_out: u64,
+    /// Bytes of lines that the monitor's tenant has not been charged for.
+    uncharged: usize,
 }
 
 /// Returns the requests that a client may see as a monitor: an administrator those of all clients, others those of
@@ -70,7 +72,14 @@ impl ClientStage {
         };
         client.is_monitor = true;
         let reading = Reading::Ready;
-        self.monitors.push(Monitor { id, place, entry: (sight, reading), reading, left_out: 0 });
+        self.monitors.push(Monitor {
+            id,
+            place,
+            entry: (sight, reading),
+            reading,
+            left_out: 0,
+            uncharged: 0,
+        });
         Ok(())
     }
 
@@ -104,6 +113,7 @@ impl ClientStage {
                 {
                     client.order.push(Message::Small(line), &mut env.pool);
                     self.outbox.list(client, monitor.id);
+                    monitor.uncharged += line.len();
                     sent += line.len();
                 }
                 _ => {
@@ -116,6 +126,13 @@ impl ClientStage {
             }
         }
         sent
+    }
+
+    /// Takes the bytes of lines that a monitor was sent and that its tenant has not been charged for, if there are
+    /// any.
+    pub fn take_uncharged(&mut self) -> Option<(ClientId, usize)> {
+        let monitor = self.monitors.iter_mut().find(|monitor| monitor.uncharged > 0)?;
+        Some((monitor.id, std::mem::take(&mut monitor.uncharged)))
     }
 
     /// Looks after this shard's monitors at the end of a turn: those that have ended leave the board, and the others'

@@ -117,6 +117,10 @@ impl Shard {
     pub(super) fn end_turn_of_monitors(&mut self, now: Now) {
         self.monitors.handle_turn_end(&self.env.settings.clients.monitors, &mut self.env.counters);
         if self.clients.has_monitors() {
+            // Before a monitor that has ended is forgotten.
+            while let Some((id, bytes)) = self.clients.take_uncharged() {
+                self.charge_for_bytes(id, bytes, now);
+            }
             let unix_micros = self.monitors.unix_micros(now);
             self.clients.look_after_monitors(&mut self.env, unix_micros);
         }

@@ -293,6 +293,28 @@ fn a_long_transaction_is_shown_in_part() {
 }
 
 #[test]
+fn the_tenant_of_a_monitor_pays_for_its_lines() {
+    let spent = |watches: bool| {
+        let mut rig = watched(1, 4);
+        rig.put_in_force("[default]\nru_per_second = 1_000_000\n");
+        let [watcher, client] = [rig.client(0), rig.client(0)];
+        rig.begin_to_watch(watcher);
+        if !watches {
+            rig.send(watcher, &[&["RESET"]]);
+        }
+        let word = "x".repeat(900);
+        for _ in 0..100 {
+            rig.send(client, &[&["PING", &word]]);
+            rig.wait(Duration::from_millis(10));
+        }
+        let demands = rig.reports.iter().flat_map(|report| &report.demands);
+        demands.map(|demand| demand.spent).sum::<i64>()
+    };
+    let lines = spent(true) - spent(false);
+    assert!(lines > 0, "{lines}");
+}
+
+#[test]
 fn nothing_is_written_while_nobody_watches() {
     let mut rig = watched(2, 4);
     rig.put_in_force(TWO_TENANTS);
