@@ -8,6 +8,9 @@
 //!               └───────────────────────┴──────────────────────┴──────────────> closed <─────────────┘
 //! ```
 //!
+//! A client that leaves while it waits in a blocking command leaves its link behind: the store is told, over another
+//! link, to end the command, and the reply says whether it had taken an element for nobody by then.
+//!
 //! Links are bounded per core, and per tenant to a part of that, so that no tenant can take all of them. A
 //! link that is given back is lent again only when nothing is in flight on it and the store has answered
 //! `UNWATCH`, or has acknowledged the end of all subscriptions. Windows, queues, the breaker and the latency ratio know
