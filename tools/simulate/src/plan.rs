@@ -79,6 +79,8 @@ impl Load {
     }
 }
 
+/// The time for which replies are kept while their stores tell of changes: longer than any world lasts.
+const TRACKED_TTL: Duration = Duration::from_secs(10);
 /// The time after which a tracker that says nothing is given up: it is asked after half of it.
 const TRACKER_SILENT_MAX: Duration = Duration::from_millis(200);
 
@@ -305,7 +307,7 @@ impl Plan {
             mode: Mode::On,
             detection: Detection { least_per_second: 1, ..plan.hot.detection },
             ttl: Duration::from_micros(*random.pick(&[100, 1_000, 5_000])),
-            tracked_ttl: Some(Duration::from_secs(10)),
+            tracked_ttl: Some(TRACKED_TTL),
             ..plan.hot
         };
         let cuts = *random.pick(&[0, 50, 300]);
@@ -352,7 +354,16 @@ impl Plan {
             cluster: Some(moves),
             // A throttled request finds out nothing about slots.
             quota: self.quota.filter(|_| random.per_mille(300)),
-            hot: HotSettings { mode, detection, ttl, copied_from, scripts, seed, ..HotSettings::new(SLOTS) },
+            hot: HotSettings {
+                mode,
+                detection,
+                ttl,
+                tracked_ttl: random.per_mille(500).then_some(TRACKED_TTL),
+                copied_from,
+                scripts,
+                seed,
+                ..HotSettings::new(SLOTS)
+            },
             ..self
         }
     }
