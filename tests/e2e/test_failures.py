@@ -357,7 +357,7 @@ def test_a_store_whose_name_leads_elsewhere_is_found_there(servers, tmp_path: Pa
         moves = metrics.total(weir, "weir_backend_moves_total")
         assert moves == 2, "by one of each core"
         line = f"store.example:{before.port} was at {before.address} and is at {after.ADDRESS}:{before.port} now"
-        assert line in weir.output()
+        until(lambda: line in weir.output(), "the move is logged")
         # A name that cannot be looked up takes nobody's store away.
         hosts.write_text("127.0.0.1 localhost\n")
         assert all(client.ok("GET", "kept") == b"after" for _ in range(100))
