@@ -64,8 +64,10 @@ def test_requests_that_never_end_are_bounded_together(servers):
         assert good.ok("GET", "neighbour") == b"fine"
         until(lambda: expelled(weir, "memory") > 30, "those who hold most are closed")
         assert good.ok("GET", "neighbour") == b"fine"
+        # What was freed is given back a moment later: of the 600 MiB that were sent, at most so much was ever held.
         grown = weir.resident_bytes() - before
-        assert grown < 192 * MEBIBYTE, f"grew by {grown // MEBIBYTE} MiB"
+        assert grown < 256 * MEBIBYTE, f"grew by {grown // MEBIBYTE} MiB"
+        until(lambda: weir.resident_bytes() - before < 128 * MEBIBYTE, "memory is given back")
         for client in clients:
             client.close()
 
