@@ -141,13 +141,7 @@ class Stage:
     def _drive(self, cast: Cast, variant: Variant, folder: Path, compared: Path | None, outcome: Outcome) -> None:
         counts = {name: len(stores) for name, stores in cast.stores.items()}
         (folder / LOAD_TOML).write_text(homes.replace(self.scenario.load, counts, variant.shards))
-        command = [
-            str(binary("weir-load")),
-            *("--target", ",".join(cast.addresses())),
-            *("--scenario", str(folder / LOAD_TOML)),
-            *("--json", str(folder / LOAD_JSON)),
-            *("--html", str(folder / LOAD_HTML)),
-        ]
+        command = [*weir_load(cast.addresses(), folder / LOAD_TOML, folder / LOAD_JSON), "--html", str(folder / LOAD_HTML)]
         if cast.weir:
             command += ["--metrics", f"http://127.0.0.1:{cast.weir.admin_port}/metrics"]
         else:
@@ -200,13 +194,8 @@ class Stage:
     def _go_around(self, cast: Cast, folder: Path) -> subprocess.Popen:
         """Starts the load that goes to the store itself."""
         (folder / AROUND_TOML).write_text(self.scenario.around)
-        store = cast.all_stores[0]
-        command = [
-            str(binary("weir-load")),
-            *("--target", f"127.0.0.1:{store.port}", "--plain"),
-            *("--scenario", str(folder / AROUND_TOML)),
-            *("--json", str(folder / AROUND_JSON)),
-        ]
+        stores = [store.address for store in cast.all_stores]
+        command = [*weir_load(stores, folder / AROUND_TOML, folder / AROUND_JSON), "--plain"]
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0)
 
     def _listen(self, run: subprocess.Popen, said: list[str], started: threading.Event) -> None:
@@ -228,6 +217,11 @@ class Stage:
                 outcome.notes.append("weir-load did not come to an end, and was ended")
                 return
             time.sleep(POLL_SECONDS)
+
+
+def weir_load(targets: list[str], scenario: Path, report: Path) -> list[str]:
+    """The command of a load that leaves a report."""
+    return [str(binary("weir-load")), "--target", ",".join(targets), "--scenario", str(scenario), "--json", str(report)]
 
 
 def wait(started: threading.Event, run: subprocess.Popen) -> bool:

@@ -11,6 +11,7 @@ import pytest
 
 from harness import metrics
 from harness.cluster import Cluster
+from harness.hot_keys import reads_tracked
 from harness.processes import Redis, Weir
 from harness.relay import Relay
 from harness.resp import Connection
@@ -30,13 +31,7 @@ def tracked(weir: Weir) -> float:
 def make_tracked(weir: Weir, reader: Connection, key: str) -> None:
     """Reads a key until it is answered from memory, and its store tells of changes."""
 
-    def is_tracked() -> bool:
-        before = metrics.total(weir, "weir_hot_hits_total")
-        for _ in range(100):
-            reader.ok("GET", key)
-        return metrics.total(weir, "weir_hot_hits_total") >= before + 90 and tracked(weir) >= 1
-
-    until(is_tracked, f"{key} is kept and tracked")
+    until(lambda: reads_tracked(weir, reader, key), f"{key} is kept and tracked")
 
 
 def sees(reader: Connection, key: str, value: bytes | None) -> bool:

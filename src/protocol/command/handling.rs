@@ -281,7 +281,7 @@ impl LocalCommand {
                 | Self::ConfigGet
                 | Self::Help
                 | Self::Lolwut
-                // It is answered with an error there, as in Redis.
+                // `EXEC` answers it with an error, as in Redis.
                 | Self::Monitor
                 | Self::ReadOnly
                 | Self::ReadWrite

@@ -49,11 +49,16 @@ impl Shard {
                 self.show_in(id, None, command, arguments, now);
             });
             let more = transaction.len().saturating_sub(MONITOR_TRANSACTION_MAX) as u32;
-            let tenant = self.clients.client(id).identity().tenant_id();
-            let sender = Sender { tenant, version: self.env.quotas.version() };
+            let sender = self.sender_of(id);
             self.monitors.leave_out_for(&self.env.settings.clients.monitors, sender, more);
         }
         self.clients.client(id).put_back_transaction(transaction);
+    }
+
+    /// Returns whose requests those of a client are.
+    fn sender_of(&mut self, id: ClientId) -> Sender {
+        let tenant = self.clients.client(id).identity().tenant_id();
+        Sender { tenant, version: self.env.quotas.version() }
     }
 
     /// Shows one request, in another database than the client's if that is named.
@@ -68,8 +73,8 @@ impl Shard {
         if !is_shown(command, arguments) {
             return;
         }
+        let sender = self.sender_of(id);
         let client = self.clients.client(id);
-        let sender = Sender { tenant: client.identity().tenant_id(), version: self.env.quotas.version() };
         let board = &self.env.settings.clients.monitors;
         let readers = self.monitors.readers(board, sender, now.monotonic);
         if readers.is_empty() {

@@ -218,7 +218,7 @@ impl Shard {
                 let Some(link) = self.link_for_request((id, usage), place, charge, now) else { return };
                 let frame = arguments.frame();
                 let (kind, charge) = if waits {
-                    // It may be needed for another node, or to put back what was taken for nobody.
+                    // Another node may have to be asked, or an element put back that was taken for nobody.
                     let kept = if frame.len() <= COPY_BYTES_MAX { frame } else { &[] };
                     // A call may wait for ever, so its cost is not awaited like that of others.
                     self.settle(charge, &Settlement::of(Outcome::Lost), now);

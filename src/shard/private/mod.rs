@@ -435,7 +435,7 @@ impl PrivateLinks {
 
     /// Returns the store that a link leads to; `None` if the link is gone.
     pub fn backend_of(&self, id: PrivateId) -> Option<BackendId> {
-        self.peek(id).map(|link| link.backend)
+        self.place_of(id).map(|(backend, _)| backend)
     }
 
     /// Returns the store and the database of a link; `None` if the link is gone.
@@ -501,12 +501,10 @@ impl PrivateLinks {
 
     /// Tells a store to track keys on a link.
     pub fn send_tracking(&mut self, env: &mut Env, id: PrivateId, frame: &[u8], now: Now) {
-        let Some(link) = self.at(id) else { return };
-        link.append(env, Message::Small(frame));
-        link.expected.push_back(Expected::Tracking);
-        link.is_tracking = true;
-        link.heard_at = now.monotonic;
-        self.list_to_send(id);
+        if let Some(link) = self.at(id) {
+            link.is_tracking = true;
+            self.post(env, (id, Expected::Tracking), frame, now);
+        }
     }
 
     /// Takes a link back on which a store has tracked keys. It is lent again once the store has confirmed that
@@ -529,13 +527,18 @@ impl PrivateLinks {
         self.ask(env, (id, Expected::Cleaned), words, now);
     }
 
-    /// Sends a request of weir's own over a link, and notes the reply that its store owes.
-    fn ask(&mut self, env: &mut Env, (id, expected): (PrivateId, Expected), words: &[&[u8]], now: Now) {
-        let Some(link) = self.at(id) else { return };
+    /// Sends a request of weir's own over a link.
+    fn ask(&mut self, env: &mut Env, to: (PrivateId, Expected), words: &[&[u8]], now: Now) {
         let mut frame = env.pool.take();
         encode::request(&mut frame, words.iter().copied());
-        link.append(env, Message::Small(&frame));
+        self.post(env, to, &frame, now);
         env.pool.give(frame);
+    }
+
+    /// Sends the bytes of a request over a link, and notes the reply that its store owes.
+    fn post(&mut self, env: &mut Env, (id, expected): (PrivateId, Expected), frame: &[u8], now: Now) {
+        let Some(link) = self.at(id) else { return };
+        link.append(env, Message::Small(frame));
         link.expected.push_back(expected);
         link.heard_at = now.monotonic;
         self.list_to_send(id);
@@ -646,11 +649,8 @@ impl PrivateLinks {
         let helper = found.or_else(|| self.open(env, (backend, database), Protocol::Resp2, 1, now));
         let Some(helper) = helper else { return Err(cells) };
         let Some(link) = self.at(helper) else { return Err(cells) };
-        link.append(env, Message::Small(request));
-        link.expected.push_back(Expected::PutBack);
         link.puts_back = Some((cells, count));
-        link.heard_at = now.monotonic;
-        self.list_to_send(helper);
+        self.post(env, (helper, Expected::PutBack), request, now);
         Ok(())
     }
 

@@ -238,7 +238,7 @@ fn a_monitor_that_does_not_read_holds_little_and_is_told_what_it_missed() {
     for _ in 0..requests {
         rig.send(client, &[&["ECHO", &word]]);
         rig.now.monotonic = rig.now.monotonic.after(Duration::from_micros(300));
-        // What the other client holds does not matter here.
+        // Memory that the other client holds is none of the monitor's.
         let replies = std::mem::take(&mut rig.untaken);
         for (shard, owner, segment) in replies {
             if shard == 1 {

@@ -132,47 +132,31 @@ pub enum Voice {
 /// Runs the world of a seed: clients keep coming for `steps` events, then the last ones leave and everything
 /// must come to rest.
 pub fn run(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
-    let mut world = World::new(seed, steps, voice);
-    world.run().map_err(|what| Failure {
-        seed,
-        step: world.step(),
-        arguments: format!("--steps {steps}"),
-        what,
-    })
+    finish(&mut World::new(seed, steps, voice), seed, &format!("--steps {steps}"))
 }
 
 /// Runs the world of a seed in which the stores are a cluster, whose slots move.
 pub fn run_clustered(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
-    let mut world = World::clustered(seed, steps, voice);
-    world.run().map_err(|what| Failure {
-        seed,
-        step: world.step(),
-        arguments: format!("--cluster --steps {steps}"),
-        what,
-    })
+    finish(&mut World::clustered(seed, steps, voice), seed, &format!("--cluster --steps {steps}"))
 }
 
 /// Runs the world of a seed in which stores tell of changes of hot keys, and others than weir's clients write
 /// there too.
 pub fn run_tracked(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
-    let mut world = World::tracked(seed, steps, voice);
-    world.run().map_err(|what| Failure {
-        seed,
-        step: world.step(),
-        arguments: format!("--tracked --steps {steps}"),
-        what,
-    })
+    finish(&mut World::tracked(seed, steps, voice), seed, &format!("--tracked --steps {steps}"))
 }
 
 /// Runs the world of a seed in which clients send half as much again as stores can serve, with the same
 /// checks. Returns how their requests ended.
 pub fn run_overloaded(seed: u64, trouble: Trouble, voice: Voice) -> Result<Outcome, Failure> {
     let mut world = World::overloaded(seed, trouble, voice);
-    let arguments = format!("--overload --trouble {trouble}");
-    match world.run() {
-        Ok(_) => Ok(world.outcome()),
-        Err(what) => Err(Failure { seed, step: world.step(), arguments, what }),
-    }
+    finish(&mut world, seed, &format!("--overload --trouble {trouble}"))?;
+    Ok(world.outcome())
+}
+
+/// Runs a world to its end. `arguments` are those of `weir-simulate` that repeat it, without the seed.
+fn finish(world: &mut World, seed: u64, arguments: &str) -> Result<Summary, Failure> {
+    world.run().map_err(|what| Failure { seed, step: world.step(), arguments: arguments.to_owned(), what })
 }
 
 #[cfg(test)]
