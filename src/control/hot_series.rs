@@ -3,23 +3,22 @@
 use std::collections::BTreeMap;
 
 use super::Totals;
+use super::bulkhead_series::known;
 use super::exposition::{Exposition, Kind};
 use super::hot_keys::hottest;
-use crate::shard::{HotFigures, HotKey};
+use crate::shard::{Durations, HotFigures, HotKey, TrackingFigures};
 use crate::values::escaped;
 use crate::values::limits::{HOT_KEY_LABEL_BYTES_MAX, HOT_KEY_SERIES_MAX};
 
 type Figure = fn(&HotFigures) -> usize;
 
-const FIGURES: [(&str, &str, Figure); 9] = [
+const FIGURES: [(&str, &str, Figure); 7] = [
     ("weir_hot_keys", "Keys that are hot.", |own| own.keys),
     ("weir_hot_replies_kept", "Replies to reads of hot keys that are kept.", |own| own.kept),
     ("weir_hot_kept_bytes", "Bytes of replies to reads of hot keys that are kept.", |own| own.kept_bytes),
     ("weir_hot_copies", "Copies of replies that are kept on other cores.", |own| own.copies),
     ("weir_hot_fetches_in_flight", "Fetches for hot keys in flight.", |own| own.flights),
     ("weir_hot_waiters", "Reads that wait for a fetch of a hot key.", |own| own.waiters),
-    ("weir_hot_tracked", "Hot keys of which the store tells when they change.", |own| own.tracked),
-    ("weir_hot_trackers", "Connections on which stores tell of changes of hot keys.", |own| own.trackers),
     (
         "weir_hot_open",
         "Requests in flight for hot keys, and writes in flight whose keys weir does not know.",
@@ -27,14 +26,47 @@ const FIGURES: [(&str, &str, Figure); 9] = [
     ),
 ];
 
-pub(super) fn write_hot(page: &mut Exposition, totals: &Totals) {
+type TrackingFigure = fn(TrackingFigures) -> usize;
+
+const TRACKING: [(&str, &str, TrackingFigure); 2] = [
+    ("weir_hot_tracked", "Hot keys of which the backend tells when they change.", |own| own.tracked),
+    ("weir_hot_trackers", "Connections on which the backend tells of changes of hot keys.", |own| {
+        own.trackers
+    }),
+];
+
+pub(super) fn write_hot(page: &mut Exposition, backends: &[String], totals: &Totals) {
     for (name, help, figure) in FIGURES {
         let mut family = page.family(name, help, Kind::Gauge);
         for (shard, report) in totals.shards.iter().enumerate() {
             family.sample(&[("shard", &shard.to_string())], figure(&report.hot));
         }
     }
+    for (name, help, figure) in TRACKING {
+        let mut family = page.family(name, help, Kind::Gauge);
+        for (index, backend) in known(backends) {
+            let own = totals.shards.iter().filter_map(|report| report.hot.tracking.get(index));
+            family.sample(&[("backend", backend)], own.map(|own| figure(*own)).sum::<usize>());
+        }
+    }
+    write_ages(page, totals);
     write_hottest(page, totals);
+}
+
+fn write_ages(page: &mut Exposition, totals: &Totals) {
+    let ages = ages(totals);
+    let help = "Age of a reply from memory when it is sent: the time since its store was asked.";
+    let mut family = page.family("weir_hot_reply_age_seconds", help, Kind::Summary);
+    for (label, share) in [("0.5", 0.5), ("0.9", 0.9), ("0.99", 0.99), ("1", 1.0)] {
+        family.sample(&[("quantile", label)], ages.quantile(share).as_secs_f64());
+    }
+    family.sum_and_count(ages.sum().as_secs_f64(), ages.count());
+}
+
+fn ages(totals: &Totals) -> Durations {
+    let mut all = Durations::default();
+    totals.shards.iter().for_each(|report| all.merge(&report.hot_ages));
+    all
 }
 
 /// Writes the rates of the hottest keys. Each key is a time series in the system that scrapes it, so only a
@@ -60,12 +92,19 @@ pub(super) fn label(key: &HotKey) -> String {
     escaped(&key.key[..shown]) + more
 }
 
-/// The lines of `INFO` about hot keys, summed over all cores.
+/// The lines of `INFO` about hot keys, of all cores together.
 pub(super) fn hot_lines(totals: &Totals) -> impl Iterator<Item = (&'static str, usize)> {
-    FIGURES.into_iter().map(|(name, _, figure)| {
+    let lines = FIGURES.into_iter().map(|(name, _, figure)| {
         let all = totals.shards.iter().map(|report| figure(&report.hot));
-        (name.trim_start_matches("weir_"), all.sum())
-    })
+        (name, all.sum())
+    });
+    let tracking = TRACKING.into_iter().map(|(name, _, figure)| {
+        let all = totals.shards.iter().flat_map(|report| &report.hot.tracking);
+        (name, all.map(|own| figure(*own)).sum())
+    });
+    let age = ages(totals).quantile(0.99).as_millis() as usize;
+    let lines = lines.chain(tracking).chain(std::iter::once(("hot_reply_age_ms_p99", age)));
+    lines.map(|(name, sum)| (name.trim_start_matches("weir_"), sum))
 }
 
 #[cfg(test)]
@@ -83,13 +122,14 @@ mod tests {
             flights: 1,
             waiters: 4,
             writes_under_way: 5,
-            tracked: 2,
-            trackers: 1,
+            tracking: vec![TrackingFigures::default(), TrackingFigures { trackers: 1, tracked: 2 }],
         };
+        let mut hot_ages = Durations::default();
+        (0..100).for_each(|_| hot_ages.record(2_000_000_000));
         let long = [b'x'; 200];
         let keys =
             vec![key(b"a\"\n\xff\\", 30.0), key(&long, 20.5), key(&long[1..], 10.0), key(&long[..64], 9.0)];
-        let busy = ShardReport { hot, hot_keys: keys, ..ShardReport::default() };
+        let busy = ShardReport { hot: hot.clone(), hot_ages, hot_keys: keys, ..ShardReport::default() };
         let many = (0..30).map(|n| key(format!("k{n}").as_bytes(), f64::from(n) / 100.0)).collect();
         let other = ShardReport { hot, hot_keys: many, ..ShardReport::default() };
         Totals { shards: vec![busy, other], engine: None }
@@ -98,13 +138,19 @@ mod tests {
     #[test]
     fn the_hottest_keys_have_series_of_their_own() {
         let mut page = Exposition::new();
-        write_hot(&mut page, &totals());
+        write_hot(&mut page, &["a:1".to_owned(), "b:1".to_owned(), "c:1".to_owned()], &totals());
         let text = page.finish();
         let long = "x".repeat(64);
         for line in [
             "weir_hot_keys{shard=\"0\"} 3",
             "weir_hot_kept_bytes{shard=\"1\"} 100",
             "weir_hot_open{shard=\"1\"} 5",
+            "weir_hot_tracked{backend=\"a:1\"} 0",
+            "weir_hot_tracked{backend=\"b:1\"} 4",
+            "weir_hot_trackers{backend=\"b:1\"} 2",
+            "weir_hot_trackers{backend=\"c:1\"} 0",
+            "weir_hot_reply_age_seconds_count 100",
+            "weir_hot_reply_age_seconds_sum 200",
             "weir_hot_key_requests_per_second{key=\"a\\\"\\\\x0a\\\\xff\\\\\\\\\",shard=\"0\",access=\"read\"} 30",
             &format!(
                 "weir_hot_key_requests_per_second{{key=\"{long}...\",shard=\"0\",access=\"read\"}} 30.5"
@@ -131,9 +177,10 @@ mod tests {
                 "hot_copies:12",
                 "hot_fetches_in_flight:2",
                 "hot_waiters:8",
+                "hot_open:10",
                 "hot_tracked:4",
                 "hot_trackers:2",
-                "hot_open:10"
+                "hot_reply_age_ms_p99:2007",
             ]
         );
     }

@@ -112,7 +112,7 @@ fn metrics(view: View<'_>, totals: &Totals) -> String {
     write_service_times(&mut page, totals);
     write_bulkheads(&mut page, &view.facts.backends, totals);
     write_replicas(&mut page, &view.facts.backends, &view.facts.replicas, totals, view.now.monotonic);
-    write_hot(&mut page, totals);
+    write_hot(&mut page, &view.facts.backends, totals);
     write_engine(&mut page, totals);
     page.finish()
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Meter, Totals};
 use crate::config::Quotas;
-use crate::shard::{Counter, Counters, Pressures, ServiceTimes};
+use crate::shard::{Counter, Counters, Durations, Pressures};
 use crate::values::usage::{Usage, UsageSum};
 use crate::values::{TenantId, Timestamp};
 
@@ -21,7 +21,7 @@ const PERIOD_MAX: Duration = Duration::from_secs(10);
 struct Past {
     at: Timestamp,
     shards: Vec<PastShard>,
-    service_times: ServiceTimes,
+    service_times: Durations,
     /// The version of the quotas that the tenant ids belong to.
     version: u64,
     minute: u64,
@@ -44,7 +44,7 @@ pub struct Since {
     /// The increases of each shard's counters.
     pub shards: Vec<ShardSince>,
     /// Service times of the replies that came in this stretch of time, over all shards.
-    pub service_times: ServiceTimes,
+    pub service_times: Durations,
     /// Usage of the tenants that sent requests in this period.
     pub tenants: Vec<(TenantId, UsageSum)>,
 }
@@ -104,7 +104,7 @@ impl Recent {
 impl Past {
     fn of(
         totals: &Totals,
-        service_times: ServiceTimes,
+        service_times: Durations,
         (meter, quotas): (&Meter, &Quotas),
         at: Timestamp,
     ) -> Self {
@@ -122,7 +122,7 @@ impl Past {
     fn since(
         &self,
         totals: &Totals,
-        service_times: &ServiceTimes,
+        service_times: &Durations,
         (meter, quotas): (&Meter, &Quotas),
         now: Timestamp,
     ) -> Since {

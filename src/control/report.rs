@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{QuotaHistory, ReplicaFacts, TlsFigures};
 use crate::routing::cluster::Map;
 use crate::shard::{
-    BulkheadFigures, Counters, HotFigures, HotKey, Pressures, PrivateFigures, ReaderFigures, ServiceTimes,
+    BulkheadFigures, Counters, Durations, HotFigures, HotKey, Pressures, PrivateFigures, ReaderFigures,
     Shard, UserFigures,
 };
 use crate::store::EngineStatistics;
@@ -28,13 +28,15 @@ pub struct ShardReport {
     /// The numbers of connections to backends that clients have to themselves, by use.
     pub private_links: PrivateFigures,
     /// The distribution of the times that backends took to reply.
-    pub service_times: ServiceTimes,
+    pub service_times: Durations,
     /// The state of each bulkhead, by backend and track.
     pub bulkheads: Vec<BulkheadFigures>,
     /// The requests refused under pressure, by reason and tier.
     pub pressures: Pressures,
     /// Numbers of hot keys, kept replies and fetches in flight for them.
     pub hot: HotFigures,
+    /// The ages of the replies from memory when they were sent.
+    pub hot_ages: Durations,
     /// The hot keys that are at home on the shard.
     pub hot_keys: Vec<HotKey>,
     /// The performance of each node at reads that replicas may answer, by backend number.
@@ -75,6 +77,7 @@ impl ShardReport {
             bulkheads: shard.bulkheads().collect(),
             pressures: shard.pressures().clone(),
             hot: shard.hot_figures(),
+            hot_ages: shard.hot_ages(),
             hot_keys: shard.hot_keys(),
             readers: shard.reader_figures(),
             users: shard.users(),

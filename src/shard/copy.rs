@@ -25,6 +25,8 @@ pub struct Copy {
     pub protocol: Protocol,
     /// Bytes of the reply.
     pub reply: Bytes,
+    /// Time at which the store was asked for the reply.
+    pub asked_at: Timestamp,
     /// State of the key's write counters when the reply was read: the copy is good only as long as they have
     /// not changed.
     pub snapshot: Snapshot,

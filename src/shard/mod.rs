@@ -29,7 +29,7 @@
 //! | what all rooms may know | file |
 //! |---|---|
 //! | what a core is told once | `settings.rs` |
-//! | what is counted | `counters.rs` |
+//! | what is counted, and how long things take | `counters.rs`, `durations.rs` |
 //! | loads, latencies and levels of the bulkheads before backends, shared by cores without a lock | `board.rs` |
 //! | health of the stores, shared likewise: counts of failures, and whose requests are refused | `health.rs` |
 //! | the monitors of all cores, and what each may see | `monitor_board.rs` |
@@ -53,6 +53,7 @@ mod clients;
 mod cluster;
 mod copy;
 mod counters;
+mod durations;
 mod env;
 mod fence;
 mod gather;
@@ -91,11 +92,12 @@ pub use clients::client_filter::{ClientsAsked, ClientsTold};
 pub use clients::{Address, Identity, Question, Readiness, ScopeLimit, Session};
 pub use cluster::{Doubt, ReaderFigures};
 pub use counters::{COUNTERS, Counter, Counters, Pressure, Pressures};
-pub use hot_keys::{HotFigures, HotKey};
+pub use durations::Durations;
+pub use hot_keys::{HotFigures, HotKey, TrackingFigures};
 pub use message::Message;
 pub use monitor_board::MonitorBoard;
 pub use outcome::{Outcome, Settlement};
-pub use overload::{BulkheadFigures, ServiceTimes};
+pub use overload::BulkheadFigures;
 pub use peers::Batch;
 pub use pipeline::Shard;
 pub use pipeline::explain::Explained;

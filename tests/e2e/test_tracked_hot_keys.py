@@ -92,6 +92,28 @@ def test_every_way_to_change_a_key_is_told(fleet, redis, protocol: int, database
             until(lambda: sees(reader, "k", value), f"{change} is seen")
 
 
+def test_a_field_that_expires_is_not_answered_from_memory_any_more(servers):
+    weir = servers.weir(flags=FLAGS)
+    reads = [("HGET", "h", "a"), ("HMGET", "h", "b", "a"), ("HEXISTS", "h", "a"), ("HSTRLEN", "h", "a")]
+    with weir.connect() as reader, weir.connect() as other:
+        for number in range(5):
+            reader.ok("HSET", "h", "a", "value", "b", "1")
+            reader.ok("HPEXPIRE", "h", "300", "FIELDS", "1", "a")
+            before = metrics.total(weir, "weir_hot_hits_total")
+
+            def has_expired() -> bool:
+                for read in reads:
+                    for _ in range(10):
+                        reader.ok(*read)
+                # Not a read that is ever answered from memory.
+                return other.ok("HPTTL", "h", "FIELDS", "1", "a") == [-2]
+
+            until(has_expired, "the field has expired")
+            told = [reader.ok(*read) for read in reads]
+            assert told == [None, [b"1", None], 0, 0], f"round {number}"
+        assert metrics.total(weir, "weir_hot_hits_total") > before, "it was kept meanwhile"
+
+
 def test_a_full_table_of_the_store_costs_nothing_but_hits(servers):
     redis = servers.redis("--tracking-table-max-keys", "10")
     weir = servers.weir(redis, flags=FLAGS)

@@ -1127,7 +1127,7 @@ fn track_at_owner(track: Track) -> Track {
     if track == Track::Replica { Track::Usual } else { track }
 }
 
-/// Strips the prelude (`ASKING`, and `PTTL` before a fetch) from a request that was sent. Returns the rest
+/// Strips the preludes (`ASKING`, and `PTTL` and `HPTTL` before a fetch) from a request that was sent. Returns the rest
 /// and its number of requests.
 fn as_asked(frame: &[u8], requests: usize, to: ReplyTo) -> (&[u8], usize) {
     let (frame, requests) = match frame.strip_prefix(ASKING) {
@@ -1138,6 +1138,8 @@ fn as_asked(frame: &[u8], requests: usize, to: ReplyTo) -> (&[u8], usize) {
         return (frame, requests);
     }
     let (mut decoder, mut consumed) = (RequestDecoder::default(), 0);
-    let _ = decoder.next(frame, &mut consumed, &RequestLimits::trusted(frame.len()));
+    for _ in 1..requests {
+        let _ = decoder.next(frame, &mut consumed, &RequestLimits::trusted(frame.len()));
+    }
     (&frame[consumed..], 1)
 }

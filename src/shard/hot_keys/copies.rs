@@ -91,8 +91,14 @@ impl Copies {
     }
 
     /// Returns the lent reply to a request, if there is one, its time has not passed and its key was not
-    /// written since.
-    pub fn find(&mut self, route: Route, frame: &[u8], versions: &Versions, now: Timestamp) -> Option<Bytes> {
+    /// written since; and the time at which the store was asked for it.
+    pub fn find(
+        &mut self,
+        route: Route,
+        frame: &[u8],
+        versions: &Versions,
+        now: Timestamp,
+    ) -> Option<(Bytes, Timestamp)> {
         let held = self.by_slot.get_mut(&route.slot)?;
         let held = held.iter_mut().find(|Held { copy, .. }| {
             copy.protocol == route.protocol && copy.database == route.database && copy.frame == frame
@@ -102,7 +108,7 @@ impl Copies {
         }
         held.hits += 1;
         self.has_hits = true;
-        Some(held.copy.reply.clone())
+        Some((held.copy.reply.clone(), held.copy.asked_at))
     }
 
     /// Drops copies whose time has passed and reports hits to the home cores through `tell`, at most once in

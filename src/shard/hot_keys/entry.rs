@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::flights::{Expiry, Flight, Flights};
+use super::flights::{Flight, Flights};
 use super::tracking::{REFUSED, Registration};
 use super::value;
 use crate::policy::hot_keys::{Access, HotId};
@@ -71,6 +71,8 @@ pub enum Found {
     Kept {
         /// The kept reply.
         reply: Bytes,
+        /// The time at which the store was asked for it.
+        asked_at: Timestamp,
         /// True if the reply expires soon, so that a new fetch should begin now.
         is_to_be_fetched: bool,
     },
@@ -184,6 +186,8 @@ impl Wait {
 #[derive(Debug)]
 struct Kept {
     reply: Bytes,
+    /// The time at which the store was asked.
+    asked_at: Timestamp,
     snapshot: Snapshot,
     good_until: Timestamp,
     fetch_from: Timestamp,
@@ -347,7 +351,8 @@ impl Entry {
         {
             let is_idle = answer.is_some_and(|answer| answer.flights.is_empty());
             let is_to_be_fetched = now >= kept.fetch_from && is_idle && now >= self.pauses_until;
-            return Found::Kept { reply: kept.reply.clone(), is_to_be_fetched };
+            let (reply, asked_at) = (kept.reply.clone(), kept.asked_at);
+            return Found::Kept { reply, asked_at, is_to_be_fetched };
         }
         // Only the latest fetch may be joined: a read that waits for it must not get the older reply of an
         // earlier one.
@@ -515,6 +520,7 @@ impl Entry {
                 frame: Bytes::copy_from_slice(&answer.frame),
                 protocol: answer.protocol,
                 reply: kept.reply.clone(),
+                asked_at: kept.asked_at,
                 snapshot: kept.snapshot,
                 good_until: kept.good_until,
             })
@@ -620,7 +626,7 @@ impl Entry {
         let is_tracked = self.is_registered() && flight.registration == self.registration;
         // A node of a cluster says nothing when one of its slots goes to another, and no store when a field of a
         // hash expires.
-        let stays = is_tracked && !flight.binds && !value::is_about_fields(&flight.frame);
+        let stays = is_tracked && !flight.binds && !flight.lifetime.may_lose_fields();
         let ttl = match (settings.tracked_ttl, self.registration) {
             (Some(tracked), _) if stays => tracked,
             // The store is asked again with the next fetch.
@@ -639,16 +645,8 @@ impl Entry {
         let Some(snapshot) = flight.snapshot.filter(|snapshot| settings.versions.is_good(snapshot)) else {
             return Counter::HotDiscarded;
         };
-        let lifetime = match flight.expiry {
-            Expiry::Never => longest,
-            Expiry::In(left) => left.min(longest),
-            Expiry::NoKey if says_nothing(reply) => longest,
-            Expiry::NoKey | Expiry::Unknown => Duration::ZERO,
-        };
-        let ends_at = match flight.expiry {
-            Expiry::In(left) => flight.sent_at.after(left),
-            Expiry::Never | Expiry::NoKey | Expiry::Unknown => Timestamp::MAX,
-        };
+        let left = flight.lifetime.left(says_nothing(reply));
+        let lifetime = left.min(longest);
         let good_until = flight.sent_at.after(lifetime);
         if !flight.is_kept || good_until <= now || !is_plain(reply) || !fits {
             return Counter::HotDiscarded;
@@ -659,9 +657,10 @@ impl Entry {
         let ahead = (2 * now.since(flight.sent_at)).max(AHEAD_LEAST).min(lifetime / AHEAD_PART);
         answer.kept = Some(Kept {
             reply: Bytes::copy_from_slice(reply),
+            asked_at: flight.sent_at,
             snapshot,
             good_until,
-            ends_at,
+            ends_at: flight.sent_at.after(left),
             fetch_from: flight.sent_at.after(lifetime.saturating_sub(ahead)),
         });
         Counter::HotFetched

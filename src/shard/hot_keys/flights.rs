@@ -7,28 +7,15 @@ use bytes::Bytes;
 use slab::Slab;
 
 use super::as_fetched;
+use super::lifetime::Lifetime;
 use super::tracking::Registration;
 use crate::policy::hot_keys::HotId;
-use crate::protocol::reply;
 use crate::shard::last_told::Look;
 use crate::shard::outcome::Outcome;
 use crate::shard::request::{Envelope, FlightId, Overdue, ReplyTo, Route};
 use crate::shard::versions::{Snapshot, Versions};
 use crate::values::limits::{HOT_WAITERS_MAX, HOT_WAITERS_PER_FLIGHT_MAX};
 use crate::values::{ShardId, Tier, Timestamp};
-
-/// The time that a key still exists, as the store's reply to `PTTL` says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expiry {
-    /// Unknown: the store was not asked, or its reply was no number.
-    Unknown,
-    /// The key does not exist (`PTTL` answered -2).
-    NoKey,
-    /// The key has no expiry (`PTTL` answered -1).
-    Never,
-    /// The time left until the key expires, counted from when the fetch was sent.
-    In(Duration),
-}
 
 /// A fetch: a read that weir sends once for all requests that wait for its reply.
 #[derive(Debug)]
@@ -52,9 +39,7 @@ pub struct Flight {
     pub look: Option<Look>,
     /// True if the reply is to be kept, unless a write or its size speaks against it when it comes.
     pub is_kept: bool,
-    /// True if `PTTL` is sent before the read, to learn when the key expires.
-    pub asks_expiry: bool,
-    pub expiry: Expiry,
+    pub lifetime: Lifetime,
     /// True before a cluster: later requests of the waiting connections are held back until the fetch is
     /// answered, because a node may refuse it and then carry out what was sent after it.
     pub binds: bool,
@@ -93,7 +78,8 @@ impl Flight {
     /// against.
     pub fn handle_sent(&mut self, snapshot: Option<Snapshot>, look: Look, is_kept: bool, now: Timestamp) {
         (self.sent_at, self.stage, self.look) = (now, Stage::Sent, Some(look));
-        (self.snapshot, self.is_kept, self.expiry) = (snapshot, is_kept, Expiry::Unknown);
+        (self.snapshot, self.is_kept) = (snapshot, is_kept);
+        self.lifetime.handle_sent();
     }
 
     /// True if later requests of a waiter's connection are held back behind this fetch.
@@ -116,21 +102,10 @@ impl Flight {
         self.waiters.iter().map(|waiter| waiter.envelope.tier).min().unwrap_or(self.envelope.tier)
     }
 
-    /// True if the key has expired since the fetch was sent. A read that came after that must not get this
-    /// reply.
+    /// True if what is asked for has expired since the fetch was sent. A read that came after that must not get
+    /// this reply.
     pub fn has_ended(&self, now: Timestamp) -> bool {
-        matches!(self.expiry, Expiry::In(left) if now >= self.sent_at.after(left))
-    }
-
-    /// Notes the store's reply to `PTTL`: the time that the key still exists. Unknown for any other reply.
-    pub fn handle_expiry(&mut self, outcome: Outcome, told: &[u8]) {
-        self.expiry = match reply::integer(told) {
-            _ if !matches!(outcome, Outcome::Served { .. }) => Expiry::Unknown,
-            Some(-1) => Expiry::Never,
-            Some(-2) => Expiry::NoKey,
-            Some(left) if left >= 0 => Expiry::In(Duration::from_millis(left.unsigned_abs())),
-            _ => Expiry::Unknown,
-        };
+        self.lifetime.has_ended(now.since(self.sent_at))
     }
 }
 
@@ -227,9 +202,8 @@ impl Flights {
             snapshot: None,
             look: None,
             is_kept: false,
-            asks_expiry: false,
             binds: false,
-            expiry: Expiry::Unknown,
+            lifetime: Lifetime::default(),
             is_ahead_of_time,
             has_failed: false,
             registration: Registration::Unregistered,
@@ -262,7 +236,7 @@ impl Flights {
     pub fn is_fresh(&self, id: FlightId, versions: &Versions, (ttl, now): (Duration, Timestamp)) -> bool {
         self.find(id).is_some_and(|flight| {
             flight.stage == Stage::Sent
-                && flight.asks_expiry
+                && flight.lifetime.questions() > 0
                 && now < flight.sent_at.after(ttl)
                 && flight.snapshot.is_some_and(|seen| seen.is_quiet() && versions.is_good(&seen))
                 && flight.look.is_some_and(|look| versions.last_told.is_latest(&look))

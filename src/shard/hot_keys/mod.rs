@@ -8,7 +8,7 @@
 //!                                      ├─ kept, and nothing written since ──> answered
 //!                                      ├─ a fetch of it has yet to be sent ──> waits for that, whatever is being written
 //!                                      ├─ a fetch of it is on its way, and nothing written since ──> waits for that
-//!                                      └─ else ──> begins the next fetch: PTTL and itself
+//!                                      └─ else ──> begins the next fetch: PTTL, HPTTL for fields, and itself
 //! ```
 //!
 //! A fetch that is sent after a read came answers that read, whatever anybody writes: so reads of a hot key
@@ -30,6 +30,7 @@
 //! | requests for hot keys that have yet to be answered, and writes that no home sees | `under_way.rs` |
 //! | the keys of a request, where it names several | `../reach.rs` |
 //! | changes that stores tell of | `tracking.rs` |
+//! | when a reply ends by itself | `lifetime.rs` |
 //! | a key's value, whichever request asks for it | `value.rs` |
 //! | what would be done, for `QOS EXPLAIN` | `explain.rs` |
 //!
@@ -42,6 +43,7 @@ mod copies;
 mod entry;
 mod explain;
 mod flights;
+mod lifetime;
 mod tracking;
 mod under_way;
 mod value;
@@ -57,6 +59,7 @@ pub use tracking::Task;
 
 use super::copy::{Copy, CopyHits};
 use super::counters::Counter;
+use super::durations::Durations;
 use super::env::Env;
 use super::last_told::Told;
 use super::note::Note;
@@ -76,6 +79,7 @@ use crate::values::{BackendId, Database, ShardId, Timestamp};
 use copies::Copies;
 use entry::{Entry, Found, Held, Read, Stale, Warmth, Way};
 use flights::{Flight, Flights, Late, Stage, Waiter};
+use lifetime::{FieldExpiry, Lifetime};
 use tracking::{REFUSED, Registration, Tracking};
 use under_way::{InnerRead, Open, UnderWay, Values};
 
@@ -162,6 +166,9 @@ pub struct HotKeyStage {
     is_warm: bool,
     copies: Copies,
     tracking: Tracking,
+    fields: FieldExpiry,
+    /// Ages of the replies from memory when they were sent: the time since the store was asked.
+    ages: Durations,
     /// Copies to lend to other cores, and reports of copy hits to the keys' home cores.
     to_lend: VecDeque<(ShardId, Copy)>,
     to_tell: VecDeque<(ShardId, CopyHits)>,
@@ -198,6 +205,8 @@ impl HotKeyStage {
             is_warm: false,
             copies: Copies::default(),
             tracking: Tracking::default(),
+            fields: FieldExpiry::default(),
+            ages: Durations::default(),
             to_lend: VecDeque::new(),
             to_tell: VecDeque::new(),
             turned_at: Timestamp::ZERO,
@@ -306,7 +315,7 @@ impl HotKeyStage {
             Found::Nothing(Counter::HotBypassedOther)
         };
         match found {
-            Found::Kept { reply, is_to_be_fetched } => {
+            Found::Kept { reply, asked_at, is_to_be_fetched } => {
                 if self.settings.mode == Mode::Shadow {
                     let snapshot = entry.snapshot(&self.settings.versions);
                     if envelope.route.track != Track::Replica {
@@ -317,6 +326,7 @@ impl HotKeyStage {
                 if is_to_be_fetched {
                     self.fetch(env, envelope, (id, true), frame, now);
                 }
+                self.ages.record(now.nanos_since(asked_at));
                 env.counters.add(Counter::HotHits, 1);
                 self.handle_elsewhere(env, id, (envelope.reply_to.shard, 1), now);
                 Meeting::Answered(reply)
@@ -411,7 +421,8 @@ impl HotKeyStage {
     /// Returns the lent reply to a request for a key that is at home on another core, if there is a valid
     /// one.
     pub fn find_copy(&mut self, env: &mut Env, route: Route, frame: &[u8], now: Timestamp) -> Option<Bytes> {
-        let reply = self.copies.find(route, frame, &self.settings.versions, now)?;
+        let (reply, asked_at) = self.copies.find(route, frame, &self.settings.versions, now)?;
+        self.ages.record(now.nanos_since(asked_at));
         env.counters.add(Counter::HotHitsCopied, 1);
         Some(reply)
     }
@@ -784,9 +795,9 @@ impl HotKeyStage {
         self.resumed.pop_front().map(|held| (held.envelope, held.frame))
     }
 
-    /// Returns the next fetch to send and the number of requests that it consists of (two with `PTTL`), and
-    /// appends its bytes to `out`. Drops fetches that no read waits for.
-    pub fn poll_fetch(&mut self, out: &mut Vec<u8>) -> Option<(Envelope, usize)> {
+    /// Returns the next fetch to send and the number of requests that it consists of (with questions about its
+    /// lifetime up to three), and appends its bytes to `out`. Drops fetches that no read waits for.
+    pub fn poll_fetch(&mut self, env: &Env, out: &mut Vec<u8>, now: Timestamp) -> Option<(Envelope, usize)> {
         loop {
             let id = self.to_send.pop_front()?;
             let Some(flight) = self.flights.get(id) else { continue };
@@ -802,14 +813,14 @@ impl HotKeyStage {
             let asked_before = entry.as_ref().filter(|entry| {
                 entry.warmth == Warmth::Warm && entry.snapshot(&self.settings.versions).is_some()
             });
-            if let Some(entry) = asked_before {
-                encode::request(out, [b"PTTL".as_slice(), &entry.key].into_iter());
-            }
+            flight.lifetime = asked_before.map_or_else(Lifetime::default, |entry| {
+                let fields_expire = self.fields.may_expire(env.backend_of(entry.slot), now);
+                Lifetime::ask(out, (&entry.key, &flight.frame), fields_expire)
+            });
             out.extend_from_slice(&flight.frame);
-            flight.asks_expiry = asked_before.is_some();
             let touches = flight.envelope.touches.reported();
             let envelope = Envelope { tier: flight.tier(), touches, ..flight.envelope };
-            return Some((envelope, 1 + usize::from(flight.asks_expiry)));
+            return Some((envelope, 1 + flight.lifetime.questions()));
         }
     }
 
@@ -820,8 +831,9 @@ impl HotKeyStage {
         let mut entry = entry_of(&mut self.entries, flight.hot);
         let snapshot = entry.as_ref().map(|entry| entry.look_at(&self.settings.versions));
         let is_quiet = snapshot.is_some_and(|snapshot| snapshot.is_quiet());
-        let may_keep =
-            is_quiet && flight.asks_expiry && entry.as_ref().is_some_and(|entry| entry.may_keep(flight, at));
+        let may_keep = is_quiet
+            && flight.lifetime.questions() > 0
+            && entry.as_ref().is_some_and(|entry| entry.may_keep(flight, at));
         let registration = match &mut entry {
             Some(entry) if may_keep && self.settings.tracked_ttl.is_some() => {
                 register(&mut self.tracking, env, entry, at)
@@ -966,7 +978,7 @@ impl HotKeyStage {
     }
 
     /// Handles the reply to a fetch, or its failure. Returns the recipients of the reply; `None` for the
-    /// reply to the prelude (`PTTL`) and for unknown fetches.
+    /// reply to a prelude (`PTTL`, `HPTTL`) and for unknown fetches.
     pub fn land(
         &mut self,
         env: &mut Env,
@@ -977,7 +989,12 @@ impl HotKeyStage {
     ) -> Option<Landed> {
         let id = to.flight_id()?;
         if to.is_ahead() {
-            self.flights.get(id)?.handle_expiry(outcome, reply);
+            let flight = self.flights.get(id)?;
+            if flight.lifetime.handle_answer(outcome, reply)
+                && let Some(entry) = entry_of(&mut self.entries, flight.hot)
+            {
+                self.fields.handle_never_expire(env.backend_of(entry.slot), now);
+            }
             return None;
         }
         let is_away = says_away(reply);
@@ -1427,6 +1444,7 @@ impl HotKeyStage {
     pub fn handle_tracker_lost(&mut self, env: &mut Env, backend: BackendId, now: Timestamp) {
         let tracked = self.tracking.tracks(backend);
         self.tracking.handle_lost(backend, now);
+        self.fields.forget(backend);
         if tracked {
             env.counters.add(Counter::HotTrackersLost, 1);
             self.unregister(env, backend, now);
@@ -1584,8 +1602,25 @@ impl HotKeyStage {
         }
     }
 
+    /// The ages of the replies from memory when they were sent: the times since their store was asked.
+    pub fn ages(&self) -> Durations {
+        self.ages.told()
+    }
+
+    fn tracking_figures(&self, env: &Env) -> Vec<TrackingFigures> {
+        let states = self.tracking.states();
+        let mut figures: Vec<TrackingFigures> =
+            states.map(|tracks| TrackingFigures { trackers: usize::from(tracks), tracked: 0 }).collect();
+        for entry in self.entries.iter().flatten().filter(|entry| entry.is_registered()) {
+            if let Some(own) = figures.get_mut(usize::from(env.backend_of(entry.slot).0)) {
+                own.tracked += 1;
+            }
+        }
+        figures
+    }
+
     /// The numbers of hot keys, kept replies, fetches and waiting requests on this core.
-    pub fn figures(&self) -> HotFigures {
+    pub fn figures(&self, env: &Env) -> HotFigures {
         let (kept, kept_bytes) = self.kept();
         HotFigures {
             keys: self.keys.hot().count(),
@@ -1595,10 +1630,18 @@ impl HotKeyStage {
             flights: self.flights.len(),
             waiters: self.flights.waiters() + self.held + self.resumed.len(),
             writes_under_way: self.under_way.len(),
-            trackers: self.tracking.len(),
-            tracked: self.entries.iter().flatten().filter(|entry| entry.is_registered()).count(),
+            tracking: self.tracking_figures(env),
         }
     }
+}
+
+/// Figures on one store that is asked to tell of changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrackingFigures {
+    /// Connections on which the store tells of changes.
+    pub trackers: usize,
+    /// Hot keys of which the store tells when they change.
+    pub tracked: usize,
 }
 
 /// A report on a key that is hot or costs much.
@@ -1641,7 +1684,7 @@ pub struct HotKey {
 }
 
 /// Figures on the hot keys of one core.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HotFigures {
     /// Hot keys.
     pub keys: usize,
@@ -1657,10 +1700,8 @@ pub struct HotFigures {
     pub waiters: usize,
     /// Requests in flight for hot keys, and requests in flight that may write any key.
     pub writes_under_way: usize,
-    /// Hot keys of which the store tells when they change.
-    pub tracked: usize,
-    /// Connections on which stores tell of that.
-    pub trackers: usize,
+    /// Figures on the stores that are asked to tell of changes, by backend number.
+    pub tracking: Vec<TrackingFigures>,
 }
 
 /// A key that has become hot and may have requests in the queues.

@@ -121,9 +121,9 @@ impl Tracking {
         &mut self.trackers[index]
     }
 
-    /// The number of stores that tell of changes of keys that are registered.
-    pub fn len(&self) -> usize {
-        self.trackers.iter().filter(|tracker| matches!(tracker.state, State::Tracks(_))).count()
+    /// By backend number, whether the store tells of changes of keys that are registered.
+    pub fn states(&self) -> impl Iterator<Item = bool> {
+        self.trackers.iter().map(|tracker| matches!(tracker.state, State::Tracks(_)))
     }
 
     /// True if a store tells of changes of keys that are registered.

@@ -22,13 +22,6 @@ pub fn is_asked_of_several(frame: &[u8]) -> bool {
     after_line(frame).is_some_and(|name| after(name, ASKED_OF_SEVERAL_BY).is_some())
 }
 
-/// True for a command about a hash, whose fields may expire by themselves. Of the commands whose replies may be
-/// kept, the names of these alone begin with an H.
-pub fn is_about_fields(frame: &[u8]) -> bool {
-    let name = after_line(frame).and_then(after_line);
-    name.is_some_and(|name| matches!(name.first(), Some(b'h' | b'H')))
-}
-
 /// Returns the value within a reply to `GET` or to `MGET` of one key, without the array header.
 pub fn told(reply: &[u8]) -> &[u8] {
     reply.strip_prefix(ALONE).unwrap_or(reply)
@@ -94,13 +87,6 @@ mod tests {
             ("STRLEN k", (None, false)),
         ] {
             assert_eq!(asked(words), told, "{words}");
-        }
-        for (words, is_hash) in
-            [("HGET k f", true), ("hlen k", true), ("GET h", false), ("LRANGE k 0 1", false)]
-        {
-            let mut frame = Vec::new();
-            encode::request(&mut frame, words.split(' ').map(str::as_bytes).collect::<Vec<_>>().into_iter());
-            assert_eq!(is_about_fields(&frame), is_hash, "{words}");
         }
         assert!(!is_asked_of_several(b"") && !is_asked_of_several(b"*1\r\n") && key_of(b"*2\r\n").is_none());
     }

@@ -42,12 +42,13 @@ impl Links {
             Message::Shared(bytes) => link.output.append_shared(&mut env.pool, bytes),
         }
         if requests > 1 {
-            let ahead = if envelope.reply_to.flight_id().is_some() {
-                Purpose::Ahead(envelope.reply_to)
+            let (ahead, records) = if envelope.reply_to.flight_id().is_some() {
+                (Purpose::Ahead(envelope.reply_to), requests - 1)
             } else {
-                Purpose::Steps(requests as u32 - 1)
+                (Purpose::Steps(requests as u32 - 1), 1)
             };
-            link.pending.push_back(Pending::uncounted(ahead, now.monotonic));
+            let ahead = Pending::uncounted(ahead, now.monotonic);
+            link.pending.extend(std::iter::repeat_n(ahead, records));
         }
         let odd = if is_costly || link.state != LinkState::Open {
             link.costly_ahead += 1;

@@ -6,18 +6,16 @@
 //! | the window and the queue before one backend | `bulkhead.rs` |
 //! | requests that wait in queues, and how they leave them | `waiting.rs` |
 //! | replies as samples: the window's size, and response times against usual ones | `pressure.rs` |
-//! | histogram of service times | `service_time.rs` |
 
 mod bulkhead;
 mod pressure;
-mod service_time;
 mod waiting;
 
 pub use bulkhead::{Bulkhead, Figures as BulkheadFigures, Parked, RESERVED, Verdict};
-pub use service_time::ServiceTimes;
 
 use std::time::Duration;
 
+use super::durations::Durations;
 use super::env::Env;
 use super::refusal::NotSent;
 use super::request::{Addressee, Track};
@@ -47,7 +45,7 @@ pub struct Overload {
     deadlines: Mode,
     /// The time by which the requests in flight are searched for passed deadlines and stalled backends.
     early_at: Timestamp,
-    service_times: ServiceTimes,
+    service_times: Durations,
     /// The latency ratio of each backend: recent response times against usual ones.
     ratios: Vec<LatencyRatio>,
     /// The usual response times of each backend.
@@ -73,7 +71,7 @@ impl Overload {
             may_wait: overload.window == Mode::On && overload.queue != Mode::Off,
             deadlines: overload.shed,
             early_at: Timestamp::MAX,
-            service_times: ServiceTimes::default(),
+            service_times: Durations::default(),
             ratios: topology
                 .all_backends()
                 .map(|_| LatencyRatio::new(overload.shed_levels, Timestamp::ZERO))
@@ -133,7 +131,7 @@ impl Overload {
     }
 
     /// The service times of all backends together.
-    pub fn service_times(&self) -> ServiceTimes {
+    pub fn service_times(&self) -> Durations {
         self.service_times.told()
     }
 

@@ -112,7 +112,7 @@ impl Shard {
     /// refused.
     fn send_fetch(&mut self, now: Now) -> bool {
         let mut message = self.env.pool.take();
-        let fetch = self.hot_keys.poll_fetch(&mut message);
+        let fetch = self.hot_keys.poll_fetch(&self.env, &mut message, now.monotonic);
         if let Some((envelope, requests)) = fetch {
             self.put_out(&envelope, Message::Small(&message), requests, now);
         }

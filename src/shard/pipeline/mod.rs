@@ -48,13 +48,14 @@ use super::clients::client_filter::{ClientsAsked, ClientsTold};
 use super::clients::{Address, ClientStage, Readiness, Session};
 use super::cluster::{Doubt, ReaderFigures};
 use super::counters::{Counter, Counters, Pressures};
+use super::durations::Durations;
 use super::env::Env;
 use super::hot_keys::{HotFigures, HotKey, HotKeyStage};
 use super::links::connections_max;
 use super::message::Message;
 use super::monitors::MonitorStage;
 use super::outcome::Outcome;
-use super::overload::{BulkheadFigures, ServiceTimes};
+use super::overload::BulkheadFigures;
 use super::peers::{Batch, PeerStage};
 use super::private::{PrivateFigures, PrivateLinks};
 use super::request::ReplyTo;
@@ -157,7 +158,7 @@ impl Shard {
     }
 
     /// Returns the times that backends took for requests.
-    pub fn service_times(&self) -> ServiceTimes {
+    pub fn service_times(&self) -> Durations {
         self.upstream.service_times()
     }
 
@@ -179,7 +180,12 @@ impl Shard {
 
     /// Returns figures of the hot keys and of the replies kept of them.
     pub fn hot_figures(&self) -> HotFigures {
-        self.hot_keys.figures()
+        self.hot_keys.figures(&self.env)
+    }
+
+    /// Returns the ages of the replies from memory when they were sent: the times since their store was asked.
+    pub fn hot_ages(&self) -> Durations {
+        self.hot_keys.ages()
     }
 
     /// Returns a description of each key that is hot, or that costs much.

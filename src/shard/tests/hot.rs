@@ -1399,6 +1399,33 @@ fn a_fetch_that_is_sent_again_is_not_for_those_who_have_written_since() {
     assert_eq!((rig.figures().waiters, rig.figures().flights), (0, 0));
 }
 
+#[test]
+fn a_fetch_is_sent_to_another_node_without_its_questions() {
+    let detection = Detection { least_per_second: 20, least_share_per_mille: 0, ..Detection::default() };
+    let hot = HotSettings { detection, ttl: TTL, ..HotSettings::new(3) };
+    let mut rig = cluster::clustered(1, |settings| settings.hot = hot.clone());
+    let client = rig.client(0);
+    let key = rig.key(0, 0);
+    for _ in 0..40 {
+        rig.send(client, &[&["HGET", &key, "f"]]);
+        rig.serve(":-1\r\n", &bulk("v"));
+        rig.wait(10 * MILLISECOND);
+    }
+    assert_eq!(rig.told(client), bulk("v").repeat(40));
+    rig.wait(TTL);
+    rig.send(client, &[&["HGET", &key, "f"]]);
+    assert_eq!(rig.words_at_stores(), ["PTTL", "HPTTL", "HGET"]);
+    let new = (rig.at_stores[0].backend.0 + 1) % 3;
+    for _ in 0..3 {
+        rig.answer_next(&cluster::moved(&key, new));
+    }
+    assert_eq!((rig.words_at_stores(), rig.at_stores[0].backend.0), (vec!["HGET"], new));
+    rig.answer_next(&bulk("w"));
+    assert_eq!(rig.told(client), bulk("w"));
+    rig.send(client, &[&["HGET", &key, "f"]]);
+    assert_eq!(rig.words_at_stores(), ["PTTL", "HPTTL", "HGET"], "nobody has said how long it stays");
+}
+
 /// A write that was sent before its key was hot may have to be sent again, to the node that has its slot now.
 /// Its connection's next read must not arrive before it, as a fetch could, because a fetch belongs to no
 /// connection.

@@ -30,11 +30,12 @@ mod turn;
 
 use super::breaker::Breaker;
 use super::cluster::{Cluster, ReaderFigures};
+use super::durations::Durations;
 use super::env::Env;
 use super::fence::{Fence, Fences};
 use super::links::{Link, Links};
 use super::note::Note;
-use super::overload::{BulkheadFigures, Overload, ServiceTimes, bulkhead_for};
+use super::overload::{BulkheadFigures, Overload, bulkhead_for};
 use super::replies::Replies;
 use super::request::ReplyTo;
 use super::settings::ShardSettings;
@@ -73,7 +74,7 @@ impl Upstream {
     }
 
     /// The service times of all backends together.
-    pub fn service_times(&self) -> ServiceTimes {
+    pub fn service_times(&self) -> Durations {
         self.overload.service_times()
     }
 

@@ -30,7 +30,7 @@ impl Rig {
             self.told(client);
             self.pass(10 * MILLISECOND);
         }
-        assert_eq!(self.figures().tracked, 1);
+        assert_eq!(self.tracked_keys(), 1);
         assert!(self.knows(client, key, "kept"));
         tracker.expect("a tracker was opened")
     }
@@ -46,6 +46,28 @@ impl Rig {
         }
     }
 
+    /// The number of hot keys of which stores tell when they change.
+    fn tracked_keys(&self) -> usize {
+        self.figures().tracking.iter().map(|own| own.tracked).sum()
+    }
+
+    /// Sends a read of fields, and answers what the store is asked: `HPTTL` with `left`. Returns what that was.
+    fn ask_fields(&mut self, client: usize, words: &[&str], left: &str) -> String {
+        self.send(client, &[words]);
+        let mut asked = Vec::new();
+        while let Some(word) = self.words_at_stores().first().map(|word| (*word).to_owned()) {
+            let reply = match word.as_str() {
+                "PTTL" => ":-1\r\n",
+                "HPTTL" => left,
+                _ => "$1\r\nv\r\n",
+            };
+            self.answer_next(reply);
+            asked.push(word);
+        }
+        assert_eq!(self.told(client), "$1\r\nv\r\n");
+        asked.join(" ")
+    }
+
     fn wake(&mut self) {
         self.wait(MILLISECOND);
     }
@@ -57,7 +79,7 @@ fn what_is_kept_lasts_longer_and_ends_when_the_store_tells_of_a_change() {
     rig.pass(5 * TTL);
     assert!(rig.knows(client, &key, "kept"), "beyond the time for which nothing may be kept untold");
     rig.bytes(&tracker, changed(&["another", &key]).as_bytes());
-    assert_eq!((rig.counted(Counter::HotChanges), rig.figures().tracked), (1, 0));
+    assert_eq!((rig.counted(Counter::HotChanges), rig.tracked_keys()), (1, 0));
     rig.send(client, &[&["GET", &key]]);
     rig.send(other, &[&["GET", &key]]);
     assert_eq!(rig.frames("GET").len(), 1);
@@ -152,7 +174,7 @@ fn a_lost_tracker_ends_what_was_kept_because_of_it_on_all_cores() {
     assert!(rig.knows(there, &key, "kept") && rig.knows(here, &key, "kept"));
     rig.shards[0].handle_link_lost(tracker.link, tracker.generation, Loss::ByPeer, rig.now);
     rig.turns();
-    assert_eq!((rig.counted(Counter::HotTrackersLost), rig.figures().tracked), (1, 0));
+    assert_eq!((rig.counted(Counter::HotTrackersLost), rig.tracked_keys()), (1, 0));
     assert!(!rig.knows(there, &key, "kept"));
     assert_eq!(rig.serve(":-1\r\n", &bulk("new")), ["PTTL", "GET"], "no other tracker so soon");
     assert_eq!(rig.told(there), bulk("new"));
@@ -171,7 +193,7 @@ fn a_tracker_that_is_silent_is_asked_and_then_ends_what_was_kept() {
     assert_eq!(rig.words_at_stores(), ["PING"]);
     assert!(rig.knows(client, &key, "kept"));
     rig.wait(2 * MILLISECOND);
-    assert_eq!((rig.counted(Counter::HotTrackersSilent), rig.figures().tracked), (1, 0));
+    assert_eq!((rig.counted(Counter::HotTrackersSilent), rig.tracked_keys()), (1, 0));
     assert!(!rig.knows(client, &key, "kept"));
     rig.serve(":-1\r\n", &bulk("new"));
     assert_eq!(rig.told(client), bulk("new"));
@@ -182,7 +204,7 @@ fn a_message_without_names_is_about_all_keys() {
     for null in ["_\r\n", "*-1\r\n"] {
         let (mut rig, [client, _], key, tracker) = with_tracked_key();
         rig.bytes(&tracker, format!(">2\r\n$10\r\ninvalidate\r\n{null}").as_bytes());
-        assert_eq!((rig.counted(Counter::HotChangesOfAll), rig.figures().tracked), (1, 0));
+        assert_eq!((rig.counted(Counter::HotChangesOfAll), rig.tracked_keys()), (1, 0));
         assert!(!rig.knows(client, &key, "kept"), "{null:?}");
     }
 }
@@ -205,7 +227,7 @@ fn a_store_that_does_not_track_leaves_all_as_it_was() {
         rig.told(client);
         rig.wait(10 * MILLISECOND);
     }
-    assert_eq!(rig.figures().tracked, 0);
+    assert_eq!(rig.tracked_keys(), 0);
     assert!(rig.knows(client, &key, "kept"));
     rig.wait(TTL);
     assert!(!rig.knows(client, &key, "kept"));
@@ -251,4 +273,61 @@ fn an_expiry_ends_what_is_kept_whatever_the_store_tells() {
     assert!(rig.knows(client, &key, "short"));
     rig.pass(100 * MILLISECOND);
     assert!(!rig.knows(client, &key, "short"));
+}
+
+#[test]
+fn fields_that_expire_are_kept_until_then_and_others_as_long_as_they_are_tracked() {
+    let (mut rig, [client, _], key, _) = with_tracked_key();
+    let [plain, volatile] = [["HGET", &key, "plain"], ["HGET", &key, "volatile"]];
+    let fields = "PTTL HPTTL HGET";
+    let [never, soon] = ["*1\r\n:-1\r\n", "*1\r\n:100\r\n"];
+    assert_eq!(rig.ask_fields(client, &plain, never), fields);
+    assert_eq!(rig.ask_fields(client, &volatile, soon), fields);
+    rig.pass(50 * MILLISECOND);
+    assert_eq!(rig.ask_fields(client, &volatile, soon), "", "it is there still");
+    rig.pass(50 * MILLISECOND);
+    assert_eq!(rig.ask_fields(client, &volatile, soon), fields);
+    rig.pass(5 * TTL);
+    assert_eq!(rig.ask_fields(client, &plain, never), "", "the store tells of its change");
+    let whole = ["HGETALL", &key];
+    assert_eq!(rig.ask_fields(client, &whole, never), "PTTL HGETALL");
+    assert_eq!(rig.ask_fields(client, &whole, never), "");
+    rig.pass(TTL);
+    assert_eq!(
+        rig.ask_fields(client, &whole, never),
+        "PTTL HGETALL",
+        "nobody has said when its fields expire"
+    );
+}
+
+#[test]
+fn a_store_without_fields_that_expire_is_asked_once_about_them() {
+    let (mut rig, [client, _], key, tracker) = with_tracked_key();
+    let unknown = "-ERR unknown command 'HPTTL', with args beginning with: 'key'\r\n";
+    assert_eq!(rig.ask_fields(client, &["HGET", &key, "a"], unknown), "PTTL HPTTL HGET");
+    assert_eq!(rig.ask_fields(client, &["HGET", &key, "b"], unknown), "PTTL HGET");
+    assert_eq!(rig.ask_fields(client, &["HGETALL", &key], unknown), "PTTL HGETALL");
+    rig.pass(5 * TTL);
+    for words in [&["HGET", &key, "a"] as &[&str], &["HGET", &key, "b"], &["HGETALL", &key]] {
+        assert_eq!(rig.ask_fields(client, words, unknown), "", "the store tells of its change");
+    }
+    rig.shards[0].handle_link_lost(tracker.link, tracker.generation, Loss::ByPeer, rig.now);
+    rig.turns();
+    assert_eq!(
+        rig.ask_fields(client, &["HGET", &key, "c"], unknown),
+        "PTTL HPTTL HGET",
+        "another store may have taken its place"
+    );
+}
+
+#[test]
+fn the_ages_of_replies_from_memory_are_counted() {
+    let (mut rig, [client, _], key, _) = with_tracked_key();
+    let before = rig.shards[0].hot_ages().count();
+    rig.pass(5 * TTL);
+    assert!(rig.knows(client, &key, "kept") && rig.knows(client, &key, "kept"));
+    let ages = rig.shards[0].hot_ages();
+    assert_eq!(ages.count(), before + 2);
+    let within = 5 * TTL..TRACKED_TTL;
+    assert!(within.contains(&ages.quantile(1.0)), "{:?}", ages.quantile(1.0));
 }

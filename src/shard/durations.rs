@@ -1,5 +1,4 @@
-//! The service times of backends as one core measures them: from appending a request to a connection's output
-//! to its whole reply.
+//! A histogram of times that one core measures: service times of backends, ages of replies from memory.
 
 use std::time::Duration;
 
@@ -10,25 +9,25 @@ const SIGNIFICANT_DIGITS: u8 = 2;
 /// The largest time that is counted, 60 s in microseconds. Longer times count as this.
 const MICROS_MAX: u64 = 60_000_000;
 
-/// A histogram of service times in microseconds, with their exact sum.
+/// A histogram of times in microseconds, with their exact sum.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ServiceTimes {
+pub struct Durations {
     micros: Histogram<u64>,
     sum_nanos: u64,
-    /// A run of equal times, in nanoseconds, and its number of replies, which are not in the histogram yet.
-    /// Requests sent together are often answered together.
+    /// A run of equal times, in nanoseconds, and their number, which are not in the histogram yet. Times of one
+    /// batch are often equal.
     run: (u64, u64),
 }
 
-impl Default for ServiceTimes {
+impl Default for Durations {
     fn default() -> Self {
         let micros = Histogram::new_with_bounds(1, MICROS_MAX, SIGNIFICANT_DIGITS);
         Self { micros: micros.expect("the bounds are constant and valid"), sum_nanos: 0, run: (0, 0) }
     }
 }
 
-impl ServiceTimes {
-    /// Counts one reply that took `nanos` nanoseconds.
+impl Durations {
+    /// Counts one time, in nanoseconds.
     #[inline]
     pub fn record(&mut self, nanos: u64) {
         if nanos != self.run.0 {
@@ -38,13 +37,13 @@ impl ServiceTimes {
     }
 
     fn end_run(&mut self, nanos: u64) {
-        let (before, replies) = std::mem::replace(&mut self.run, (nanos, 0));
-        self.add_run(before, replies);
+        let (before, count) = std::mem::replace(&mut self.run, (nanos, 0));
+        self.add_run(before, count);
     }
 
-    fn add_run(&mut self, nanos: u64, replies: u64) {
-        self.sum_nanos = self.sum_nanos.saturating_add(nanos.saturating_mul(replies));
-        self.micros.saturating_record_n((nanos / 1_000).clamp(1, MICROS_MAX), replies);
+    fn add_run(&mut self, nanos: u64, count: u64) {
+        self.sum_nanos = self.sum_nanos.saturating_add(nanos.saturating_mul(count));
+        self.micros.saturating_record_n((nanos / 1_000).clamp(1, MICROS_MAX), count);
     }
 
     /// Adds the counts of another core.
@@ -56,7 +55,7 @@ impl ServiceTimes {
     }
 
     /// Returns the counts since an earlier state of the same cores. Both must come from
-    /// [`ServiceTimes::told`] or [`ServiceTimes::merge`].
+    /// [`Durations::told`] or [`Durations::merge`].
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut since = self.clone();
@@ -76,7 +75,7 @@ impl ServiceTimes {
         told
     }
 
-    /// The number of replies counted.
+    /// The number of times counted.
     pub fn count(&self) -> u64 {
         self.micros.len()
     }
@@ -86,7 +85,7 @@ impl ServiceTimes {
         Duration::from_nanos(self.sum_nanos)
     }
 
-    /// The time that a share (0 to 1) of the replies did not exceed; zero without replies.
+    /// The time that a share (0 to 1) of the times do not exceed; zero if there are none.
     pub fn quantile(&self, share: f64) -> Duration {
         Duration::from_micros(self.micros.value_at_quantile(share))
     }
@@ -97,8 +96,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_of_two_cores_are_those_of_all_replies() {
-        let (mut one, mut other) = (ServiceTimes::default(), ServiceTimes::default());
+    fn quantiles_of_two_cores_are_those_of_all_times() {
+        let (mut one, mut other) = (Durations::default(), Durations::default());
         (1..=90).for_each(|_| one.record(100_000));
         (1..=10).for_each(|_| other.record(5_000_000));
         other.record(100_000_000_000_000);

@@ -1,0 +1,289 @@
+//! The time after which the reply to a read is no longer true though nobody writes: its key expires (`PTTL`), or
+//! a field of its hash does (`HPTTL`, Redis 7.4 and Valkey 9). Both are asked right before the read.
+
+use std::time::Duration;
+
+use crate::protocol::encode;
+use crate::protocol::reply::{elements, integer, text};
+use crate::shard::outcome::Outcome;
+use crate::values::{BackendId, Timestamp};
+
+/// Maximum number of fields of which the expiry is asked before one read.
+const FIELDS_MAX: usize = 128;
+/// Commands about the fields that they name behind the key.
+const NAMING_FIELDS: [&[u8]; 4] = [b"HGET", b"HMGET", b"HEXISTS", b"HSTRLEN"];
+/// A time that is longer than all that matter, and that can be added to any other.
+const ENDLESS: Duration = Duration::from_secs(u32::MAX as u64);
+/// The time for which a store is believed to have no fields that expire.
+const BELIEVED: Duration = Duration::from_secs(60);
+/// The beginning of the error of a store that does not have a command.
+const UNKNOWN_COMMAND: &[u8] = b"ERR unknown command";
+
+/// The time that is left until something expires, counted from when the question was sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Left {
+    /// The store was not asked, or its answer was no number.
+    #[default]
+    Unknown,
+    /// There is no such key.
+    NoKey,
+    /// It never expires.
+    Endless,
+    For(Duration),
+}
+
+/// The questions about the lifetime of a fetch's reply, and the store's answers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lifetime {
+    questions: usize,
+    answers: usize,
+    key: Left,
+    /// The earliest expiry of the fields that the reply is about; `Endless` unless it is about a hash.
+    fields: Left,
+}
+
+impl Lifetime {
+    /// Appends the questions that are sent before a read to `out`: about its key and, if `fields_expire` at its
+    /// store, about the fields that it names.
+    pub fn ask(out: &mut Vec<u8>, (key, frame): (&[u8], &[u8]), fields_expire: bool) -> Self {
+        encode::request(out, [b"PTTL".as_slice(), key].into_iter());
+        if !fields_expire || !is_about_hash(frame) {
+            return Self { questions: 1, fields: Left::Endless, ..Self::default() };
+        }
+        let Some(fields) = fields_of(frame) else { return Self { questions: 1, ..Self::default() } };
+        let count = fields.len().to_string();
+        let mut words = vec![b"HPTTL".as_slice(), key, b"FIELDS", count.as_bytes()];
+        words.extend(fields);
+        encode::request(out, words.into_iter());
+        Self { questions: 2, ..Self::default() }
+    }
+
+    /// The number of questions.
+    pub fn questions(&self) -> usize {
+        self.questions
+    }
+
+    /// Notes that the read is sent, so that all answers are yet to come.
+    pub fn handle_sent(&mut self) {
+        self.answers = 0;
+    }
+
+    /// Notes the store's answer to the next question. True if it says that the store has no fields that expire.
+    pub fn handle_answer(&mut self, outcome: Outcome, told: &[u8]) -> bool {
+        let was_served = matches!(outcome, Outcome::Served { .. });
+        self.answers += 1;
+        if self.answers == 1 {
+            self.key = if was_served { key_left(told) } else { Left::Unknown };
+            return false;
+        }
+        let is_unknown = text(told).is_some_and(|error| error.starts_with(UNKNOWN_COMMAND));
+        self.fields = match fields_left(told) {
+            _ if is_unknown => Left::Endless,
+            left if was_served => left,
+            _ => Left::Unknown,
+        };
+        is_unknown
+    }
+
+    /// The time for which the reply holds unless somebody writes; zero if that is unknown, and many years if nothing
+    /// expires. `is_of_none` is true for the reply of a store that has no such key.
+    pub fn left(&self, is_of_none: bool) -> Duration {
+        let of_key = match self.key {
+            Left::Endless => ENDLESS,
+            Left::For(left) => left,
+            Left::NoKey if is_of_none => ENDLESS,
+            Left::NoKey | Left::Unknown => Duration::ZERO,
+        };
+        of_key.min(self.fields.known())
+    }
+
+    /// True if something that the reply is about has expired when `elapsed` has passed since it was sent.
+    pub fn has_ended(&self, elapsed: Duration) -> bool {
+        elapsed >= self.key.known().min(self.fields.known())
+    }
+
+    /// True if fields that the reply is about may expire at a time that is not known.
+    pub fn may_lose_fields(&self) -> bool {
+        self.fields == Left::Unknown
+    }
+}
+
+impl Left {
+    fn known(self) -> Duration {
+        if let Self::For(left) = self { left } else { ENDLESS }
+    }
+
+    /// The time that an answer in milliseconds says; `missing` if it says that there is nothing that could expire.
+    fn of(answer: &[u8], missing: Self) -> Self {
+        match integer(answer) {
+            Some(-1) => Self::Endless,
+            Some(-2) => missing,
+            Some(left) if left >= 0 => Self::For(Duration::from_millis(left.unsigned_abs()).min(ENDLESS)),
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// Stores that are known to have no fields that expire: Redis before 7.4, Valkey before 9. They are asked again
+/// after a while, since another may have taken their place.
+#[derive(Debug, Default)]
+pub struct FieldExpiry(Vec<(BackendId, Timestamp)>);
+
+impl FieldExpiry {
+    /// True unless the store has said in the last minute that its fields never expire.
+    pub fn may_expire(&self, backend: BackendId, now: Timestamp) -> bool {
+        !self.0.iter().any(|(own, until)| *own == backend && now < *until)
+    }
+
+    /// Notes that fields never expire at a store.
+    pub fn handle_never_expire(&mut self, backend: BackendId, now: Timestamp) {
+        self.forget(backend);
+        self.0.push((backend, now.after(BELIEVED)));
+    }
+
+    /// Forgets a store, which may have been replaced.
+    pub fn forget(&mut self, backend: BackendId) {
+        self.0.retain(|(own, _)| *own != backend);
+    }
+}
+
+fn key_left(told: &[u8]) -> Left {
+    Left::of(told, Left::NoKey)
+}
+
+/// The earliest expiry that an answer to `HPTTL` names. A field that is missing does not expire.
+fn fields_left(told: &[u8]) -> Left {
+    let Some(answers) = elements(told) else { return Left::Unknown };
+    answers.map(|answer| Left::of(answer, Left::Endless)).fold(Left::Endless, |earliest, left| {
+        match (earliest, left) {
+            (Left::Unknown, _) | (_, Left::Unknown) => Left::Unknown,
+            (earliest, left) if left.known() < earliest.known() => left,
+            (earliest, _) => earliest,
+        }
+    })
+}
+
+/// True for a command about a hash. Of the commands whose replies may be kept, the names of these alone begin with
+/// an H.
+fn is_about_hash(frame: &[u8]) -> bool {
+    let name = elements(frame).and_then(|mut words| text(words.next()?));
+    name.is_some_and(|name| matches!(name.first(), Some(b'h' | b'H')))
+}
+
+/// The fields that a request names, if it is about these alone and they are not too many.
+fn fields_of(frame: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut words = elements(frame)?;
+    let name = text(words.next()?)?;
+    if !NAMING_FIELDS.iter().any(|own| own.eq_ignore_ascii_case(name)) {
+        return None;
+    }
+    let fields: Vec<&[u8]> = words.skip(1).map_while(text).take(FIELDS_MAX + 1).collect();
+    (1..=FIELDS_MAX).contains(&fields.len()).then_some(fields)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(words: &str) -> Vec<u8> {
+        let mut frame = Vec::new();
+        let words: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
+        encode::request(&mut frame, words.into_iter());
+        frame
+    }
+
+    fn asked(words: &str, fields_expire: bool) -> (String, Lifetime) {
+        let mut out = Vec::new();
+        let own = Lifetime::ask(&mut out, (b"k", &frame(words)), fields_expire);
+        let words = String::from_utf8(out).unwrap();
+        let words = words.split("\r\n").filter(|part| !part.is_empty() && !part.starts_with(['*', '$']));
+        (words.collect::<Vec<_>>().join(" "), own)
+    }
+
+    fn told(words: &str, answers: &[&str]) -> Lifetime {
+        let mut own = asked(words, true).1;
+        assert_eq!(own.questions(), answers.len(), "{words}");
+        for answer in answers {
+            own.handle_answer(Outcome::answered(answer.len()), answer.as_bytes());
+        }
+        own
+    }
+
+    #[test]
+    fn questions_are_about_the_key_and_the_fields_that_the_read_names() {
+        for (words, questions) in [
+            ("GET k", "PTTL k"),
+            ("LRANGE k 0 1", "PTTL k"),
+            ("HGET k a", "PTTL k HPTTL k FIELDS 1 a"),
+            ("hmget k a b", "PTTL k HPTTL k FIELDS 2 a b"),
+            ("HEXISTS k a", "PTTL k HPTTL k FIELDS 1 a"),
+            ("HSTRLEN k a", "PTTL k HPTTL k FIELDS 1 a"),
+            ("HGETALL k", "PTTL k"),
+        ] {
+            assert_eq!(asked(words, true).0, questions);
+            assert_eq!(asked(words, false).0, "PTTL k");
+            let is_hash = words.starts_with(['H', 'h']);
+            assert_eq!(
+                (asked(words, true).1.may_lose_fields(), asked(words, false).1.may_lose_fields()),
+                (is_hash, false)
+            );
+        }
+        let many = format!("HMGET k{}", " f".repeat(FIELDS_MAX));
+        assert_eq!(asked(&many, true).1.questions(), 2);
+        assert_eq!(asked(&(many + " f"), true).1.questions(), 1);
+    }
+
+    #[test]
+    fn a_reply_holds_until_the_first_thing_expires_that_it_is_about() {
+        let ms = Duration::from_millis;
+        for (words, answers, left) in [
+            ("GET k", &[":-1\r\n"] as &[&str], ENDLESS),
+            ("GET k", &[":250\r\n"], ms(250)),
+            ("GET k", &[":-2\r\n"], Duration::ZERO),
+            ("GET k", &["-NOPERM no\r\n"], Duration::ZERO),
+            ("HGET k a", &[":-1\r\n", "*1\r\n:-1\r\n"], ENDLESS),
+            ("HGET k a", &[":-1\r\n", "*1\r\n:-2\r\n"], ENDLESS),
+            ("HMGET k a b", &[":-1\r\n", "*2\r\n:-1\r\n:90\r\n"], ms(90)),
+            ("HMGET k a b", &[":-1\r\n", "*2\r\n:70\r\n:90\r\n"], ms(70)),
+            ("HMGET k a b", &[":50\r\n", "*2\r\n:70\r\n:90\r\n"], ms(50)),
+            ("HGET k a", &[":500\r\n", "-ERR unknown command 'HPTTL'\r\n"], ms(500)),
+            ("HGETALL k", &[":500\r\n"], ms(500)),
+        ] {
+            let own = told(words, answers);
+            assert_eq!(own.left(false), left, "{words} {answers:?}");
+            let known = if left.is_zero() { ENDLESS } else { left };
+            assert!(own.has_ended(known), "{words} {answers:?}");
+            assert!(!own.has_ended(known.saturating_sub(ms(1))), "{words} {answers:?}");
+        }
+        assert_eq!(told("GET k", &[":-2\r\n"]).left(true), ENDLESS);
+        assert_eq!(told("HGET k a", &[":-2\r\n", "*1\r\n:-2\r\n"]).left(true), ENDLESS);
+    }
+
+    #[test]
+    fn a_store_without_fields_that_expire_is_asked_again_after_a_minute() {
+        let (mut own, now) = (FieldExpiry::default(), Timestamp::ZERO.after(BELIEVED));
+        own.handle_never_expire(BackendId(3), now);
+        own.handle_never_expire(BackendId(3), now);
+        assert!(!own.may_expire(BackendId(3), now) && own.may_expire(BackendId(2), now));
+        assert!(own.may_expire(BackendId(3), now.after(BELIEVED)));
+        own.forget(BackendId(3));
+        assert!(own.may_expire(BackendId(3), now));
+    }
+
+    #[test]
+    fn fields_are_unknown_unless_the_store_answers_for_each() {
+        for (answer, is_unknown, may_lose_fields) in [
+            ("*1\r\n:-1\r\n", false, false),
+            ("-ERR unknown command 'HPTTL', with args beginning with: 'k'\r\n", true, false),
+            ("-NOPERM this user has no permissions\r\n", false, true),
+            ("-WRONGTYPE no\r\n", false, true),
+            ("*1\r\n$-1\r\n", false, true),
+        ] {
+            let mut own = told("HGET k a", &[":-1\r\n", "*1\r\n:5\r\n"]);
+            own.handle_sent();
+            assert!(!own.handle_answer(Outcome::answered(5), b":-1\r\n"));
+            assert_eq!(own.handle_answer(Outcome::answered(answer.len()), answer.as_bytes()), is_unknown);
+            assert_eq!((own.may_lose_fields(), own.left(false)), (may_lose_fields, ENDLESS), "{answer}");
+        }
+    }
+}
