@@ -284,7 +284,8 @@ pub struct Flags {
     pub hot_ttl: Duration,
 
     /// Longest time that a reply to a read of a hot key is kept while the store tells of each write of the key,
-    /// wherever it is made. Clusters, replies about hashes, and stores without CLIENT TRACKING have --hot-ttl
+    /// wherever it is made. Clusters, whole hashes whose fields may expire, and stores without CLIENT TRACKING have
+    /// --hot-ttl
     #[arg(long, env = "WEIR_HOT_TTL_TRACKED", value_name = "DURATION", help_heading = HOT_KEYS)]
     #[arg(value_parser = positive_duration, default_value = "10s")]
     pub hot_ttl_tracked: Duration,
