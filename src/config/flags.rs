@@ -441,6 +441,12 @@ pub struct Flags {
     #[arg(value_parser = number(0, MONITORS_MAX), default_value = "16")]
     pub monitors: u64,
 
+    /// Longest time that PUBLISH waits for subscriptions of its tenant to the same channel, or to any pattern, that
+    /// came before and that stores have yet to acknowledge. With 0 it may overtake them
+    #[arg(long, env = "WEIR_PUBLISH_WAIT", value_name = "DURATION", help_heading = LIMITS, hide = true)]
+    #[arg(value_parser = duration, default_value = "100ms")]
+    pub publish_wait: Duration,
+
     /// Maximum number of elements per step of SCAN, HSCAN, SSCAN and ZSCAN; a larger COUNT is lowered to this
     #[arg(long, env = "WEIR_SCAN_COUNT_MAX", value_name = "N", help_heading = LIMITS, hide = true)]
     #[arg(value_parser = number(1, 1_000_000_000), default_value = "10000")]

@@ -96,6 +96,8 @@ pub struct Config {
     pub private_links: usize,
     /// Maximum number of clients that are monitors (`MONITOR`) at once, over all shards.
     pub monitors: usize,
+    /// Longest time that PUBLISH waits for subscriptions of its tenant to the same channel; zero if it does not wait.
+    pub publish_wait: Duration,
     /// Number of databases of each backend that clients may select.
     pub databases: u16,
     /// Estimated price from which on a request counts as costly, in millionths of a request unit.
@@ -219,6 +221,7 @@ impl Config {
             heavy_connections: flags.heavy_connections as u16,
             private_links: flags.private_links as usize,
             monitors: flags.monitors as usize,
+            publish_wait: flags.publish_wait,
             databases: flags.databases as u16,
             heavy_from: flags.heavy_ru,
             connect_timeout: flags.backend_connect_timeout,

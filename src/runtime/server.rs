@@ -133,6 +133,8 @@ pub fn run(config: &Config) -> Result<(), String> {
         bytes_max: config.clients_bytes_max,
         seats: Seats::new(config.tenant_clients_max as u32),
         monitors: Arc::new(MonitorBoard::new(config.monitors)),
+        subscriptions: Arc::default(),
+        publish_wait: config.publish_wait,
         web: Arc::new(Rules { origins, hosts: config.http_hosts.clone() }),
     };
     let admission = admission_settings(config);

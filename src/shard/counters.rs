@@ -184,6 +184,12 @@ counters! {
         "Messages about changed keys that clients with CLIENT TRACKING were sent.",
     ),
     (
+        PublicationsHeld,
+        "weir_publish_waits_total",
+        "",
+        "PUBLISH requests that waited for subscriptions that came before (--publish-wait).",
+    ),
+    (
         MonitorLinesLeftOut,
         "weir_monitor_lines_left_out_total",
         "",

@@ -33,6 +33,7 @@
 //! | loads, latencies and levels of the bulkheads before backends, shared by cores without a lock | `board.rs` |
 //! | health of the stores, shared likewise: counts of failures, and whose requests are refused | `health.rs` |
 //! | the monitors of all cores, and what each may see | `monitor_board.rs` |
+//! | subscriptions of all cores that stores have yet to acknowledge | `subscription_board.rs` |
 //! | shed level of each backend, as agreed from the board: which requests cost more, or are refused | `backend_levels.rs` |
 //! | what travels with a request, and its bytes, on their way or waiting | `request.rs`, `message.rs`, `stored.rs` |
 //! | a request in flight on a backend connection | `pending.rs` |
@@ -79,6 +80,7 @@ mod replies;
 mod request;
 mod settings;
 mod stored;
+mod subscription_board;
 mod upstream;
 mod versions;
 
@@ -108,6 +110,7 @@ pub use settings::{
     AdmissionSettings, BULKHEADS, BackendSettings, ClientLimits, HotSettings, Limiter, Mode,
     OverloadSettings, ShardSettings,
 };
+pub use subscription_board::SubscriptionBoard;
 
 #[cfg(test)]
 mod tests;

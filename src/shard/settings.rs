@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::board::Noticeboard;
 use super::health::HealthBoard;
 use super::monitor_board::MonitorBoard;
+use super::subscription_board::SubscriptionBoard;
 use super::versions::Versions;
 use crate::config::HotScripts;
 use crate::policy::fixed_window::FixedWindows;
@@ -301,6 +302,10 @@ pub struct ClientLimits {
     pub seats: Seats,
     /// The clients of all shards that have sent `MONITOR`. Without places for any, `MONITOR` is refused.
     pub monitors: Arc<MonitorBoard>,
+    /// The subscriptions of all shards that stores have yet to acknowledge.
+    pub subscriptions: Arc<SubscriptionBoard>,
+    /// Longest time that a message (`PUBLISH`) waits for these; zero if it does not wait.
+    pub publish_wait: Duration,
     /// Origins of web pages that may send requests over HTTP, and host names under which weir may be called.
     pub web: Arc<Rules>,
 }
@@ -312,6 +317,8 @@ impl Default for ClientLimits {
             bytes_max: usize::MAX,
             seats: Seats::unlimited(),
             monitors: Arc::new(MonitorBoard::new(16)),
+            subscriptions: Arc::default(),
+            publish_wait: Duration::from_millis(100),
             web: Arc::default(),
         }
     }

@@ -6,8 +6,10 @@ import random
 
 import pytest
 
+from harness import metrics
 from harness.cluster import Cluster
 from harness.processes import Weir
+from harness.relay import Relay
 from harness.resp import Connection
 from harness.waiting import until
 
@@ -48,6 +50,30 @@ def heard_by(connections: list[Connection], expected: int) -> list[list]:
                 messages.append(reply)
     assert sum(map(len, heard)) == expected, heard
     return [sorted(messages) for messages in heard]
+
+
+@pytest.mark.parametrize(("wait", "receivers"), [("30s", 1), ("0s", 0)])
+@pytest.mark.parametrize("word", ["SUBSCRIBE", "PSUBSCRIBE"])
+def test_a_message_waits_for_a_subscription_that_came_before(servers, word: str, wait: str, receivers: int):
+    redis = servers.redis()
+    with Relay(redis.port) as relay:
+        weir = servers.weir(relay, flags=["--shards", "2", "--publish-wait", wait])
+        with weir.connect() as publisher, weir.connect() as subscriber:
+            assert publisher.ok("PUBLISH", "news", "nobody hears it") == 0
+            # The subscription needs a new connection to the store.
+            relay.holds_new = True
+            subscriber.send(word, "news")
+            until(lambda: relay.held_bytes() > 0, "the subscription is on its way")
+            publisher.send("PUBLISH", "news", "text")
+            waits = metrics.total(weir, "weir_publish_waits_total")
+            if receivers:
+                until(lambda: metrics.total(weir, "weir_publish_waits_total") == 1, "the message waits")
+            else:
+                assert (publisher.read().plain(), waits) == (0, 0)
+            relay.release()
+            assert subscriber.read().plain()[-1] == 1
+            if receivers:
+                assert (publisher.read().plain(), subscriber.read().plain()[-1]) == (1, b"text")
 
 
 @pytest.mark.parametrize("protocol", [2, 3])

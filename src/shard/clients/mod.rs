@@ -14,6 +14,7 @@
 //! | keys that stores track for the client | `key_tracking.rs` |
 //! | channels and patterns, and the stores that their messages come from | `subscriptions.rs` |
 //! | requests that wait until the map of a cluster is confirmed | `map_confirmation.rs` |
+//! | messages that wait for subscriptions that came before | `publications.rs` |
 //! | clients that speak HTTP | `http.rs`, `http_login.rs` |
 //! | replies to clients | `answer.rs`, `order.rs`, `cursor.rs` |
 //! | limits on connections and on the memory of clients | `seats.rs`, `memory.rs` |
@@ -43,6 +44,7 @@ mod moving;
 mod order;
 mod pause;
 mod pauses;
+mod publications;
 mod question;
 mod registry;
 mod request_options;
@@ -89,6 +91,7 @@ use map_confirmation::MapConfirmation;
 use memory::Holdings;
 use monitor::Monitor;
 use pause::Pause;
+use publications::Publications;
 use question::Questions;
 use registry::Clients;
 use turns::Turns;
@@ -121,6 +124,7 @@ pub struct ClientStage {
     questions: Questions,
     /// Clients whose next request waits until the map of the cluster is confirmed.
     map_confirmation: MapConfirmation,
+    publications: Publications,
     /// The pauses in force (`CLIENT PAUSE`), at most one per tenant and one for all clients.
     pauses: Vec<Pause>,
     /// The buffer that collects weir's own replies while a transaction is carried out; None outside of that.
@@ -159,6 +163,7 @@ impl ClientStage {
             abandoned: Abandoned::default(),
             questions: Questions::default(),
             map_confirmation: MapConfirmation::default(),
+            publications: Publications::default(),
             pauses: Vec::new(),
             captured: None,
             holdings: Holdings::default(),

@@ -19,6 +19,7 @@ use crate::routing::slot_of;
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::request::{PrivateId, ReplyTo};
+use crate::shard::subscription_board::Opening;
 use crate::values::{BackendId, ClientId};
 
 /// Maximum number of channels and patterns that one client may be subscribed to.
@@ -99,6 +100,8 @@ struct Pending {
     messages: Option<Vec<u8>>,
     /// The first error of a store.
     refusal: Option<Vec<u8>>,
+    /// The command on the board where messages wait for it.
+    _opening: Option<Opening>,
 }
 
 /// A request about subscriptions to one store.
@@ -299,15 +302,23 @@ impl Subscriptions {
         Some(origin)
     }
 
-    /// Waits for the acknowledgements of a change, whose requests are about to be sent.
-    pub fn expect(&mut self, change: Change, sequence: u32) -> Vec<FeedRequest> {
+    /// Waits for the acknowledgements of a change, whose requests are about to be sent. Until they have come, the
+    /// change stands on the board of subscriptions as `opening`.
+    pub fn expect(&mut self, change: Change, sequence: u32, opening: Option<Opening>) -> Vec<FeedRequest> {
         debug_assert!(self.pending.is_none(), "a client's commands about subscriptions are alone");
         let Change { requests, acknowledgements, kind, begins, begun } = change;
         let messages = begins.then(Vec::new);
         let count = requests.len();
-        let refusal = None;
-        self.pending =
-            Some(Pending { sequence, kind, requests: count, acknowledgements, begun, messages, refusal });
+        self.pending = Some(Pending {
+            sequence,
+            kind,
+            requests: count,
+            acknowledgements,
+            begun,
+            messages,
+            refusal: None,
+            _opening: opening,
+        });
         requests
     }
 

@@ -6,7 +6,7 @@ use super::Shard;
 use super::destination::Destination;
 use super::explain::word_for;
 use crate::policy::price::Asked;
-use crate::protocol::command::{Class, Command, LocalCommand};
+use crate::protocol::command::{Class, Command, FanOut, Handling, LocalCommand};
 use crate::protocol::{Arguments, Request, encode, http};
 use crate::routing::cluster::WalkStep;
 use crate::shard::admission::{Admission, Charge, Payer, Scope, Throttled, asked};
@@ -49,6 +49,12 @@ impl Shard {
             return self.clients.hold_for_replies(&mut self.env, id, &request.arguments);
         }
         if self.env.backend_levels.is_any() && self.is_held_back(id, destination) {
+            return;
+        }
+        if is_alone
+            && publishes(command)
+            && self.clients.hold_for_subscriptions(&mut self.env, id, &request.arguments, now)
+        {
             return;
         }
         if destination == Destination::Walk(WalkStep::Unsure) {
@@ -155,6 +161,13 @@ impl Shard {
                 self.answer_not_sent(id, BackendId(0), NotSent::NoOwner);
             }
         }
+    }
+
+    /// Resumes messages whose subscribers are there now, or that have waited for too long.
+    pub(super) fn resume_publications(&mut self, now: Now) {
+        let board = &self.env.settings.clients.subscriptions;
+        let ready = self.clients.publications().take_ready(board, now.monotonic);
+        self.resume_held(ready, now);
     }
 
     /// Holds a request until the cluster's primaries have confirmed the map. Refuses it if it has waited for
@@ -460,6 +473,11 @@ impl Shard {
     pub(super) fn payer_of(&mut self, id: ClientId) -> Option<Payer> {
         self.clients.client(id).payer()
     }
+}
+
+/// True for `PUBLISH`.
+fn publishes(command: Option<&Command>) -> bool {
+    command.is_some_and(|command| command.handling == Handling::FanOut(FanOut::Channel))
 }
 
 /// Writes a request of a walk (`SCAN`) with another cursor.

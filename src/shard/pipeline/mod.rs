@@ -505,6 +505,9 @@ impl Shard {
         self.look_after_hot(now);
         self.clients.end_pauses(&self.env.quotas, now);
         self.resume_sure(now);
+        if !self.clients.publications().is_empty() {
+            self.resume_publications(now);
+        }
         if self.admission.is_settlement_awaited() {
             self.resume_settled(now);
         }
@@ -608,7 +611,11 @@ impl Shard {
             self.upstream.poll_deadline(),
             self.private.poll_deadline(),
         ];
-        let front = [self.clients.pause_ends(), self.clients.map_confirmation_deadline()];
+        let front = [
+            self.clients.pause_ends(),
+            self.clients.map_confirmation_deadline(),
+            self.clients.publications_deadline(),
+        ];
         own.into_iter().chain([upkeep, next_turn]).chain(front).flatten().min()
     }
 

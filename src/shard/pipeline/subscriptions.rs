@@ -101,11 +101,18 @@ impl Shard {
             self.answer_priced(id, charge, now, |out, _| out.extend_from_slice(&reply));
             return self.end_unused_subscriptions(id, now);
         }
+        let board = &self.env.settings.clients.subscriptions;
         let client = self.clients.client(id);
+        let opening = match usage {
+            PrivateUse::Subscribes(kind) => {
+                board.begin(client.identity().tenant_id(), kind, names.iter().copied())
+            }
+            _ => None,
+        };
         let sequence = client.expect_reply(Rewrite::AsItCame, charge);
         client.hold_back_later();
         let subscriptions = client.ties_mut().subscriptions.get_or_insert_default();
-        let requests = subscriptions.expect(change, sequence);
+        let requests = subscriptions.expect(change, sequence, opening);
         self.send_to_feeds(requests, now);
     }
 

@@ -77,6 +77,52 @@ fn a_channel_is_at_one_store_and_a_pattern_at_all() {
 }
 
 #[test]
+fn a_message_waits_for_a_subscription_of_another_client_that_came_before() {
+    for begins in ["SUBSCRIBE", "PSUBSCRIBE"] {
+        let mut rig = lending(2, 1);
+        let [client, publisher, other] = [rig.client(0), rig.client(1), rig.client(1)];
+        rig.send(client, &[&[begins, "news"]]);
+        rig.send(publisher, &[&["PUBLISH", "news", "x"], &["GET", "k"]]);
+        rig.send(other, &[&["PUBLISH", "of others", "y"]]);
+        let waits = begins == "PSUBSCRIBE";
+        assert_eq!(rig.frames("of others").is_empty(), waits, "only a pattern may match it");
+        greet(&mut rig);
+        assert!(rig.frames("PUBLISH\r\n$4\r\nnews").is_empty() && rig.frames("GET").is_empty());
+        rig.answer_first(&begins.to_lowercase(), &said(&begins.to_lowercase(), "news", 1));
+        rig.wait(MILLISECOND);
+        assert_eq!(rig.frames("PUBLISH\r\n$4\r\nnews").len(), 1);
+        assert_eq!(rig.counted(Counter::PublicationsHeld), 1 + u64::from(waits));
+    }
+}
+
+#[test]
+fn a_message_waits_no_longer_than_it_may_and_for_nobody_who_has_left() {
+    let mut rig = lending(1, 1);
+    let [client, publisher] = [rig.client(0), rig.client(0)];
+    rig.send(client, &[&["SUBSCRIBE", "news"]]);
+    rig.send(publisher, &[&["PUBLISH", "news", "x"]]);
+    rig.wait(99 * MILLISECOND);
+    assert!(rig.frames("PUBLISH").is_empty());
+    rig.wait(MILLISECOND);
+    assert_eq!(rig.frames("PUBLISH").len(), 1, "the store has not acknowledged for too long");
+    rig.answer_first("PUBLISH", ":0\r\n");
+    rig.send(publisher, &[&["PUBLISH", "news", "y"]]);
+    assert!(rig.frames("PUBLISH").is_empty());
+    let id = rig.id(client);
+    rig.shards[0].handle_client_lost(id);
+    rig.wait(MILLISECOND);
+    assert_eq!(rig.frames("PUBLISH").len(), 1);
+    let mut rig = Rig::with(1, 1, |settings| {
+        settings.private_links_max = 20;
+        settings.clients.publish_wait = Duration::ZERO;
+    });
+    let [client, publisher] = [rig.client(0), rig.client(0)];
+    rig.send(client, &[&["SUBSCRIBE", "news"]]);
+    rig.send(publisher, &[&["PUBLISH", "news", "x"]]);
+    assert_eq!(rig.frames("PUBLISH").len(), 1, "it is switched off");
+}
+
+#[test]
 fn a_transaction_may_publish_where_its_keys_are() {
     let mut rig = lending(1, 2);
     let client = rig.client(0);

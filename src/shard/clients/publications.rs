@@ -1,0 +1,80 @@
+//! Messages (`PUBLISH`) that wait until stores have acknowledged subscriptions of their tenant that came before, to
+//! the same channel or to a pattern, on whichever core (`../subscription_board.rs`).
+
+use std::time::Duration;
+
+use super::ClientStage;
+use crate::protocol::Arguments;
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::shard::subscription_board::{Cells, SubscriptionBoard};
+use crate::values::time::Now;
+use crate::values::{ClientId, Timestamp};
+
+/// The time between two looks at the board while a message waits.
+const LOOKS_APART: Duration = Duration::from_millis(1);
+
+/// The clients whose message waits.
+#[derive(Debug, Default)]
+pub struct Publications {
+    /// Each with the cells that it waits for, and the time at which it goes on in any case.
+    waiting: Vec<(ClientId, Cells, Timestamp)>,
+    looked_at: Timestamp,
+}
+
+impl Publications {
+    /// Takes the clients that may go on.
+    pub fn take_ready(&mut self, board: &SubscriptionBoard, now: Timestamp) -> Vec<ClientId> {
+        self.looked_at = now;
+        let is_ready =
+            |(_, cells, until): &mut (ClientId, Cells, Timestamp)| now >= *until || !board.has_any(*cells);
+        self.waiting.extract_if(.., is_ready).map(|(id, ..)| id).collect()
+    }
+
+    /// True if no message waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// The time at which [`Self::take_ready`] should be called next.
+    pub fn poll_deadline(&self) -> Option<Timestamp> {
+        (!self.waiting.is_empty()).then(|| self.looked_at.after(LOOKS_APART))
+    }
+}
+
+impl ClientStage {
+    /// Holds a message to the channel that it names first, and later requests of its client behind it, if a
+    /// subscription to that is on its way and the message came less than `--publish-wait` ago. False if it may go on.
+    pub fn hold_for_subscriptions(
+        &mut self,
+        env: &mut Env,
+        id: ClientId,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) -> bool {
+        let limits = &env.settings.clients;
+        let client = self.clients.at(id);
+        let until = client.came.after(limits.publish_wait);
+        if now.monotonic >= until {
+            return false;
+        }
+        let channel = arguments.get(1).unwrap_or_default();
+        let Some(cells) = limits.subscriptions.awaited(client.identity.tenant_id(), channel) else {
+            return false;
+        };
+        env.counters.add(Counter::PublicationsHeld, 1);
+        self.hold_for_grant(id, arguments);
+        self.publications.waiting.push((id, cells, until));
+        true
+    }
+
+    /// Returns the clients whose message waits for subscriptions.
+    pub fn publications(&mut self) -> &mut Publications {
+        &mut self.publications
+    }
+
+    /// Returns the time at which the clients whose message waits should be looked at next.
+    pub fn publications_deadline(&self) -> Option<Timestamp> {
+        self.publications.poll_deadline()
+    }
+}
