@@ -144,10 +144,10 @@ pub const KEYS_PER_TURN: usize = 4_096;
 pub const ANSWER_BYTES_PER_REQUEST: usize = 256;
 /// Maximum number of bytes of a user's name.
 pub const USER_NAME_BYTES_MAX: usize = 256;
-/// Maximum number of key prefixes of one tenant.
-pub const KEY_PREFIXES_MAX: usize = 256;
-/// Maximum number of bytes of a key prefix.
-pub const KEY_PREFIX_BYTES_MAX: usize = 1024;
+/// Maximum number of prefixes of one tenant's keys, and of its channels.
+pub const PREFIXES_MAX: usize = 256;
+/// Maximum number of bytes of such a prefix.
+pub const PREFIX_BYTES_MAX: usize = 1024;
 /// The largest quota, in request units per second: in millionths it still leaves room for a burst of an hour
 /// in 64 bits.
 pub const RU_PER_SECOND_MAX: u64 = 1_000_000_000;

@@ -201,9 +201,13 @@ def test_bad_options_are_refused_and_switch_nothing_on(weir: Weir, protocol: int
 
 def test_tenants_hear_of_their_own_keys(servers, tmp_path):
     quotas = tmp_path / "quotas.toml"
-    quotas.write_text("[tenants.acme]\npassword = 'a'\nkeys = ['acme:']\n")
+    quotas.write_text("[tenants.acme]\npassword = 'a'\nkeys = ['acme:']\n[tenants.some]\npassword = 's'\ndatabases = [1]\n")
     weir = servers.weir(servers.redis(), flags=[*FLAGS, "--quotas", str(quotas)])
     with weir.connect() as client:
+        client.ok("HELLO", "3", "AUTH", "some", "s")
+        client.ok("SELECT", "1")
+        refusal = "NOPERM tenant 'some' has only the databases 1, and BCAST tells of keys in all"
+        assert client.call("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "a").text == refusal
         client.ok("HELLO", "3", "AUTH", "acme", "a")
         for options in (["BCAST"], ["BCAST", "PREFIX", "zeta:"], ["BCAST", "PREFIX", "acme:", "PREFIX", "a"]):
             assert client.call("CLIENT", "TRACKING", "ON", *options).text.startswith("NOPERM "), options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 
 import pytest
 
@@ -184,3 +185,50 @@ def test_a_connection_is_lent_again_when_all_subscriptions_have_ended(module_ser
             client.ok("SUBSCRIBE", f"task{number}")
             client.ok("UNSUBSCRIBE", f"task{number}")
         assert accepted() - before == 1, "the one that asks"
+
+
+def test_a_tenant_has_only_its_channels(servers, tmp_path):
+    quotas = tmp_path / "quotas.toml"
+    text = """[default]
+[tenants.news]
+password = "n"
+keys = ["acme:"]
+channels = ["news:"]
+[tenants.talk]
+password = "t"
+channels = ["talk:"]
+[tenants.some]
+password = "s"
+databases = [1]
+"""
+    quotas.write_text(text)
+    weir = servers.weir(servers.redis(), flags=[*FLAGS, "--quotas", str(quotas)])
+    with weir.connect() as news, weir.connect() as talk, weir.connect() as some:
+        for client, name in [(news, "news"), (talk, "talk"), (some, "some")]:
+            client.ok("AUTH", name, name[0])
+        refusal = "NOPERM tenant 'news' has only channels that begin with 'news:', not "
+        for words in [("SUBSCRIBE", "acme:1"), ("PSUBSCRIBE", "*"), ("SSUBSCRIBE", "acme:1"), ("PUBLISH", "acme:1", "x"),
+                      ("SPUBLISH", "talk:1", "x"), ("PUBSUB", "CHANNELS"), ("PUBSUB", "NUMSUB", "talk:1"),
+                      ("SUBSCRIBE", "news:1", "talk:1"), ("SUBSCRIBE", "__keyevent@0__:set")]:
+            assert news.call(*words).text.startswith(refusal), words
+        assert news.ok("PUBLISH", "news:1", "x") == 0 and news.ok("SPUBLISH", "news:1", "x") == 0
+        assert news.ok("PUBSUB", "NUMSUB", "news:1") == [b"news:1", 0]
+        news.ok("SET", "acme:1", "v")
+        assert news.call("SET", "news:1", "v").text.startswith("NOPERM tenant 'news' has only keys that begin with 'acme:'")
+        for words in [("EVAL", "return redis.call('publish', 'news:1', 'x')", "0"), ("FCALL", "f", "0")]:
+            assert talk.call(*words).text.startswith("NOPERM tenant 'talk' has only channels that begin with 'talk:', and "), words
+        talk.ok("MULTI")
+        assert talk.call("PUBLISH", "news:1", "x").text.startswith("NOPERM ")
+        assert talk.call("EXEC").text.startswith("EXECABORT ")
+        refusal = "NOPERM tenant 'some' has only the databases 1, and "
+        some.ok("SELECT", 1)
+        for words in [("SUBSCRIBE", "__keyspace@0__:k"), ("PSUBSCRIBE", "*"), ("PSUBSCRIBE", "__key*")]:
+            assert some.call(*words).text.startswith(refusal), words
+        assert some.ok("PUBLISH", "any", "x") == 0
+
+        # A reload ends subscriptions that the new quotas may not permit.
+        talk.send("SUBSCRIBE", "talk:1")
+        assert talk.read().plain() == [b"subscribe", b"talk:1", 1]
+        quotas.write_text(text.replace('["talk:"]', '["other:"]'))
+        weir.signal(signal.SIGHUP)
+        assert talk.read_to_end() == []

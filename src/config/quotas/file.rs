@@ -6,14 +6,14 @@ use std::time::Duration;
 use super::document::{Document, Found, QuotaError, Section};
 use super::{DEFAULT_TENANT, Limit, PasswordDigest, Quotas, Tenant, UserTerms, user_name};
 use crate::values::limits::{
-    BURST_SECONDS_MAX, CLIENTS_MAX, DEADLINE_MS_MAX, KEY_PREFIX_BYTES_MAX, KEY_PREFIXES_MAX, NAMED_USERS_MAX,
-    PASSWORD_BYTES_MAX, PRIVATE_LINKS_MAX, RU_PER_SECOND_MAX, STALE_ON_ERROR_MAX, TENANT_NAME_BYTES_MAX,
+    BURST_SECONDS_MAX, CLIENTS_MAX, DEADLINE_MS_MAX, NAMED_USERS_MAX, PASSWORD_BYTES_MAX, PREFIX_BYTES_MAX,
+    PREFIXES_MAX, PRIVATE_LINKS_MAX, RU_PER_SECOND_MAX, STALE_ON_ERROR_MAX, TENANT_NAME_BYTES_MAX,
     TENANTS_MAX, USER_NAME_BYTES_MAX,
 };
 use crate::values::{Database, TenantId, Tier};
 
 const GLOBAL_KEYS: [&str; 2] = ["ru_per_second", "burst_seconds"];
-const DEFAULT_KEYS: [&str; 13] = [
+const DEFAULT_KEYS: [&str; 14] = [
     "ru_per_second",
     "burst_seconds",
     "user_ru_per_second",
@@ -25,10 +25,11 @@ const DEFAULT_KEYS: [&str; 13] = [
     "give_back",
     "stale_reads",
     "keys",
+    "channels",
     "databases",
     "admin",
 ];
-const TENANT_KEYS: [&str; 16] = [
+const TENANT_KEYS: [&str; 17] = [
     "password",
     "password_sha256",
     "ru_per_second",
@@ -42,6 +43,7 @@ const TENANT_KEYS: [&str; 16] = [
     "give_back",
     "stale_reads",
     "keys",
+    "channels",
     "databases",
     "admin",
     "users",
@@ -133,7 +135,8 @@ fn terms(section: &Section<'_>, name: &str) -> Result<Tenant, QuotaError> {
     let burst = burst(section)?;
     Ok(Tenant {
         admin: section.boolean("admin")?.is_some_and(|admin| admin.value),
-        keys: key_prefixes(section)?,
+        keys: prefixes(section, "keys", "key")?,
+        channels: prefixes(section, "channels", "channel")?,
         databases: databases(section)?,
         tier: tier(section)?.map_or(Tier::default(), |tier| tier.value),
         deadline: section
@@ -202,23 +205,26 @@ fn tier<'a>(section: &'a Section<'a>) -> Result<Option<Found<'a, Tier>>, QuotaEr
     section.text("tier", "critical, standard, batch or sheddable is expected", |word| word.parse().ok())
 }
 
-fn key_prefixes(section: &Section<'_>) -> Result<Vec<String>, QuotaError> {
+/// Reads a list of prefixes; empty if there is none, which means all names of the kind.
+fn prefixes(section: &Section<'_>, list: &str, kind: &str) -> Result<Vec<String>, QuotaError> {
     const WANTED: &str = "a list of prefixes in quotes, as in [\"acme:\"], is expected";
-    let Some(prefixes) = section.texts("keys", WANTED)? else { return Ok(Vec::new()) };
+    let Some(prefixes) = section.texts(list, WANTED)? else { return Ok(Vec::new()) };
     if prefixes.is_empty() {
-        return Err(section.error("keys is empty, so no key could be used: leave it out for all keys"));
+        return Err(section.error(format_args!(
+            "{list} is empty, so no {kind} could be used: leave it out for all {kind}s"
+        )));
     }
-    if prefixes.len() > KEY_PREFIXES_MAX {
-        return Err(section.error(format_args!("keys has more than {KEY_PREFIXES_MAX} prefixes")));
+    if prefixes.len() > PREFIXES_MAX {
+        return Err(section.error(format_args!("{list} has more than {PREFIXES_MAX} prefixes")));
     }
     prefixes
         .into_iter()
         .map(|prefix| match prefix.value.len() {
-            0 => Err(prefix.error("an empty prefix is that of every key: leave keys out for all keys")),
-            1..=KEY_PREFIX_BYTES_MAX => Ok(prefix.value.to_owned()),
-            _ => {
-                Err(prefix.error(format_args!("a prefix of up to {KEY_PREFIX_BYTES_MAX} bytes is expected")))
-            }
+            0 => Err(prefix.error(format_args!(
+                "an empty prefix is that of every {kind}: leave {list} out for all {kind}s"
+            ))),
+            1..=PREFIX_BYTES_MAX => Ok(prefix.value.to_owned()),
+            _ => Err(prefix.error(format_args!("a prefix of up to {PREFIX_BYTES_MAX} bytes is expected"))),
         })
         .collect()
 }
@@ -273,6 +279,7 @@ mod tests {
             give_back = true
             databases = [3, 0, 3]
             keys = ["acme:", "shared:"]
+            channels = ["news:"]
             admin = true
             [tenants.acme.users.loader]
             ru_per_second = 10
@@ -298,6 +305,7 @@ mod tests {
         assert_eq!((acme.stale_on_error, default.stale_on_error), (Duration::from_secs(10), Duration::ZERO));
         assert_eq!(quotas.stale_on_error_max(), Duration::from_secs(10));
         assert_eq!(acme.keys, ["acme:", "shared:"]);
+        assert_eq!((&acme.channels[..], &default.channels[..]), (&["news:".to_owned()][..], &[][..]));
         assert_eq!((acme.clients_max, default.clients_max), (Some(50), None));
         assert_eq!((acme.private_links, default.private_links), (Some(20), None));
         assert!(acme.give_back && !default.give_back);

@@ -53,6 +53,8 @@ pub struct Tenant {
     pub admin: bool,
     /// Prefixes of the tenant's keys; none means all keys.
     pub keys: Vec<String>,
+    /// Prefixes of the tenant's channels; none means those of its keys.
+    pub channels: Vec<String>,
     /// Databases that the tenant may use; none means all.
     pub databases: Vec<Database>,
     /// Tier of the tenant's requests, unless they ask for a lower one.
@@ -264,6 +266,7 @@ impl Tenant {
             name: name.to_owned(),
             admin: false,
             keys: Vec::new(),
+            channels: Vec::new(),
             databases: Vec::new(),
             tier: Tier::Standard,
             deadline: None,
@@ -277,6 +280,19 @@ impl Tenant {
             users: BTreeMap::new(),
             password: None,
         }
+    }
+
+    /// Returns the prefixes of the channels that the tenant may name; none means all.
+    pub fn channel_prefixes(&self) -> &[String] {
+        if self.channels.is_empty() { &self.keys } else { &self.channels }
+    }
+
+    /// True if the tenant may do and see the same as under other quotas.
+    pub fn has_rights_of(&self, other: &Self) -> bool {
+        self.admin == other.admin
+            && self.keys == other.keys
+            && self.channels == other.channels
+            && self.databases == other.databases
     }
 
     /// True if the tenant may use a database.

@@ -98,12 +98,12 @@ impl Identity {
         Self::of(after, tenant, self.user.clone(), account, self.chosen)
     }
 
-    /// True if the new quotas leave the identity's permissions (admin rights, key prefixes) as they were.
+    /// True if the new quotas leave the identity's permissions (admin rights, keys, channels, databases) as they were.
     /// False if the tenant is gone.
     pub fn keeps_its_rights(&self, before: &Quotas, after: &Quotas) -> bool {
         let Some(tenant) = self.tenant else { return true };
         let was = before.tenant(tenant);
         let is = after.find(&was.name).map(|tenant| after.tenant(tenant));
-        is.is_some_and(|is| is.admin == was.admin && is.keys == was.keys)
+        is.is_some_and(|is| is.has_rights_of(was))
     }
 }

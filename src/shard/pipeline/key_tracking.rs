@@ -66,12 +66,16 @@ impl Shard {
                     .to_owned(),
             );
         }
-        let Some(tenant) = self.tenant_of(id).filter(|tenant| !tenant.keys.is_empty()) else {
+        let Some(tenant) = self.tenant_of(id).filter(|_| options.is_broadcast) else { return Ok(options) };
+        if !tenant.databases.is_empty() {
+            return Err(format!("{}, and BCAST tells of keys in all", tenant.refusal_of_all()));
+        }
+        if tenant.keys.is_empty() {
             return Ok(options);
-        };
+        }
         let is_own = |prefix: &Vec<u8>| tenant.keys.iter().any(|own| prefix.starts_with(own.as_bytes()));
         let names_own = !options.prefixes.is_empty() && options.prefixes.iter().all(is_own);
-        if options.is_broadcast && !names_own {
+        if !names_own {
             return Err(format!(
                 "NOPERM tenant '{}' has only keys with certain prefixes, so BCAST needs a PREFIX that begins with one of \
                  them",

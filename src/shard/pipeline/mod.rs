@@ -4,7 +4,7 @@
 //! | what happens to a request | file |
 //! |---|---|
 //! | its bytes become a request, the rest of a large one in room made for it | `decode.rs`, `http.rs`, `large_messages.rs` |
-//! | whether its client may do that | `permission.rs` |
+//! | whether its client may do that | `permission.rs`, `channel_permission.rs` |
 //! | its destination is found | `destination.rs` |
 //! | it is admitted, and sent there | `carry_out.rs`, `split.rs` |
 //! | its key is hot | `hot_keys.rs` |
@@ -20,6 +20,7 @@
 //! No file here has state of its own, except `upkeep.rs`: the times at which upkeep is due.
 
 mod carry_out;
+mod channel_permission;
 mod clients;
 mod decode;
 mod destination;

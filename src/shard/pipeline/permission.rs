@@ -1,15 +1,14 @@
 //! Permissions: whether a client may run a command.
 
 use super::Shard;
+use super::channel_permission::{self, literal_prefix, quoted_prefixes};
 use crate::config::Tenant;
 use crate::protocol::Arguments;
 use crate::protocol::command::{
-    Class, Command, FanOut, Group, Handling, LocalCommand, PrivateUse, Subscription, quoted,
-    sort_names_patterns,
+    Class, Command, FanOut, Group, Handling, LocalCommand, quoted, sort_names_patterns,
 };
 use crate::shard::clients::no_seat_left;
 use crate::shard::partition::{Partition, Permission};
-use crate::values::limits::PREFIXES_NAMED_MAX;
 use crate::values::{ClientId, Database};
 
 const NOAUTH: &str = "NOAUTH Authentication required.";
@@ -52,6 +51,16 @@ impl Shard {
         if !tenant.databases.is_empty() && !matches!(handling, Handling::Local(_)) {
             permit_databases(tenant, database, (command, handling), arguments)?;
         }
+        if !tenant.channels.is_empty() && command.class == Class::Script {
+            let who = format!("NOPERM tenant '{}' has only channels", tenant.name);
+            let own = quoted_prefixes(&tenant.channels);
+            return Err(format!("{who} that begin with {own}, and {} could name any", code_of(command)));
+        }
+        if channel_permission::has_only_some(tenant)
+            && channel_permission::permit(tenant, (command, handling), arguments)?
+        {
+            return Ok(());
+        }
         if tenant.keys.is_empty() {
             return Ok(());
         }
@@ -69,12 +78,12 @@ impl Shard {
             .map_or_else(|| NOAUTH.to_owned(), |tenant| no_seat_left(&self.env, tenant))
     }
 
-    /// Checks whether a client may run a command that weir does not know. Only an administrator without key
-    /// prefixes may, because the command could do anything.
+    /// Checks whether a client may run a command that weir does not know. Only an administrator without
+    /// prefixes of keys or channels may, because the command could do anything.
     pub(super) fn permit_unknown(&mut self, id: ClientId, arguments: &Arguments<'_>) -> Result<(), String> {
         match self.tenant_of(id) {
             None => Err(self.not_logged_in()),
-            Some(tenant) if tenant.admin && tenant.keys.is_empty() => Ok(()),
+            Some(tenant) if tenant.admin && tenant.keys.is_empty() && tenant.channels.is_empty() => Ok(()),
             Some(_) => Err(crate::protocol::command::Unrecognised::Command(*arguments).to_string()),
         }
     }
@@ -134,8 +143,13 @@ fn permit_confined(
     known: Permission,
     arguments: &Arguments<'_>,
 ) -> Result<(), String> {
-    let confined =
-        || format!("NOPERM tenant '{}' has only keys that begin with {}", tenant.name, prefixes(tenant));
+    let confined = || {
+        format!(
+            "NOPERM tenant '{}' has only keys that begin with {}",
+            tenant.name,
+            quoted_prefixes(&tenant.keys)
+        )
+    };
     if command.class == Class::Script {
         return Err(format!("{}, and {} could access any key", confined(), code_of(command)));
     }
@@ -151,19 +165,6 @@ fn permit_confined(
                 Err(format!("{}, so SCAN needs a MATCH pattern that begins so", confined()))
             };
         }
-        Handling::FanOut(FanOut::Channel) => {
-            return permit_channels(tenant, arguments.get(1).into_iter(), false);
-        }
-        // `PUBSUB CHANNELS pattern`; without a pattern all channels are listed.
-        Handling::FanOut(_) if command.name.ends_with("channels") => {
-            return permit_channels(tenant, std::iter::once(arguments.get(2).unwrap_or(b"*")), true);
-        }
-        Handling::FanOut(_) if command.name.ends_with("numsub") => {
-            return permit_channels(tenant, arguments.iter().skip(2), false);
-        }
-        Handling::Private(PrivateUse::Subscribes(
-            kind @ (Subscription::Channels | Subscription::Patterns),
-        )) => return permit_channels(tenant, arguments.iter().skip(1), kind == Subscription::Patterns),
         Handling::FanOut(_) if !tenant.admin => {
             return Err(format!("{}, and {} affects all keys", confined(), command.spoken_name()));
         }
@@ -189,63 +190,5 @@ fn permit_confined(
         // A malformed request is refused later, when its destination is found.
         (Err(_), _) | (Ok(()), None) => Ok(()),
         (Ok(()), Some(key)) => not_own(key),
-    }
-}
-
-/// Checks the names of channels, or the patterns of such names, in a request of a tenant that has only keys with
-/// certain prefixes.
-fn permit_channels<'a>(
-    tenant: &Tenant,
-    mut names: impl Iterator<Item = &'a [u8]>,
-    are_patterns: bool,
-) -> Result<(), String> {
-    let foreign = names.find(|name| !may_name_channel(tenant, name, are_patterns));
-    foreign.map_or(Ok(()), |name| {
-        let (own, foreign) = (prefixes(tenant), quoted(name));
-        let tenant = &tenant.name;
-        Err(format!(
-            "NOPERM tenant '{tenant}' has only keys that begin with {own}, and so must its channels, not '{foreign}'"
-        ))
-    })
-}
-
-/// True if a tenant may name a channel, or a pattern of channels: it begins with one of the tenant's key
-/// prefixes, or tells of events of such keys (`__keyspace@0__:` before the key).
-fn may_name_channel(tenant: &Tenant, name: &[u8], is_pattern: bool) -> bool {
-    let literal = if is_pattern { literal_prefix(name) } else { name };
-    let event = literal.strip_prefix(b"__keyspace@".as_slice()).and_then(|rest| {
-        let database = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-        rest[database..].strip_prefix(b"__:".as_slice())
-    });
-    let literal = event.unwrap_or(literal);
-    tenant.keys.iter().any(|prefix| literal.starts_with(prefix.as_bytes()))
-}
-
-fn prefixes(tenant: &Tenant) -> String {
-    let named = tenant.keys.iter().take(PREFIXES_NAMED_MAX);
-    let mut named: Vec<String> = named.map(|prefix| format!("'{}'", quoted(prefix.as_bytes()))).collect();
-    if tenant.keys.len() > PREFIXES_NAMED_MAX {
-        named.push(format!("{} other prefixes", tenant.keys.len() - PREFIXES_NAMED_MAX));
-    }
-    named.join(" or ")
-}
-
-/// Returns the part of a pattern before its first character that does not stand for itself.
-pub(super) fn literal_prefix(pattern: &[u8]) -> &[u8] {
-    let end =
-        pattern.iter().position(|byte| matches!(byte, b'*' | b'?' | b'[' | b'\\')).unwrap_or(pattern.len());
-    &pattern[..end]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_a_pattern_must_begin_with_counts() {
-        assert_eq!(literal_prefix(b"acme:*"), b"acme:");
-        assert_eq!(literal_prefix(b"ac\\me:*"), b"ac");
-        assert_eq!(literal_prefix(b"[a]cme:"), b"");
-        assert_eq!(literal_prefix(b"acme:1"), b"acme:1");
     }
 }

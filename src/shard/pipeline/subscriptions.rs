@@ -4,8 +4,8 @@
 //! for channels and patterns there; events of keys and sharded channels are each node's own.
 
 use super::Shard;
+use super::channel_permission::literal_prefix;
 use super::destination::{CROSS_SLOT, Destination, Placement};
-use super::permission::literal_prefix;
 use super::private::TRIES_MAX;
 use crate::protocol::Arguments;
 use crate::protocol::command::{Command, PrivateUse, Subscription};
