@@ -7,6 +7,7 @@ pub mod explain_page;
 pub mod exposition;
 mod fleet;
 mod fleet_series;
+mod history;
 mod hot_keys;
 mod hot_series;
 pub mod http;
@@ -34,6 +35,7 @@ pub mod top;
 
 pub use cluster::{node_names, slots_line};
 pub use fleet::{Exchange, FleetQuotas, FleetSettings, PERIOD as FLEET_PERIOD, UserFigures};
+pub use history::{History, PERIOD as HISTORY_PERIOD};
 pub use hot_keys::write_hot_keys;
 pub use info::info;
 pub use journal::{Journal, Line};

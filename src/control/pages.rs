@@ -13,7 +13,9 @@ use super::replicas::write_replicas;
 use super::state::state_page;
 use super::tenants::Tenants;
 use super::tls_series::write_tls;
-use super::{FleetQuotas, Journal, Meter, ProcessFacts, QuotaHistory, QuotaSource, Recent, Totals, Versions};
+use super::{
+    FleetQuotas, History, Journal, Meter, ProcessFacts, QuotaHistory, QuotaSource, Recent, Totals, Versions,
+};
 use crate::config::Quotas;
 use crate::shard::COUNTERS;
 use crate::values::time::Now;
@@ -52,12 +54,14 @@ pub struct Looks {
     pub recent: Recent,
     /// The last lines of the log.
     pub journal: Journal,
+    /// Figures of the last ten minutes.
+    pub history: History,
 }
 
 /// The refusal of a request that a page of another site made a browser send; none if it is not such a
 /// request. That page could not read the reply, but would cause weir to collect counters.
 pub fn foreign(head: &Head) -> Option<Response> {
-    (head.is_foreign && matches!(head.route, Route::State | Route::Explain))
+    (head.is_foreign && matches!(head.route, Route::State | Route::History | Route::Explain))
         .then(|| Response::problem(Status::Forbidden, "web pages of other origins may not read this", None))
 }
 
@@ -67,6 +71,7 @@ pub fn page(route: Route, query: &str, view: View<'_>, looks: &mut Looks) -> Res
     match (route, view.totals) {
         (Route::Page, _) => super::page::page(),
         (Route::State, Some(totals)) => state_page(view, totals, &mut looks.recent, &looks.journal),
+        (Route::History, _) => looks.history.page(view),
         (Route::Index, _) => Response::index(),
         (Route::Health, _) => Response::text(Status::Ok, "ok"),
         (Route::Ready, _) if view.facts.draining => Response::text(Status::ServiceUnavailable, "draining"),

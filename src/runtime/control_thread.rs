@@ -31,7 +31,8 @@ use crate::control::quota_page::{self, Guard};
 use crate::control::reconciliation::Reconciliation;
 use crate::control::tenants::Tenants;
 use crate::control::{
-    self, FLEET_PERIOD, FleetQuotas, Looks, Meter, ProcessFacts, ShardReport, Totals, Versions, View,
+    self, FLEET_PERIOD, FleetQuotas, HISTORY_PERIOD, Looks, Meter, ProcessFacts, ShardReport, Totals,
+    Versions, View,
 };
 use crate::protocol::{Protocol, encode};
 use crate::shard::{ClientsAsked, Explained, Question, ReplyTo};
@@ -409,11 +410,27 @@ impl Control {
 
     /// Builds a page of the admin port. Counters of shards are shown if `totals` has them.
     pub fn page(&mut self, head: &Head, totals: Option<&Totals>) -> Response {
-        let (facts, now) = (self.facts(), self.settings.clock.now());
-        let (versions, meter) = (&self.settings.versions, &self.meter);
-        let fleet = self.settings.fleet.as_ref().map(|(fleet, _)| fleet);
-        let view = View { facts: &facts, totals, versions, meter, fleet, now };
-        control::page(head.route, &head.query, view, &mut self.looks)
+        let facts = self.facts();
+        let (view, looks) = self.view(&facts, totals);
+        control::page(head.route, &head.query, view, looks)
+    }
+
+    fn note_history(&mut self, totals: &Totals) {
+        let facts = self.facts();
+        let (view, looks) = self.view(&facts, Some(totals));
+        looks.history.note(view, totals);
+    }
+
+    /// Returns what pages may show, and what is kept from one of them to the next.
+    fn view<'a>(
+        &'a mut self,
+        facts: &'a ProcessFacts,
+        totals: Option<&'a Totals>,
+    ) -> (View<'a>, &'a mut Looks) {
+        let Self { settings, meter, looks, .. } = self;
+        let fleet = settings.fleet.as_ref().map(|(fleet, _)| fleet);
+        let now = settings.clock.now();
+        (View { facts, totals, versions: &settings.versions, meter, fleet, now }, looks)
     }
 
     /// Checks whether the body behind this head may be received. The error is the reply, and 401 and 403 are
@@ -680,6 +697,9 @@ impl Control {
     }
 }
 
+/// The time between the first two looks at figures for the history, whose difference is its first point.
+const HISTORY_BEGINS: Duration = Duration::from_secs(1);
+
 /// The longest time that a page waits for shards that may be stuck.
 const FIGURES_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -741,6 +761,25 @@ pub(super) fn keep_telling(control: &Rc<RefCell<Control>>) {
                 control.borrow().settings.manager.alive();
             }
             glommio::timer::sleep(period).await;
+        }
+    })
+    .detach();
+}
+
+/// Notes figures for the history regularly, if there is an admin port that shows it.
+pub(super) fn keep_history(control: &Rc<RefCell<Control>>) {
+    if control.borrow().settings.guard.is_none() {
+        return;
+    }
+    let control = Rc::clone(control);
+    glommio::spawn_local(async move {
+        let mut pause = HISTORY_BEGINS;
+        while !control.borrow().finished {
+            if let Some(totals) = figures(&control).await {
+                control.borrow_mut().note_history(&totals);
+            }
+            glommio::timer::sleep(pause).await;
+            pause = HISTORY_PERIOD;
         }
     })
     .detach();

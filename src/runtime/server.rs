@@ -702,6 +702,7 @@ fn start_control(
         }
         control_thread::keep_to_fleet(&control);
         control_thread::keep_telling(&control);
+        control_thread::keep_history(&control);
         control_thread::run(control, letters, bell).await
     };
     executor::spawn("weir-control", None, task).map_err(|error| error.to_string())

@@ -182,6 +182,8 @@ pub const JOURNAL_LINE_CHARS_MAX: usize = 400;
 pub const STATE_STORES_MAX: usize = 64;
 /// Maximum number of tenants in `/state.json`.
 pub const STATE_TENANTS_MAX: usize = 100;
+/// Maximum number of tenants in `/history.json`, at one time and over all.
+pub const HISTORY_TENANTS_MAX: usize = 32;
 /// Maximum number of hot keys in `/state.json`.
 pub const STATE_HOT_KEYS_MAX: usize = 20;
 /// Maximum number of bytes of a request whose reply is kept in the hot-key cache.

@@ -138,6 +138,31 @@ def test_the_page_shows_what_the_metrics_say(weir: Weir, browser: Browser):
     clean(page, weir)
 
 
+def test_who_opens_the_page_sees_the_time_before(weir: Weir, browser: Browser):
+    def noted() -> dict:
+        return json.loads(weir.admin("/history.json")[1])
+
+    with Load(weir, *[("GET", "hot")] * 20):
+        until(lambda: noted()["hot_keys"] and noted()["tenants"] and len(noted()["points"]) >= 2, "figures are noted")
+        page = opened(browser, weir)
+
+        def plots(place: str) -> list[str]:
+            return page.run(f"[...document.querySelectorAll('{place} path.line')].map(path => path.getAttribute('d') || '')")
+
+        until(lambda: plots(".card") and all(plots(".card")), "the cards have lines at first sight")
+        for section in ("stores", "tenants", "keys"):
+            until(lambda: any(plots(f"#{section} td.plot")), f"{section} have lines")
+        label = page.run("document.querySelector('#keys td.plot svg').getAttribute('aria-label')")
+        assert label.startswith("reads a second of hot, last ten minutes: now "), label
+    lists = noted()
+    for series in ("requests_per_second", "refused_per_second", "reply_ms_p99"):
+        assert len(lists[series]) == len(lists["points"]), series
+    assert max(lists["requests_per_second"]) > 0
+    foreign = {"Origin": "http://other.example", "Sec-Fetch-Site": "cross-site"}
+    assert weir.admin_request("GET", "/history.json", headers=foreign)[0] == 403
+    clean(page, weir)
+
+
 def test_trouble_is_seen_at_a_glance_at_every_size(weir: Weir, stores: list[Storage], browser: Browser):
     page = opened(browser, weir)
     until(lambda: grade(page) == "well", "all is well")

@@ -16,6 +16,8 @@ pub enum Route {
     Index,
     /// `/state.json`: the data of the page `/`.
     State,
+    /// `/history.json`: some of it over the last ten minutes.
+    History,
     /// `/explain`: what would be decided for a command.
     Explain,
     /// `/metrics`: metrics for Prometheus.
@@ -39,10 +41,11 @@ pub enum Route {
 }
 
 /// All pages: path, route and description, in the order of the index.
-pub(super) const PAGES: [(&str, Route, &str); 12] = [
+pub(super) const PAGES: [(&str, Route, &str); 13] = [
     ("/", Route::Page, "live page with the state of weir"),
     ("/pages", Route::Index, "this list"),
     ("/state.json", Route::State, "the data of that page and of weir top, as JSON"),
+    ("/history.json", Route::History, "some of it over the last ten minutes, a point every five seconds"),
     (
         "/explain",
         Route::Explain,

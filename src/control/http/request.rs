@@ -186,6 +186,7 @@ mod tests {
             ("/", Route::Page, ""),
             ("/pages", Route::Index, ""),
             ("/state.json", Route::State, ""),
+            ("/history.json", Route::History, ""),
             ("/metrics", Route::Metrics, ""),
             ("/metrics?name=x", Route::Metrics, "name=x"),
             ("http://host:1/healthz", Route::Health, ""),

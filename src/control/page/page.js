@@ -1,9 +1,9 @@
 'use strict';
-const PERIOD_MS = 1000, TIMEOUT_MS = 4000, POINTS = 120;
+const PERIOD_MS = 1000, HISTORY_MS = 5000, TIMEOUT_MS = 4000, POINTS = 120, LEAST = 12;
 const SHAPES = { well: '●', strained: '▲', trouble: '■', waiting: '…' };
 const WORDS = { well: 'All is well', strained: 'Holding back', trouble: 'Trouble' };
 const find = (name) => document.getElementById(name);
-const history = { rates: [], refusals: [], latencies: [] };
+let past = null;
 
 /* Everything goes in as text: names, keys and lines are whatever somebody made up. */
 function element(name, text, kind) {
@@ -40,6 +40,7 @@ function table(section, rows) {
         cell = row.insertCell();
         cell.className = columns[column].className + (column === 0 ? ' state' : column === 1 ? ' name' : '');
       }
+      if (text && text.values) { plot(cell, text); return; }
       if (cell.textContent !== text) cell.textContent = text;
       if (column === 1 && cell.title !== text) cell.title = text;
     });
@@ -48,13 +49,35 @@ function table(section, rows) {
 function mark(grade, word) { return SHAPES[grade] + ' ' + word; }
 function more(name, count) { put(name, count > 0 ? 'and ' + number(count) + ' more' : ''); }
 
-function line(name, value) {
-  const values = history[name];
-  values.push(value || 0);
-  if (values.length > POINTS) values.shift();
+/* The newest value is at the right edge, the width is that of a minute at least; where a value is missing, the line is broken. */
+function draw(svg, values) {
   const most = Math.max(...values, 1e-9);
-  const points = values.map((each, index) => (POINTS - values.length + index) + ' ' + (23 - 22 * each / most).toFixed(1));
-  find(name).querySelector('path').setAttribute('d', 'M' + points.join('L'));
+  const span = Math.max(values.length, LEAST);
+  let path = '', pen = 'M';
+  values.forEach((each, index) => {
+    if (each === null) { pen = 'M'; return; }
+    const x = ((span - values.length + index) * POINTS / span).toFixed(1), y = (23 - 22 * each / most).toFixed(1);
+    path += pen + x + ' ' + y + (pen === 'M' ? 'h1' : '');
+    pen = 'L';
+  });
+  const line = svg.querySelector('path');
+  if (line.getAttribute('d') !== path) line.setAttribute('d', path);
+}
+function plot(cell, { values, what }) {
+  let svg = cell.querySelector('svg');
+  if (!svg) {
+    svg = find('rates').cloneNode(true);
+    svg.removeAttribute('id');
+    cell.replaceChildren(svg);
+  }
+  const known = values.filter((each) => each !== null);
+  const label = what + ', last ten minutes: ' + (known.length ? 'now ' + number(known[known.length - 1]) + ', at most ' + number(Math.max(...known)) : 'none');
+  if (svg.getAttribute('aria-label') !== label) svg.setAttribute('aria-label', label);
+  draw(svg, values);
+}
+function series(list, key, name, figure, what) {
+  const own = past && past[list].find((each) => each[key] === name);
+  return { values: own ? own[figure] : [], what };
 }
 
 function verdict(grade, word, reasons) {
@@ -75,9 +98,6 @@ function show(state) {
   put('refused', number(refused));
   put('p99', number(replies && replies.p99));
   if (rates) {
-    line('rates', rates.decoded);
-    line('refusals', refused);
-    line('latencies', replies && replies.p99);
     pairs('outcomes', [['sent to stores', number(rates.forwarded)], ['from memory', number(rates.cached)],
       ['since start', number(state.requests.since_start.decoded)]]);
     const because = [['quota', rates.refused_throttled], ['overload', rates.refused_overloaded], ['deadline', rates.refused_deadline],
@@ -90,15 +110,17 @@ function show(state) {
   pairs('process', [['clients', number(state.clients.open) + ' of ' + number(state.clients.max)], ['memory', number(state.resident_bytes / 1048576) + ' MiB']]);
   table('stores', state.stores.map((store) => [store.grade, [mark(store.grade, store.state), store.name,
     store.in_flight + ' of ' + store.window, number(store.queue + store.heavy_queue), number(store.median_ms), number(store.base_ms),
-    number(store.queue_age_ms), String(store.level), number(store.latency_ratio), store.breaker, number(store.ejections)]]));
+    number(store.queue_age_ms), String(store.level), number(store.latency_ratio), store.breaker, number(store.ejections),
+    series('stores', 'name', store.name, 'median_ms', 'median ms of ' + store.name)]]));
   table('tenants', state.tenants.map((tenant) => [tenant.grade, [mark(tenant.grade, tenant.state), tenant.name,
     number(tenant.admitted + tenant.cached), tenant.ru_per_second === null ? 'no quota' : percent(tenant.share_of_quota) + ' of ' + number(tenant.ru_per_second),
     number(tenant.throttled), number(tenant.shed), number(tenant.cached), number(tenant.minute.throttled + tenant.minute.shed),
-    number(tenant.suggested_ru_per_second)]]));
+    number(tenant.suggested_ru_per_second), series('tenants', 'name', tenant.name, 'used_ru_per_second', 'RU/s of ' + tenant.name)]]));
   table('keys', state.hot_keys.map((key) => {
     const grade = key.hot_for_seconds === null ? 'well' : 'strained';
     return [grade, [mark(grade, key.state), key.key, number(key.reads_per_second), number(key.writes_per_second), percent(key.share),
-      percent(key.hits), key.tenant === null ? '–' : key.tenant, String(key.home), number(key.hot_for_seconds)]];
+      percent(key.hits), key.tenant === null ? '–' : key.tenant, String(key.home), number(key.hot_for_seconds),
+      series('hot_keys', 'key', key.key, 'reads_per_second', 'reads a second of ' + key.key)]];
   }));
   more('stores-more', state.stores_left_out);
   more('tenants-more', state.tenants_left_out);
@@ -156,6 +178,17 @@ async function explain(event) {
 }
 find('question').addEventListener('submit', explain);
 
+let remembered = -Infinity;
+async function remember() {
+  if (performance.now() - remembered < HISTORY_MS) return;
+  const response = await fetch('/history.json', { cache: 'no-store', signal: AbortSignal.timeout(TIMEOUT_MS) });
+  if (!response.ok) return;
+  past = await response.json();
+  remembered = performance.now();
+  [['rates', 'requests_per_second'], ['refusals', 'refused_per_second'], ['latencies', 'reply_ms_p99']]
+    .forEach(([name, figure]) => draw(find(name), past[figure]));
+}
+
 let timer = 0, answered = 0;
 async function look() {
   clearTimeout(timer);
@@ -163,6 +196,7 @@ async function look() {
   try {
     const response = await fetch('/state.json', { cache: 'no-store', signal: AbortSignal.timeout(TIMEOUT_MS) });
     if (!response.ok) throw new Error((await response.text()).slice(0, 200).trim() || 'status ' + response.status);
+    await remember().catch(() => {});
     show(await response.json());
     answered = Date.now();
     document.body.dataset.looks = Number(document.body.dataset.looks || 0) + 1;

@@ -13,8 +13,8 @@
 //! Values per second are null if nobody looked a second ago. Names and keys may be hostile: the document has
 //! them as JSON strings, and nothing that reads like markup.
 
-mod stores;
-mod tenants;
+pub(super) mod stores;
+pub(super) mod tenants;
 mod verdict;
 
 use serde::{Serialize, Serializer};

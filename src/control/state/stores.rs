@@ -35,7 +35,7 @@ pub(in crate::control) struct StoreShown<'a> {
 }
 
 /// The stores to show, at most `STATE_STORES_MAX`, and the number left out.
-pub(super) fn shown<'a>(backends: &'a [String], totals: &Totals) -> (Vec<StoreShown<'a>>, usize) {
+pub(in crate::control) fn shown<'a>(backends: &'a [String], totals: &Totals) -> (Vec<StoreShown<'a>>, usize) {
     let mut stores: Vec<StoreShown<'a>> =
         known(backends).map(|(index, name)| StoreShown::of(name, index, totals)).collect();
     // Stores of one grade keep their usual order, so that they do not jump about.
@@ -46,6 +46,11 @@ pub(super) fn shown<'a>(backends: &'a [String], totals: &Totals) -> (Vec<StoreSh
 }
 
 impl<'a> StoreShown<'a> {
+    /// Returns the figures that the history keeps: requests in flight, and the median latency in milliseconds.
+    pub fn figures(&self) -> [f32; 2] {
+        [self.in_flight as f32, self.median_ms.0 as f32]
+    }
+
     fn of(name: &'a str, index: usize, totals: &Totals) -> Self {
         let [usual, heavy] = [0, 1].map(|track| at(totals, index * BULKHEADS + track));
         let both = usual.clone().chain(heavy.clone());

@@ -58,7 +58,7 @@ type Rank = (u128, u128, u128);
 
 /// The tenants to show, at most `STATE_TENANTS_MAX`, and the number left out. Tenants that did nothing for a
 /// minute come last.
-pub(super) fn shown<'a>(view: View<'a>, since: Option<&Since>) -> (Vec<TenantShown<'a>>, usize) {
+pub(in crate::control) fn shown<'a>(view: View<'a>, since: Option<&Since>) -> (Vec<TenantShown<'a>>, usize) {
     let quotas = view.versions.current();
     let minute = Meter::minute_of(view.now.monotonic);
     let mut lately = since.map_or(&[][..], |since| &since.tenants).iter().peekable();
@@ -86,6 +86,11 @@ fn refused(sum: &UsageSum) -> Amount {
 }
 
 impl<'a> TenantShown<'a> {
+    /// Returns the figures that the history keeps: request units per second that were used, and that were refused.
+    pub fn figures(&self) -> [f32; 2] {
+        [(self.admitted.0 + self.cached.0) as f32, (self.throttled.0 + self.shed.0) as f32]
+    }
+
     fn of(view: View<'a>, id: TenantId, (sum, since): (&UsageSum, Option<&Since>), minute: u64) -> Self {
         let tenant = view.versions.current().tenant(id);
         let quota = tenant.limit.map(|limit| limit.ru_per_second);
