@@ -5,7 +5,7 @@ use super::Shard;
 use crate::config::Tenant;
 use crate::protocol::Arguments;
 use crate::protocol::command::{
-    Class, Command, Effect, FanOut, Gather, Handling, KeyError, Keys, LocalCommand,
+    Class, Command, Effect, FanOut, Gather, Handling, KeyError, Keys, LocalCommand, PrivateUse, Refusal,
 };
 use crate::routing::cluster::WalkStep;
 use crate::routing::slot_of;
@@ -220,6 +220,23 @@ impl Shard {
     /// Returns the slot of a request that goes to a backend for another reason than its keys.
     pub(super) fn no_slot(&self) -> u16 {
         if self.env.slots.is_some() { NO_SLOT } else { 0 }
+    }
+
+    /// Returns how a command is handled with the settings in force: refused if it needs a private link, or a place
+    /// among the monitors, and clients may have none.
+    #[inline]
+    pub(super) fn in_force(&self, handling: Handling) -> Handling {
+        match handling {
+            Handling::Private(usage) if !self.private.is_on() => Handling::Refused(usage.refusal()),
+            Handling::Local(LocalCommand::Monitor) if self.env.settings.clients.monitors.places() == 0 => {
+                Handling::Refused(Refusal::Monitors)
+            }
+            // Each store would have to be asked about its own part of the client's writes.
+            Handling::Private(usage @ PrivateUse::AwaitsCopies) if !self.has_one_store() => {
+                Handling::Refused(usage.refusal())
+            }
+            handling => handling,
+        }
     }
 
     /// True if there is only one store, which has all keys.

@@ -14,9 +14,7 @@ use std::time::Duration;
 
 use super::Shard;
 use super::destination::{CROSS_SLOT, Destination, Placement};
-use crate::protocol::command::{
-    Command, Effect, Handling, LocalCommand, PrivateUse, Refusal as CommandRefusal,
-};
+use crate::protocol::command::{Command, Effect, Handling, LocalCommand, PrivateUse};
 use crate::protocol::{Arguments, Protocol, Request, RequestDecoder, RequestLimits, encode};
 use crate::routing::cluster::{NodeRefusal, Reason};
 use crate::shard::admission::Charge;
@@ -55,23 +53,6 @@ enum LinkUse {
 }
 
 impl Shard {
-    /// Returns how a command is handled that needs a private link, or a place among the monitors: refused while
-    /// clients may have none.
-    #[inline]
-    pub(super) fn in_force(&self, handling: Handling) -> Handling {
-        match handling {
-            Handling::Private(usage) if !self.private.is_on() => Handling::Refused(usage.refusal()),
-            Handling::Local(LocalCommand::Monitor) if self.env.settings.clients.monitors.places() == 0 => {
-                Handling::Refused(CommandRefusal::Monitors)
-            }
-            // Each store would have to be asked about its own part of the client's writes.
-            Handling::Private(usage @ PrivateUse::AwaitsCopies) if !self.has_one_store() => {
-                Handling::Refused(usage.refusal())
-            }
-            handling => handling,
-        }
-    }
-
     /// Handles a request of a client that has private links, where it goes another way than others' requests.
     /// Returns false if it does not.
     #[cold]
