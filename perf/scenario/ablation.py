@@ -158,7 +158,8 @@ def failing(rows: list[Row], variants: list[str]) -> list[str]:
         for variant in variants:
             if variant in row.runs and row.runs[variant]["failing"]:
                 shown = {line["line"]: line["shown"] or "not measured" for line in row.runs[variant]["lines"]}
-                lines.append(f"* `{row.name}`, {variant}: " + "; ".join(f"`{line}` ({shown[line]})" for line in row.runs[variant]["failing"]))
+                told_lines = "; ".join(f"`{line}` ({shown[line]})" for line in row.runs[variant]["failing"])
+                lines.append(f"* `{row.name}`, {variant}: {told_lines}")
     return lines or ["None."]
 
 
@@ -184,7 +185,8 @@ def svg(document: dict) -> str:
         parts.append(f'<text class="small soft" x="{PAD}" y="{top + 32}">{escape(fit(row.figure))}</text>')
         parts += [square(row, variant, column, top) for column, variant in enumerate(variants) if variant in row.runs]
     foot = HEAD + ROW * len(rows) + 20
-    legend = f"Red: the figure fell; blue: it rose; strongest from {POINTS_STRONGEST:g} points. A frame: lines fail that pass with every layer."
+    shades = f"Red: the figure fell; blue: it rose; strongest from {POINTS_STRONGEST:g} points."
+    legend = f"{shades} A frame: lines fail that pass with every layer."
     parts.append(f'<text class="small soft" x="{PAD}" y="{foot}">{legend}</text>')
     parts.append(f'<text class="small soft" x="{PAD}" y="{foot + 15}">{escape(document["command"])}, at {document["commit"]}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
