@@ -12,4 +12,5 @@
     clock.py       what happens beside the load, at its time
     stage.py       one run: servers up, load, events in time, servers down
     report.py      the table, as text, Markdown and JSON
+    ablation.py    scenarios with each layer switched off: table, findings, picture
 """

@@ -6,6 +6,10 @@
     MEASURE := SUBJECT[.PHASE].METRIC[(ARGUMENT)][{LABEL=TEXT, ...}]
 
 A count is compared as what its bar is: a number, a rate (per second of its phase), or a share of what was offered.
+
+    FIGURE  := MEASURE | MEASURE of VALUE
+
+The figure of a scenario is a share: of what was offered, or of a value.
 """
 
 from __future__ import annotations
@@ -112,6 +116,17 @@ def parse(text: str) -> Line:
     if relation[1]:
         return Line(text.strip(), measure, relation[1], bar)
     return Line(text.strip(), measure, "within", bar, _number(relation[2]) / 100)
+
+
+def parse_figure(text: str) -> Line:
+    """A figure, as the line whose bar is the whole of which it is a share."""
+    wanted = "MEASURE or MEASURE of VALUE is expected, as in 'clients.over.goodput(250ms) of 2000/s'"
+    measure, rest = _measure(text.strip(), wanted)
+    of = re.match(r"\s+of\s+", rest)
+    if rest and not of:
+        raise Wrong(f"'{rest.strip()}' follows {measure}: {wanted}")
+    whole = _value(rest[of.end() :].strip()) if of else Value(1.0, Kind.SHARE)
+    return Line(text.strip(), measure, ">=", Bar(1.0, whole))
 
 
 def _bar(text: str) -> Bar:

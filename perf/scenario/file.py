@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 from . import catalogue, expression, homes, sections
@@ -14,7 +15,7 @@ from .parts import Event, Scenario, Storage
 
 FOLDER = Path(__file__).resolve().parent.parent / "scenarios"
 KEYS = {
-    "": ("shows", "accept", "weir", "quotas", "storage", "event", "load", "around"),
+    "": ("shows", "accept", "figure", "weir", "quotas", "storage", "event", "load", "around"),
     "weir": ("shards", "flags"),
     "storage": ("name", "count", "flags", "script"),
     "event": ("at", "lasts", "on", "storage", "undo"),
@@ -85,6 +86,7 @@ class _Reader:
             path=self.path,
             shows=shows,
             accept=self.accept(found.get("accept"), cast),
+            figure=self.figure(found.get("figure"), cast),
             shards=self.shards(weir.get("shards", 2)),
             weir_flags=self.flags("weir", weir.get("flags", [])),
             quotas=quotas,
@@ -100,15 +102,22 @@ class _Reader:
         wanted = "a list of lines is expected, as in accept = [\"point.p99 <= 20ms\"]"
         if not isinstance(lines, list) or not lines or not all(isinstance(line, str) for line in lines):
             raise self.error("accept", wanted)
-        parsed = []
-        for text in lines:
-            try:
-                line = expression.parse(text)
-                catalogue.check(line, cast)
-            except Wrong as problem:
-                raise FileError(f"{self.path}:{self.places.line_with(text)}: {text!r}: {problem}") from None
-            parsed.append(line)
-        return tuple(parsed)
+        return tuple(self.line(text, self.places.line_with(text), expression.parse, cast) for text in lines)
+
+    def figure(self, text: object, cast: Cast) -> Line | None:
+        if text is None:
+            return None
+        if not isinstance(text, str):
+            raise self.error("figure", "one text is expected, as in figure = \"total.over.goodput(250ms) of 2000/s\"")
+        return self.line(text, self.places.line_of("figure", "", 0), expression.parse_figure, cast)
+
+    def line(self, text: str, number: int, parse: Callable[[str], Line], cast: Cast) -> Line:
+        try:
+            line = parse(text)
+            catalogue.check(line, cast)
+        except Wrong as problem:
+            raise FileError(f"{self.path}:{number}: {text!r}: {problem}") from None
+        return line
 
     def shards(self, given: object) -> tuple[int, ...]:
         several = given if isinstance(given, list) else [given]

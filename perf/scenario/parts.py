@@ -42,6 +42,8 @@ class Scenario:
     path: Path
     shows: str
     accept: tuple[Line, ...]
+    # What tells best how the scenario went, as a share; its bar is the whole.
+    figure: Line | None
     shards: tuple[int, ...]
     weir_flags: tuple[tuple[str, ...], ...]
     quotas: str | None

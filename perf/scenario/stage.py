@@ -26,6 +26,8 @@ from .verdict import Verdict, judge
 PATIENCE_SECONDS = 90.0
 POLL_SECONDS = 0.05
 STARTED = "weir-load: started"
+# The layers that --disable switches off one by one, those apart that only matter before a cluster or for writes past weir.
+LAYERS = ("rate", "shed", "queue", "window", "hot", "breaker")
 # Names of the files that weir-load leaves.
 LOAD_JSON, LOAD_HTML, LOAD_TOML = "load.json", "report.html", "load.toml"
 AROUND_JSON, AROUND_TOML = "around.json", "around.toml"
@@ -57,6 +59,8 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
     verdicts: list[Verdict] = field(default_factory=list)
+    # The scenario's figure, held against the whole of which it is a share.
+    figure: Verdict | None = None
 
     @property
     def passed(self) -> bool:
@@ -125,6 +129,8 @@ class Stage:
         outcome.interrupted = self.interruption.count > 0
         measured = Measured(self.scenario, outcome.load, outcome.snapshots)
         outcome.verdicts = [judge(line, measured.look_up) for line in self.scenario.accept]
+        if self.scenario.figure:
+            outcome.figure = judge(self.scenario.figure, measured.look_up)
         return outcome
 
     def _flags(self, variant: Variant, outcome: Outcome) -> list[str]:

@@ -293,6 +293,39 @@ def test_metrics_and_an_earlier_run_are_drawn_into_the_report(servers, tmp_path)
     assert "weir_queue" in page and "stroke-dasharray=\"5 4\"" in page
 
 
+def test_two_earlier_runs_are_compared_phase_by_phase(tmp_path, servers):
+    store = servers.keep(Storage("--service-time", "point=1ms")).start()
+    scenario = tmp_path / "two.toml"
+    text = """
+        [[group]]
+        name = "clients"
+        command = "GET key"
+        [[group.phase]]
+        name = "calm"
+        duration = "1s"
+        rate = 100
+        [[group.phase]]
+        name = "busy"
+        duration = "1s"
+        rate = RATE
+    """
+    for name, rate in (("before", "200"), ("after", "400")):
+        scenario.write_text(text.replace("RATE", rate))
+        run(address(store), tmp_path, "--scenario", str(scenario))
+        (tmp_path / "run.json").rename(tmp_path / f"{name}.json")
+    words = [str(binary("weir-load")), "compare", "before.json", "after.json", "--html", "both.html"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS_MAX, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    blocks = {block[0]: block[1:] for block in re.findall(r"^(\S.*)\n((?:  .*\n)+)", done.stdout, re.MULTILINE)}
+    cells = lambda block: {line.split()[0]: line.split()[1:] for line in blocks[block][0].splitlines()}  # noqa: E731
+    assert list(blocks) == ["clients", "clients, calm", "clients, busy", "all"], done.stdout
+    assert cells("clients, busy")["offered/s"] == ["200", "400", "2.00"]
+    assert cells("clients, calm")["served/s"] == ["100", "100", "1.00"]
+    assert cells("all")["served"] == ["300", "(100.00", "%)", "500", "(100.00", "%)", "1.00"]
+    page = (tmp_path / "both.html").read_text()
+    assert "Both runs" in page and "stroke-dasharray=\"5 4\"" in page and ">busy</text>" in page
+
+
 def test_a_tenant_of_weir_is_let_in_throttled_and_told_when_not(servers, weir_class, tmp_path):
     if weir_class.name != "weir":
         pytest.skip("only weir has tenants")
@@ -309,6 +342,8 @@ def test_a_tenant_of_weir_is_let_in_throttled_and_told_when_not(servers, weir_cl
     (["--command", "GET {zip:5}"], "{zip:5} is not known"),
     (["--scenario", "missing.toml"], "missing.toml"),
     (["--compare", "missing.json", "--html", "a.html"], "--compare missing.json"),
+    (["compare", "missing.json", "missing.json"], "missing.json: "),
+    (["--rate", "5", "compare", "a.json", "b.json"], "cannot be used with"),
     (["--html", "nowhere/a.html"], "there is no folder nowhere"),
     (["--target", "nowhere"], "--target nowhere"),
 ])

@@ -14,7 +14,10 @@ from harness.processes import ROOT
 pytestmark = pytest.mark.weir_only
 
 SECONDS_MAX = 60
-RECORDING = [["perf/run", "steady-state"], ["perf/run", "--all"], ["perf/compare"], ["perf/http"], ["perf/cluster-cpu"], ["perf/calibrate"]]
+RECORDING = [
+    ["perf/run", "steady-state"], ["perf/run", "--all"], ["perf/ablation"], ["perf/soak"], ["perf/compare"], ["perf/http"],
+    ["perf/cluster-cpu"], ["perf/calibrate"],
+]  # fmt: skip
 
 
 @pytest.fixture

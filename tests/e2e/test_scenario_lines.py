@@ -15,7 +15,7 @@ from harness.processes import ROOT, binary
 sys.path.insert(0, str(ROOT / "perf"))
 
 from scenario import file, homes  # noqa: E402
-from scenario.expression import Kind, Wrong, parse  # noqa: E402
+from scenario.expression import Kind, Wrong, parse, parse_figure  # noqa: E402
 from scenario.measured import Measured, Snapshot, samples  # noqa: E402
 from scenario.servers import known_flags  # noqa: E402
 from scenario.verdict import Figure, NotMeasured, judge  # noqa: E402
@@ -122,6 +122,15 @@ def test_lines_hold_or_do_not(line: str, word: str, measured: float | None):
 
 
 @pytest.mark.parametrize(
+    ("figure", "share"),
+    [("a.served", 0.99), ("a.served of 100/s", 0.99), ("a.goodput of 200/s", 0.495), ("storage.reads('k') of 2", 0.5)],
+)
+def test_figures_are_shares(figure: str, share: float):
+    verdict = judge(parse_figure(figure), figures(**SHOWN))
+    assert verdict.measured.number / verdict.bar.number == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
     ("line", "complaint"),
     [
         ("", "does not start with a measure"),
@@ -177,6 +186,9 @@ def test_a_scale_stretches_time_but_not_rates():
         ("point.p99 <= 20ms", "tenants.acne.admitted_ru <= 5/s", "names no tenant of [quotas]; there are: acme"),
         ("point.p99 <= 20ms", "tenants.acme.ru <= 5/s", "a tenant has no metric 'ru'; there are: admitted_ru"),
         ("point.p99 <= 20ms", "weir.never.x_total <= 5", "'never' is none of calm, over"),
+        ("[weir]", 'figure = "point.p99"\n[weir]', "6: 'point.p99': point.p99 is a time such as 20ms, and its bar is a share"),
+        ("[weir]", 'figure = "point.served / 5"\n[weir]', "'/ 5' follows point.served: MEASURE or MEASURE of VALUE is expected"),
+        ("[weir]", "figure = 5\n[weir]", "6: figure: one text is expected"),
         ("shards = 2", "shards = 0", "7: shards: 0: a number from 1 to 64 is expected"),
         ('["--max-clients 100"]', '["max-clients"]', "8: flags: 'max-clients': a list of flags is expected"),
         ('at = "2s"', 'at = "2"', "18: at: '2' is no duration: one such as 500ms"),

@@ -15,8 +15,9 @@ import pytest
 
 from harness.load import Sender
 from harness.ports import free_port
-from harness.processes import Redis, Weir, accepts, binary
+from harness.processes import Weir, accepts, binary
 from harness.resp import Closed, Connection, encode
+from harness.successor import Successor, take_over
 from harness.waiting import until
 
 pytestmark = pytest.mark.weir_only
@@ -26,38 +27,6 @@ TAKEOVERS = int(os.environ.get("WEIR_TAKEOVERS", "5"))
 QUOTAS = '[tenants.acme]\npassword = "sesame"\n\n[tenants.zeta]\npassword = "poppy"\n'
 # A message of a process that has yet to say who it is; the protocol's own test is in the library.
 HELLO = b'{"message":"hello","protocol":%d,"version":"0"}\n'
-
-
-class Successor(Weir):
-    """A weir that takes over where it can."""
-
-    def __init__(
-        self, *backends: Redis, path: Path, shards: int = 2, drain: str = "10s", flags: list[str] | None = None
-    ) -> None:
-        more = ["--takeover", str(path), "--shards", str(shards), "--drain-timeout", drain]
-        super().__init__(*backends, flags=[*more, *(flags or [])])
-        self.path = path
-
-    def launch(self) -> None:
-        self.starts_before = self.output().count("is ready")
-        super().launch()
-
-    def ready(self) -> bool:
-        """The admin port may be the one before's."""
-        return self.output().count("is ready") > self.starts_before
-
-    def after(self, **options) -> Successor:
-        """Another one at the same addresses, not started yet."""
-        other = type(self)(*self.backends, path=self.path, **options)
-        other.port, other.admin_port_kept = self.port, self.admin_port
-        return other
-
-
-def take_over(servers, before: Successor, **options) -> Successor:
-    after = servers.keep(before.after(**options)).start()
-    assert before.wait() == 0, before.output()
-    until(lambda: f"clients of process {before.pid} go on here" in after.output(), "it is told that it has all")
-    return after
 
 
 def call(path: Path) -> socket.socket:

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Parser};
+use clap::{ArgAction, Args, Parser, Subcommand};
 use weir::config::Tier;
 use weir::config::units::{duration, number, positive_duration};
 use weir_load::rate::Rate;
@@ -29,11 +29,13 @@ Examples:
   weir-load --rate 50000 --duration 10s --command 'GET key:{zipf:100000}'
   weir-load --rate 1000..50000 --arrivals poisson --json run.json --html run.html
   weir-load --closed --connections 50 --pipeline 16 --command 'SET key:{uniform:100000} {value:64}'
-  weir-load --scenario flood.toml --metrics http://127.0.0.1:7381/metrics --html flood.html";
+  weir-load --scenario flood.toml --metrics http://127.0.0.1:7381/metrics --html flood.html
+  weir-load compare before.json after.json --html both.html";
 
 /// Generates open-loop load for any server that speaks the Redis protocol, and measures latency.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "weir-load", version, after_help = EXAMPLES, max_term_width = 110)]
+#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub struct LoadFlags {
     /// Server that gets the load; connections are spread evenly over several
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', default_value = "127.0.0.1:7379")]
@@ -139,6 +141,28 @@ pub struct LoadFlags {
     /// Shows no progress
     #[arg(long, action = ArgAction::SetTrue)]
     pub quiet: bool,
+    /// Subcommand other than sending load.
+    #[command(subcommand)]
+    pub action: Option<Action>,
+}
+
+/// Subcommands of weir-load besides sending load.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Action {
+    /// Shows two earlier runs beside each other: rates, outcomes and latencies by group and phase, and their ratios
+    Compare(CompareFlags),
+}
+
+/// Flags of `weir-load compare`.
+#[derive(Clone, Debug, Args)]
+pub struct CompareFlags {
+    /// JSON file of the earlier run
+    pub before: PathBuf,
+    /// JSON file of the later run
+    pub after: PathBuf,
+    /// File for the report with the plots of both runs; the earlier one's lines are dashed
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 /// The checked plan, with the targets and their names.

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use weir_load::{LoadEvent, run_load};
 
-use flags::LoadFlags;
+use flags::{Action, LoadFlags};
 use results::{Description, Results};
 use scrape::Scraper;
 
@@ -30,6 +30,18 @@ const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let flags = LoadFlags::parse();
+    if let Some(Action::Compare(flags)) = &flags.action {
+        return match report::compare(flags) {
+            Ok(table) => {
+                print!("{table}");
+                ExitCode::SUCCESS
+            }
+            Err(problem) => {
+                eprintln!("weir-load compare: {problem}");
+                ExitCode::from(EXIT_USAGE)
+            }
+        };
+    }
     match prepare(&flags) {
         Err(problem) => {
             eprintln!("weir-load: {problem}");
@@ -48,7 +60,12 @@ fn main() -> ExitCode {
 /// Checks flags, scenario, the report to compare with, and the places for reports, before anything is sent.
 fn prepare(flags: &LoadFlags) -> Result<(flags::Prepared, Option<serde_json::Value>), String> {
     let prepared = flags.prepare()?;
-    let compared = flags.compare.as_deref().map(report::json::read).transpose()?;
+    let compared = flags
+        .compare
+        .as_deref()
+        .map(report::json::read)
+        .transpose()
+        .map_err(|problem| format!("--compare {problem}"))?;
     report::check_writable(flags)?;
     Ok((prepared, compared))
 }

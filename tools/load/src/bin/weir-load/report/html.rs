@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use super::compare;
 use super::plot::{Line, Scale, escaped, plot, short};
-use crate::results::Results;
 
 const GROUPS_DRAWN: usize = 10;
 const FAMILIES_DRAWN: usize = 60;
@@ -25,8 +25,8 @@ path.grid{stroke:#8884}path.mark{stroke:#8888;stroke-dasharray:2 3}
 .legend span{margin-right:12px;font-size:12px}.legend i{display:inline-block;width:18px;margin-right:4px;vertical-align:middle}
 ";
 
-/// Builds the whole page; lines of the other run are dashed.
-pub fn page(results: &Results, own: &Value, compared: Option<&Value>) -> String {
+/// Builds the whole page from JSON reports; lines of the run that is compared with are dashed.
+pub fn page(own: &Value, compared: Option<&Value>) -> String {
     let mut html = String::from("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">");
     let _ = write!(html, "<title>weir-load</title><style>{STYLE}</style></head><body><h1>weir-load</h1>");
     head(&mut html, own);
@@ -36,10 +36,12 @@ pub fn page(results: &Results, own: &Value, compared: Option<&Value>) -> String 
         html.push_str("<h2>Compared with (dashed)</h2>");
         head(&mut html, other);
         table(&mut html, other);
+        html.push_str("<h2>Both runs</h2>");
+        html.push_str(&compare::html(other, own));
     }
     let runs: Vec<(&Value, bool)> =
         std::iter::once((own, false)).chain(compared.map(|other| (other, true))).collect();
-    let marks = marks(results);
+    let marks = marks(own);
     html.push_str("<h2>Over time</h2><div class=\"plots\">");
     plots(&mut html, &runs, &marks);
     html.push_str("</div>");
@@ -129,17 +131,17 @@ fn row(html: &mut String, class: &str, tally: &Value) {
 
 /// The starts of the phases, in seconds with their names, of the group that has the most phases; none if that
 /// is a single one.
-fn marks(results: &Results) -> Vec<(f64, String)> {
-    let Some((_, phases)) = results.description.groups.iter().max_by_key(|(_, phases)| phases.len()) else {
-        return Vec::new();
-    };
+fn marks(report: &Value) -> Vec<(f64, String)> {
+    let phases_of = |group: &Value| group["phases"].as_array().cloned().unwrap_or_default();
+    let groups = report["groups"].as_array().into_iter().flatten();
+    let phases = groups.map(phases_of).max_by_key(Vec::len).unwrap_or_default();
     if phases.len() < 2 {
         return Vec::new();
     }
     let mut start = 0.0;
-    let starts = phases.iter().map(|(name, length)| {
-        let mark = (start, name.clone());
-        start += length.as_secs_f64();
+    let starts = phases.iter().map(|phase| {
+        let mark = (start, phase["name"].as_str().unwrap_or_default().to_owned());
+        start += number(&phase["duration_s"]);
         mark
     });
     starts.collect()

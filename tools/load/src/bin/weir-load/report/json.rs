@@ -95,15 +95,15 @@ fn latencies(latencies: &Latencies) -> Value {
     Value::from(report)
 }
 
-/// Reads the report of an earlier run, for `--compare`.
+/// Reads the report of an earlier run.
 pub fn read(path: &Path) -> Result<Value, String> {
     let name = path.display();
-    let text = std::fs::read_to_string(path).map_err(|error| format!("--compare {name}: {error}"))?;
-    let report: Value = serde_json::from_str(&text).map_err(|error| format!("--compare {name}: {error}"))?;
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
+    let report: Value = serde_json::from_str(&text).map_err(|error| format!("{name}: {error}"))?;
     if report["weir_load"].is_string() && report["seconds"].is_array() {
         Ok(report)
     } else {
-        Err(format!("--compare {name}: a file that --json has written is expected"))
+        Err(format!("{name}: a file that --json has written is expected"))
     }
 }
 

@@ -1,5 +1,6 @@
-//! The reports: terminal, JSON, `HdrHistogram`'s two formats, and one HTML page.
+//! The reports: terminal, JSON, `HdrHistogram`'s two formats, one HTML page, and two runs beside each other.
 
+mod compare;
 pub mod hgrm;
 pub mod hlog;
 pub mod html;
@@ -10,7 +11,7 @@ pub mod terminal;
 use std::fs;
 use std::path::Path;
 
-use super::flags::LoadFlags;
+use super::flags::{CompareFlags, LoadFlags};
 use super::results::Results;
 
 /// Checks that the folders of `--json`, `--html` and `--hlog` exist, so that a mistake shows before the run
@@ -38,7 +39,7 @@ pub fn write(
         save(path, &format!("{own:#}\n"))?;
     }
     if let Some(path) = &flags.html {
-        save(path, &html::page(results, &own, compared))?;
+        save(path, &html::page(&own, compared))?;
     }
     if let Some(path) = &flags.hlog {
         let start = results.summary.as_ref().map_or(0, |summary| summary.start_unix_ms);
@@ -56,6 +57,15 @@ pub fn write(
         }
     }
     Ok(())
+}
+
+/// Compares two earlier runs: returns the table for the terminal, and writes the HTML page if it was asked for.
+pub fn compare(flags: &CompareFlags) -> Result<String, String> {
+    let (before, after) = (json::read(&flags.before)?, json::read(&flags.after)?);
+    if let Some(path) = &flags.html {
+        save(path, &html::page(&after, Some(&before)))?;
+    }
+    Ok(compare::text(&before, &after))
 }
 
 fn save(path: &Path, text: &str) -> Result<(), String> {

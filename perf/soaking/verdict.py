@@ -1,0 +1,182 @@
+"""Whether all was as it must be, and the report."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from harness import metrics
+from harness.processes import Weir
+from harness.resp import Connection, Reply
+from harness.waiting import until
+
+from .clients import Tally
+from .disturbances import Disturbance, Ground
+from .watch import Watch, generations, growth, thinned
+
+# Resident memory may grow by so much from the middle to the end.
+GROWTH_MAX = 1.05
+# A shorter run says nothing of memory: pools and caches are still filling.
+MEMORY_MINUTES = 5
+# Gauges of a weir that nobody asks anything.
+IDLE = (
+    "weir_clients_open", "weir_backend_replies_owed", "weir_backend_in_flight", "weir_queue_depth", "weir_queue_bytes",
+    "weir_hot_fetches_in_flight", "weir_hot_waiters",
+)  # fmt: skip
+LENT = ("waiting", "watching", "subscribed", "tracking")
+# What remains when clients are gone: connections to stores, which come and go with need.
+TO_STORES = ("weir_backend_connections_open", "weir_private_links", "weir_hot_trackers")
+BATCHES = ("weir_mesh_batches_sent_total", "weir_mesh_batches_received_total")
+
+
+def settle(weir: Weir) -> list[str]:
+    """Waits until a weir whose clients have left has nothing to do; complains about what it still counts."""
+
+    def busy() -> dict[str, float]:
+        page = metrics.parse(weir.admin("/metrics")[1])
+        found = {name: sum(page[name].values()) for name in IDLE if name in page}
+        for use in LENT:
+            found[use] = sum(value for labels, value in page["weir_private_links"].items() if f'"{use}"' in labels)
+        sent, received = (sum(page[name].values()) for name in BATCHES if name in page)
+        found["batches under way"] = sent - received
+        return {name: value for name, value in found.items() if value}
+
+    try:
+        until(lambda: not busy(), "weir has nothing to do", seconds=30)
+    except AssertionError:
+        return [f"nobody asks anything, and there is still {busy()}"] if busy() else []
+    return []
+
+
+def own_descriptors(weir: Weir) -> int:
+    """Descriptors that are no connections to stores."""
+    page = metrics.parse(weir.admin("/metrics")[1])
+    return weir.descriptors() - int(sum(sum(page[name].values()) for name in TO_STORES if name in page))
+
+
+def counters(ground: Ground, name: str, tallies: list[Tally]) -> list[str]:
+    """What stands in the stores, against what was acknowledged."""
+    wrong = []
+    with ground.log_in(ground.weirs[name]) as client:
+        for tally in tallies:
+            for key, sure in tally.sure.items():
+                stored, most = int(asked(client, "GET", key) or 0), sure + tally.unsure.get(key, 0) + tally.unanswered
+                if not sure <= stored <= most:
+                    wrong.append(f"{name}: {key} is {stored}; {sure} were acknowledged, and at most {most} can have happened")
+        wrong += [f"{name}: {text}" for text in queues(client, tallies)]
+    return wrong
+
+
+def asked(client: Connection, *words):
+    """A value; what was done last may be refused for a moment still."""
+
+    def served() -> Reply | None:
+        reply = client.call(*words)
+        return None if reply.is_error else reply
+
+    return until(served, f"{words} is answered").plain()
+
+
+def queues(client: Connection, tallies: list[Tally]) -> list[str]:
+    """Every element that was pushed was popped once, or is still there, but for what a popper that was closed had been sent."""
+    popped = Counter(name for tally in tallies for name in tally.popped)
+    pushed = {name for tally in tallies for name in tally.pushed}
+    perhaps = {name for tally in tallies for name in tally.pushed_perhaps}
+    labels = {name.rsplit(":", 1)[0] for name in pushed}
+    there = {text.decode() for label in labels for text in asked(client, "LRANGE", f"queue:{label}", 0, -1)}
+    missing = len(pushed - popped.keys() - there)
+    most = sum(len(tally.closes) + sum(tally.errors.values()) for tally in tallies if tally.kind == "pops")
+    wrong = [f"{name} was popped {count} times" for name, count in popped.items() if count > 1]
+    wrong += [f"{name} was popped, and nobody pushed it" for name in popped.keys() - pushed - perhaps][:5]
+    if missing > most:
+        wrong.append(f"{missing} elements of {len(pushed)} are gone; {most} calls of poppers ended without saying what they took")
+    return wrong
+
+
+def unexplained(name: str, tallies: list[Tally], done: list[Disturbance], began: float) -> list[str]:
+    """Closes at times when nothing was done that closes."""
+    mine = [disturbance for disturbance in done if disturbance.to == name]
+    return [
+        f"{name}: {tally.kind}: closed at {moment - began:.1f} s, when nothing was done"
+        for tally in tallies
+        for moment in tally.closes
+        if not any(disturbance.explains(moment) for disturbance in mine)
+    ]
+
+
+def sums(tallies: list[Tally]) -> list[str]:
+    """Asked = answered, but for what was asked on connections that were closed."""
+    return [
+        f"{tally.kind}: {tally.asked} asked, {tally.answered} answered, {tally.unanswered} on connections that were closed"
+        for tally in tallies
+        if tally.asked != tally.answered + tally.unanswered
+    ]
+
+
+def logs(ground: Ground) -> list[str]:
+    found = []
+    for weir in [*ground.generations, ground.clustered]:
+        text = weir.output(1 << 24)
+        found += [f"weir {weir.pid}: {line}" for line in text.splitlines() if "panicked at" in line]
+    for name, weir in ground.weirs.items():
+        if weir.exited():
+            found.append(f"the weir before the {name} ended with {weir.process.returncode}: {weir.output(2000)}")
+    return found
+
+
+def by_kind(tallies: list[Tally]) -> dict[str, dict]:
+    found: dict[str, dict] = {}
+    for tally in tallies:
+        row = found.setdefault(tally.kind, {"asked": 0, "values": 0, "errors": {}, "unanswered": 0, "closes": 0, "died": 0})
+        row["asked"] += tally.asked
+        row["values"] += tally.values
+        row["unanswered"] += tally.unanswered
+        row["closes"] += len(tally.closes)
+        row["died"] += tally.died
+        for code, count in tally.errors.items():
+            row["errors"][code] = row["errors"].get(code, 0) + count
+    return found
+
+
+def memory(watch: Watch, seconds: float) -> tuple[dict, list[str]]:
+    found, wrong = {}, []
+    for name, samples in watch.samples.items():
+        grown = growth(samples, seconds)
+        found[name] = {"growth": grown, "generations_mib": generations(samples, seconds / 20), "samples": thinned(samples)}
+        if seconds >= MEMORY_MINUTES * 60:
+            if grown is None:
+                wrong.append(f"{name}: memory was not seen in the second half")
+            elif grown["ratio"] > GROWTH_MAX:
+                wrong.append(f"{name}: memory grew from {grown['middle_mib']} to {grown['end_mib']} MiB in the second half")
+    return found, wrong
+
+
+def written(document: dict) -> str:
+    """The report as Markdown."""
+    lasted = f"{document['minutes']:.1f} minutes, seed {document['seed']}"
+    lines = ["# Soak", "", f"`{document['command']}` at {document['commit']}: {lasted}.", ""]
+    if document["interrupted"]:
+        lines += ["The run was interrupted: this is what it had by then.", ""]
+    lines += ["**" + ("All promises were kept." if not document["wrong"] else f"{len(document['wrong'])} promises were broken:") + "**", ""]
+    lines += [f"* {text}" for text in document["wrong"][:40]] + [""] * bool(document["wrong"])
+    for name, found in document["weirs"].items():
+        lines += [f"## Before {'plain stores' if name == 'stores' else 'a cluster'}", ""]
+        lines += ["| clients | asked | values | errors | closed by weir | not answered for that |", "|---|---|---|---|---|---|"]
+        for kind, row in found["clients"].items():
+            if row["died"]:
+                continue
+            errors = ", ".join(f"{code} {count:,}" for code, count in sorted(row["errors"].items())) or "0"
+            lines.append(f"| {kind} | {row['asked']:,} | {row['values']:,} | {errors} | {row['closes']:,} | {row['unanswered']:,} |")
+        died = sum(row["died"] for row in found["clients"].values())
+        kinds = Counter(each["kind"] for each in document["disturbances"] if each["to"] == name)
+        happened = ", ".join(f"{kind} {count} times" for kind, count in sorted(kinds.items())) or "nothing"
+        lines += ["", f"{died:,} clients left in the middle of requests. Stores and weir: {happened}.", ""]
+        grown = found["memory"]["growth"]
+        if grown:
+            change = f"{grown['middle_mib']} MiB in the middle, {grown['end_mib']} MiB at the end ({grown['ratio']:.3f})"
+            lines.append(f"* Memory in the second half: {change}; the bar is {GROWTH_MAX}, from {MEMORY_MINUTES} minutes on.")
+        if len(found["memory"]["generations_mib"]) > 1:
+            sizes = ", ".join(f"{size}" for size in found["memory"]["generations_mib"])
+            lines.append(f"* Memory of each process at the same age: {sizes} MiB.")
+        before, after = found["descriptors"]
+        lines += [f"* Descriptors without clients and stores: {before} before, {after} after.", ""]
+    return "\n".join([*lines, *(f"* {name}: {value}" for name, value in document["machine"].items())]) + "\n"

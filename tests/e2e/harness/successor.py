@@ -1,0 +1,40 @@
+"""A weir that takes over the sockets and the clients of the one before it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .processes import Redis, Weir
+from .waiting import until
+
+
+class Successor(Weir):
+    """A weir that takes over where it can."""
+
+    def __init__(
+        self, *backends: Redis, path: Path, shards: int = 2, drain: str = "10s", flags: list[str] | None = None
+    ) -> None:
+        more = ["--takeover", str(path), "--shards", str(shards), "--drain-timeout", drain]
+        super().__init__(*backends, flags=[*more, *(flags or [])])
+        self.path = path
+
+    def launch(self) -> None:
+        self.starts_before = self.output().count("is ready")
+        super().launch()
+
+    def ready(self) -> bool:
+        """The admin port may be the one before's."""
+        return self.output().count("is ready") > self.starts_before
+
+    def after(self, **options) -> Successor:
+        """Another one at the same addresses, not started yet."""
+        other = type(self)(*self.backends, path=self.path, **options)
+        other.port, other.admin_port_kept = self.port, self.admin_port
+        return other
+
+
+def take_over(servers, before: Successor, **options) -> Successor:
+    after = servers.keep(before.after(**options)).start()
+    assert before.wait() == 0, before.output()
+    until(lambda: f"clients of process {before.pid} go on here" in after.output(), "it is told that it has all")
+    return after

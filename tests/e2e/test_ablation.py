@@ -1,0 +1,63 @@
+"""perf/ablation: which layers have changed something, as its table, its findings and its picture say. Nothing is started here."""
+
+from __future__ import annotations
+
+import sys
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from harness.processes import ROOT
+
+sys.path.insert(0, str(ROOT / "perf"))
+
+from scenario import ablation  # noqa: E402
+
+pytestmark = pytest.mark.weir_only
+
+
+def run(variant: str, figure: float | None, *failing: str) -> dict:
+    verdict = lambda line: "FAIL" if line in failing else "PASS"  # noqa: E731
+    lines = [{"line": line, "verdict": verdict(line), "shown": "7 ms"} for line in ("a.p99 <= 5ms", "b.p99 <= 5ms")]
+    return {"variant": variant, "figure": figure, "lines": lines, "failing": list(failing)}
+
+
+def document(*runs: dict, name: str = "flood") -> dict:
+    names = ["weir", "weir again", "no rate", "no shed"]
+    scenario = {"name": name, "figure": "a.served(20ms)", "runs": list(runs)}
+    common = {"command": "perf/ablation flood", "commit": "abc", "machine": {"cpu": "two"}, "recorded": False, "interrupted": False}
+    return {**common, "variants": names, "scenarios": [scenario]}
+
+
+USUAL = (run("weir", 98.0), run("weir again", 99.0, "b.p99 <= 5ms"))
+
+
+def test_a_layer_matters_where_a_further_line_fails_or_the_figure_leaves_the_noise():
+    told = ablation.markdown(document(*USUAL, run("no rate", 90.0), run("no shed", 97.0, "a.p99 <= 5ms", "b.p99 <= 5ms")))
+    assert "* **no rate**: changed 1 of 1 scenarios." in told and "`a.served(20ms)` 98.5 % -> 90.0 %" in told
+    # The other line fails with every layer, too.
+    assert "* **no shed**: changed 1 of 1 scenarios." in told and "`flood`: 1 more of 2 lines fail" in told
+    assert "* `flood`, no shed: `a.p99 <= 5ms` (7 ms); `b.p99 <= 5ms` (7 ms)" in told
+    assert "| `flood` | `a.served(20ms)` | 98.0 % | 99.0 %, 1 of 2 fail | 90.0 % | **97.0 %, 2 of 2 fail** |" in told
+
+
+def test_a_layer_that_matters_nowhere_is_told():
+    told = ablation.markdown(document(*USUAL, run("no rate", 93.1, "b.p99 <= 5ms"), run("no shed", 103.9)))
+    for layer in ("no rate", "no shed"):
+        assert f"* **{layer}**: changed nothing. In none of 1 scenarios" in told
+
+
+def test_an_interrupted_run_tells_what_it_has():
+    found = {**document(USUAL[0]), "interrupted": True}
+    told = ablation.markdown(found)
+    assert "The run was interrupted" in told and "| `flood` | `a.served(20ms)` | 98.0 % |  |  |  |" in told
+    assert "* **no rate**: not run." in told
+    ElementTree.fromstring(ablation.svg(found))
+
+
+def test_the_picture_has_a_square_for_each_run_and_marks_what_changed():
+    found = document(*USUAL, run("no rate", 40.0, "a.p99 <= 5ms"), run("no shed", None), name="<flood>")
+    picture = ElementTree.fromstring(ablation.svg(found))
+    of = lambda name: [each for each in picture.iter() if each.get("class") == name]  # noqa: E731
+    assert [len(of(name)) for name in ("cell", "worse", "better", "fails")] == [4, 1, 0, 1]
+    assert "prefers-color-scheme:dark" in ablation.svg(found)

@@ -1,0 +1,255 @@
+//! Two runs beside each other: rates, outcomes and latencies of each group and phase, with their ratios.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::plot::escaped;
+
+/// Outcomes of requests, as the JSON report counts them; compared as shares of the offered requests.
+const OUTCOMES: [&str; 9] = [
+    "sent",
+    "served",
+    "throttled",
+    "overloaded",
+    "deadline",
+    "unavailable",
+    "errors",
+    "timeouts",
+    "refused_by_client",
+];
+const LATENCIES: [(&str, &str); 6] = [
+    ("p50", "p50 ms"),
+    ("p90", "p90 ms"),
+    ("p99", "p99 ms"),
+    ("p99_9", "p99.9 ms"),
+    ("p99_99", "p99.99 ms"),
+    ("max", "max ms"),
+];
+
+/// The figures of a group, of one of its phases, or of all groups, in two runs.
+struct Block {
+    name: String,
+    rows: Vec<Row>,
+}
+
+/// One figure in two runs.
+struct Row {
+    figure: &'static str,
+    before: String,
+    after: String,
+    /// The later run's figure over the earlier one's; `-` where there is none.
+    ratio: String,
+}
+
+/// Renders the comparison as a table for the terminal.
+pub fn text(before: &Value, after: &Value) -> String {
+    let blocks = blocks(before, after);
+    let rows = || blocks.iter().flat_map(|block| &block.rows);
+    let width = |pick: fn(&Row) -> &str, least: usize| {
+        rows().map(|row| pick(row).chars().count()).max().unwrap_or(0).max(least)
+    };
+    let (figures, befores) = (width(|row| row.figure, 0), width(|row| &row.before, "before".len()));
+    let (afters, ratios) = (width(|row| &row.after, "after".len()), width(|row| &row.ratio, "ratio".len()));
+    let mut text =
+        format!("  {:figures$}  {:>befores$}  {:>afters$}  {:>ratios$}\n", "", "before", "after", "ratio");
+    for block in &blocks {
+        let _ = writeln!(text, "{}", block.name);
+        for Row { figure, before, after, ratio } in &block.rows {
+            let _ =
+                writeln!(text, "  {figure:figures$}  {before:>befores$}  {after:>afters$}  {ratio:>ratios$}");
+        }
+    }
+    text
+}
+
+/// Renders the comparison as a table of the HTML report.
+pub fn html(before: &Value, after: &Value) -> String {
+    let mut html = String::from("<table><tr><th></th><th>before</th><th>after</th><th>ratio</th></tr>");
+    for block in blocks(before, after) {
+        let _ = write!(html, "<tr class=\"group\"><td colspan=\"4\">{}</td></tr>", escaped(&block.name));
+        for Row { figure, before, after, ratio } in block.rows {
+            let _ = write!(
+                html,
+                "<tr class=\"phase\"><td>{figure}</td><td>{before}</td><td>{after}</td><td>{ratio}</td></tr>"
+            );
+        }
+    }
+    html.push_str("</table>");
+    html
+}
+
+/// All groups and phases of both runs, in the order of the later one; then those that only the earlier run has,
+/// and at the end all groups together.
+fn blocks(before: &Value, after: &Value) -> Vec<Block> {
+    let (earlier, later) = (tallies(before), tallies(after));
+    let gone = earlier.iter().filter(|(name, ..)| !later.iter().any(|(known, ..)| known == name));
+    let names: Vec<&String> = later.iter().chain(gone).map(|(name, ..)| name).collect();
+    let find = |run: &[(String, Figures)], name: &str| {
+        run.iter().find(|(known, _)| known == name).map(|(_, figures)| figures.clone())
+    };
+    let all = Block {
+        name: "all".to_owned(),
+        rows: rows(Some(Figures::of(&before["total"], before)), Some(Figures::of(&after["total"], after))),
+    };
+    let of_names = names
+        .into_iter()
+        .map(|name| Block { name: name.clone(), rows: rows(find(&earlier, name), find(&later, name)) });
+    of_names.chain([all]).collect()
+}
+
+/// Every group of a run, each followed by its phases if it has several.
+fn tallies(run: &Value) -> Vec<(String, Figures)> {
+    let mut found = Vec::new();
+    for group in list(&run["groups"]) {
+        let name = group["name"].as_str().unwrap_or_default();
+        found.push((name.to_owned(), Figures::of(group, run)));
+        let phases = list(&group["phases"]);
+        if phases.len() > 1 {
+            let of_phase = |phase: &Value| {
+                let phase_name = phase["name"].as_str().unwrap_or_default();
+                (format!("{name}, {phase_name}"), Figures::of(phase, phase))
+            };
+            found.extend(phases.iter().map(of_phase));
+        }
+    }
+    found
+}
+
+/// The figures of one tally of a JSON report, with the seconds that it was taken over.
+#[derive(Clone)]
+struct Figures {
+    tally: Value,
+    seconds: f64,
+}
+
+impl Figures {
+    fn of(tally: &Value, timed: &Value) -> Self {
+        Self { tally: tally.clone(), seconds: timed["duration_s"].as_f64().unwrap_or(0.0) }
+    }
+
+    fn count(&self, name: &str) -> f64 {
+        self.tally["counts"][name].as_f64().unwrap_or(0.0)
+    }
+
+    fn offered_per_second(&self) -> Option<f64> {
+        (self.seconds > 0.0).then(|| self.count("offered") / self.seconds)
+    }
+
+    fn share(&self, outcome: &str) -> Option<f64> {
+        let offered = self.count("offered");
+        (offered > 0.0).then(|| self.count(outcome) / offered)
+    }
+}
+
+fn rows(before: Option<Figures>, after: Option<Figures>) -> Vec<Row> {
+    let runs = [before, after];
+    let of = |pick: &dyn Fn(&Figures) -> Option<f64>| runs.each_ref().map(|run| run.as_ref().and_then(pick));
+    let mut rows = vec![
+        row("offered/s", of(&Figures::offered_per_second), rate),
+        row("served/s", of(&|run| run.tally["goodput_per_s"].as_f64()), rate),
+    ];
+    for outcome in OUTCOMES {
+        let shares = of(&|run| run.share(outcome));
+        if shares.iter().any(|share| share.is_some_and(|share| share > 0.0)) {
+            let mut row = row(outcome, shares, |_| String::new());
+            for (shown, (run, share)) in
+                [&mut row.before, &mut row.after].into_iter().zip(runs.iter().zip(shares))
+            {
+                if let (Some(run), Some(share)) = (run, share) {
+                    *shown = format!("{} ({:.2} %)", run.count(outcome), share * 100.0);
+                }
+            }
+            rows.push(row);
+        }
+    }
+    for (name, shown) in LATENCIES {
+        rows.push(row(shown, of(&|run| run.tally["latency_ms"][name].as_f64()), millis));
+    }
+    rows
+}
+
+fn row(figure: &'static str, [before, after]: [Option<f64>; 2], show: fn(f64) -> String) -> Row {
+    let shown = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), show);
+    let ratio = before.zip(after).filter(|(before, _)| *before > 0.0).map(|(before, after)| after / before);
+    Row {
+        figure,
+        before: shown(before),
+        after: shown(after),
+        ratio: ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
+    }
+}
+
+fn rate(value: f64) -> String {
+    format!("{value:.0}")
+}
+
+fn millis(value: f64) -> String {
+    format!("{value:.3}")
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn tally(name: &str, served: u64, p99: f64) -> Value {
+        json!({
+            "name": name, "duration_s": 2.0, "goodput_per_s": served / 2,
+            "counts": {"offered": 1000, "sent": 1000, "served": served, "throttled": 1000 - served},
+            "latency_ms": {"p50": 1.0, "p99": p99, "max": null},
+        })
+    }
+
+    /// A run of one group with the given phases, each with its served requests of 1000 and its p99.
+    fn run(phases: &[(&str, u64, f64)]) -> Value {
+        let mut group = tally("clients", 800, 4.0);
+        group["phases"] = phases.iter().map(|(name, served, p99)| tally(name, *served, *p99)).collect();
+        json!({"duration_s": 2.0, "groups": [group], "total": tally("all", 800, 4.0)})
+    }
+
+    fn cells<'text>(table: &'text str, block: &str, figure: &str) -> Vec<&'text str> {
+        let mut lines = table.lines().skip_while(|line| *line != block).skip(1);
+        let line = lines.find(|line| line.trim_start().starts_with(figure)).expect("the figure has a line");
+        line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()
+    }
+
+    #[test]
+    fn each_phase_has_both_runs_and_their_ratio() {
+        let before = run(&[("calm", 1000, 2.0), ("over", 800, 4.0)]);
+        let after = run(&[("calm", 1000, 2.0), ("over", 400, 6.0)]);
+        let table = text(&before, &after);
+        assert_eq!(cells(&table, "clients, over", "served/s"), ["served/s", "400", "200", "0.50"]);
+        assert_eq!(
+            cells(&table, "clients, over", "throttled"),
+            ["throttled", "200 (20.00 %)", "600 (60.00 %)", "3.00"]
+        );
+        assert_eq!(cells(&table, "clients, over", "p99"), ["p99 ms", "4.000", "6.000", "1.50"]);
+        assert_eq!(cells(&table, "all", "offered/s"), ["offered/s", "500", "500", "1.00"]);
+        assert_eq!(cells(&table, "all", "max"), ["max ms", "-", "-", "-"]);
+        assert!(!table.contains("overloaded"), "an outcome that neither run has is left out");
+        assert!(html(&before, &after).contains("<td>served/s</td><td>400</td><td>200</td><td>0.50</td>"));
+    }
+
+    #[test]
+    fn a_phase_of_one_run_alone_has_no_ratio() {
+        let table = text(
+            &run(&[("calm", 900, 2.0), ("old", 900, 3.0)]),
+            &run(&[("calm", 900, 2.0), ("new", 900, 3.0)]),
+        );
+        assert_eq!(cells(&table, "clients, new", "p99"), ["p99 ms", "-", "3.000", "-"]);
+        assert_eq!(cells(&table, "clients, old", "p99"), ["p99 ms", "3.000", "-", "-"]);
+    }
+
+    #[test]
+    fn names_from_a_file_are_text_in_the_page() {
+        let mut odd = run(&[]);
+        odd["groups"][0]["name"] = json!("<script>");
+        assert!(html(&odd, &odd).contains("&lt;script&gt;") && !html(&odd, &odd).contains("<script>"));
+    }
+}
