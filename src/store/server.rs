@@ -129,8 +129,11 @@ fn scripts_lines(call: &Call<'_>, text: &mut String) {
     add(text, "used_memory_vm_eval", call.scripts.machine_bytes());
     add(text, "used_memory_scripts_eval", call.scripts.bytes());
     add(text, "number_of_cached_scripts", call.scripts.known());
-    add(text, "number_of_functions", 0);
-    add(text, "number_of_libraries", 0);
+    let (libraries, functions) = call.scripts.functions.counts();
+    add(text, "number_of_functions", functions);
+    add(text, "number_of_libraries", libraries);
+    add(text, "used_memory_vm_functions", call.scripts.functions.machine_bytes());
+    add(text, "used_memory_functions", call.scripts.functions.bytes());
 }
 
 #[cfg(not(feature = "scripts"))]

@@ -245,6 +245,11 @@ pub const ENGINE_SCRIPT_MS_MAX: u64 = 2_000;
 /// Maximum number of bytes of all scripts that the embedded engine knows by their digests, about nine for each
 /// byte of source.
 pub const ENGINE_SCRIPTS_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Maximum number of bytes of all libraries of functions of the embedded engine, about nine for each byte of source.
+pub const ENGINE_LIBRARIES_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Maximum number of bytes that all functions of the embedded engine may use in their interpreter, with what they
+/// keep from one call to the next.
+pub const ENGINE_FUNCTIONS_BYTES_MAX: usize = 128 * 1024 * 1024;
 /// Maximum number of bytes of the messages that one request to the embedded engine may send; those to several
 /// subscribers of one channel count once.
 pub const ENGINE_MESSAGES_BYTES_MAX: usize = 128 * 1024 * 1024;
