@@ -126,8 +126,17 @@ impl Engine {
         disposition
     }
 
+    /// Publishes events of keys that no command has caused.
+    fn publish_events(&mut self) {
+        let effort = Effort::new(self.limits.effort_max);
+        self.keyspace.events.publish(&mut self.post, None, &effort);
+    }
+
     /// Hands over the messages about changed keys.
     fn deliver_changes(&mut self) {
+        if self.keyspace.events.is_pending() {
+            self.publish_events();
+        }
         self.keyspace.interest.tracking.set_actor(None);
         for message in self.keyspace.interest.tracking.take_messages() {
             self.post.deliver(message);
@@ -150,6 +159,7 @@ impl Engine {
         self.keyspace.set_now(now.unix_ms);
         self.keyspace.select(session.database);
         self.post.begin();
+        self.keyspace.events.begin(self.post.channels.clients());
         self.tally.started_ms.get_or_insert(now.unix_ms);
         let position = match self.admit(session, arguments) {
             Ok(position) => position,
@@ -235,6 +245,8 @@ impl Engine {
     /// with a budget of some hundred keys, and again at once while most of those visited are removed.
     pub fn expire_some(&mut self, now: Now, budget: usize) -> Swept {
         self.keyspace.set_now(now.unix_ms);
+        self.post.begin();
+        self.keyspace.events.begin(self.post.channels.clients());
         let swept = self.keyspace.sweep(budget);
         self.keyspace.interest.settle();
         if self.keyspace.interest.waits.has_ready() {

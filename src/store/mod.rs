@@ -30,6 +30,7 @@
 //!   to `waits`, whose calls `serving` serves after the command or transaction. What other connections are sent
 //!   thereby, and messages
 //!   of `channels`, are polled ([`Engine::poll_delivery`]). All of it is bounded in bytes.
+//! * Commands announce events of keys to `events`, which publishes them where they are wanted.
 
 #![expect(clippy::unnecessary_wraps, reason = "every command has the same signature")]
 
@@ -52,6 +53,7 @@ mod distinct_counts;
 mod dumps;
 mod effort;
 mod engine;
+mod events;
 mod expiries;
 mod field_lifetimes;
 mod fields;

@@ -5,6 +5,7 @@ use super::call::{Call, Command, Done, Effect, command};
 use super::channels::Space;
 use super::connection::REDIS_VERSION;
 use super::effort::FIND;
+use super::events;
 use super::glob;
 use super::numbers::Digits;
 use super::refusal::Refusal;
@@ -28,12 +29,14 @@ const SETTINGS: &[(&str, &str)] = &[
     ("io-threads", "1"),
     ("maxclients", "10000"),
     ("maxmemory-policy", "noeviction"),
-    ("notify-keyspace-events", ""),
     ("proto-max-bulk-len", "536870912"),
     ("save", ""),
     ("tcp-keepalive", "300"),
     ("timeout", "0"),
 ];
+
+/// The setting of the events of keys that are published.
+const EVENTS: &str = "notify-keyspace-events";
 
 impl Call<'_> {
     /// The error, in Redis's words, for a subcommand whose arguments are too many.
@@ -152,6 +155,7 @@ fn stats_section(call: &Call<'_>, text: &mut String) {
     add(text, "total_commands_processed", call.tally.commands);
     add(text, "expired_keys", call.keyspace.expired);
     add(text, "evicted_keys", 0);
+    add(text, "keyspace_events_dropped", call.keyspace.events.dropped());
     add(text, "keyspace_hits", call.keyspace.hits);
     add(text, "keyspace_misses", call.keyspace.misses);
     add(text, "pubsub_channels", call.post.channels.names(Space::Channels).len());
@@ -188,7 +192,10 @@ fn config(call: &mut Call<'_>) -> Done {
     if call.is(1, "get") && call.count() >= 3 {
         return config_get(call);
     }
-    if call.is(1, "set") && call.count() >= 4 || call.is(1, "resetstat") && call.count() == 2 {
+    if call.is(1, "set") && call.count() >= 4 && call.count().is_multiple_of(2) {
+        return config_set(call);
+    }
+    if call.is(1, "resetstat") && call.count() == 2 {
         return call.ok();
     }
     for name in ["get", "set", "resetstat"] {
@@ -201,9 +208,29 @@ fn config(call: &mut Call<'_>) -> Done {
     Err(call.unknown_subcommand())
 }
 
+/// Carries out CONFIG SET. Settings that have no meaning here are accepted and change nothing, because programs set
+/// them when they start.
+fn config_set(call: &mut Call<'_>) -> Done {
+    let mut events = None;
+    for index in (2..call.count()).step_by(2) {
+        if call.is(index, EVENTS) && events.replace(events::parse_setting(call.at(index + 1))?).is_some() {
+            return Err(Refusal::Words(
+                "ERR CONFIG SET failed (possibly related to argument 'notify-keyspace-events') - duplicate \
+                 parameter",
+            ));
+        }
+    }
+    if let Some(flags) = events {
+        call.keyspace.events.set_flags(flags);
+    }
+    call.ok()
+}
+
 fn config_get(call: &mut Call<'_>) -> Done {
     let maxmemory = call.limits.bytes_max.to_string();
-    let settings = SETTINGS.iter().copied().chain([("maxmemory", maxmemory.as_str())]);
+    let events = call.keyspace.events.flags().text();
+    let own = [("maxmemory", maxmemory.as_str()), (EVENTS, events.as_str())];
+    let settings = SETTINGS.iter().copied().chain(own);
     let mut wanted = Vec::new();
     for (name, value) in settings {
         call.effort.spend(call.count(), FIND)?;

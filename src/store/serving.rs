@@ -111,6 +111,9 @@ impl Engine {
             call.out.refuse(refusal);
         }
         self.keyspace.interest.settle();
+        if self.keyspace.events.is_pending() {
+            self.keyspace.events.publish(&mut self.post, None, &own);
+        }
         effort.charge(own.spent());
         effort.charge_bytes(reply.len());
         let session = waiter.session;

@@ -253,6 +253,9 @@ pub const ENGINE_FUNCTIONS_BYTES_MAX: usize = 128 * 1024 * 1024;
 /// Maximum number of bytes of the messages that one request to the embedded engine may send; those to several
 /// subscribers of one channel count once.
 pub const ENGINE_MESSAGES_BYTES_MAX: usize = 128 * 1024 * 1024;
+/// Maximum number of bytes of the events of keys that one request to the embedded engine may cause, and of those that
+/// wait to be published.
+pub const ENGINE_EVENTS_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Unsent bytes beyond which a subscriber of the embedded engine is closed, as in Redis.
 pub const ENGINE_SUBSCRIBER_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Largest request that may be configured: a bulk string may be as large as in Redis.
