@@ -12,6 +12,7 @@ use super::reply::Reply;
 #[cfg(feature = "scripts")]
 use super::scripts::Scripts;
 use super::session::{Disposition, Session};
+use super::slow_log::SlowLog;
 use super::tracking;
 use crate::protocol::{Arguments, Protocol};
 use crate::values::time::Now;
@@ -100,6 +101,7 @@ pub(super) struct Tally {
     pub(super) started_ms: Option<u64>,
     /// Identifiers of connections that CLIENT KILL named, for the owner of the connections to drop.
     pub(super) killed: Vec<u64>,
+    pub(super) slow_log: SlowLog,
 }
 
 impl<'a> Call<'a> {

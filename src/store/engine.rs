@@ -13,8 +13,8 @@ use super::reply::Reply;
 #[cfg(feature = "scripts")]
 use super::scripts::Scripts;
 use super::session::{Disposition, Session};
+use super::slow_log::Clock;
 use crate::protocol::{Arguments, Protocol, encode};
-#[cfg(feature = "scripts")]
 use crate::values::Timestamp;
 use crate::values::limits::ENGINE_DATABASES;
 use crate::values::time::Now;
@@ -61,6 +61,8 @@ pub struct Engine {
     pub(super) post: Post,
     #[cfg(feature = "scripts")]
     pub(super) scripts: Scripts,
+    /// Reads the time, where the owner has given a clock.
+    clock: Option<Clock>,
     /// The units of effort that the last request took.
     effort: u64,
 }
@@ -79,16 +81,21 @@ impl Engine {
             post: Post::default(),
             #[cfg(feature = "scripts")]
             scripts: Scripts::default(),
+            clock: None,
             effort: 0,
         }
     }
 
-    /// Gives the engine a clock, which ends scripts that run for too long although they take few steps. Nothing
-    /// else reads it.
-    #[cfg(feature = "scripts")]
+    /// Gives the engine a clock, which ends scripts that run for too long although they take few steps, and times
+    /// slow requests. Nothing else reads it.
     #[must_use]
     pub fn with_clock(mut self, clock: impl Fn() -> Timestamp + 'static) -> Self {
-        self.scripts.stopwatch = Some(std::rc::Rc::new(clock));
+        let clock: Clock = std::rc::Rc::new(clock);
+        #[cfg(feature = "scripts")]
+        {
+            self.scripts.stopwatch = Some(std::rc::Rc::clone(&clock));
+        }
+        self.clock = Some(clock);
         self
     }
 
@@ -104,6 +111,7 @@ impl Engine {
     ) -> Disposition {
         let effort = Effort::new(self.limits.effort_max);
         let before = out.len();
+        self.tally.slow_log.begin(self.clock.as_ref(), now);
         self.keyspace.interest.tracking.set_actor(Some(session.id));
         let disposition = self.execute_within(&effort, session, arguments, now, out);
         if !self.post.own.is_empty() {
@@ -123,6 +131,7 @@ impl Engine {
         self.deliver_changes();
         effort.charge_bytes(out.len() - before);
         self.effort = effort.spent();
+        self.tally.slow_log.end(self.clock.as_ref(), now, self.effort, arguments, session);
         disposition
     }
 

@@ -158,6 +158,6 @@ fn serve(call: &mut Call<'_>, waiter: &Waiter, key: &[u8]) -> Result<bool, Refus
         Want::Deliveries { group, consumer, count, forgets } => {
             stream_groups::serve(call, key, (group, consumer), *count, *forgets)
         }
-        Want::Replicas => Ok(false),
+        Want::Replicas | Want::Copies => Ok(false),
     }
 }

@@ -256,6 +256,8 @@ pub const ENGINE_MESSAGES_BYTES_MAX: usize = 128 * 1024 * 1024;
 /// Maximum number of bytes of the events of keys that one request to the embedded engine may cause, and of those that
 /// wait to be published.
 pub const ENGINE_EVENTS_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Maximum number of slow requests that the embedded engine keeps (SLOWLOG), at most 5 KiB each.
+pub const ENGINE_SLOW_REQUESTS_MAX: usize = 1024;
 /// Unsent bytes beyond which a subscriber of the embedded engine is closed, as in Redis.
 pub const ENGINE_SUBSCRIBER_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Largest request that may be configured: a bulk string may be as large as in Redis.
