@@ -42,7 +42,9 @@ const HASH_WITH_LIFETIMES: u8 = 24;
 /// The type of a stream, which only weir reads.
 const STREAM: u8 = 0xf0;
 /// The mark before each library of functions, and the one of release candidates of Redis 7.0.
+#[cfg(feature = "scripts")]
 const LIBRARY: u8 = 0xf5;
+#[cfg(feature = "scripts")]
 const EARLY_LIBRARY: u8 = 0xf6;
 
 /// The refusal of bytes that were damaged, or are of a later version.
