@@ -1,6 +1,7 @@
 //! BITFIELD and `BITFIELD_RO`: integers of 1 to 64 bits at any bit of a string; the highest bit comes first.
 
 use super::call::{Call, Command, Done, Effect, command};
+use super::events::Class;
 use super::numbers;
 use super::refusal::Refusal;
 use super::strings::{edit, grow, make_room};
@@ -139,7 +140,9 @@ fn carry_out(call: &mut Call<'_>, operations: &[Operation], end: usize) -> Done 
         };
         Ok(operations.iter().map(&mut run).collect::<Vec<_>>())
     })?;
-    if !changed {
+    if changed {
+        call.announce(Class::String, "setbit", call.at(1));
+    } else {
         call.keyspace.interest.withdraw();
     }
     call.out.array(replies.len());

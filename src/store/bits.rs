@@ -2,6 +2,7 @@
 //! Bit fields are in `bit_fields.rs`.
 
 use super::call::{Call, Command, Done, Effect, command};
+use super::events::Class;
 use super::keyspace::Lifetime;
 use super::numbers::{self, Digits};
 use super::refusal::Refusal;
@@ -36,6 +37,8 @@ fn setbit(call: &mut Call<'_>) -> Done {
     })?;
     if old == bit && length.is_some_and(|length| length > offset / 8) {
         call.keyspace.interest.withdraw();
+    } else {
+        call.announce(Class::String, "setbit", call.at(1));
     }
     call.integer(i64::from(old))
 }
@@ -223,9 +226,10 @@ fn bitop(call: &mut Call<'_>) -> Done {
     };
     let (target, length) = (call.at(2), result.len());
     if length == 0 {
-        call.keyspace.remove(target);
+        call.remove_key(target);
     } else {
         call.keyspace.set(target, Value::Buffer(Box::new(result)), Lifetime::Forever);
+        call.announce(Class::String, "set", target);
     }
     call.number(length)
 }

@@ -22,6 +22,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("bzpopmax", -3, Effect::Write, bzpopmax),
     command("bzmpop", -5, Effect::Write, bzmpop),
     command("wait", 3, Effect::Read, wait),
+    command("waitaof", 4, Effect::Read, waitaof),
 ];
 
 fn blpop(call: &mut Call<'_>) -> Done {
@@ -100,6 +101,27 @@ fn wait(call: &mut Call<'_>) -> Done {
     if replicas > 0 && call.wait(&mut std::iter::empty(), Want::Replicas, timeout)? {
         return Ok(());
     }
+    call.integer(0)
+}
+
+/// Carries out WAITAOF. Nothing is written to disk, here or at replicas.
+fn waitaof(call: &mut Call<'_>) -> Done {
+    let local = call.integer_at(1)?;
+    let replicas = call.integer_at(2)?;
+    if !(0..=1).contains(&local) || replicas < 0 {
+        return Err(Refusal::Words("ERR value is out of range, must be positive"));
+    }
+    let timeout = waits::milliseconds_at(call, 3)?;
+    if local > 0 {
+        return Err(Refusal::Words(
+            "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",
+        ));
+    }
+    if replicas > 0 && call.wait(&mut std::iter::empty(), Want::Copies, timeout)? {
+        return Ok(());
+    }
+    call.out.array(2);
+    call.out.integer(0);
     call.integer(0)
 }
 

@@ -2,6 +2,7 @@
 
 use super::directory::Directory;
 use super::effort::{Effort, LOOK};
+use super::events::{self, Class};
 use super::keyspace::Keyspace;
 use super::limits::EngineLimits;
 use super::numbers;
@@ -11,6 +12,7 @@ use super::reply::Reply;
 #[cfg(feature = "scripts")]
 use super::scripts::Scripts;
 use super::session::{Disposition, Session};
+use super::slow_log::SlowLog;
 use super::tracking;
 use crate::protocol::{Arguments, Protocol};
 use crate::values::time::Now;
@@ -99,6 +101,7 @@ pub(super) struct Tally {
     pub(super) started_ms: Option<u64>,
     /// Identifiers of connections that CLIENT KILL named, for the owner of the connections to drop.
     pub(super) killed: Vec<u64>,
+    pub(super) slow_log: SlowLog,
 }
 
 impl<'a> Call<'a> {
@@ -127,6 +130,20 @@ impl<'a> Call<'a> {
     pub(super) fn rest(&self, start: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
         let arguments = self.arguments;
         (start..arguments.len()).map(move |index| arguments.at(index))
+    }
+
+    /// Adds an event of a key of the selected database, which is published if anybody wants it.
+    pub(super) fn announce(&mut self, class: Class, name: &'static str, key: &[u8]) {
+        self.keyspace.announce(class, name, key);
+    }
+
+    /// Removes a key, and announces that if there was one. True if there was.
+    pub(super) fn remove_key(&mut self, key: &[u8]) -> bool {
+        let removed = self.keyspace.remove(key);
+        if removed {
+            self.announce(Class::Generic, "del", key);
+        }
+        removed
     }
 
     /// Refuses a command whose values would grow by more bytes than are left, where a small request may ask
@@ -217,6 +234,9 @@ impl Call<'_> {
             self.out.refuse(&refusal);
         }
         self.keyspace.interest.settle();
+        if self.keyspace.events.is_used() {
+            events::publish(self);
+        }
         tracking::note_reads(self, self.directory.at(position).effect);
         self.effort.charge(self.keyspace.take_removed() * LOOK);
     }

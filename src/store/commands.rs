@@ -3,9 +3,9 @@
 use super::call::Command;
 use super::directory::Directory;
 use super::{
-    bit_fields, bits, blocking, connection, distinct_counts, dumps, field_lifetimes, hashes, keys, lifetimes,
-    lists, places, pubsub, server, sets, sort, sorted_combinations, sorted_ranges, sorted_sets,
-    stream_groups, stream_info, streams, strings, subsequences, transactions,
+    administration, bit_fields, bits, blocking, connection, distinct_counts, dumps, field_lifetimes, hashes,
+    keys, lifetimes, lists, places, pubsub, server, sets, slow_log, sort, sorted_combinations, sorted_ranges,
+    sorted_sets, stream_groups, stream_info, streams, strings, subsequences, transactions,
 };
 
 const FAMILIES: &[&[Command]] = &[
@@ -32,6 +32,8 @@ const FAMILIES: &[&[Command]] = &[
     stream_info::COMMANDS,
     connection::COMMANDS,
     server::COMMANDS,
+    administration::COMMANDS,
+    slow_log::COMMANDS,
     transactions::COMMANDS,
     pubsub::COMMANDS,
     #[cfg(feature = "scripts")]

@@ -18,7 +18,7 @@ pub(super) const REDIS_VERSION: &str = "7.2.4";
 const NAME_BYTES_MAX: usize = 1024;
 
 /// The address that is shown for every client, since the engine does not know the real one.
-const ADDRESS: &str = "127.0.0.1:0";
+pub(super) const ADDRESS: &str = "127.0.0.1:0";
 
 pub(super) const COMMANDS: &[Command] = &[
     command("ping", -1, Effect::Read, ping),

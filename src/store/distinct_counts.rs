@@ -2,6 +2,7 @@
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::counters::{self, Registers};
+use super::events::Class;
 use super::keyspace::Lifetime;
 use super::numbers::Digits;
 use super::refusal::Refusal;
@@ -29,7 +30,9 @@ fn pfadd(call: &mut Call<'_>) -> Done {
             }
             Ok::<_, Refusal>(changed)
         })?;
-        if changed != Some(true) {
+        if changed == Some(true) {
+            call.announce(Class::String, "pfadd", key);
+        } else {
             call.keyspace.interest.withdraw();
         }
         if let Some(changed) = changed.filter(|_| elements.len() > 0) {
@@ -62,6 +65,7 @@ fn store(call: &mut Call<'_>, key: &[u8], registers: &Registers) -> Done {
     call.afford(bytes.len().saturating_sub(held))?;
     call.effort.charge(REGISTERS_EFFORT);
     call.keyspace.set(key, Value::Buffer(Box::new(bytes)), Lifetime::Keep);
+    call.announce(Class::String, "pfadd", key);
     Ok(())
 }
 

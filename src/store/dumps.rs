@@ -2,6 +2,7 @@
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{INSERT, LOOK};
+use super::events::Class;
 use super::keyspace::Lifetime;
 use super::rdb;
 use super::refusal::Refusal;
@@ -75,10 +76,11 @@ fn restore(call: &mut Call<'_>) -> Done {
     if let Lifetime::UntilMs(expires_ms) = lifetime
         && expires_ms < call.keyspace.now_ms()
     {
-        call.keyspace.remove(key);
+        call.remove_key(key);
         return call.ok();
     }
     call.keyspace.replace(key, value, lifetime);
+    call.announce(Class::Generic, "restore", key);
     call.ok()
 }
 

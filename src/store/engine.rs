@@ -13,8 +13,8 @@ use super::reply::Reply;
 #[cfg(feature = "scripts")]
 use super::scripts::Scripts;
 use super::session::{Disposition, Session};
+use super::slow_log::Clock;
 use crate::protocol::{Arguments, Protocol, encode};
-#[cfg(feature = "scripts")]
 use crate::values::Timestamp;
 use crate::values::limits::ENGINE_DATABASES;
 use crate::values::time::Now;
@@ -61,6 +61,8 @@ pub struct Engine {
     pub(super) post: Post,
     #[cfg(feature = "scripts")]
     pub(super) scripts: Scripts,
+    /// Reads the time, where the owner has given a clock.
+    clock: Option<Clock>,
     /// The units of effort that the last request took.
     effort: u64,
 }
@@ -79,16 +81,21 @@ impl Engine {
             post: Post::default(),
             #[cfg(feature = "scripts")]
             scripts: Scripts::default(),
+            clock: None,
             effort: 0,
         }
     }
 
-    /// Gives the engine a clock, which ends scripts that run for too long although they take few steps. Nothing
-    /// else reads it.
-    #[cfg(feature = "scripts")]
+    /// Gives the engine a clock, which ends scripts that run for too long although they take few steps, and times
+    /// slow requests. Nothing else reads it.
     #[must_use]
     pub fn with_clock(mut self, clock: impl Fn() -> Timestamp + 'static) -> Self {
-        self.scripts.stopwatch = Some(std::rc::Rc::new(clock));
+        let clock: Clock = std::rc::Rc::new(clock);
+        #[cfg(feature = "scripts")]
+        {
+            self.scripts.stopwatch = Some(std::rc::Rc::clone(&clock));
+        }
+        self.clock = Some(clock);
         self
     }
 
@@ -104,6 +111,7 @@ impl Engine {
     ) -> Disposition {
         let effort = Effort::new(self.limits.effort_max);
         let before = out.len();
+        self.tally.slow_log.begin(self.clock.as_ref(), now);
         self.keyspace.interest.tracking.set_actor(Some(session.id));
         let disposition = self.execute_within(&effort, session, arguments, now, out);
         if !self.post.own.is_empty() {
@@ -123,11 +131,21 @@ impl Engine {
         self.deliver_changes();
         effort.charge_bytes(out.len() - before);
         self.effort = effort.spent();
+        self.tally.slow_log.end(self.clock.as_ref(), now, self.effort, arguments, session);
         disposition
+    }
+
+    /// Publishes events of keys that no command has caused.
+    fn publish_events(&mut self) {
+        let effort = Effort::new(self.limits.effort_max);
+        self.keyspace.events.publish(&mut self.post, None, &effort);
     }
 
     /// Hands over the messages about changed keys.
     fn deliver_changes(&mut self) {
+        if self.keyspace.events.is_pending() {
+            self.publish_events();
+        }
         self.keyspace.interest.tracking.set_actor(None);
         for message in self.keyspace.interest.tracking.take_messages() {
             self.post.deliver(message);
@@ -150,6 +168,7 @@ impl Engine {
         self.keyspace.set_now(now.unix_ms);
         self.keyspace.select(session.database);
         self.post.begin();
+        self.keyspace.events.begin(self.post.channels.clients());
         self.tally.started_ms.get_or_insert(now.unix_ms);
         let position = match self.admit(session, arguments) {
             Ok(position) => position,
@@ -235,6 +254,8 @@ impl Engine {
     /// with a budget of some hundred keys, and again at once while most of those visited are removed.
     pub fn expire_some(&mut self, now: Now, budget: usize) -> Swept {
         self.keyspace.set_now(now.unix_ms);
+        self.post.begin();
+        self.keyspace.events.begin(self.post.channels.clients());
         let swept = self.keyspace.sweep(budget);
         self.keyspace.interest.settle();
         if self.keyspace.interest.waits.has_ready() {

@@ -3,6 +3,7 @@
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{FIND, RANK};
+use super::events::Class;
 use super::fields::{Change, Fields};
 use super::numbers;
 use super::refusal::{Refusal, quoted};
@@ -144,7 +145,7 @@ fn set_lifetimes(call: &mut Call<'_>, unit: Unit, name: &'static str) -> Done {
     let names = listed(call, index, 1, "ERR Parameter `numFields` should be greater than 0")?;
     let condition = condition.unwrap_or(Condition::Always);
     let now_ms = call.keyspace.now_ms();
-    change_each(call, names, |fields, name| {
+    change_each(call, names, "hexpire", |fields, name| {
         if fields.get(name).is_none() {
             return MISSING;
         }
@@ -165,10 +166,12 @@ fn set_expiry(fields: &mut Fields, name: &[u8], expires_ms: u64, now_ms: u64) ->
     DONE
 }
 
-/// Changes each named field of the hash in argument 1, and replies with a number for each.
+/// Changes each named field of the hash in argument 1, replies with a number for each, and announces the event if
+/// there was a change.
 fn change_each(
     call: &mut Call<'_>,
     names: Range<usize>,
+    event: &'static str,
     mut change: impl FnMut(&mut Fields, &[u8]) -> i64,
 ) -> Done {
     let (arguments, count) = (call.arguments, names.len());
@@ -176,8 +179,14 @@ fn change_each(
     let done = call.keyspace.change(call.at(1), |fields: &mut Fields| {
         names.map(|index| change(fields, arguments.at(index))).collect::<Vec<_>>()
     })?;
+    let done = done.unwrap_or_else(|| vec![MISSING; count]);
+    for (number, event) in [(DONE, event), (DELETED, "hdel")] {
+        if done.contains(&number) {
+            call.announce(Class::Hash, event, call.at(1));
+        }
+    }
     call.out.array(count);
-    for number in done.unwrap_or_else(|| vec![MISSING; count]) {
+    for number in done {
         call.out.integer(number);
     }
     Ok(())
@@ -223,7 +232,7 @@ fn tell_lifetimes(call: &mut Call<'_>, tell: impl Fn(u64) -> u64) -> Done {
 fn hpersist(call: &mut Call<'_>) -> Done {
     call.keyspace.read_as::<Fields>(call.at(1))?;
     let names = listed(call, 2, 1, NOT_POSITIVE)?;
-    change_each(call, names, |fields, name| match fields.get(name).is_some() {
+    change_each(call, names, "hpersist", |fields, name| match fields.get(name).is_some() {
         false => MISSING,
         true if fields.set_expiry(name, None) => DONE,
         true => WITHOUT,
@@ -249,11 +258,12 @@ fn hgetdel(call: &mut Call<'_>) -> Done {
     let names = listed(call, 2, 1, NOT_POSITIVE)?;
     write_values(call, names.clone())?;
     let arguments = call.arguments;
-    call.keyspace.change(call.at(1), |fields: &mut Fields| {
-        names.for_each(|index| {
-            fields.remove(arguments.at(index));
-        });
+    let removed = call.keyspace.change(call.at(1), |fields: &mut Fields| {
+        names.filter(|index| fields.remove(arguments.at(*index)).is_some()).count()
     })?;
+    if removed.is_some_and(|removed| removed > 0) {
+        call.announce(Class::Hash, "hdel", call.at(1));
+    }
     Ok(())
 }
 
@@ -285,19 +295,26 @@ fn hgetex(call: &mut Call<'_>) -> Done {
     write_values(call, names.clone())?;
     call.effort.charge(names.len() as u64 * RANK);
     let (arguments, now_ms) = (call.arguments, call.keyspace.now_ms());
+    let (mut changed, mut removed) = (false, false);
     call.keyspace.change(call.at(1), |fields: &mut Fields| {
         for name in names.map(|index| arguments.at(index)) {
             match lifetime {
-                Lifetime::Persist => {
-                    fields.set_expiry(name, None);
-                }
+                Lifetime::Persist => changed |= fields.set_expiry(name, None),
                 Lifetime::UntilMs(expires_ms) if fields.get(name).is_some() => {
-                    set_expiry(fields, name, expires_ms, now_ms);
+                    let done = set_expiry(fields, name, expires_ms, now_ms);
+                    changed |= done == DONE;
+                    removed |= done == DELETED;
                 }
                 _ => {}
             }
         }
     })?;
+    let event = if lifetime == Lifetime::Persist { "hpersist" } else { "hexpire" };
+    for (happened, event) in [(changed, event), (removed, "hdel")] {
+        if happened {
+            call.announce(Class::Hash, event, call.at(1));
+        }
+    }
     Ok(())
 }
 
@@ -376,6 +393,10 @@ fn hsetex(call: &mut Call<'_>) -> Done {
             }
         }
     })?;
+    call.announce(Class::Hash, "hset", call.at(1));
+    if matches!(options.lifetime, Lifetime::UntilMs(_)) {
+        call.announce(Class::Hash, "hexpire", call.at(1));
+    }
     call.integer(1)
 }
 

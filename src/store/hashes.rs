@@ -2,6 +2,7 @@
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::LOOK;
+use super::events::Class;
 use super::fields::{Change, Field, Fields};
 use super::long_double;
 use super::numbers::{self, Digits};
@@ -45,14 +46,16 @@ fn set_fields(call: &mut Call<'_>, name: &'static str) -> Result<usize, Refusal>
     }
     let arguments = call.arguments;
     spend_searches(call, arguments.len() / 2 - 1)?;
-    call.keyspace.change_or_create(call.at(1), |fields: &mut Fields| {
+    let added = call.keyspace.change_or_create(call.at(1), |fields: &mut Fields| {
         let pairs = (2..arguments.len()).step_by(2);
         let set = |at: &usize| {
             fields.set_expiry(arguments.at(*at), None);
             fields.set(arguments.at(*at), arguments.at(at + 1)) == Change::Added
         };
         pairs.filter(set).count()
-    })
+    })?;
+    call.announce(Class::Hash, "hset", call.at(1));
+    Ok(added)
 }
 
 /// Charges the effort to look up `names`: a small hash is searched from its start for each name.
@@ -71,7 +74,9 @@ fn hsetnx(call: &mut Call<'_>) -> Done {
         }
         absent
     })?;
-    if !added {
+    if added {
+        call.announce(Class::Hash, "hset", call.at(1));
+    } else {
         call.keyspace.interest.withdraw();
     }
     call.integer(i64::from(added))
@@ -135,8 +140,10 @@ fn hdel(call: &mut Call<'_>) -> Done {
     let removed = call.keyspace.change(call.at(1), |fields: &mut Fields| {
         names.filter(|name| fields.remove(name).is_some()).count()
     })?;
-    if removed == Some(0) {
-        call.keyspace.interest.withdraw();
+    match removed {
+        None => {}
+        Some(0) => call.keyspace.interest.withdraw(),
+        Some(_) => call.announce(Class::Hash, "hdel", call.at(1)),
     }
     call.number(removed.unwrap_or(0))
 }
@@ -168,6 +175,7 @@ fn hincrby(call: &mut Call<'_>) -> Done {
         fields.set(name, Digits::new(sum).as_bytes());
         Ok(sum)
     })??;
+    call.announce(Class::Hash, "hincrby", call.at(1));
     call.integer(sum)
 }
 
@@ -188,6 +196,7 @@ fn hincrbyfloat(call: &mut Call<'_>) -> Done {
         fields.set(name, sum.as_bytes());
         Ok(sum)
     })??;
+    call.announce(Class::Hash, "hincrbyfloat", call.at(1));
     call.bulk(sum.as_bytes())
 }
 

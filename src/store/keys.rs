@@ -2,6 +2,7 @@
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{FIND, LOOK};
+use super::events::Class;
 use super::glob;
 use super::keyspace::{Keyspace, Lifetime, NEVER_MS};
 use super::numbers;
@@ -31,7 +32,7 @@ pub(super) const COMMANDS: &[Command] = &[
 ];
 
 fn del(call: &mut Call<'_>) -> Done {
-    let removed = call.rest(1).filter(|key| call.keyspace.remove(key)).count();
+    let removed = call.rest(1).filter(|key| call.remove_key(key)).count();
     call.number(removed)
 }
 
@@ -75,6 +76,8 @@ fn move_key(call: &mut Call<'_>, obstacle: Obstacle) -> Result<bool, Refusal> {
     }
     let entry = call.keyspace.remove_at(place);
     call.keyspace.replace(to, entry.value, lifetime_until(entry.expires_ms));
+    call.announce(Class::Generic, "rename_from", from);
+    call.announce(Class::Generic, "rename_to", to);
     Ok(true)
 }
 
@@ -99,7 +102,10 @@ fn copy(call: &mut Call<'_>) -> Done {
     call.effort.spend(call.keyspace.entry(place).value.elements(), FIND)?;
     call.effort.spend_bytes(cost)?;
     let value = call.keyspace.entry(place).value.clone();
-    within(call, database, |keyspace| keyspace.replace(to, value, lifetime));
+    within(call, database, |keyspace| {
+        keyspace.replace(to, value, lifetime);
+        keyspace.announce(Class::Generic, "copy_to", to);
+    });
     call.integer(1)
 }
 
@@ -150,6 +156,8 @@ fn move_to_database(call: &mut Call<'_>) -> Done {
     let entry = call.keyspace.remove_at(place);
     let lifetime = lifetime_until(entry.expires_ms);
     within(call, target, |keyspace| keyspace.set(key, entry.value, lifetime));
+    call.announce(Class::Generic, "move_from", key);
+    within(call, target, |keyspace| keyspace.announce(Class::Generic, "move_to", key));
     call.integer(1)
 }
 

@@ -11,6 +11,7 @@
 //! Segments grow one by one, so an insertion moves at most a small share of the keys. Expired keys are never
 //! seen: an access removes them, and a sweep finds those that nobody asks for.
 
+use super::events::{Class, Events};
 use super::interest::Interest;
 use super::numbers::Digits;
 use super::refusal::Refusal;
@@ -121,6 +122,7 @@ pub(super) struct Keyspace {
     now_ms: u64,
     /// Keys that connections wait for or watch.
     pub(super) interest: Interest,
+    pub(super) events: Events,
     pub(super) random: Random,
     pub(super) expired: u64,
     pub(super) hits: u64,
@@ -139,6 +141,7 @@ impl Keyspace {
             used: 0,
             now_ms: 0,
             interest: Interest::default(),
+            events: Events::default(),
             random: Random::new(seed),
             expired: 0,
             hits: 0,
@@ -224,19 +227,29 @@ impl Keyspace {
 
     /// Removes an expired key. To those who watch it that is a change, whatever the command does that found it.
     fn expire_at(&mut self, place: Place) {
-        self.remove_at(place);
+        let entry = self.remove_at(place);
+        self.announce(Class::Expired, "expired", entry.key.as_bytes());
         self.expired += 1;
         self.interest.settle();
+    }
+
+    /// Adds an event of a key of the selected database, which is published if anybody wants it.
+    pub(super) fn announce(&mut self, class: Class, name: &'static str, key: &[u8]) {
+        self.events.add(class, name, self.selected, key);
     }
 
     /// Removes expired fields of a hash. Returns how many, and whether the hash is gone with them.
     fn expire_fields(&mut self, place: Place) -> (usize, bool) {
         let now_ms = self.now_ms;
+        let key = self.events.is_on().then(|| self.entry(place).key.clone());
         let (removed, gone) = self.change_at(place, |value| match value {
             Value::Hash(fields) => (fields.remove_expired(now_ms), fields.len() == 0),
             _ => (0, false),
         });
         self.removed += removed as u64;
+        if let Some(key) = key {
+            self.announce(Class::Hash, "hexpired", key.as_bytes());
+        }
         (removed, gone)
     }
 
@@ -260,6 +273,7 @@ impl Keyspace {
     pub(super) fn read(&mut self, key: &[u8]) -> Option<&Value> {
         let Some(place) = self.find(key) else {
             self.misses += 1;
+            self.announce(Class::Missed, "keymiss", key);
             return None;
         };
         self.hits += 1;
@@ -330,6 +344,8 @@ impl Keyspace {
         let entry = Entry { key: Text::new(key), value, expires_ms: NEVER_MS, touched_s };
         self.used += entry.cost();
         self.interest.touch(self.selected, key);
+        self.events.note_added(self.selected, key);
+        self.announce(Class::New, "new", key);
         if let Some(kind) = Kind::of(&entry.value) {
             self.interest.waits.signal(self.selected, key, kind);
         }
@@ -372,6 +388,7 @@ impl Keyspace {
         entry.touched_s = touched_s;
         self.interest.touch(self.selected, entry.key.as_bytes());
         let (before, before_ms) = (entry.value.cost() as u64, entry.value.soonest_field_ms());
+        let was_hollow = self.events.is_on() && entry.value.is_hollow();
         let result = change(&mut entry.value);
         let (after, after_ms) = (entry.value.cost() as u64, entry.value.soonest_field_ms());
         let hollow = entry.value.is_hollow();
@@ -380,7 +397,8 @@ impl Keyspace {
             self.note_fields(place.segment, before_ms, after_ms);
         }
         if hollow {
-            self.remove_at(place);
+            let entry = self.remove_at(place);
+            self.events.note_emptied(self.selected, entry.key.as_bytes(), was_hollow);
         }
         result
     }

@@ -1,6 +1,7 @@
 //! Commands on lifetimes: EXPIRE, TTL, PERSIST and their variants.
 
 use super::call::{Call, Command, Done, Effect, command};
+use super::events::Class;
 use super::keyspace::NEVER_MS;
 use super::refusal::Refusal;
 use super::refusal::quoted;
@@ -109,8 +110,10 @@ fn set_lifetime(call: &mut Call<'_>, scale: Scale, origin: Origin, name: &'stati
     }
     if expires_ms <= call.keyspace.now_ms() as i64 {
         call.keyspace.remove_at(place);
+        call.announce(Class::Generic, "del", call.at(1));
     } else {
         call.keyspace.set_expiry(place, expires_ms as u64);
+        call.announce(Class::Generic, "expire", call.at(1));
     }
     call.integer(1)
 }
@@ -148,6 +151,7 @@ fn persist(call: &mut Call<'_>) -> Done {
         return call.integer(0);
     }
     call.keyspace.set_expiry(place, NEVER_MS);
+    call.announce(Class::Generic, "persist", call.at(1));
     call.integer(1)
 }
 

@@ -2,6 +2,7 @@
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::LOOK;
+use super::events::Class;
 use super::items::{End, Items};
 use super::keyspace::Keyspace;
 use super::numbers;
@@ -44,6 +45,7 @@ fn push(call: &mut Call<'_>, end: End) -> Done {
         new.for_each(|item| items.push(end, Text::new(item)));
         items.len()
     })?;
+    call.announce(Class::List, pushed_at(end), call.at(1));
     call.number(length)
 }
 
@@ -61,7 +63,20 @@ fn push_if_present(call: &mut Call<'_>, end: End) -> Done {
         new.for_each(|item| items.push(end, Text::new(item)));
         items.len()
     })?;
+    if length.is_some() {
+        call.announce(Class::List, pushed_at(end), call.at(1));
+    }
     call.number(length.unwrap_or(0))
+}
+
+/// The event of a push.
+fn pushed_at(end: End) -> &'static str {
+    if end == End::Left { "lpush" } else { "rpush" }
+}
+
+/// The event of a pop.
+fn popped_at(end: End) -> &'static str {
+    if end == End::Left { "lpop" } else { "rpop" }
 }
 
 fn lpop(call: &mut Call<'_>) -> Done {
@@ -77,6 +92,9 @@ fn pop(call: &mut Call<'_>, end: End, name: &'static str) -> Done {
         2 => {
             expect_popped(call, end, 1)?;
             let item = call.keyspace.change(call.at(1), |items: &mut Items| items.pop(end))?.flatten();
+            if item.is_some() {
+                call.announce(Class::List, popped_at(end), call.at(1));
+            }
             call.bulk_or_null(item.as_ref().map(Text::as_bytes))
         }
         3 => pop_several(call, end),
@@ -96,9 +114,12 @@ fn pop_several(call: &mut Call<'_>, end: End) -> Done {
             let item = items.pop(end).expect("there are at least as many");
             out.bulk(item.as_bytes());
         }
+        count
     })?;
-    if popped.is_none() {
-        call.out.null_array(call.session.protocol);
+    match popped {
+        None => call.out.null_array(call.session.protocol),
+        Some(0) => {}
+        Some(_) => call.announce(Class::List, popped_at(end), call.at(1)),
     }
     Ok(())
 }
@@ -179,6 +200,7 @@ pub(super) fn serve(call: &mut Call<'_>, want: &Want, key: &[u8]) -> Result<bool
     call.keyspace.change(key, |items: &mut Items| {
         (0..count).filter_map(|_| items.pop(end)).for_each(|item| out.bulk(item.as_bytes()));
     })?;
+    call.announce(Class::List, popped_at(end), key);
     Ok(true)
 }
 
@@ -234,6 +256,7 @@ fn lset(call: &mut Call<'_>) -> Done {
             Ok(())
         })?
         .ok_or(Refusal::NoSuchKey)??;
+    call.announce(Class::List, "lset", call.at(1));
     call.ok()
 }
 
@@ -256,6 +279,7 @@ fn linsert(call: &mut Call<'_>) -> Done {
         items.insert(found + after, Text::new(item));
         items.len()
     })?;
+    call.announce(Class::List, "linsert", call.at(1));
     call.number(length.unwrap_or(0))
 }
 
@@ -269,8 +293,10 @@ fn lrem(call: &mut Call<'_>) -> Done {
     let length = call.keyspace.peek_as::<Items>(call.at(1))?.map_or(0, Items::len);
     call.effort.spend(length, LOOK)?;
     let removed = call.keyspace.change(call.at(1), |items: &mut Items| items.remove(item, count, end))?;
-    if removed == Some(0) {
-        call.keyspace.interest.withdraw();
+    match removed {
+        None => {}
+        Some(0) => call.keyspace.interest.withdraw(),
+        Some(_) => call.announce(Class::List, "lrem", call.at(1)),
     }
     call.number(removed.unwrap_or(0))
 }
@@ -281,6 +307,9 @@ fn ltrim(call: &mut Call<'_>) -> Done {
         let (start, end) = positions(start, stop, items.len());
         items.keep(start, end)
     })?;
+    if removed.is_some() {
+        call.announce(Class::List, "ltrim", call.at(1));
+    }
     call.effort.charge(removed.unwrap_or(0) as u64 * LOOK);
     call.ok()
 }
@@ -318,6 +347,8 @@ fn transfer(
     call.keyspace.read_as::<Items>(target)?;
     expect_popped_from(call, source, from, 1)?;
     let item = moved(call.keyspace, source, target, from, to)?;
+    call.announce(Class::List, pushed_at(to), target);
+    call.announce(Class::List, popped_at(from), source);
     call.bulk(item.as_bytes())?;
     Ok(true)
 }

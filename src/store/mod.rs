@@ -6,7 +6,8 @@
 //!                  │                           │ strings subsequences bits bit_fields distinct_counts keys dumps sort
 //!                  │                           │ lifetimes hashes field_lifetimes lists sets sorted_sets
 //!                  │                           │ sorted_ranges sorted_combinations places streams stream_groups stream_info
-//!                  v                           v blocking connection server transactions pubsub scripts
+//!                  v                           v blocking connection server administration slow_log transactions
+//!                  │                           │ pubsub scripts
 //!                reply <── appended to `out` ─ Call ── reads and changes ─> Keyspace
 //!                                                                             │ 256 segments, by hash
 //!                                                                             v
@@ -30,9 +31,11 @@
 //!   to `waits`, whose calls `serving` serves after the command or transaction. What other connections are sent
 //!   thereby, and messages
 //!   of `channels`, are polled ([`Engine::poll_delivery`]). All of it is bounded in bytes.
+//! * Commands announce events of keys to `events`, which publishes them where they are wanted.
 
 #![expect(clippy::unnecessary_wraps, reason = "every command has the same signature")]
 
+mod administration;
 #[cfg(test)]
 mod bench;
 mod bit_fields;
@@ -52,6 +55,7 @@ mod distinct_counts;
 mod dumps;
 mod effort;
 mod engine;
+mod events;
 mod expiries;
 mod field_lifetimes;
 mod fields;
@@ -85,6 +89,7 @@ mod service;
 mod serving;
 mod session;
 mod sets;
+mod slow_log;
 mod sort;
 mod sorted_combinations;
 mod sorted_ranges;

@@ -443,7 +443,8 @@ fn keep(call: &mut Call<'_>, search: &Search<'_>, found: &[Found], target: &[u8]
         stored.set(member.as_bytes(), score);
         call.afford(stored.bytes())?;
     }
-    store_at(call, target, stored)
+    let event = if call.is(0, "geosearchstore") { "geosearchstore" } else { "georadiusstore" };
+    store_at(call, target, stored, event)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::channels::Channels;
 use super::refusal::Refusal;
-use crate::values::limits::ENGINE_MESSAGES_BYTES_MAX;
+use crate::values::limits::{ENGINE_EVENTS_BYTES_MAX, ENGINE_MESSAGES_BYTES_MAX};
 
 /// Bytes for a connection.
 #[derive(Clone, Debug)]
@@ -28,12 +28,14 @@ pub(super) struct Post {
     pub(super) own: Vec<u8>,
     /// Bytes of the messages that the request has sent.
     messages_bytes: usize,
+    /// Bytes of the events of keys that the request has caused.
+    events_bytes: usize,
 }
 
 impl Post {
     /// Begins a request: it has sent no messages.
     pub(super) fn begin(&mut self) {
-        self.messages_bytes = 0;
+        (self.messages_bytes, self.events_bytes) = (0, 0);
     }
 
     /// Counts bytes of messages before they are made, or refuses them if the request sends too many.
@@ -43,6 +45,12 @@ impl Post {
             return Err(Refusal::Words("ERR the request would send too many bytes of messages"));
         }
         Ok(())
+    }
+
+    /// Counts bytes of an event of a key. False if the request has caused too many.
+    pub(super) fn spend_on_event(&mut self, bytes: usize) -> bool {
+        self.events_bytes = self.events_bytes.saturating_add(bytes);
+        self.events_bytes <= ENGINE_EVENTS_BYTES_MAX
     }
 
     pub(super) fn deliver(&mut self, delivery: Delivery) {

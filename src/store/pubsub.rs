@@ -4,9 +4,9 @@ use bytes::Bytes;
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::channels::Space;
-use super::effort::{FIND, INSERT};
+use super::effort::{Effort, FIND, INSERT};
 use super::glob;
-use super::post::Delivery;
+use super::post::{Delivery, Post};
 use super::refusal::{Refusal, quoted};
 use super::reply::Reply;
 use crate::protocol::{Protocol, encode};
@@ -147,34 +147,92 @@ fn remove(call: &mut Call<'_>, space: Space, word: &str) -> Done {
 
 fn publish(call: &mut Call<'_>) -> Done {
     let (channel, message) = (call.at(1), call.at(2));
-    let mut patterns: Vec<Box<[u8]>> = Vec::new();
-    call.effort.spend(call.post.channels.names(Space::Patterns).len(), FIND)?;
-    for pattern in call.post.channels.names(Space::Patterns) {
-        if glob::matches(pattern, channel, call.effort)? {
+    let patterns = matching(call.post, call.effort, channel)?;
+    let bytes = message_bytes(call.post, &patterns, channel, message);
+    call.post.spend(bytes)?;
+    let receivers = send_to_all(call.post, Some(call.session.id), call.effort, &patterns, channel, message)?;
+    call.number(receivers)
+}
+
+/// The patterns that anybody is subscribed to and a channel matches.
+fn matching(post: &Post, effort: &Effort, channel: &[u8]) -> Result<Vec<Box<[u8]>>, Refusal> {
+    effort.spend(post.channels.names(Space::Patterns).len(), FIND)?;
+    let mut patterns = Vec::new();
+    for pattern in post.channels.names(Space::Patterns) {
+        if glob::matches(pattern, channel, effort)? {
             patterns.push(pattern.into());
         }
     }
+    Ok(patterns)
+}
+
+/// The bytes of the messages that tell of one on a channel, those to several subscribers of one name once.
+fn message_bytes(post: &Post, patterns: &[Box<[u8]>], channel: &[u8], message: &[u8]) -> usize {
     let bytes = |pattern: &[u8]| pattern.len() + channel.len() + message.len();
-    let channel_bytes = call.post.channels.number(Space::Channels, channel).min(1) * bytes(b"");
-    call.post.spend(channel_bytes + patterns.iter().map(|pattern| bytes(pattern)).sum::<usize>())?;
-    let mut receivers = send(call, Space::Channels, channel, &[b"message", channel, message])?;
+    let channel_bytes = post.channels.number(Space::Channels, channel).min(1) * bytes(b"");
+    channel_bytes + patterns.iter().map(|pattern| bytes(pattern)).sum::<usize>()
+}
+
+/// Sends a message to everybody who is subscribed to a channel or to a pattern that it matches.
+fn send_to_all(
+    post: &mut Post,
+    actor: Option<u64>,
+    effort: &Effort,
+    patterns: &[Box<[u8]>],
+    channel: &[u8],
+    message: &[u8],
+) -> Result<usize, Refusal> {
+    let words: &[&[u8]] = &[b"message", channel, message];
+    let mut receivers = send(post, actor, effort, (Space::Channels, channel), words)?;
     for pattern in patterns {
-        receivers += send(call, Space::Patterns, &pattern, &[b"pmessage", &pattern, channel, message])?;
+        let words: &[&[u8]] = &[b"pmessage", pattern, channel, message];
+        receivers += send(post, actor, effort, (Space::Patterns, pattern), words)?;
     }
-    call.number(receivers)
+    Ok(receivers)
+}
+
+/// Sends a message about an event of a key. An error if the request has caused too many.
+pub(super) fn publish_event(
+    post: &mut Post,
+    actor: Option<u64>,
+    effort: &Effort,
+    channel: &[u8],
+    message: &[u8],
+) -> Done {
+    const DELIVERY_BYTES: usize = 64;
+    let patterns = matching(post, effort, channel)?;
+    let number = |space, name: &[u8]| post.channels.number(space, name);
+    let receivers = number(Space::Channels, channel)
+        + patterns.iter().map(|pattern| number(Space::Patterns, pattern)).sum::<usize>();
+    if receivers == 0 {
+        return Ok(());
+    }
+    let bytes = message_bytes(post, &patterns, channel, message) + receivers * DELIVERY_BYTES;
+    if !post.spend_on_event(bytes) {
+        return Err(Refusal::Words("ERR the request would cause too many events"));
+    }
+    send_to_all(post, actor, effort, &patterns, channel, message).map(|_| ())
 }
 
 fn spublish(call: &mut Call<'_>) -> Done {
     let (channel, message) = (call.at(1), call.at(2));
     call.post.spend(channel.len() + message.len())?;
-    let receivers = send(call, Space::Shards, channel, &[b"smessage", channel, message])?;
+    let words: &[&[u8]] = &[b"smessage", channel, message];
+    let receivers = send(call.post, Some(call.session.id), call.effort, (Space::Shards, channel), words)?;
     call.number(receivers)
 }
 
-/// Sends a message to everybody who is subscribed to a name, and returns their number.
-fn send(call: &mut Call<'_>, space: Space, name: &[u8], words: &[&[u8]]) -> Result<usize, Refusal> {
-    let receivers: Vec<(u64, Protocol)> = call.post.channels.subscribers(space, name).collect();
-    call.effort.spend(receivers.len(), FIND)?;
+/// Sends a message to everybody who is subscribed to a name, and returns their number. `actor` is the connection
+/// whose request is carried out.
+fn send(
+    post: &mut Post,
+    actor: Option<u64>,
+    effort: &Effort,
+    (space, name): (Space, &[u8]),
+    words: &[&[u8]],
+) -> Result<usize, Refusal> {
+    let receivers: Vec<(u64, Protocol)> = post.channels.subscribers(space, name).collect();
+    effort.spend(receivers.len(), FIND)?;
     let mut spelled: [Option<Bytes>; 2] = [None, None];
     for (session, protocol) in &receivers {
         let bytes = spelled[usize::from(*protocol == Protocol::Resp3)].get_or_insert_with(|| {
@@ -183,12 +241,12 @@ fn send(call: &mut Call<'_>, space: Space, name: &[u8], words: &[&[u8]]) -> Resu
             words.iter().for_each(|word| encode::bulk(&mut out, word));
             out.into()
         });
-        call.effort.charge_bytes(bytes.len());
-        if *session == call.session.id {
-            call.post.own.extend_from_slice(bytes);
+        effort.charge_bytes(bytes.len());
+        if Some(*session) == actor {
+            post.own.extend_from_slice(bytes);
         } else {
             let bytes = bytes.clone();
-            call.post.deliver(Delivery { session: *session, bytes, ends_wait: false });
+            post.deliver(Delivery { session: *session, bytes, ends_wait: false });
         }
     }
     Ok(receivers.len())

@@ -41,6 +41,11 @@ const PACKED_SET: u8 = 20;
 const HASH_WITH_LIFETIMES: u8 = 24;
 /// The type of a stream, which only weir reads.
 const STREAM: u8 = 0xf0;
+/// The mark before each library of functions, and the one of release candidates of Redis 7.0.
+#[cfg(feature = "scripts")]
+const LIBRARY: u8 = 0xf5;
+#[cfg(feature = "scripts")]
+const EARLY_LIBRARY: u8 = 0xf6;
 
 /// The refusal of bytes that were damaged, or are of a later version.
 const NOT_VERIFIED: Refusal = Refusal::Words("ERR DUMP payload version or checksum are wrong");
@@ -99,11 +104,30 @@ pub(super) fn write(value: &Value, fits: &dyn Fn(usize) -> Result<(), Refusal>) 
         }
         Value::Stream(stream) => writer.stream(stream)?,
     }
-    let mut bytes = writer.bytes;
+    Ok(sealed(writer.bytes, version))
+}
+
+/// Appends the version and the checksum.
+fn sealed(mut bytes: Vec<u8>, version: u16) -> Vec<u8> {
     bytes.extend_from_slice(&version.to_le_bytes());
     let checksum = checksum(&bytes);
     bytes.extend_from_slice(&checksum.to_le_bytes());
-    Ok(bytes)
+    bytes
+}
+
+/// The bytes of libraries of functions, given by their sources. `fits` refuses a number of bytes that a reply
+/// cannot hold.
+#[cfg(feature = "scripts")]
+pub(super) fn write_libraries<'a>(
+    sources: impl Iterator<Item = &'a [u8]>,
+    fits: &dyn Fn(usize) -> Result<(), Refusal>,
+) -> Result<Vec<u8>, Refusal> {
+    let mut writer = Writer { bytes: Vec::new(), fits };
+    for source in sources {
+        writer.bytes.push(LIBRARY);
+        writer.string(source)?;
+    }
+    Ok(sealed(writer.bytes, VERSION))
 }
 
 impl Writer<'_> {
@@ -196,17 +220,52 @@ struct Reader<'a> {
 
 /// The value that bytes stand for. It takes at most about `memory_left` bytes.
 pub(super) fn read(bytes: &[u8], memory_left: u64, hasher: &Hasher) -> Result<Value, Refusal> {
+    let body = verified(bytes)?;
+    let memory_left = usize::try_from(memory_left).unwrap_or(usize::MAX);
+    let mut reader = Reader { left: body, memory_left, hasher };
+    let value = reader.value()?;
+    let empty = value.is_hollow();
+    if empty || !reader.left.is_empty() { Err(DAMAGED) } else { Ok(value) }
+}
+
+/// The bytes before the version and the checksum, which are checked.
+fn verified(bytes: &[u8]) -> Result<&[u8], Refusal> {
     let (covered, sum) = bytes.split_last_chunk::<8>().ok_or(NOT_VERIFIED)?;
     let (body, version) = covered.split_last_chunk::<2>().ok_or(NOT_VERIFIED)?;
     let known = u16::from_le_bytes(*version) <= VERSION_WITH_FIELD_LIFETIMES;
     if !known || bytes.len() < FOOTER_BYTES || checksum(covered) != u64::from_le_bytes(*sum) {
         return Err(NOT_VERIFIED);
     }
-    let memory_left = usize::try_from(memory_left).unwrap_or(usize::MAX);
-    let mut reader = Reader { left: body, memory_left, hasher };
-    let value = reader.value()?;
-    let empty = value.is_hollow();
-    if empty || !reader.left.is_empty() { Err(DAMAGED) } else { Ok(value) }
+    Ok(body)
+}
+
+/// The sources of the libraries of functions that bytes stand for, which take at most `bytes_max` bytes together.
+#[cfg(feature = "scripts")]
+pub(super) fn read_libraries(
+    bytes: &[u8],
+    bytes_max: usize,
+    hasher: &Hasher,
+) -> Result<Vec<Vec<u8>>, Refusal> {
+    let mut reader = Reader { left: verified(bytes)?, memory_left: bytes_max, hasher };
+    let mut sources = Vec::new();
+    while !reader.left.is_empty() {
+        match reader.byte()? {
+            LIBRARY => {}
+            EARLY_LIBRARY => {
+                return Err(Refusal::Words("ERR libraries of early versions of Redis 7.0 are not read"));
+            }
+            _ => return Err(Refusal::Words("ERR given type is not a function")),
+        }
+        let source = reader.text().map_err(|refusal| match refusal {
+            DAMAGED => Refusal::Words("ERR Failed loading library payload"),
+            other => other,
+        })?;
+        // An empty source takes a place in the list as well.
+        reader.memory_left = reader.memory_left.saturating_sub(source.len() + size_of::<Vec<u8>>());
+        reader.afford(1)?;
+        sources.push(source);
+    }
+    Ok(sources)
 }
 
 impl<'a> Reader<'a> {

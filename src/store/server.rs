@@ -5,10 +5,12 @@ use super::call::{Call, Command, Done, Effect, command};
 use super::channels::Space;
 use super::connection::REDIS_VERSION;
 use super::effort::FIND;
+use super::events;
 use super::glob;
-use super::numbers::Digits;
+use super::numbers::{self, Digits};
 use super::refusal::Refusal;
 use super::refusal::quoted;
+use crate::values::limits::ENGINE_SLOW_REQUESTS_MAX;
 use std::fmt::Write as _;
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -28,12 +30,17 @@ const SETTINGS: &[(&str, &str)] = &[
     ("io-threads", "1"),
     ("maxclients", "10000"),
     ("maxmemory-policy", "noeviction"),
-    ("notify-keyspace-events", ""),
     ("proto-max-bulk-len", "536870912"),
     ("save", ""),
     ("tcp-keepalive", "300"),
     ("timeout", "0"),
 ];
+
+/// The setting of the events of keys that are published.
+const EVENTS: &str = "notify-keyspace-events";
+/// The settings of the log of slow requests: the least time in microseconds, and the most entries.
+const SLOWER_THAN: &str = "slowlog-log-slower-than";
+const SLOW_ENTRIES: &str = "slowlog-max-len";
 
 impl Call<'_> {
     /// The error, in Redis's words, for a subcommand whose arguments are too many.
@@ -129,8 +136,11 @@ fn scripts_lines(call: &Call<'_>, text: &mut String) {
     add(text, "used_memory_vm_eval", call.scripts.machine_bytes());
     add(text, "used_memory_scripts_eval", call.scripts.bytes());
     add(text, "number_of_cached_scripts", call.scripts.known());
-    add(text, "number_of_functions", 0);
-    add(text, "number_of_libraries", 0);
+    let (libraries, functions) = call.scripts.functions.counts();
+    add(text, "number_of_functions", functions);
+    add(text, "number_of_libraries", libraries);
+    add(text, "used_memory_vm_functions", call.scripts.functions.machine_bytes());
+    add(text, "used_memory_functions", call.scripts.functions.bytes());
 }
 
 #[cfg(not(feature = "scripts"))]
@@ -149,6 +159,7 @@ fn stats_section(call: &Call<'_>, text: &mut String) {
     add(text, "total_commands_processed", call.tally.commands);
     add(text, "expired_keys", call.keyspace.expired);
     add(text, "evicted_keys", 0);
+    add(text, "keyspace_events_dropped", call.keyspace.events.dropped());
     add(text, "keyspace_hits", call.keyspace.hits);
     add(text, "keyspace_misses", call.keyspace.misses);
     add(text, "pubsub_channels", call.post.channels.names(Space::Channels).len());
@@ -185,10 +196,16 @@ fn config(call: &mut Call<'_>) -> Done {
     if call.is(1, "get") && call.count() >= 3 {
         return config_get(call);
     }
-    if call.is(1, "set") && call.count() >= 4 || call.is(1, "resetstat") && call.count() == 2 {
+    if call.is(1, "set") && call.count() >= 4 && call.count().is_multiple_of(2) {
+        return config_set(call);
+    }
+    if call.is(1, "resetstat") && call.count() == 2 {
         return call.ok();
     }
-    for name in ["get", "set", "resetstat"] {
+    if call.is(1, "rewrite") && call.count() == 2 {
+        return Err(Refusal::Words("ERR The server is running without a config file"));
+    }
+    for name in ["get", "set", "resetstat", "rewrite"] {
         if call.is(1, name) {
             return Err(Refusal::Quoting(format!(
                 "ERR wrong number of arguments for 'config|{name}' command"
@@ -198,9 +215,65 @@ fn config(call: &mut Call<'_>) -> Done {
     Err(call.unknown_subcommand())
 }
 
+/// Carries out CONFIG SET, all settings or none. Those that have no meaning here are accepted and change nothing,
+/// because programs set them when they start.
+fn config_set(call: &mut Call<'_>) -> Done {
+    let (mut events, mut slower_than, mut entries) = (None, None, None);
+    for index in (2..call.count()).step_by(2) {
+        let value = call.at(index + 1);
+        let (name, is_second) = if call.is(index, EVENTS) {
+            (EVENTS, events.replace(events::parse_setting(value)?).is_some())
+        } else if call.is(index, SLOWER_THAN) {
+            (SLOWER_THAN, slower_than.replace(number_between(SLOWER_THAN, value, -1, i64::MAX)?).is_some())
+        } else if call.is(index, SLOW_ENTRIES) {
+            let most = ENGINE_SLOW_REQUESTS_MAX as i64;
+            (SLOW_ENTRIES, entries.replace(number_between(SLOW_ENTRIES, value, 0, most)?).is_some())
+        } else {
+            continue;
+        };
+        if is_second {
+            return Err(unset(name, "duplicate parameter"));
+        }
+    }
+    if let Some(flags) = events {
+        call.keyspace.events.set_flags(flags);
+    }
+    if let Some(micros) = slower_than {
+        call.tally.slow_log.set_slower_than(micros);
+    }
+    if let Some(entries) = entries {
+        call.tally.slow_log.set_entries_max(entries as usize);
+    }
+    call.ok()
+}
+
+/// The refusal of a setting.
+fn unset(name: &str, reason: &str) -> Refusal {
+    Refusal::Quoting(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}"))
+}
+
+/// The number that is given for a setting.
+fn number_between(name: &str, value: &[u8], least: i64, most: i64) -> Result<i64, Refusal> {
+    let number =
+        numbers::integer(value).ok_or_else(|| unset(name, "argument couldn't be parsed into an integer"))?;
+    if !(least..=most).contains(&number) {
+        return Err(unset(name, &format!("argument must be between {least} and {most} inclusive")));
+    }
+    Ok(number)
+}
+
 fn config_get(call: &mut Call<'_>) -> Done {
     let maxmemory = call.limits.bytes_max.to_string();
-    let settings = SETTINGS.iter().copied().chain([("maxmemory", maxmemory.as_str())]);
+    let events = call.keyspace.events.flags().text();
+    let (slower_than, entries) = call.tally.slow_log.settings();
+    let (slower_than, entries) = (slower_than.to_string(), entries.to_string());
+    let own = [
+        ("maxmemory", maxmemory.as_str()),
+        (EVENTS, events.as_str()),
+        (SLOWER_THAN, slower_than.as_str()),
+        (SLOW_ENTRIES, entries.as_str()),
+    ];
+    let settings = SETTINGS.iter().copied().chain(own);
     let mut wanted = Vec::new();
     for (name, value) in settings {
         call.effort.spend(call.count(), FIND)?;
@@ -246,6 +319,22 @@ fn lastsave(call: &mut Call<'_>) -> Done {
 }
 
 fn memory(call: &mut Call<'_>) -> Done {
+    for (name, run) in [
+        ("doctor", memory_doctor as fn(&mut Call<'_>) -> Done),
+        ("malloc-stats", memory_malloc_stats),
+        // Memory goes back to the allocator as values go, so there is nothing to purge.
+        ("purge", |call| call.ok()),
+        ("stats", memory_stats),
+    ] {
+        if call.is(1, name) && call.count() == 2 {
+            return run(call);
+        }
+        if call.is(1, name) {
+            return Err(Refusal::Quoting(format!(
+                "ERR wrong number of arguments for 'memory|{name}' command"
+            )));
+        }
+    }
     if !call.is(1, "usage") {
         return Err(call.unknown_subcommand());
     }
@@ -256,4 +345,43 @@ fn memory(call: &mut Call<'_>) -> Done {
         Some(bytes) => call.integer(bytes as i64),
         None => call.null(),
     }
+}
+
+fn memory_doctor(call: &mut Call<'_>) -> Done {
+    let (keys, _) = call.keyspace.totals();
+    let (used, most) = (call.keyspace.used(), call.limits.bytes_max);
+    let advice =
+        if call.memory_left() == 0 { "Writes that need memory are refused." } else { "There is room." };
+    let text = format!("{keys} keys take {used} of {most} bytes. {advice}\n");
+    call.out.verbatim(call.session.protocol, &text);
+    Ok(())
+}
+
+fn memory_malloc_stats(call: &mut Call<'_>) -> Done {
+    call.out.verbatim(call.session.protocol, "The embedded store asks its allocator for no statistics.\n");
+    Ok(())
+}
+
+/// Carries out MEMORY STATS, with the figures that are known.
+fn memory_stats(call: &mut Call<'_>) -> Done {
+    let (keys, _) = call.keyspace.totals();
+    let used = call.keyspace.used();
+    #[cfg(feature = "scripts")]
+    let (scripts, functions) = (call.scripts.bytes(), call.scripts.functions.bytes());
+    #[cfg(not(feature = "scripts"))]
+    let (scripts, functions) = (0, 0);
+    let figures = [
+        ("total.allocated", used),
+        ("lua.caches", scripts as u64),
+        ("functions.caches", functions as u64),
+        ("keys.count", keys as u64),
+        ("keys.bytes-per-key", used / (keys as u64).max(1)),
+        ("dataset.bytes", used),
+    ];
+    call.out.map(call.session.protocol, figures.len());
+    for (name, figure) in figures {
+        call.out.bulk(name.as_bytes());
+        call.out.integer(figure as i64);
+    }
+    Ok(())
 }

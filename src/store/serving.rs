@@ -111,6 +111,9 @@ impl Engine {
             call.out.refuse(refusal);
         }
         self.keyspace.interest.settle();
+        if self.keyspace.events.is_pending() {
+            self.keyspace.events.publish(&mut self.post, None, &own);
+        }
         effort.charge(own.spent());
         effort.charge_bytes(reply.len());
         let session = waiter.session;
@@ -155,6 +158,6 @@ fn serve(call: &mut Call<'_>, waiter: &Waiter, key: &[u8]) -> Result<bool, Refus
         Want::Deliveries { group, consumer, count, forgets } => {
             stream_groups::serve(call, key, (group, consumer), *count, *forgets)
         }
-        Want::Replicas => Ok(false),
+        Want::Replicas | Want::Copies => Ok(false),
     }
 }

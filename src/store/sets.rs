@@ -2,6 +2,7 @@
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{Effort, FIND, INSERT, LOOK};
+use super::events::Class;
 use super::keyspace::Lifetime;
 use super::members::Members;
 use super::numbers;
@@ -39,6 +40,8 @@ fn sadd(call: &mut Call<'_>) -> Done {
     })?;
     if added == 0 {
         call.keyspace.interest.withdraw();
+    } else {
+        call.announce(Class::Set, "sadd", call.at(1));
     }
     call.number(added)
 }
@@ -48,8 +51,10 @@ fn srem(call: &mut Call<'_>) -> Done {
     let removed = call
         .keyspace
         .change(call.at(1), |members: &mut Members| old.filter(|member| members.remove(member)).count())?;
-    if removed == Some(0) {
-        call.keyspace.interest.withdraw();
+    match removed {
+        None => {}
+        Some(0) => call.keyspace.interest.withdraw(),
+        Some(_) => call.announce(Class::Set, "srem", call.at(1)),
     }
     call.number(removed.unwrap_or(0))
 }
@@ -122,8 +127,10 @@ fn pop(call: &mut Call<'_>, random: &mut Random, count: usize) -> Result<Option<
         fits.map(|()| popped)
     })?;
     let popped = popped.transpose()?;
-    if popped.as_ref().is_some_and(Vec::is_empty) {
-        call.keyspace.interest.withdraw();
+    match &popped {
+        None => {}
+        Some(popped) if popped.is_empty() => call.keyspace.interest.withdraw(),
+        Some(_) => call.announce(Class::Set, "spop", call.at(1)),
     }
     Ok(popped)
 }
@@ -159,7 +166,10 @@ fn smove(call: &mut Call<'_>) -> Done {
     call.keyspace.read_as::<Members>(target)?;
     if found && source != target {
         call.keyspace.change(source, |members: &mut Members| members.remove(member))?;
-        call.keyspace.change_or_create(target, |members: &mut Members| members.insert(member))?;
+        call.announce(Class::Set, "srem", source);
+        if call.keyspace.change_or_create(target, |members: &mut Members| members.insert(member))? {
+            call.announce(Class::Set, "sadd", target);
+        }
     }
     call.integer(i64::from(found))
 }
@@ -211,9 +221,15 @@ fn store(call: &mut Call<'_>, combination: Combination) -> Done {
     let members = combined(call, 2, combination, |members, _| call.afford(members.bytes()))?;
     let (target, count) = (call.at(1), members.len());
     if count == 0 {
-        call.keyspace.remove(target);
+        call.remove_key(target);
     } else {
         call.keyspace.set(target, Value::Set(Box::new(members)), Lifetime::Forever);
+        let event = match combination {
+            Combination::Union => "sunionstore",
+            Combination::Intersection => "sinterstore",
+            Combination::Difference => "sdiffstore",
+        };
+        call.announce(Class::Set, event, target);
     }
     call.number(count)
 }

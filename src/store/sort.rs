@@ -2,6 +2,7 @@
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{FIND, LOOK};
+use super::events::Class;
 use super::fields::Fields;
 use super::items::{End, Items};
 use super::keyspace::Lifetime;
@@ -247,9 +248,10 @@ fn store(call: &mut Call<'_>, options: &Options<'_>, wanted: &[Text], target: &[
     call.afford(items.bytes())?;
     let count = items.len();
     if count == 0 {
-        call.keyspace.remove(target);
+        call.remove_key(target);
     } else {
         call.keyspace.set(target, Value::List(Box::new(items)), Lifetime::Forever);
+        call.announce(Class::List, "sortstore", target);
     }
     call.number(count)
 }

@@ -8,7 +8,7 @@ use super::numbers;
 use super::ranking::Ranking;
 use super::refusal::Refusal;
 use super::reply::bulk_bytes;
-use super::sorted_ranges::store;
+use super::sorted_ranges::store_at;
 use super::sorted_sets::{scored_header, write_pair};
 use super::value::{Collection, Value};
 
@@ -325,7 +325,12 @@ fn store_combined(call: &mut Call<'_>, combination: Combination) -> Done {
     let request = Request::parse(call, Place::Stored, combination)?;
     let fits = |ranking: &Ranking, _| call.afford(ranking.bytes());
     let ranking = grown(call, request, combination, &fits)?;
-    store(call, ranking)
+    let event = match combination {
+        Combination::Union => "zunionstore",
+        Combination::Intersection => "zinterstore",
+        Combination::Difference => "zdiffstore",
+    };
+    store_at(call, call.at(1), ranking, event)
 }
 
 #[cfg(test)]

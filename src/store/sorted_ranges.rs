@@ -3,6 +3,7 @@
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{FIND, LOOK, RANK};
+use super::events::Class;
 use super::keyspace::Lifetime;
 use super::lists::positions;
 use super::numbers;
@@ -294,22 +295,19 @@ fn zrangestore(call: &mut Call<'_>) -> Done {
             }
         }
     }
-    store(call, stored)
+    store_at(call, call.at(1), stored, "zrangestore")
 }
 
-/// Replaces the key in argument 1 by a sorted set, and replies with its size. An empty set leaves no key.
-pub(super) fn store(call: &mut Call<'_>, ranking: Ranking) -> Done {
-    store_at(call, call.at(1), ranking)
-}
-
-/// Replaces the key `target` by a sorted set, and replies with its size. An empty set leaves no key.
-pub(super) fn store_at(call: &mut Call<'_>, target: &[u8], ranking: Ranking) -> Done {
+/// Replaces the key `target` by a sorted set, announces the event, and replies with the set's size. An empty set
+/// leaves no key.
+pub(super) fn store_at(call: &mut Call<'_>, target: &[u8], ranking: Ranking, event: &'static str) -> Done {
     let count = ranking.len();
     if count == 0 {
-        call.keyspace.remove(target);
+        call.remove_key(target);
     } else {
         call.afford(ranking.bytes())?;
         call.keyspace.set(target, Value::SortedSet(Box::new(ranking)), Lifetime::Forever);
+        call.announce(Class::SortedSet, event, target);
     }
     call.number(count)
 }
@@ -354,6 +352,13 @@ fn remove(call: &mut Call<'_>, by: By) -> Done {
     let removed = removed.transpose()?.unwrap_or(0);
     if removed == 0 {
         call.keyspace.interest.withdraw();
+    } else {
+        let event = match by {
+            By::Rank => "zremrangebyrank",
+            By::Score => "zremrangebyscore",
+            By::Lex => "zremrangebylex",
+        };
+        call.announce(Class::SortedSet, event, call.at(1));
     }
     call.number(removed)
 }

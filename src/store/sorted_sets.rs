@@ -2,6 +2,7 @@
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{FIND, RANK};
+use super::events::Class;
 use super::lists::PopRequest;
 use super::numbers;
 use super::ranking::{Ranking, Scored};
@@ -141,6 +142,8 @@ pub(super) fn add_pairs(call: &mut Call<'_>, options: AddOptions, pairs: &[(f64,
     })??;
     if done.iter().all(|added| matches!(added, Added::Nothing | Added::Unchanged(_))) {
         call.keyspace.interest.withdraw();
+    } else {
+        call.announce(Class::SortedSet, if options.increments { "zincr" } else { "zadd" }, call.at(1));
     }
     if options.increments {
         return match done[0] {
@@ -228,8 +231,10 @@ fn zrem(call: &mut Call<'_>) -> Done {
     let removed = call.keyspace.change(call.at(1), |ranking: &mut Ranking| {
         members.filter(|member| ranking.remove(member).is_some()).count()
     })?;
-    if removed == Some(0) {
-        call.keyspace.interest.withdraw();
+    match removed {
+        None => {}
+        Some(0) => call.keyspace.interest.withdraw(),
+        Some(_) => call.announce(Class::SortedSet, "zrem", call.at(1)),
     }
     call.number(removed.unwrap_or(0))
 }
@@ -294,6 +299,9 @@ fn popped(call: &mut Call<'_>, key: &[u8], extreme: Extreme, count: usize) -> Re
     let popped = popped.transpose()?.unwrap_or_default();
     if popped.is_empty() {
         call.keyspace.interest.withdraw();
+    } else {
+        let event = if extreme == Extreme::Lowest { "zpopmin" } else { "zpopmax" };
+        call.announce(Class::SortedSet, event, key);
     }
     Ok(popped)
 }

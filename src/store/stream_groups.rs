@@ -2,6 +2,7 @@
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{FIND, INSERT, LOOK, RANK};
+use super::events::Class;
 use super::log::{Id, Log};
 use super::numbers::Digits;
 use super::refusal::{Refusal, quoted};
@@ -118,6 +119,7 @@ fn create(call: &mut Call<'_>) -> Done {
     if !added {
         return Err(Refusal::Words("BUSYGROUP Consumer Group name already exists"));
     }
+    call.announce(Class::Stream, "xgroup-create", key);
     call.ok()
 }
 
@@ -133,6 +135,7 @@ fn set_id(call: &mut Call<'_>) -> Done {
         stream.change_group(name, |_, group| (group.last, group.read) = (start, options.read))
     })?;
     call.keyspace.interest.withdraw();
+    call.announce(Class::Stream, "xgroup-setid", call.at(2));
     call.ok()
 }
 
@@ -148,6 +151,7 @@ fn destroy(call: &mut Call<'_>) -> Done {
     let removed = call.keyspace.change(call.at(2), |stream: &mut Stream| stream.remove_group(name))?;
     if removed == Some(true) {
         call.keyspace.interest.waits.signal(call.session.database, call.at(2), Kind::Stream);
+        call.announce(Class::Stream, "xgroup-destroy", call.at(2));
     }
     call.keyspace.interest.withdraw();
     call.integer(i64::from(removed.unwrap_or(false)))
@@ -172,15 +176,25 @@ fn create_consumer(call: &mut Call<'_>) -> Done {
         }
         new
     })?;
+    if created {
+        call.announce(Class::Stream, CONSUMER_CREATED, call.at(2));
+    }
     call.integer(i64::from(created))
 }
 
 fn delete_consumer(call: &mut Call<'_>) -> Done {
     let name = call.at(4);
-    let pending = change_named(call, |group| group.remove_consumer(name))?;
+    let (known, pending) =
+        change_named(call, |group| (group.consumers.contains_key(name), group.remove_consumer(name)))?;
+    if known {
+        call.announce(Class::Stream, "xgroup-delconsumer", call.at(2));
+    }
     call.effort.charge(pending as u64 * FIND);
     call.number(pending)
 }
+
+/// The event of a consumer that was made.
+const CONSUMER_CREATED: &str = "xgroup-createconsumer";
 
 /// The place from which XREADGROUP reads a stream.
 #[derive(Clone, Copy)]
@@ -281,8 +295,10 @@ fn note_deliveries(
     for (key, delivery) in keys.iter().zip(deliveries) {
         let Some((from, ids)) = delivery else { continue };
         let forgets = forgets && matches!(from, From::New);
+        let mut created = false;
         call.keyspace.change(key, |stream: &mut Stream| {
             stream.change_group(group, |log, group| {
+                created = !group.consumers.contains_key(consumer);
                 group.see(consumer, now_ms);
                 for id in ids {
                     deliver(log, group, consumer, id, (from, forgets, now_ms));
@@ -290,6 +306,9 @@ fn note_deliveries(
             })
         })?;
         call.keyspace.interest.withdraw();
+        if created {
+            call.announce(Class::Stream, CONSUMER_CREATED, key);
+        }
     }
     Ok(())
 }
@@ -580,10 +599,12 @@ fn xclaim(call: &mut Call<'_>) -> Done {
     let (group, consumer) = (call.at(2), call.at(3));
     let (delivered_ms, deliveries, just_ids) = (claim.delivered_ms, claim.deliveries, claim.just_ids);
     // An entry that is named twice is found again by the second name, unless it is not idle any more.
+    let mut created = false;
     let claimed = call.keyspace.change(call.at(1), |stream: &mut Stream| {
         stream.change_group(group, |_, group| {
             group.last = group.last.max(claim.last);
             if !claimed.is_empty() {
+                created = !group.consumers.contains_key(consumer);
                 group.see(consumer, now_ms);
             }
             for id in gone {
@@ -605,6 +626,9 @@ fn xclaim(call: &mut Call<'_>) -> Done {
         })
     })?;
     call.keyspace.interest.withdraw();
+    if created {
+        call.announce(Class::Stream, CONSUMER_CREATED, call.at(1));
+    }
     write_claimed(call, &claimed.flatten().unwrap_or_default(), just_ids)
 }
 
@@ -663,9 +687,11 @@ fn xautoclaim(call: &mut Call<'_>) -> Done {
     }
     call.out.expect(if just_ids { claimed.len() * 64 } else { bytes } + gone.len() * 64 + 128)?;
     let (group, consumer) = (call.at(2), call.at(3));
+    let mut created = false;
     call.keyspace.change(call.at(1), |stream: &mut Stream| {
         stream.change_group(group, |_, group| {
             if !claimed.is_empty() {
+                created = !group.consumers.contains_key(consumer);
                 group.see(consumer, now_ms);
             }
             for id in &gone {
@@ -679,6 +705,9 @@ fn xautoclaim(call: &mut Call<'_>) -> Done {
         })
     })?;
     call.keyspace.interest.withdraw();
+    if created {
+        call.announce(Class::Stream, CONSUMER_CREATED, call.at(1));
+    }
     call.out.array(3);
     write_id(&mut call.out, next);
     write_claimed(call, &claimed, just_ids)?;

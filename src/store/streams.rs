@@ -3,6 +3,7 @@
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{Effort, FIND, INSERT, LOOK};
+use super::events::Class;
 use super::log::{Entry, Id, Keep, Log, Precision};
 use super::numbers;
 use super::refusal::Refusal;
@@ -223,6 +224,10 @@ fn xadd(call: &mut Call<'_>) -> Done {
         stream.log.append(id, words);
         options.trim.map_or(0, |(keep, precision)| stream.log.trim(keep, precision))
     })?;
+    call.announce(Class::Stream, "xadd", key);
+    if trimmed > 0 {
+        call.announce(Class::Stream, "xtrim", key);
+    }
     call.effort.charge(trimmed * LOOK);
     call.keyspace.interest.waits.signal(call.session.database, key, Kind::Stream);
     call.bulk(id.text().as_bytes())
@@ -307,8 +312,10 @@ fn xdel(call: &mut Call<'_>) -> Done {
     let deleted = call.keyspace.change(call.at(1), |stream: &mut Stream| {
         ids.into_iter().filter(|id| stream.log.delete(*id)).count()
     })?;
-    if deleted == Some(0) {
-        call.keyspace.interest.withdraw();
+    match deleted {
+        None => {}
+        Some(0) => call.keyspace.interest.withdraw(),
+        Some(_) => call.announce(Class::Stream, "xdel", call.at(1)),
     }
     call.number(deleted.unwrap_or(0))
 }
@@ -323,6 +330,8 @@ fn xtrim(call: &mut Call<'_>) -> Done {
         .unwrap_or(0);
     if trimmed == 0 {
         call.keyspace.interest.withdraw();
+    } else {
+        call.announce(Class::Stream, "xtrim", call.at(1));
     }
     call.effort.charge(trimmed * LOOK);
     call.integer(trimmed as i64)
@@ -362,6 +371,7 @@ fn xsetid(call: &mut Call<'_>) -> Done {
     changed.ok_or(Refusal::NoSuchKey)??;
     // As in Redis, who watches the stream is not told of this, nor of anything about groups.
     call.keyspace.interest.withdraw();
+    call.announce(Class::Stream, "xsetid", call.at(1));
     call.ok()
 }
 

@@ -1,6 +1,7 @@
 //! Commands on strings as bytes or numbers: GET, SET and so on. Bits are in `bits.rs`.
 
 use super::call::{Call, Command, Done, Effect, command};
+use super::events::Class;
 use super::keyspace::{Lifetime, Place};
 use super::long_double;
 use super::numbers::{self, Digits};
@@ -68,7 +69,7 @@ struct SetOptions {
 
 fn set(call: &mut Call<'_>) -> Done {
     if call.count() == 3 {
-        call.keyspace.set(call.arguments.at(1), Value::string(call.arguments.at(2)), Lifetime::Forever);
+        store(call, call.at(1), call.at(2), Lifetime::Forever);
         return call.ok();
     }
     let options = set_options(call)?;
@@ -83,12 +84,21 @@ fn set(call: &mut Call<'_>) -> Done {
         Condition::IfPresent => present,
     };
     if goes {
-        call.keyspace.set(key, Value::string(call.at(2)), options.lifetime);
+        store(call, key, call.at(2), options.lifetime);
     }
     match (options.returns_old, goes) {
         (true, _) => Ok(()),
         (false, true) => call.ok(),
         (false, false) => call.null(),
+    }
+}
+
+/// Stores a string under `key`, and announces that.
+fn store(call: &mut Call<'_>, key: &[u8], text: &[u8], lifetime: Lifetime) {
+    call.keyspace.set(key, Value::string(text), lifetime);
+    call.announce(Class::String, "set", key);
+    if matches!(lifetime, Lifetime::UntilMs(_)) {
+        call.announce(Class::Generic, "expire", key);
     }
 }
 
@@ -164,6 +174,7 @@ fn setnx(call: &mut Call<'_>) -> Done {
         return call.integer(0);
     }
     call.keyspace.add(key, Value::string(call.at(2)));
+    call.announce(Class::String, "set", key);
     call.integer(1)
 }
 
@@ -177,19 +188,19 @@ fn psetex(call: &mut Call<'_>) -> Done {
 
 fn set_for(call: &mut Call<'_>, unit: Unit, name: &'static str) -> Done {
     let expires_ms = expiry(call, unit, 2, name)?;
-    call.keyspace.set(call.at(1), Value::string(call.at(3)), Lifetime::UntilMs(expires_ms));
+    store(call, call.at(1), call.at(3), Lifetime::UntilMs(expires_ms));
     call.ok()
 }
 
 fn getset(call: &mut Call<'_>) -> Done {
     get(call)?;
-    call.keyspace.set(call.at(1), Value::string(call.at(2)), Lifetime::Forever);
+    store(call, call.at(1), call.at(2), Lifetime::Forever);
     Ok(())
 }
 
 fn getdel(call: &mut Call<'_>) -> Done {
     get(call)?;
-    call.keyspace.remove(call.at(1));
+    call.remove_key(call.at(1));
     Ok(())
 }
 
@@ -217,13 +228,16 @@ fn getex(call: &mut Call<'_>) -> Done {
     if persists {
         if call.keyspace.entry(place).expires_ms != super::keyspace::NEVER_MS {
             call.keyspace.set_expiry(place, super::keyspace::NEVER_MS);
+            call.announce(Class::Generic, "persist", call.at(1));
         }
     } else if let Some((unit, index)) = moment {
         let expires_ms = expiry(call, unit, index, "getex")?;
         if expires_ms <= call.keyspace.now_ms() {
             call.keyspace.remove_at(place);
+            call.announce(Class::Generic, "del", call.at(1));
         } else {
             call.keyspace.set_expiry(place, expires_ms);
+            call.announce(Class::Generic, "expire", call.at(1));
         }
     }
     Ok(())
@@ -265,7 +279,7 @@ fn set_pairs(call: &mut Call<'_>, name: &'static str) -> Result<(), Refusal> {
         return Err(Refusal::WrongArity(name));
     }
     for index in (1..call.count()).step_by(2) {
-        call.keyspace.set(call.at(index), Value::string(call.at(index + 1)), Lifetime::Forever);
+        store(call, call.at(index), call.at(index + 1), Lifetime::Forever);
     }
     Ok(())
 }
@@ -274,6 +288,7 @@ fn append(call: &mut Call<'_>) -> Done {
     let (key, suffix) = (call.at(1), call.at(2));
     if call.keyspace.find(key).is_none() {
         call.keyspace.add(key, Value::string(suffix));
+        call.announce(Class::String, "append", key);
         return call.number(suffix.len());
     }
     let left = call.memory_left();
@@ -286,6 +301,7 @@ fn append(call: &mut Call<'_>) -> Done {
         bytes.extend_from_slice(suffix);
         Ok(bytes.len())
     })?;
+    call.announce(Class::String, "append", key);
     call.number(length)
 }
 
@@ -383,6 +399,7 @@ fn setrange(call: &mut Call<'_>) -> Done {
         bytes[end - patch.len()..end].copy_from_slice(patch);
         Ok(bytes.len())
     })?;
+    call.announce(Class::String, "setrange", call.at(1));
     call.number(length)
 }
 
@@ -434,6 +451,7 @@ fn add(call: &mut Call<'_>, by: i64) -> Done {
     let key = call.at(1);
     let Some(place) = call.keyspace.find(key) else {
         call.keyspace.add(key, Value::Integer(by));
+        call.announce(Class::String, "incrby", key);
         return call.integer(by);
     };
     let sum = call.keyspace.change_at(place, |value| {
@@ -449,6 +467,7 @@ fn add(call: &mut Call<'_>, by: i64) -> Done {
         *value = Value::Integer(sum);
         Ok(sum)
     })?;
+    call.announce(Class::String, "incrby", key);
     call.integer(sum)
 }
 
@@ -458,6 +477,7 @@ fn incrbyfloat(call: &mut Call<'_>) -> Done {
     let sum = call.keyspace.read_string(key, |old| long_double::add(old.unwrap_or(b"0"), by))??;
     call.out.expect(sum.len())?;
     call.keyspace.set(key, Value::Text(Text::new(sum.as_bytes())), Lifetime::Keep);
+    call.announce(Class::String, "incrbyfloat", key);
     call.bulk(sum.as_bytes())
 }
 

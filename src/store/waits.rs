@@ -79,6 +79,8 @@ pub(super) enum Want {
     Deliveries { group: Name, consumer: Name, count: Option<usize>, forgets: bool },
     /// Acknowledgements of replicas (WAIT), which never come.
     Replicas,
+    /// Acknowledgements of replicas that have written to disk (WAITAOF), which never come.
+    Copies,
 }
 
 impl Want {
@@ -87,13 +89,18 @@ impl Want {
             Self::Item(_) | Self::Items(..) | Self::Moved { .. } => Kind::List,
             Self::Member(_) | Self::Members(..) => Kind::SortedSet,
             Self::Entries { .. } | Self::Deliveries { .. } => Kind::Stream,
-            Self::Replicas => Kind::Replicas,
+            Self::Replicas | Self::Copies => Kind::Replicas,
         }
     }
 
     fn bytes(&self) -> usize {
         match self {
-            Self::Item(_) | Self::Items(..) | Self::Member(_) | Self::Members(..) | Self::Replicas => 0,
+            Self::Item(_)
+            | Self::Items(..)
+            | Self::Member(_)
+            | Self::Members(..)
+            | Self::Replicas
+            | Self::Copies => 0,
             Self::Moved { target, .. } => target.len(),
             Self::Entries { after, .. } => size_of_val(after.as_slice()),
             Self::Deliveries { group, consumer, .. } => group.len() + consumer.len(),
@@ -119,6 +126,11 @@ impl Waiter {
         let mut reply = Vec::new();
         match self.want {
             Want::Replicas => encode::integer(&mut reply, 0),
+            Want::Copies => {
+                encode::array(&mut reply, 2);
+                encode::integer(&mut reply, 0);
+                encode::integer(&mut reply, 0);
+            }
             _ => encode::null_array(&mut reply, self.protocol),
         }
         reply

@@ -247,9 +247,19 @@ pub const ENGINE_SCRIPT_MS_MAX: u64 = 2_000;
 /// Maximum number of bytes of all scripts that the embedded engine knows by their digests, about nine for each
 /// byte of source.
 pub const ENGINE_SCRIPTS_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Maximum number of bytes of all libraries of functions of the embedded engine, about nine for each byte of source.
+pub const ENGINE_LIBRARIES_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Maximum number of bytes that all functions of the embedded engine may use in their interpreter, with what they
+/// keep from one call to the next.
+pub const ENGINE_FUNCTIONS_BYTES_MAX: usize = 128 * 1024 * 1024;
 /// Maximum number of bytes of the messages that one request to the embedded engine may send; those to several
 /// subscribers of one channel count once.
 pub const ENGINE_MESSAGES_BYTES_MAX: usize = 128 * 1024 * 1024;
+/// Maximum number of bytes of the events of keys that one request to the embedded engine may cause, and of those that
+/// wait to be published.
+pub const ENGINE_EVENTS_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Maximum number of slow requests that the embedded engine keeps (SLOWLOG), at most 5 KiB each.
+pub const ENGINE_SLOW_REQUESTS_MAX: usize = 1024;
 /// Unsent bytes beyond which a subscriber of the embedded engine is closed, as in Redis.
 pub const ENGINE_SUBSCRIBER_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Largest request that may be configured: a bulk string may be as large as in Redis.

@@ -15,7 +15,6 @@ import pytest
 from harness import shapes
 from harness.processes import Redis, Weir
 from harness.resp import Reply, encode, shorten
-from test_embedded import NOT_EMBEDDED
 
 SEEDS = 12
 REQUESTS = 1200
@@ -185,7 +184,7 @@ def test_random_commands(reference: Redis, weir: Weir, seed: int, protocol: int)
 @pytest.mark.parametrize("protocol", [2, 3], ids=["resp2", "resp3"])
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_commands_on_the_embedded_store(reference: Redis, embedded: Weir, seed: int, protocol: int):
-    play(Maker(seed, without=NOT_EMBEDDED | UNSPECIFIED), reference, embedded, protocol, same_but_for_errors)
+    play(Maker(seed, without=UNSPECIFIED), reference, embedded, protocol, same_but_for_errors)
 
 
 def play(

@@ -8,6 +8,8 @@ use super::fuel::Ending;
 
 /// The name of every script in errors.
 pub(super) const SCRIPT_NAME: &str = "@user_script";
+/// The name of every library of functions in errors.
+pub(super) const LIBRARY_NAME: &str = "@user_function";
 
 /// The name of the code that prepares the globals.
 pub(super) const SANDBOX_NAME: &str = "=sandbox";

@@ -5,7 +5,7 @@ use sha1::{Digest as _, Sha1};
 
 use super::errors::{bad_argument, error_table, raise, refuse};
 use super::given::Given;
-use super::machine::Shared;
+use super::machine::{Role, Shared};
 use super::to_reply::error_text;
 use crate::protocol::command;
 
@@ -40,7 +40,7 @@ pub(super) fn hexadecimal(digest: &[u8]) -> String {
     })
 }
 
-pub(super) fn create(lua: &Lua) -> Result<Table, Error> {
+pub(super) fn create(lua: &Lua, role: Role) -> Result<Table, Error> {
     let redis = lua.create_table()?;
     for (name, number) in CONSTANTS {
         redis.raw_set(*name, *number)?;
@@ -53,9 +53,22 @@ pub(super) fn create(lua: &Lua) -> Result<Table, Error> {
     redis.raw_set("log", lua.create_function(|lua, given: MultiValue| log(lua, &given))?)?;
     redis.raw_set("set_repl", lua.create_function(|lua, given: MultiValue| set_repl(lua, &given))?)?;
     redis.raw_set("acl_check_cmd", lua.create_function(|_, given: MultiValue| acl_check_cmd(&given))?)?;
-    redis.raw_set("replicate_commands", lua.create_function(|_, _: MultiValue| Ok(true))?)?;
-    redis.raw_set("breakpoint", lua.create_function(|_, _: MultiValue| Ok(false))?)?;
-    redis.raw_set("debug", lua.create_function(|_, _: MultiValue| Ok(()))?)?;
+    if role == Role::Scripts {
+        redis.raw_set("replicate_commands", lua.create_function(|_, _: MultiValue| Ok(true))?)?;
+        redis.raw_set("breakpoint", lua.create_function(|_, _: MultiValue| Ok(false))?)?;
+        redis.raw_set("debug", lua.create_function(|_, _: MultiValue| Ok(()))?)?;
+    }
+    Ok(redis)
+}
+
+/// The part of the library that a library of functions sees while it is loaded.
+pub(super) fn create_for_loading(lua: &Lua) -> Result<Table, Error> {
+    let redis = lua.create_table()?;
+    for (name, number) in CONSTANTS.iter().filter(|(name, _)| !name.starts_with("REPL_")) {
+        redis.raw_set(*name, *number)?;
+    }
+    redis.raw_set("REDIS_VERSION", VERSION)?;
+    redis.raw_set("log", lua.create_function(|lua, given: MultiValue| log(lua, &given))?)?;
     Ok(redis)
 }
 

@@ -4,8 +4,10 @@
 //!     sandbox.lua ── prepares ─> globals behind readonly tables <── functions of this room: texts tables json ...
 //!     compile ─> function, kept by the digest of its source
 //!     run ─> function, within `scope`: only there do redis.call and redis.pcall reach the engine
+//!     register ─> a library's code, which registers functions and reaches nothing else
 //! ```
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -13,12 +15,13 @@ use mlua::chunk::ChunkMode;
 use mlua::{Error, Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, Value, VmState};
 
 use super::cache::{Digest, Script};
-use super::errors::{self, SANDBOX_NAME, SCRIPT_NAME};
+use super::errors::{self, LIBRARY_NAME, SANDBOX_NAME, SCRIPT_NAME};
 use super::fuel::{Fuel, INSTRUCTIONS_PER_CHECK, Stopwatch};
 use super::random::Random;
+use super::register::{self, Registered};
 use super::tables::{self, Readonly};
 use super::{bits, given, json, library, msgpack, structs, texts};
-use crate::values::limits::ENGINE_SCRIPT_BYTES_MAX;
+use crate::values::limits::{ENGINE_FUNCTIONS_BYTES_MAX, ENGINE_SCRIPT_BYTES_MAX};
 
 /// The bytes that a script may leave behind until they are collected.
 const GARBAGE_BYTES: usize = 8 * 1024 * 1024;
@@ -33,25 +36,49 @@ pub(super) struct Shared {
     pub(super) json: Rc<json::Settings>,
     /// The most bytes of a text that a library makes.
     pub(super) memory_max: usize,
+    /// The functions that a library of functions has registered so far; none unless one is being loaded.
+    pub(super) registering: RefCell<Option<register::Registering>>,
+}
+
+/// The code that an interpreter runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Scripts, which leave nothing to each other.
+    Scripts,
+    /// Functions of libraries, which keep their local variables from one call to the next.
+    Functions,
+}
+
+impl Role {
+    /// The name of the code in errors.
+    fn code_name(self) -> &'static str {
+        match self {
+            Self::Scripts => SCRIPT_NAME,
+            Self::Functions => LIBRARY_NAME,
+        }
+    }
 }
 
 /// An interpreter.
 pub(super) struct Machine {
+    role: Role,
     lua: Lua,
     shared: Rc<Shared>,
     /// The globals behind the readonly table that scripts see.
     globals: Table,
     environment: Table,
-    /// The table behind `redis`.
-    redis: Table,
+    /// The table in which `redis` finds the functions that reach the engine.
+    reached: Table,
     run: Function,
+    /// Begins or ends the loading of a library.
+    switch: Function,
     functions: HashMap<Digest, Function>,
     /// The bytes in use after the last collection.
     settled: usize,
 }
 
 impl Machine {
-    pub(super) fn new(stopwatch: Option<Stopwatch>) -> Result<Self, Error> {
+    pub(super) fn new(role: Role, stopwatch: Option<Stopwatch>) -> Result<Self, Error> {
         let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
         let lua = Lua::new_with(libraries, LuaOptions::new())?;
         let shared = Rc::new(Shared {
@@ -59,8 +86,9 @@ impl Machine {
             random: Random::default(),
             json: Rc::default(),
             memory_max: ENGINE_SCRIPT_BYTES_MAX,
+            registering: RefCell::default(),
         });
-        let (environment, run, redis) = prepare(&lua, &shared)?;
+        let (environment, run, reached, switch) = prepare(&lua, &shared, role)?;
         let hooked = Rc::clone(&shared);
         lua.set_global_hook(
             HookTriggers::new().every_nth_instruction(INSTRUCTIONS_PER_CHECK),
@@ -68,7 +96,8 @@ impl Machine {
         )?;
         lua.gc_collect()?;
         let (globals, settled) = (lua.globals(), lua.used_memory());
-        Ok(Self { lua, shared, globals, environment, redis, run, functions: HashMap::new(), settled })
+        let functions = HashMap::new();
+        Ok(Self { role, lua, shared, globals, environment, reached, run, switch, functions, settled })
     }
 
     pub(super) fn lua(&self) -> &Lua {
@@ -89,9 +118,9 @@ impl Machine {
         if let Some(function) = self.functions.get(&digest) {
             return Ok(function.clone());
         }
-        self.lua.set_memory_limit(self.lua.used_memory() + ENGINE_SCRIPT_BYTES_MAX)?;
+        self.limit_memory()?;
         let code = &script.source[script.code_at..];
-        let function = compile(&self.lua, code, SCRIPT_NAME, &self.environment)?;
+        let function = compile(&self.lua, code, self.role.code_name(), &self.environment)?;
         self.functions.insert(digest, function.clone());
         Ok(function)
     }
@@ -100,35 +129,76 @@ impl Machine {
         self.functions.remove(digest);
     }
 
-    /// Makes everything as a script finds it: its keys and arguments, its share of effort and of memory.
+    /// Bounds the memory of what runs next. What functions keep from one call to the next is bounded as well.
+    fn limit_memory(&self) -> Result<(), Error> {
+        let most = self.lua.used_memory() + ENGINE_SCRIPT_BYTES_MAX;
+        let most = if self.role == Role::Functions { most.min(ENGINE_FUNCTIONS_BYTES_MAX) } else { most };
+        self.lua.set_memory_limit(most).map(|_| ())
+    }
+
+    /// Makes everything as a script finds it: its keys and arguments, its share of effort and of memory. Returns
+    /// the keys and arguments for a function, which gets them itself.
     pub(super) fn begin(
         &self,
         most: u64,
         left: u64,
         keys: impl Iterator<Item = impl AsRef<[u8]>>,
         arguments: impl Iterator<Item = impl AsRef<[u8]>>,
-    ) -> Result<(), Error> {
-        self.lua.set_memory_limit(self.lua.used_memory() + ENGINE_SCRIPT_BYTES_MAX)?;
+    ) -> Result<Option<(Table, Table)>, Error> {
+        self.limit_memory()?;
         self.shared.fuel.start(most, left);
-        self.shared.random.reset();
         self.shared.json.reset();
-        self.globals.raw_set("KEYS", list(&self.lua, keys)?)?;
-        self.globals.raw_set("ARGV", list(&self.lua, arguments)?)
+        let (keys, arguments) = (list(&self.lua, keys)?, list(&self.lua, arguments)?);
+        if self.role == Role::Functions {
+            return Ok(Some((keys, arguments)));
+        }
+        self.shared.random.reset();
+        self.globals.raw_set("KEYS", keys)?;
+        self.globals.raw_set("ARGV", arguments)?;
+        Ok(None)
     }
 
-    /// Runs a function with these implementations of `redis.call`, `redis.pcall` and `redis.setresp`. Returns
-    /// its value, or the table of the error that ended it.
+    /// Runs the code of a library, with this share of effort. Returns the functions that it has registered, or the
+    /// table of the error that ended it.
+    pub(super) fn register(
+        &self,
+        most: u64,
+        left: u64,
+        code: &[u8],
+    ) -> Result<Result<Vec<Registered>, Value>, Error> {
+        self.limit_memory()?;
+        self.shared.fuel.start(most, left);
+        self.shared.json.reset();
+        let function = compile(&self.lua, code, self.role.code_name(), &self.environment)?;
+        self.switch.call::<()>(true)?;
+        *self.shared.registering.borrow_mut() = Some(register::Registering::default());
+        let ran = self.run.call::<(bool, Value)>(function);
+        let registered = self.shared.registering.take();
+        self.switch.call::<()>(false)?;
+        let (succeeded, value) = ran?;
+        self.shared.fuel.check()?;
+        let registered = registered.map_or_else(Vec::new, register::Registering::into_functions);
+        Ok(if succeeded { Ok(registered) } else { Err(value) })
+    }
+
+    /// Runs a function with these implementations of `redis.call`, `redis.pcall` and `redis.setresp`; `words` are
+    /// the keys and arguments, unless it finds them in globals. Returns its value, or the table of the error that
+    /// ended it.
     pub(super) fn run(
         &self,
         function: &Function,
+        words: Option<(Table, Table)>,
         call: Function,
         pcall: Function,
         setresp: Function,
     ) -> Result<Result<Value, Value>, Error> {
-        self.redis.raw_set("call", call)?;
-        self.redis.raw_set("pcall", pcall)?;
-        self.redis.raw_set("setresp", setresp)?;
-        let (succeeded, value): (bool, Value) = self.run.call(function)?;
+        self.reached.raw_set("call", call)?;
+        self.reached.raw_set("pcall", pcall)?;
+        self.reached.raw_set("setresp", setresp)?;
+        let (succeeded, value): (bool, Value) = match words {
+            Some((keys, arguments)) => self.run.call((function, keys, arguments))?,
+            None => self.run.call(function)?,
+        };
         self.shared.fuel.check()?;
         Ok(if succeeded { Ok(value) } else { Err(value) })
     }
@@ -169,9 +239,12 @@ fn list(lua: &Lua, words: impl Iterator<Item = impl AsRef<[u8]>>) -> Result<Tabl
     Ok(table)
 }
 
-/// Prepares the globals. Returns the environment of scripts, the function that runs one, and the table behind
-/// `redis`.
-fn prepare(lua: &Lua, shared: &Rc<Shared>) -> Result<(Table, Function, Table), Error> {
+/// The environment of scripts, the function that runs one, the table of the functions that reach the engine, and
+/// the function that begins and ends the loading of a library.
+type Prepared = (Table, Function, Table, Function);
+
+/// Prepares the globals.
+fn prepare(lua: &Lua, shared: &Rc<Shared>, role: Role) -> Result<Prepared, Error> {
     let globals = lua.globals();
     let host = lua.create_table()?;
     let own_next: Function = globals.raw_get("next")?;
@@ -183,19 +256,35 @@ fn prepare(lua: &Lua, shared: &Rc<Shared>) -> Result<(Table, Function, Table), E
     host.raw_set("visible", lua.create_function(visible_of(shared))?)?;
     host.raw_set("finish", lua.create_function(|lua, value: Value| errors::final_table(lua, value))?)?;
     let libraries = lua.create_table()?;
-    libraries.raw_set("redis", library::create(lua)?)?;
+    libraries.raw_set("redis", library::create(lua, role)?)?;
+    if role == Role::Functions {
+        host.raw_set("loading", register::create(lua, shared)?)?;
+        host.raw_set("reached", add_reaching(lua, &libraries.raw_get("redis")?)?)?;
+    }
     libraries.raw_set("bit", bits::create(lua)?)?;
     libraries.raw_set("struct", structs::create(lua, shared)?)?;
     libraries.raw_set("cmsgpack", msgpack::create(lua, shared)?)?;
     libraries.raw_set("cjson", json::create(lua, shared, &shared.json)?)?;
     host.raw_set("libraries", libraries)?;
     let sandbox = lua.load(include_str!("sandbox.lua")).set_name(SANDBOX_NAME).into_function()?;
-    let (environment, run, redis): (Table, Function, Table) = sandbox.call((&host, globals))?;
+    let (environment, run, reached, switch): Prepared = sandbox.call((&host, globals))?;
     let for_loading = environment.clone();
     let load = lua.create_function(move |lua, given: MultiValue| tables::load(lua, &for_loading, &given))?;
     lua.globals().raw_set("loadstring", &load)?;
     host.raw_set("loadstring", load)?;
-    Ok((environment, run, redis))
+    Ok((environment, run, reached, switch))
+}
+
+/// Adds functions that reach the engine through those of the call that is under way. Returns the table of the
+/// latter.
+fn add_reaching(lua: &Lua, redis: &Table) -> Result<Table, Error> {
+    let reached = lua.create_table()?;
+    for name in ["call", "pcall", "setresp"] {
+        let within = reached.clone();
+        let reach = move |_: &Lua, given: MultiValue| within.raw_get::<Function>(name)?.call::<Value>(given);
+        redis.raw_set(name, lua.create_function(reach)?)?;
+    }
+    Ok(reached)
 }
 
 fn visible_of(shared: &Rc<Shared>) -> impl Fn(&Lua, Value) -> Result<Value, Error> + 'static {

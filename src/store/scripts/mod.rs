@@ -1,4 +1,4 @@
-//! EVAL, EVALSHA, SCRIPT and their kin: scripts in Lua 5.1, as Redis 7.0 runs them.
+//! EVAL, EVALSHA, SCRIPT, FCALL, FUNCTION and their kin: scripts in Lua 5.1, as Redis 7.0 runs them.
 //!
 //! ```text
 //!     EVAL ── digest ─> Cache: source, flags ── Machine: function ─> run ── redis.call ─> Host ─> Call (inner)
@@ -13,6 +13,8 @@
 //! * A clock, where the engine has one, ends scripts whose single instructions take long.
 //! * The memory of the interpreter and of the sources is bounded. An interpreter that reached its bound, or whose
 //!   script was ended, is dropped, so that no script finds anything of another one.
+//! * Functions of libraries run in an interpreter of their own, where they keep their local variables from one call
+//!   to the next. When it is dropped, libraries are loaded again as they are called.
 //! * Scripts see no clock, no files and no compiled code, and change no globals.
 
 mod bits;
@@ -20,13 +22,16 @@ mod cache;
 mod calls;
 mod errors;
 mod fuel;
+mod functions;
 mod given;
 mod json;
+mod libraries;
 mod library;
 mod machine;
 mod msgpack;
 mod patterns;
 mod random;
+mod register;
 mod shebang;
 mod structs;
 mod tables;
@@ -38,7 +43,7 @@ mod to_reply;
 
 use std::rc::Rc;
 
-use mlua::{Error, Function, MultiValue, Value};
+use mlua::{Error, Function, MultiValue, Table, Value};
 use sha1::{Digest as _, Sha1};
 
 use super::call::{Call, Command, Done, Effect, command};
@@ -48,7 +53,8 @@ use cache::{Cache, Digest, Origin, Script};
 use calls::Host;
 use errors::ending;
 use fuel::{Ending, Stopwatch};
-use machine::Machine;
+use functions::Functions;
+use machine::{Machine, Role};
 use to_reply::{Failure, Versions};
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -57,6 +63,9 @@ pub(super) const COMMANDS: &[Command] = &[
     command("eval_ro", -3, Effect::Read, eval_ro),
     command("evalsha_ro", -3, Effect::Read, evalsha_ro),
     command("script", -2, Effect::Read, script),
+    command("fcall", -3, Effect::Read, functions::fcall),
+    command("fcall_ro", -3, Effect::Read, functions::fcall_ro),
+    command("function", -2, Effect::Read, functions::function),
 ];
 
 const HELP: &[&str] = &[
@@ -86,6 +95,7 @@ const NO_SCRIPT: Refusal = Refusal::Words("NOSCRIPT No matching script. Please u
 pub(super) struct Scripts {
     cache: Cache,
     machine: Option<Machine>,
+    pub(super) functions: Functions,
     /// Reads the time while a script runs; none where time is only an argument.
     pub(super) stopwatch: Option<Stopwatch>,
 }
@@ -108,7 +118,8 @@ impl Scripts {
 
     fn machine(&mut self) -> Result<&mut Machine, Refusal> {
         if self.machine.is_none() {
-            self.machine = Some(Machine::new(self.stopwatch.clone()).map_err(|error| broken(&error))?);
+            self.machine =
+                Some(Machine::new(Role::Scripts, self.stopwatch.clone()).map_err(|error| broken(&error))?);
         }
         self.machine.as_mut().ok_or(NO_SCRIPT)
     }
@@ -261,13 +272,18 @@ fn run_on(
     let function = machine.function(digest, script)?;
     let words = call.rest(3);
     let arguments = call.rest(3 + keys);
-    machine.begin(call.limits.effort_max, call.effort.left(), words.take(keys), arguments)?;
+    let words = machine.begin(call.limits.effort_max, call.effort.left(), words.take(keys), arguments)?;
+    let ran = run_within(call, machine, &function, words, readonly)?;
+    write_result(call, ran, &library::hexadecimal(&digest))
+}
+
+/// Appends the value of a script, or its error with the name of the script.
+fn write_result(call: &mut Call<'_>, (value, protocol): Ran, name: &str) -> Result<(), Failure> {
     let client = call.session.protocol;
-    let (value, protocol) = run_within(call, machine, &function, readonly)?;
     let versions = Versions { client, script: protocol, effort: call.effort };
     match value {
         Ok(value) => to_reply::write(&mut call.out, &value, versions),
-        Err(error) => write_error(call, &error, digest),
+        Err(error) => write_error(call, &error, name),
     }
 }
 
@@ -278,6 +294,7 @@ fn run_within(
     call: &mut Call<'_>,
     machine: &Machine,
     function: &Function,
+    words: Option<(Table, Table)>,
     readonly: bool,
 ) -> Result<Ran, Error> {
     let host = Host::new(call, machine.shared(), readonly);
@@ -285,16 +302,16 @@ fn run_within(
         let call = scope.create_function(|lua, given: MultiValue| host.call(lua, &given))?;
         let pcall = scope.create_function(|lua, given: MultiValue| host.pcall(lua, &given))?;
         let setresp = scope.create_function(|lua, given: MultiValue| host.set_protocol(lua, &given))?;
-        machine.run(function, call, pcall, setresp)
+        machine.run(function, words, call, pcall, setresp)
     })?;
     Ok((value, host.protocol()))
 }
 
-/// Appends the error that ended a script, with the script's digest and the place.
-fn write_error(call: &mut Call<'_>, error: &Value, digest: Digest) -> Result<(), Failure> {
+/// Appends the error that ended a script, with the script's name and the place.
+fn write_error(call: &mut Call<'_>, error: &Value, name: &str) -> Result<(), Failure> {
     let Value::Table(table) = error else {
         // The interpreter had no memory left to make a table of its error.
-        return Err(Failure::Refused(Refusal::Quoting(Ending::Memory.text())));
+        return Err(Failure::Lua(errors::Raised::Ended(Ending::Memory).into()));
     };
     let mut text = match table.raw_get("err")? {
         Value::String(text) => text.as_bytes().to_vec(),
@@ -302,8 +319,7 @@ fn write_error(call: &mut Call<'_>, error: &Value, digest: Digest) -> Result<(),
     };
     if let (Value::String(source), Value::Integer(line)) = (table.raw_get("source")?, table.raw_get("line")?)
     {
-        let digest = library::hexadecimal(&digest);
-        text.extend_from_slice(format!(" script: {digest}, on ").as_bytes());
+        text.extend_from_slice(format!(" script: {name}, on ").as_bytes());
         text.extend_from_slice(&source.as_bytes());
         text.extend_from_slice(format!(":{line}.").as_bytes());
     }
@@ -357,7 +373,7 @@ fn script_flush(call: &mut Call<'_>) -> Done {
     if call.count() > 3 || call.count() == 3 && !has_mode {
         return Err(Refusal::Words("ERR SCRIPT FLUSH only support SYNC|ASYNC option"));
     }
-    *call.scripts = Scripts { stopwatch: call.scripts.stopwatch.take(), ..Scripts::default() };
+    (call.scripts.cache, call.scripts.machine) = (Cache::default(), None);
     call.ok()
 }
 

@@ -1,6 +1,7 @@
 -- Prepares the globals that scripts see: readonly, without what reaches outside of a script, and with bounds on
 -- the functions whose work a short call could make endless. Functions of the engine are in `host`. Returns the
--- environment of scripts, and the function that runs one.
+-- environment of scripts, the function that runs one, the table of the functions that reach the engine, and the
+-- function that begins and ends the loading of a library.
 local host, globals = ...
 
 local READONLY = "Attempt to modify a readonly table"
@@ -184,9 +185,15 @@ for _, name in ipairs({"debug", "io", "os", "package"}) do
   globals[name] = nil
 end
 
-function globals.__redis__err__handler(value)
-  return host.finish(value)
+if not host.loading then
+  function globals.__redis__err__handler(value)
+    return host.finish(value)
+  end
 end
+
+-- The functions of `redis` that reach the engine are those of the call that is under way. A function of a library
+-- may keep `redis.call` for its next call, so it gets one of the engine that lasts.
+local reached = host.reached or globals.redis
 
 -- Scripts see readonly tables only; what a script puts into one in a way of its own goes when it ends.
 local sealed = {}
@@ -206,8 +213,21 @@ local function missing(_, name)
   error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
 end
 setmetatable(globals, {__index = missing})
-local environment = seal(globals, seal({__index = missing}))
+local around = {__index = globals, __newindex = refuse, __metatable = seal({__index = missing})}
+local environment = setmetatable({}, around)
+behind[environment] = globals
 rawset(globals, "_G", environment)
+
+-- While a library is loaded, it sees nothing but what registers its functions.
+local loading
+if host.loading then
+  local redis = seal(setmetatable(host.loading, {__index = missing}))
+  loading = setmetatable({redis = redis}, {__index = missing})
+end
+
+local function switch(is_loading)
+  around.__index = is_loading and loading or globals
+end
 
 local function tidy()
   for proxy in next, behind do
@@ -221,8 +241,10 @@ end
 
 local finish = host.finish
 
-return environment, function(script)
-  local ok, value = xpcall(script, finish)
+return environment, function(script, keys, arguments)
+  local run = script
+  if keys then run = function() return script(keys, arguments) end end
+  local ok, value = xpcall(run, finish)
   tidy()
   return ok, value
-end, sealed.redis
+end, reached, switch

@@ -78,3 +78,101 @@ fn scripts_are_known_by_their_digests() {
         ("EVAL x 1", "-ERR Number of keys can't be greater than number of args|"),
     ]);
 }
+
+fn load(bench: &mut Bench, name: &str, body: &str) -> String {
+    let code = format!("#!lua name={name}\n{body}");
+    String::from_utf8_lossy(&bench.send_bytes(&[b"FUNCTION", b"LOAD", b"REPLACE", code.as_bytes()]))
+        .replace("\r\n", "|")
+}
+
+#[test]
+fn functions_are_called_and_keep_their_variables() {
+    let mut bench = Bench::new();
+    let body = "local n = 0 local call redis.register_function('count', function(keys, args)
+        n = n + 1 call = call or redis.call call('SET', keys[1], n) return {n, call('GET', keys[1]), args[1]} end)
+        redis.register_function{function_name = 'look', callback = function() return n end, flags = {'no-writes'}}";
+    assert_eq!(load(&mut bench, "lib", body), "$3|lib|");
+    bench.talk(&[
+        ("FCALL count 1 k a", "*3|:1|$1|1|$1|a|"),
+        ("FCALL COUNT 1 k a", "*3|:2|$1|2|$1|a|"),
+        ("FCALL_RO look 0", ":2|"),
+        ("FCALL_RO count 0", "-ERR Can not execute a script with write flag using *_ro command.|"),
+        ("SCRIPT FLUSH", "+OK|"),
+        ("FCALL look 0", ":2|"),
+        ("FUNCTION DELETE lib", "+OK|"),
+        ("FCALL look 0", "-ERR Function not found|"),
+    ]);
+}
+
+#[test]
+fn an_endless_function_ends_and_libraries_are_loaded_again() {
+    let mut bench = Bench::new();
+    let body = "local n = 0 local kept = {} redis.register_function('count', function() n = n + 1 return n end)
+        redis.register_function('endless', function() while true do end end)
+        redis.register_function('grow', function() for i = 1, 2000 do kept[#kept + 1] = ('x'):rep(10000) .. #kept end end)";
+    assert_eq!(load(&mut bench, "lib", body), "$3|lib|");
+    bench.talk(&[("FCALL count 0", ":1|"), ("FCALL count 0", ":2|")]);
+    assert!(bench.send("FCALL endless 0").starts_with("-ERR the script would take more than"));
+    bench.talk(&[("FCALL count 0", ":1|")]);
+    // What functions keep is bounded, however little each call adds.
+    let refused =
+        (0..20).find_map(|_| Some(bench.send("FCALL grow 0")).filter(|reply| reply.starts_with('-')));
+    assert_eq!(refused.as_deref(), Some("-ERR not enough memory for the script|"));
+    bench.talk(&[("FCALL count 0", ":1|")]);
+    assert!(
+        load(&mut bench, "other", "while true do end").starts_with("-ERR Error registering functions: ERR")
+    );
+    let many = "local s = ('x'):rep(1000000) local i = 0 while true do i = i + 1
+        redis.register_function{function_name = 'f' .. i, callback = function() end, description = s} end";
+    assert!(load(&mut bench, "other", many).contains("too many bytes"));
+    bench.talk(&[
+        ("FCALL count 0", ":1|"),
+        ("FUNCTION FLUSH", "+OK|"),
+        ("FCALL count 0", "-ERR Function not found|"),
+    ]);
+}
+
+#[test]
+fn libraries_are_bounded_and_added_whole_or_not_at_all() {
+    let mut bench = Bench::new();
+    let filler = "-".repeat(900_000);
+    let body = |number: usize| format!("redis.register_function('f{number}', function() end) --{filler}");
+    let replies: Vec<String> =
+        (0..12).map(|number| load(&mut bench, &format!("l{number}"), &body(number))).collect();
+    assert!(replies[0].starts_with('$') && replies[11].starts_with("-ERR the libraries"), "{replies:?}");
+    let dumped = bench.send_bytes(&[b"FUNCTION", b"DUMP"]);
+    let start = dumped.iter().position(|byte| *byte == b'\n').expect("a header") + 1;
+    let bytes = &dumped[start..dumped.len() - 2];
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).replace("\r\n", "|");
+    let restored = text(bench.send_bytes(&[b"FUNCTION", b"RESTORE", bytes, b"REPLACE"]));
+    assert_eq!(restored, "+OK|");
+    assert_eq!(text(bench.send_bytes(&[b"FUNCTION", b"RESTORE", bytes])), "-ERR Library l0 already exists|");
+    bench.send("FUNCTION FLUSH");
+    assert_eq!(
+        load(&mut bench, "mine", "redis.register_function('f3', function() return 'mine' end)"),
+        "$4|mine|"
+    );
+    for policy in ["APPEND", "REPLACE"] {
+        let restored = text(bench.send_bytes(&[b"FUNCTION", b"RESTORE", bytes, policy.as_bytes()]));
+        assert_eq!(restored, "-ERR Function f3 already exists|");
+    }
+    bench.talk(&[("FCALL f3 0", "$4|mine|"), ("FCALL f1 0", "-ERR Function not found|")]);
+    assert_eq!(text(bench.send_bytes(&[b"FUNCTION", b"RESTORE", bytes, b"FLUSH"])), "+OK|");
+    bench.talk(&[("FCALL f3 0", "$-1|"), ("FUNCTION DELETE mine", "-ERR Library not found|")]);
+}
+
+#[test]
+fn damaged_dumps_of_libraries_are_refused_and_nothing_panics() {
+    let mut random = crate::values::Random::new(11);
+    let mut bench = Bench::new();
+    load(&mut bench, "lib", "redis.register_function('f', function() end)");
+    let dumped = bench.send_bytes(&[b"FUNCTION", b"DUMP"]);
+    for _ in 0..2_000 {
+        let mut bytes = dumped[4..dumped.len() - 2].to_vec();
+        let at = random.index(bytes.len());
+        bytes[at] = random.bits() as u8;
+        bytes.truncate(random.index(bytes.len() + 1));
+        bench.send_bytes(&[b"FUNCTION", b"RESTORE", &bytes, b"FLUSH"]);
+    }
+    bench.talk(&[("FCALL f 0", "$-1|")]);
+}

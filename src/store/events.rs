@@ -1,0 +1,280 @@
+//! Events of keys, which CONFIG SET notify-keyspace-events switches on: messages that say which command changed
+//! which key.
+//!
+//! ```text
+//!     command ── Keyspace::announce ─> Events: queue ── end of the command ─> publish ─> subscribers
+//!     change that empties a value ───> emptied ── behind the event of the command ─> del
+//! ```
+//!
+//! Nothing is queued unless events are wanted and anybody is subscribed to anything. Bytes and effort are bounded
+//! for each request; events beyond are dropped and counted.
+
+use super::call::Call;
+use super::effort::Effort;
+use super::post::Post;
+use super::pubsub;
+use super::refusal::Refusal;
+use crate::values::limits::ENGINE_EVENTS_BYTES_MAX;
+
+/// The approximate bytes of an event besides its key.
+const EVENT_BYTES: usize = 64;
+
+/// The class of an event, by which it is switched on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    Generic,
+    String,
+    List,
+    Set,
+    Hash,
+    SortedSet,
+    Expired,
+    /// Evictions, which never happen here.
+    #[expect(dead_code, reason = "the class has a letter")]
+    Evicted,
+    Stream,
+    /// Events of modules, which never happen here.
+    #[expect(dead_code, reason = "the class has a letter")]
+    Module,
+    /// A key was added.
+    New,
+    /// A read found no key.
+    Missed,
+}
+
+/// The letters of the classes, in the order of [`Class`].
+const LETTERS: &[u8; 12] = b"g$lshzxetdnm";
+/// The number of classes that the letter A stands for.
+const ALL_CLASSES: u32 = 10;
+/// The flag for messages by key (K).
+const BY_KEY: u16 = 1 << 14;
+/// The flag for messages by event (E).
+const BY_EVENT: u16 = 1 << 15;
+
+/// The classes of events that are wanted, and the kinds of messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Flags(u16);
+
+impl Flags {
+    const ALL: u16 = (1 << ALL_CLASSES) - 1;
+
+    /// The flags that a setting spells; none if one of its letters is unknown.
+    pub(super) fn parse(setting: &[u8]) -> Option<Self> {
+        setting.iter().try_fold(Self::default(), |Self(flags), letter| {
+            let flag = match letter {
+                b'A' => Self::ALL,
+                b'K' => BY_KEY,
+                b'E' => BY_EVENT,
+                letter => 1 << LETTERS.iter().position(|known| known == letter)?,
+            };
+            Some(Self(flags | flag))
+        })
+    }
+
+    /// The setting, in the order in which Redis spells it.
+    pub(super) fn text(self) -> String {
+        let has = |letter: u8| {
+            let position = LETTERS.iter().position(|known| *known == letter);
+            position.is_some_and(|position| self.0 & 1 << position != 0)
+        };
+        let mut text = String::new();
+        if self.0 & Self::ALL == Self::ALL {
+            text.push('A');
+        } else {
+            text.extend(
+                LETTERS
+                    .iter()
+                    .filter(|letter| **letter != b'm' && has(**letter))
+                    .map(|letter| *letter as char),
+            );
+        }
+        text.extend(
+            [(BY_KEY, 'K'), (BY_EVENT, 'E')]
+                .iter()
+                .filter(|(flag, _)| self.0 & flag != 0)
+                .map(|(_, letter)| letter),
+        );
+        if has(b'm') {
+            text.push('m');
+        }
+        text
+    }
+
+    fn wants(self, class: Class) -> bool {
+        self.0 & 1 << class as u16 != 0
+    }
+}
+
+/// An event that is to be published.
+#[derive(Debug)]
+struct Event {
+    name: &'static str,
+    database: u8,
+    key: Box<[u8]>,
+}
+
+/// Events of keys that are to be published, and which ones are wanted.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    flags: Flags,
+    /// True if events are wanted, and anybody is subscribed to a channel or pattern.
+    is_on: bool,
+    queue: Vec<Event>,
+    /// The bytes of the events of the request under way.
+    bytes: usize,
+    /// A key that a command has removed by taking its last element: the event of the command comes first.
+    emptied: Option<(u8, Box<[u8]>)>,
+    dropped: u64,
+}
+
+impl Events {
+    pub(super) fn flags(&self) -> Flags {
+        self.flags
+    }
+
+    pub(super) fn set_flags(&mut self, flags: Flags) {
+        (self.flags, self.is_on) = (flags, false);
+    }
+
+    /// True if events of any class are wanted.
+    pub(super) fn is_used(&self) -> bool {
+        self.flags != Flags::default()
+    }
+
+    /// The number of events that were dropped because a request had too many.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Begins a request or a sweep; `subscribers` are connections that are subscribed to anything.
+    pub(super) fn begin(&mut self, subscribers: usize) {
+        if self.is_used() {
+            self.bytes = 0;
+            self.listen(subscribers);
+        }
+    }
+
+    /// Notes how many connections are subscribed to anything.
+    fn listen(&mut self, subscribers: usize) {
+        self.is_on = subscribers > 0 && self.flags.0 & (BY_KEY | BY_EVENT) != 0;
+    }
+
+    /// Adds an event of a key of a database.
+    pub(super) fn add(&mut self, class: Class, name: &'static str, database: u8, key: &[u8]) {
+        if !self.is_on {
+            return;
+        }
+        if self.flags.wants(class) {
+            self.queue(name, database, key);
+        }
+        if self.emptied.as_ref().is_some_and(|(other, emptied)| *other == database && **emptied == *key) {
+            self.settle();
+        }
+    }
+
+    fn queue(&mut self, name: &'static str, database: u8, key: &[u8]) {
+        self.bytes += EVENT_BYTES + key.len();
+        if self.bytes > ENGINE_EVENTS_BYTES_MAX {
+            self.dropped += 1;
+            return;
+        }
+        self.queue.push(Event { name, database, key: key.into() });
+    }
+
+    /// Notes that a key is gone because its value has no element left. A value that had none before was only made
+    /// to be filled, which is no event.
+    pub(super) fn note_emptied(&mut self, database: u8, key: &[u8], was_empty: bool) {
+        if self.is_on && was_empty {
+            self.queue.pop_if(|event| event.name == "new" && *event.key == *key);
+        } else if self.is_on {
+            self.settle();
+            self.emptied = Some((database, key.into()));
+        }
+    }
+
+    /// Notes that a key is there again, so that it was not removed after all.
+    pub(super) fn note_added(&mut self, database: u8, key: &[u8]) {
+        if self.emptied.as_ref().is_some_and(|(other, emptied)| *other == database && **emptied == *key) {
+            self.emptied = None;
+        }
+    }
+
+    /// Adds the event of a key that was emptied, if there is one.
+    fn settle(&mut self) {
+        if let Some((database, key)) = self.emptied.take()
+            && self.flags.wants(Class::Generic)
+        {
+            self.queue("del", database, &key);
+        }
+    }
+
+    /// True if events are queued at present.
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// True if there is anything to publish.
+    pub(super) fn is_pending(&self) -> bool {
+        !self.queue.is_empty() || self.emptied.is_some()
+    }
+
+    /// Publishes the events so far to everybody who is subscribed. `actor` is the connection whose request is
+    /// carried out.
+    pub(super) fn publish(&mut self, post: &mut Post, actor: Option<u64>, effort: &Effort) {
+        self.settle();
+        for Event { name, database, key } in std::mem::take(&mut self.queue) {
+            let (database, name) = (database.to_string(), name.as_bytes());
+            let mut published = Ok(());
+            if self.flags.0 & BY_KEY != 0 {
+                let channel = [b"__keyspace@", database.as_bytes(), b"__:", &key].concat();
+                published = pubsub::publish_event(post, actor, effort, &channel, name);
+            }
+            if published.is_ok() && self.flags.0 & BY_EVENT != 0 {
+                let channel = [b"__keyevent@", database.as_bytes(), b"__:", name].concat();
+                published = pubsub::publish_event(post, actor, effort, &channel, &key);
+            }
+            if published.is_err() {
+                self.dropped += 1;
+            }
+        }
+    }
+}
+
+/// Publishes the events of a command, if there are any, and takes note of who is subscribed now.
+pub(super) fn publish(call: &mut Call<'_>) {
+    let events = &mut call.keyspace.events;
+    if events.is_pending() {
+        let effort = Effort::new(call.limits.effort_max);
+        events.publish(call.post, Some(call.session.id), &effort);
+        call.effort.charge(effort.spent());
+    }
+    events.listen(call.post.channels.clients());
+}
+
+/// The setting that CONFIG SET gives, or the error for an unknown letter.
+pub(super) fn parse_setting(setting: &[u8]) -> Result<Flags, Refusal> {
+    Flags::parse(setting).ok_or(Refusal::Words(
+        "ERR CONFIG SET failed (possibly related to argument 'notify-keyspace-events') - Invalid event class \
+         character. Use 'Ag$lshzxeKEtmdn'.",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_spelled_as_by_redis() {
+        for (setting, spelled) in [
+            ("KEA", "AKE"),
+            ("gxKEnm", "gxnKEm"),
+            ("AnmKE", "AKEm"),
+            ("g$lshzxetd", "A"),
+            ("KEx$", "$xKE"),
+            ("", ""),
+        ] {
+            assert_eq!(Flags::parse(setting.as_bytes()).map(Flags::text).as_deref(), Some(spelled));
+        }
+        assert_eq!(Flags::parse(b"kea"), None);
+    }
+}

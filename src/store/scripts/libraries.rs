@@ -1,0 +1,213 @@
+//! Libraries of functions: their names, code and signatures, bounded in bytes.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::rc::Rc;
+
+use crate::protocol::request::split_line;
+use crate::store::refusal::{Refusal, quoted};
+use crate::values::limits::ENGINE_LIBRARIES_BYTES_MAX;
+
+/// The approximate bytes of a library besides its code.
+const LIBRARY_BYTES: usize = 1_024;
+/// The approximate bytes of a library, in the interpreter as well, for each byte of its code.
+const CODE_FACTOR: usize = 9;
+/// The approximate bytes of a function besides its name, which is kept twice, and its description.
+const FUNCTION_BYTES: usize = 512;
+
+/// The rule for names of libraries and of functions, in the words of errors.
+pub(super) const NAME_RULE: &str = "Library names can only contain letters, numbers, or underscores(_) and must be at least one character long";
+
+/// The flags of functions, in the order in which they are listed.
+const FLAG_NAMES: [&str; 5] =
+    ["no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys"];
+const NO_WRITES: usize = 0;
+const ALLOW_OOM: usize = 1;
+
+/// The flags of a function.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Flags([bool; FLAG_NAMES.len()]);
+
+impl Flags {
+    /// Sets a flag by its name, in any case. False if there is no such flag.
+    pub(super) fn set(&mut self, name: &[u8]) -> bool {
+        let position = FLAG_NAMES.iter().position(|known| name.eq_ignore_ascii_case(known.as_bytes()));
+        position.map(|position| self.0[position] = true).is_some()
+    }
+
+    /// True if the function may not write.
+    pub(super) fn no_writes(self) -> bool {
+        self.0[NO_WRITES]
+    }
+
+    /// True if the function may run when the memory is full.
+    pub(super) fn allow_oom(self) -> bool {
+        self.0[ALLOW_OOM]
+    }
+
+    /// The names of the flags that are set.
+    pub(super) fn names(self) -> impl Iterator<Item = &'static str> {
+        FLAG_NAMES.into_iter().zip(self.0).filter(|(_, is_set)| *is_set).map(|(name, _)| name)
+    }
+}
+
+/// The name, description and flags of a function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Signature {
+    pub(super) name: Vec<u8>,
+    pub(super) description: Option<Vec<u8>>,
+    pub(super) flags: Flags,
+}
+
+impl Signature {
+    /// The approximate bytes of a function whose name and description have these lengths.
+    pub(super) fn bytes_of(name: usize, description: usize) -> usize {
+        FUNCTION_BYTES + 2 * name + description
+    }
+
+    fn bytes(&self) -> usize {
+        Self::bytes_of(self.name.len(), self.description.as_ref().map_or(0, Vec::len))
+    }
+}
+
+/// A library.
+#[derive(Debug)]
+pub(super) struct Library {
+    pub(super) name: Box<[u8]>,
+    /// The source with its first line.
+    pub(super) source: Box<[u8]>,
+    /// The number of bytes before the code.
+    pub(super) code_at: usize,
+    /// Functions in the order of their names.
+    pub(super) functions: Vec<Signature>,
+}
+
+impl Library {
+    pub(super) fn code(&self) -> &[u8] {
+        &self.source[self.code_at..]
+    }
+
+    fn bytes(&self) -> usize {
+        let functions = self.functions.iter().map(Signature::bytes).sum::<usize>();
+        LIBRARY_BYTES + self.source.len() * CODE_FACTOR + functions
+    }
+}
+
+/// All libraries of an engine.
+#[derive(Debug, Default)]
+pub(super) struct Libraries {
+    by_name: BTreeMap<Box<[u8]>, Rc<Library>>,
+    /// The library and the position in it of each function, by the function's name in lower case.
+    by_function: HashMap<Box<[u8]>, (Rc<Library>, usize)>,
+    bytes: usize,
+}
+
+impl Libraries {
+    pub(super) fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    pub(super) fn functions(&self) -> usize {
+        self.by_function.len()
+    }
+
+    /// The approximate bytes of all libraries.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Rc<Library>> {
+        self.by_name.values()
+    }
+
+    pub(super) fn get(&self, name: &[u8]) -> Option<&Rc<Library>> {
+        self.by_name.get(name)
+    }
+
+    /// The library of a function, and the function's position in it, by the function's name in any case.
+    pub(super) fn find(&self, function: &[u8]) -> Option<(Rc<Library>, usize)> {
+        self.by_function.get(&*function.to_ascii_lowercase()).cloned()
+    }
+
+    /// Adds libraries whose names are free, or none of them if a function exists or there is no room.
+    pub(super) fn add(&mut self, libraries: Vec<Library>) -> Result<(), Refusal> {
+        let (mut bytes, mut names) = (self.bytes, HashSet::new());
+        for library in &libraries {
+            bytes = bytes.saturating_add(library.bytes());
+            for Signature { name, .. } in &library.functions {
+                if self.find(name).is_some() || !names.insert(name.to_ascii_lowercase()) {
+                    return Err(Refusal::Quoting(format!("ERR Function {} already exists", quoted(name))));
+                }
+            }
+        }
+        if bytes > ENGINE_LIBRARIES_BYTES_MAX {
+            return Err(Refusal::Quoting(format!(
+                "ERR the libraries of functions would take more than {ENGINE_LIBRARIES_BYTES_MAX} bytes: FUNCTION \
+                 DELETE removes one"
+            )));
+        }
+        libraries.into_iter().for_each(|library| self.insert(Rc::new(library)));
+        Ok(())
+    }
+
+    /// Adds a library whose names are known to be free and for which there is room.
+    pub(super) fn insert(&mut self, library: Rc<Library>) {
+        self.bytes += library.bytes();
+        for (position, function) in library.functions.iter().enumerate() {
+            let name = function.name.to_ascii_lowercase().into_boxed_slice();
+            self.by_function.insert(name, (Rc::clone(&library), position));
+        }
+        self.by_name.insert(library.name.clone(), library);
+    }
+
+    /// Removes a library and returns it, if there is one of this name.
+    pub(super) fn remove(&mut self, name: &[u8]) -> Option<Rc<Library>> {
+        let library = self.by_name.remove(name)?;
+        self.bytes -= library.bytes();
+        for function in &library.functions {
+            self.by_function.remove(&*function.name.to_ascii_lowercase());
+        }
+        Some(library)
+    }
+}
+
+const INVALID: Refusal = Refusal::Words("ERR Invalid library metadata");
+
+/// True if a library or function may have this name.
+pub(super) fn is_name(name: &[u8]) -> bool {
+    !name.is_empty() && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
+}
+
+/// The name that the first line of a library gives it, and the number of bytes of that line, without its end.
+pub(super) fn parse_header(source: &[u8]) -> Result<(Vec<u8>, usize), Refusal> {
+    if !source.starts_with(b"#!") {
+        return Err(Refusal::Words("ERR Missing library metadata"));
+    }
+    let length = source.iter().position(|byte| *byte == b'\n').ok_or(INVALID)?;
+    let words = split_line(&source[..length]).ok_or(INVALID)?;
+    let (engine, options) = words.split_first().ok_or(INVALID)?;
+    let engine = engine.get(2..).unwrap_or_default();
+    let mut name = None;
+    for option in options {
+        match option.split_at_checked(b"name=".len()) {
+            Some((word, given)) if word.eq_ignore_ascii_case(b"name=") => {
+                if name.replace(given.to_vec()).is_some() {
+                    return Err(Refusal::Words(
+                        "ERR Invalid metadata value, name argument was given multiple times",
+                    ));
+                }
+            }
+            _ => {
+                let option = quoted(option);
+                return Err(Refusal::Quoting(format!("ERR Invalid metadata value given: {option}")));
+            }
+        }
+    }
+    let name = name.ok_or(Refusal::Words("ERR Library name was not given"))?;
+    if !is_name(&name) {
+        return Err(Refusal::Quoting(format!("ERR {NAME_RULE}")));
+    }
+    if !engine.eq_ignore_ascii_case(b"lua") {
+        return Err(Refusal::Quoting(format!("ERR Engine '{}' not found", quoted(engine))));
+    }
+    Ok((name, length))
+}
