@@ -232,3 +232,23 @@ databases = [1]
         quotas.write_text(text.replace('["talk:"]', '["other:"]'))
         weir.signal(signal.SIGHUP)
         assert talk.read_to_end() == []
+
+
+def test_a_subscription_at_a_dead_store_is_refused_and_nothing_else_is_lost(servers):
+    redis = servers.redis()
+    weir = servers.weir(redis, flags=FLAGS)
+    with weir.connect() as client:
+        redis.kill()
+        for word in ("SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE"):
+            told = client.pipeline([("GET", "k"), (word, "x"), ("PING",)])
+            assert [reply.text.split()[0] for reply in told] == ["UNAVAILABLE", "UNAVAILABLE", "PONG"], word
+        redis.start()
+
+        def subscribes() -> bool:
+            reply = client.call("SUBSCRIBE", "x")
+            return not reply.is_error and reply.plain() == [b"subscribe", b"x", 1]
+
+        until(subscribes, "the store is back")
+        with weir.connect() as publisher:
+            assert publisher.ok("PUBLISH", "x", "text") == 1
+        assert client.read().plain() == [b"message", b"x", b"text"]

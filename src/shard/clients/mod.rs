@@ -66,7 +66,7 @@ pub use question::{Question, ScopeLimit};
 pub use request_options::RequestOptions;
 pub use seats::no_seat_left;
 pub use subscriptions::{
-    CHANNEL_BYTES_MAX, CHANNELS_MAX, Delivered, FeedRequest, Moved, Origin, Subscriptions,
+    CHANNEL_BYTES_MAX, CHANNELS_MAX, Delivered, FeedLoss, FeedRequest, Moved, Origin, Subscriptions,
 };
 pub use ties::Watch;
 pub use transaction::{LocalRequest, NotQueued, Splice};

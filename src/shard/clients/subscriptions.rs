@@ -10,7 +10,7 @@
 //! answers in order, so a queue of what it owes tells for which request an acknowledgement is.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::ClientStage;
 use crate::protocol::command::Subscription;
@@ -123,6 +123,17 @@ pub struct Change {
     kind: Subscription,
     begins: bool,
     begun: Vec<(Box<[u8]>, Origin)>,
+}
+
+/// Consequence of a lost link for its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeedLoss {
+    /// None: no messages came over it.
+    Unused,
+    /// The client's command has got its answer from this store.
+    Answered,
+    /// The client may miss messages of channels that it is subscribed to.
+    Missed,
 }
 
 /// Sharded channels that a node no longer has.
@@ -395,20 +406,42 @@ impl Subscriptions {
         requests
     }
 
-    /// Drops a link that is lost. True if the client may have missed nothing, because no messages came over
-    /// it.
-    pub fn drop_feed(&mut self, link: PrivateId) -> bool {
-        let Some(index) = self.feeds.iter().position(|feed| feed.link == link) else { return true };
+    /// Drops a link that is lost. A command that subscribes over it is refused with `error`, and what its store was
+    /// to end has ended.
+    pub fn drop_feed(&mut self, link: PrivateId, error: &[u8]) -> FeedLoss {
+        let Some(index) = self.feeds.iter().position(|feed| feed.link == link) else {
+            return FeedLoss::Unused;
+        };
         let feed = &self.feeds[index];
         let is_used = |origin: &Origin| match origin {
             Origin::Store(backend) => *backend == feed.backend,
             Origin::AllStores => feed.has_all,
         };
-        if !feed.owed.is_empty() || self.names.iter().flat_map(HashMap::values).any(is_used) {
-            return false;
+        // The client does not know yet that it is subscribed to these.
+        let begun: HashSet<&[u8]> =
+            self.pending.iter().flat_map(|pending| &pending.begun).map(|(name, _)| &**name).collect();
+        let begins = self.pending.as_ref().map(|pending| pending.kind as usize);
+        let is_heard = self.names.iter().enumerate().any(|(kind, names)| {
+            let is_begun = |name: &[u8]| Some(kind) == begins && begun.contains(name);
+            names.iter().any(|(name, origin)| is_used(origin) && !is_begun(name))
+        });
+        if is_heard || feed.owed.iter().any(|owed| owed.purpose == Purpose::Follows) {
+            return FeedLoss::Missed;
         }
+        let awaited = feed.owed.iter().filter(|owed| owed.purpose == Purpose::Command).count();
+        let loss = match &mut self.pending {
+            Some(pending) => {
+                let is_begun_here = pending.begun.iter().any(|(_, origin)| is_used(origin));
+                pending.requests -= awaited;
+                if is_begun_here {
+                    pending.refusal.get_or_insert_with(|| error.to_vec());
+                }
+                if is_begun_here || awaited > 0 { FeedLoss::Answered } else { FeedLoss::Unused }
+            }
+            None => FeedLoss::Unused,
+        };
         self.feeds.swap_remove(index);
-        true
+        loss
     }
 
     /// Decides what a message is that came over a link.

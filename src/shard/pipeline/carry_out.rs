@@ -6,7 +6,7 @@ use super::Shard;
 use super::destination::Destination;
 use super::explain::word_for;
 use crate::policy::price::Asked;
-use crate::protocol::command::{Class, Command, FanOut, Handling, LocalCommand};
+use crate::protocol::command::{Class, Command, FanOut, Handling, LocalCommand, PrivateUse};
 use crate::protocol::{Arguments, Request, encode, http};
 use crate::routing::cluster::WalkStep;
 use crate::shard::admission::{Admission, Charge, Payer, Scope, Throttled, asked};
@@ -48,13 +48,10 @@ impl Shard {
         if must_wait {
             return self.clients.hold_for_replies(&mut self.env, id, &request.arguments);
         }
-        if self.env.backend_levels.is_any() && self.is_held_back(id, destination) {
+        if is_alone && self.goes_its_own_way(id, command, destination, &request.arguments, now) {
             return;
         }
-        if is_alone
-            && publishes(command)
-            && self.clients.hold_for_subscriptions(&mut self.env, id, &request.arguments, now)
-        {
+        if self.env.backend_levels.is_any() && self.is_held_back(id, destination) {
             return;
         }
         if destination == Destination::Walk(WalkStep::Unsure) {
@@ -160,6 +157,33 @@ impl Shard {
                 self.settle(charge, &Settlement::default(), now);
                 self.answer_not_sent(id, BackendId(0), NotSent::NoOwner);
             }
+        }
+    }
+
+    /// Carries out a command that ends subscriptions: it is never refused, since the client would go on paying for
+    /// messages, and its tenant pays for its bytes. Holds a message for which subscribers are on their way. False for
+    /// any other request, and for a message that may go on.
+    fn goes_its_own_way(
+        &mut self,
+        id: ClientId,
+        command: Option<&'static Command>,
+        destination: Destination,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) -> bool {
+        match command.map(|command| command.handling) {
+            Some(Handling::FanOut(FanOut::Channel)) => {
+                self.clients.hold_for_subscriptions(&mut self.env, id, arguments, now)
+            }
+            Some(Handling::Private(usage @ PrivateUse::Unsubscribes(_))) if self.private.is_on() => {
+                if self.env.settings.clients.monitors.is_watched() {
+                    self.show_request(id, command, destination, arguments, now);
+                }
+                self.change_subscriptions(id, usage, None, arguments, now);
+                self.charge_for_bytes(id, arguments.frame().len(), now);
+                true
+            }
+            _ => false,
         }
     }
 
@@ -473,11 +497,6 @@ impl Shard {
     pub(super) fn payer_of(&mut self, id: ClientId) -> Option<Payer> {
         self.clients.client(id).payer()
     }
-}
-
-/// True for `PUBLISH`.
-fn publishes(command: Option<&Command>) -> bool {
-    command.is_some_and(|command| command.handling == Handling::FanOut(FanOut::Channel))
 }
 
 /// Writes a request of a walk (`SCAN`) with another cursor.

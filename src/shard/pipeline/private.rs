@@ -18,7 +18,7 @@ use crate::protocol::command::{Command, Effect, Handling, LocalCommand, PrivateU
 use crate::protocol::{Arguments, Protocol, Request, RequestDecoder, RequestLimits, encode};
 use crate::routing::cluster::{NodeRefusal, Reason};
 use crate::shard::admission::Charge;
-use crate::shard::clients::{Rewrite, Splice, Watch};
+use crate::shard::clients::{FeedLoss, Rewrite, Splice, Watch};
 use crate::shard::cluster::Doubt;
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
@@ -707,13 +707,17 @@ impl Shard {
         (backend, reason, was_sent): (BackendId, &'static str, bool),
         now: Now,
     ) {
-        let mut has_missed = false;
+        let mut text = self.env.pool.take();
+        let name = self.env.backend_name(backend);
+        Refusal::Unavailable { backend: name, reason, retry_after: RETRY_AFTER_LOSS }.encode(&mut text);
+        let (mut loss, mut tracked) = (FeedLoss::Unused, false);
         if let Some(client) = self.clients.find(holder)
             && let Some(ties) = client.ties()
         {
-            has_missed =
-                ties.subscriptions.as_mut().is_some_and(|subscriptions| !subscriptions.drop_feed(link))
-                    || ties.tracking.as_ref().is_some_and(|tracking| tracking.has(link));
+            if let Some(subscriptions) = &mut ties.subscriptions {
+                loss = subscriptions.drop_feed(link, &text);
+            }
+            tracked = ties.tracking.as_ref().is_some_and(|tracking| tracking.has(link));
             if ties.link == Some(link) {
                 ties.link = None;
                 let is_over = matches!(
@@ -729,14 +733,16 @@ impl Shard {
             client.release_ties();
         }
         if let Some(request) = request {
-            let mut text = self.env.pool.take();
-            let name = self.env.backend_name(backend);
-            Refusal::Unavailable { backend: name, reason, retry_after: RETRY_AFTER_LOSS }.encode(&mut text);
             self.env.counters.add(Counter::RefusedUnavailable, 1);
             self.end_unanswered(&request, was_sent, &text, now);
-            self.env.pool.give(text);
         }
-        if has_missed && self.clients.find(holder).is_some() {
+        self.env.pool.give(text);
+        if loss == FeedLoss::Answered {
+            self.env.counters.add(Counter::RefusedUnavailable, 1);
+            let delivered = self.clients.end_subscription_command(&self.env, holder);
+            self.handle_delivered(holder, delivered, 0, now);
+        }
+        if (tracked || loss == FeedLoss::Missed) && self.clients.find(holder).is_some() {
             // The client subscribes anew when it connects again, as it does when a store has died.
             self.clients.close(&mut self.env, holder);
         }

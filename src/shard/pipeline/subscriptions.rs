@@ -200,7 +200,7 @@ impl Shard {
         self.handle_delivered(id, delivered, message.len(), now);
     }
 
-    fn handle_delivered(&mut self, id: ClientId, delivered: Delivered, bytes: usize, now: Now) {
+    pub(super) fn handle_delivered(&mut self, id: ClientId, delivered: Delivered, bytes: usize, now: Now) {
         match delivered {
             Delivered::Nobody | Delivered::Noted => {}
             Delivered::Passed => {

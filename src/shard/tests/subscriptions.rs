@@ -122,6 +122,75 @@ fn a_message_waits_no_longer_than_it_may_and_for_nobody_who_has_left() {
     assert_eq!(rig.frames("PUBLISH").len(), 1, "it is switched off");
 }
 
+/// Loses the link over which a request was sent.
+fn lose(rig: &mut Rig, sent: &Sent) {
+    rig.at_stores.retain(|other| other.link != sent.link);
+    rig.shards[0].handle_link_lost(sent.link, sent.generation, Loss::ByPeer, rig.now);
+    rig.turns();
+}
+
+#[test]
+fn a_command_whose_store_is_lost_is_refused_and_leaves_nothing_behind() {
+    for acknowledged in [false, true] {
+        let mut rig = lending(1, 2);
+        let client = rig.client(0);
+        let [near, far] = [rig.key(0, 0), rig.key(0, 1)];
+        rig.send(client, &[&["SUBSCRIBE", &near, &far], &["PING"]]);
+        greet(&mut rig);
+        let lost = rig.frames(&near)[0].clone();
+        if acknowledged {
+            rig.answer_first(&near, &said("subscribe", &near, 1));
+        }
+        lose(&mut rig, &lost);
+        assert_eq!(rig.told(client), "", "the other store has not answered");
+        rig.answer_first(&far, &said("subscribe", &far, 1));
+        let told = rig.told(client);
+        assert!(told.starts_with("-UNAVAILABLE ") && told.ends_with("+PONG\r\n"), "{told}");
+        assert_eq!(links_lent(&rig), 0);
+        rig.send(client, &[&["SUBSCRIBE", &far]]);
+        greet(&mut rig);
+        rig.answer_first(&far, &said("subscribe", &far, 1));
+        assert_eq!(rig.told(client), said("subscribe", &far, 1), "it is the first");
+    }
+}
+
+#[test]
+fn what_a_lost_store_was_to_end_has_ended_and_other_channels_there_end_the_client() {
+    let mut rig = lending(1, 2);
+    let client = rig.client(0);
+    let [near, far] = [rig.key(0, 0), rig.key(0, 1)];
+    rig.send(client, &[&["SUBSCRIBE", &near, &far]]);
+    greet(&mut rig);
+    let [first, second] = [rig.frames(&near)[0].clone(), rig.frames(&far)[0].clone()];
+    rig.answer_first(&near, &said("subscribe", &near, 1));
+    rig.answer_first(&far, &said("subscribe", &far, 1));
+    rig.told(client);
+    rig.send(client, &[&["UNSUBSCRIBE", &near]]);
+    lose(&mut rig, &first);
+    assert_eq!(rig.told(client), said("unsubscribe", &near, 1));
+    rig.send(client, &[&["SUBSCRIBE", &format!("{{{far}}}2")]]);
+    lose(&mut rig, &second);
+    assert_eq!(rig.shards[0].clients_open(), 0, "it would miss messages to the channel that it has");
+}
+
+#[test]
+fn subscriptions_end_whatever_the_quota_says() {
+    let mut rig = lending(1, 1);
+    rig.put_in_force("[default]\nru_per_second = 10\n");
+    rig.pools = (10_000_000, true);
+    let client = rig.client(0);
+    rig.send(client, &[&["SUBSCRIBE", "news"]]);
+    greet(&mut rig);
+    rig.answer_first("subscribe", &said("subscribe", "news", 1));
+    for _ in 0..20 {
+        rig.send(client, &[&["SUBSCRIBE", "news"]]);
+    }
+    assert!(rig.told(client).contains("-THROTTLED "));
+    rig.send(client, &[&["UNSUBSCRIBE", "news"]]);
+    rig.answer_first("unsubscribe", &said("unsubscribe", "news", 0));
+    assert_eq!(rig.told(client), said("unsubscribe", "news", 0));
+}
+
 #[test]
 fn a_transaction_may_publish_where_its_keys_are() {
     let mut rig = lending(1, 2);
@@ -187,7 +256,8 @@ fn a_store_that_does_not_acknowledge_is_given_up() {
     rig.wait(Duration::from_millis(1_900));
     assert_eq!(rig.shards[0].clients_open(), 1);
     rig.wait(Duration::from_millis(1_200));
-    assert_eq!((rig.shards[0].clients_open(), links_lent(&rig)), (0, 0));
+    assert!(rig.told(client).starts_with("-UNAVAILABLE "));
+    assert_eq!((rig.shards[0].clients_open(), links_lent(&rig)), (1, 0));
 
     // A store with nothing to say is not silent.
     let client = rig.client(0);
@@ -196,7 +266,7 @@ fn a_store_that_does_not_acknowledge_is_given_up() {
     greet(&mut rig);
     rig.answer_first("subscribe", &said("subscribe", "a", 1));
     rig.wait(Duration::from_secs(600));
-    assert_eq!(rig.shards[0].clients_open(), 1);
+    assert_eq!(rig.shards[0].clients_open(), 2);
 }
 
 #[test]
