@@ -236,6 +236,12 @@ counters! {
     ),
     (HotChanges, "weir_hot_changes_told_total", "of=\"key\"", CHANGES_TOLD),
     (HotChangesOfAll, "weir_hot_changes_told_total", "of=\"all\"", CHANGES_TOLD),
+    (
+        HotPoisoned,
+        "weir_hot_fetches_poisoned_total",
+        "",
+        "Fetches of hot keys in flight whose replies were not kept, because the store told of a change meanwhile.",
+    ),
     (HotTrackersLost, "weir_hot_trackers_lost_total", "reason=\"lost\"", TRACKERS_LOST),
     (HotTrackersSilent, "weir_hot_trackers_lost_total", "reason=\"silent\"", TRACKERS_LOST),
     (

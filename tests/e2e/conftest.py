@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from harness import processes
-from harness.processes import Redis, Server, StandIn, Weir
+from harness.processes import Redis, Server, StandIn, Storage, Weir
 
 FILES_WANTED = 65_536
 # Characters shown of what a server wrote, when a test failed.
@@ -114,3 +114,19 @@ def weir_over_redis(request: pytest.FixtureRequest, module_servers: Servers) -> 
     count = {"one_redis": 1, "two_redis": 2}[request.param]
     backends = [module_servers.redis() for _ in range(count)]
     return module_servers.weir(*backends, flags=["--shards", "2"])
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Redis]:
+    """A redis-server that others are compared with."""
+    server = Redis().start()
+    yield server
+    server.discard()
+
+
+@pytest.fixture(scope="module", params=["store", "weir"])
+def subject(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """The embedded store, alone and behind weir."""
+    server = Storage("--scriptable=false").start() if request.param == "store" else Weir().start()
+    yield server
+    server.discard()

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from harness.processes import Redis, Storage, Weir
+from harness.processes import Storage, Weir
 from harness.resp import Connection
 
 pytestmark = pytest.mark.weir_only
@@ -22,20 +22,6 @@ REQUESTS = 1500
 SPLIT = {"DEL", "UNLINK", "MSET", "EXISTS", "TOUCH"}
 
 Words = list[str]
-
-
-@pytest.fixture(scope="module")
-def model():
-    server = Redis().start()
-    yield server
-    server.discard()
-
-
-@pytest.fixture(scope="module", params=["store", "weir"])
-def subject(request):
-    server = Storage("--scriptable=false").start() if request.param == "store" else Weir().start()
-    yield server
-    server.discard()
 
 
 class Side:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.processes import Redis, Storage, Weir
+from harness.processes import Weir
 from harness.resp import Reply
 
 pytestmark = pytest.mark.weir_only
@@ -98,20 +98,6 @@ TABLE: list[Words] = [
     ["MULTI"], ["FCALL", "h", "0"], ["FUNCTION", "LIST"], ["FCALL", "nosuch", "0"], ["FUNCTION", "DELETE", "lib"], ["EXEC"], ["FCALL", "h", "0"], ["EVAL", "return redis.call('FCALL', 'f', 0)", "0"], ["EVAL", "return redis.call('FUNCTION', 'LIST')", "0"],
     ["FUNCTION", "FLUSH"], ["FUNCTION", "FLUSH", "ASYNC"], ["FUNCTION", "LIST"], ["FUNCTION", "STATS"], ["FUNCTION", "DUMP"],
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def model():
-    server = Redis().start()
-    yield server
-    server.discard()
-
-
-@pytest.fixture(scope="module", params=["store", "weir"])
-def subject(request):
-    server = Storage("--scriptable=false").start() if request.param == "store" else Weir().start()
-    yield server
-    server.discard()
 
 
 def ordered(reply: Reply):

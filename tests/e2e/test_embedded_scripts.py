@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from harness.processes import Redis, Storage, Weir
+from harness.processes import Storage, Weir
 from harness.resp import Connection
 
 pytestmark = pytest.mark.weir_only
@@ -183,20 +183,6 @@ class Pair:
     def close(self) -> None:
         for connection in self.connections:
             connection.close()
-
-
-@pytest.fixture(scope="module")
-def model():
-    server = Redis().start()
-    yield server
-    server.discard()
-
-
-@pytest.fixture(scope="module", params=["store", "weir"])
-def subject(request):
-    server = Storage("--scriptable=false").start() if request.param == "store" else Weir().start()
-    yield server
-    server.discard()
 
 
 def requests(table: list[str | Words]) -> list[Words]:

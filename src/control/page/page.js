@@ -120,6 +120,7 @@ function show(state) {
     const grade = key.hot_for_seconds === null ? 'well' : 'strained';
     return [grade, [mark(grade, key.state), key.key, number(key.reads_per_second), number(key.writes_per_second), percent(key.share),
       percent(key.hits), key.tenant === null ? '–' : key.tenant, String(key.home), number(key.hot_for_seconds),
+      key.tracked ? 'yes' : 'no',
       series('hot_keys', 'key', key.key, 'reads_per_second', 'reads a second of ' + key.key)]];
   }));
   more('stores-more', state.stores_left_out);

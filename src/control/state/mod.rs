@@ -286,6 +286,8 @@ struct HotKeyShown<'a> {
     hits: Number,
     hot_for_seconds: Option<Number>,
     state: &'static str,
+    /// True if the store tells when the key changes.
+    tracked: bool,
 }
 
 impl<'a> HotKeyShown<'a> {
@@ -301,6 +303,7 @@ impl<'a> HotKeyShown<'a> {
             hits: Number(key.hit_ratio),
             hot_for_seconds: key.hot_for.map(|time| Number(time.as_secs_f64())),
             state: key.state,
+            tracked: key.is_tracked,
         }
     }
 }

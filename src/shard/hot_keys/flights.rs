@@ -230,6 +230,11 @@ impl Flights {
         self.find(id).is_some_and(|flight| flight.stage != Stage::Sent && !flight.has_failed)
     }
 
+    /// True for a fetch in flight whose reply is to be kept, unless a write or its size speaks against it.
+    pub fn is_to_be_kept(&self, id: FlightId) -> bool {
+        self.find(id).is_some_and(|flight| flight.stage == Stage::Sent && flight.is_kept)
+    }
+
     /// True for a fetch that was sent and may still be joined: it is younger than `ttl`, no write of its key
     /// was in flight when it was sent and none has begun since, and no core has seen a later reply that might
     /// show a write around weir.

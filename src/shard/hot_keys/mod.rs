@@ -1423,6 +1423,8 @@ impl HotKeyStage {
             // The store does not say in which database the key is.
             for entry in self.entries.iter_mut().flatten().filter(|entry| entry.key == key) {
                 entry.registration = Registration::Unregistered;
+                let under_way = entry.flights().filter(|id| self.flights.is_to_be_kept(*id)).count();
+                env.counters.add(Counter::HotPoisoned, under_way as u64);
                 self.settings.versions.pass(Cell::of_hash(entry.hash));
                 env.counters.add(Counter::HotChanges, 1);
             }
@@ -1430,6 +1432,10 @@ impl HotKeyStage {
     }
 
     fn handle_change_of_all(&mut self, env: &mut Env, backend: BackendId) {
+        let own = self.entries.iter().flatten().filter(|entry| env.backend_of(entry.slot) == backend);
+        let under_way = own.flat_map(|entry| entry.flights()).filter(|id| self.flights.is_to_be_kept(*id));
+        let under_way = under_way.count();
+        env.counters.add(Counter::HotPoisoned, under_way as u64);
         self.forget_registrations(env, backend);
         self.settings.versions.pass(Cell::of_backend(store_of(env, backend)));
         env.counters.add(Counter::HotChangesOfAll, 1);

@@ -152,6 +152,13 @@ fn a_change_told_before_the_reply_comes_makes_that_worthless() {
     rig.serve(":-1\r\n", &bulk("old"));
     assert_eq!(rig.told(client), bulk("old"), "it was read after the request came");
     assert!(!rig.knows(other, &key, "old"));
+    assert_eq!(rig.counted(Counter::HotPoisoned), 1);
+    rig.bytes(&tracker, b">2\r\n$10\r\ninvalidate\r\n_\r\n");
+    assert_eq!(
+        rig.counted(Counter::HotPoisoned),
+        1,
+        "the fetch in flight was sent before it was registered anew"
+    );
 }
 
 #[test]
