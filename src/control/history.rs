@@ -21,14 +21,13 @@ use crate::values::time::rfc3339;
 pub const PERIOD: Duration = Duration::from_secs(5);
 /// The number of points that are kept: those of ten minutes.
 const POINTS: usize = 120;
-/// Requests that were refused, for whatever reason.
-const REFUSED: [Counter; 6] = [
+/// Requests that were refused, by reason. Those that an ejected store refused are among the unavailable ones.
+const REFUSED: [Counter; 5] = [
     Counter::RefusedThrottled,
     Counter::RefusedOverloaded,
     Counter::RefusedDeadline,
     Counter::RefusedUnavailable,
     Counter::RefusedPermission,
-    Counter::RefusedEjected,
 ];
 
 /// Figures of some things by name, at one moment.
@@ -118,11 +117,17 @@ impl History {
                 names.push(name);
             }
         }
-        let values = |name: &str, index: usize| -> Values {
-            let at = |point: &'a Point| of(point).iter().find(|(own, _)| own == name);
-            self.points.iter().map(|point| shown(at(point).map(|(_, figures)| figures[index]))).collect()
+        let values = |name: &str| {
+            let mut values: [Values; N] = std::array::from_fn(|_| Vec::with_capacity(self.points.len()));
+            for point in &self.points {
+                let figures = of(point).iter().find(|(own, _)| own == name).map(|(_, figures)| figures);
+                for (index, values) in values.iter_mut().enumerate() {
+                    values.push(shown(figures.map(|figures| figures[index])));
+                }
+            }
+            values
         };
-        names.into_iter().map(|name| make(name, std::array::from_fn(|index| values(name, index)))).collect()
+        names.into_iter().map(|name| make(name, values(name))).collect()
     }
 }
 
@@ -258,12 +263,16 @@ mod tests {
         assert_eq!(scene.note(0)["points"], Value::Array(vec![]), "there is nothing to compare with");
         scene.pass(100, 1, 10, 5);
         scene.totals.shards[0].bulkheads[BULKHEADS].in_flight = 7;
+        // A request that an ejected store refuses is counted by both.
+        scene.totals.shards[0].counters.add(Counter::RefusedUnavailable, 15);
+        scene.totals.shards[0].counters.add(Counter::RefusedEjected, 10);
         scene.note(5);
         scene.pass(200, 2, 20, 10);
         scene.totals.shards[0].hot_keys = vec![key(b"</script>", 40.0)];
         let told = scene.note(10);
         assert_eq!(told["points"].as_array().map(Vec::len), Some(2));
         assert_eq!(told["requests_per_second"], serde_json::json!([100, 200]));
+        assert_eq!(told["refused_per_second"], serde_json::json!([3, 0]));
         assert_eq!(told["reply_ms_p99"], serde_json::json!([null, null]), "no store has replied");
         assert_eq!(told["stores"][1]["in_flight"], serde_json::json!([7, 7]));
         let tenants = told["tenants"].as_array().expect("a list");

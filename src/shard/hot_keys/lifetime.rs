@@ -27,7 +27,7 @@ enum Left {
     Unknown,
     /// There is no such key.
     NoKey,
-    /// It never expires.
+    /// The key, or the field, has no expiry.
     Endless,
     For(Duration),
 }

@@ -61,7 +61,7 @@ fn may_name(tenant: &Tenant, name: &[u8], is_pattern: bool) -> bool {
     if let Some(rest) = literal.strip_prefix(OF_COMMAND) {
         return may_hear_events(tenant, rest, |_| tenant.keys.is_empty());
     }
-    // What follows the literal part may make an event of it.
+    // Wildcards behind a short literal part may match the names of events.
     let may_match_events =
         literal.len() < name.len() && [OF_KEY, OF_COMMAND].iter().any(|events| events.starts_with(literal));
     (!may_match_events || has_all_keys(tenant)) && begins_with_any(tenant.channel_prefixes(), literal)

@@ -240,12 +240,12 @@ fn load(call: &mut Call<'_>) -> Done {
     call.bulk(&name)
 }
 
-/// What becomes of the libraries that are there when others are added.
+/// Rule for libraries that exist already when others are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Policy {
     /// All of them stay, and none may have the name of one that is added.
     Append,
-    /// Those stay whose names differ from the added ones.
+    /// Libraries of the same names are replaced, and the others stay.
     Replace,
     /// None stays.
     Flush,

@@ -114,7 +114,7 @@ fn an_endless_function_ends_and_libraries_are_loaded_again() {
     bench.talk(&[("FCALL count 0", ":1|"), ("FCALL count 0", ":2|")]);
     assert!(bench.send("FCALL endless 0").starts_with("-ERR the script would take more than"));
     bench.talk(&[("FCALL count 0", ":1|")]);
-    // What functions keep is bounded, however little each call adds.
+    // The memory that functions keep between calls is bounded, however little each call adds.
     let refused =
         (0..20).find_map(|_| Some(bench.send("FCALL grow 0")).filter(|reply| reply.starts_with('-')));
     assert_eq!(refused.as_deref(), Some("-ERR not enough memory for the script|"));

@@ -4,20 +4,9 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use super::COUNTS;
 use super::plot::escaped;
 
-/// Outcomes of requests, as the JSON report counts them; compared as shares of the offered requests.
-const OUTCOMES: [&str; 9] = [
-    "sent",
-    "served",
-    "throttled",
-    "overloaded",
-    "deadline",
-    "unavailable",
-    "errors",
-    "timeouts",
-    "refused_by_client",
-];
 const LATENCIES: [(&str, &str); 6] = [
     ("p50", "p50 ms"),
     ("p90", "p90 ms"),
@@ -149,7 +138,8 @@ fn rows(before: Option<Figures>, after: Option<Figures>) -> Vec<Row> {
         row("offered/s", of(&Figures::offered_per_second), rate),
         row("served/s", of(&|run| run.tally["goodput_per_s"].as_f64()), rate),
     ];
-    for outcome in OUTCOMES {
+    // The outcomes are compared as shares of the offered requests.
+    for outcome in &COUNTS[1..] {
         let shares = of(&|run| run.share(outcome));
         if shares.iter().any(|share| share.is_some_and(|share| share > 0.0)) {
             let mut row = row(outcome, shares, |_| String::new());

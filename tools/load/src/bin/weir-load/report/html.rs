@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use super::COUNTS;
 use super::compare;
 use super::plot::{Line, Scale, escaped, plot, short};
 
@@ -72,18 +73,6 @@ fn head(html: &mut String, report: &Value) {
     }
 }
 
-const COUNTS: [&str; 10] = [
-    "offered",
-    "sent",
-    "served",
-    "throttled",
-    "overloaded",
-    "deadline",
-    "unavailable",
-    "errors",
-    "timeouts",
-    "refused_by_client",
-];
 const LATENCIES: [(&str, &str); 6] = [
     ("p50", "p50 ms"),
     ("p90", "p90"),

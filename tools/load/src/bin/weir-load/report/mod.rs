@@ -14,6 +14,20 @@ use std::path::Path;
 use super::flags::{CompareFlags, LoadFlags};
 use super::results::Results;
 
+/// Counts of requests, as the JSON report names them: those offered, and then by outcome.
+const COUNTS: [&str; 10] = [
+    "offered",
+    "sent",
+    "served",
+    "throttled",
+    "overloaded",
+    "deadline",
+    "unavailable",
+    "errors",
+    "timeouts",
+    "refused_by_client",
+];
+
 /// Checks that the folders of `--json`, `--html` and `--hlog` exist, so that a mistake shows before the run
 /// rather than after it.
 pub fn check_writable(flags: &LoadFlags) -> Result<(), String> {
