@@ -53,6 +53,17 @@ def own_descriptors(weir: Weir) -> int:
     return weir.descriptors() - int(sum(sum(page[name].values()) for name in TO_STORES if name in page))
 
 
+def descriptors_kept(weir: Weir, before: int) -> tuple[int, list[str]]:
+    """Waits until no more descriptors are open than before; complains, with their names, if some stay."""
+    try:
+        until(lambda: own_descriptors(weir) <= before, "descriptors are closed", seconds=30)
+    except AssertionError:
+        after = own_descriptors(weir)
+        kinds = ", ".join(f"{count} {kind}" for kind, count in weir.descriptor_kinds().most_common())
+        return after, [f"{after} descriptors where there were {before}; all of them: {kinds}"] if after > before else []
+    return own_descriptors(weir), []
+
+
 def counters(ground: Ground, name: str, tallies: list[Tally]) -> list[str]:
     """What stands in the stores, against what was acknowledged."""
     wrong = []

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from .ports import free_port
@@ -148,6 +151,14 @@ class Server:
     def descriptors(self) -> int:
         """Files and sockets that it has open."""
         return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+
+    def descriptor_kinds(self) -> Counter[str]:
+        """How many it has open of each kind: socket, anon_inode:[eventpoll], a path."""
+        found = Counter()
+        for entry in Path(f"/proc/{self.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                found[re.sub(r":\[\d+\]$", "", os.readlink(entry))] += 1
+        return found
 
     def cpu_ticks(self) -> int:
         """User and system time of all threads, in clock ticks."""
