@@ -22,7 +22,7 @@ from harness.processes import binary
 from harness.waiting import until
 from test_script import Storage, figures
 
-pytestmark = [pytest.mark.weir_only, pytest.mark.alone]
+pytestmark = [pytest.mark.weir_only, pytest.mark.paced]
 
 SECONDS_MAX = 90
 TOLERANCE = 0.02

@@ -16,7 +16,7 @@ import pytest
 
 from harness.processes import ROOT
 
-pytestmark = [pytest.mark.weir_only, pytest.mark.alone]
+pytestmark = [pytest.mark.weir_only, pytest.mark.paced]
 RUN = ROOT / "perf" / "run"
 # Length of a run, as a part of the scenario's own.
 SECONDS_SCALE = 0.5

@@ -17,7 +17,7 @@ from harness.ports import free_port
 from harness.processes import Server, Storage, binary
 from harness.waiting import until
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.paced
 
 COUNTS = {
     "offered", "sent", "served", "throttled", "overloaded", "deadline", "unavailable", "errors", "timeouts", "refused_by_client",

@@ -24,7 +24,7 @@ from harness.processes import Redis, Storage, Weir
 from harness.resp import Connection, Reply, encode
 from harness.waiting import until
 
-pytestmark = [pytest.mark.weir_only, pytest.mark.alone]
+pytestmark = [pytest.mark.weir_only, pytest.mark.paced]
 
 MICRO = 1_000_000
 # Every request is one request unit, whatever it says and whatever comes back.
