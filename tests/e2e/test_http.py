@@ -150,6 +150,37 @@ def test_tenants_are_known_by_their_tokens_one_request_at_a_time(client):
     assert status == 400 and b"urgent" in body
 
 
+def test_each_request_names_its_database(servers, tmp_path):
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text(QUOTAS + '[tenants.cache]\npassword = "cache-token"\nru_per_second = 1_000\ndatabases = [3]\n')
+    weir = started(servers, "--quotas", str(quotas))
+    first, third = {"X_Weir_Database": "0"}, {"X_Weir_Database": "3"}
+    client = Client("127.0.0.1", weir.http_port, timeout=30)
+    for number in range(20):
+        assert client.ask("PUT", f"/v1/keys/key:{number}", "first")[0] == 204
+        assert client.ask("PUT", f"/v1/keys/key:{number}", "third", **third)[0] == 204
+    for number in range(20):
+        assert client.ask("GET", f"/v1/keys/key:{number}", **third)[1] == b"third"
+        assert client.ask("GET", f"/v1/keys/key:{number}")[1] == b"first", "without the header it is database 0"
+        assert client.ask("GET", f"/v1/keys/key:{number}", **first)[1] == b"first"
+    with weir.connect() as resp:
+        assert resp.ok("SELECT", 3) == b"OK" and resp.ok("GET", "key:7") == b"third"
+    words = [["SET", "{t}a", "1"], ["INCR", "{t}a"]]
+    assert json.loads(client.ask("POST", "/multi-exec", json.dumps(words), **third)[1]) == [{"result": "OK"}, {"result": 2}]
+    assert client.ask("POST", "/", json.dumps(["GET", "{t}a"]))[1] == b'{"result":null}'
+    assert client.ask("POST", "/pipeline", json.dumps([["GET", "{t}a"], ["DBSIZE"]]), **third)[1] == b'[{"result":"2"},{"result":21}]'
+    status, body, _ = client.ask("GET", "/v1/keys/key:1", X_Weir_Database="16")
+    assert status == 400 and b"DB index is out of range" in body
+    for wrong in ("x", "", "1.0", "99999999999999999999"):
+        assert client.ask("GET", "/v1/keys/key:1", X_Weir_Database=wrong)[0] == 400
+    cache = {"Authorization": "Bearer cache-token"}
+    assert client.ask("GET", "/v1/keys/key:7", **cache, **third)[1] == b"third"
+    assert client.ask("GET", "/v1/keys/key:7", **cache)[0] == 403
+    assert client.ask("GET", "/v1/keys/key:7", **cache, X_Weir_Database="4")[0] == 403
+    assert client.ask("GET", "/v1/keys/key:7")[1] == b"first", "what another asked for is forgotten"
+    client.close()
+
+
 def test_strangers_are_told_to_say_who_they_are(servers, tmp_path):
     quotas = tmp_path / "quotas.toml"
     quotas.write_text('[tenants.acme]\npassword = "x"\nru_per_second = 1000\n')

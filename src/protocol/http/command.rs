@@ -14,7 +14,7 @@ use crate::values::limits::{HTTP_COMMANDS_MAX, HTTP_WORDS_MAX};
 
 /// Error text for commands about a connection, which a request of HTTP has not.
 pub const OF_CONNECTIONS: &str = "that command is about a connection, and a request of HTTP has none of its own: Authorization, X-Weir-User, -Tier and \
-     -Deadline-Ms say who asks, /multi-exec is a transaction";
+     -Deadline-Ms say who asks, X-Weir-Database which database, /multi-exec is a transaction";
 
 /// Writes the commands of a request as RESP, and returns how their replies become the response. The error is
 /// sent to the client.
@@ -192,6 +192,7 @@ mod tests {
             is_modern: true,
             authorization: None,
             options: Vec::new(),
+            database: 0,
             in_base64: false,
         }
     }

@@ -84,6 +84,8 @@ pub struct Head {
     pub authorization: Option<Vec<u8>>,
     /// User within the tenant, tier and deadline, as options of `QOS CALL`.
     pub options: Vec<Vec<u8>>,
+    /// Number of the database that is asked; 0 unless the request names one. A store may have fewer.
+    pub database: i64,
     /// True if texts in the response are to be in base64.
     pub in_base64: bool,
 }
@@ -237,6 +239,7 @@ fn understand(request: &Request<'_, '_>) -> Result<Head, Status> {
         is_modern,
         authorization,
         options: options(headers)?,
+        database: database(headers)?,
         in_base64: encoding.is_some_and(|value| value.eq_ignore_ascii_case(b"base64")),
     })
 }
@@ -319,19 +322,32 @@ fn target(path: &str, query: &str) -> Result<(Target, &'static str), Status> {
     }
 }
 
+/// Returns the number of the database that a request asks; 0 unless it names one.
+fn database(headers: &[Header<'_>]) -> Result<i64, Status> {
+    let Some(value) = single(headers, "x-weir-database")? else { return Ok(0) };
+    let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+    number.ok_or(Status::BadRequest("X-Weir-Database is the number of a database, such as 3"))
+}
+
+/// Returns the value of a header that may be sent once.
+fn single<'h>(headers: &'h [Header<'_>], name: &'static str) -> Result<Option<&'h [u8]>, Status> {
+    let mut values = values(headers, name);
+    let value = values.next();
+    if values.next().is_some() {
+        return Err(Status::BadRequest("each header X-Weir-... is expected once at most"));
+    }
+    Ok(value)
+}
+
 /// Returns the terms of one request, as options of `QOS CALL`.
 fn options(headers: &[Header<'_>]) -> Result<Vec<Vec<u8>>, Status> {
     let mut options = Vec::new();
     for (name, option) in
         [("x-weir-user", "USER"), ("x-weir-tier", "TIER"), ("x-weir-deadline-ms", "DEADLINE")]
     {
-        let mut values = values(headers, name);
-        if let Some(value) = values.next() {
+        if let Some(value) = single(headers, name)? {
             options.push(option.as_bytes().to_vec());
             options.push(value.to_vec());
-        }
-        if values.next().is_some() {
-            return Err(Status::BadRequest("each header X-Weir-... is expected once at most"));
         }
     }
     Ok(options)
@@ -397,6 +413,8 @@ mod tests {
             ": z\r\nContent-Length: 3\r\n",
             "Authorization: Bearer a\r\nAuthorization: Bearer b\r\nContent-Length: 3\r\n",
             "X-Weir-User: a\r\nX-Weir-User: b\r\nContent-Length: 3\r\n",
+            "X-Weir-Database: 1\r\nX-Weir-Database: 1\r\nContent-Length: 3\r\n",
+            "X-Weir-Database: cache\r\nContent-Length: 3\r\n",
         ] {
             assert!(matches!(post(headers), Err(Status::BadRequest(_))), "{headers:?}: {:?}", post(headers));
         }

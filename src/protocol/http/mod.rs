@@ -124,6 +124,8 @@ pub struct Conversation {
     taken: usize,
     /// Options of `QOS CALL` (user, tier, deadline) for the request under way.
     options: Vec<Vec<u8>>,
+    /// Number of the database that the request under way asks.
+    database: i64,
     /// `Authorization` of the request under way.
     claim: Option<Vec<u8>>,
     /// True while none of the request's commands was taken on.
@@ -156,6 +158,7 @@ impl Conversation {
             frames: Vec::new(),
             taken: 0,
             options: Vec::new(),
+            database: 0,
             claim: None,
             is_at_start: false,
             void: None,
@@ -215,6 +218,11 @@ impl Conversation {
     /// Returns the options of `QOS CALL` (user, tier, deadline) for these commands.
     pub fn options(&self) -> &[Vec<u8>] {
         &self.options
+    }
+
+    /// Returns the number of the database that these commands ask: any number that the request named.
+    pub fn database(&self) -> i64 {
+        self.database
     }
 
     /// Returns `Authorization` of the request under way.
@@ -410,6 +418,7 @@ impl Conversation {
                 let keeps = manner.keeps;
                 self.asked.push_back(Asked { kind, manner, in_base64, text, is_too_large: false });
                 (self.options, self.claim) = (head.options, head.authorization);
+                self.database = head.database;
                 (self.is_at_start, self.void) = (true, None);
                 self.end_unless(keeps);
                 Step::Commands

@@ -165,7 +165,7 @@ pub fn preflight(out: &mut Vec<u8>, manner: &Manner, allowed: &str, crosses_netw
     let network = if crosses_networks { "access-control-allow-private-network: true\r\n" } else { "" };
     let more = format!(
         "access-control-allow-methods: {allowed}\r\naccess-control-allow-headers: authorization, content-type, x-weir-user, \
-         x-weir-tier, x-weir-deadline-ms, upstash-encoding, upstash-sync-token, upstash-telemetry-runtime, upstash-telemetry-sdk, \
+         x-weir-tier, x-weir-deadline-ms, x-weir-database, upstash-encoding, upstash-sync-token, upstash-telemetry-runtime, upstash-telemetry-sdk, \
          upstash-telemetry-platform\r\naccess-control-max-age: 600\r\n{network}"
     );
     write(out, manner, 204, &more, None);

@@ -86,7 +86,7 @@ impl Shard {
             self.env.counters.add(Counter::Requests, 1);
             let refusal = match http.void() {
                 Some(error) => Some(error.to_owned()),
-                None => self.clients.assume(&mut self.env, &mut self.admission, (id, http), now).err(),
+                None => self.assume(id, http, now).err(),
             };
             match &refusal {
                 None => self.handle_request(id, request, now),
@@ -97,6 +97,13 @@ impl Shard {
                 http.make_void(error);
             }
         }
+    }
+
+    /// Gives a client the identity, options and database of the HTTP request that its next command belongs to.
+    /// The error is the reply.
+    fn assume(&mut self, id: ClientId, http: &Conversation, now: Now) -> Result<(), String> {
+        self.clients.assume(&mut self.env, &mut self.admission, (id, http), now)?;
+        self.assume_database(id, http.database(), now)
     }
 
     /// Answers a command that is not carried out because its HTTP request has failed. A transaction of the

@@ -138,17 +138,29 @@ impl Shard {
     /// Answers `SELECT`: changes the database of the client's next requests. Connections to it are opened
     /// when it is used.
     fn select(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
-        let database = self.database_named(arguments).map_err(str::to_owned).and_then(|database| {
-            let tenant = self.tenant_of(id).filter(|tenant| !tenant.may_use(database));
-            tenant.map_or(Ok(database), |tenant| Err(tenant.refusal_of(database)))
-        });
-        match database {
-            Ok(database) => {
-                self.change_database(id, database, now);
-                self.clients.answer_now(&mut self.env, id, |out, _| encode::simple(out, OK));
-            }
+        let named = self.database_named(arguments).map_err(str::to_owned);
+        match named.and_then(|database| self.select_database(id, database, now)) {
+            Ok(()) => self.clients.answer_now(&mut self.env, id, |out, _| encode::simple(out, OK)),
             Err(text) => self.answer_error(id, &text),
         }
+    }
+
+    /// Changes the database of a client if its tenant may use the new one. The error is the reply.
+    fn select_database(&mut self, id: ClientId, database: Database, now: Now) -> Result<(), String> {
+        if let Some(tenant) = self.tenant_of(id).filter(|tenant| !tenant.may_use(database)) {
+            return Err(tenant.refusal_of(database));
+        }
+        self.change_database(id, database, now);
+        Ok(())
+    }
+
+    /// Changes the database of a client to that of its HTTP request. The error is the reply.
+    pub(super) fn assume_database(&mut self, id: ClientId, number: i64, now: Now) -> Result<(), String> {
+        let database = self.database_numbered(number).map_err(str::to_owned)?;
+        if self.clients.find(id).is_some_and(|client| client.database() != database) {
+            self.select_database(id, database, now)?;
+        }
+        Ok(())
     }
 
     /// True if a `SELECT` of a client would change its database.
@@ -160,7 +172,11 @@ impl Shard {
     /// Returns the database that `SELECT` names. The error is the reply.
     pub(super) fn database_named(&self, arguments: &Arguments<'_>) -> Result<Database, &'static str> {
         let index = std::str::from_utf8(arguments.at(1)).ok().and_then(|text| text.parse::<i64>().ok());
-        match index.ok_or("ERR value is not an integer or out of range")? {
+        self.database_numbered(index.ok_or("ERR value is not an integer or out of range")?)
+    }
+
+    fn database_numbered(&self, number: i64) -> Result<Database, &'static str> {
+        match number {
             0 => Ok(Database::FIRST),
             _ if self.env.settings.databases == 1 && self.env.slots.is_some() => {
                 Err("ERR SELECT is not allowed in cluster mode")
