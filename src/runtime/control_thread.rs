@@ -229,6 +229,10 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
                 this.stop_everything();
             }
         }
+        ToControl::DrainOver => {
+            this.say(log::Kind::Life, "--drain-timeout is over: the remaining clients are closed");
+            this.stop_everything();
+        }
         ToControl::Deaf => {
             this.deaf += 1;
             if this.deaf == this.settings.shards.len() {
@@ -329,12 +333,7 @@ pub(super) fn open_admin(control: &Rc<RefCell<Control>>) {
 fn stop_after(control: Rc<RefCell<Control>>, timeout: Duration) {
     glommio::spawn_local(async move {
         glommio::timer::sleep(timeout).await;
-        let mut this = control.borrow_mut();
-        if !this.finished {
-            this.say(log::Kind::Life, "--drain-timeout is over: the remaining clients are closed");
-            this.stop_everything();
-            this.settings.own.post(ToControl::Signal(Signal::Terminate));
-        }
+        control.borrow().settings.own.post(ToControl::DrainOver);
     })
     .detach();
 }

@@ -21,6 +21,7 @@
 //! | `Line` | one per shard, backend and second, since a shedding level lasts at least that long |
 //! | `ToFleet`, `Fleet` | one per period, and one before it that was not taken yet |
 //! | `Drain`, `HandOver`, `Listen`, `Stop`, `Drained`, `Deaf` | one per shard |
+//! | `DrainOver` | one |
 //! | `Moved` | one per client to the control executor, and one more to the takeover thread |
 //! | `Adopt` | one per client of the previous process |
 //! | `Takeover`, `ToTakeover` | one per attempt of a successor; the next is refused meanwhile |
@@ -150,6 +151,8 @@ pub(super) enum ToControl {
     Said(log::Kind, String),
     /// A shard has no client left, after `Drain` or `HandOver`.
     Drained(ShardId),
+    /// `--drain-timeout` is over: clients that are left are closed.
+    DrainOver,
     Signal(Signal),
     /// The pause before the next round of counters is over.
     RoundDue,
