@@ -3,10 +3,13 @@ work that any forwarder has to do."""
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +27,7 @@ CLIENTS = 8
 REQUESTS = 3000
 BATCH_MAX = 400
 SECONDS_MAX = 10
+SCRIPT_SECONDS_MAX = 120
 # A value that comes in many receive buffers, and more of them than the ring has.
 LARGE_BYTES = 8_000_000
 
@@ -131,3 +135,38 @@ def test_help_says_what_it_is_for():
     run = subprocess.run([binary("weir-floor"), "--help"], capture_output=True, text=True, timeout=SECONDS_MAX)
     assert run.returncode == 0
     assert "--listen" in run.stdout and "--storage" in run.stdout and "For measurements only" in run.stdout
+
+
+def measured_by(script: str, folder: Path, *words: str) -> tuple[dict, str]:
+    """What a script measures in one short round, and the table that it writes."""
+    command = [ROOT / "perf" / script, "--rounds", "1", "--name", "tried", "--folder", folder, *words]
+    environment = {**os.environ, "WEIR_BINARIES": str(binary("weir-floor").parent)}
+    run = subprocess.run(command, capture_output=True, text=True, timeout=SCRIPT_SECONDS_MAX, env=environment)
+    assert run.returncode == 0, run.stderr
+    return json.loads((folder / "tried.json").read_text()), (folder / "tried.md").read_text()
+
+
+def test_weir_is_measured_beside_it(tmp_path: Path):
+    found, table = measured_by("floor", tmp_path, "--depths", "1,4", "--requests", "3000", "--no-instructions")
+    rows = {(row["depth"], row["target"]): row for row in found["rows"]}
+    targets = ["weir-floor", "weir", "weir, layers off", "twemproxy", "weir-floor, a second one"]
+    assert list(rows) == [(depth, target) for depth in (1, 4) for target in targets]
+    for (depth, _), row in rows.items():
+        base = rows[depth, "weir-floor"]
+        assert row["requests"] == 3000 and len(row["cpu_us"]) == 1 and row["cpu_us"][0] > 0, row
+        assert row["cpu_ratio"] == pytest.approx(row["cpu_us"][0] / base["cpu_us"][0])
+        assert row["user_us_mean"] + row["system_us_mean"] == pytest.approx(row["cpu_us"][0])
+    assert "1.15" in table and "layers, user" in table
+
+
+def test_sizes_are_measured_one_by_one_and_drawn(tmp_path: Path):
+    found, table = measured_by("scale", tmp_path, "--dimensions", "users,keys", "--size-max", "1000", "--rate", "2000")
+    rows = {(row["dimension"], row["target"], row["size"]): row for row in found["rows"]}
+    assert list(rows) == [("users", "weir", 1000), ("keys", "weir", 1000), ("keys", "twemproxy", 1000)]
+    for row in rows.values():
+        assert row["problem"] is None and row["cpu_us"] > 0 and row["peak_mib"] >= row["resident_mib"] > 0, row
+    # Of users' requests every second one names a user and does not reach the store.
+    asked = [rows["users", "weir", 1000]["requests_per_second"], rows["keys", "weir", 1000]["requests_per_second"]]
+    assert asked == [pytest.approx(1000, rel=0.3), pytest.approx(2000, rel=0.3)]
+    assert "What breaks first" in table
+    assert (tmp_path / "tried.svg").read_text().count("<polyline") == 2 * (1 + 2)

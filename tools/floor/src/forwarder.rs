@@ -386,7 +386,7 @@ mod tests {
         forwarder.handle_client_bytes(1, b"*2\r\n$3\r\nGET\r\n$500000000\r\n");
         for _ in 0..MESSAGE_BYTES_MAX >> 20 {
             assert_eq!(forwarder.poll_refused(), None);
-            forwarder.handle_client_bytes(1, &[b'x'; 1 << 20]);
+            forwarder.handle_client_bytes(1, &vec![b'x'; 1 << 20]);
         }
         assert_eq!(forwarder.poll_refused(), Some((1, Refusal::MessageTooLarge)));
     }

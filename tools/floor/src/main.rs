@@ -10,9 +10,9 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `forwarder` | which bytes go to whom, in which order |
-//! | `ring` | the `io_uring`: accepts, receives, sends |
-//! | `scan` | where a request or a reply ends |
+//! | `forwarder.rs` | which bytes go to whom, in which order |
+//! | `ring.rs` | the `io_uring`: accepts, receives, sends |
+//! | `scan.rs` | where a request or a reply ends |
 
 mod forwarder;
 mod ring;
