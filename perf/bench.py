@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 
 from harness.ports import free_port  # noqa: E402, F401
-from harness.processes import CLOCK_TICKS, Redis, Server, Weir, accepts  # noqa: E402, F401
+from harness.processes import CLOCK_TICKS, Redis, Server, Weir, accepts, binary  # noqa: E402, F401
 from harness.resp import encode  # noqa: E402
 
 # Where daemons are that no shell of a user finds, too.
@@ -203,6 +203,25 @@ def said_of_others(shares: list[float]) -> str:
 def said_of_bar(ratio: float, bar: float | None) -> str:
     """What a table says of a bar, where there is one."""
     return "" if bar is None else f"{bar:.2f} {'met' if ratio <= bar else '**missed**'}"
+
+
+# What other processes may use of the CPUs in a round that counts, and how many rounds must be left for that.
+OTHERS_MAX = 0.1
+CALM_ROUNDS_MIN = 3
+
+
+def calm_rounds(shares: list[float]) -> list[int]:
+    """The rounds that other processes did not disturb, by what these used in each; all rounds if those are too few."""
+    calm = [number for number, share in enumerate(shares) if share <= OTHERS_MAX]
+    return calm if len(calm) >= CALM_ROUNDS_MIN else list(range(len(shares)))
+
+
+def quartiles(values: list[float]) -> list[float]:
+    """The ends of the middle half."""
+    if len(values) < 2:
+        return values * 2
+    first, _, third = statistics.quantiles(values, n=4)
+    return [first, third]
 
 
 def rotated(names: list[str], number: int) -> list[str]:

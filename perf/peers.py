@@ -42,6 +42,22 @@ class Twemproxy(bench.Server):
         return bench.accepts(self.port)
 
 
+class Floor(bench.Server):
+    """weir-floor before one store: what any forwarder of weir's shape costs."""
+
+    name = "weir-floor"
+
+    def __init__(self, backend: bench.Redis) -> None:
+        super().__init__()
+        self.backend = backend
+
+    def command(self) -> list[str]:
+        return [str(bench.binary("weir-floor")), "--listen", self.address, "--storage", self.backend.address]
+
+    def ready(self) -> bool:
+        return bench.accepts(self.port)
+
+
 class Predixy(bench.Server):
     """predixy, which Debian has no package of: one thread, like one shard, and each store a group of its own."""
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.weir_only
 SECONDS_MAX = 60
 RECORDING = [
     ["perf/run", "steady-state"], ["perf/run", "--all"], ["perf/ablation"], ["perf/soak"], ["perf/compare"], ["perf/http"],
-    ["perf/cluster-cpu"], ["perf/calibrate"],
+    ["perf/cluster-cpu"], ["perf/floor"], ["perf/scale"], ["perf/calibrate"],
 ]  # fmt: skip
 
 
