@@ -4,12 +4,14 @@
 //! number has changed.
 
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use super::asking::{self, Credentials, Question};
 use super::clock::Clock;
-use super::connect::Route;
+use super::connect::{Route, Spot};
 use super::log;
 use super::messages::{Mailbox, ToControl};
 use super::tls::StoreTls;
@@ -19,14 +21,16 @@ use crate::values::{StoreVersion, Timestamp};
 
 /// The longest time that the start waits for all stores' versions.
 const START_PATIENCE: Duration = Duration::from_millis(300);
-/// The longest time that stores may take to answer later on.
+/// The longest time that a store may take to answer later on.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The interval between two questions to a store that answers. A store that does not is asked after
 /// `PAUSE_MIN`, then ever more rarely, at least once per `INTERVAL`.
 const INTERVAL: Duration = Duration::from_secs(60);
 /// The pause before a store that did not answer is asked for the second time.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
-/// The stack size of a thread that asks a store and ends with its answer, in bytes.
+/// Maximum number of stores that are asked at the same time. Each answer may hold all commands of a store.
+const ASKED_AT_ONCE: usize = 16;
+/// The stack size of a thread that asks stores, in bytes.
 const STACK_BYTES: usize = 256 * 1024;
 /// Maximum number of bytes that a store may answer. The commands of Redis 8 with all its modules take 400 KiB.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -73,7 +77,8 @@ impl VersionsThread {
     /// Asks all stores once, for at most `START_PATIENCE`. Returns the lowest version, which clients are told
     /// first.
     pub fn ask_first(&mut self) -> StoreVersion {
-        self.ask_due(START_PATIENCE);
+        let end = self.clock.now().monotonic.after(START_PATIENCE);
+        self.ask_due(START_PATIENCE, Some(end));
         self.versions.lowest()
     }
 
@@ -93,7 +98,7 @@ impl VersionsThread {
                 thread::park_timeout(due.since(now));
                 continue;
             }
-            self.ask_due(PATIENCE);
+            self.ask_due(PATIENCE, None);
             let lowest = self.versions.lowest();
             if lowest != told {
                 told = lowest;
@@ -102,33 +107,31 @@ impl VersionsThread {
         }
     }
 
-    /// Asks the stores that are due, and plans the next question to each.
-    fn ask_due(&mut self, patience: Duration) {
+    /// Asks the stores that are due, each for at most `patience`, and plans the next question to each. Stores
+    /// whose turn has not come by `end` stay due.
+    fn ask_due(&mut self, patience: Duration, end: Option<Timestamp>) {
         let clock = self.clock;
         let started = clock.now().monotonic;
-        let stores = self.stores.iter_mut().enumerate();
-        let due: Vec<(usize, &mut Store)> = stores.filter(|(_, store)| store.due <= started).collect();
-        let deadline = started.after(patience);
-        // Places of a cluster that have no node now are not asked, and have no version.
-        let (due, empty): (Vec<_>, Vec<_>) =
-            due.into_iter().partition(|(_, store)| store.route.spot().is_some());
-        for (at, store) in empty {
-            self.versions.forget(at);
-            store.put_off(started);
+        let mut inquiries = Vec::new();
+        for (at, store) in self.stores.iter_mut().enumerate().filter(|(_, store)| store.due <= started) {
+            let Some(spot) = store.route.spot() else {
+                // Places of a cluster that have no node now are not asked, and have no version.
+                self.versions.forget(at);
+                store.put_off(started);
+                continue;
+            };
+            let credentials = store.credentials.clone();
+            inquiries.push(Inquiry { at, spot, credentials, with_commands: store.commands.is_none() });
         }
-        let asked: Vec<&Store> = due.iter().map(|(_, store)| &**store).collect();
-        let answers = ask_together(&asked, self.tls.as_ref(), clock, deadline);
-        let now = clock.now().monotonic;
-        for ((at, store), answer) in due.into_iter().zip(answers) {
-            if let Some(answer) = answer {
-                self.versions.take(at, answer.version);
-                store.learn(&answer);
-                store.pause = PAUSE_MIN;
-                store.due = now.after(INTERVAL);
-            } else {
-                store.put_off(now);
-            }
-        }
+        let Self { stores, versions, tls, .. } = self;
+        ask_together(&inquiries, tls.as_ref(), (clock, patience, end), |at, answer| {
+            let (store, now) = (&mut stores[at], clock.now().monotonic);
+            let Some(answer) = answer else { return store.put_off(now) };
+            versions.take(at, answer.version);
+            store.learn(&answer);
+            store.pause = PAUSE_MIN;
+            store.due = now.after(INTERVAL);
+        });
     }
 }
 
@@ -155,24 +158,50 @@ impl Store {
     }
 }
 
-/// Asks stores, each from a thread of its own, so that a silent store takes no time from others. At most
-/// `BACKENDS_MAX` threads.
+/// A question to one store.
+struct Inquiry {
+    /// Index of the store.
+    at: usize,
+    spot: Spot,
+    credentials: Option<Credentials>,
+    /// True if the store is asked for all its commands, not only for their number.
+    with_commands: bool,
+}
+
+/// Asks stores from at most `ASKED_AT_ONCE` threads, each store for at most `patience`, until `end`. Calls `take`
+/// with each answer as it comes, so that no more than one per thread is held; with none for a store that did not
+/// answer. Stores that are not asked by `end` are left out.
 fn ask_together(
-    stores: &[&Store],
+    inquiries: &[Inquiry],
     tls: Option<&StoreTls>,
-    clock: Clock,
-    deadline: Timestamp,
-) -> Vec<Option<Answer>> {
+    (clock, patience, end): (Clock, Duration, Option<Timestamp>),
+    mut take: impl FnMut(usize, Option<Answer>),
+) {
+    let next = &AtomicUsize::new(0);
+    let (sender, answers) = mpsc::sync_channel(0);
     thread::scope(|scope| {
-        let asked: Vec<_> = stores
-            .iter()
-            .map(|store| {
-                let thread = thread::Builder::new().name("weir-versions".to_owned()).stack_size(STACK_BYTES);
-                thread.spawn_scoped(scope, move || ask(store, tls, clock, deadline).ok().flatten())
-            })
-            .collect();
-        asked.into_iter().map(|thread| thread.ok()?.join().ok().flatten()).collect()
-    })
+        for _ in 0..inquiries.len().min(ASKED_AT_ONCE) {
+            let sender = sender.clone();
+            let ask_some = move || {
+                while let Some(inquiry) = inquiries.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let now = clock.now().monotonic;
+                    let deadline = end.map_or(now.after(patience), |end| end.min(now.after(patience)));
+                    if deadline <= now {
+                        return;
+                    }
+                    let answer = ask(inquiry, tls, clock, deadline).ok().flatten();
+                    if sender.send((inquiry.at, answer)).is_err() {
+                        return;
+                    }
+                }
+            };
+            let thread = thread::Builder::new().name("weir-versions".to_owned()).stack_size(STACK_BYTES);
+            // With fewer threads it takes longer; with none, stores stay due.
+            let _ = thread.spawn_scoped(scope, ask_some);
+        }
+        drop(sender);
+        answers.into_iter().for_each(|(at, answer)| take(at, answer));
+    });
 }
 
 /// A store's answer.
@@ -186,16 +215,15 @@ struct Answer {
 
 /// Asks a store for its version and its commands. None if its answer has no version.
 fn ask(
-    store: &Store,
+    inquiry: &Inquiry,
     tls: Option<&StoreTls>,
     clock: Clock,
     deadline: Timestamp,
 ) -> io::Result<Option<Answer>> {
-    let Some(spot) = store.route.spot() else { return Ok(None) };
     let requests: [&[&str]; 3] = [&["INFO", "server"], &["COMMAND", "COUNT"], &["COMMAND"]];
-    let asked = if store.commands.is_none() { 3 } else { 2 };
-    let question = Question::new(store.credentials.as_ref(), &requests[..asked], ANSWER_BYTES_MAX);
-    let mut replies = asking::ask(&spot, tls, &question, clock, deadline)?.into_iter();
+    let asked = if inquiry.with_commands { 3 } else { 2 };
+    let question = Question::new(inquiry.credentials.as_ref(), &requests[..asked], ANSWER_BYTES_MAX);
+    let mut replies = asking::ask(&inquiry.spot, tls, &question, clock, deadline)?.into_iter();
     let Some(version) = replies.next().and_then(|reply| version_in(&reply)) else { return Ok(None) };
     let count = replies.next().and_then(|reply| reply::integer(&reply));
     Ok(Some(Answer { version, count, commands: replies.next() }))
@@ -208,7 +236,7 @@ fn version_in(reply: &[u8]) -> Option<StoreVersion> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::connect::{Place, Spot};
+    use crate::runtime::connect::Place;
 
     #[test]
     fn who_does_not_answer_is_asked_ever_more_rarely_and_holds_nobody_up() {
@@ -223,9 +251,60 @@ mod tests {
             let asked = thread.clock.now().monotonic;
             thread.stores.iter_mut().for_each(|store| store.due = asked);
             assert_eq!(thread.stores[0].pause, Duration::from_secs(pause));
-            thread.ask_due(Duration::from_millis(1));
+            thread.ask_due(Duration::from_millis(1), None);
             assert!(thread.stores.iter().all(|store| store.due >= asked.after(Duration::from_secs(pause))));
         }
         assert_eq!(thread.versions.lowest(), StoreVersion::COMPATIBLE);
+    }
+
+    #[test]
+    fn many_stores_are_asked_a_few_at_a_time() {
+        use std::io::{Read as _, Write as _};
+        use std::sync::atomic::AtomicBool;
+
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let (open, most, is_over) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let (open, most, is_over) = (&open, &most, &is_over);
+            scope.spawn(move || {
+                for connection in listener.incoming() {
+                    if is_over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let mut connection = connection.expect("a connection");
+                    most.fetch_max(open.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                    scope.spawn(move || {
+                        let mut asked = Vec::new();
+                        while !asked.ends_with(b"*1\r\n$7\r\nCOMMAND\r\n") {
+                            let mut bytes = [0; 256];
+                            match connection.read(&mut bytes) {
+                                Ok(length) if length > 0 => asked.extend_from_slice(&bytes[..length]),
+                                _ => break,
+                            }
+                        }
+                        let _ = connection.write_all(b"$19\r\nredis_version:7.4.1\r\n:0\r\n*0\r\n");
+                        open.fetch_sub(1, Ordering::Relaxed);
+                    });
+                }
+            });
+            let stores = (0..200).map(|_| {
+                let spot = Spot { address: address.into(), host: String::new() };
+                (Route::Server(Place::new(Some(spot).into())), None)
+            });
+            let mut thread = VersionsThread::new(stores, None, Clock::start());
+            let asked = thread.clock.now().monotonic;
+            thread.ask_due(Duration::from_secs(60), None);
+            assert!(thread.stores.iter().all(|store| store.due >= asked.after(INTERVAL)));
+            assert_eq!(Some(thread.versions.lowest()), StoreVersion::in_info(b"redis_version:7.4.1"));
+            // Of stores whose turn has not come none is put off.
+            thread.stores.iter_mut().for_each(|store| store.due = asked);
+            thread.ask_due(Duration::from_secs(60), Some(asked));
+            assert!(thread.stores.iter().all(|store| store.due == asked));
+            is_over.store(true, Ordering::Relaxed);
+            std::net::TcpStream::connect(address).expect("it listens");
+        });
+        let most = most.into_inner();
+        assert!((1..=ASKED_AT_ONCE).contains(&most), "{most} at the same time");
     }
 }
