@@ -67,9 +67,10 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(4
 const PAUSES_LOST: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
 /// Time after which a trial request without an answer is given up.
 const TRIAL: Duration = Duration::from_secs(3);
-/// Time over which requests return to a store that answered.
+/// Time over which the fraction of requests let through to a store that answered again grows to 1.
 const RETURN: Duration = Duration::from_secs(2);
-/// Part of the requests that passes when they begin to return.
+/// Fraction of requests that is let through to an ejected store right after it answered again; it grows to 1
+/// over [`RETURN`].
 const FIRST_PART: f64 = 0.1;
 /// Healthy time after which one ejection is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(60);

@@ -389,7 +389,8 @@ impl Scope {
         milli.min(u128::from(u64::MAX)) as u64
     }
 
-    /// Leaves the scope out of this period's question and sets its part.
+    /// Leaves this quota out of the period's question to the fleet's store, and sets the part of it that this
+    /// host may give out.
     fn leave_out(&mut self, part: Part) {
         self.demand = 0;
         self.total = None;

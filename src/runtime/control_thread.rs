@@ -766,7 +766,8 @@ pub(super) fn keep_telling(control: &Rc<RefCell<Control>>) {
     .detach();
 }
 
-/// Notes figures for the history regularly, if there is an admin port that shows it.
+/// Starts a task that records metrics for the history that the admin port shows, every [`HISTORY_PERIOD`];
+/// does nothing without an admin port.
 pub(super) fn keep_history(control: &Rc<RefCell<Control>>) {
     if control.borrow().settings.guard.is_none() {
         return;

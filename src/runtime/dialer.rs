@@ -19,15 +19,16 @@ use crate::values::{Action, BackendId, ClientId, ConnectionId, Loss, Owner, Time
 /// Deciding code that opens connections and accepts none. It names each connection by an identifier and a
 /// generation of its choice, as [`Owner::Link`].
 pub trait Dials {
-    /// Notes that a connection is open.
+    /// Handles that a connection is open.
     fn handle_connected(&mut self, id: ConnectionId, generation: u32);
     /// Takes bytes that a connection has received.
     fn handle_bytes(&mut self, id: ConnectionId, generation: u32, bytes: &[u8], now: Timestamp);
-    /// Notes that the peer of a connection has ended its sending side.
+    /// Handles that the peer of a connection has ended its sending side.
     fn handle_end(&mut self, id: ConnectionId, generation: u32, now: Timestamp);
     /// Notes why a connection could not be opened, in the operating system's words; `handle_lost` follows.
     fn note_unreachable(&mut self, id: ConnectionId, generation: u32, error: &str);
-    /// Notes that a connection failed, or could not be opened.
+    /// Handles that a connection failed, or could not be opened. `generation` tells it from earlier
+    /// connections with the same `id`.
     fn handle_lost(&mut self, id: ConnectionId, generation: u32, now: Timestamp);
     /// Takes a segment back that was sent, or whose socket is closed.
     fn handle_transmitted(&mut self, id: ConnectionId, generation: u32, segment: Segment);

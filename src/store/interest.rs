@@ -7,13 +7,15 @@ use super::tracking::Tracking;
 use super::waits::Waits;
 use super::watches::Watches;
 
-/// The keys that connections of an engine are interested in.
+/// The keys that connections of the embedded engine watch (WATCH), wait for (BLPOP and the like) or track
+/// (CLIENT TRACKING), and the latest change of one of them.
 #[derive(Default)]
 pub(super) struct Interest {
     pub(super) waits: Waits,
     pub(super) watches: Watches,
     pub(super) tracking: Tracking,
-    /// A watched or tracked key that has changed, unless the command withdraws that.
+    /// The database and name of a watched or tracked key that the present command has changed: told to its
+    /// connections at the next change or the command's end, unless the command withdraws it.
     pending: Option<(u8, Box<[u8]>)>,
 }
 

@@ -22,7 +22,8 @@ pub(super) enum Access {
     NoKey,
 }
 
-/// Position from which keys are found.
+/// Position among a command's arguments from which its keys are searched (`begin_search` of Redis's key
+/// specifications).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Begin {
     Index(i64),

@@ -297,8 +297,9 @@ impl Slots {
     }
 }
 
-/// Returns why a replica's reply is not good enough. A replica does not know that a slot or a key has moved
-/// away; it answers as if the key did not exist.
+/// Returns why a replica's reply may be wrong, so that the owner is asked again; `None` if the client may
+/// have it. A replica does not know that a slot or a key has moved away; it answers as if the key did not
+/// exist. `kind` is the reply's first byte; `kept` and `end` are its bytes so far, and the last ones.
 fn doubt_of(class: Class, kind: u8, kept: &[u8], end: &[u8]) -> Option<Doubt> {
     let mut start = [0; 16];
     start.iter_mut().zip(kept.iter().chain(end)).for_each(|(place, byte)| *place = *byte);

@@ -347,7 +347,7 @@ impl Slots {
             || self.holds.contains_key(&slot)
     }
 
-    /// True if the slot is held, even if no request waits.
+    /// True if requests for the slot are held back because it is moving, even if none waits now.
     pub fn is_held(&self, slot: u16) -> bool {
         self.holds.contains_key(&slot)
     }

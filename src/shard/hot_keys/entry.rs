@@ -134,15 +134,15 @@ pub struct Tally {
 /// that may have to be sent again.
 #[derive(Debug, Default)]
 struct Wait {
-    /// Requests that are not answered yet.
+    /// All unanswered requests of the connection for the key, including reads that wait for a shared fetch.
     requests: u32,
-    /// Unanswered requests that go to the store by themselves.
+    /// Unanswered requests that are sent to the store on their own, not answered by a shared fetch.
     own: u32,
-    /// Requests that go by themselves and are not on the connection to the store yet.
+    /// Requests counted in `own` whose bytes are not on the connection to the store yet.
     unsent: u32,
-    /// True if an unanswered request that goes by itself is a write.
+    /// True if one of the unanswered requests counted in `own` is a write.
     has_written: bool,
-    /// The fetch that the connection's latest request waits for; `None` if that goes by itself.
+    /// The fetch that the connection's latest request waits for; `None` if that request is sent on its own.
     latest: Option<FlightId>,
     /// The fetch behind which later requests of the connection, other than reads that join it, are held back,
     /// and the number of its waiting reads: the fetch is yet to be sent, or the reads joined after it was.
@@ -281,12 +281,14 @@ impl Entry {
         matches!(self.registration, Registration::Registered(_))
     }
 
-    /// Returns the versions of the key's cells, or `None` while a write is in flight.
+    /// Returns the state of the two version counters (the key's and its backend's) that writes of the key
+    /// change, or `None` while a write is in flight.
     pub fn snapshot(&self, versions: &Versions) -> Option<Snapshot> {
         versions.snapshot(self.cell, Cell::of_backend(self.backend))
     }
 
-    /// Returns the versions of the key's cells, whether or not a write is in flight.
+    /// Returns the state of the two version counters (the key's and its backend's) that writes of the key
+    /// change; unlike [`Entry::snapshot`], also while a write is in flight.
     pub fn look_at(&self, versions: &Versions) -> Snapshot {
         versions.look(self.cell, Cell::of_backend(self.backend))
     }

@@ -225,7 +225,8 @@ impl Flights {
         ids.iter().rev().find(takes).copied()
     }
 
-    /// True for a fetch that was never sent: a read may still join it, even while the key is being written.
+    /// True for a fetch that is not sent yet: a read may join it even while a write of its key is in flight,
+    /// because the fetch will be sent later. False for an unknown id.
     pub fn is_gathering(&self, id: FlightId) -> bool {
         self.find(id).is_some_and(|flight| flight.stage != Stage::Sent && !flight.has_failed)
     }

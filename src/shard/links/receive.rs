@@ -145,8 +145,9 @@ impl Links {
         self.raise_fence(connection)
     }
 
-    /// Forgets the socket of a connection that is lost, and sets the pause before the next attempt. Returns
-    /// the replies that were owed, in their order; [`Links::recycle`] takes the empty list back.
+    /// Forgets the socket of a lost connection and sets the pause before it is opened again; `spread`, a
+    /// random byte, varies the pause. Returns the requests whose replies were owed, in their order;
+    /// [`Links::recycle`] takes the emptied list back.
     pub fn take_lost(
         &mut self,
         env: &mut Env,

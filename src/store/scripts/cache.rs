@@ -14,12 +14,12 @@ const SCRIPT_BYTES: usize = 1_024;
 /// The approximate bytes of a script in the interpreter for each byte of its source.
 const COMPILED_FACTOR: usize = 8;
 
-/// A script.
+/// A Lua script of EVAL or SCRIPT LOAD.
 #[derive(Debug)]
 pub(super) struct Script {
     pub(super) source: Box<[u8]>,
     pub(super) flags: Flags,
-    /// The number of bytes before the code.
+    /// The number of bytes of `source` before the Lua code: the length of its `#!` line, or 0.
     pub(super) code_at: usize,
 }
 

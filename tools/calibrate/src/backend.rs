@@ -13,7 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const CHUNK_BYTES: usize = 256 * 1024;
 /// Maximum number of bytes of a reply that an error quotes.
 const QUOTED_BYTES_MAX: usize = 160;
-/// Maximum number of bytes of the reply to one question.
+/// Number of bytes of a reply to one command beyond which it is given up with an error, if it still has no
+/// end.
 const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// A blocking connection to the server that is measured.

@@ -63,7 +63,8 @@ pub(super) struct Roles {
     pub fall: Option<Fall>,
     /// True if a primary is to go away as soon as none of its slots moves.
     pub is_awaited: bool,
-    /// The time from which each node says that the cluster is down.
+    /// The time, by node, from which it answers `-CLUSTERDOWN`; `None` unless a primary is missed and not
+    /// replaced yet.
     down_from: Option<Vec<Timestamp>>,
     /// The time when each node hears of the last takeover. `taken` are its slots.
     hears_at: Vec<Timestamp>,

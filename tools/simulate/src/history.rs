@@ -190,8 +190,8 @@ impl History {
         self.takeovers.len() - 1
     }
 
-    /// Records that another node has the slots of the latest node that went away; `is_doubtful` if the old
-    /// one may not have heard of it.
+    /// Records in the history that from this step on another node owns the slots of the node that went away
+    /// last; `is_doubtful` if that one may still take itself for their owner.
     pub fn take_over(&mut self, is_doubtful: bool) {
         let (since, last) = (self.step, self.takeovers.len() - 1);
         let takeover = &mut self.takeovers[last];

@@ -35,7 +35,8 @@ pub enum Scale {
     Logarithmic,
 }
 
-/// Draws a plot with its title; `marks` are vertical lines, each with its second and name.
+/// Returns a plot as an HTML figure with an SVG. `marks` are named vertical lines, each at a second of the
+/// time axis. Title and names are escaped.
 pub fn plot(title: &str, scale: Scale, lines: &[Line], marks: &[(f64, String)]) -> String {
     let frame = Frame::around(scale, lines);
     let mut svg = String::new();
