@@ -45,9 +45,10 @@ const SAMPLES_RETURNING: u64 = 20;
 const FAILING: f64 = 0.2;
 /// Time for which replies and failures are remembered.
 const MEMORY: Duration = Duration::from_secs(10);
-/// Interval at which evidence is looked at.
+/// Interval at which each core judges the recent replies of every store ([`Watch::look`]).
 pub const LOOKS_APART: Duration = Duration::from_millis(250);
-/// Looks in a row at which a store must be slow before it is ejected for that: two seconds.
+/// Consecutive comparisons with the other stores, 250 ms apart, at which a store must be slow before it is
+/// ejected for that: two seconds.
 const SLOW_LOOKS: u32 = 8;
 /// Ratio of a store's 95th percentile to the other stores' above which it is slow.
 const SLOWER: f64 = 3.0;
@@ -84,11 +85,11 @@ pub enum Stage {
     /// All requests pass.
     #[default]
     Well,
-    /// All requests are refused.
+    /// The store is ejected: all requests are refused until the pause is over.
     Out,
     /// The store is ejected, and one request has been sent to it as a trial; all others are refused.
     Trying,
-    /// A growing part of the requests passes.
+    /// The store answered the trial request: a growing fraction of the requests is let through.
     Returning,
 }
 
@@ -132,7 +133,7 @@ pub struct Standing {
     pub stage: Stage,
     /// Reason of the last ejection.
     pub cause: Cause,
-    /// Ejections that are not forgotten yet.
+    /// Number of ejections that are not forgotten yet, at most 63. Each doubles the next pause.
     pub openings: u8,
     /// Time at which the pause ends, in stage `Out`; in any other stage the time since which it lasts.
     pub at: Timestamp,
@@ -211,13 +212,14 @@ impl Standing {
         Self { stage: Stage::Out, at: until, ..self }
     }
 
-    /// Returns the part of requests that passes while they return; `None` once all pass.
+    /// Returns the fraction of requests, 0.1 to 1, that is let through in stage [`Stage::Returning`]; `None`
+    /// once its 2 s are over.
     pub fn part(self, now: Timestamp) -> Option<f64> {
         let gone = now.since(self.at).as_secs_f64() / RETURN.as_secs_f64();
         (gone < 1.0).then_some(FIRST_PART + (1.0 - FIRST_PART) * gone)
     }
 
-    /// Ends the return: all requests pass again.
+    /// Ends stage [`Stage::Returning`]: all requests pass again.
     #[must_use]
     pub fn back(self, now: Timestamp) -> Self {
         Self { stage: Stage::Well, at: now, ..self }
@@ -253,9 +255,9 @@ pub struct Tally {
 /// Evidence that ejects a store.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Evidence {
-    /// Failures in a row.
+    /// Number of consecutive failures that one core saw.
     Row(u32),
-    /// Failures, and the replies that they are a part of.
+    /// Number of failures among the recent replies of all cores, and number of those replies.
     Failing(u64, u64),
 }
 
@@ -265,7 +267,8 @@ struct Look {
     tally: Tally,
 }
 
-/// Maximum number of looks that are kept: those of [`MEMORY`], and the present one.
+/// Maximum number of counts of replies that are kept, one per 250 ms: those of [`MEMORY`], and the present
+/// one. The oldest is dropped.
 const LOOKS_KEPT: usize = (MEMORY.as_millis() / LOOKS_APART.as_millis()) as usize + 1;
 
 /// One core's observations of one store.
@@ -361,7 +364,7 @@ impl Watch {
         self.slow >= SLOW_LOOKS
     }
 
-    /// Forgets failures and slow looks in a row, after an ejection or a return.
+    /// Forgets consecutive failures and slow comparisons, after the store was ejected or came back.
     pub fn begin_anew(&mut self) {
         (self.row, self.slow) = (0, 0);
     }

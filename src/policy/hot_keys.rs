@@ -184,12 +184,12 @@ pub struct HotKeys {
     records: Records,
     counts: Summary,
     costs: Summary,
-    /// Requests in a pane from which on a key gets a record.
+    /// Number of requests for a key in a pane (50 ms) from which on the key gets a record.
     watch_at: u64,
     panes: Panes,
     pane_started: Timestamp,
     pane_ends: Timestamp,
-    /// True while a pane is prolonged because the core did not run in it.
+    /// True while the present pane (50 ms) is prolonged because the core did not run in it.
     is_long: bool,
     load: Rate,
     /// Cost that makes a key expensive, in millionths of a request unit per second.
@@ -246,7 +246,8 @@ impl HotKeys {
     }
 
     /// Counts a request in its slot. To be called for each request and key; if it returns true the slot is
-    /// warm, and [`note_key`](Self::note_key) is to be called. The slot of a hot key is always warm.
+    /// busy enough to hold a hot key (warm), and [`note_key`](Self::note_key) is to be called. The slot of a
+    /// hot key is always warm.
     #[inline]
     pub fn note(&mut self, slot: u16) -> bool {
         self.slots.count(slot)

@@ -135,7 +135,7 @@ pub struct LatencyRatio {
     classes: [Option<Box<Times>>; COMMAND_CLASSES],
     /// Time of the last tick.
     ticked_at: Timestamp,
-    /// Nanoseconds of the present slice that have passed.
+    /// Nanoseconds of the present slice (250 ms) that have passed.
     passed: u64,
     /// Means of the number of requests in flight.
     in_flight: InFlight,
@@ -143,7 +143,8 @@ pub struct LatencyRatio {
     waits: bool,
     /// True if in the last slice requests waited, or more were in flight than usual.
     is_in_company: bool,
-    /// Slices in a row in which the ratio was too low to learn.
+    /// Number of consecutive slices (250 ms) in which the ratio was too low for their latencies to be learnt
+    /// as usual.
     frozen: usize,
     /// True while nothing is learnt as usual.
     is_frozen: bool,

@@ -33,26 +33,30 @@ const EASED: usize = 2;
 /// Part of the limit that must become free after the queue was full until it admits requests again: a
 /// quarter.
 const RELIEVED: usize = 4;
-/// Number of takes of which one serves the least important tier that has requests, so that none starves.
+/// Number of requests taken from the queue of which one is of the least important tier that has any, so that
+/// no tier starves.
 const FROM_BELOW: u32 = 100;
-/// Cost of requests that a tenant may take in each turn: 8 request units.
+/// Cost of the requests that leave the queue in one turn of a tenant before the next tenant's turn: 8 request
+/// units.
 const TURN: MicroUnits = 8 * UNIT;
 /// Maximum number of turns of fair queueing that one request costs its tenant, however high its price is.
 const TURNS_MAX: u64 = 16;
-/// Intervals in which requests waited without a break after which a tier is over: longer than a few costly
-/// requests keep a backend busy.
+/// Number of intervals ([`Patience::interval`]) of waiting without a break after which a tier counts as
+/// overloaded: longer than a few costly requests keep a backend busy.
 const STANDING: f64 = 1.5;
-/// Part of its length half an interval ago that a tier must exceed to be over: it hardly became shorter.
+/// Fraction of its length half an interval ago that a tier's queue must exceed for the tier to count as
+/// overloaded: the queue hardly became shorter.
 const SHORTER: f64 = 0.9;
-/// Intervals of waiting without a break after which a tier is over however much shorter it becomes.
+/// Number of intervals ([`Patience::interval`]) of waiting without a break after which a tier counts as
+/// overloaded even if its queue becomes shorter.
 const INTERVALS_MOST: f64 = 4.0;
-/// Mean number of waiting requests per connection from which on a tier is deep and not over: clients that
-/// pipeline wait for their own requests.
+/// Mean number of waiting requests per connection from which on a tier is deep and not overloaded: clients
+/// that pipeline wait for their own requests.
 const DEEP: usize = 8;
-/// Longest wait in a deep tier, in intervals; with a longer one the tier can be over.
+/// Longest wait in a deep tier, in intervals; with a longer one the tier can count as overloaded.
 const DEEP_WAIT: f64 = 4.0;
-/// Longest wait as the next of a connection in a deep tier, in intervals; with a longer one the tier can be
-/// over.
+/// Longest wait as the next request of a connection in a deep tier, in intervals; with a longer one the tier
+/// can count as overloaded.
 const DEEP_WAIT_NEXT: f64 = 0.25;
 /// Intervals that a request may be the next of its connection, where other connections wait in its tier,
 /// before it is refused.
@@ -158,9 +162,10 @@ pub enum Refused {
 /// Times that requests may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Longest age of a request in a tier that is over (5 ms by default).
+    /// Longest age of a request in an overloaded tier (5 ms by default); older ones are refused.
     pub target: Duration,
-    /// Interval in which tiers are judged (100 ms by default).
+    /// Interval of which multiples decide whether a tier is overloaded and a request too old (100 ms by
+    /// default).
     pub interval: Duration,
 }
 
@@ -281,11 +286,13 @@ struct TierQueue {
     turns: VecDeque<TenantId>,
     /// Time at which the tier was empty last, by the queue's clock.
     empty_at: Duration,
-    /// Time of the last look, by the queue's clock, and the number of requests at it.
+    /// Time at which the tier's length was last noted, by the queue's clock, and that length in requests.
     seen: (Duration, usize),
-    /// Time since which the tier is over, by the queue's clock.
+    /// Time since which the tier is overloaded, by the queue's clock, or the last time that this was
+    /// confirmed; `None` if it is not.
     over_since: Option<Duration>,
-    /// Turns since the tier is over in which it was empty.
+    /// Number of turns since `over_since` at whose end the tier was empty. Two of them in an interval end the
+    /// overload.
     empty_turns: u32,
 }
 
@@ -501,8 +508,8 @@ impl<T: Copy> Queue<T> {
         Ok(becomes_long)
     }
 
-    /// Returns the amount of one connection that counts as much: the more connections wait and the less room
-    /// is left, the less.
+    /// Returns the number and bytes of one connection's waiting requests from which on its core should take
+    /// on no more of it: the more connections wait and the less room is left, the less.
     fn long(&self) -> Held {
         let parts = 2 * self.chains.len().max(1);
         let part = |limit: usize, held: usize| limit.saturating_sub(held) / parts;
@@ -688,7 +695,7 @@ impl<T: Copy> Queue<T> {
         }
     }
 
-    /// Ends a turn: decides which tiers become over.
+    /// Ends a turn: decides which tiers count as overloaded from now on.
     pub fn handle_turn_end(&mut self) {
         let clock = self.clock;
         for tier in 0..TIERS {
@@ -784,8 +791,8 @@ impl TierQueue {
         }
     }
 
-    /// Ends the tier's overload if it was empty often enough in the last interval; true if the tier may
-    /// become over now.
+    /// Ends the tier's overload if it was empty often enough in the last interval. True if its queue has
+    /// stood long enough for a new overload to begin.
     fn is_suspect(&mut self, clock: Duration, interval: Duration) -> bool {
         let waiting = self.list.length;
         // A single connection asks for no more than it wants to wait for.

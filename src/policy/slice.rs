@@ -57,7 +57,7 @@ pub struct Rules {
 pub struct Slice {
     /// Amount that may still be spent; below zero it is owed.
     allowance: i64,
-    /// Amount spent since the last report.
+    /// Amount spent since the last report to the pool.
     spent: i64,
     /// Costs asked for in this period, in thousandths of a request unit, rounded up.
     wanted_milli: u32,
@@ -78,7 +78,7 @@ pub struct Slice {
     heard: bool,
     /// True if a report is about to be sent.
     asking: bool,
-    /// Reports that the pool has not answered yet.
+    /// Number of reports that the pool has not answered yet.
     unanswered: u8,
     /// True if a request had to ask the pool in this period.
     asked: bool,
@@ -219,7 +219,7 @@ impl Slice {
         })
     }
 
-    /// Returns the amount asked for in this period so far.
+    /// Returns the sum of the prices of this period's requests for the bucket so far, admitted or not.
     pub const fn asked(&self) -> MicroUnits {
         self.wanted_milli as u64 * MICRO_PER_MILLI
     }

@@ -45,7 +45,7 @@ const FIRST_LEAST: u16 = 4;
 const SLACK_PARTS: f64 = 8.0;
 /// Least latency allowed above the base, in seconds.
 const SLACK_LEAST: f64 = 0.005;
-/// Maximum number of latency allowed above the base by [`SLACK_PARTS`], in seconds.
+/// Largest latency above the base that [`SLACK_PARTS`] may allow, in seconds.
 const SLACK_MOST: f64 = 0.040;
 /// Shortest round, in seconds.
 const ROUND_LEAST: f64 = 0.010;
@@ -182,7 +182,8 @@ pub struct Record {
     pub median: f64,
     /// Number of replies that the median is of.
     pub samples: u32,
-    /// The core's base, in seconds; 0 while it is unknown.
+    /// The core's base (latency of a reply when little waits at the backend), in seconds; 0 while it is
+    /// unknown.
     pub base: f64,
     /// The core's window, in requests.
     pub window: f64,
@@ -380,9 +381,10 @@ pub struct Window {
     floors: [Floor; KINDS],
     /// End of the present base period, in seconds.
     period_ends: f64,
-    /// Base of the mix of kinds as this core saw it, in seconds.
+    /// Latency of a reply when little waits at the backend (the base), for the present mix of kinds of
+    /// requests, as this core saw it, in seconds.
     own_base: f64,
-    /// Base of all cores, in seconds.
+    /// Base over all cores (latency of a reply when little waits at the backend), in seconds.
     base: f64,
     /// Time of the next probe, in seconds.
     probe_at: f64,
@@ -409,7 +411,7 @@ pub struct Window {
     asked_at: f64,
     /// Median time between sending and deadline of the last round, in seconds; infinite without deadlines.
     left: f64,
-    /// Bases of all cores, in memory that each round uses again.
+    /// Bases of all cores (see `base`), in memory that each round uses again.
     bases: Vec<f64>,
     /// Maximum number of requests in flight in this period of [`UNUSED`] seconds.
     peak: usize,

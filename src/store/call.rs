@@ -82,9 +82,10 @@ pub(super) struct Call<'a> {
 
 /// The place of the reply of a command within another one.
 pub(super) enum InnerReply<'a> {
-    /// The reply is a part of the outer command's, which needs so many bytes behind it.
+    /// The reply is a part of the outer command's reply, of whose bound `reserve` bytes are kept for what
+    /// follows.
     Part { reserve: usize },
-    /// The reply is apart.
+    /// The reply is written to a buffer of its own.
     #[cfg_attr(not(feature = "scripts"), expect(dead_code, reason = "only scripts look at replies"))]
     Own(&'a mut Vec<u8>),
 }

@@ -9,7 +9,7 @@ use super::{Engine, Session};
 use crate::protocol::{BufferPool, Output, RequestDecoder, Segment};
 use crate::values::{Action, ClientId, Owner};
 
-/// Buffers that are kept for later replies.
+/// Maximum number of empty buffers that are kept for later replies.
 const SPARE_BUFFERS_MAX: usize = 256;
 
 /// A connection, with the state `T` that its service keeps of it.

@@ -32,7 +32,7 @@ pub struct EngineStatistics {
     pub keys: usize,
     /// The number of keys with a lifetime.
     pub keys_volatile: usize,
-    /// The two numbers by database.
+    /// The number of keys, and of keys with a lifetime, by database.
     pub databases: [(usize, usize); ENGINE_DATABASES as usize],
     /// Approximate bytes of all keys and values.
     pub bytes_used: u64,

@@ -8,7 +8,7 @@ use super::channels::Channels;
 use super::refusal::Refusal;
 use crate::values::limits::{ENGINE_EVENTS_BYTES_MAX, ENGINE_MESSAGES_BYTES_MAX};
 
-/// Bytes for a connection.
+/// A reply or message for a connection, which its owner sends.
 #[derive(Clone, Debug)]
 pub struct Delivery {
     /// The number of the connection, as its session has it.

@@ -11,7 +11,7 @@ use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner, Timestamp};
 use turns::{Allowance, Standing};
 
-/// State of a connection's turns.
+/// A connection's state in the service: whether its requests wait, and the effort that it may spend.
 #[derive(Debug, Default)]
 struct Turns {
     standing: Standing,

@@ -29,7 +29,7 @@ const MUCH_EFFORT: u64 = 2_000;
 /// Maximum number of words and of bytes of each word that are kept of a request, as in Redis.
 const WORDS_MAX: usize = 32;
 const WORD_BYTES_MAX: usize = 128;
-/// The entries that SLOWLOG GET shows unless it is told.
+/// The number of entries that SLOWLOG GET without a count shows.
 const SHOWN: i64 = 10;
 /// Requests that carry passwords, of which nothing is kept.
 const SECRET: [&str; 2] = ["auth", "hello"];

@@ -27,7 +27,7 @@ pub(super) struct Pending {
     pub(super) deliveries: u64,
 }
 
-/// A reader of a group.
+/// A consumer of a group: when it was last seen, and the ids of its pending entries.
 #[derive(Clone)]
 pub(super) struct Consumer {
     pub(super) seen_ms: u64,
@@ -128,7 +128,7 @@ impl Group {
     }
 }
 
-/// A stream.
+/// The value of a stream: its entries, and its groups of consumers by name.
 #[derive(Clone, Default)]
 pub(super) struct Stream {
     pub(super) log: Log,

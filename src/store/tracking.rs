@@ -21,11 +21,11 @@ const PREFIXES_BYTES_MAX: usize = 64 * 1024;
 
 type Name = Box<[u8]>;
 
-/// A connection that is told of changes.
+/// A connection for which CLIENT TRACKING is on.
 #[derive(Clone, Debug, Default)]
 struct Client {
     options: TrackingOptions,
-    /// True for a connection that speaks RESP3: others cannot be told.
+    /// True for a connection that speaks RESP3: others cannot be sent invalidation messages.
     can_hear: bool,
     /// True if `CLIENT CACHING` makes the next command or transaction an exception.
     is_exception: bool,
@@ -38,9 +38,11 @@ pub(super) struct Tracking {
     /// Names of keys, in any database. Connections that are gone are left out when a key changes.
     readers: BTreeMap<Name, BTreeSet<u64>>,
     bytes: usize,
-    /// The connection whose request is carried out.
+    /// The connection whose request is carried out, which gets no message of its own changes with NOLOOP;
+    /// `None` for changes that time makes.
     actor: Option<u64>,
-    /// Messages to send: the connection, and the key; none for all keys.
+    /// Invalidation messages to send: the connection, and the changed key, or `None` if all keys may have
+    /// changed.
     told: Vec<(u64, Option<Name>)>,
 }
 
@@ -132,7 +134,7 @@ impl Tracking {
         }
     }
 
-    /// True if no change is of interest.
+    /// True if no connection tracks keys and no reads are remembered, so that changes need not be noted.
     pub(super) fn is_idle(&self) -> bool {
         self.clients.is_empty() && self.readers.is_empty()
     }
@@ -177,7 +179,8 @@ impl Client {
         !is_broadcast && !is_left_out
     }
 
-    /// True if the connection is told of each change of the key.
+    /// True if the connection is sent a message at each change of the key, whether it has read the key or
+    /// not.
     fn hears(&self, key: &[u8]) -> bool {
         let TrackingOptions { is_broadcast, prefixes, .. } = &self.options;
         *is_broadcast && prefixes.iter().any(|prefix| key.starts_with(prefix))

@@ -108,7 +108,7 @@ impl Want {
     }
 }
 
-/// A call that waits.
+/// A blocking call (BLPOP and the like) that waits for one of its keys.
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) session: u64,
@@ -142,7 +142,7 @@ impl Waiter {
     }
 }
 
-/// All calls that wait.
+/// All blocking calls that wait, with the keys that they wait for.
 #[derive(Debug)]
 pub(super) struct Waits {
     /// The tickets of the calls that wait for each key, by database.
@@ -209,7 +209,7 @@ impl Waits {
         Ok(())
     }
 
-    /// Ends the wait of a connection, if it waits.
+    /// Ends the wait of a connection's call and returns the call; `None` if none waits.
     pub(super) fn leave(&mut self, session: u64) -> Option<Waiter> {
         let ticket = self.by_session.get(&session)?;
         self.end(*ticket)
