@@ -138,9 +138,9 @@ impl Cluster {
         self.apply(views)
     }
 
-    /// Applies MOVED replies: each slot belongs to the named node, until a higher epoch says otherwise.
-    /// Ignores nodes that are not in the map in force, and failed nodes where another has the slot. Returns
-    /// the new map, if anything changed.
+    /// Applies MOVED replies: each slot belongs to the named node until a view with a higher epoch says
+    /// otherwise. Ignores nodes that are not in the map in force, and failed nodes where another has the
+    /// slot. Returns the new map, if anything changed.
     pub fn patch(&mut self, moved: &[(u16, NodeKey)]) -> Option<Arc<Map>> {
         let is_news = |(slot, key): &&(u16, NodeKey)| {
             *slot < SLOTS
@@ -402,7 +402,7 @@ struct Fact<'a> {
     /// True if a view says that most primaries think so, and the node did not answer itself.
     failed: bool,
     answered: bool,
-    /// True of a replica that some node's `CLUSTER SLOTS` names.
+    /// True of a replica that some node's `CLUSTER SLOTS` names, which says that it answers.
     live: bool,
 }
 

@@ -96,7 +96,8 @@ impl WalkPosition {
 pub struct Walks(VecDeque<Arc<Plan>>);
 
 impl Walks {
-    /// Takes a map that is now in force.
+    /// Adds the plan of a map that is in force from now on. The oldest plan is dropped where there are too
+    /// many.
     pub fn handle_map(&mut self, map: &Arc<Map>) {
         let plan = Plan::of(map);
         // A map that comes again replaces its earlier plan: in between nothing was asked.
@@ -182,8 +183,8 @@ impl Plan {
         }
     }
 
-    /// Returns, by place, whether a node's epoch has grown, as if it had got a slot, without a slot that it
-    /// did not have before: slots may have gone and come back.
+    /// Returns for each node, by place, whether its epoch has grown since the older plan without a new slot:
+    /// slots may have gone and come back.
     fn regained_since(&self, older: &Self) -> Vec<bool> {
         let grown = |place: usize| {
             let node = self.map.nodes.get(place)?.as_ref()?;
@@ -263,7 +264,8 @@ impl Plan {
     }
 }
 
-/// Open slots of a map, to be asked for in the order of slots.
+/// Iterator over the open slots (on the move) of a map, which finds each of them when called in the order of
+/// slots.
 struct OpenSlots<'a>(std::iter::Peekable<std::slice::Iter<'a, OpenSlot>>);
 
 impl<'a> OpenSlots<'a> {

@@ -14,7 +14,8 @@ use crate::values::Timestamp;
 /// The keys and version cells that a request in flight touches.
 #[derive(Debug)]
 pub enum Open {
-    /// A read of one hot key, and the number (a hash) of the question that it asks.
+    /// A read of one hot key, and the hash that identifies the read (command, key, RESP version and
+    /// database).
     Read(HotId, u64),
     /// A write of one hot key, and the key's version cell.
     Write(HotId, Cell),
@@ -43,7 +44,7 @@ pub struct InnerRead {
     /// Position of the value in the client's reply: the index of the element in `EXEC`'s reply, and, for
     /// `MGET`, the index within that element.
     pub place: (u32, Option<u32>),
-    /// The number (a hash) of the question that the read asks.
+    /// The hash that identifies the read (command, key, RESP version and database).
     pub asked: u64,
     pub cell: Cell,
 }
@@ -91,7 +92,8 @@ impl Open {
         }
     }
 
-    /// Calls `each` with the version cell of every key that a request writes, or with the backend's cell.
+    /// Calls `each` with the version cell (shared counter of writes) of every key that a request writes, or
+    /// with the backend's cell if the keys are unknown.
     pub fn for_each_cell(&self, mut each: impl FnMut(Cell)) {
         match self {
             Self::Write(_, cell) | Self::Cell(cell) => each(*cell),
@@ -102,7 +104,7 @@ impl Open {
     }
 }
 
-/// A request that goes to the store by itself, rather than waiting for a fetch that several reads share.
+/// A request that is sent to the store on its own, rather than waiting for a fetch that several reads share.
 #[derive(Debug)]
 struct Passed {
     open: Open,
