@@ -27,7 +27,7 @@ use crate::values::{MicroUnits, Price, Timestamp, UNIT, Usage};
 /// The decision on a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Admission {
-    /// The request may go on. The charge, if there is one, is settled with its reply.
+    /// The request is admitted. The charge, `None` where requests have no price, is settled with its reply.
     Passed(Option<Charge>),
     /// The request waits for the replies to what its client has in flight, as it would otherwise take another
     /// track and overtake that.
@@ -228,7 +228,7 @@ impl AdmissionStage {
         Some(Admission::AfterSettlement)
     }
 
-    /// Refuses a request with this cost for want of it in a scope's bucket, and meters the cost as throttled.
+    /// Refuses a request because a scope's bucket does not hold its cost, and meters the cost as throttled.
     /// In shadow mode the request passes, and is only counted.
     fn throttle(
         &mut self,

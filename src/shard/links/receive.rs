@@ -21,7 +21,8 @@ pub enum Received<'a> {
     Malformed,
 }
 
-/// The facts about a whole reply to a request.
+/// The size of a whole reply to a request, whether it came in one part, and the error that takes its place,
+/// if any.
 #[derive(Debug)]
 pub struct Finished {
     pub backend: BackendId,
@@ -29,7 +30,8 @@ pub struct Finished {
     pub bytes: u64,
     /// True if the whole reply is in its last part.
     pub is_all_here: bool,
-    /// An error that takes the place of the reply, because it names the reason.
+    /// An error that the client gets in place of `EXEC`'s reply, because it names the reason why the
+    /// transaction was aborted.
     pub abort: Option<Vec<u8>>,
 }
 

@@ -8,10 +8,10 @@ use crate::policy::slice::Rules;
 use crate::values::allowance::Report;
 use crate::values::{Demand, Grant, MicroUnits, TenantId, Timestamp, Usage};
 
-/// The number of reports that control has not answered at which no more periodic ones are sent, so that a
-/// stopped control executor is not flooded.
+/// Number of unanswered reports at which this core sends no more periodic ones, so that a stopped control
+/// executor is not flooded.
 const REPORTS_UNANSWERED_MAX: usize = 16;
-/// The least number of users that each tick checks for idleness (else one in 64).
+/// The least number of users whose accounts each tick checks for idleness, if one in 64 of them is fewer.
 const USERS_SWEPT: usize = 256;
 /// The number of periods after which users are checked for idleness even without traffic.
 const PERIODS_BETWEEN_SWEEPS: u32 = 50;
