@@ -7,7 +7,7 @@ use std::ops::BitOr;
 pub struct Flags(u32);
 
 impl Flags {
-    /// No flag.
+    /// The empty set of flags.
     pub const NONE: Self = Self(0);
     /// Flag of commands that change keys.
     pub const WRITE: Self = Self(1 << 0);

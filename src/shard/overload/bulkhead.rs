@@ -81,7 +81,8 @@ pub struct Bulkhead {
     took: Option<Duration>,
     /// True if there was a moment without waiting requests since the last call of [`Bulkhead::take_waits`].
     was_empty: bool,
-    /// True while the bulkhead is handled at the end of each turn.
+    /// True while requests wait or the backend is stalled, so that the bulkhead is handled at the end of each
+    /// turn.
     is_listed: bool,
     /// Requests in flight by tenant. Counted only while requests wait.
     tenants: HashMap<TenantId, u32>,
@@ -357,7 +358,8 @@ impl Bulkhead {
         !was_empty && !is_empty
     }
 
-    /// True while the bulkhead is handled at the end of each turn.
+    /// True while requests wait or the backend is stalled, so that the bulkhead is handled at the end of each
+    /// turn.
     pub fn is_listed(&self) -> bool {
         self.is_listed
     }
