@@ -39,7 +39,7 @@ pub trait Dials {
     fn poll_transmit(&mut self) -> Option<(Owner, Segment)>;
 }
 
-/// A thread's own `io_uring`, and the connections on it.
+/// The `io_uring` of one thread, with the connections that the thread has opened.
 pub struct Dialer {
     driver: Driver,
     targets: Targets,
@@ -49,7 +49,8 @@ pub struct Dialer {
 }
 
 impl Dialer {
-    /// A ring without connections; connections will be opened to these targets, by index.
+    /// Creates a ring without connections. Connections will be opened to these targets, which actions name by
+    /// index.
     pub fn new(targets: Vec<SocketAddr>) -> io::Result<Self> {
         let (bell, rope) = UnixStream::pair()?;
         let driver = Driver::new(Ring::new(bell.into())?, Vec::new());

@@ -117,8 +117,8 @@ pub(super) enum ToTakeover {
     Moved(Box<Moved>),
     /// The last client was sent to the successor.
     AllMoved,
-    /// Ends the takeover thread of this process, the one to be replaced, because it was told to stop: no
-    /// successor may take over any more, and a takeover under way is given up.
+    /// Ends the thread that waits for a successor, because this process was told to stop: no successor may
+    /// take over any more, and a takeover under way is given up.
     Withdraw,
 }
 

@@ -24,7 +24,7 @@ pub(super) struct QuotaFile {
     pub watch: FileWatch,
 }
 
-/// Everything that the quotas thread works with.
+/// The mailboxes, the quota file and the checks of the thread that reads quotas.
 pub(super) struct QuotasThread {
     pub file: Option<QuotaFile>,
     pub token: Option<TokenSource>,
