@@ -32,7 +32,7 @@ pub(super) enum Life {
     Away(Way),
 }
 
-/// The next step of a primary that goes away.
+/// The next step of a primary's failure and the takeover by its replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Goes,
@@ -44,7 +44,7 @@ pub(super) enum Step {
     Over,
 }
 
-/// A primary that goes away: the node, its replica that takes over, the way, and the next step.
+/// The failure or hand-over of a primary: the node, its replica that takes over, the way, and the next step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fall {
     pub old: u16,
@@ -53,7 +53,7 @@ pub(super) struct Fall {
     pub next: Step,
 }
 
-/// The roles of all nodes.
+/// The simulated nodes' roles, which of them are away, and the failure of a primary that is under way.
 #[derive(Debug)]
 pub(super) struct Roles {
     pub falls: Falls,
@@ -66,10 +66,11 @@ pub(super) struct Roles {
     /// The time, by node, from which it answers `-CLUSTERDOWN`; `None` unless a primary is missed and not
     /// replaced yet.
     down_from: Option<Vec<Timestamp>>,
-    /// The time when each node hears of the last takeover. `taken` are its slots.
+    /// The time, by node, when it hears of the last takeover. `taken` tells which slots changed their owner
+    /// then.
     hears_at: Vec<Timestamp>,
     taken: Vec<bool>,
-    /// The number of takeovers.
+    /// The number of takeovers by replicas so far.
     pub takeovers: u64,
 }
 
@@ -124,14 +125,16 @@ impl Roles {
         matches!(fall.next, Step::TakenOver | Step::Back | Step::Wiser)
     }
 
-    /// Begins the fall of a primary, in a random way.
+    /// Begins the failure or hand-over of a primary with a replica, in a random way. Nothing happens without
+    /// a replica.
     pub fn begin(&mut self, old: u16, random: &mut Random) {
         let Some(successor) = self.replica_of(old) else { return };
         let way = *random.pick(&[Way::Killed, Way::Vanished, Way::Stopped, Way::Stopped, Way::HandsOver]);
         self.fall = Some(Fall { old, successor, way, next: Step::Goes });
     }
 
-    /// Carries out the current step of the fall; returns it, and the time until the next one.
+    /// Carries out the current step of the primary's failure; returns it, and the time until the next one.
+    /// `None` if no primary fails.
     pub fn go_on(&mut self, now: Timestamp, random: &mut Random) -> Option<(Fall, Duration)> {
         let fall = self.fall?;
         let Falls { missed_for, down_for, news, away_for, deluded_for, .. } = self.falls;

@@ -19,7 +19,7 @@ pub(super) struct Sent {
 /// The known effect of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// The write has not been answered.
+    /// The write has not been answered yet.
     Open,
     /// The write was answered at this step, so it took effect.
     Done(u64),
@@ -80,7 +80,7 @@ pub(super) struct History {
     down: Option<(u64, Timestamp)>,
 }
 
-/// A node that goes away, and whose slots another node takes over.
+/// The failure of a node whose slots another node takes over, with the steps at which that happened.
 #[derive(Debug)]
 struct Takeover {
     /// The slots of the node: for each slot, whether it had it.
@@ -185,7 +185,7 @@ impl History {
         self.takeovers.push(Takeover { slots, since: None, known: None, is_doubtful: false, over: None });
     }
 
-    /// The number of the latest takeover.
+    /// The index of the latest takeover among all.
     pub fn takeover(&self) -> usize {
         self.takeovers.len() - 1
     }
@@ -198,12 +198,12 @@ impl History {
         (takeover.since, takeover.is_doubtful) = (Some(since), is_doubtful);
     }
 
-    /// Records that every core knows of a takeover.
+    /// Records that from this step on every core knows of a takeover.
     pub fn know(&mut self, takeover: usize) {
         self.takeovers[takeover].known = Some(self.step);
     }
 
-    /// Records that no request has to be refused because of a takeover any more.
+    /// Records that from this step on no request may be refused because of a takeover any more.
     pub fn settle_down(&mut self, takeover: usize) {
         self.takeovers[takeover].over = Some(self.step);
     }
