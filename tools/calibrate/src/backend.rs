@@ -8,7 +8,7 @@ use crate::calibration::shape::encoded;
 use weir::protocol::ReplyScanner;
 use weir::protocol::reply;
 
-/// The longest time to wait for the server; the run ends after it.
+/// The longest time to wait for the server to connect, read or answer; after it the run ends with an error.
 const PATIENCE: Duration = Duration::from_secs(10);
 const CHUNK_BYTES: usize = 256 * 1024;
 /// Maximum number of bytes of a reply that an error quotes.
@@ -26,7 +26,7 @@ pub struct Backend {
     chunk: Vec<u8>,
 }
 
-/// The size of a reply.
+/// The size of a reply in bytes, and the number of its elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplySize {
     pub bytes: usize,

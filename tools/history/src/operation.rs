@@ -45,7 +45,7 @@ pub enum Act {
 pub enum Found {
     Value(Token),
     Nil,
-    /// Bytes that are no value of this run.
+    /// The read found bytes that are no value of this run.
     Strange,
 }
 

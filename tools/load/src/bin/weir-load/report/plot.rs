@@ -18,7 +18,7 @@ pub const COLOURS: [&str; 10] = [
     "#65a30d",
 ];
 
-/// A line of a plot.
+/// A line of a plot, with its name in the legend, its colour and its points.
 pub struct Line {
     pub name: String,
     pub colour: usize,
