@@ -87,7 +87,8 @@ pub(super) struct Reception {
     /// True while the driver has stopped receiving to hand the socket to another process, independently of
     /// `paused`: bytes are received only if neither is set.
     detained: bool,
-    /// True once no more bytes are received: the peer has ended its side, or the socket is about to be closed.
+    /// True once no more bytes are received: the peer has ended its side, or the socket is about to be
+    /// closed.
     over: bool,
     /// The number of remaining receives that take one buffer each, because buffers ran out.
     modest: u8,
@@ -217,7 +218,8 @@ impl Reception {
         self.over = true;
     }
 
-    /// True once no more bytes are received: the peer has ended its side, or the socket is about to be closed.
+    /// True once no more bytes are received: the peer has ended its side, or the socket is about to be
+    /// closed.
     pub fn is_over(&self) -> bool {
         self.over
     }

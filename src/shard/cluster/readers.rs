@@ -261,8 +261,8 @@ pub struct ReplicaReply<'a> {
 }
 
 impl Slots {
-    /// Handles a replica's reply. Returns the read, with its frame, if the reply may be wrong (see
-    /// [`doubt_of`]), so that the owner is to be asked instead; `None` if the client gets the reply.
+    /// Handles a replica's reply. Returns the read, with its frame, if the reply is an error or empty and so
+    /// may be wrong: the owner is to be asked instead. `None` if the client gets the reply.
     #[inline(never)]
     pub fn take_replica_reply(
         &mut self,
