@@ -67,7 +67,7 @@ pub struct Question {
 /// Outcome of a question to the fleet's store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The answer was used.
+    /// The answer was used to compute the shares of quotas.
     Heard,
     /// The answer came later than a period, or to no question.
     Late,

@@ -161,9 +161,9 @@ pub struct Report<'a> {
 /// Counts of the search's events since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HotCounters {
-    /// Keys that became hot.
+    /// Number of promotions: times that a key became hot.
     pub promoted: u64,
-    /// Hot keys that were demoted.
+    /// Number of demotions: times that a hot key stopped being hot.
     pub demoted: u64,
     /// Promotions that failed because there were too many hot keys, counted once for each key and pane.
     pub crowded_out: u64,

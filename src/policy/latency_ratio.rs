@@ -55,7 +55,7 @@ use times::{Judged, Times};
 
 /// Slice of time, in nanoseconds: the shortest time that anything is decided by.
 const SLICE: u64 = 250_000_000;
-/// Slices in a second.
+/// Number of slices (250 ms) in a second.
 const SECOND: usize = 4;
 /// Slices in the widest short window: ten seconds.
 const SLICES: usize = 10 * SECOND;
@@ -294,13 +294,14 @@ struct Verdict {
 struct Steps {
     /// The present level.
     level: Level,
-    /// Consecutive looks in company below the threshold of each level.
+    /// Consecutive looks (250 ms each) with the ratio below the threshold of each level, while requests
+    /// waited or more were in flight than usual.
     below: [u32; 3],
-    /// Consecutive looks above the threshold at which the level is left.
+    /// Consecutive looks (250 ms each) with the ratio above the threshold at which the level is left.
     above: u32,
-    /// Consecutive looks without company.
+    /// Consecutive looks (250 ms each) at which no requests waited and no more were in flight than usual.
     alone: u32,
-    /// Looks since the last step.
+    /// Number of looks (250 ms each) since the level last changed.
     since: u32,
 }
 

@@ -24,8 +24,8 @@ use slab::Slab;
 
 use crate::values::{MicroUnits, TenantId, Tier, Timestamp, UNIT};
 
-/// Maximum number of requests and bytes of one connection that may wait before its core is told to take on no
-/// more of it; less where many connections wait.
+/// Maximum number of requests and bytes of one connection that may wait before [`Queue::push`] says that the
+/// core should take on no more of it; less where many connections wait.
 const LONG: Held = Held { requests: 64, bytes: 1 << 20 };
 /// Divisor of a connection's limit: once less than the quotient waits, the core may take on more of the
 /// connection again.
@@ -77,7 +77,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Capacity for requests that is kept while nothing waits.
 const KEPT: usize = 64;
 
-/// Number of tiers.
+/// Number of tiers of importance: critical, standard, batch and sheddable.
 const TIERS: usize = 4;
 /// Index that stands for no request and no chain.
 const NONE: u32 = u32::MAX;
@@ -244,7 +244,7 @@ impl Default for List {
 /// Waiting requests of one connection: all in one tier, with one tenant.
 #[derive(Clone, Copy, Debug)]
 struct Chain {
-    /// The connection.
+    /// The connection, by the number that [`Waiting::connection`] gives it.
     connection: u64,
     /// The oldest request of the connection.
     first: u32,
@@ -299,7 +299,7 @@ struct TierQueue {
 /// The queue of one core before one backend.
 #[derive(Debug)]
 pub struct Queue<T> {
-    /// All waiting requests.
+    /// All waiting requests; lists and chains refer to them by index.
     nodes: Slab<Node<T>>,
     /// Chains of the connections with waiting requests.
     chains: Slab<Chain>,

@@ -70,11 +70,12 @@ pub struct Candidate {
 /// Reason why a replica is ejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Failures in a row.
+    /// This many consecutive failures: timeouts, lost connections, or replies that say that the node cannot
+    /// answer.
     Failures(u32),
     /// Slowness in one class of commands.
     Slow {
-        /// The class's number.
+        /// Index of the class of commands.
         class: usize,
         /// The replica's own 95th percentile.
         p95: Duration,

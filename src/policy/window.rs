@@ -47,7 +47,7 @@ const SLACK_PARTS: f64 = 8.0;
 const SLACK_LEAST: f64 = 0.005;
 /// Largest latency above the base that [`SLACK_PARTS`] may allow, in seconds.
 const SLACK_MOST: f64 = 0.040;
-/// Shortest round, in seconds.
+/// Shortest round (stretch of replies whose median latency decides about the window), in seconds.
 const ROUND_LEAST: f64 = 0.010;
 /// Shortest round in medians of the last round: with slow replies a round lasts longer than [`ROUND_LEAST`].
 const ROUND_MEDIANS: f64 = 1.5;
@@ -220,7 +220,7 @@ struct Common {
 struct Before {
     /// Window of this core, in requests.
     window: f64,
-    /// Median latency, in seconds.
+    /// Median latency in the round before the cut, in seconds.
     median: f64,
     /// Windows of all cores short of room together, in requests.
     crowd: f64,

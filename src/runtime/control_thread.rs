@@ -113,7 +113,7 @@ struct Round {
     waiters: Vec<Waiter>,
 }
 
-/// The admin port's listener.
+/// The admin port's listener: none, one that waits to be served, or one that accepts.
 pub(super) enum AdminPort {
     /// No listener: there is no admin port, or it was handed over.
     Closed,

@@ -52,7 +52,7 @@ pub(super) enum ToShard {
     Quotas(Arc<Quotas>),
     /// Amounts that the pools of quotas grant to this core.
     Grants(Vec<Grant>),
-    /// The Redis version that clients are told changed.
+    /// Another Redis version is shown to clients from now on (HELLO, INFO).
     StoreVersion(StoreVersion),
     /// The name of a store has another address.
     StoreMoved(BackendId),

@@ -90,7 +90,7 @@ pub(super) enum InnerReply<'a> {
     Own(&'a mut Vec<u8>),
 }
 
-/// The engine's counters.
+/// The engine's counters for INFO and the slow log, and connections that are to be closed.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     /// The number of calls of each command, by position in the directory.

@@ -16,7 +16,7 @@ type Name = Box<[u8]>;
 pub(super) enum Space {
     Channels,
     Patterns,
-    /// Channels of SSUBSCRIBE.
+    /// Sharded channels (SSUBSCRIBE).
     Shards,
 }
 

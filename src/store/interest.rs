@@ -45,8 +45,8 @@ impl Interest {
         self.pending = None;
     }
 
-    /// Makes the last change final: who watches the key can no longer carry out a transaction, and who has
-    /// read it is told.
+    /// Makes the last change final: EXEC fails on connections that watch the key, and connections that track
+    /// it are sent a message.
     pub(super) fn settle(&mut self) {
         if let Some((database, key)) = self.pending.take() {
             self.watches.break_all(database, &key);
@@ -62,7 +62,7 @@ impl Interest {
         keys
     }
 
-    /// Forgets what a connection watches, waits for and is told of.
+    /// Ends the watches, the wait and the tracking of a connection that is gone.
     pub(super) fn forget(&mut self, session: u64) {
         self.watches.end(session);
         self.waits.leave(session);

@@ -61,7 +61,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service without connections.
+    /// Creates a service without connections. A client whose request is larger than `request_bytes_max` is
+    /// closed.
     pub fn new(engine: Engine, request_bytes_max: usize) -> Self {
         Self {
             engine,

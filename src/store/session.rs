@@ -33,7 +33,7 @@ pub struct Session {
     pub(super) database: u8,
     /// True from the first WATCH until all watches end.
     pub(super) watches: bool,
-    /// True while the connection is told of changes of keys (CLIENT TRACKING).
+    /// True while CLIENT TRACKING is on for the connection.
     pub(super) tracks: bool,
     /// True while the connection is subscribed to a channel or pattern.
     pub(super) subscribed: bool,

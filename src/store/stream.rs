@@ -34,7 +34,7 @@ pub(super) struct Consumer {
     pub(super) pending: BTreeSet<Id>,
 }
 
-/// A group of consumers.
+/// A group of consumers of a stream, with the entries that are delivered and not acknowledged (pending).
 #[derive(Clone)]
 pub(super) struct Group {
     /// The greatest id that was delivered.

@@ -31,7 +31,8 @@ struct Client {
     is_exception: bool,
 }
 
-/// The keys that connections have read, and the connections that are told when they change.
+/// The keys that connections have read, and the connections that are sent messages when they change (CLIENT
+/// TRACKING).
 #[derive(Debug, Default)]
 pub(super) struct Tracking {
     clients: BTreeMap<u64, Client>,
@@ -47,17 +48,17 @@ pub(super) struct Tracking {
 }
 
 impl Tracking {
-    /// The number of connections that are told of changes.
+    /// The number of connections for which CLIENT TRACKING is on.
     pub(super) fn clients(&self) -> usize {
         self.clients.len()
     }
 
-    /// Notes whose request is carried out; none for changes that time makes.
+    /// Sets the connection whose request is carried out; `None` for changes that time makes.
     pub(super) fn set_actor(&mut self, session: Option<u64>) {
         self.actor = session;
     }
 
-    /// True if anybody is told of a change of the key.
+    /// True if any connection would be sent a message about a change of the key.
     pub(super) fn covers(&self, key: &[u8]) -> bool {
         self.readers.contains_key(key) || self.clients.values().any(|client| client.hears(key))
     }
@@ -108,8 +109,8 @@ impl Tracking {
         self.forget_key(key, &readers);
     }
 
-    /// Notes that all keys of a database are gone: connections are told that all keys may have changed, once for
-    /// several databases.
+    /// Handles that all keys of a database are gone: each tracking connection is sent the message that all
+    /// keys may have changed, once for several databases.
     pub(super) fn clear(&mut self) {
         let is_told = self.told.last().is_some_and(|(_, key)| key.is_none());
         if is_told && self.readers.is_empty() {
@@ -121,13 +122,13 @@ impl Tracking {
         self.bytes = 0;
     }
 
-    /// Notes that a connection is told of changes no longer. Its reads stay in the table, and are told of again if
-    /// it is told of changes anew.
+    /// Turns tracking off for a connection. Its reads stay in the table, and count again if tracking is
+    /// turned on anew.
     pub(super) fn end(&mut self, session: u64) {
         self.clients.remove(&session);
     }
 
-    /// Forgets all reads once no connection is told of changes.
+    /// Forgets all reads once no connection tracks keys.
     pub(super) fn tidy(&mut self) {
         if self.clients.is_empty() {
             (self.readers, self.bytes) = (BTreeMap::new(), 0);
@@ -187,8 +188,8 @@ impl Client {
     }
 }
 
-/// Notes the keys that a command has read, or would have read if they held what it expects, if its connection is
-/// told of changes.
+/// Records the keys that a command has read, or would have read if they held what it expects, if its
+/// connection tracks keys.
 pub(super) fn note_reads(call: &mut Call<'_>, effect: Effect) {
     if !call.session.tracks || effect != Effect::Read {
         return;

@@ -24,12 +24,13 @@ use crate::values::limits::{ENGINE_DATABASES, ENGINE_WAITING_BYTES_MAX};
 /// The approximate bytes of a waiting call, and of each of its keys besides the name, which is kept twice.
 const WAITER_BYTES: usize = 256;
 const KEY_BYTES: usize = 128;
-/// The longest wait that is told from one without end, in milliseconds: three hundred years.
+/// The longest timeout of a blocking call in milliseconds, three hundred years; with a longer one the call
+/// waits without end.
 const WAIT_MS_MAX: u64 = 300 * 366 * 86_400 * 1_000;
 
 type Name = Box<[u8]>;
 
-/// The kind of value that a call waits for.
+/// The kind of value that a blocking call waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     List,
@@ -53,7 +54,7 @@ impl Kind {
     }
 }
 
-/// The time after which a call that waits is told that there was nothing.
+/// The time after which a blocking call gets the reply that nothing came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timeout {
     Never,
@@ -116,7 +117,7 @@ pub(super) struct Waiter {
     pub(super) database: u8,
     pub(super) keys: Vec<Name>,
     pub(super) want: Want,
-    /// The time at which the call is told that there was nothing; none if it waits for ever.
+    /// The time at which the call gets the reply that nothing came; `None` if it waits without end.
     pub(super) deadline: Option<Timestamp>,
 }
 

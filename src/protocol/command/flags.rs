@@ -145,7 +145,8 @@ pub enum Group {
     HyperLogLog,
     /// Commands on lists.
     List,
-    /// Commands that stores have told of and that the table does not have: nearly all are those of modules.
+    /// Commands that weir has learned from stores because its table does not have them: nearly all are those
+    /// of modules.
     Module,
     /// Commands to publish and subscribe.
     PubSub,

@@ -206,7 +206,7 @@ impl Conversation {
         self.is_over && self.frames.is_empty()
     }
 
-    /// True while a request has come in part.
+    /// True while a part of a request has come and the rest has not.
     pub fn is_midway(&self) -> bool {
         !self.is_over && (!self.held.is_empty() || !matches!(self.coming, Coming::Nothing))
     }

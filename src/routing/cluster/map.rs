@@ -54,7 +54,7 @@ pub struct Node {
 /// A slot whose keys are on the move: the source still owns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OpenSlot {
-    /// The slot.
+    /// Number of the slot, 0 to 16,383.
     pub slot: u16,
     /// Owner of the slot, which says ASK for keys that are gone.
     pub source: BackendId,

@@ -52,7 +52,7 @@ pub enum Rejected {
     TooManyViews,
 }
 
-/// Result of merging views.
+/// Result of merging the views of several nodes into the next map.
 #[derive(Clone, Debug)]
 pub struct Applied {
     /// The map now in force, if it differs from the one before.
@@ -72,7 +72,7 @@ impl Applied {
         }
     }
 
-    /// Returns how many views told of another cluster.
+    /// Returns how many views were of another cluster, by the ids of their nodes.
     pub fn strangers(&self) -> usize {
         self.rejected.iter().filter(|(_, why)| *why == Rejected::Strangers).count()
     }
@@ -274,8 +274,8 @@ impl Cluster {
         owners.into()
     }
 
-    /// Returns the open slots that the answering nodes tell of, and those that other nodes told of last, if
-    /// they still make sense.
+    /// Returns the open slots (on the move) that the answering nodes name in their views, and those that
+    /// other nodes named last, if they still make sense.
     fn open(&self, accepted: &[&View], places: &Places<'_>, owners: &[u16]) -> Vec<OpenSlot> {
         let tellers: Vec<BackendId> = accepted.iter().map(|view| places.of(view.teller())).collect();
         let is_old_news = |open: &&OpenSlot| {

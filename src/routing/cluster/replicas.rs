@@ -67,7 +67,7 @@ pub struct Answer {
     pub told: Option<Replication>,
 }
 
-/// State of one replica.
+/// Replication state of one replica, by which shards decide whether it may answer reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaState {
     /// Key of the replica.

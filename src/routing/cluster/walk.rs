@@ -59,7 +59,8 @@ pub enum WalkStep {
         node: NodeKey,
         /// Cursor that the node gave last, or 0.
         cursor: u64,
-        /// Position of the walk.
+        /// Position of the walk at this visit, from which [`WalkPosition::after`] makes the client's next
+        /// cursor.
         position: WalkPosition,
     },
     /// Waits for a fresh map: a visit is over, and it has to be known first what has changed by now.

@@ -46,7 +46,7 @@ enum State {
     Queued(Box<Accepted>),
     /// The hello was answered by this configuration; the handshake goes on.
     Answered(Box<ServerConnection>, Arc<Terms>),
-    /// The handshake has failed.
+    /// The handshake has failed: nothing more is read or written.
     Over,
 }
 

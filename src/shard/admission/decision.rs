@@ -61,7 +61,7 @@ pub struct Estimate {
     /// The expected cost beyond the quote's fixed part, learnt from the tenant's recent requests of the same
     /// class.
     pub expected: MicroUnits,
-    /// The whole estimated price.
+    /// The whole estimated price: the quote's fixed part and the expected rest, at least the floor.
     pub total: Price,
     /// The part of the price that is added because the backend is strained.
     pub surcharge: MicroUnits,

@@ -818,9 +818,9 @@ pub fn behind_asking(frame: &[u8]) -> Vec<u8> {
 
 /// The answer to a held request that is not sent again.
 enum Told {
-    /// Weir's own reason.
+    /// An error of weir's own, with the reason why the request was not sent.
     Why(NotSent),
-    /// A node's error.
+    /// The text of the error of the node that was down (CLUSTERDOWN).
     Words(Arc<[u8]>),
 }
 

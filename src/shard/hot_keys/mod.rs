@@ -138,7 +138,7 @@ pub struct HotKeyStage {
     keys: HotKeys,
     /// Hot keys by the index in their [`HotId`]: at most 512.
     entries: Vec<Option<Box<Entry>>>,
-    /// The number of entries.
+    /// The number of hot keys: entries that are not `None`.
     known: usize,
     /// Entries that are not warm yet: nothing may be kept for them.
     warming: usize,
@@ -1697,9 +1697,9 @@ pub struct HotKey {
 /// Figures on the hot keys of one core.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HotFigures {
-    /// Hot keys.
+    /// Number of hot keys.
     pub keys: usize,
-    /// Kept replies.
+    /// Number of replies that are kept in memory for hot keys.
     pub kept: usize,
     /// Bytes of kept replies.
     pub kept_bytes: usize,

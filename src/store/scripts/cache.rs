@@ -48,9 +48,9 @@ struct Entry {
 /// The way in which a script became known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// SCRIPT LOAD.
+    /// The script was loaded by SCRIPT LOAD: it stays until SCRIPT FLUSH.
     Loaded,
-    /// EVAL.
+    /// The script was only run by EVAL: it is forgotten when room is needed.
     Run,
 }
 

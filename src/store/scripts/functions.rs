@@ -248,7 +248,7 @@ enum Policy {
     Append,
     /// Libraries of the same names are replaced, and the others stay.
     Replace,
-    /// None stays.
+    /// No existing library stays.
     Flush,
 }
 

@@ -244,7 +244,7 @@ fn list(lua: &Lua, words: impl Iterator<Item = impl AsRef<[u8]>>) -> Result<Tabl
 /// the function that begins and ends the loading of a library.
 type Prepared = (Table, Function, Table, Function);
 
-/// Prepares the globals.
+/// Runs the code (`sandbox.lua`) that prepares the globals of a new interpreter.
 fn prepare(lua: &Lua, shared: &Rc<Shared>, role: Role) -> Result<Prepared, Error> {
     let globals = lua.globals();
     let host = lua.create_table()?;

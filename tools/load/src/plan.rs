@@ -128,7 +128,7 @@ pub struct PhasePlan {
     pub name: String,
     /// The length of the phase.
     pub duration: Duration,
-    /// The rate of requests.
+    /// The rate of requests over the phase, for all connections of the group together.
     pub rate: Rate,
     /// The commands that are sent.
     pub mix: Mix,

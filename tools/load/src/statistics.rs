@@ -7,8 +7,8 @@ use hdrhistogram::Histogram;
 
 use super::classify::Ending;
 
-/// The smallest latency that is told apart, in nanoseconds. Latencies are kept to three digits, up to an
-/// hour.
+/// The resolution of the histograms for short latencies, in nanoseconds. Latencies are kept to three digits,
+/// up to an hour.
 const LATENCY_NANOS_MIN: u64 = 100;
 const LATENCY_NANOS_MAX: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 3;

@@ -175,7 +175,7 @@ impl History {
         self.times.get(sent.step as usize).map_or(Duration::ZERO, |at| now.since(*at))
     }
 
-    /// The current step.
+    /// Returns the number of the current step (event), which serves as time here.
     pub fn step(&self) -> u64 {
         self.step
     }
