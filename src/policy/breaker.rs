@@ -43,7 +43,7 @@ const SAMPLES: u64 = 100;
 const SAMPLES_RETURNING: u64 = 20;
 /// Share of failures above which, beyond two standard deviations, a store is ejected.
 const FAILING: f64 = 0.2;
-/// Time for which replies and failures are remembered.
+/// Time for which replies and failures count towards a store's share of failures.
 const MEMORY: Duration = Duration::from_secs(10);
 /// Interval at which each core judges the recent replies of every store ([`Watch::look`]).
 pub const LOOKS_APART: Duration = Duration::from_millis(250);
@@ -78,7 +78,7 @@ const FORGOTTEN: Duration = Duration::from_secs(60);
 /// Maximum number of ejections that are remembered: six bits of the shared word.
 const OPENINGS_MAX: u8 = 63;
 
-/// Treatment of a store's requests.
+/// Stage of a store's circuit breaker: which of the requests to the store are let through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stage {
@@ -107,7 +107,7 @@ impl Stage {
     }
 }
 
-/// Reason of a store's last ejection.
+/// Reason why a store was last ejected: what its replies or connections showed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Cause {
@@ -252,7 +252,7 @@ pub struct Tally {
     pub failures: u64,
 }
 
-/// Evidence that ejects a store.
+/// The failures that are enough to eject a store.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Evidence {
     /// Number of consecutive failures that one core saw.

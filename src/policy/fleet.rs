@@ -92,7 +92,7 @@ struct Scope {
     heard_at: Option<Timestamp>,
 }
 
-/// The last tick of another host.
+/// Another host of the fleet: its last tick, by whose changes it counts as alive.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     tick: u64,
@@ -343,7 +343,7 @@ impl Fleet {
         self.scopes.get(scope).map_or(0, |scope| scope.demand_shown)
     }
 
-    /// Returns when an answer was last used.
+    /// Returns when an answer of the fleet's store was last used; `None` before the first.
     pub fn heard_at(&self) -> Option<Timestamp> {
         self.heard_at
     }

@@ -73,7 +73,7 @@ const MUCH_MORE: u64 = 2;
 /// million request units fit.
 const COST_SHIFT: u32 = 10;
 
-/// Settings of what makes a key hot.
+/// The load from which on a key is hot, and the number of hot keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HotSettings {
     /// Least requests, or request units, per second.
@@ -158,7 +158,8 @@ pub struct Report<'a> {
     pub since: Option<Timestamp>,
 }
 
-/// Counts of the search's events since the start.
+/// Counts of the hot-key search since the start: promotions, demotions, and requests that could not be
+/// counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HotCounters {
     /// Number of promotions: times that a key became hot.

@@ -133,7 +133,7 @@ pub struct LatencyRatio {
     thresholds: [f64; 3],
     /// Latencies by class; `None` for a class that was never used.
     classes: [Option<Box<Times>>; COMMAND_CLASSES],
-    /// Time of the last tick.
+    /// Time of the last call of [`LatencyRatio::handle_tick`].
     ticked_at: Timestamp,
     /// Nanoseconds of the present slice (250 ms) that have passed.
     passed: u64,
@@ -146,7 +146,7 @@ pub struct LatencyRatio {
     /// Number of consecutive slices (250 ms) in which the ratio was too low for their latencies to be learnt
     /// as usual.
     frozen: usize,
-    /// True while nothing is learnt as usual.
+    /// True while latencies are too high to be learnt as usual ones.
     is_frozen: bool,
     /// Latency ratio of the backend, with the class that lowered it most, at the last look (each slice of 250
     /// ms); None before the first look and where there were too few replies.
@@ -280,7 +280,7 @@ impl LatencyRatio {
     }
 }
 
-/// Figures of all classes together.
+/// Latency ratio over all classes of commands at one look, with its bounds.
 #[derive(Clone, Copy, Debug)]
 struct Verdict {
     seen: Seen,

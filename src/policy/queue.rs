@@ -82,7 +82,7 @@ const TIERS: usize = 4;
 /// Index that stands for no request and no chain.
 const NONE: u32 = u32::MAX;
 
-/// A request that is to wait.
+/// A request that is to wait for room in a backend's window.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiting<T> {
     /// The caller's handle, which the queue gives back when the request leaves.
@@ -101,7 +101,7 @@ pub struct Waiting<T> {
     pub deadline: Option<Timestamp>,
 }
 
-/// A request that waits no longer.
+/// A request that has left the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken<T> {
     /// The caller's handle, as given in [`Waiting`].
@@ -159,7 +159,7 @@ pub enum Refused {
     Stalled,
 }
 
-/// Times that requests may wait.
+/// The times by which the queue judges that its requests have waited too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// Longest age of a request in an overloaded tier (5 ms by default); older ones are refused.
@@ -188,7 +188,7 @@ impl Patience {
 /// A core's knowledge of its backend at the beginning of a turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Circumstances {
-    /// Delay of this turn against its plan.
+    /// Time by which this turn of the core began later than planned.
     pub late: Duration,
     /// Requests in flight at the backend.
     pub in_flight: usize,
@@ -270,7 +270,7 @@ struct Share {
     list: List,
     /// Connections of the tenant, the one whose turn it is first.
     ring: List,
-    /// Rest of the tenant's allowance in this turn.
+    /// Cost of the requests that may still leave the queue in the tenant's present turn.
     deficit: MicroUnits,
 }
 
@@ -309,7 +309,7 @@ pub struct Queue<T> {
     tiers: [TierQueue; TIERS],
     /// The queue's clock, which pauses for delays that the backend did not cause.
     clock: Duration,
-    /// Start of the present turn.
+    /// Start of the core's present turn.
     turned_at: Timestamp,
     /// Sum of the times in which this core did not run when it was to; it is subtracted from all moments
     /// here.
@@ -318,7 +318,7 @@ pub struct Queue<T> {
     progress: Timestamp,
     /// Time for which the clock may still pause because the window grows.
     pause_left: Duration,
-    /// Number of takes so far, which wraps.
+    /// Number of calls of [`Queue::take`] so far, which wraps.
     taken: u32,
     /// Number and bytes of all waiting requests.
     held: Held,

@@ -84,7 +84,7 @@ pub enum Why {
     },
 }
 
-/// Change that operators want to know of.
+/// An ejection of a replica or its end, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The node at this place is ejected, for a reason and a time.

@@ -74,7 +74,7 @@ pub struct Slice {
     share: u16,
     /// Requests admitted and not settled, at most 65,535.
     under_way: u16,
-    /// True once the pool has been heard of.
+    /// True once the pool has sent a grant.
     heard: bool,
     /// True if a report is about to be sent.
     asking: bool,
@@ -167,7 +167,7 @@ impl Slice {
         self.book(spent);
     }
 
-    /// Returns when the pool was last heard of.
+    /// Returns the time of the pool's last grant.
     pub const fn heard_at(&self) -> Timestamp {
         self.heard_at
     }

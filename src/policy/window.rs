@@ -153,7 +153,7 @@ pub const KINDS: usize = 16;
 /// Part of the earlier mix of kinds that stays in the mean each round.
 const MIX_KEPT: f64 = 0.9;
 
-/// A reply, as the window looks at it.
+/// The facts about a sampled reply by which the window is adjusted.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     /// Time at which the request was sent.
@@ -176,7 +176,7 @@ pub struct Sample {
 /// Result of one core's round, which the core publishes to the other cores on the [`Board`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Record {
-    /// The end of the round.
+    /// The end of the round of replies that the record is of.
     pub at: Timestamp,
     /// The median latency of replies, in seconds, as if they were of the usual mix of kinds.
     pub median: f64,
@@ -377,7 +377,7 @@ pub struct Window {
     median: f64,
     /// True while the window grows by a quarter or more per round.
     is_growing: bool,
-    /// Bases of the kinds of requests.
+    /// Base of each kind of requests: latency of its replies when little waits at the backend.
     floors: [Floor; KINDS],
     /// End of the present base period, in seconds.
     period_ends: f64,

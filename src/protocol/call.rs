@@ -28,7 +28,7 @@ pub fn begin_call(out: &mut Vec<u8>, request: &[u8], millis: u64, tier: Option<T
 /// Name of an option of `QOS CALL` and `QOS SET`; its value is the next word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOption {
-    /// The user within the tenant.
+    /// Name of the user, within the tenant, that the request is charged to.
     User,
     /// Importance of the request.
     Tier,

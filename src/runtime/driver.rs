@@ -133,14 +133,14 @@ pub(super) struct Driver {
     /// Sockets by the ring's tokens.
     sockets: Vec<Option<Socket>>,
     listeners: Vec<(Token, Entrance)>,
-    /// True once the listeners accept.
+    /// True while the listeners accept connections.
     listens: bool,
     /// Listeners that accept no more and wait for their last accept operation to end.
     former: Vec<Former>,
     /// Listeners that failed (no descriptors left, say), and when they accept again.
     resting: Vec<(Token, Timestamp)>,
     completions: Vec<Completion>,
-    /// Cores that the kernel could not wake.
+    /// Cores that the kernel failed to wake, to be tried again.
     unwoken: Vec<usize>,
     /// Sockets that wait in order to receive once, because receive buffers ran out; each at most once.
     waiting: VecDeque<Token>,
@@ -153,7 +153,7 @@ pub(super) struct Driver {
     lingering: Lingering,
     /// True while weir drains (ends), so that what clients have sent already is still read.
     drains: bool,
-    /// The time at which the turn began.
+    /// The time at which the core's present turn began.
     began: Timestamp,
     /// The time at which sockets that are about to be closed were last checked.
     parted: Timestamp,
@@ -867,7 +867,7 @@ impl Driver {
         self.carry_on(token, want, application);
     }
 
-    /// Starts the operation that a socket's [`Reception`](super::reception::Reception) asks for: to receive,
+    /// Starts the operation that a socket's [`Reception`] asks for: to receive,
     /// to wait for its turn, or to cancel.
     fn carry_on(&mut self, token: Token, want: Want, application: &mut impl Application) {
         match want {

@@ -22,7 +22,7 @@ const DROPPED_BYTES: usize = 16 * 1024;
 /// began.
 #[derive(Debug)]
 pub(super) struct LastWords {
-    /// Bytes that are still accepted from the client.
+    /// Number of bytes that are still read from the client before it is cut off.
     left: usize,
     /// True if the last check found the socket empty. Bytes may be on their way through the ring then, so two
     /// checks must agree.

@@ -175,7 +175,7 @@ impl Mesh {
         empty
     }
 
-    /// Announces that this shard is awake.
+    /// Announces to the other shards that this one is awake and need not be woken.
     pub fn unpark(&mut self) {
         self.peers[self.own].parked.store(false, Ordering::Relaxed);
     }

@@ -92,7 +92,7 @@ pub(super) struct Reception {
     over: bool,
     /// The number of remaining receives that take one buffer each, because buffers ran out.
     modest: u8,
-    /// The number of buffers filled in turn `filled_in`.
+    /// The number of receive buffers that the socket filled in the turn with number `filled_in`.
     filled: u8,
     filled_in: u32,
     /// The number of remaining receives that are armed one at a time, because a large message came lately.

@@ -153,7 +153,7 @@ fn discard_events(inotify: &OwnedFd) {
 struct Way {
     /// Folders in which a link, or the file itself, may be replaced by another one of that name.
     turns: BTreeSet<PathBuf>,
-    /// All other folders on the way.
+    /// All other folders that the path leads through.
     passed: BTreeSet<PathBuf>,
 }
 

@@ -28,7 +28,7 @@ pub struct Connection<T> {
     listed: bool,
     /// True if the connection is closed once everything was sent.
     pub ending: bool,
-    /// State that the service keeps.
+    /// State of the connection that the service which owns it keeps.
     pub own: T,
 }
 
@@ -136,7 +136,7 @@ impl<T> Connections<T> {
         }
     }
 
-    /// Has the driver carry out an action.
+    /// Queues an action (connect, close and so on) for the driver.
     pub fn act(&mut self, action: Action) {
         self.actions.push_back(action);
     }

@@ -141,7 +141,7 @@ impl Engine {
         self.keyspace.events.publish(&mut self.post, None, &effort);
     }
 
-    /// Hands over the messages about changed keys.
+    /// Queues the invalidation messages about changed keys (CLIENT TRACKING) for their connections.
     fn deliver_changes(&mut self) {
         if self.keyspace.events.is_pending() {
             self.publish_events();

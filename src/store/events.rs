@@ -105,7 +105,7 @@ impl Flags {
     }
 }
 
-/// An event that is to be published.
+/// An event of a key that is to be published: the event's name, the database and the key.
 #[derive(Debug)]
 struct Event {
     name: &'static str,
@@ -154,7 +154,7 @@ impl Events {
         }
     }
 
-    /// Notes how many connections are subscribed to anything.
+    /// Sets how many connections are subscribed to anything; without any, no events are queued.
     fn listen(&mut self, subscribers: usize) {
         self.is_on = subscribers > 0 && self.flags.0 & (BY_KEY | BY_EVENT) != 0;
     }
@@ -208,7 +208,7 @@ impl Events {
         }
     }
 
-    /// True if events are queued at present.
+    /// True if events of keys are queued, because they are wanted and connections are subscribed.
     pub(super) fn is_on(&self) -> bool {
         self.is_on
     }

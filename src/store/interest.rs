@@ -20,7 +20,7 @@ pub(super) struct Interest {
 }
 
 impl Interest {
-    /// Notes that a key of a database has changed.
+    /// Records that a key of a database has changed; the command may still [`withdraw`](Self::withdraw) that.
     pub(super) fn touch(&mut self, database: u8, key: &[u8]) {
         if self.watches.is_empty() && self.tracking.is_idle() {
             return;
@@ -34,7 +34,7 @@ impl Interest {
         }
     }
 
-    /// Notes a change that is not withdrawn.
+    /// Records a change of a key that the command cannot withdraw, so it is final at once.
     pub(super) fn touch_for_certain(&mut self, database: u8, key: &[u8]) {
         self.touch(database, key);
         self.settle();

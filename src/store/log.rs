@@ -68,7 +68,7 @@ impl Entry {
     }
 }
 
-/// The entries that a trim keeps.
+/// The entries of a stream that a trim (XTRIM, XADD) keeps.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Keep {
     /// At most so many of the last entries.

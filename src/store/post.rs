@@ -33,7 +33,7 @@ pub(super) struct Post {
 }
 
 impl Post {
-    /// Begins a request: it has sent no messages.
+    /// Begins a request: the counts of the messages and events that it causes are set to zero.
     pub(super) fn begin(&mut self) {
         (self.messages_bytes, self.events_bytes) = (0, 0);
     }

@@ -8,7 +8,7 @@ const QUEUED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// The memory that a queued command takes besides its bytes, including the overhead of two allocations.
 const QUEUED_BYTES: usize = size_of::<Queued>() + 32;
 
-/// The fate of a connection after a request.
+/// Whether a connection stays open, is closed or waits after a request was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
     /// The connection stays open.
@@ -20,7 +20,7 @@ pub enum Disposition {
     Wait,
 }
 
-/// The state of a connection to the engine.
+/// The engine's state of one connection: its database, name, RESP version and transaction.
 #[derive(Debug)]
 pub struct Session {
     pub(super) protocol: Protocol,

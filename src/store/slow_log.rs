@@ -34,14 +34,14 @@ const SHOWN: i64 = 10;
 /// Requests that carry passwords, of which nothing is kept.
 const SECRET: [&str; 2] = ["auth", "hello"];
 
-/// A request that took long.
+/// An entry of SLOWLOG: a request that took long, with its time and connection.
 #[derive(Debug)]
 struct Entry {
     id: u64,
     unix_s: u64,
     micros: u64,
     words: Vec<Box<[u8]>>,
-    /// The name of the connection.
+    /// The name of the connection (CLIENT SETNAME).
     name: Box<[u8]>,
 }
 

@@ -63,7 +63,7 @@ impl Tracking {
         self.readers.contains_key(key) || self.clients.values().any(|client| client.hears(key))
     }
 
-    /// Notes that a connection has read a key.
+    /// Records that a connection has read a key, so that it is sent a message when the key changes.
     fn note_read(&mut self, session: u64, key: &[u8]) {
         if !self.clients.get(&session).is_some_and(Client::tracks) {
             return;
@@ -89,7 +89,7 @@ impl Tracking {
         self.bytes -= KEY_BYTES + key.len() + READER_BYTES * readers.len();
     }
 
-    /// Notes that a key has changed.
+    /// Queues messages for all connections that track a key which has changed, and forgets their reads of it.
     pub(super) fn change(&mut self, key: &[u8]) {
         let Self { clients, actor, told, .. } = self;
         let mut tell = |reader: u64, client: &Client| {

@@ -269,7 +269,7 @@ impl Waits {
         self.by_ticket.remove(&ticket)
     }
 
-    /// Puts back a call that was taken out.
+    /// Puts back a call that [`Waits::take_out`] has taken out, because nothing could be served to it.
     pub(super) fn put_back(&mut self, ticket: u64, waiter: Waiter) {
         self.by_ticket.insert(ticket, waiter);
     }

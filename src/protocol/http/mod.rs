@@ -117,7 +117,7 @@ pub struct Conversation {
     held: Vec<u8>,
     /// Number of held bytes that were searched before and held no whole head.
     seen: usize,
-    /// Parts of the request that is coming.
+    /// The parts received so far of the request that is coming.
     coming: Coming,
     /// Commands of the request under way, as RESP, for the shard to carry out.
     frames: Vec<u8>,
@@ -138,7 +138,7 @@ pub struct Conversation {
     scanner: ReplyScanner,
     /// Start of a RESP reply that is not whole yet.
     partial: Vec<u8>,
-    /// Output that has yet to be sent.
+    /// Bytes of responses that have yet to be sent.
     out: Vec<u8>,
     /// Web pages that may ask, and names by which they may.
     rules: Arc<Rules>,
@@ -179,7 +179,7 @@ impl Conversation {
         Self { rules, ..self }
     }
 
-    /// Takes bytes that have come from the client.
+    /// Appends bytes that have come from the client to those that wait to be parsed.
     pub fn receive(&mut self, bytes: &[u8]) {
         if !self.is_over {
             self.held.extend_from_slice(bytes);

@@ -28,7 +28,7 @@ pub fn to_watch(map: &Map, lost: NodeKey, watched: &[NodeKey]) -> Vec<NodeKey> {
 /// State of a replica, by its reply to `ROLE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
-    /// The replica has taken over.
+    /// The replica says that it is a primary: it has taken over.
     IsPrimary,
     /// The replica is connected to its primary.
     HasPrimary,

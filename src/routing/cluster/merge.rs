@@ -48,7 +48,7 @@ pub enum Rejected {
     Strangers,
     /// The view would make more nodes than there may be.
     TooManyNodes,
-    /// Enough other views were used.
+    /// The view was one too many: as many as are merged at once were used.
     TooManyViews,
 }
 
@@ -371,7 +371,7 @@ impl Cluster {
     }
 }
 
-/// Places of the nodes in the next map.
+/// The place of each node in the next map's table of nodes.
 struct Places<'a> {
     by_id: BTreeMap<&'a NodeId, NodeKey>,
     taken: Vec<Option<NodeKey>>,

@@ -66,9 +66,9 @@ pub enum Ask {
 /// Result of a round, in which some nodes were asked for their views.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A new map is in force.
+    /// The views led to a new map, which is in force.
     Changed,
-    /// The map is as it was.
+    /// The views agree with the map in force.
     Unchanged,
     /// No view could be used.
     NobodyAnswered,
@@ -93,7 +93,7 @@ pub struct Refresh {
     unsure: bool,
     /// Time before which no round of all primaries begins.
     sure_not_before: Timestamp,
-    /// Start of the last round.
+    /// Time at which the last round began.
     began: Timestamp,
     /// State of the round under way, if any: true if it had a reason, false if it was only due.
     under_way: Option<bool>,
@@ -147,7 +147,7 @@ impl Refresh {
         }
     }
 
-    /// Ends the round under way.
+    /// Ends the round under way with its result, and plans the next one.
     pub fn handle_outcome(&mut self, outcome: Outcome, now: Timestamp) {
         let Some(was_wanted) = self.under_way.take() else { return };
         let pause = now.since(self.began).saturating_mul(PAUSE_TIMES).clamp(PAUSE_LEAST, PAUSE_MOST);

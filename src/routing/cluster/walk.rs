@@ -50,7 +50,7 @@ pub struct WalkPosition {
     inner: u64,
 }
 
-/// Next step of a walk.
+/// Next step of a client's SCAN over all nodes of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WalkStep {
     /// Sends the next SCAN to a node, with the node's own cursor.
@@ -134,7 +134,7 @@ struct Plan {
     print: u32,
     visits: Vec<NodeKey>,
     map: Arc<Map>,
-    /// Visits of the node at each place.
+    /// Numbers of the visits of each node, by its place in the table of nodes.
     at: Vec<Visits>,
 }
 

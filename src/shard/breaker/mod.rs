@@ -45,7 +45,7 @@ pub struct Breaker {
     late: Duration,
 }
 
-/// The gate before one backend, on one core.
+/// Whether one core checks each request to a backend before it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
     /// All requests to the backend pass.

@@ -78,7 +78,7 @@ const _: () = assert!(ASK_HOLDS.as_millis() > PAUSE_MAX.as_millis(), "it outlast
 const FORGED_HOLDS: Duration = Duration::from_secs(5);
 /// The prelude to a request that is sent to the node importing its slot.
 const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
-/// The prelude to a request for a primary.
+/// `ROLE`, which is sent right before a request that only a primary may carry out.
 const ROLE: &[u8] = b"*1\r\n$4\r\nROLE\r\n";
 
 /// A request that is held back because its slot is moving, or the slot's node cannot carry it out yet.
@@ -152,7 +152,7 @@ pub struct Refused {
     frame: Vec<u8>,
     /// The request as it was sent.
     sent: Sent,
-    /// The node that refused it.
+    /// The node that refused the request.
     sender: BackendId,
 }
 
@@ -187,7 +187,7 @@ struct Hold {
 /// A node's CLUSTERDOWN to a request for a slot.
 #[derive(Debug)]
 struct Down {
-    /// The text of the error.
+    /// The text of the CLUSTERDOWN error, which clients get when the time for retries is over.
     words: Arc<[u8]>,
     /// The time at which the request with this answer was sent.
     sent_at: Timestamp,
@@ -268,7 +268,7 @@ impl Hold {
 /// A reason to suspect that the cluster map is old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doubt {
-    /// The event that suggests it.
+    /// The event that makes the map doubtful, by which the next nodes to ask are chosen.
     pub reason: Reason,
     /// The slot and its new owner, if a redirect named one.
     pub moved: Option<(u16, NodeKey)>,

@@ -110,7 +110,7 @@ pub struct Unanswered {
 }
 
 impl Unanswered {
-    /// Adds a request that was sent.
+    /// Adds a request that was sent, with all that is needed to send it again.
     #[inline]
     pub fn push(&mut self, (envelope, requests): (&Envelope, usize), tries: Tries, message: Message<'_>) {
         match message {

@@ -68,7 +68,7 @@ pub enum Warmth {
 /// The result of looking up a read among a key's kept replies and fetches.
 #[derive(Debug)]
 pub enum Found {
-    /// A valid reply is kept.
+    /// A valid reply is kept in memory, and answers the read.
     Kept {
         /// The kept reply.
         reply: Bytes,
@@ -505,7 +505,7 @@ impl Entry {
         self.tally.all_reads += u64::from(hits);
     }
 
-    /// The cores that hold copies.
+    /// The other cores that hold copies of the key's kept replies.
     pub fn holders(&self) -> &[ShardId] {
         &self.elsewhere.holders
     }

@@ -25,7 +25,7 @@ enum Left {
     /// The store was not asked, or its answer was no number.
     #[default]
     Unknown,
-    /// There is no such key.
+    /// The store has no such key.
     NoKey,
     /// The key, or the field, has no expiry.
     Endless,
@@ -137,7 +137,7 @@ impl FieldExpiry {
         !self.0.iter().any(|(own, until)| *own == backend && now < *until)
     }
 
-    /// Notes that fields never expire at a store.
+    /// Records that fields of hashes never expire at a store, so that HPTTL is not asked for a minute.
     pub fn handle_never_expire(&mut self, backend: BackendId, now: Timestamp) {
         self.forget(backend);
         self.0.push((backend, now.after(BELIEVED)));

@@ -103,7 +103,7 @@ const NOTICES_APART: Duration = Duration::from_millis(5);
 /// Whether a request for a hot key is handled for the first time, and so is to be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// The request has just come.
+    /// The request has just come, and is counted.
     First,
     /// The request was held back or queued, and was counted before.
     Again,

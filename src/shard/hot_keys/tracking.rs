@@ -89,7 +89,7 @@ enum State {
     Tracks(Timestamp),
 }
 
-/// The tracker of one store.
+/// The tracker of one store: the connection on which it reports changes of keys, and what was asked there.
 #[derive(Debug, Default)]
 struct Tracker {
     state: State,
@@ -108,7 +108,7 @@ struct Tracker {
     needed_at: Timestamp,
 }
 
-/// The trackers of one core.
+/// The trackers of one core: a connection to each store on which that reports changes of hot keys.
 #[derive(Debug, Default)]
 pub struct Tracking {
     /// The tracker of each backend, by its number.

@@ -17,7 +17,7 @@ use crate::values::{Action, ConnectionId, Database, Owner, ShardId};
 /// INFO, fences) were owed.
 #[derive(Debug)]
 pub enum Greeted<'a> {
-    /// More replies to the greeting are owed.
+    /// More replies to the greeting are owed, so requests wait.
     Waits,
     /// The connection is open. The bytes left belong to replies to requests.
     Open(&'a [u8]),

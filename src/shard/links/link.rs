@@ -102,7 +102,7 @@ pub struct Link {
     /// The number of costly requests among the pending ones.
     pub costly_ahead: u32,
     pub scanner: ReplyScanner,
-    /// The time at which bytes last came.
+    /// The time at which the backend last sent bytes over the connection.
     pub heard_at: Timestamp,
     /// The first error among the steps of the transaction that is being answered. `EXEC` itself only says
     /// that there was one.

@@ -91,7 +91,7 @@ impl Links {
         Some(partial)
     }
 
-    /// Takes the kept beginning of a reply.
+    /// Takes the bytes kept of a reply that is not complete.
     pub fn take_partial(&mut self, connection: ConnectionId) -> Vec<u8> {
         std::mem::take(&mut self.connections[connection.0 as usize].partial)
     }

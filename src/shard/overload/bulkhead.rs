@@ -364,7 +364,7 @@ impl Bulkhead {
         self.is_listed
     }
 
-    /// All waiting requests and fetches.
+    /// Returns all requests and fetches that wait for room in the window.
     pub fn parked(&self) -> impl Iterator<Item = &Parked> {
         self.parked.iter().map(|(_, parked)| parked).chain(&self.fetches)
     }
@@ -484,7 +484,7 @@ impl Bulkhead {
         is_calm
     }
 
-    /// Tells other cores, over the board, how loaded this bulkhead is.
+    /// Publishes this bulkhead's load to other cores over the board.
     pub fn tell(&self, board: Section<'_>) {
         board.tell_load(Load {
             waiting: self.queue.len() as u32,

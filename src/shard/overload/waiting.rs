@@ -184,7 +184,7 @@ impl Overload {
         has_stalled
     }
 
-    /// Tells other cores the load of a bulkhead.
+    /// Publishes the load of a bulkhead to other cores.
     pub fn tell_load(&self, settings: &ShardSettings, index: usize) {
         self.bulkheads[index].tell(settings.overload.board.of(settings.id, index));
     }

@@ -24,7 +24,7 @@ const STEPS_PER_UNIT: u64 = 4;
 /// The units of a table that a library reads or makes.
 pub(super) const TABLE_UNITS: u64 = 16;
 
-/// The limit that stops a script.
+/// The limit that stopped a script: effort, time or memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     /// The script took more than this many units of effort, with its commands.

@@ -21,7 +21,7 @@ impl<'a> Given<'a> {
         Self { lua, values, behind: None }
     }
 
-    /// Adds a nil behind the arguments.
+    /// Makes a nil count as one more argument, after the last.
     pub(super) fn and_nil(self) -> Self {
         Self { behind: Some(&Value::Nil), ..self }
     }

@@ -45,7 +45,7 @@ pub enum Expect {
     NotZero,
     /// The reply is the number of removed keys; zero if there was no key.
     Removed,
-    /// The reply is the value.
+    /// The reply is the value that was read.
     Value,
     /// The value is the first element of an array.
     First,

@@ -33,7 +33,7 @@ pub(super) enum Leaving {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Talking,
-    /// The client has sent its last bytes.
+    /// The client has sent its last bytes and waits for the end of the connection.
     Leaving,
     Gone,
 }

@@ -32,7 +32,7 @@ struct Open {
     claimed: bool,
 }
 
-/// The decision of a node on a request.
+/// The decision of a simulated node on a request: carried out, answered, or refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     CarryOut,

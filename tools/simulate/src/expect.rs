@@ -28,7 +28,7 @@ pub(super) enum Expected {
     Ok(Vec<usize>),
     /// `OK` to this write by a script, or the words of a refusal, though it was carried out.
     Scripted(usize),
-    /// The length after an append.
+    /// The length of the value after this append.
     Appended(usize),
     /// 1 if these writes were made, 0 if not; `certain` where it must be 1.
     IfNone { writes: Vec<usize>, keys: Vec<String>, certain: bool },
@@ -46,7 +46,7 @@ pub(super) enum Expected {
     Log(String),
     /// A value that was written to any key of this group.
     OneOf(String),
-    /// A number that is at most this.
+    /// An integer that is at most this.
     Number(i64),
     /// `OK`, or an error that there is no such key.
     Renamed,

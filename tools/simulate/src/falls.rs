@@ -24,7 +24,7 @@ pub(super) enum Way {
     HandsOver,
 }
 
-/// The state of a node.
+/// Whether a simulated node is well or away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
     Well,

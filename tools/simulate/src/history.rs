@@ -16,7 +16,7 @@ pub(super) struct Sent {
     pub step: u64,
 }
 
-/// The known effect of a write.
+/// What is known of a write's effect: whether it took effect, may have, or never will.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// The write has not been answered yet.

@@ -102,7 +102,7 @@ impl Payer {
     }
 }
 
-/// The owner of a bucket.
+/// The scope of a quota and its bucket: all tenants together, one tenant, or one user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The bucket of all tenants together.

@@ -30,7 +30,7 @@ pub(super) struct Agenda {
 enum Moment {
     /// The end of a period, when the next one begins.
     PeriodEnds,
-    /// Some time within a period.
+    /// Some time within a period, because a request waits for a pool's answer.
     Between,
 }
 
@@ -70,7 +70,7 @@ impl Accounts {
         }
     }
 
-    /// Sends the reports that are due.
+    /// Sends the reports to the pools of quotas that are due at the end of a turn.
     pub fn handle_turn_end(&mut self, now: Timestamp) {
         if self.agenda.next_tick.is_some_and(|at| at <= now) {
             self.tick(now);
