@@ -417,7 +417,8 @@ impl<T: Copy> Queue<T> {
         now.since(self.progress)
     }
 
-    /// Notes that the backend has answered, or was sent something while nothing was in flight.
+    /// Handles that the backend has answered, or was sent something while nothing was in flight: its silence
+    /// is counted from now on.
     pub fn handle_progress(&mut self, now: Timestamp) {
         self.progress = now;
     }
@@ -782,7 +783,7 @@ impl<T: Copy> Queue<T> {
 }
 
 impl TierQueue {
-    /// Notes that the tier was empty all along since it was judged last.
+    /// Handles that the tier was empty all along since it was last judged, which may end its overload.
     fn handle_idle(&mut self, clock: Duration, interval: Duration) {
         (self.empty_at, self.seen) = (clock, (clock, 0));
         self.empty_turns += 2;

@@ -63,7 +63,7 @@ pub struct Slice {
     wanted_milli: u32,
     /// Costs asked for in the period before, in thousandths of a request unit, rounded up.
     wanted_before_milli: u32,
-    /// Level of the pool when it was last heard of.
+    /// Level of the pool at its last grant.
     level: i64,
     /// Time of the last grant, or, while the pool is silent, the time up to which this core has refilled its
     /// own allowance. Before the first grant it is the time when the slice was made.
@@ -82,7 +82,7 @@ pub struct Slice {
     unanswered: u8,
     /// True if a request had to ask the pool in this period.
     asked: bool,
-    /// Least cost, in thousandths of a request unit, that the pool could not cover when it was last heard of;
+    /// Least cost, in thousandths of a request unit, that the pool could not cover at its last grant;
     /// `u32::MAX` if it could cover all.
     dry_from_milli: u32,
 }
@@ -167,7 +167,8 @@ impl Slice {
         self.book(spent);
     }
 
-    /// Returns the time of the pool's last grant.
+    /// Returns the time of the pool's last grant. While the pool is silent, it is the time up to which this
+    /// core has refilled its own allowance; before the first grant, the time when the slice was made.
     pub const fn heard_at(&self) -> Timestamp {
         self.heard_at
     }

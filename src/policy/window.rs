@@ -496,13 +496,13 @@ impl Window {
         self.is_growing
     }
 
-    /// Notes that a turn ended with requests that waited for room in the window.
+    /// Handles that a turn ended with requests that waited for room in the window.
     pub fn handle_limited(&mut self) {
         self.is_limited = true;
     }
 
-    /// Notes that a request could not be answered before its deadline. Such a round counts as one with a full
-    /// window: the window may never become full, because such requests are not sent.
+    /// Handles that a request could not be answered before its deadline. Such a round counts as one with a
+    /// full window: the window may never become full, because such requests are not sent.
     pub fn handle_missed(&mut self) {
         self.is_missed = true;
     }

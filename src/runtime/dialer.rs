@@ -25,7 +25,8 @@ pub trait Dials {
     fn handle_bytes(&mut self, id: ConnectionId, generation: u32, bytes: &[u8], now: Timestamp);
     /// Handles that the peer of a connection has ended its sending side.
     fn handle_end(&mut self, id: ConnectionId, generation: u32, now: Timestamp);
-    /// Notes why a connection could not be opened, in the operating system's words; `handle_lost` follows.
+    /// Handles that a connection could not be opened, with the reason in the operating system's words;
+    /// `handle_lost` follows.
     fn note_unreachable(&mut self, id: ConnectionId, generation: u32, error: &str);
     /// Handles that a connection failed, or could not be opened. `generation` tells it from earlier
     /// connections with the same `id`.
@@ -57,7 +58,7 @@ impl Dialer {
         Ok(Self { driver, targets: Targets(targets), _rope: rope })
     }
 
-    /// Tells the application everything that has completed since the last call.
+    /// Passes everything that has completed since the last call to the application's `handle_` functions.
     pub fn handle_completions(&mut self, application: &mut impl Dials, now: Now) {
         self.driver.handle_completions(&mut Dialing(application), now);
     }

@@ -39,9 +39,10 @@ pub(super) enum Entrance {
 pub(super) trait Application {
     /// Registers a new connection, and returns its identity.
     fn handle_accepted(&mut self, entrance: Entrance, now: Now) -> Owner;
-    /// Notes that a new connection speaks TLS, and the name in its client certificate, if it showed one.
+    /// Handles that a new connection speaks TLS, and takes the name in its client certificate, if it showed
+    /// one.
     fn note_secure(&mut self, _owner: Owner, _name: Option<&str>, _now: Now) {}
-    /// Notes that a TLS handshake with a store failed, in words.
+    /// Handles that a TLS handshake with a store failed, with the reason in words.
     fn note_insecure(&mut self, _problem: String, _now: Now) {}
     /// Lends the socket of a new connection, so that the peer's address can be read from it.
     fn note_socket(&mut self, _owner: Owner, _socket: &OwnedFd) {}
@@ -61,9 +62,10 @@ pub(super) trait Application {
     }
     /// Handles that the peer has ended its sending side.
     fn handle_end(&mut self, owner: Owner, now: Now);
-    /// Notes why a socket could not be connected; `handle_lost` follows.
+    /// Handles that a socket could not be connected, with the reason; `handle_lost` follows.
     fn note_unreachable(&mut self, _owner: Owner, _error: &io::Error) {}
-    /// Notes why no connection could be accepted; accepting is tried again after `ACCEPT_REST`.
+    /// Handles that no connection could be accepted, with the reason; accepting is tried again after
+    /// `ACCEPT_REST`.
     fn note_not_accepted(&mut self, _error: &io::Error) {}
     /// Handles that a connection failed, or could not be opened.
     fn handle_lost(&mut self, owner: Owner, loss: Loss, now: Now);

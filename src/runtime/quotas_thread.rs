@@ -81,8 +81,8 @@ impl QuotasThread {
         self.control.post(ToControl::Quotas(Box::new(read)));
     }
 
-    /// Sleeps until there is a message (false) or an event of the watched file, or it is time to look at the
-    /// file (true). None if the wait was only interrupted.
+    /// Sleeps until there is a message (false), or an event of the watched file or the time to check it
+    /// (true). `None` if the wait was only interrupted.
     fn wait(&self) -> Option<bool> {
         let patience = self.file.as_ref().and_then(|file| file.watch.patience());
         let watched = self.file.as_ref().and_then(|file| file.watch.handle());

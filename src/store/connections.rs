@@ -110,8 +110,8 @@ impl<T> Connections<T> {
         self.open.iter().map(id).collect()
     }
 
-    /// Forgets a connection that is gone, with its unsent replies. In the engine it waits, watches and is
-    /// subscribed no longer.
+    /// Removes a connection that is closed, with its unsent replies, and ends its wait, watches and
+    /// subscriptions in the engine.
     pub fn forget(&mut self, engine: &mut Engine, id: ClientId) {
         if self.get(id).is_some() {
             let mut connection = self.open.remove(id.index as usize);
@@ -121,7 +121,7 @@ impl<T> Connections<T> {
         }
     }
 
-    /// Forgets a connection and has the driver close it.
+    /// Removes a connection and has the driver close its socket.
     pub fn close(&mut self, engine: &mut Engine, id: ClientId) {
         self.forget(engine, id);
         self.act(Action::Close(Owner::Client(id)));

@@ -228,7 +228,7 @@ impl Engine {
         self.post.next()
     }
 
-    /// Forgets a connection that is gone: it waits, watches and is subscribed no longer.
+    /// Ends all that a closed connection has in the engine: its wait, watches, tracking and subscriptions.
     pub fn forget(&mut self, session: &Session) {
         self.keyspace.interest.forget(session.id);
         self.keyspace.interest.tracking.tidy();

@@ -30,9 +30,9 @@ pub trait StoreService {
     fn handle_client_opened(&mut self, now: Now) -> ClientId;
     /// Takes bytes from a client. Every whole request in them is carried out when it is the client's turn.
     fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now);
-    /// Notes that a client sends no more: its requests are answered, and then the connection is closed.
+    /// Handles that a client sends no more: its requests are answered, and then the connection is closed.
     fn handle_client_end(&mut self, id: ClientId);
-    /// Forgets a client whose connection is gone.
+    /// Removes a client whose connection is lost.
     fn handle_client_lost(&mut self, id: ClientId);
     /// Takes a segment back that was sent, or whose socket is closed.
     fn handle_transmitted(&mut self, id: ClientId, segment: Segment);

@@ -61,8 +61,8 @@ impl Session {
         self.id
     }
 
-    /// Notes that a request was refused before it was carried out: EXEC will refuse the open transaction, or
-    /// the transaction is dropped if the request was EXEC itself.
+    /// Handles that a request was refused before it was carried out: EXEC will refuse the open transaction,
+    /// or the transaction is dropped if the request was EXEC itself.
     pub fn refuse(&mut self, arguments: &Arguments<'_>) {
         if arguments.name().eq_ignore_ascii_case(b"exec") {
             self.transaction = None;

@@ -64,7 +64,7 @@ impl Group {
         Some((log.added as i64).wrapping_sub(read? as i64))
     }
 
-    /// Notes that the entry `id` was delivered for the first time.
+    /// Records that the group has delivered the entry `id` for the first time.
     pub(super) fn advance(&mut self, log: &Log, id: Id) {
         if id <= self.last {
             return;

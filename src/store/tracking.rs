@@ -140,7 +140,7 @@ impl Tracking {
         self.clients.is_empty() && self.readers.is_empty()
     }
 
-    /// Notes that a connection speaks another version of the protocol.
+    /// Sets the RESP version of a connection: only with RESP3 it can be sent invalidation messages.
     pub(super) fn set_protocol(&mut self, session: u64, protocol: Protocol) {
         if let Some(client) = self.clients.get_mut(&session) {
             client.can_hear = protocol == Protocol::Resp3;

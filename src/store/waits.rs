@@ -237,7 +237,7 @@ impl Waits {
         Some(waiter)
     }
 
-    /// Notes that a key may serve calls that wait for this kind of value.
+    /// Lists a key as one that may serve blocking calls which wait for this kind of value.
     pub(super) fn signal(&mut self, database: u8, key: &[u8], kind: Kind) {
         if self.by_kind[kind as usize] == 0 || !self.by_key[usize::from(database)].contains_key(key) {
             return;

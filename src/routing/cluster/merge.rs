@@ -129,8 +129,8 @@ impl Cluster {
         Applied { map: self.put_in_force(next), rejected }
     }
 
-    /// Forgets the known cluster, and takes the one that these views tell of. Its nodes get new generations,
-    /// whatever places they get.
+    /// Replaces the known cluster by the one that these views are of. Its nodes get new generations, whatever
+    /// places they get.
     pub fn adopt(&mut self, views: &[View]) -> Applied {
         let Map { version, .. } = *self.map;
         self.map = Arc::new(Map { version, ..Map::empty() });

@@ -326,7 +326,8 @@ impl Work {
         self.own.shards[self.next_shard].post(ToShard::SecureClient(client));
     }
 
-    /// Notes the certificate that a client has shown, if any, and returns its shared state.
+    /// Records the certificate that a client has shown, if any, and returns the state that all connections
+    /// with this certificate share.
     fn credential(&mut self, connection: &ServerConnection, terms: &Arc<Terms>) -> Option<Arc<Credential>> {
         let chain = connection.peer_certificates()?;
         let now = Duration::from_millis(self.own.clock.now().unix_ms);

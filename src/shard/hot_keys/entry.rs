@@ -669,7 +669,7 @@ impl Entry {
         Counter::HotFetched
     }
 
-    /// Forgets a fetch that failed or was never sent.
+    /// Removes a fetch that failed or was dropped before it was sent.
     pub fn handle_failed(&mut self, flight: FlightId) {
         for answer in &mut self.answers {
             answer.flights.retain(|own| *own != flight);

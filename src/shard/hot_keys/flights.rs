@@ -31,9 +31,9 @@ pub struct Flight {
     pub stage: Stage,
     /// The time at which the fetch was sent; zero if it was not.
     pub sent_at: Timestamp,
-    /// Versions of the cells of the key and its backend when the fetch was sent; `None` until then. If they
-    /// have changed when the reply comes, a write to the key may have come in between, and the reply is not
-    /// kept.
+    /// State of the version counters of the key and its backend, which writes change, when the fetch was
+    /// sent; `None` until then. If they have changed when the reply comes, a write to the key may have come
+    /// in between, and the reply is not kept.
     pub snapshot: Option<Snapshot>,
     /// The digest of the last reply to this same read that any core had seen when the fetch was sent; `None`
     /// until then.

@@ -560,7 +560,7 @@ impl HotKeyStage {
         unnoticed.map(|entry| told(entry)).collect()
     }
 
-    /// Notes that a queued request is for a key that has become hot. It stays in the queue and counts as in
+    /// Records that a queued request is for a key that has become hot. It stays in the queue and counts as in
     /// flight from now on.
     pub fn handle_queued(&mut self, env: &Env, id: HotId, envelope: &Envelope, frame: &[u8]) {
         self.handle_unqueued(env, envelope);
@@ -581,8 +581,8 @@ impl HotKeyStage {
         self.under_way.is_about_any(connection)
     }
 
-    /// Forgets a queued request for a key that has become hot: it has left the queue and
-    /// [`HotKeyStage::meet`] will handle it anew.
+    /// Removes the record of a queued request for a key that has become hot: the request has left the queue,
+    /// and [`HotKeyStage::meet`] will handle it anew.
     pub fn handle_unqueued(&mut self, env: &Env, envelope: &Envelope) {
         let Some((open, was_sent)) = self.under_way.close(envelope.reply_to) else { return };
         let connection = connection_of(env, envelope);
@@ -596,7 +596,7 @@ impl HotKeyStage {
         open.for_each_cell(|cell| self.settings.versions.end(cell));
     }
 
-    /// Notes that all queued requests for a key are known: its reads may share fetches from now on.
+    /// Handles that all queued requests for a key are known: its reads may share fetches from now on.
     pub fn handle_noticed(&mut self, id: HotId, now: Timestamp) {
         if let Some(entry) = entry_of(&mut self.entries, id)
             && entry.warmth == Warmth::Queued
@@ -1461,7 +1461,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Forgets that keys are registered at a store, and ends the time of replies that were kept because of that.
+    /// Marks a store's keys as not registered there (CLIENT TRACKING), and ends the lifetime of replies that
+    /// were kept because they were.
     fn unregister(&mut self, env: &Env, backend: BackendId, now: Timestamp) {
         self.forget_registrations(env, backend);
         self.end_kept(env, backend, now);
@@ -1771,8 +1772,8 @@ fn connection_of(env: &Env, envelope: &Envelope) -> u64 {
     env.pieces.connection(envelope.reply_to)
 }
 
-/// The backend whose version cell counts unknown writes. Before a cluster it is one for all backends, because
-/// slots move between them.
+/// The backend whose version cell (counter of writes) stands for writes of unknown keys. Before a cluster it
+/// is one for all backends, because slots move between them.
 fn store_of(env: &Env, backend: BackendId) -> BackendId {
     if env.slots.is_some() { BackendId(0) } else { backend }
 }

@@ -11,7 +11,8 @@ use crate::shard::request::{Asker, Envelope, ReplyTo, Track};
 use crate::shard::versions::{Cell, Snapshot, Versions};
 use crate::values::Timestamp;
 
-/// The keys and version cells that a request in flight touches.
+/// The hot keys that a request in flight is about, and the version cells (counters of writes, shared by all
+/// cores) that it has changed.
 #[derive(Debug)]
 pub enum Open {
     /// A read of one hot key, and the hash that identifies the read (command, key, RESP version and
@@ -203,7 +204,7 @@ impl UnderWay {
         Some((open, is_sent))
     }
 
-    /// Notes that weir is about to answer a request itself, while the store may still carry it out.
+    /// Marks a request as one that weir is about to answer itself, while the store may still carry it out.
     pub fn abandon(&mut self, to: ReplyTo) {
         self.abandoned = Some(to);
     }

@@ -67,7 +67,7 @@ impl Cache {
         self.bytes
     }
 
-    /// Notes that a script was loaded, so that it stays.
+    /// Marks a known script as loaded (SCRIPT LOAD), so that it stays.
     pub(super) fn keep(&mut self, digest: &Digest) {
         if let Some(entry) = self.scripts.get_mut(digest) {
             entry.loaded = true;

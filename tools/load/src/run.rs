@@ -175,7 +175,8 @@ impl Run {
         }
     }
 
-    /// Notes why a connection could not be made, in the operating system's words.
+    /// Records why a connection could not be opened, in the operating system's words, as a complaint of the
+    /// run.
     pub fn note_unreachable(&mut self, id: ConnectionId, generation: u32, error: &str) {
         let connection = &self.connections[id.0 as usize];
         if connection.generation == generation {

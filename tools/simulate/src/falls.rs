@@ -106,7 +106,8 @@ impl Roles {
         !falls && self.copies[usize::from(node)].is_none() && self.life(node) == Life::Well
     }
 
-    /// The former owner and the slots of the last takeover, if the node has not heard of it yet.
+    /// Returns the former owner and the slots of the last takeover if the node still believes that they are
+    /// the former owner's; `None` if it has heard of the takeover.
     pub fn is_late(&self, node: u16, now: Timestamp) -> Option<(u16, &[bool])> {
         let fall = self.fall.filter(|fall| matches!(fall.next, Step::Back | Step::Wiser | Step::Over))?;
         (self.hears_at[usize::from(node)] > now).then_some((fall.old, &self.taken[..]))

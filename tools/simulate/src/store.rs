@@ -240,7 +240,7 @@ impl Store {
         self.connections.remove(&socket);
     }
 
-    /// Takes the end of a connection by the other end, after everything that it sent.
+    /// Handles that weir has closed a connection, after everything that it sent.
     pub fn ended(&mut self, socket: SocketId) {
         if let Some(connection) = self.connections.get_mut(&socket) {
             connection.ended = true;

@@ -244,7 +244,7 @@ impl Accounts {
         decision
     }
 
-    /// Notes that a request was refused because a scope's bucket does not hold its cost, so that the pool
+    /// Counts a request that was refused because a scope's bucket does not hold its cost, so that the pool
     /// learns of the demand.
     pub fn handle_denied(&mut self, scope: Scope, cost: Price, now: Timestamp) {
         if let Some(entry) = self.ledger.buckets().entry(scope, now) {
