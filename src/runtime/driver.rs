@@ -135,7 +135,7 @@ pub(super) struct Driver {
     /// Sockets by the ring's tokens.
     sockets: Vec<Option<Socket>>,
     listeners: Vec<(Token, Entrance)>,
-    /// True while the listeners accept connections.
+    /// True once [`Driver::listen`] has made the listeners accept.
     listens: bool,
     /// Listeners that accept no more and wait for their last accept operation to end.
     former: Vec<Former>,

@@ -25,7 +25,7 @@ const ARGUMENT_BYTES: usize = 64;
 /// The number of words of a request for which `ARGUMENT_BYTES` is not assumed.
 const ARGUMENTS_FREE: usize = 4;
 
-/// Statistics of an embedded engine, as INFO shows them. Counts are since its start.
+/// Statistics of an embedded engine for metrics. Numbers of events are since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineStatistics {
     /// The number of keys, including expired ones that have not been found yet.

@@ -27,7 +27,8 @@ use crate::values::{MicroUnits, Price, Timestamp, UNIT, Usage};
 /// The decision on a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Admission {
-    /// The request is admitted. The charge, `None` where requests have no price, is settled with its reply.
+    /// The request is admitted. The charge is settled with its reply; it is `None` where requests have no
+    /// price, and in shadow mode for one that would not have passed at once.
     Passed(Option<Charge>),
     /// The request waits for the replies to what its client has in flight, as it would otherwise take another
     /// track and overtake that.

@@ -413,7 +413,7 @@ impl Slots {
         std::mem::take(self.unanswered_mut(connection))
     }
 
-    /// True if an unanswered request of the slot was sent for a second time, after a node had refused it.
+    /// True if an unanswered request of the slot was sent again after a node had refused it.
     pub fn has_again(&self, slot: u16) -> bool {
         self.unanswered.iter().any(|unanswered| unanswered.has_again(slot))
     }

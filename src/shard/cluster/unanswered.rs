@@ -211,7 +211,7 @@ impl Unanswered {
         self.sent.get(self.first).map(|sent| sent.envelope.route.slot)
     }
 
-    /// True if an unanswered request of the slot was sent for a second time, after a node had refused it.
+    /// True if an unanswered request of the slot was sent again after a node had refused it.
     pub fn has_again(&self, slot: u16) -> bool {
         !self.odd.is_empty() && self.all().any(|sent| sent.slot() == slot && sent.tries.were_refused())
     }

@@ -30,7 +30,7 @@ pub(super) struct Agenda {
 enum Moment {
     /// The end of a period, when the next one begins.
     PeriodEnds,
-    /// Some time within a period, because a request waits for a pool's answer.
+    /// Some time within a period: a request waits for a pool's answer, or all is to be reported at once.
     Between,
 }
 
