@@ -43,11 +43,12 @@ const SAMPLES: u64 = 100;
 const SAMPLES_RETURNING: u64 = 20;
 /// Share of failures above which, beyond two standard deviations, a store is ejected.
 const FAILING: f64 = 0.2;
-/// Time for which replies and failures are remembered.
+/// Time for which replies and failures count towards a store's share of failures.
 const MEMORY: Duration = Duration::from_secs(10);
-/// Interval at which evidence is looked at.
+/// Interval at which each core judges the recent replies of every store ([`Watch::look`]).
 pub const LOOKS_APART: Duration = Duration::from_millis(250);
-/// Looks in a row at which a store must be slow before it is ejected for that: two seconds.
+/// Consecutive comparisons with the other stores, 250 ms apart, at which a store must be slow before it is
+/// ejected for that: two seconds.
 const SLOW_LOOKS: u32 = 8;
 /// Ratio of a store's 95th percentile to the other stores' above which it is slow.
 const SLOWER: f64 = 3.0;
@@ -67,27 +68,28 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(4
 const PAUSES_LOST: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
 /// Time after which a trial request without an answer is given up.
 const TRIAL: Duration = Duration::from_secs(3);
-/// Time over which requests return to a store that answered.
+/// Time over which the fraction of requests let through to a store that answered again grows to 1.
 const RETURN: Duration = Duration::from_secs(2);
-/// Part of the requests that passes when they begin to return.
+/// Fraction of requests that is let through to an ejected store right after it answered again; it grows to 1
+/// over [`RETURN`].
 const FIRST_PART: f64 = 0.1;
 /// Healthy time after which one ejection is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 /// Maximum number of ejections that are remembered: six bits of the shared word.
 const OPENINGS_MAX: u8 = 63;
 
-/// Treatment of a store's requests.
+/// Stage of a store's circuit breaker: which of the requests to the store are let through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stage {
     /// All requests pass.
     #[default]
     Well,
-    /// All requests are refused.
+    /// The store is ejected: all requests are refused until the pause is over.
     Out,
     /// The store is ejected, and one request has been sent to it as a trial; all others are refused.
     Trying,
-    /// A growing part of the requests passes.
+    /// The store answered the trial request: a growing fraction of the requests is let through.
     Returning,
 }
 
@@ -105,7 +107,7 @@ impl Stage {
     }
 }
 
-/// Reason of a store's last ejection.
+/// Reason why a store was last ejected: what its replies or connections showed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Cause {
@@ -131,7 +133,7 @@ pub struct Standing {
     pub stage: Stage,
     /// Reason of the last ejection.
     pub cause: Cause,
-    /// Ejections that are not forgotten yet.
+    /// Number of ejections that are not forgotten yet, at most 63. Each doubles the next pause.
     pub openings: u8,
     /// Time at which the pause ends, in stage `Out`; in any other stage the time since which it lasts.
     pub at: Timestamp,
@@ -210,13 +212,14 @@ impl Standing {
         Self { stage: Stage::Out, at: until, ..self }
     }
 
-    /// Returns the part of requests that passes while they return; `None` once all pass.
+    /// Returns the fraction of requests, 0.1 to 1, that is let through in stage [`Stage::Returning`]; `None`
+    /// once its 2 s are over.
     pub fn part(self, now: Timestamp) -> Option<f64> {
         let gone = now.since(self.at).as_secs_f64() / RETURN.as_secs_f64();
         (gone < 1.0).then_some(FIRST_PART + (1.0 - FIRST_PART) * gone)
     }
 
-    /// Ends the return: all requests pass again.
+    /// Ends stage [`Stage::Returning`]: all requests pass again.
     #[must_use]
     pub fn back(self, now: Timestamp) -> Self {
         Self { stage: Stage::Well, at: now, ..self }
@@ -249,12 +252,12 @@ pub struct Tally {
     pub failures: u64,
 }
 
-/// Evidence that ejects a store.
+/// The failures that are enough to eject a store.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Evidence {
-    /// Failures in a row.
+    /// Number of consecutive failures that one core saw.
     Row(u32),
-    /// Failures, and the replies that they are a part of.
+    /// Number of failures among the recent replies of all cores, and number of those replies.
     Failing(u64, u64),
 }
 
@@ -264,7 +267,8 @@ struct Look {
     tally: Tally,
 }
 
-/// Maximum number of looks that are kept: those of [`MEMORY`], and the present one.
+/// Maximum number of counts of replies that are kept, one per 250 ms: those of [`MEMORY`], and the present
+/// one. The oldest is dropped.
 const LOOKS_KEPT: usize = (MEMORY.as_millis() / LOOKS_APART.as_millis()) as usize + 1;
 
 /// One core's observations of one store.
@@ -360,7 +364,7 @@ impl Watch {
         self.slow >= SLOW_LOOKS
     }
 
-    /// Forgets failures and slow looks in a row, after an ejection or a return.
+    /// Forgets consecutive failures and slow comparisons, after the store was ejected or came back.
     pub fn begin_anew(&mut self) {
         (self.row, self.slow) = (0, 0);
     }

@@ -7,7 +7,8 @@ use crate::values::{Capacity, MicroUnits, Part, Timestamp, signed};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
     capacity: Capacity,
-    /// Part of the capacity that this bucket has.
+    /// Part of the quota's rate and burst that this bucket has; less than all of it where hosts of a fleet
+    /// share the quota.
     part: Part,
     level: i64,
     /// Time up to which the level counts what came in, in whole microseconds.

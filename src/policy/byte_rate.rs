@@ -22,7 +22,7 @@ impl ByteRate {
         Self { per_second, burst, left: burst, refilled_micros: 0 }
     }
 
-    /// True if something may be spent now.
+    /// True if bytes may be spent now, because some are left.
     pub fn has_some(&mut self, now: Timestamp) -> bool {
         let micros = now.as_nanos() / 1_000;
         let elapsed = micros.saturating_sub(self.refilled_micros);
@@ -34,7 +34,7 @@ impl ByteRate {
         self.left > 0
     }
 
-    /// Takes bytes that were spent.
+    /// Subtracts bytes that were spent; the rate may be overdrawn by this.
     pub fn spend(&mut self, bytes: usize) {
         self.left = self.left.saturating_sub(bytes as i64 * 1_000_000);
     }

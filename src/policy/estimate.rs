@@ -39,7 +39,7 @@ const _: () = assert!(COMMAND_CLASSES <= u8::BITS as usize);
 struct Spread {
     mean: f64,
     variance: f64,
-    /// Samples seen, at most [`SLOW_SAMPLES`].
+    /// Number of samples that the mean and variance are of, at most [`SLOW_SAMPLES`].
     samples: u32,
 }
 
@@ -48,13 +48,13 @@ struct Spread {
 pub struct UnderWay([u32; COMMAND_CLASSES]);
 
 impl UnderWay {
-    /// Counts a request that is admitted.
+    /// Counts a request of a class as admitted, so that its price is not final yet.
     #[inline]
     pub const fn begin(&mut self, class: usize) {
         self.0[class] += 1;
     }
 
-    /// Counts a request that is settled.
+    /// Counts a request of a class as settled: its price is final.
     #[inline]
     pub const fn end(&mut self, class: usize) {
         self.0[class] = self.0[class].saturating_sub(1);

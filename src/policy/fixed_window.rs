@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::values::Timestamp;
 
-/// Length of a window.
+/// Length of a window, in which requests of a client are counted.
 const WINDOW: Duration = Duration::from_secs(1);
 /// Bits of a client's word that hold the count; those above hold the window's number.
 const COUNT_BITS: u32 = 32;

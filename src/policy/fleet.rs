@@ -26,9 +26,11 @@ use crate::values::{MicroUnits, Part, Timestamp};
 const EVEN_BILLIONTHS: u64 = 100_000_000;
 /// Part of a quota that a host may give out before it knows how many hosts there are: 10 %.
 const UNKNOWN: Part = Part::of_billionths(EVEN_BILLIONTHS);
-/// Answers without a new tick after which another host counts as gone.
+/// Consecutive answers of the fleet's store without a new tick of another host after which that host counts
+/// as gone.
 const MISSED_MAX: u32 = 3;
-/// Answers without a new tick after which another host's entry is removed from the store.
+/// Consecutive answers of the fleet's store without a new tick of another host after which that host's entry
+/// is removed there.
 const FORGOTTEN_AFTER: u32 = 60;
 /// Time for which shares hold without an answer of the store.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -62,10 +64,10 @@ pub struct Question {
     pub added: Vec<(usize, u64)>,
 }
 
-/// Outcome of a question.
+/// Outcome of a question to the fleet's store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The answer was used.
+    /// The answer was used to compute the shares of quotas.
     Heard,
     /// The answer came later than a period, or to no question.
     Late,
@@ -77,9 +79,10 @@ pub enum Outcome {
 #[derive(Clone, Debug)]
 struct Scope {
     ru_per_second: u64,
-    /// Amount asked for since the last question.
+    /// Price of the requests for this quota since the last question to the fleet's store, denied ones
+    /// included.
     demand: MicroUnits,
-    /// Amount asked for in the period before the last question, per second.
+    /// Price of the requests for this quota in the period before the last question, per second.
     demand_shown: MicroUnits,
     /// Value of the fleet's counter when it was last read; `None` if an answer was lost since.
     total: Option<u64>,
@@ -89,11 +92,11 @@ struct Scope {
     heard_at: Option<Timestamp>,
 }
 
-/// The last tick of another host.
+/// Another host of the fleet: its last tick, by whose changes it counts as alive.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     tick: u64,
-    /// Answers since the tick changed.
+    /// Number of answers of the fleet's store since the host's tick last changed.
     missed: u32,
 }
 
@@ -118,7 +121,7 @@ pub struct Fleet {
     scopes: Vec<Scope>,
     /// Number of scopes that are never removed: the quota of all tenants together, and those of tenants.
     fixed: usize,
-    /// The question that was not answered yet.
+    /// The question to the fleet's store that was not answered yet; `None` if none is in flight.
     asked: Option<Asked>,
     asked_at: Option<Timestamp>,
     heard_at: Option<Timestamp>,
@@ -188,7 +191,7 @@ impl Fleet {
         self.scopes.extend(guests);
     }
 
-    /// Counts an amount that was asked for, whether it was granted or not.
+    /// Counts the price of a request towards the demand on a quota, whether the request was admitted or not.
     pub fn handle_demand(&mut self, scope: usize, amount: MicroUnits) {
         if let Some(scope) = self.scopes.get_mut(scope) {
             scope.demand = scope.demand.saturating_add(amount);
@@ -207,7 +210,8 @@ impl Fleet {
         self.asked_at.map_or(self.period, |asked_at| now.since(asked_at))
     }
 
-    /// Begins a period and returns the question to send. A question without answer is given up.
+    /// Begins a period and returns the question to send to the fleet's store. An earlier question without an
+    /// answer is given up.
     pub fn begin(&mut self, now: Timestamp) -> Question {
         self.handle_lost();
         let elapsed = self.elapsed(now);
@@ -339,7 +343,7 @@ impl Fleet {
         self.scopes.get(scope).map_or(0, |scope| scope.demand_shown)
     }
 
-    /// Returns when an answer was last used.
+    /// Returns when an answer of the fleet's store was last used; `None` before the first.
     pub fn heard_at(&self) -> Option<Timestamp> {
         self.heard_at
     }
@@ -389,7 +393,8 @@ impl Scope {
         milli.min(u128::from(u64::MAX)) as u64
     }
 
-    /// Leaves the scope out of this period's question and sets its part.
+    /// Leaves this quota out of the period's question to the fleet's store, and sets the part of it that this
+    /// host may give out.
     fn leave_out(&mut self, part: Part) {
         self.demand = 0;
         self.total = None;
@@ -419,7 +424,8 @@ impl Scope {
         self.target = self.target.min(self.part);
     }
 
-    /// Sets the share: shrinks at once, and grows only to what two answers in a row allow.
+    /// Sets the part that this host may give out of the quota: it shrinks to `target` at once, and grows only
+    /// to what two consecutive answers allow.
     fn settle(&mut self, target: Part) {
         self.part = target.min(self.target);
         self.target = target;

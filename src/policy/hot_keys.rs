@@ -73,7 +73,7 @@ const MUCH_MORE: u64 = 2;
 /// million request units fit.
 const COST_SHIFT: u32 = 10;
 
-/// Settings of what makes a key hot.
+/// The load from which on a key is hot, and the number of hot keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HotSettings {
     /// Least requests, or request units, per second.
@@ -158,12 +158,13 @@ pub struct Report<'a> {
     pub since: Option<Timestamp>,
 }
 
-/// Counts of the search's events since the start.
+/// Counts of the hot-key search since the start: promotions, demotions, and requests that could not be
+/// counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HotCounters {
-    /// Keys that became hot.
+    /// Number of promotions: times that a key became hot.
     pub promoted: u64,
-    /// Hot keys that were demoted.
+    /// Number of demotions: times that a hot key stopped being hot.
     pub demoted: u64,
     /// Promotions that failed because there were too many hot keys, counted once for each key and pane.
     pub crowded_out: u64,
@@ -184,12 +185,12 @@ pub struct HotKeys {
     records: Records,
     counts: Summary,
     costs: Summary,
-    /// Requests in a pane from which on a key gets a record.
+    /// Number of requests for a key in a pane (50 ms) from which on the key gets a record.
     watch_at: u64,
     panes: Panes,
     pane_started: Timestamp,
     pane_ends: Timestamp,
-    /// True while a pane is prolonged because the core did not run in it.
+    /// True while the present pane (50 ms) is prolonged because the core did not run in it.
     is_long: bool,
     load: Rate,
     /// Cost that makes a key expensive, in millionths of a request unit per second.
@@ -246,7 +247,8 @@ impl HotKeys {
     }
 
     /// Counts a request in its slot. To be called for each request and key; if it returns true the slot is
-    /// warm, and [`note_key`](Self::note_key) is to be called. The slot of a hot key is always warm.
+    /// busy enough to hold a hot key (warm), and [`note_key`](Self::note_key) is to be called. The slot of a
+    /// hot key is always warm.
     #[inline]
     pub fn note(&mut self, slot: u16) -> bool {
         self.slots.count(slot)

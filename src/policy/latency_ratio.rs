@@ -55,7 +55,7 @@ use times::{Judged, Times};
 
 /// Slice of time, in nanoseconds: the shortest time that anything is decided by.
 const SLICE: u64 = 250_000_000;
-/// Slices in a second.
+/// Number of slices (250 ms) in a second.
 const SECOND: usize = 4;
 /// Slices in the widest short window: ten seconds.
 const SLICES: usize = 10 * SECOND;
@@ -133,9 +133,9 @@ pub struct LatencyRatio {
     thresholds: [f64; 3],
     /// Latencies by class; `None` for a class that was never used.
     classes: [Option<Box<Times>>; COMMAND_CLASSES],
-    /// Time of the last tick.
+    /// Time of the last call of [`LatencyRatio::handle_tick`].
     ticked_at: Timestamp,
-    /// Nanoseconds of the present slice that have passed.
+    /// Nanoseconds of the present slice (250 ms) that have passed.
     passed: u64,
     /// Means of the number of requests in flight.
     in_flight: InFlight,
@@ -143,9 +143,10 @@ pub struct LatencyRatio {
     waits: bool,
     /// True if in the last slice requests waited, or more were in flight than usual.
     is_in_company: bool,
-    /// Slices in a row in which the ratio was too low to learn.
+    /// Number of consecutive slices (250 ms) in which the ratio was too low for their latencies to be learnt
+    /// as usual.
     frozen: usize,
-    /// True while nothing is learnt as usual.
+    /// True while latencies are too high to be learnt as usual ones.
     is_frozen: bool,
     /// Latency ratio of the backend, with the class that lowered it most, at the last look (each slice of 250
     /// ms); None before the first look and where there were too few replies.
@@ -279,7 +280,7 @@ impl LatencyRatio {
     }
 }
 
-/// Figures of all classes together.
+/// Latency ratio over all classes of commands at one look, with its bounds.
 #[derive(Clone, Copy, Debug)]
 struct Verdict {
     seen: Seen,
@@ -293,13 +294,14 @@ struct Verdict {
 struct Steps {
     /// The present level.
     level: Level,
-    /// Consecutive looks in company below the threshold of each level.
+    /// Consecutive looks (250 ms each) with the ratio below the threshold of each level, while requests
+    /// waited or more were in flight than usual.
     below: [u32; 3],
-    /// Consecutive looks above the threshold at which the level is left.
+    /// Consecutive looks (250 ms each) with the ratio above the threshold at which the level is left.
     above: u32,
-    /// Consecutive looks without company.
+    /// Consecutive looks (250 ms each) at which no requests waited and no more were in flight than usual.
     alone: u32,
-    /// Looks since the last step.
+    /// Number of looks (250 ms each) since the level last changed.
     since: u32,
 }
 

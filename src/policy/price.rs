@@ -29,7 +29,7 @@ pub struct Asked {
     /// Maximum number of entries that the request may look at without showing them. It pays for them as far
     /// as it took the time for that.
     pub looks_at: u64,
-    /// Least price of the request.
+    /// Least price of the request, whatever its reply: the floor of its kind of command.
     pub floor: MicroUnits,
     /// Part of the price that is due besides base and bytes, whatever the reply is.
     pub hidden: MicroUnits,
@@ -55,7 +55,7 @@ impl Asked {
 pub struct Quote {
     /// Price that is due whatever the reply is.
     pub fixed: Price,
-    /// Least price of the request.
+    /// Least price of the request, whatever its reply: the floor of its kind of command.
     pub floor: Price,
     /// Keys that the request writes, where it names several.
     pub keys: u32,

@@ -24,8 +24,8 @@ use slab::Slab;
 
 use crate::values::{MicroUnits, TenantId, Tier, Timestamp, UNIT};
 
-/// Maximum number of requests and bytes of one connection that may wait before its core is told to take on no
-/// more of it; less where many connections wait.
+/// Maximum number of requests and bytes of one connection that may wait before [`Queue::push`] says that the
+/// core should take on no more of it; less where many connections wait.
 const LONG: Held = Held { requests: 64, bytes: 1 << 20 };
 /// Divisor of a connection's limit: once less than the quotient waits, the core may take on more of the
 /// connection again.
@@ -33,26 +33,30 @@ const EASED: usize = 2;
 /// Part of the limit that must become free after the queue was full until it admits requests again: a
 /// quarter.
 const RELIEVED: usize = 4;
-/// Number of takes of which one serves the least important tier that has requests, so that none starves.
+/// Number of requests taken from the queue of which one is of the least important tier that has any, so that
+/// no tier starves.
 const FROM_BELOW: u32 = 100;
-/// Cost of requests that a tenant may take in each turn: 8 request units.
+/// Cost of the requests that leave the queue in one turn of a tenant before the next tenant's turn: 8 request
+/// units.
 const TURN: MicroUnits = 8 * UNIT;
 /// Maximum number of turns of fair queueing that one request costs its tenant, however high its price is.
 const TURNS_MAX: u64 = 16;
-/// Intervals in which requests waited without a break after which a tier is over: longer than a few costly
-/// requests keep a backend busy.
+/// Number of intervals ([`Patience::interval`]) of waiting without a break after which a tier counts as
+/// overloaded: longer than a few costly requests keep a backend busy.
 const STANDING: f64 = 1.5;
-/// Part of its length half an interval ago that a tier must exceed to be over: it hardly became shorter.
+/// Fraction of its length half an interval ago that a tier's queue must exceed for the tier to count as
+/// overloaded: the queue hardly became shorter.
 const SHORTER: f64 = 0.9;
-/// Intervals of waiting without a break after which a tier is over however much shorter it becomes.
+/// Number of intervals ([`Patience::interval`]) of waiting without a break after which a tier counts as
+/// overloaded even if its queue becomes shorter.
 const INTERVALS_MOST: f64 = 4.0;
-/// Mean number of waiting requests per connection from which on a tier is deep and not over: clients that
-/// pipeline wait for their own requests.
+/// Mean number of waiting requests per connection from which on a tier is deep and not overloaded: clients
+/// that pipeline wait for their own requests.
 const DEEP: usize = 8;
-/// Longest wait in a deep tier, in intervals; with a longer one the tier can be over.
+/// Longest wait in a deep tier, in intervals; with a longer one the tier can count as overloaded.
 const DEEP_WAIT: f64 = 4.0;
-/// Longest wait as the next of a connection in a deep tier, in intervals; with a longer one the tier can be
-/// over.
+/// Longest wait as the next request of a connection in a deep tier, in intervals; with a longer one the tier
+/// can count as overloaded.
 const DEEP_WAIT_NEXT: f64 = 0.25;
 /// Intervals that a request may be the next of its connection, where other connections wait in its tier,
 /// before it is refused.
@@ -73,12 +77,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Capacity for requests that is kept while nothing waits.
 const KEPT: usize = 64;
 
-/// Number of tiers.
+/// Number of tiers of importance: critical, standard, batch and sheddable.
 const TIERS: usize = 4;
 /// Index that stands for no request and no chain.
 const NONE: u32 = u32::MAX;
 
-/// A request that is to wait.
+/// A request that is to wait for room in a backend's window.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiting<T> {
     /// The caller's handle, which the queue gives back when the request leaves.
@@ -97,7 +101,7 @@ pub struct Waiting<T> {
     pub deadline: Option<Timestamp>,
 }
 
-/// A request that waits no longer.
+/// A request that has left the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken<T> {
     /// The caller's handle, as given in [`Waiting`].
@@ -155,12 +159,13 @@ pub enum Refused {
     Stalled,
 }
 
-/// Times that requests may wait.
+/// The times by which the queue judges that its requests have waited too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Longest age of a request in a tier that is over (5 ms by default).
+    /// Longest age of a request in an overloaded tier (5 ms by default); older ones are refused.
     pub target: Duration,
-    /// Interval in which tiers are judged (100 ms by default).
+    /// Interval of which multiples decide whether a tier is overloaded and a request too old (100 ms by
+    /// default).
     pub interval: Duration,
 }
 
@@ -183,7 +188,7 @@ impl Patience {
 /// A core's knowledge of its backend at the beginning of a turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Circumstances {
-    /// Delay of this turn against its plan.
+    /// Time by which this turn of the core began later than planned.
     pub late: Duration,
     /// Requests in flight at the backend.
     pub in_flight: usize,
@@ -239,7 +244,7 @@ impl Default for List {
 /// Waiting requests of one connection: all in one tier, with one tenant.
 #[derive(Clone, Copy, Debug)]
 struct Chain {
-    /// The connection.
+    /// The connection, by the number that [`Waiting::connection`] gives it.
     connection: u64,
     /// The oldest request of the connection.
     first: u32,
@@ -265,7 +270,7 @@ struct Share {
     list: List,
     /// Connections of the tenant, the one whose turn it is first.
     ring: List,
-    /// Rest of the tenant's allowance in this turn.
+    /// Cost of the requests that may still leave the queue in the tenant's present turn.
     deficit: MicroUnits,
 }
 
@@ -281,18 +286,20 @@ struct TierQueue {
     turns: VecDeque<TenantId>,
     /// Time at which the tier was empty last, by the queue's clock.
     empty_at: Duration,
-    /// Time of the last look, by the queue's clock, and the number of requests at it.
+    /// Time at which the tier's length was last noted, by the queue's clock, and that length in requests.
     seen: (Duration, usize),
-    /// Time since which the tier is over, by the queue's clock.
+    /// Time since which the tier is overloaded, by the queue's clock, or the last time that this was
+    /// confirmed; `None` if it is not.
     over_since: Option<Duration>,
-    /// Turns since the tier is over in which it was empty.
+    /// Number of turns since `over_since` at whose end the tier was empty. Two of them in an interval end the
+    /// overload.
     empty_turns: u32,
 }
 
 /// The queue of one core before one backend.
 #[derive(Debug)]
 pub struct Queue<T> {
-    /// All waiting requests.
+    /// All waiting requests; lists and chains refer to them by index.
     nodes: Slab<Node<T>>,
     /// Chains of the connections with waiting requests.
     chains: Slab<Chain>,
@@ -302,7 +309,7 @@ pub struct Queue<T> {
     tiers: [TierQueue; TIERS],
     /// The queue's clock, which pauses for delays that the backend did not cause.
     clock: Duration,
-    /// Start of the present turn.
+    /// Start of the core's present turn.
     turned_at: Timestamp,
     /// Sum of the times in which this core did not run when it was to; it is subtracted from all moments
     /// here.
@@ -311,7 +318,7 @@ pub struct Queue<T> {
     progress: Timestamp,
     /// Time for which the clock may still pause because the window grows.
     pause_left: Duration,
-    /// Number of takes so far, which wraps.
+    /// Number of calls of [`Queue::take`] so far, which wraps.
     taken: u32,
     /// Number and bytes of all waiting requests.
     held: Held,
@@ -410,7 +417,8 @@ impl<T: Copy> Queue<T> {
         now.since(self.progress)
     }
 
-    /// Notes that the backend has answered, or was sent something while nothing was in flight.
+    /// Handles that the backend has answered, or was sent something while nothing was in flight: its silence
+    /// is counted from now on.
     pub fn handle_progress(&mut self, now: Timestamp) {
         self.progress = now;
     }
@@ -501,8 +509,8 @@ impl<T: Copy> Queue<T> {
         Ok(becomes_long)
     }
 
-    /// Returns the amount of one connection that counts as much: the more connections wait and the less room
-    /// is left, the less.
+    /// Returns the number and bytes of one connection's waiting requests from which on its core should take
+    /// on no more of it: the more connections wait and the less room is left, the less.
     fn long(&self) -> Held {
         let parts = 2 * self.chains.len().max(1);
         let part = |limit: usize, held: usize| limit.saturating_sub(held) / parts;
@@ -688,7 +696,7 @@ impl<T: Copy> Queue<T> {
         }
     }
 
-    /// Ends a turn: decides which tiers become over.
+    /// Ends a turn: decides which tiers count as overloaded from now on.
     pub fn handle_turn_end(&mut self) {
         let clock = self.clock;
         for tier in 0..TIERS {
@@ -775,7 +783,7 @@ impl<T: Copy> Queue<T> {
 }
 
 impl TierQueue {
-    /// Notes that the tier was empty all along since it was judged last.
+    /// Handles that the tier was empty all along since it was last judged, which may end its overload.
     fn handle_idle(&mut self, clock: Duration, interval: Duration) {
         (self.empty_at, self.seen) = (clock, (clock, 0));
         self.empty_turns += 2;
@@ -784,8 +792,8 @@ impl TierQueue {
         }
     }
 
-    /// Ends the tier's overload if it was empty often enough in the last interval; true if the tier may
-    /// become over now.
+    /// Ends the tier's overload if it was empty often enough in the last interval. True if its queue has
+    /// stood long enough for a new overload to begin.
     fn is_suspect(&mut self, clock: Duration, interval: Duration) -> bool {
         let waiting = self.list.length;
         // A single connection asks for no more than it wants to wait for.

@@ -70,11 +70,12 @@ pub struct Candidate {
 /// Reason why a replica is ejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Failures in a row.
+    /// This many consecutive failures: timeouts, lost connections, or replies that say that the node cannot
+    /// answer.
     Failures(u32),
     /// Slowness in one class of commands.
     Slow {
-        /// The class's number.
+        /// Index of the class of commands.
         class: usize,
         /// The replica's own 95th percentile.
         p95: Duration,
@@ -83,7 +84,7 @@ pub enum Why {
     },
 }
 
-/// Change that operators want to know of.
+/// An ejection of a replica or its end, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The node at this place is ejected, for a reason and a time.
@@ -178,7 +179,7 @@ impl ReplicaChoice {
     }
 
     /// Records a failure of a node: a timeout, a lost connection, or a reply that says that it cannot answer.
-    /// The fifth in a row leaves a replica alone.
+    /// The fifth in a row ejects a replica.
     pub fn handle_failure(&mut self, place: usize, role: Role, now: Timestamp) {
         let peer = self.peer(place, role, now);
         peer.failures += 1;
@@ -305,7 +306,7 @@ impl Peer {
         }
     }
 
-    /// Leaves the node alone from now on, and returns for how long.
+    /// Ejects the node from now on, and returns for how long.
     fn leave_alone(&mut self, now: Timestamp) -> Duration {
         let healthy = (now.since(self.healthy_since).as_secs() / HEALTHY.as_secs()) as u32;
         self.steps = self.steps.saturating_sub(healthy) + 1;
@@ -315,7 +316,7 @@ impl Peer {
         out_for
     }
 
-    /// Brings the node back if its time is over, with a clean record.
+    /// Ends the node's ejection if its time is over; earlier latencies and failures are forgotten.
     fn look(&mut self, now: Timestamp) -> Option<()> {
         let until = self.out_until.filter(|until| *until <= now)?;
         self.out_until = None;

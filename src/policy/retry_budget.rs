@@ -15,7 +15,7 @@ const SAVED_MAX: f64 = 1_000.0;
 /// One core's part of the retry budget.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryBudget {
-    /// Retries that are left.
+    /// Number of retries that may be sent now, with fractions.
     left: f64,
     /// Maximum number of retries that this core may save up.
     saved_max: f64,

@@ -57,13 +57,13 @@ pub struct Rules {
 pub struct Slice {
     /// Amount that may still be spent; below zero it is owed.
     allowance: i64,
-    /// Amount spent since the last report.
+    /// Amount spent since the last report to the pool.
     spent: i64,
     /// Costs asked for in this period, in thousandths of a request unit, rounded up.
     wanted_milli: u32,
     /// Costs asked for in the period before, in thousandths of a request unit, rounded up.
     wanted_before_milli: u32,
-    /// Level of the pool when it was last heard of.
+    /// Level of the pool at its last grant.
     level: i64,
     /// Time of the last grant, or, while the pool is silent, the time up to which this core has refilled its
     /// own allowance. Before the first grant it is the time when the slice was made.
@@ -74,15 +74,15 @@ pub struct Slice {
     share: u16,
     /// Requests admitted and not settled, at most 65,535.
     under_way: u16,
-    /// True once the pool has been heard of.
+    /// True once the pool has sent a grant.
     heard: bool,
     /// True if a report is about to be sent.
     asking: bool,
-    /// Reports that the pool has not answered yet.
+    /// Number of reports that the pool has not answered yet.
     unanswered: u8,
     /// True if a request had to ask the pool in this period.
     asked: bool,
-    /// Least cost, in thousandths of a request unit, that the pool could not cover when it was last heard of;
+    /// Least cost, in thousandths of a request unit, that the pool could not cover at its last grant;
     /// `u32::MAX` if it could cover all.
     dry_from_milli: u32,
 }
@@ -167,7 +167,8 @@ impl Slice {
         self.book(spent);
     }
 
-    /// Returns when the pool was last heard of.
+    /// Returns the time of the pool's last grant. While the pool is silent, it is the time up to which this
+    /// core has refilled its own allowance; before the first grant, the time when the slice was made.
     pub const fn heard_at(&self) -> Timestamp {
         self.heard_at
     }
@@ -219,7 +220,7 @@ impl Slice {
         })
     }
 
-    /// Returns the amount asked for in this period so far.
+    /// Returns the sum of the prices of this period's requests for the bucket so far, admitted or not.
     pub const fn asked(&self) -> MicroUnits {
         self.wanted_milli as u64 * MICRO_PER_MILLI
     }

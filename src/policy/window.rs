@@ -45,9 +45,9 @@ const FIRST_LEAST: u16 = 4;
 const SLACK_PARTS: f64 = 8.0;
 /// Least latency allowed above the base, in seconds.
 const SLACK_LEAST: f64 = 0.005;
-/// Maximum number of latency allowed above the base by [`SLACK_PARTS`], in seconds.
+/// Largest latency above the base that [`SLACK_PARTS`] may allow, in seconds.
 const SLACK_MOST: f64 = 0.040;
-/// Shortest round, in seconds.
+/// Shortest round (stretch of replies whose median latency decides about the window), in seconds.
 const ROUND_LEAST: f64 = 0.010;
 /// Shortest round in medians of the last round: with slow replies a round lasts longer than [`ROUND_LEAST`].
 const ROUND_MEDIANS: f64 = 1.5;
@@ -153,7 +153,7 @@ pub const KINDS: usize = 16;
 /// Part of the earlier mix of kinds that stays in the mean each round.
 const MIX_KEPT: f64 = 0.9;
 
-/// A reply, as the window looks at it.
+/// The facts about a sampled reply by which the window is adjusted.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     /// Time at which the request was sent.
@@ -176,13 +176,14 @@ pub struct Sample {
 /// Result of one core's round, which the core publishes to the other cores on the [`Board`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Record {
-    /// The end of the round.
+    /// The end of the round of replies that the record is of.
     pub at: Timestamp,
     /// The median latency of replies, in seconds, as if they were of the usual mix of kinds.
     pub median: f64,
     /// Number of replies that the median is of.
     pub samples: u32,
-    /// The core's base, in seconds; 0 while it is unknown.
+    /// The core's base (latency of a reply when little waits at the backend), in seconds; 0 while it is
+    /// unknown.
     pub base: f64,
     /// The core's window, in requests.
     pub window: f64,
@@ -219,7 +220,7 @@ struct Common {
 struct Before {
     /// Window of this core, in requests.
     window: f64,
-    /// Median latency, in seconds.
+    /// Median latency in the round before the cut, in seconds.
     median: f64,
     /// Windows of all cores short of room together, in requests.
     crowd: f64,
@@ -376,13 +377,14 @@ pub struct Window {
     median: f64,
     /// True while the window grows by a quarter or more per round.
     is_growing: bool,
-    /// Bases of the kinds of requests.
+    /// Base of each kind of requests: latency of its replies when little waits at the backend.
     floors: [Floor; KINDS],
     /// End of the present base period, in seconds.
     period_ends: f64,
-    /// Base of the mix of kinds as this core saw it, in seconds.
+    /// Latency of a reply when little waits at the backend (the base), for the present mix of kinds of
+    /// requests, as this core saw it, in seconds.
     own_base: f64,
-    /// Base of all cores, in seconds.
+    /// Base over all cores (latency of a reply when little waits at the backend), in seconds.
     base: f64,
     /// Time of the next probe, in seconds.
     probe_at: f64,
@@ -409,7 +411,7 @@ pub struct Window {
     asked_at: f64,
     /// Median time between sending and deadline of the last round, in seconds; infinite without deadlines.
     left: f64,
-    /// Bases of all cores, in memory that each round uses again.
+    /// Bases of all cores (see `base`), in memory that each round uses again.
     bases: Vec<f64>,
     /// Maximum number of requests in flight in this period of [`UNUSED`] seconds.
     peak: usize,
@@ -494,13 +496,13 @@ impl Window {
         self.is_growing
     }
 
-    /// Notes that a turn ended with requests that waited for room in the window.
+    /// Handles that a turn ended with requests that waited for room in the window.
     pub fn handle_limited(&mut self) {
         self.is_limited = true;
     }
 
-    /// Notes that a request could not be answered before its deadline. Such a round counts as one with a full
-    /// window: the window may never become full, because such requests are not sent.
+    /// Handles that a request could not be answered before its deadline. Such a round counts as one with a
+    /// full window: the window may never become full, because such requests are not sent.
     pub fn handle_missed(&mut self) {
         self.is_missed = true;
     }

@@ -25,14 +25,14 @@ pub fn begin_call(out: &mut Vec<u8>, request: &[u8], millis: u64, tier: Option<T
     Some(head)
 }
 
-/// Option of `QOS CALL` and `QOS SET`, which a value follows.
+/// Name of an option of `QOS CALL` and `QOS SET`; its value is the next word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOption {
-    /// The user within the tenant.
+    /// Name of the user, within the tenant, that the request is charged to.
     User,
     /// Importance of the request.
     Tier,
-    /// Time for which an answer is of use.
+    /// Time for which a reply is of use to the client, in milliseconds: its deadline.
     Deadline,
     /// Treatment of requests that are with a store when the deadline is over.
     InFlight,

@@ -5,7 +5,8 @@ use super::Arguments;
 /// Options of `CLIENT TRACKING ON`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrackingOptions {
-    /// True for messages about all keys with certain prefixes, whoever reads them.
+    /// True for messages about all keys with certain prefixes, whether the client has read them or not
+    /// (`BCAST`).
     pub is_broadcast: bool,
     /// The prefixes; none means all keys.
     pub prefixes: Vec<Vec<u8>>,
@@ -13,7 +14,7 @@ pub struct TrackingOptions {
     pub opts_in: bool,
     /// True if all reads are tracked except behind `CLIENT CACHING NO`.
     pub opts_out: bool,
-    /// True if the client is not told of its own changes.
+    /// True if the client is sent no messages about changes that it makes itself (`NOLOOP`).
     pub leaves_out_own: bool,
 }
 

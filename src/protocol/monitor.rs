@@ -157,9 +157,9 @@ enum Secrets {
 /// The words of `HELLO` that were seen last.
 #[derive(Clone, Copy, Debug)]
 enum Behind {
-    /// The name, or a whole option.
+    /// The command's name, or the last word of an option.
     Option,
-    /// `AUTH`, and so many words of its two.
+    /// `AUTH`, with this many of the two words that belong to it.
     Auth(u8),
     /// `SETNAME`.
     SetName,

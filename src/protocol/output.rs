@@ -116,7 +116,7 @@ impl BufferPool {
 pub struct Output {
     closed: VecDeque<Segment>,
     open: Vec<u8>,
-    /// Bytes in the closed segments.
+    /// Number of bytes in segments that are full or shared, to which no more output is appended.
     closed_bytes: usize,
 }
 
@@ -178,7 +178,7 @@ impl Output {
         Segment::Several(pieces)
     }
 
-    /// Returns the bytes that wait.
+    /// Returns the number of bytes that wait to be sent.
     pub fn len(&self) -> usize {
         self.closed_bytes + self.open.len()
     }

@@ -41,7 +41,8 @@ pub struct ReplyScanner {
     kind: u8,
     /// Values seen in the reply so far, if it is an aggregate.
     rows: u64,
-    /// True if a push between replies is reported by itself, with kind `>`.
+    /// True if a push between replies is reported like a reply, with kind `>`; if not, it counts to the next
+    /// reply.
     reports_pushes: bool,
 }
 

@@ -90,11 +90,11 @@ pub struct RequestDecoder {
     /// that are still to be given out and the unfinished one. Both parts begin at a request. Empty while the
     /// buffer is lent.
     held: Vec<u8>,
-    /// Number of held bytes that belong to requests that were already given out.
+    /// Number of held bytes that belong to requests that `next` has already returned.
     held_done: usize,
-    /// Frame of the large request that was given out last.
+    /// Frame of the request that `next` returned last, if it was a large one.
     large: Option<Bytes>,
-    /// The inline request that was given out last, as an array of bulk strings.
+    /// The inline request that `next` returned last, as an array of bulk strings.
     canonical: Vec<u8>,
     places: Vec<Argument>,
     /// Offset at which parsing of the unfinished request goes on, from its first byte.
@@ -161,7 +161,7 @@ impl RequestDecoder {
         self.next_in_place(chunk, consumed, limits)
     }
 
-    /// Takes the positions of the words of the request that was given out last.
+    /// Takes the positions of the words of the request that `next` returned last.
     pub fn take_places(&mut self) -> Vec<Argument> {
         std::mem::take(&mut self.places)
     }
@@ -345,7 +345,7 @@ impl RequestDecoder {
         self.awaited = 0;
     }
 
-    /// Drops the request that the call before gave out, whose borrow has ended.
+    /// Drops the request that the previous call of `next` returned, whose borrow has ended.
     fn forget_done(&mut self) {
         self.large = None;
         if self.held_done == 0 {

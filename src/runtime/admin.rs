@@ -74,7 +74,8 @@ pub(super) fn serve(control: Rc<RefCell<Control>>, socket: OwnedFd, hosts: Vec<S
     })
 }
 
-/// The place of one connection to the admin port; there are `CONNECTIONS_MAX`.
+/// One of the `CONNECTIONS_MAX` connections that the admin port may have: the task that serves it, and
+/// whether it waits for its client.
 struct Place {
     /// The task that serves the connection; dropping it ends the task and closes the socket.
     task: Option<Task<()>>,

@@ -51,8 +51,8 @@ pub(super) fn sign_in(out: &mut Vec<u8>, (user, password): &Credentials) {
     encode::request(out, words.into_iter());
 }
 
-/// Opens a connection to a store, asks the question, and returns the replies in order, without that to AUTH.
-/// Fails at the deadline.
+/// Opens a connection to a store, sends the question's requests, and returns their replies in order, without
+/// that to AUTH. Fails at the deadline.
 pub(super) fn ask(
     spot: &Spot,
     tls: Option<&StoreTls>,
@@ -63,7 +63,8 @@ pub(super) fn ask(
     ask_on(&mut connect(spot, tls, clock, deadline)?, question, clock, deadline)
 }
 
-/// Asks a question on an open connection, and returns the replies in order, without that to AUTH.
+/// Sends a question's requests on an open connection, and returns their replies in order, without that to
+/// AUTH. Fails at the deadline.
 pub(super) fn ask_on(
     line: &mut Line,
     question: &Question,

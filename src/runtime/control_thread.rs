@@ -47,7 +47,7 @@ pub(super) struct ControlSettings {
     /// The control executor's own mailbox: given to the storage executor for its reports, and used by timers
     /// of the control executor (the next round of counters, the end of draining).
     pub own: Mailbox<ToControl>,
-    /// The thread that reads and checks quotas.
+    /// The mailbox of the thread that reads and checks quotas.
     pub quotas: Mailbox<ToQuotas>,
     pub versions: Versions,
     /// The access check before the admin port's writing page; none where there is no admin port.
@@ -113,7 +113,7 @@ struct Round {
     waiters: Vec<Waiter>,
 }
 
-/// The admin port's listener.
+/// The admin port's listener: none, one that waits to be served, or one that accepts.
 pub(super) enum AdminPort {
     /// No listener: there is no admin port, or it was handed over.
     Closed,
@@ -131,11 +131,13 @@ const ADMIN_PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Control {
     settings: ControlSettings,
     round: Option<Round>,
-    /// Askers who came during a round, or too soon after one: the next round is for them.
+    /// Clients and admin pages that wait for the next round of counters, because they came during a round or
+    /// too soon after one.
     next: Vec<Waiter>,
     round_started: Option<Timestamp>,
     round_planned: bool,
-    /// Questions to be answered, in order; at most as many as the shards have under way.
+    /// Clients' questions (`INFO`, `QOS LIMITS` and the like) to be answered, in order; at most as many as
+    /// the shards have under way.
     due: VecDeque<Due>,
     /// Admin connections that posted quotas and wait for the result of the check, by ticket.
     posted: BTreeMap<u64, LocalSender<Response>>,
@@ -148,7 +150,7 @@ pub(super) struct Control {
     log: log::Log,
     looks: Looks,
     admin: AdminPort,
-    /// The number of shards that have stopped accepting for a takeover.
+    /// The number of shards that have stopped accepting clients, because another process takes over.
     deaf: usize,
     /// The process ID of the process that has taken over.
     successor: Option<i32>,
@@ -486,7 +488,7 @@ impl Control {
         }
     }
 
-    /// Answers at most `ANSWERS_AT_ONCE` questions. False if there was none.
+    /// Answers at most `ANSWERS_AT_ONCE` questions of clients. False if there was none.
     fn answer_some(&mut self) -> bool {
         let count = self.due.len().min(ANSWERS_AT_ONCE);
         for due in self.due.drain(..count).collect::<Vec<_>>() {
@@ -612,7 +614,7 @@ impl Control {
         }
     }
 
-    /// Notes the admin port's socket and host names, to be served when [`open_admin`] is called.
+    /// Stores the admin port's socket and host names, to be served when [`open_admin`] is called.
     pub fn note_admin(&mut self, socket: OwnedFd, hosts: Vec<String>) {
         self.admin = AdminPort::Waits(socket, hosts);
     }
@@ -696,7 +698,7 @@ impl Control {
     }
 }
 
-/// The time between the first two looks at figures for the history, whose difference is its first point.
+/// The time between the first two samples of the metrics' history, whose difference is its first point.
 const HISTORY_BEGINS: Duration = Duration::from_secs(1);
 
 /// The longest time that a page waits for shards that may be stuck.
@@ -749,8 +751,8 @@ async fn explained_by(
     waited.ok().flatten()
 }
 
-/// Tells the service manager's watchdog regularly that the process is alive, as long as all shards answer.
-/// Does nothing if no watchdog is set.
+/// Starts a task that tells the service manager's watchdog, three times per timeout, that the process is
+/// alive, as long as all shards answer. Does nothing if no watchdog is set.
 pub(super) fn keep_telling(control: &Rc<RefCell<Control>>) {
     let Some(period) = control.borrow().settings.manager.period() else { return };
     let control = Rc::clone(control);
@@ -765,7 +767,8 @@ pub(super) fn keep_telling(control: &Rc<RefCell<Control>>) {
     .detach();
 }
 
-/// Notes figures for the history regularly, if there is an admin port that shows it.
+/// Starts a task that records metrics for the history that the admin port shows, every [`HISTORY_PERIOD`];
+/// does nothing without an admin port.
 pub(super) fn keep_history(control: &Rc<RefCell<Control>>) {
     if control.borrow().settings.guard.is_none() {
         return;

@@ -13,7 +13,7 @@ struct Descriptor {
     fd: OwnedFd,
     /// The number of operations handed to the ring that name this descriptor and are not over.
     operations: u32,
-    /// True once the owner has no more use for the descriptor.
+    /// True once the owner no longer uses the descriptor; it is closed when its last operation is over.
     released: bool,
 }
 
@@ -42,8 +42,8 @@ impl Descriptors {
         self.close_if_done(token);
     }
 
-    /// Notes that the owner has no more use for the descriptor: it is closed when its last operation is over,
-    /// at once if there is none.
+    /// Marks a descriptor as no longer used by its owner: it is closed when its last operation is over, at
+    /// once if there is none.
     pub fn release(&mut self, token: Token) {
         self.0[token as usize].released = true;
         self.close_if_done(token);

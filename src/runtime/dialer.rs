@@ -19,15 +19,17 @@ use crate::values::{Action, BackendId, ClientId, ConnectionId, Loss, Owner, Time
 /// Deciding code that opens connections and accepts none. It names each connection by an identifier and a
 /// generation of its choice, as [`Owner::Link`].
 pub trait Dials {
-    /// Notes that a connection is open.
+    /// Handles that a connection is open.
     fn handle_connected(&mut self, id: ConnectionId, generation: u32);
     /// Takes bytes that a connection has received.
     fn handle_bytes(&mut self, id: ConnectionId, generation: u32, bytes: &[u8], now: Timestamp);
-    /// Notes that the peer of a connection has ended its sending side.
+    /// Handles that the peer of a connection has ended its sending side.
     fn handle_end(&mut self, id: ConnectionId, generation: u32, now: Timestamp);
-    /// Notes why a connection could not be opened, in the operating system's words; `handle_lost` follows.
+    /// Handles that a connection could not be opened, with the reason in the operating system's words;
+    /// `handle_lost` follows.
     fn note_unreachable(&mut self, id: ConnectionId, generation: u32, error: &str);
-    /// Notes that a connection failed, or could not be opened.
+    /// Handles that a connection failed, or could not be opened. `generation` tells it from earlier
+    /// connections with the same `id`.
     fn handle_lost(&mut self, id: ConnectionId, generation: u32, now: Timestamp);
     /// Takes a segment back that was sent, or whose socket is closed.
     fn handle_transmitted(&mut self, id: ConnectionId, generation: u32, segment: Segment);
@@ -38,7 +40,7 @@ pub trait Dials {
     fn poll_transmit(&mut self) -> Option<(Owner, Segment)>;
 }
 
-/// A thread's own `io_uring`, and the connections on it.
+/// The `io_uring` of one thread, with the connections that the thread has opened.
 pub struct Dialer {
     driver: Driver,
     targets: Targets,
@@ -48,14 +50,15 @@ pub struct Dialer {
 }
 
 impl Dialer {
-    /// A ring without connections; connections will be opened to these targets, by index.
+    /// Creates a ring without connections. Connections will be opened to these targets, which actions name by
+    /// index.
     pub fn new(targets: Vec<SocketAddr>) -> io::Result<Self> {
         let (bell, rope) = UnixStream::pair()?;
         let driver = Driver::new(Ring::new(bell.into())?, Vec::new());
         Ok(Self { driver, targets: Targets(targets), _rope: rope })
     }
 
-    /// Tells the application everything that has completed since the last call.
+    /// Passes everything that has completed since the last call to the application's `handle_` functions.
     pub fn handle_completions(&mut self, application: &mut impl Dials, now: Now) {
         self.driver.handle_completions(&mut Dialing(application), now);
     }

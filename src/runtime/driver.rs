@@ -24,8 +24,8 @@ use crate::values::{Action, BackendId, ClientId, Loss, Owner, Timestamp};
 
 /// The pause after a listener failed (no descriptors left, say), before it accepts again.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
-/// Maximum number of waiting sockets that receive once per turn. The other half of the receive buffers is
-/// left to sockets that do not have to wait.
+/// Maximum number of sockets in the queue for receive buffers that receive in one turn of the core. The other
+/// half of the buffers is left to sockets that do not have to wait.
 const TURNS_AT_ONCE: usize = RECEIVE_BUFFERS as usize / 2;
 
 /// The protocol spoken on the listener that a connection came in by.
@@ -39,9 +39,10 @@ pub(super) enum Entrance {
 pub(super) trait Application {
     /// Registers a new connection, and returns its identity.
     fn handle_accepted(&mut self, entrance: Entrance, now: Now) -> Owner;
-    /// Notes that a new connection speaks TLS, and the name in its client certificate, if it showed one.
+    /// Handles that a new connection speaks TLS, and takes the name in its client certificate, if it showed
+    /// one.
     fn note_secure(&mut self, _owner: Owner, _name: Option<&str>, _now: Now) {}
-    /// Notes that a TLS handshake with a store failed, in words.
+    /// Handles that a TLS handshake with a store failed, with the reason in words.
     fn note_insecure(&mut self, _problem: String, _now: Now) {}
     /// Lends the socket of a new connection, so that the peer's address can be read from it.
     fn note_socket(&mut self, _owner: Owner, _socket: &OwnedFd) {}
@@ -59,15 +60,16 @@ pub(super) trait Application {
     fn handle_filled(&mut self, _owner: Owner, _buffer: Vec<u8>, _received: usize, _now: Now) -> usize {
         0
     }
-    /// Notes that the peer has ended its sending side.
+    /// Handles that the peer has ended its sending side.
     fn handle_end(&mut self, owner: Owner, now: Now);
-    /// Notes why a socket could not be connected; `handle_lost` follows.
+    /// Handles that a socket could not be connected, with the reason; `handle_lost` follows.
     fn note_unreachable(&mut self, _owner: Owner, _error: &io::Error) {}
-    /// Notes why no connection could be accepted; accepting is tried again after `ACCEPT_REST`.
+    /// Handles that no connection could be accepted, with the reason; accepting is tried again after
+    /// `ACCEPT_REST`.
     fn note_not_accepted(&mut self, _error: &io::Error) {}
-    /// Notes that a connection failed, or could not be opened.
+    /// Handles that a connection failed, or could not be opened.
     fn handle_lost(&mut self, owner: Owner, loss: Loss, now: Now);
-    /// Called when the peer has accepted a part of a large send, which shows that the connection is not
+    /// Handles that the peer has accepted a part of a large send, which shows that the connection is not
     /// stuck.
     fn handle_sending(&mut self, _owner: Owner, _now: Now) {}
     fn handle_transmitted(&mut self, owner: Owner, segment: Segment, now: Now);
@@ -133,16 +135,16 @@ pub(super) struct Driver {
     /// Sockets by the ring's tokens.
     sockets: Vec<Option<Socket>>,
     listeners: Vec<(Token, Entrance)>,
-    /// True once the listeners accept.
+    /// True once [`Driver::listen`] has made the listeners accept.
     listens: bool,
     /// Listeners that accept no more and wait for their last accept operation to end.
     former: Vec<Former>,
     /// Listeners that failed (no descriptors left, say), and when they accept again.
     resting: Vec<(Token, Timestamp)>,
     completions: Vec<Completion>,
-    /// Cores that the kernel could not wake.
+    /// Cores that the kernel failed to wake, to be tried again.
     unwoken: Vec<usize>,
-    /// Sockets that wait for their turn to receive, each at most once.
+    /// Sockets that wait in order to receive once, because receive buffers ran out; each at most once.
     waiting: VecDeque<Token>,
     turn: Turn,
     /// The number of the last turn in which a socket found no receive buffer.
@@ -151,11 +153,11 @@ pub(super) struct Driver {
     link_sockets: Vec<Option<Token>>,
     wake_at: Option<Timestamp>,
     lingering: Lingering,
-    /// True while clients are still to be read because weir drains.
+    /// True while weir drains (ends), so that what clients have sent already is still read.
     drains: bool,
-    /// The time at which the turn began.
+    /// The time at which the core's present turn began.
     began: Timestamp,
-    /// The time at which departing sockets were last looked at.
+    /// The time at which sockets that are about to be closed were last checked.
     parted: Timestamp,
     /// A reused buffer for decrypted bytes.
     plain: Vec<u8>,
@@ -283,8 +285,8 @@ impl Driver {
         count + self.waiting.len()
     }
 
-    /// Looks after departing sockets (draining, or waiting for the peer to end), at most once per
-    /// `farewell::LOOKED_AFTER`.
+    /// Checks sockets that are about to be closed (draining, or waiting for the peer to end), at most once
+    /// per `farewell::LOOKED_AFTER`, and closes those that are done.
     fn part(&mut self, application: &mut impl Application, now: Now) {
         let due = self.parted.after(farewell::LOOKED_AFTER);
         if now.monotonic >= due {
@@ -298,7 +300,7 @@ impl Driver {
     }
 
     /// Begins to drain: each client is read until what its socket holds now has been handled, and only then
-    /// told of as ended.
+    /// reported to the application as ended.
     pub fn drain(&mut self) {
         self.drains = true;
         self.lingering.make_room_for_all();
@@ -371,7 +373,7 @@ impl Driver {
         self.token_of(owner).is_some_and(|token| self.socket(token).tls.is_some())
     }
 
-    /// Receives again on a socket that was detained.
+    /// Receives again on a socket that [`Driver::detain`] has stopped.
     pub fn let_go(&mut self, owner: Owner, application: &mut impl Application) {
         if let Some(token) = self.token_of(owner) {
             let want = self.socket(token).reception.let_go();
@@ -379,8 +381,8 @@ impl Driver {
         }
     }
 
-    /// Gives a detained socket away, or none while an operation is under way on it. The driver forgets the
-    /// socket; the connection goes on.
+    /// Gives away a socket that [`Driver::detain`] has stopped; `None` while an operation is under way on it.
+    /// The driver forgets the socket; the connection goes on.
     pub fn part_with(&mut self, owner: Owner) -> Option<OwnedFd> {
         let token = self.token_of(owner)?;
         let socket = self.socket(token);
@@ -867,7 +869,8 @@ impl Driver {
         self.carry_on(token, want, application);
     }
 
-    /// Starts the operation that the reception asks for.
+    /// Starts the operation that a socket's [`Reception`] asks for: to receive,
+    /// to wait for its turn, or to cancel.
     fn carry_on(&mut self, token: Token, want: Want, application: &mut impl Application) {
         match want {
             Want::Nothing => self.forget_if_done(token),

@@ -12,7 +12,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 /// The memory of an executor's own `io_uring`. The data path has another ring, so this one needs little
 /// memory and few entries.
 const IO_MEMORY_BYTES: usize = 64 * 1024;
-/// The number of entries of that ring.
+/// The number of entries of an executor's own `io_uring`.
 const RING_ENTRIES: usize = 64;
 /// The least locked memory that glommio requires for an executor.
 const MEMLOCK_BYTES_MIN: u64 = 512 * 1024;

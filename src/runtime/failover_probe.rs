@@ -19,14 +19,15 @@ use crate::routing::cluster::{Map, NodeKey};
 use crate::values::ServerAddress;
 use crate::values::limits::CLUSTER_NODES_MAX;
 
-/// The longest time that a replica may take to answer.
+/// The longest time that a replica may take to answer `ROLE`; later it counts as without an answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The stack size of a probe's thread, in bytes.
 const STACK_BYTES: usize = 256 * 1024;
-/// Maximum number of bytes of a replica's answer to `ROLE`.
+/// Maximum number of bytes of a replica's answer to `ROLE`; a longer one is an error.
 const ANSWER_BYTES_MAX: usize = 4 * 1024;
 
-/// The end of watching a replica: it took over, or there is nothing to take over any more.
+/// Report that the watch over a replica has ended: the replica took over, or there is nothing to take over
+/// any more.
 pub(super) struct News {
     replica: NodeKey,
     took_over: bool,

@@ -11,21 +11,21 @@ use rustix::net::RecvFlags;
 use crate::values::Timestamp;
 use crate::values::limits::{CLIENTS_LINGERING_MAX, DRAIN_BYTES_MAX};
 
-/// The interval at which departing sockets are looked at.
+/// The interval at which sockets that are about to be closed are checked.
 pub(super) const LOOKED_AFTER: Duration = Duration::from_millis(5);
 /// The longest time that a socket waits for the peer to end its side.
 const LINGER: Duration = Duration::from_secs(1);
-/// Maximum number of bytes read and dropped from a socket at one look.
+/// Maximum number of bytes read and dropped from a socket at one check.
 const DROPPED_BYTES: usize = 16 * 1024;
 
 /// A client that is read while weir drains, until its socket holds nothing more that was there when draining
 /// began.
 #[derive(Debug)]
 pub(super) struct LastWords {
-    /// Bytes that are still accepted from the client.
+    /// Number of bytes that are still read from the client before it is cut off.
     left: usize,
-    /// True if the last look found the socket empty. Bytes may be on their way through the ring then, so two
-    /// looks must agree.
+    /// True if the last check found the socket empty. Bytes may be on their way through the ring then, so two
+    /// checks must agree.
     empty: bool,
 }
 
@@ -38,8 +38,8 @@ impl LastWords {
         self.left = self.left.saturating_sub(bytes);
     }
 
-    /// True if everything was read: the socket was empty at two looks in a row, or `DRAIN_BYTES_MAX` came in.
-    /// Called once per look, after the received bytes were handled.
+    /// True if everything was read: the socket was empty at two consecutive calls, or `DRAIN_BYTES_MAX` came
+    /// in. Called once per `LOOKED_AFTER`, after the received bytes were handled.
     pub fn are_over(&mut self, socket: BorrowedFd<'_>) -> bool {
         let was_empty = std::mem::replace(&mut self.empty, unread(socket) == 0);
         self.left == 0 || (was_empty && self.empty)

@@ -17,7 +17,7 @@ use crate::protocol::reply;
 use crate::values::Timestamp;
 use crate::values::limits::FLEET_ANSWER_BYTES_MAX;
 
-/// Everything that the fleet thread works with.
+/// Settings and channels of the thread that asks the fleet's store for the demand on shared quotas.
 pub(super) struct FleetThread {
     pub store: FleetStore,
     pub tls: Option<StoreTls>,

@@ -172,7 +172,8 @@ impl Listener {
 }
 
 impl Opened {
-    /// Notes the sockets of a listener for the threads that accept on them, and its message.
+    /// Adds the sockets of a listener for the threads that accept on them, and the listener's line for the
+    /// log.
     fn add(&mut self, acceptor: Acceptor, sockets: Vec<OwnedFd>, bound: &Address) {
         let line = match acceptor {
             Acceptor::Shards(Entrance::Resp) => format!("listening on {bound}"),

@@ -23,17 +23,17 @@ const BATCHES_UNDER_WAY: usize = 64;
 /// The longest time that messages gather before they leave, while there is other work.
 const GATHERING_MAX: Duration = Duration::from_micros(30);
 
-/// Decides when batches for other shards leave. A core that finds work in every turn will have more for the
-/// same peers in the next turn, so batches wait until a turn finds none or `GATHERING_MAX` has passed: fewer
-/// and larger batches, and fewer wake-ups.
+/// Decides when batches of messages are sent to other shards. A core that finds work in every turn will have
+/// more for the same peers in the next turn, so batches wait until a turn finds none or `GATHERING_MAX` has
+/// passed: fewer and larger batches, and fewer wake-ups.
 #[derive(Debug, Default)]
 pub(super) struct Departure {
     gathering_since: Option<Timestamp>,
 }
 
 impl Departure {
-    /// Whether batches leave in this turn. `work` is how much the turn found to do: after a turn that found
-    /// nothing they always leave, so that no message waits while the core sleeps.
+    /// Returns whether batches are sent in this turn. `work` is how much the turn found to do: after a turn
+    /// that found nothing they always are, so that no message waits while the core sleeps.
     pub fn is_due(&mut self, work: usize, now: Timestamp) -> bool {
         let since = *self.gathering_since.get_or_insert(now);
         let is_due = work == 0 || now.since(since) >= GATHERING_MAX;
@@ -64,7 +64,7 @@ pub(super) struct Mesh {
     /// Batches that found their ring full, by destination.
     waiting: Vec<Option<Box<Batch>>>,
     blocked_since: Option<Timestamp>,
-    /// Peers whose rings have received a batch in this turn.
+    /// Shards to which a batch was sent in this turn, so that they are woken if they sleep.
     given: Vec<usize>,
 }
 
@@ -143,7 +143,7 @@ impl Mesh {
         }
     }
 
-    /// Notes that the kernel failed to wake a peer, so that it is among the next [`Mesh::sleepers`].
+    /// Records that the kernel failed to wake a shard, so that it is among the next [`Mesh::sleepers`].
     pub fn ring_again(&mut self, peer: usize) {
         // A peer that is awake by now only looks at its rings once more.
         self.peers[peer].parked.store(true, Ordering::Relaxed);
@@ -175,7 +175,7 @@ impl Mesh {
         empty
     }
 
-    /// Announces that this shard is awake.
+    /// Announces to the other shards that this one is awake and need not be woken.
     pub fn unpark(&mut self) {
         self.peers[self.own].parked.store(false, Ordering::Relaxed);
     }

@@ -53,7 +53,7 @@ pub(super) enum ToShard {
     Quotas(Arc<Quotas>),
     /// Amounts that the pools of quotas grant to this core.
     Grants(Vec<Grant>),
-    /// The Redis version that clients are told changed.
+    /// Another Redis version is shown to clients from now on (HELLO, INFO).
     StoreVersion(StoreVersion),
     /// The name of a store has another address.
     StoreMoved(BackendId),
@@ -118,8 +118,8 @@ pub(super) enum ToTakeover {
     Moved(Box<Moved>),
     /// The last client was sent to the successor.
     AllMoved,
-    /// Ends the takeover thread of this process, the one to be replaced, because it was told to stop: no
-    /// successor may take over any more, and a takeover under way is given up.
+    /// Ends the thread that waits for a successor, because this process was told to stop: no successor may
+    /// take over any more, and a takeover under way is given up.
     Withdraw,
 }
 

@@ -12,7 +12,7 @@ use super::connect::{Place, Spot, addresses_of, put, spot_of};
 use super::messages::{Mailbox, ToControl, ToShard};
 use crate::values::{BackendId, ServerAddress};
 
-/// A store that is given by a name rather than an address.
+/// A store that is given by a host name, which is looked up again at intervals.
 struct Named {
     backend: BackendId,
     address: ServerAddress,

@@ -24,7 +24,7 @@ pub(super) struct QuotaFile {
     pub watch: FileWatch,
 }
 
-/// Everything that the quotas thread works with.
+/// The mailboxes, the quota file and the checks of the thread that reads quotas.
 pub(super) struct QuotasThread {
     pub file: Option<QuotaFile>,
     pub token: Option<TokenSource>,
@@ -81,8 +81,8 @@ impl QuotasThread {
         self.control.post(ToControl::Quotas(Box::new(read)));
     }
 
-    /// Sleeps until there is a message (false) or an event of the watched file, or it is time to look at the
-    /// file (true). None if the wait was only interrupted.
+    /// Sleeps until there is a message (false), or an event of the watched file or the time to check it
+    /// (true). `None` if the wait was only interrupted.
     fn wait(&self) -> Option<bool> {
         let patience = self.file.as_ref().and_then(|file| file.watch.patience());
         let watched = self.file.as_ref().and_then(|file| file.watch.handle());

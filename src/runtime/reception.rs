@@ -19,7 +19,7 @@
 
 use crate::values::limits::RECEIVE_BUFFER_BYTES;
 
-/// The number of receives, of one buffer each, that a socket is limited to after buffers ran out.
+/// The number of receives after receive buffers ran out for which a socket takes one buffer at a time.
 const MODEST_RECEIVES: u8 = 200;
 /// Maximum number of buffers that a socket may fill in a turn in which others find none, before it must wait
 /// for its turn.
@@ -55,7 +55,7 @@ enum State {
     Stopping,
 }
 
-/// The operation that the ring is asked for next.
+/// The operation on a socket that the ring is asked for next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Want {
     Nothing,
@@ -84,16 +84,18 @@ pub(super) enum Stop {
 pub(super) struct Reception {
     state: State,
     paused: bool,
-    /// A pause ordered by the driver, independent of `paused`: bytes are received only if neither is set.
+    /// True while the driver has stopped receiving to hand the socket to another process, independently of
+    /// `paused`: bytes are received only if neither is set.
     detained: bool,
-    /// True once the peer has ended its side, or nothing more is wanted.
+    /// True once no more bytes are received: the peer has ended its side, or the socket is about to be
+    /// closed.
     over: bool,
-    /// The number of remaining receives that take one buffer each.
+    /// The number of remaining receives that take one buffer each, because buffers ran out.
     modest: u8,
-    /// The number of buffers filled in turn `filled_in`.
+    /// The number of receive buffers that the socket filled in the turn with number `filled_in`.
     filled: u8,
     filled_in: u32,
-    /// The number of remaining receives that are armed one at a time.
+    /// The number of remaining receives that are armed one at a time, because a large message came lately.
     single: u8,
     /// The number of missing bytes of the message under way, as far as known.
     missing: usize,
@@ -105,7 +107,7 @@ impl Reception {
         self.state != State::Idle
     }
 
-    /// Asks for a receive, unless one is under way, paused or pointless.
+    /// Asks for a receive, unless one is under way, reading is paused, or the peer has ended.
     pub fn start(&mut self) -> Want {
         if self.state != State::Idle || self.paused || self.detained || self.over {
             return Want::Nothing;
@@ -133,7 +135,8 @@ impl Reception {
         self.start()
     }
 
-    /// Stops receiving until [`Reception::let_go`], whatever is resumed meanwhile.
+    /// Stops receiving until [`Reception::let_go`], even if reading is resumed meanwhile; for a socket to be
+    /// handed to another process.
     pub fn detain(&mut self) -> Want {
         self.detained = true;
         self.stop()
@@ -215,17 +218,18 @@ impl Reception {
         self.over = true;
     }
 
-    /// True once the peer has ended its side, or nothing more is wanted.
+    /// True once no more bytes are received: the peer has ended its side, or the socket is about to be
+    /// closed.
     pub fn is_over(&self) -> bool {
         self.over
     }
 
-    /// Notes that nothing more is wanted. The operation under way ends with the socket.
+    /// Ends receiving because the socket is about to be closed. The operation under way ends with the socket.
     pub fn close(&mut self) {
         self.over = true;
     }
 
-    /// Notes that nothing more is wanted while the socket stays open, so the receive under way is cancelled.
+    /// Ends receiving while the socket stays open, so the receive under way is cancelled.
     pub fn leave(&mut self) -> Want {
         self.over = true;
         self.stop()

@@ -16,17 +16,17 @@ use super::topology_thread::found;
 use crate::routing::cluster::{Answer, Map, NodeKey, ReplicaState, Replicas, Replication};
 use crate::values::Timestamp;
 
-/// The interval between the starts of two rounds.
+/// The interval between the starts of two rounds, in which all nodes are asked for their replication offsets.
 const PERIOD: Duration = Duration::from_secs(1);
 /// The least pause between the end of a round and the start of the next.
 const PAUSE_LEAST: Duration = Duration::from_millis(100);
-/// The longest time that a node may take to answer.
+/// The longest time that a node may take to answer `INFO replication`; later it counts as without an answer.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Maximum number of nodes of a cluster that are asked at once.
 const ASKED_AT_ONCE: usize = 8;
 /// The stack size of a thread that asks one node, in bytes.
 const STACK_BYTES: usize = 256 * 1024;
-/// Maximum number of bytes of a node's answer.
+/// Maximum number of bytes of a node's answer to `INFO replication`; a longer one is an error.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 /// The thread's state: the cluster's map, and the mailboxes of those that hear about replication lag.

@@ -145,7 +145,7 @@ pub struct Ring {
     unsubmitted: VecDeque<squeue::Entry>,
     wait_handle: OwnedFd,
     bell: OwnedFd,
-    /// The number of submissions for which the kernel is to seem busy.
+    /// The number of submissions that tests make fail as if the kernel were busy; 0 otherwise.
     #[cfg(test)]
     busy: u32,
 }

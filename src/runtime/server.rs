@@ -503,7 +503,7 @@ fn start_engine<S: StoreService + 'static>(
     })
 }
 
-/// Everything that a shard's thread starts from.
+/// Settings, sockets and channels that a shard's thread starts with.
 struct Parts {
     settings: ShardSettings,
     quotas: Arc<Quotas>,

@@ -32,7 +32,7 @@ use crate::values::{Action, Loss, Owner, Timestamp};
 const MOVING_PERIOD: Duration = Duration::from_millis(1);
 
 /// Counts of clients, and of the bytes that they hold, over all shards. Changed only when a client comes or
-/// goes, or when a shard has weighed its clients.
+/// goes, or when a shard has summed up the memory of its clients.
 #[derive(Clone, Debug)]
 pub(super) struct Door {
     open: Arc<AtomicUsize>,
@@ -52,7 +52,7 @@ struct Guarded {
     shard: Shard,
     door: Door,
     inside: usize,
-    /// Bytes that this shard's clients held at the last count; part of the common sum.
+    /// Bytes that this shard's clients held at the last count, as contained in the sum over all shards.
     bytes: usize,
     control: Mailbox<ToControl>,
     /// The time of the last log message about a failed TLS handshake with a store.

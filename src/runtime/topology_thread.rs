@@ -23,7 +23,8 @@ use crate::values::{BackendId, Random, ServerAddress, Timestamp};
 
 /// The longest time that the start waits for a first map.
 const START_PATIENCE: Duration = Duration::from_secs(2);
-/// The longest time that a node may take to answer.
+/// The longest time that a node may take to answer `CLUSTER SLOTS` and `CLUSTER NODES`; later it counts as
+/// without an answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The stack size of a thread that asks a node and ends with its answer, in bytes.
 const STACK_BYTES: usize = 256 * 1024;
@@ -135,8 +136,8 @@ impl TopologyThread {
         }
     }
 
-    /// Handles all doubts that have arrived: notes when to ask again, watches replicas of lost primaries, and
-    /// patches the map with redirects (MOVED).
+    /// Handles all reports of shards that the map may be wrong: plans when to ask nodes again, watches
+    /// replicas of lost primaries, and patches the map with redirects (MOVED).
     fn hear(&mut self, first: Doubt, listeners: &Listeners) {
         let doubts: Vec<Doubt> =
             std::iter::once(first).chain(listeners.doubts.try_iter().take(DOUBTS_MAX)).collect();
@@ -153,7 +154,7 @@ impl TopologyThread {
         }
     }
 
-    /// Handles the end of a watch of a replica. True if the replica has taken over.
+    /// Handles the end of the watch over a lost primary's replica. True if the replica has taken over.
     fn hear_of_replica(&mut self, news: &News) -> bool {
         let replica = self.failover_probe.handle_news(news);
         replica.inspect(|replica| self.refresh.handle_reason(Reason::TookOver(*replica))).is_some()

@@ -21,7 +21,7 @@ use crate::values::{StoreVersion, Timestamp};
 
 /// The longest time that the start waits for all stores' versions.
 const START_PATIENCE: Duration = Duration::from_millis(300);
-/// The longest time that a store may take to answer later on.
+/// The longest time that a store may take to answer after the start; later it counts as without an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The interval between two questions to a store that answers. A store that does not is asked after
 /// `PAUSE_MIN`, then ever more rarely, at least once per `INTERVAL`.
@@ -39,7 +39,8 @@ const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 struct Store {
     route: Route,
     credentials: Option<Credentials>,
-    /// Number of commands that the store had when it told them all.
+    /// Number of commands that the store had when weir last learnt them all from `COMMAND`; `None` if it
+    /// never did.
     commands: Option<i64>,
     due: Timestamp,
     pause: Duration,
@@ -204,10 +205,10 @@ fn ask_together(
     });
 }
 
-/// A store's answer.
+/// A store's version, the number of its commands, and the commands where they were asked for.
 struct Answer {
     version: StoreVersion,
-    /// Number of its commands; none if it does not tell.
+    /// Number of the store's commands (`COMMAND COUNT`); `None` if the store does not tell it.
     count: Option<i64>,
     /// Reply to `COMMAND`, if the store was asked.
     commands: Option<Vec<u8>>,

@@ -33,7 +33,7 @@ const LINKS_MAX: usize = 40;
 /// Maximum number of times that a path is resolved again because it changed meanwhile.
 const WALKS_MAX: u32 = 5;
 
-/// A watch on one file.
+/// A watch that reports when one file may have changed, by events of the kernel or by polling.
 pub(super) struct FileWatch {
     path: PathBuf,
     /// The kernel's watch; none where the kernel does not report changes.
@@ -153,7 +153,7 @@ fn discard_events(inotify: &OwnedFd) {
 struct Way {
     /// Folders in which a link, or the file itself, may be replaced by another one of that name.
     turns: BTreeSet<PathBuf>,
-    /// All other folders on the way.
+    /// All other folders that the path leads through.
     passed: BTreeSet<PathBuf>,
 }
 

@@ -5,7 +5,8 @@ use crate::policy::price::Measured;
 /// Result of a request, from which its final cost is calculated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A backend carried the request out, or weir answered it by itself.
+    /// A backend replied, be it with an error, or weir made the reply itself; not from the cache, and no
+    /// refusal by weir.
     Served {
         /// Bytes of the reply, including those that were not passed on to the client.
         bytes: u32,

@@ -68,7 +68,8 @@ pub struct Partition {
     parts: Vec<Part>,
     /// Index of the part of each key, in the order of the keys.
     order: Vec<u16>,
-    /// Requests of the parts: each has the first `copied` of the request's keys that are its own.
+    /// Encoded request of each part. The first `copied` keys of the client's request are in them, each in the
+    /// request of its own part.
     frames: Vec<Vec<u8>>,
     copied: usize,
 }

@@ -31,7 +31,7 @@ enum Action {
     Increase(i64, Overflow),
 }
 
-/// One operation of a request.
+/// One operation of a BITFIELD request on an integer in the string.
 struct Operation {
     kind: Kind,
     /// The position of the integer's highest bit.
@@ -60,7 +60,8 @@ impl Kind {
         }
     }
 
-    /// The value that is stored for `value`, and whether it is another one; none if it must not be stored.
+    /// Returns the integer that is stored for `value`, which differs from it where it does not fit the type;
+    /// `None` if nothing may be stored then (OVERFLOW FAIL).
     fn fit(self, value: i128, overflow: Overflow) -> Option<i64> {
         let (least, most) = self.bounds();
         if (least..=most).contains(&value) {
@@ -73,7 +74,7 @@ impl Kind {
         }
     }
 
-    /// The value of the low bits of a word.
+    /// Returns the integer that the low bits of `word` stand for, as many as the type is wide.
     fn extended(self, word: u64) -> i64 {
         let spare = 64 - self.bits as u32;
         if self.signed { (word << spare) as i64 >> spare } else { (word << spare >> spare) as i64 }

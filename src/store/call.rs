@@ -82,14 +82,15 @@ pub(super) struct Call<'a> {
 
 /// The place of the reply of a command within another one.
 pub(super) enum InnerReply<'a> {
-    /// The reply is a part of the outer command's, which needs so many bytes behind it.
+    /// The reply is a part of the outer command's reply, of whose bound `reserve` bytes are kept for what
+    /// follows.
     Part { reserve: usize },
-    /// The reply is apart.
+    /// The reply is written to a buffer of its own.
     #[cfg_attr(not(feature = "scripts"), expect(dead_code, reason = "only scripts look at replies"))]
     Own(&'a mut Vec<u8>),
 }
 
-/// The engine's counters.
+/// The engine's counters for INFO and the slow log, and connections that are to be closed.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     /// The number of calls of each command, by position in the directory.

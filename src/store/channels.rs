@@ -16,7 +16,7 @@ type Name = Box<[u8]>;
 pub(super) enum Space {
     Channels,
     Patterns,
-    /// Channels of SSUBSCRIBE.
+    /// Sharded channels (SSUBSCRIBE).
     Shards,
 }
 
@@ -102,7 +102,7 @@ impl Channels {
         self.subscribers.get(&session).map_or(0, |known| known.names[space as usize].len())
     }
 
-    /// Notes that a connection speaks another version of the protocol.
+    /// Sets the RESP version in which a connection is sent messages.
     pub(super) fn set_protocol(&mut self, session: u64, protocol: Protocol) {
         if let Some(subscriber) = self.subscribers.get_mut(&session) {
             subscriber.protocol = protocol;

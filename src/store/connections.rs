@@ -9,7 +9,7 @@ use super::{Engine, Session};
 use crate::protocol::{BufferPool, Output, RequestDecoder, Segment};
 use crate::values::{Action, ClientId, Owner};
 
-/// Buffers that are kept for later replies.
+/// Maximum number of empty buffers that are kept for later replies.
 const SPARE_BUFFERS_MAX: usize = 256;
 
 /// A connection, with the state `T` that its service keeps of it.
@@ -28,7 +28,7 @@ pub struct Connection<T> {
     listed: bool,
     /// True if the connection is closed once everything was sent.
     pub ending: bool,
-    /// State that the service keeps.
+    /// State of the connection that the service which owns it keeps.
     pub own: T,
 }
 
@@ -110,8 +110,8 @@ impl<T> Connections<T> {
         self.open.iter().map(id).collect()
     }
 
-    /// Forgets a connection that is gone, with its unsent replies. In the engine it waits, watches and is
-    /// subscribed no longer.
+    /// Removes a connection that is closed, with its unsent replies, and ends its wait, watches and
+    /// subscriptions in the engine.
     pub fn forget(&mut self, engine: &mut Engine, id: ClientId) {
         if self.get(id).is_some() {
             let mut connection = self.open.remove(id.index as usize);
@@ -121,7 +121,7 @@ impl<T> Connections<T> {
         }
     }
 
-    /// Forgets a connection and has the driver close it.
+    /// Removes a connection and has the driver close its socket.
     pub fn close(&mut self, engine: &mut Engine, id: ClientId) {
         self.forget(engine, id);
         self.act(Action::Close(Owner::Client(id)));
@@ -136,7 +136,7 @@ impl<T> Connections<T> {
         }
     }
 
-    /// Has the driver carry out an action.
+    /// Queues an action (connect, close and so on) for the driver.
     pub fn act(&mut self, action: Action) {
         self.actions.push_back(action);
     }

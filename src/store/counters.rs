@@ -16,9 +16,10 @@ const VALUE_BITS: usize = 64 - INDEX_BITS as usize;
 const REGISTER_BITS: usize = 6;
 const HEADER_BYTES: usize = 16;
 const DENSE_BYTES: usize = HEADER_BYTES + REGISTERS * REGISTER_BITS / 8;
-/// The largest sparse value without its header: Redis's `hll-sparse-max-bytes` includes that.
+/// The largest size of a sparse counter in bytes, without its header (which Redis's `hll-sparse-max-bytes`
+/// includes); a larger one becomes dense.
 const SPARSE_BYTES_MAX: usize = 3000 - HEADER_BYTES;
-/// The largest register of a sparse value.
+/// The largest register value of a sparse counter; with a larger one the counter becomes dense.
 const SPARSE_VALUE_MAX: u8 = 32;
 const MAGIC: &[u8] = b"HYLL";
 const DENSE: u8 = 0;
@@ -78,7 +79,7 @@ impl Registers {
         if index == REGISTERS { Ok(()) } else { Err(DAMAGED) }
     }
 
-    /// Notes an element. True if a register grew.
+    /// Adds an element to the counter. True if a register grew.
     pub(super) fn add(&mut self, element: &[u8]) -> bool {
         let (index, value) = place(element);
         let grows = self.values[index] < value;
@@ -176,8 +177,8 @@ pub(super) fn cache(bytes: &mut [u8], count: u64) {
     bytes[8..HEADER_BYTES].copy_from_slice(&count.to_le_bytes());
 }
 
-/// Notes an element in a dense counter without decoding it. None if it is not dense; else whether a register
-/// grew.
+/// Adds an element to a dense counter without decoding it. `None` if the counter is not dense; else whether a
+/// register grew.
 pub(super) fn add_dense(bytes: &mut [u8], element: &[u8]) -> Option<bool> {
     if bytes[4] != DENSE {
         return None;

@@ -8,26 +8,26 @@
 use super::refusal::Refusal;
 use std::cell::Cell;
 
-/// The units for a request.
+/// The units of effort charged for any request, besides its arguments and bytes.
 const REQUEST: u64 = 8;
-/// The units for each argument of a request.
+/// The units of effort charged for each argument of a request.
 const ARGUMENT: u64 = 4;
-/// The number of bytes copied or compared per unit.
+/// The number of bytes that are copied or compared per unit of effort.
 const BYTES: usize = 512;
-/// The units to read the next element in a row.
+/// The units of effort to read the next element in a row.
 pub(super) const LOOK: u64 = 1;
-/// The units to look an element up by its hash.
+/// The units of effort to look an element up by its hash.
 pub(super) const FIND: u64 = 4;
-/// The units to add an element to a table.
+/// The units of effort to add an element to a hash table.
 pub(super) const INSERT: u64 = 8;
-/// The units to add an element to a sorted order, or remove one.
+/// The units of effort to add an element to a sorted order, or to remove one.
 pub(super) const RANK: u64 = 16;
 
 /// The effort of one request: the units it has taken, and the most it may take.
 #[derive(Debug)]
 pub(super) struct Effort {
     most: u64,
-    // A cell, because the counter is used while the keyspace is borrowed.
+    // The units taken so far, in a cell because they are counted while the keyspace is borrowed.
     spent: Cell<u64>,
 }
 

@@ -25,14 +25,14 @@ const ARGUMENT_BYTES: usize = 64;
 /// The number of words of a request for which `ARGUMENT_BYTES` is not assumed.
 const ARGUMENTS_FREE: usize = 4;
 
-/// Statistics of an engine.
+/// Statistics of an embedded engine for metrics. Numbers of events are since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineStatistics {
     /// The number of keys, including expired ones that have not been found yet.
     pub keys: usize,
     /// The number of keys with a lifetime.
     pub keys_volatile: usize,
-    /// The two numbers by database.
+    /// The number of keys, and of keys with a lifetime, by database.
     pub databases: [(usize, usize); ENGINE_DATABASES as usize],
     /// Approximate bytes of all keys and values.
     pub bytes_used: u64,
@@ -141,7 +141,7 @@ impl Engine {
         self.keyspace.events.publish(&mut self.post, None, &effort);
     }
 
-    /// Hands over the messages about changed keys.
+    /// Queues the invalidation messages about changed keys (CLIENT TRACKING) for their connections.
     fn deliver_changes(&mut self) {
         if self.keyspace.events.is_pending() {
             self.publish_events();
@@ -228,7 +228,7 @@ impl Engine {
         self.post.next()
     }
 
-    /// Forgets a connection that is gone: it waits, watches and is subscribed no longer.
+    /// Ends all that a closed connection has in the engine: its wait, watches, tracking and subscriptions.
     pub fn forget(&mut self, session: &Session) {
         self.keyspace.interest.forget(session.id);
         self.keyspace.interest.tracking.tidy();

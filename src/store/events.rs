@@ -105,7 +105,7 @@ impl Flags {
     }
 }
 
-/// An event that is to be published.
+/// An event of a key that is to be published: the event's name, the database and the key.
 #[derive(Debug)]
 struct Event {
     name: &'static str,
@@ -154,7 +154,7 @@ impl Events {
         }
     }
 
-    /// Notes how many connections are subscribed to anything.
+    /// Sets how many connections are subscribed to anything; without any, no events are queued.
     fn listen(&mut self, subscribers: usize) {
         self.is_on = subscribers > 0 && self.flags.0 & (BY_KEY | BY_EVENT) != 0;
     }
@@ -181,8 +181,8 @@ impl Events {
         self.queue.push(Event { name, database, key: key.into() });
     }
 
-    /// Notes that a key is gone because its value has no element left. A value that had none before was only made
-    /// to be filled, which is no event.
+    /// Records that a key is gone because its value has no element left. A value that had none before was
+    /// only made to be filled, which is no event.
     pub(super) fn note_emptied(&mut self, database: u8, key: &[u8], was_empty: bool) {
         if self.is_on && was_empty {
             self.queue.pop_if(|event| event.name == "new" && *event.key == *key);
@@ -192,7 +192,7 @@ impl Events {
         }
     }
 
-    /// Notes that a key is there again, so that it was not removed after all.
+    /// Handles that a key was added: if it was emptied before by the same command, that is no event.
     pub(super) fn note_added(&mut self, database: u8, key: &[u8]) {
         if self.emptied.as_ref().is_some_and(|(other, emptied)| *other == database && **emptied == *key) {
             self.emptied = None;
@@ -208,7 +208,7 @@ impl Events {
         }
     }
 
-    /// True if events are queued at present.
+    /// True if events of keys are queued, because they are wanted and connections are subscribed.
     pub(super) fn is_on(&self) -> bool {
         self.is_on
     }

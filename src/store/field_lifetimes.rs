@@ -27,7 +27,8 @@ pub(super) const COMMANDS: &[Command] = &[
 /// The latest expiry of a field, in milliseconds since 1970, as in Redis.
 const EXPIRES_MS_MAX: i64 = (1 << 46) - 1;
 
-/// Replies for a field.
+/// Replies for one field: there is no such field, it has no lifetime, the condition was not met, the expiry
+/// was set, or the field was deleted because that has passed.
 const MISSING: i64 = -2;
 const WITHOUT: i64 = -1;
 const REFUSED: i64 = 0;

@@ -18,7 +18,7 @@ const NEIGHBORS: [(i32, i32); 9] =
 /// The digits of the textual geohash.
 const DIGITS: &[u8; 32] = b"0123456789bcdefghjkmnpqrstuvwxyz";
 
-/// A place, in degrees.
+/// A place on the globe by longitude and latitude, in degrees.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Place {
     pub(super) longitude: f64,

@@ -7,18 +7,20 @@ use super::tracking::Tracking;
 use super::waits::Waits;
 use super::watches::Watches;
 
-/// The keys that connections of an engine are interested in.
+/// The keys that connections of the embedded engine watch (WATCH), wait for (BLPOP and the like) or track
+/// (CLIENT TRACKING), and the latest change of one of them.
 #[derive(Default)]
 pub(super) struct Interest {
     pub(super) waits: Waits,
     pub(super) watches: Watches,
     pub(super) tracking: Tracking,
-    /// A watched or tracked key that has changed, unless the command withdraws that.
+    /// The database and name of a watched or tracked key that the present command has changed: told to its
+    /// connections at the next change or the command's end, unless the command withdraws it.
     pending: Option<(u8, Box<[u8]>)>,
 }
 
 impl Interest {
-    /// Notes that a key of a database has changed.
+    /// Records that a key of a database has changed; the command may still [`withdraw`](Self::withdraw) that.
     pub(super) fn touch(&mut self, database: u8, key: &[u8]) {
         if self.watches.is_empty() && self.tracking.is_idle() {
             return;
@@ -32,7 +34,7 @@ impl Interest {
         }
     }
 
-    /// Notes a change that is not withdrawn.
+    /// Records a change of a key that the command cannot withdraw, so it is final at once.
     pub(super) fn touch_for_certain(&mut self, database: u8, key: &[u8]) {
         self.touch(database, key);
         self.settle();
@@ -43,8 +45,8 @@ impl Interest {
         self.pending = None;
     }
 
-    /// Makes the last change final: who watches the key can no longer carry out a transaction, and who has
-    /// read it is told.
+    /// Makes the last change final: EXEC fails on connections that watch the key, and connections that track
+    /// it are sent a message.
     pub(super) fn settle(&mut self) {
         if let Some((database, key)) = self.pending.take() {
             self.watches.break_all(database, &key);
@@ -60,7 +62,7 @@ impl Interest {
         keys
     }
 
-    /// Forgets what a connection watches, waits for and is told of.
+    /// Ends the watches, the wait and the tracking of a connection that is gone.
     pub(super) fn forget(&mut self, session: u64) {
         self.watches.end(session);
         self.waits.leave(session);

@@ -89,7 +89,7 @@ pub(super) enum Lifetime {
     UntilMs(u64),
 }
 
-/// The result of a sweep.
+/// The result of a sweep, which removes expired keys: the numbers of keys visited and removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// The number of keys visited.
@@ -120,7 +120,7 @@ pub(super) struct Keyspace {
     hasher: Hasher,
     used: u64,
     now_ms: u64,
-    /// Keys that connections wait for or watch.
+    /// Keys that connections watch, wait for or track, to which each change is reported.
     pub(super) interest: Interest,
     pub(super) events: Events,
     pub(super) random: Random,

@@ -69,12 +69,12 @@ fn push_if_present(call: &mut Call<'_>, end: End) -> Done {
     call.number(length.unwrap_or(0))
 }
 
-/// The event of a push.
+/// Returns the name of the keyspace event of a push at this end.
 fn pushed_at(end: End) -> &'static str {
     if end == End::Left { "lpush" } else { "rpush" }
 }
 
-/// The event of a pop.
+/// Returns the name of the keyspace event of a pop from this end.
 fn popped_at(end: End) -> &'static str {
     if end == End::Left { "lpop" } else { "rpop" }
 }

@@ -68,7 +68,7 @@ impl Entry {
     }
 }
 
-/// The entries that a trim keeps.
+/// The entries of a stream that a trim (XTRIM, XADD) keeps.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Keep {
     /// At most so many of the last entries.
@@ -98,7 +98,8 @@ pub(super) struct Log {
     bytes: usize,
     node: u64,
     node_entries: usize,
-    /// The bytes of the last node in Redis.
+    /// The bytes that the last node would take in Redis. An entry that would bring them to `NODE_BYTES_MAX`
+    /// begins a new node.
     node_bytes: usize,
     /// The first entry of the last node: an entry with the same fields does not repeat their names.
     node_first: (Id, Box<[Text]>),

@@ -164,7 +164,7 @@ struct Search<'a> {
     stores_distances: bool,
 }
 
-/// A member that was found.
+/// A member of the sorted set that lies in the searched area.
 struct Found {
     member: Text,
     score: f64,

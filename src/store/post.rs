@@ -8,7 +8,7 @@ use super::channels::Channels;
 use super::refusal::Refusal;
 use crate::values::limits::{ENGINE_EVENTS_BYTES_MAX, ENGINE_MESSAGES_BYTES_MAX};
 
-/// Bytes for a connection.
+/// A reply or message for a connection, which its owner sends.
 #[derive(Clone, Debug)]
 pub struct Delivery {
     /// The number of the connection, as its session has it.
@@ -33,7 +33,7 @@ pub(super) struct Post {
 }
 
 impl Post {
-    /// Begins a request: it has sent no messages.
+    /// Begins a request: the counts of the messages and events that it causes are set to zero.
     pub(super) fn begin(&mut self) {
         (self.messages_bytes, self.events_bytes) = (0, 0);
     }

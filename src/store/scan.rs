@@ -117,7 +117,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// The reply for a key that does not exist.
+/// Writes the reply to a scan of a key that does not exist: cursor 0 and no elements.
 pub(super) fn nothing(out: &mut Reply<'_>) -> Done {
     out.array(2);
     out.bulk(b"0");

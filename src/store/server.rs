@@ -75,7 +75,7 @@ const SECTIONS: &[Section] = &[
     ("keyspace", keyspace_section),
 ];
 
-/// Sections that are shown only if all, or they by name, are asked for.
+/// Sections of INFO that are shown only for `all`, `everything` or their own name, not by default.
 const ON_REQUEST: &[&str] = &["commandstats"];
 
 fn info(call: &mut Call<'_>) -> Done {
@@ -247,7 +247,7 @@ fn config_set(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// The refusal of a setting.
+/// Returns the error of CONFIG SET for a setting that cannot be set, with the reason.
 fn unset(name: &str, reason: &str) -> Refusal {
     Refusal::Quoting(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}"))
 }

@@ -11,7 +11,7 @@ use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner, Timestamp};
 use turns::{Allowance, Standing};
 
-/// State of a connection's turns.
+/// A connection's state in the service: whether its requests wait, and the effort that it may spend.
 #[derive(Debug, Default)]
 struct Turns {
     standing: Standing,
@@ -30,9 +30,9 @@ pub trait StoreService {
     fn handle_client_opened(&mut self, now: Now) -> ClientId;
     /// Takes bytes from a client. Every whole request in them is carried out when it is the client's turn.
     fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now);
-    /// Notes that a client sends no more: its requests are answered, and then the connection is closed.
+    /// Handles that a client sends no more: its requests are answered, and then the connection is closed.
     fn handle_client_end(&mut self, id: ClientId);
-    /// Forgets a client whose connection is gone.
+    /// Removes a client whose connection is lost.
     fn handle_client_lost(&mut self, id: ClientId);
     /// Takes a segment back that was sent, or whose socket is closed.
     fn handle_transmitted(&mut self, id: ClientId, segment: Segment);
@@ -61,7 +61,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service without connections.
+    /// Creates a service without connections. A client whose request is larger than `request_bytes_max` is
+    /// closed.
     pub fn new(engine: Engine, request_bytes_max: usize) -> Self {
         Self {
             engine,

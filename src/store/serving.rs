@@ -129,7 +129,7 @@ impl Engine {
         self.keyspace.interest.waits.leave(session.id);
     }
 
-    /// Tells calls whose time is over that there was nothing.
+    /// Ends the wait of calls whose timeout is over, with the reply that says that nothing came.
     pub fn expire_waits(&mut self, now: Now) {
         while let Some(waiter) = self.keyspace.interest.waits.next_overdue(now.monotonic) {
             let bytes = waiter.reply_at_end().into();

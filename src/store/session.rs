@@ -8,7 +8,7 @@ const QUEUED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// The memory that a queued command takes besides its bytes, including the overhead of two allocations.
 const QUEUED_BYTES: usize = size_of::<Queued>() + 32;
 
-/// The fate of a connection after a request.
+/// Whether a connection stays open, is closed or waits after a request was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
     /// The connection stays open.
@@ -20,7 +20,7 @@ pub enum Disposition {
     Wait,
 }
 
-/// The state of a connection to the engine.
+/// The engine's state of one connection: its database, name, RESP version and transaction.
 #[derive(Debug)]
 pub struct Session {
     pub(super) protocol: Protocol,
@@ -33,7 +33,7 @@ pub struct Session {
     pub(super) database: u8,
     /// True from the first WATCH until all watches end.
     pub(super) watches: bool,
-    /// True while the connection is told of changes of keys (CLIENT TRACKING).
+    /// True while CLIENT TRACKING is on for the connection.
     pub(super) tracks: bool,
     /// True while the connection is subscribed to a channel or pattern.
     pub(super) subscribed: bool,
@@ -61,8 +61,8 @@ impl Session {
         self.id
     }
 
-    /// Notes that a request was refused before it was carried out: EXEC will refuse the open transaction, or
-    /// the transaction is dropped if the request was EXEC itself.
+    /// Handles that a request was refused before it was carried out: EXEC will refuse the open transaction,
+    /// or the transaction is dropped if the request was EXEC itself.
     pub fn refuse(&mut self, arguments: &Arguments<'_>) {
         if arguments.name().eq_ignore_ascii_case(b"exec") {
             self.transaction = None;

@@ -29,19 +29,19 @@ const MUCH_EFFORT: u64 = 2_000;
 /// Maximum number of words and of bytes of each word that are kept of a request, as in Redis.
 const WORDS_MAX: usize = 32;
 const WORD_BYTES_MAX: usize = 128;
-/// The entries that SLOWLOG GET shows unless it is told.
+/// The number of entries that SLOWLOG GET without a count shows.
 const SHOWN: i64 = 10;
 /// Requests that carry passwords, of which nothing is kept.
 const SECRET: [&str; 2] = ["auth", "hello"];
 
-/// A request that took long.
+/// An entry of SLOWLOG: a request that took long, with its time and connection.
 #[derive(Debug)]
 struct Entry {
     id: u64,
     unix_s: u64,
     micros: u64,
     words: Vec<Box<[u8]>>,
-    /// The name of the connection.
+    /// The name of the connection (CLIENT SETNAME).
     name: Box<[u8]>,
 }
 

@@ -27,14 +27,14 @@ pub(super) struct Pending {
     pub(super) deliveries: u64,
 }
 
-/// A reader of a group.
+/// A consumer of a group: when it was last seen, and the ids of its pending entries.
 #[derive(Clone)]
 pub(super) struct Consumer {
     pub(super) seen_ms: u64,
     pub(super) pending: BTreeSet<Id>,
 }
 
-/// A group of consumers.
+/// A group of consumers of a stream, with the entries that are delivered and not acknowledged (pending).
 #[derive(Clone)]
 pub(super) struct Group {
     /// The greatest id that was delivered.
@@ -64,7 +64,7 @@ impl Group {
         Some((log.added as i64).wrapping_sub(read? as i64))
     }
 
-    /// Notes that the entry `id` was delivered for the first time.
+    /// Records that the group has delivered the entry `id` for the first time.
     pub(super) fn advance(&mut self, log: &Log, id: Id) {
         if id <= self.last {
             return;
@@ -128,7 +128,7 @@ impl Group {
     }
 }
 
-/// A stream.
+/// The value of a stream: its entries, and its groups of consumers by name.
 #[derive(Clone, Default)]
 pub(super) struct Stream {
     pub(super) log: Log,

@@ -193,7 +193,7 @@ fn delete_consumer(call: &mut Call<'_>) -> Done {
     call.number(pending)
 }
 
-/// The event of a consumer that was made.
+/// The name of the keyspace event when a command creates a consumer.
 const CONSUMER_CREATED: &str = "xgroup-createconsumer";
 
 /// The place from which XREADGROUP reads a stream.

@@ -92,7 +92,7 @@ enum Step {
 struct Table<'a> {
     left: &'a [u8],
     right: &'a [u8],
-    /// The length of the longest common subsequence.
+    /// The length in bytes of the longest common subsequence of `left` and `right`, which LCS replies.
     length: usize,
     /// Bits that are set where the way back passes over a byte of the left string.
     upward: Vec<u64>,

@@ -21,46 +21,49 @@ const PREFIXES_BYTES_MAX: usize = 64 * 1024;
 
 type Name = Box<[u8]>;
 
-/// A connection that is told of changes.
+/// A connection for which CLIENT TRACKING is on.
 #[derive(Clone, Debug, Default)]
 struct Client {
     options: TrackingOptions,
-    /// True for a connection that speaks RESP3: others cannot be told.
+    /// True for a connection that speaks RESP3: others cannot be sent invalidation messages.
     can_hear: bool,
     /// True if `CLIENT CACHING` makes the next command or transaction an exception.
     is_exception: bool,
 }
 
-/// The keys that connections have read, and the connections that are told when they change.
+/// The keys that connections have read, and the connections that are sent messages when they change (CLIENT
+/// TRACKING).
 #[derive(Debug, Default)]
 pub(super) struct Tracking {
     clients: BTreeMap<u64, Client>,
     /// Names of keys, in any database. Connections that are gone are left out when a key changes.
     readers: BTreeMap<Name, BTreeSet<u64>>,
     bytes: usize,
-    /// The connection whose request is carried out.
+    /// The connection whose request is carried out, which gets no message of its own changes with NOLOOP;
+    /// `None` for changes that time makes.
     actor: Option<u64>,
-    /// Messages to send: the connection, and the key; none for all keys.
+    /// Invalidation messages to send: the connection, and the changed key, or `None` if all keys may have
+    /// changed.
     told: Vec<(u64, Option<Name>)>,
 }
 
 impl Tracking {
-    /// The number of connections that are told of changes.
+    /// The number of connections for which CLIENT TRACKING is on.
     pub(super) fn clients(&self) -> usize {
         self.clients.len()
     }
 
-    /// Notes whose request is carried out; none for changes that time makes.
+    /// Sets the connection whose request is carried out; `None` for changes that time makes.
     pub(super) fn set_actor(&mut self, session: Option<u64>) {
         self.actor = session;
     }
 
-    /// True if anybody is told of a change of the key.
+    /// True if any connection would be sent a message about a change of the key.
     pub(super) fn covers(&self, key: &[u8]) -> bool {
         self.readers.contains_key(key) || self.clients.values().any(|client| client.hears(key))
     }
 
-    /// Notes that a connection has read a key.
+    /// Records that a connection has read a key, so that it is sent a message when the key changes.
     fn note_read(&mut self, session: u64, key: &[u8]) {
         if !self.clients.get(&session).is_some_and(Client::tracks) {
             return;
@@ -86,7 +89,7 @@ impl Tracking {
         self.bytes -= KEY_BYTES + key.len() + READER_BYTES * readers.len();
     }
 
-    /// Notes that a key has changed.
+    /// Queues messages for all connections that track a key which has changed, and forgets their reads of it.
     pub(super) fn change(&mut self, key: &[u8]) {
         let Self { clients, actor, told, .. } = self;
         let mut tell = |reader: u64, client: &Client| {
@@ -106,8 +109,8 @@ impl Tracking {
         self.forget_key(key, &readers);
     }
 
-    /// Notes that all keys of a database are gone: connections are told that all keys may have changed, once for
-    /// several databases.
+    /// Handles that all keys of a database are gone: each tracking connection is sent the message that all
+    /// keys may have changed, once for several databases.
     pub(super) fn clear(&mut self) {
         let is_told = self.told.last().is_some_and(|(_, key)| key.is_none());
         if is_told && self.readers.is_empty() {
@@ -119,25 +122,25 @@ impl Tracking {
         self.bytes = 0;
     }
 
-    /// Notes that a connection is told of changes no longer. Its reads stay in the table, and are told of again if
-    /// it is told of changes anew.
+    /// Turns tracking off for a connection. Its reads stay in the table, and count again if tracking is
+    /// turned on anew.
     pub(super) fn end(&mut self, session: u64) {
         self.clients.remove(&session);
     }
 
-    /// Forgets all reads once no connection is told of changes.
+    /// Forgets all reads once no connection tracks keys.
     pub(super) fn tidy(&mut self) {
         if self.clients.is_empty() {
             (self.readers, self.bytes) = (BTreeMap::new(), 0);
         }
     }
 
-    /// True if no change is of interest.
+    /// True if no connection tracks keys and no reads are remembered, so that changes need not be noted.
     pub(super) fn is_idle(&self) -> bool {
         self.clients.is_empty() && self.readers.is_empty()
     }
 
-    /// Notes that a connection speaks another version of the protocol.
+    /// Sets the RESP version of a connection: only with RESP3 it can be sent invalidation messages.
     pub(super) fn set_protocol(&mut self, session: u64, protocol: Protocol) {
         if let Some(client) = self.clients.get_mut(&session) {
             client.can_hear = protocol == Protocol::Resp3;
@@ -177,15 +180,16 @@ impl Client {
         !is_broadcast && !is_left_out
     }
 
-    /// True if the connection is told of each change of the key.
+    /// True if the connection is sent a message at each change of the key, whether it has read the key or
+    /// not.
     fn hears(&self, key: &[u8]) -> bool {
         let TrackingOptions { is_broadcast, prefixes, .. } = &self.options;
         *is_broadcast && prefixes.iter().any(|prefix| key.starts_with(prefix))
     }
 }
 
-/// Notes the keys that a command has read, or would have read if they held what it expects, if its connection is
-/// told of changes.
+/// Records the keys that a command has read, or would have read if they held what it expects, if its
+/// connection tracks keys.
 pub(super) fn note_reads(call: &mut Call<'_>, effect: Effect) {
     if !call.session.tracks || effect != Effect::Read {
         return;

@@ -24,12 +24,13 @@ use crate::values::limits::{ENGINE_DATABASES, ENGINE_WAITING_BYTES_MAX};
 /// The approximate bytes of a waiting call, and of each of its keys besides the name, which is kept twice.
 const WAITER_BYTES: usize = 256;
 const KEY_BYTES: usize = 128;
-/// The longest wait that is told from one without end, in milliseconds: three hundred years.
+/// The longest timeout of a blocking call in milliseconds, three hundred years; with a longer one the call
+/// waits without end.
 const WAIT_MS_MAX: u64 = 300 * 366 * 86_400 * 1_000;
 
 type Name = Box<[u8]>;
 
-/// The kind of value that a call waits for.
+/// The kind of value that a blocking call waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     List,
@@ -53,7 +54,7 @@ impl Kind {
     }
 }
 
-/// The time after which a call that waits is told that there was nothing.
+/// The time after which a blocking call gets the reply that nothing came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timeout {
     Never,
@@ -108,7 +109,7 @@ impl Want {
     }
 }
 
-/// A call that waits.
+/// A blocking call (BLPOP and the like) that waits for one of its keys.
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) session: u64,
@@ -116,7 +117,7 @@ pub(super) struct Waiter {
     pub(super) database: u8,
     pub(super) keys: Vec<Name>,
     pub(super) want: Want,
-    /// The time at which the call is told that there was nothing; none if it waits for ever.
+    /// The time at which the call gets the reply that nothing came; `None` if it waits without end.
     pub(super) deadline: Option<Timestamp>,
 }
 
@@ -142,7 +143,7 @@ impl Waiter {
     }
 }
 
-/// All calls that wait.
+/// All blocking calls that wait, with the keys that they wait for.
 #[derive(Debug)]
 pub(super) struct Waits {
     /// The tickets of the calls that wait for each key, by database.
@@ -209,7 +210,7 @@ impl Waits {
         Ok(())
     }
 
-    /// Ends the wait of a connection, if it waits.
+    /// Ends the wait of a connection's call and returns the call; `None` if none waits.
     pub(super) fn leave(&mut self, session: u64) -> Option<Waiter> {
         let ticket = self.by_session.get(&session)?;
         self.end(*ticket)
@@ -236,7 +237,7 @@ impl Waits {
         Some(waiter)
     }
 
-    /// Notes that a key may serve calls that wait for this kind of value.
+    /// Lists a key as one that may serve blocking calls which wait for this kind of value.
     pub(super) fn signal(&mut self, database: u8, key: &[u8], kind: Kind) {
         if self.by_kind[kind as usize] == 0 || !self.by_key[usize::from(database)].contains_key(key) {
             return;
@@ -268,7 +269,7 @@ impl Waits {
         self.by_ticket.remove(&ticket)
     }
 
-    /// Puts back a call that was taken out.
+    /// Puts back a call that [`Waits::take_out`] has taken out, because nothing could be served to it.
     pub(super) fn put_back(&mut self, ticket: u64, waiter: Waiter) {
         self.by_ticket.insert(ticket, waiter);
     }

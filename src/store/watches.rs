@@ -10,7 +10,7 @@ const WATCH_BYTES: usize = 128;
 
 type Name = Box<[u8]>;
 
-/// The watches of one connection.
+/// The keys that one connection watches (WATCH), and whether one has changed.
 #[derive(Debug, Default)]
 struct Watched {
     keys: Vec<(u8, Name)>,
@@ -37,7 +37,7 @@ impl Default for Watches {
 }
 
 impl Watches {
-    /// True if nobody watches anything.
+    /// True if no connection watches any key.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes == 0
     }

@@ -22,7 +22,7 @@ impl Price {
     /// Price of nothing.
     pub const ZERO: Self = Self(0);
 
-    /// Creates a price, at most [`PRICE_MAX`].
+    /// Creates a price of `amount`; a larger one than [`PRICE_MAX`] is reduced to it.
     #[inline]
     pub const fn new(amount: MicroUnits) -> Self {
         Self(if amount > PRICE_MAX { PRICE_MAX } else { amount })

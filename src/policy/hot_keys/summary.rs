@@ -102,7 +102,7 @@ impl Summary {
         self.find(hash).map(|found| self.places[found].counted)
     }
 
-    /// Forgets all keys.
+    /// Frees the places of all keys, for a new stretch of time.
     pub fn clear(&mut self) {
         if !self.places.is_empty() {
             self.heads.fill(NOBODY);
@@ -111,7 +111,7 @@ impl Summary {
         (self.least, self.cursor) = (0, 0);
     }
 
-    /// Allows another [`REPLACED_MAX`] replacements.
+    /// Allows another [`REPLACED_MAX`] keys to lose their places to newcomers.
     pub fn allow(&mut self) {
         self.replaced = 0;
     }

@@ -141,7 +141,7 @@ pub(super) struct Times {
     slices: Box<[Counts<u16>]>,
     /// Index of the newest slice.
     newest: usize,
-    /// Sum of all slices.
+    /// Sum of the samples of all slices: the last ten seconds.
     wide: Counts<u32>,
     /// Parts of the long window, in a ring.
     long: Box<[Counts<u16>]>,

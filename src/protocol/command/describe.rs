@@ -102,7 +102,7 @@ pub fn summary(command: &Command) -> String {
     if command.admin { format!("{text} Only for tenants that are admin.") } else { text.to_owned() }
 }
 
-/// Returns all commands, those that stores have told of included.
+/// Returns all commands of the table, and those learned from stores.
 fn every_command() -> impl Iterator<Item = &'static Command> + Clone {
     all().iter().chain(learned::all())
 }

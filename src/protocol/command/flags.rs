@@ -7,7 +7,7 @@ use std::ops::BitOr;
 pub struct Flags(u32);
 
 impl Flags {
-    /// No flag.
+    /// The empty set of flags.
     pub const NONE: Self = Self(0);
     /// Flag of commands that change keys.
     pub const WRITE: Self = Self(1 << 0);
@@ -145,7 +145,8 @@ pub enum Group {
     HyperLogLog,
     /// Commands on lists.
     List,
-    /// Commands that stores have told of and that the table does not have: nearly all are those of modules.
+    /// Commands that weir has learned from stores because its table does not have them: nearly all are those
+    /// of modules.
     Module,
     /// Commands to publish and subscribe.
     PubSub,

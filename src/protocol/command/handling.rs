@@ -23,7 +23,7 @@ pub enum Handling {
     Refused(Refusal),
 }
 
-/// Use that a request makes of a private connection.
+/// Reason why a request needs a connection to its store that no other client shares (a private link).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrivateUse {
     /// The request waits at the store until there is something to return.
@@ -32,9 +32,9 @@ pub enum PrivateUse {
     AwaitsCopies,
     /// The request watches keys until the next `EXEC`.
     Watches,
-    /// The request asks for messages.
+    /// The request subscribes to channels or patterns of this kind.
     Subscribes(Subscription),
-    /// The request ends messages.
+    /// The request ends subscriptions of this kind.
     Unsubscribes(Subscription),
 }
 
@@ -107,7 +107,7 @@ pub enum Gather {
     Sum,
 }
 
-/// Way in which the replies of all stores become one.
+/// Choice of the stores that a request without keys goes to, and the way in which their replies become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FanOut {
     /// All arrays, one behind the other.
@@ -317,7 +317,7 @@ pub enum Refusal {
     ClusterDisabled,
     /// The command moves keys to another server.
     Migrates,
-    /// The command asks for messages about keys that others change.
+    /// The command asks for messages about keys that others change (`CLIENT TRACKING`).
     Tracks,
     /// The command switches replies off.
     Silences,
@@ -386,7 +386,7 @@ impl fmt::Display for RefusalText<'_> {
     }
 }
 
-/// Decides on commands whose arguments say whether they may pass.
+/// Returns how weir handles a request whose arguments decide whether it is forwarded or refused.
 #[cold]
 pub(super) fn decide(command: &Command, arguments: &Arguments<'_>) -> Handling {
     let other = match command.keys {

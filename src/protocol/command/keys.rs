@@ -257,7 +257,7 @@ pub(super) fn stream_option_words(word: &[u8]) -> Option<usize> {
     OPTIONS.iter().find(|(name, _)| word.eq_ignore_ascii_case(name)).map(|(_, words)| *words)
 }
 
-/// Option of a command that may store its result.
+/// Meaning of a word among the options of a command that may store its result.
 enum StoreOption {
     /// An option of this many words, its name included.
     Words(usize),

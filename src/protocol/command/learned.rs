@@ -75,7 +75,7 @@ fn cells(name: &[u8]) -> impl Iterator<Item = &'static OnceLock<&'static Command
     LEARNED[first..].iter().chain(&LEARNED[..first])
 }
 
-/// Element of a reply to `COMMAND`.
+/// One command as an element of a store's reply to `COMMAND` describes it.
 struct Told<'a> {
     name: Vec<u8>,
     arity: i64,
@@ -183,7 +183,7 @@ impl<'a> Told<'a> {
 /// Rule for keys, as a store tells it.
 struct Spec {
     rule: KeySpec,
-    /// True if the rule finds not all keys that it is for.
+    /// True if the rule does not find all keys of its kind (the flag `incomplete`).
     is_incomplete: bool,
 }
 

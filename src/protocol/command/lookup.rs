@@ -43,8 +43,8 @@ pub(super) fn find_subcommand(container: &Command, given: &[u8]) -> Option<&'sta
     find_entry(&name[..end])
 }
 
-/// Returns the entry of a whole name, which may be one of a subcommand (`object|encoding`): that of the table, or
-/// one that a store has told of.
+/// Returns the entry of a whole name, which may be one of a subcommand (`object|encoding`): that of the
+/// table, or one learned from a store.
 #[inline]
 pub(super) fn find_entry(name: &[u8]) -> Option<&'static Command> {
     let entry =

@@ -37,7 +37,7 @@ pub struct CommandId(pub u16);
 /// Effect of a command on the keys that it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Leaves keys as they are.
+    /// The command leaves the keys that it names as they are.
     Read,
     /// May change keys. Scripts count as writers, because their effect is unknown.
     Write,

@@ -22,7 +22,8 @@ pub(super) enum Access {
     NoKey,
 }
 
-/// Position from which keys are found.
+/// Position among a command's arguments from which its keys are searched (`begin_search` of Redis's key
+/// specifications).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Begin {
     Index(i64),
@@ -35,7 +36,7 @@ pub(super) enum Begin {
 /// Positions of keys, relative to the position from which they are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Find {
-    /// The keys begin at that position.
+    /// The keys begin at the position that [`Begin`] gives, at equal distances.
     Range {
         /// Distance to the last key; a negative one counts from the end of the request, where -1 is the last
         /// argument.
@@ -44,7 +45,7 @@ pub(super) enum Find {
         /// Divisor of the arguments that are keys: 2 where only the first half are.
         limit: i64,
     },
-    /// The number of keys is among the arguments.
+    /// The number of keys is among the arguments, and the keys follow.
     Counted {
         /// Distance to the number of keys.
         number: i64,

@@ -7,7 +7,7 @@ use super::{Arguments, Class, Command, Keys};
 /// Number of elements that a walk looks at in a step without `COUNT`.
 pub const COUNT_DEFAULT: u64 = 10;
 
-/// Options of one request of a walk.
+/// Options of one request of a walk (`SCAN`, `HSCAN`, `SSCAN` or `ZSCAN`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walk {
     /// Position at which the options begin.

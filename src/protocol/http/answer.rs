@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// A reply of RESP2, taken apart.
+/// One parsed RESP2 reply; of an array only its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
     Simple(&'a [u8]),

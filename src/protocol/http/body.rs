@@ -8,7 +8,7 @@ const LINE_BYTES_MAX: usize = 1024;
 /// Maximum number of bytes of the trailer, which follows the last chunk.
 const TRAILER_BYTES_MAX: usize = 8 * 1024;
 
-/// A body of which bytes are still coming.
+/// The body of a request, of which bytes are still missing.
 #[derive(Debug)]
 pub struct Body {
     pub bytes: Vec<u8>,

@@ -76,7 +76,7 @@ pub struct Head {
     pub length: Length,
     /// True if the client holds its body back until it gets `100 Continue`.
     pub waits: bool,
-    /// True if the connection lasts after the response.
+    /// True if the connection stays open after the response.
     pub keeps: bool,
     /// True for HTTP/1.1, which knows `100 Continue` and chunks.
     pub is_modern: bool,

@@ -71,7 +71,8 @@ enum Kind {
     Transaction {
         left: usize,
     },
-    /// A response that is known already: the reply only keeps its place in the order.
+    /// A response that is known before any reply: the shard gives a reply for it that only keeps its place in
+    /// the order.
     Told,
 }
 
@@ -83,7 +84,7 @@ struct Asked {
     in_base64: bool,
     /// The known response, or the beginning of the response's body.
     text: Vec<u8>,
-    /// True if the response is larger than it may be.
+    /// True if the response is larger than `response_bytes_max`; an error is sent in its place.
     is_too_large: bool,
 }
 
@@ -114,30 +115,30 @@ pub enum Step {
 pub struct Conversation {
     /// Bytes that have come and are not parsed yet.
     held: Vec<u8>,
-    /// Held bytes that were looked at and are no whole head.
+    /// Number of held bytes that were searched before and held no whole head.
     seen: usize,
-    /// Parts of the request that is coming.
+    /// The parts received so far of the request that is coming.
     coming: Coming,
-    /// Commands of the request under way, as RESP.
+    /// Commands of the request under way, as RESP, for the shard to carry out.
     frames: Vec<u8>,
-    /// Bytes of `frames` that were taken on.
+    /// Number of bytes of `frames` whose commands the shard has begun to carry out.
     taken: usize,
     /// Options of `QOS CALL` (user, tier, deadline) for the request under way.
     options: Vec<Vec<u8>>,
     /// Number of the database that the request under way asks.
     database: i64,
-    /// `Authorization` of the request under way.
+    /// Value of the header `Authorization` of the request under way; `None` without one.
     claim: Option<Vec<u8>>,
-    /// True while none of the request's commands was taken on.
+    /// True while the shard has begun to carry out none of the request's commands.
     is_at_start: bool,
     /// Error reply for the remaining commands of the request, which are refused.
     void: Option<String>,
     /// Requests whose replies have yet to come, the oldest first.
     asked: VecDeque<Asked>,
     scanner: ReplyScanner,
-    /// Start of a reply that is not whole yet.
+    /// Start of a RESP reply that is not whole yet.
     partial: Vec<u8>,
-    /// Output that has yet to be sent.
+    /// Bytes of responses that have yet to be sent.
     out: Vec<u8>,
     /// Web pages that may ask, and names by which they may.
     rules: Arc<Rules>,
@@ -178,14 +179,14 @@ impl Conversation {
         Self { rules, ..self }
     }
 
-    /// Takes bytes that have come from the client.
+    /// Appends bytes that have come from the client to those that wait to be parsed.
     pub fn receive(&mut self, bytes: &[u8]) {
         if !self.is_over {
             self.held.extend_from_slice(bytes);
         }
     }
 
-    /// Returns the bytes that have come and were not taken on.
+    /// Returns the number of bytes that have come and of which no command was carried out yet.
     pub fn held_bytes(&self) -> usize {
         self.held.len() + self.frames.len() - self.taken
     }
@@ -199,18 +200,18 @@ impl Conversation {
         size_of::<Self>() + coming + asked + lists + buffers.iter().sum::<usize>()
     }
 
-    /// True once no further request is read and all commands were taken on; earlier requests are still
-    /// answered.
+    /// True once no further request is read and the shard has begun to carry out all commands; earlier
+    /// requests are still answered.
     pub fn is_over(&self) -> bool {
         self.is_over && self.frames.is_empty()
     }
 
-    /// True while a request has come in part.
+    /// True while a part of a request has come and the rest has not.
     pub fn is_midway(&self) -> bool {
         !self.is_over && (!self.held.is_empty() || !matches!(self.coming, Coming::Nothing))
     }
 
-    /// Returns the commands that have yet to be taken on, as RESP.
+    /// Returns the commands that the shard has yet to carry out, as RESP.
     pub fn frames(&self) -> &[u8] {
         &self.frames[self.taken..]
     }
@@ -230,7 +231,7 @@ impl Conversation {
         self.claim.as_deref()
     }
 
-    /// True while none of the commands of the request under way was taken on.
+    /// True while the shard has begun to carry out none of the commands of the request under way.
     pub fn is_at_start(&self) -> bool {
         self.is_at_start
     }
@@ -245,7 +246,7 @@ impl Conversation {
         self.void = Some(error);
     }
 
-    /// Marks the next `bytes` bytes of the commands as taken on.
+    /// Marks the next `bytes` bytes of the commands as being carried out by the shard.
     pub fn take(&mut self, bytes: usize) {
         self.is_at_start = false;
         self.taken += bytes;
@@ -256,7 +257,8 @@ impl Conversation {
         }
     }
 
-    /// Parses on, once all commands so far were taken on, and returns the next step.
+    /// Goes on parsing what has come, once the shard has begun to carry out all commands so far, and returns
+    /// the next step.
     pub fn go_on(&mut self) -> Step {
         debug_assert!(self.frames.is_empty());
         if self.is_over {
@@ -434,7 +436,8 @@ impl Conversation {
         }
     }
 
-    /// Takes replies in their order, and adds the responses that they complete to the output.
+    /// Takes RESP replies in the order of the commands, and adds the responses that they complete to the
+    /// output.
     pub fn hear(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let Ok(scanned) = self.scanner.scan(bytes) else {

@@ -104,7 +104,7 @@ const fn reason(code: u16) -> &'static str {
 /// read it (CORS).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manner {
-    /// True if the connection lasts.
+    /// True if the connection stays open after the response.
     pub keeps: bool,
     /// True if the response is to HEAD and has no body.
     pub is_head: bool,

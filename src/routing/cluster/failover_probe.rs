@@ -8,7 +8,7 @@ use crate::values::Timestamp;
 
 /// Maximum number of replicas that are watched at once.
 const WATCHED_MAX: usize = 16;
-/// Time between two questions to a replica.
+/// Time between a replica's reply to `ROLE` and the next `ROLE` sent to it.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Longest time that a replica is watched, until another connection to its primary is lost.
 const WATCH_MOST: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ pub fn to_watch(map: &Map, lost: NodeKey, watched: &[NodeKey]) -> Vec<NodeKey> {
 /// State of a replica, by its reply to `ROLE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
-    /// The replica has taken over.
+    /// The replica says that it is a primary: it has taken over.
     IsPrimary,
     /// The replica is connected to its primary.
     HasPrimary,
@@ -60,7 +60,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins a watch.
+    /// Begins to watch a replica whose primary may be away.
     pub fn new(now: Timestamp) -> Self {
         Self { since: now, trouble: now }
     }

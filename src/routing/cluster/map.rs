@@ -54,7 +54,7 @@ pub struct Node {
 /// A slot whose keys are on the move: the source still owns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OpenSlot {
-    /// The slot.
+    /// Number of the slot, 0 to 16,383.
     pub slot: u16,
     /// Owner of the slot, which says ASK for keys that are gone.
     pub source: BackendId,
@@ -101,7 +101,7 @@ impl Map {
         self.owner(slot).and_then(|owner| self.node(owner)).map(|node| node.key)
     }
 
-    /// Returns the node at a place, if there is one.
+    /// Returns the node at this place in the table of nodes, if there is one.
     pub fn node(&self, backend: BackendId) -> Option<&Node> {
         self.nodes.get(usize::from(backend.0))?.as_ref()
     }
@@ -215,7 +215,7 @@ impl Map {
             .collect()
     }
 
-    /// True if two maps are equal but for their versions.
+    /// True if this map and `other` are equal apart from their versions.
     pub(super) fn says_the_same(&self, other: &Self) -> bool {
         self.owners == other.owners
             && self.nodes == other.nodes

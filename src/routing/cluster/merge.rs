@@ -48,11 +48,11 @@ pub enum Rejected {
     Strangers,
     /// The view would make more nodes than there may be.
     TooManyNodes,
-    /// Enough other views were used.
+    /// The view was one too many: as many as are merged at once were used.
     TooManyViews,
 }
 
-/// Result of merging views.
+/// Result of merging the views of several nodes into the next map.
 #[derive(Clone, Debug)]
 pub struct Applied {
     /// The map now in force, if it differs from the one before.
@@ -72,7 +72,7 @@ impl Applied {
         }
     }
 
-    /// Returns how many views told of another cluster.
+    /// Returns how many views were of another cluster, by the ids of their nodes.
     pub fn strangers(&self) -> usize {
         self.rejected.iter().filter(|(_, why)| *why == Rejected::Strangers).count()
     }
@@ -129,8 +129,8 @@ impl Cluster {
         Applied { map: self.put_in_force(next), rejected }
     }
 
-    /// Forgets the known cluster, and takes the one that these views tell of. Its nodes get new generations,
-    /// whatever places they get.
+    /// Replaces the known cluster by the one that these views are of. Its nodes get new generations, whatever
+    /// places they get.
     pub fn adopt(&mut self, views: &[View]) -> Applied {
         let Map { version, .. } = *self.map;
         self.map = Arc::new(Map { version, ..Map::empty() });
@@ -138,9 +138,9 @@ impl Cluster {
         self.apply(views)
     }
 
-    /// Applies MOVED replies: each slot belongs to the named node, until a higher epoch says otherwise.
-    /// Ignores nodes that are not in the map in force, and failed nodes where another has the slot. Returns
-    /// the new map, if anything changed.
+    /// Applies MOVED replies: each slot belongs to the named node until a view with a higher epoch says
+    /// otherwise. Ignores nodes that are not in the map in force, and failed nodes where another has the
+    /// slot. Returns the new map, if anything changed.
     pub fn patch(&mut self, moved: &[(u16, NodeKey)]) -> Option<Arc<Map>> {
         let is_news = |(slot, key): &&(u16, NodeKey)| {
             *slot < SLOTS
@@ -274,8 +274,8 @@ impl Cluster {
         owners.into()
     }
 
-    /// Returns the open slots that the answering nodes tell of, and those that other nodes told of last, if
-    /// they still make sense.
+    /// Returns the open slots (on the move) that the answering nodes name in their views, and those that
+    /// other nodes named last, if they still make sense.
     fn open(&self, accepted: &[&View], places: &Places<'_>, owners: &[u16]) -> Vec<OpenSlot> {
         let tellers: Vec<BackendId> = accepted.iter().map(|view| places.of(view.teller())).collect();
         let is_old_news = |open: &&OpenSlot| {
@@ -371,7 +371,7 @@ impl Cluster {
     }
 }
 
-/// Places of the nodes in the next map.
+/// The place of each node in the next map's table of nodes.
 struct Places<'a> {
     by_id: BTreeMap<&'a NodeId, NodeKey>,
     taken: Vec<Option<NodeKey>>,
@@ -402,7 +402,7 @@ struct Fact<'a> {
     /// True if a view says that most primaries think so, and the node did not answer itself.
     failed: bool,
     answered: bool,
-    /// True of a replica that some node's `CLUSTER SLOTS` names.
+    /// True of a replica that some node's `CLUSTER SLOTS` names, which says that it answers.
     live: bool,
 }
 

@@ -18,9 +18,9 @@ use super::map::{Map, NodeKey, Role};
 use crate::values::limits::CLUSTER_VIEWS_MAX;
 use crate::values::{Random, Timestamp};
 
-/// Shortest time between the starts of two rounds that were asked for.
+/// Shortest time between the starts of two rounds (questions to some nodes at once) that had a reason.
 const GAP_LEAST: Duration = Duration::from_secs(1);
-/// Longest time between the starts of two rounds that were asked for, while nothing changes.
+/// Longest time between the starts of two rounds that had a reason, while nothing changes.
 const GAP_MOST: Duration = Duration::from_secs(10);
 /// Part of the gap by which it is prolonged at random.
 const GAP_CHANCE: f64 = 0.25;
@@ -34,7 +34,7 @@ const PAUSE_TIMES: u32 = 4;
 const PAUSE_LEAST: Duration = Duration::from_millis(5);
 /// Longest pause after a round of all primaries.
 const PAUSE_MOST: Duration = Duration::from_millis(500);
-/// Maximum number of nodes that are remembered as unreachable.
+/// Maximum number of nodes that are remembered as unreachable; the last ones are.
 const LOST_MAX: usize = 16;
 
 /// Reason why a map may be old.
@@ -63,27 +63,28 @@ pub enum Ask {
     Seeds(Vec<usize>),
 }
 
-/// Result of a round.
+/// Result of a round, in which some nodes were asked for their views.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A new map is in force.
+    /// The views led to a new map, which is in force.
     Changed,
-    /// The map is as it was.
+    /// The views agree with the map in force.
     Unchanged,
     /// No view could be used.
     NobodyAnswered,
 }
 
-/// Schedule of rounds, and the choice of nodes to ask.
+/// Schedule of the rounds in which some nodes are asked for their views of the cluster, and the choice of
+/// these nodes.
 #[derive(Clone, Debug)]
 pub struct Refresh {
     random: Random,
     seeds: usize,
     /// The seed that is asked next.
     next_seed: usize,
-    /// Time between rounds that were asked for: doubles while nothing changes.
+    /// Least time between rounds that have a reason: doubles while nothing changes.
     gap: Duration,
-    /// Time before which no round begins that was asked for.
+    /// Time before which no round begins for a reason.
     not_before: Timestamp,
     /// Time of the next round without any reason to ask.
     due: Timestamp,
@@ -92,9 +93,9 @@ pub struct Refresh {
     unsure: bool,
     /// Time before which no round of all primaries begins.
     sure_not_before: Timestamp,
-    /// Start of the last round.
+    /// Time at which the last round began.
     began: Timestamp,
-    /// State of the round under way, if any: true if it was asked for.
+    /// State of the round under way, if any: true if it had a reason, false if it was only due.
     under_way: Option<bool>,
     ask_seeds: bool,
     /// Nodes to include in the next round, the last that reasons named.
@@ -146,7 +147,7 @@ impl Refresh {
         }
     }
 
-    /// Ends the round under way.
+    /// Ends the round under way with its result, and plans the next one.
     pub fn handle_outcome(&mut self, outcome: Outcome, now: Timestamp) {
         let Some(was_wanted) = self.under_way.take() else { return };
         let pause = now.since(self.began).saturating_mul(PAUSE_TIMES).clamp(PAUSE_LEAST, PAUSE_MOST);
@@ -172,7 +173,8 @@ impl Refresh {
         self.due = now.after(PERIOD.mul_f64(chance));
     }
 
-    /// Returns when `poll_round` should be called at the latest; `None` while a round is under way.
+    /// Returns the time by which `poll_round` is to be called, when the next round is due; `None` while a
+    /// round is under way.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         if self.under_way.is_some() {
             None

@@ -16,7 +16,8 @@ use super::map::{Map, Node, NodeKey, Role};
 use crate::protocol::reply;
 use crate::values::Timestamp;
 
-/// Answers kept of each primary, one for each of the last seconds.
+/// Number of answers (time and offset) kept of each primary, about one for each of the last seconds; the
+/// oldest is dropped.
 const ANSWERS_KEPT: usize = 16;
 
 /// Facts from the `INFO replication` of a node.
@@ -66,7 +67,7 @@ pub struct Answer {
     pub told: Option<Replication>,
 }
 
-/// State of one replica.
+/// Replication state of one replica, by which shards decide whether it may answer reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaState {
     /// Key of the replica.

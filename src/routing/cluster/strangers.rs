@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::refresh::Ask;
 use crate::values::Timestamp;
 
-/// Time for which only strangers must have answered.
+/// Time for which only nodes of another cluster must have answered before that cluster is adopted.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Time since which only nodes of another cluster have answered.

@@ -50,7 +50,7 @@ pub struct WalkPosition {
     inner: u64,
 }
 
-/// Next step of a walk.
+/// Next step of a client's SCAN over all nodes of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WalkStep {
     /// Sends the next SCAN to a node, with the node's own cursor.
@@ -59,7 +59,8 @@ pub enum WalkStep {
         node: NodeKey,
         /// Cursor that the node gave last, or 0.
         cursor: u64,
-        /// Position of the walk.
+        /// Position of the walk at this visit, from which [`WalkPosition::after`] makes the client's next
+        /// cursor.
         position: WalkPosition,
     },
     /// Waits for a fresh map: a visit is over, and it has to be known first what has changed by now.
@@ -96,7 +97,8 @@ impl WalkPosition {
 pub struct Walks(VecDeque<Arc<Plan>>);
 
 impl Walks {
-    /// Takes a map that is now in force.
+    /// Adds the plan of a map that is in force from now on. The oldest plan is dropped where there are too
+    /// many.
     pub fn handle_map(&mut self, map: &Arc<Map>) {
         let plan = Plan::of(map);
         // A map that comes again replaces its earlier plan: in between nothing was asked.
@@ -132,7 +134,7 @@ struct Plan {
     print: u32,
     visits: Vec<NodeKey>,
     map: Arc<Map>,
-    /// Visits of the node at each place.
+    /// Numbers of the visits of each node, by its place in the table of nodes.
     at: Vec<Visits>,
 }
 
@@ -182,8 +184,8 @@ impl Plan {
         }
     }
 
-    /// Returns, by place, whether a node's epoch has grown, as if it had got a slot, without a slot that it
-    /// did not have before: slots may have gone and come back.
+    /// Returns for each node, by place, whether its epoch has grown since the older plan without a new slot:
+    /// slots may have gone and come back.
     fn regained_since(&self, older: &Self) -> Vec<bool> {
         let grown = |place: usize| {
             let node = self.map.nodes.get(place)?.as_ref()?;
@@ -263,7 +265,8 @@ impl Plan {
     }
 }
 
-/// Open slots of a map, to be asked for in the order of slots.
+/// Iterator over the open slots (on the move) of a map, which finds each of them when called in the order of
+/// slots.
 struct OpenSlots<'a>(std::iter::Peekable<std::slice::Iter<'a, OpenSlot>>);
 
 impl<'a> OpenSlots<'a> {

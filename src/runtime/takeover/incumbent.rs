@@ -20,17 +20,18 @@ use crate::runtime::messages::{Mailbox, Moved, Takeover, ToControl, ToShard, ToT
 use crate::values::Timestamp;
 
 /// The longest time that a successor may take from its call until it is ready: it reads quotas and asks
-/// stores meanwhile.
+/// stores meanwhile. After that the takeover is given up.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The longest time that this process waits for its predecessor to stop accepting, before it accepts all the
 /// same.
 const DEAF_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Everything that the takeover thread works with.
+/// Sockets and channels of the thread that waits for a successor process, and hands sockets and clients over
+/// to it.
 pub struct Incumbent {
     pub path: PathBuf,
-    /// The socket on which it listens for a successor.
+    /// The Unix socket on which a successor process calls.
     pub listener: OwnedFd,
     /// Duplicates of all listening sockets, to be given to a successor.
     pub offers: Vec<Offer>,
@@ -186,7 +187,7 @@ impl Incumbent {
         }
     }
 
-    /// Accepts a call, checks the caller's version and gives it the listening sockets. None if it was
+    /// Accepts a successor's call, checks its version and gives it the listening sockets. `None` if it was
     /// refused.
     fn hear(&self) -> Option<Suitor> {
         let peer = self.accept()?;

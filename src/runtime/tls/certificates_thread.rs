@@ -21,7 +21,8 @@ use crate::runtime::watch::FileWatch;
 /// time to replace both.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Files that are put in force together, for one side of weir.
+/// Certificate files that are put in force together: those for connections of clients, or those for
+/// connections to stores.
 pub(in crate::runtime) enum Watched {
     /// The files for connections of clients, and the thread that does handshakes with them.
     Clients(Vec<FileWatch>, TlsFiles, Mailbox<ToHandshakes>),
@@ -57,7 +58,7 @@ impl Watched {
     }
 }
 
-/// Everything that the certificates thread works with.
+/// The watched files and channels of the thread that reads certificates again when they change.
 pub(in crate::runtime) struct CertificatesThread {
     pub watched: Vec<Watched>,
     pub control: Mailbox<ToControl>,

@@ -54,8 +54,8 @@ pub(super) struct Credentials {
 }
 
 impl Credentials {
-    /// Notes that a handshake is over in which a chain was shown. Returns its state, to be kept with the
-    /// connection.
+    /// Records the certificate chain that a client showed in a handshake that is over. Returns the chain's
+    /// state, to be kept with the connection.
     pub fn note(&mut self, chain: &[CertificateDer<'static>], at: UnixTime) -> Arc<Credential> {
         if let Some(shown) = self.shown.get_mut(chain)
             && let Some(credential) = shown.credential.upgrade()

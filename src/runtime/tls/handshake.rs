@@ -32,7 +32,7 @@ pub(super) enum Step {
     Wait,
     /// Waits until the client takes what is sent to it.
     Send,
-    /// Waits for its turn, since the next step needs a costly signature.
+    /// Waits until it may be answered, since that takes a costly signature and their rate is bounded.
     Turn,
     /// Done: the connection can be handed to a shard.
     Done,
@@ -46,7 +46,7 @@ enum State {
     Queued(Box<Accepted>),
     /// The hello was answered by this configuration; the handshake goes on.
     Answered(Box<ServerConnection>, Arc<Terms>),
-    /// The handshake has failed.
+    /// The handshake has failed: nothing more is read or written.
     Over,
 }
 
@@ -96,7 +96,7 @@ impl Shaking {
         Step::Wait
     }
 
-    /// Answers the client's hello when its turn has come. Returns what the handshake waits for next.
+    /// Answers the client's hello, which takes a costly signature. Returns what the handshake waits for next.
     pub fn answer(&mut self, terms: &Arc<Terms>) -> Step {
         match std::mem::replace(&mut self.state, State::Over) {
             State::Queued(accepted) => match accepted.into_connection(Arc::clone(&terms.config)) {

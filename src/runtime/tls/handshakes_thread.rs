@@ -66,7 +66,7 @@ pub(in crate::runtime) struct Rates {
     pub per_second: u32,
 }
 
-/// Everything that the handshakes thread works with.
+/// Listeners, settings and channels of the thread that does TLS handshakes with clients.
 pub(in crate::runtime) struct HandshakesThread {
     pub listeners: Doors,
     pub terms: Arc<Terms>,
@@ -114,7 +114,7 @@ struct Work {
     own: HandshakesThread,
     epoll: OwnedFd,
     shaking: Slab<Shaking>,
-    /// Handshakes that wait for their turn, each at most once.
+    /// Handshakes that wait to be answered, because signatures per second are bounded; each at most once.
     queued: VecDeque<usize>,
     pace: Pace,
     /// The time until which listeners pause, since accepting failed.
@@ -280,7 +280,7 @@ impl Work {
         self.shaking.remove(place)
     }
 
-    /// Answers handshakes whose turn it is, as many as the rate allows now.
+    /// Answers the handshakes that have waited longest, as many as the rate of signatures allows now.
     fn give_turns(&mut self) {
         while !self.queued.is_empty() && self.pace.take(self.now()) {
             let Some(place) = self.queued.pop_front() else { return };
@@ -326,7 +326,8 @@ impl Work {
         self.own.shards[self.next_shard].post(ToShard::SecureClient(client));
     }
 
-    /// Notes the certificate that a client has shown, if any, and returns its shared state.
+    /// Records the certificate that a client has shown, if any, and returns the state that all connections
+    /// with this certificate share.
     fn credential(&mut self, connection: &ServerConnection, terms: &Arc<Terms>) -> Option<Arc<Credential>> {
         let chain = connection.peer_certificates()?;
         let now = Duration::from_millis(self.own.clock.now().unix_ms);

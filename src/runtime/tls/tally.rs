@@ -95,8 +95,8 @@ impl StoreHandshake {
         Self { tally: Arc::clone(tally), otherwise: None, ended: false }
     }
 
-    /// Notes that something was sent or awaited; if the handshake is given up now, `otherwise` is its
-    /// outcome.
+    /// Sets the outcome to count if the handshake is given up from now on, as something was sent or is
+    /// awaited.
     pub fn go_on(&mut self, otherwise: Handshake) {
         if !self.ended {
             self.otherwise = Some(otherwise);

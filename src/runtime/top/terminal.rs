@@ -12,7 +12,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
 /// The sequences that switch to the alternate screen without a cursor, and back.
 const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l";
 const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
-/// The size assumed where the terminal tells none.
+/// The number of columns assumed where the terminal tells none.
 const COLUMNS: usize = 80;
 /// The number of rows assumed where the terminal tells none.
 const ROWS: usize = 24;

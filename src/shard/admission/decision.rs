@@ -27,7 +27,8 @@ use crate::values::{MicroUnits, Price, Timestamp, UNIT, Usage};
 /// The decision on a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Admission {
-    /// The request may go on. The charge, if there is one, is settled with its reply.
+    /// The request is admitted. The charge is settled with its reply; it is `None` where requests have no
+    /// price, and in shadow mode for one that would not have passed at once.
     Passed(Option<Charge>),
     /// The request waits for the replies to what its client has in flight, as it would otherwise take another
     /// track and overtake that.
@@ -61,7 +62,7 @@ pub struct Estimate {
     /// The expected cost beyond the quote's fixed part, learnt from the tenant's recent requests of the same
     /// class.
     pub expected: MicroUnits,
-    /// The whole estimated price.
+    /// The whole estimated price: the quote's fixed part and the expected rest, at least the floor.
     pub total: Price,
     /// The part of the price that is added because the backend is strained.
     pub surcharge: MicroUnits,
@@ -228,7 +229,7 @@ impl AdmissionStage {
         Some(Admission::AfterSettlement)
     }
 
-    /// Refuses a request with this cost for want of it in a scope's bucket, and meters the cost as throttled.
+    /// Refuses a request because a scope's bucket does not hold its cost, and meters the cost as throttled.
     /// In shadow mode the request passes, and is only counted.
     fn throttle(
         &mut self,

@@ -16,7 +16,8 @@ use crate::protocol::command::{Command, Flags};
 
 /// The number of list elements that the store steps over at once (one node of the list).
 const PLACES_PER_STEP: u64 = 64;
-/// The number of bytes of zeros that count as one step of effort.
+/// The number of bytes of zeros, written before the place that a request names, that count as one step of
+/// effort.
 const ZEROS_PER_STEP: u64 = 1_024;
 /// The number of bytes of zeros (64 KiB) that do not count, as they cost a store next to nothing.
 const ZEROS_FREE: u64 = 64 * 1_024;

@@ -45,12 +45,12 @@ pub struct Breaker {
     late: Duration,
 }
 
-/// The gate before one backend, on one core.
+/// Whether one core checks each request to a backend before it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
     /// All requests to the backend pass.
     Open,
-    /// Each request to the backend is checked by itself ([`Breaker::check`]).
+    /// The backend is ejected or returning: each request to it is checked one by one ([`Breaker::check`]).
     Closed,
 }
 
@@ -119,7 +119,8 @@ impl Breaker {
         self.health[usize::from(backend.0)].ejections
     }
 
-    /// Notes that a turn of this core began `late` by this much.
+    /// Adds the delay of a turn of this core against its plan. A core that was late for too long does not
+    /// judge backends slow.
     pub fn handle_late(&mut self, late: Duration) {
         self.late += late;
     }

@@ -29,7 +29,8 @@ const CONGESTED_MANY: u32 = 16;
 /// The schedule of a shard's clients: which of them go on decoding requests, and when.
 #[derive(Debug, Default)]
 pub struct Turns {
-    /// The number of the current turn.
+    /// The number of the shard's current turn, by which a client's count of requests taken on in an earlier
+    /// turn is known to be out of date.
     number: u32,
     /// The requests taken on in this turn, with those that the client being decoded may still have taken on.
     taken: u32,

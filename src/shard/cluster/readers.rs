@@ -33,7 +33,7 @@ const USED: Duration = Duration::from_secs(60);
 pub struct ReaderFigures {
     /// Reads that the node answered as a replica.
     pub answered: u64,
-    /// The number of times that the node was ejected: for failures, and for being slow.
+    /// The number of times that the node was ejected as a replica: first for failures, then for slowness.
     pub out: [u64; 2],
     /// True while this core sends the node no such reads.
     pub is_out: bool,
@@ -43,8 +43,8 @@ pub struct ReaderFigures {
 #[derive(Debug)]
 pub struct Readers {
     policy: ReplicaChoice,
-    /// By node: the replica's key, its primary's key, and the time up to which it is known to have the
-    /// primary's writes.
+    /// For each replica, by its place in the table of nodes: its key, its primary's key, and the time up to
+    /// which it is known to have the primary's writes.
     fresh: Vec<Option<(NodeKey, NodeKey, Timestamp)>>,
     candidates: Vec<(Candidate, Route)>,
     random: Random,
@@ -55,7 +55,7 @@ pub struct Readers {
     reasons: Vec<&'static str>,
 }
 
-/// The reason why a replica's reply is not good enough.
+/// The reason why a replica's reply is not passed on and the slot's owner is asked instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doubt {
     /// The reply is empty: the key may have moved to another node.
@@ -218,9 +218,9 @@ impl Readers {
         Some(candidates[chosen].1)
     }
 
-    /// Samples the time that an owner took for a read, less this core's own lateness, for later choices
-    /// between owner and replicas. Does nothing for writes, for costly reads and those behind them, and once
-    /// no read might have gone to a replica for 60 s.
+    /// Samples the time that an owner took for a read, less this core's own lateness (`late`), for later
+    /// choices between owner and replicas. Does nothing for writes, for costly reads and those behind them,
+    /// and once no read might have gone to a replica for 60 s.
     pub fn record_owner(&mut self, backend: BackendId, pending: &Pending, late: Duration, now: Now) {
         if pending.effect == Effect::Read && pending.odd == Odd::No && self.is_used(now.monotonic) {
             let place = usize::from(backend.0);
@@ -261,8 +261,8 @@ pub struct ReplicaReply<'a> {
 }
 
 impl Slots {
-    /// Handles a replica's reply. Returns the read if the reply is not good enough, so that the owner is to
-    /// be asked instead.
+    /// Handles a replica's reply. Returns the read, with its frame, if the reply is an error or empty and so
+    /// may be wrong: the owner is to be asked instead. `None` if the client gets the reply.
     #[inline(never)]
     pub fn take_replica_reply(
         &mut self,
@@ -297,8 +297,9 @@ impl Slots {
     }
 }
 
-/// Returns why a replica's reply is not good enough. A replica does not know that a slot or a key has moved
-/// away; it answers as if the key did not exist.
+/// Returns why a replica's reply may be wrong, so that the owner is asked again; `None` if the client may
+/// have it. A replica does not know that a slot or a key has moved away; it answers as if the key did not
+/// exist. `kind` is the reply's first byte; `kept` and `end` are its bytes so far, and the last ones.
 fn doubt_of(class: Class, kind: u8, kept: &[u8], end: &[u8]) -> Option<Doubt> {
     let mut start = [0; 16];
     start.iter_mut().zip(kept.iter().chain(end)).for_each(|(place, byte)| *place = *byte);

@@ -45,9 +45,10 @@ use crate::values::limits::{REFUSAL_KEPT_BYTES_MAX, SLOT_HELD_MAX, SLOTS};
 use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId, Timestamp};
 
-/// Maximum number of redirects that one request follows, unless a node makes it wait between two of them.
+/// Maximum number of redirects that one request follows, beyond which it is refused. Counted anew each time a
+/// node makes it wait (TRYAGAIN, CLUSTERDOWN).
 const HOPS_MAX: u8 = 6;
-/// The silence after which a node that owes a reply is suspected to be gone.
+/// The time without any bytes after which a node that owes a reply is suspected to be gone.
 const SILENT: Duration = Duration::from_millis(500);
 /// The pause before a request follows its second redirect. Doubles with each further one, up to `PAUSE_MAX`.
 const PAUSE_FIRST: Duration = Duration::from_millis(2);
@@ -58,9 +59,11 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 const PAUSE_NOT_YET_FIRST: Duration = Duration::from_millis(5);
 /// The longest pause before a node that said TRYAGAIN or CLUSTERDOWN is asked again.
 const PAUSE_NOT_YET_MAX: Duration = Duration::from_millis(50);
-/// Maximum number of requests that one core holds.
+/// Maximum number of requests that one core holds back because their slots are moving; further ones are
+/// refused.
 const HELD_MAX: usize = 16_384;
-/// Maximum number of bytes of the requests that one core holds.
+/// Maximum number of bytes of the requests that one core holds back because their slots are moving; further
+/// ones are refused.
 const HELD_BYTES_MAX: usize = 64 << 20;
 /// The least time between two checks of the held slots, unless something happens that may release one.
 pub const LOOKS_APART: Duration = Duration::from_millis(1);
@@ -70,14 +73,15 @@ const PATCH_HOLDS: Duration = Duration::from_secs(2);
 /// again: a key that is yet to move would be created a second time there.
 const ASK_HOLDS: Duration = Duration::from_millis(250);
 const _: () = assert!(ASK_HOLDS.as_millis() > PAUSE_MAX.as_millis(), "it outlasts what it may have to wait");
-/// The time for which a slot is not held because of a script's MOVED, after a script named a false one there.
+/// The time after a script returned a false MOVED for a slot during which another MOVED from a script does
+/// not hold back the slot's requests.
 const FORGED_HOLDS: Duration = Duration::from_secs(5);
 /// The prelude to a request that is sent to the node importing its slot.
 const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
-/// The prelude to a request for a primary.
+/// `ROLE`, which is sent right before a request that only a primary may carry out.
 const ROLE: &[u8] = b"*1\r\n$4\r\nROLE\r\n";
 
-/// A request that is held.
+/// A request that is held back because its slot is moving, or the slot's node cannot carry it out yet.
 #[derive(Debug)]
 pub struct Held {
     envelope: Envelope,
@@ -86,24 +90,26 @@ pub struct Held {
     tries: Tries,
     /// The node that is importing the slot, and when the owner said so (ASK).
     ask: Option<(BackendId, Timestamp)>,
-    /// The state of knowledge when a refusal came that may be untrue; `None` if there is no doubt.
+    /// The version of the map and the time when the request was refused, if the refusal may be untrue (a
+    /// script's, or one from an old map); `None` if it is certain.
     doubted: Option<Doubted>,
     /// The error of a node that is down (CLUSTERDOWN), which the client gets when the time is over.
     words: Option<Arc<[u8]>>,
 }
 
-/// The result of a reply to a request.
+/// The meaning of an owner's reply to a request: the answer, or a refusal that is dealt with.
 #[derive(Debug)]
 pub enum Heard {
     /// The reply is the request's answer.
     Answered,
-    /// The request was refused and is taken care of: it is held, or refused to its client with the reason.
+    /// The node refused the request, which is dealt with: it is held back to be sent again, or its client was
+    /// sent an error.
     Redirected,
     /// The node is down (CLUSTERDOWN), and the request is to be given to [`Slots::hold_for_node`].
     NodeDown(Refused),
 }
 
-/// The place for a request of a slot.
+/// The place that a request for a slot is sent to, or held at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The request is held: its slot is moving.
@@ -114,7 +120,7 @@ pub enum Place {
     OwnerOrReplica(Route),
 }
 
-/// A held request that leaves now.
+/// A request that was held back and is sent now.
 #[derive(Debug)]
 pub struct Released {
     /// The request's reply address, and the route on which it is sent.
@@ -146,7 +152,7 @@ pub struct Refused {
     frame: Vec<u8>,
     /// The request as it was sent.
     sent: Sent,
-    /// The node that refused it.
+    /// The node that refused the request.
     sender: BackendId,
 }
 
@@ -163,12 +169,12 @@ struct Until {
 struct Doubted {
     version: u64,
     at: Timestamp,
-    /// True if the refusing node was the slot's owner on the map. If not, a map with another owner may be
-    /// just as old.
+    /// True if the refusing node was the slot's owner on the map at that time. If not, a map with another
+    /// owner may be just as old.
     by_owner: bool,
 }
 
-/// The held requests of one slot.
+/// The requests of one slot that are held back, and what decides when they are sent.
 #[derive(Debug, Default)]
 struct Hold {
     list: Vec<Held>,
@@ -181,7 +187,7 @@ struct Hold {
 /// A node's CLUSTERDOWN to a request for a slot.
 #[derive(Debug)]
 struct Down {
-    /// The text of the error.
+    /// The text of the CLUSTERDOWN error, which clients get when the time for retries is over.
     words: Arc<[u8]>,
     /// The time at which the request with this answer was sent.
     sent_at: Timestamp,
@@ -192,7 +198,8 @@ struct Down {
     again_at: Timestamp,
 }
 
-/// The newest request of each connection for each key that was carried out since the slot is held.
+/// For each client connection and key, the sequence number of the newest request that was carried out since
+/// the slot's requests are held back. Older ones may not be sent again.
 #[derive(Debug, Default)]
 struct CarriedOut(HashMap<(u64, Box<[u8]>), u32>);
 
@@ -208,8 +215,8 @@ impl CarriedOut {
 }
 
 impl Hold {
-    /// Takes the requests that leave next, in the order of each connection, and those that may not be sent
-    /// again because a later one was carried out.
+    /// Takes the held-back requests that are sent next, in the order of each connection, and those that may
+    /// not be sent again because a later one was carried out.
     fn take_next(&mut self, pieces: &Pieces) -> (Vec<Held>, Vec<Held>) {
         // Refused requests go first, alone: later ones must not be carried out before them if they are
         // refused again.
@@ -261,7 +268,7 @@ impl Hold {
 /// A reason to suspect that the cluster map is old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doubt {
-    /// The event that suggests it.
+    /// The event that makes the map doubtful, by which the next nodes to ask are chosen.
     pub reason: Reason,
     /// The slot and its new owner, if a redirect named one.
     pub moved: Option<(u16, NodeKey)>,
@@ -281,8 +288,8 @@ pub struct Slots {
     held: usize,
     held_bytes: usize,
     doubt: Option<Doubt>,
-    /// The time at which held slots were last checked; and whether something has happened since that may
-    /// release one.
+    /// The time at which it was last checked which held-back requests can be sent; and whether something has
+    /// happened since that may release some.
     looked_at: Timestamp,
     is_touched: bool,
     /// Nodes that said CLUSTERDOWN and nothing better since, each with the time at which another slot may ask
@@ -347,20 +354,20 @@ impl Slots {
             || self.holds.contains_key(&slot)
     }
 
-    /// True if the slot is held, even if no request waits.
+    /// True if requests for the slot are held back because it is moving, even if none waits now.
     pub fn is_held(&self, slot: u16) -> bool {
         self.holds.contains_key(&slot)
     }
 
-    /// Notes that a request was carried out, or may have been. An earlier one of its connection for the same
-    /// key must not be sent again then.
+    /// Records that a request was carried out, or may have been. An earlier one of its connection for the
+    /// same key must not be sent again then.
     pub(super) fn record_carried_out(&mut self, connection: u64, to: ReplyTo, slot: u16, frame: &[u8]) {
         if let Some(hold) = self.holds.get_mut(&slot) {
             hold.carried_out.note(connection, to, frame);
         }
     }
 
-    /// True if requests of the slot wait.
+    /// True if at least one request of the slot is held back and waits.
     pub fn is_holding(&self, slot: u16) -> bool {
         self.holds.get(&slot).is_some_and(|hold| !hold.list.is_empty())
     }
@@ -406,7 +413,7 @@ impl Slots {
         std::mem::take(self.unanswered_mut(connection))
     }
 
-    /// True if an unanswered request of the slot was sent before and refused.
+    /// True if an unanswered request of the slot was sent again after a node had refused it.
     pub fn has_again(&self, slot: u16) -> bool {
         self.unanswered.iter().any(|unanswered| unanswered.has_again(slot))
     }
@@ -416,7 +423,8 @@ impl Slots {
         self.unanswered.iter_mut().for_each(Unanswered::tidy);
     }
 
-    /// Takes a new map of the cluster. [`Slots::hold_moved`] must be called when its consequences are drawn.
+    /// Puts a new map of the cluster in force and returns what it changes. The caller acts on that, then
+    /// calls [`Slots::hold_moved`].
     pub fn handle_map(&mut self, map: Arc<Map>, now: Now) -> MapChange {
         let older = std::mem::replace(&mut self.map, map);
         let Self { patches, forged, map, .. } = self;
@@ -451,7 +459,7 @@ impl Slots {
         }
     }
 
-    /// The nodes that others have taken over from.
+    /// The failed primaries whose slots other nodes own by now.
     pub fn fallen(&self) -> Vec<BackendId> {
         self.map.fallen().map(|node| node.key.backend).collect()
     }
@@ -472,23 +480,27 @@ impl Slots {
         }
     }
 
-    /// Makes this turn check held slots: the map was confirmed, or a connection was lost.
+    /// Makes this turn check which held-back requests can be sent: the map was confirmed, or a connection was
+    /// lost.
     pub fn touch(&mut self) {
         self.is_touched = true;
     }
 
-    /// Makes this turn check held slots if the slot of a connection's next reply is held.
+    /// Makes this turn check which held-back requests can be sent, if the slot of a connection's next reply
+    /// has such requests.
     pub(super) fn touch_next(&mut self, connection: ConnectionId) {
         let slot = self.unanswered[connection.0 as usize].next_slot();
         self.is_touched |= slot.is_some_and(|slot| self.is_held(slot));
     }
 
-    /// Takes the reason to suspect that the map is old, if there is one.
+    /// Takes the reason to suspect that the cluster map is old, if there is one, to have nodes asked for a
+    /// new map.
     pub fn take_doubt(&mut self) -> Option<Doubt> {
         self.doubt.take()
     }
 
-    /// Handles a lost or failed connection to a node: suspects the map and has held slots checked.
+    /// Handles a lost or failed connection to a node: suspects the map of being old, and makes this turn
+    /// check which held-back requests can be sent.
     pub fn handle_link_lost(&mut self, backend: BackendId) {
         self.touch();
         self.doubt(Reason::LinkLost(self.key_of(backend)), None);
@@ -572,8 +584,8 @@ impl Slots {
         }
     }
 
-    /// Removes the request of a connection's next reply from the unanswered ones if that needs no further
-    /// look: it is no error, no slot waits for it and no replica is compared with it. Returns true if so.
+    /// Removes the request of a connection's next reply from the unanswered ones if nothing depends on the
+    /// reply: it is no error, no slot waits for it and no replica is compared with it. Returns true if so.
     #[inline]
     pub fn settle_if_plain(&mut self, connection: ConnectionId, is_error: bool, is_compared: bool) -> bool {
         let Self { holds, down, unanswered, .. } = self;
@@ -769,8 +781,8 @@ impl Slots {
         ready
     }
 
-    /// Addresses a held request that leaves now. Refuses it if its redirect was untrue or its slot has no
-    /// owner.
+    /// Returns a held-back request with the route on which it is sent now. Refuses it, and returns `None`, if
+    /// its redirect was untrue or its slot has no owner.
     pub fn release(
         &mut self,
         env: &mut Env,
@@ -806,9 +818,9 @@ pub fn behind_asking(frame: &[u8]) -> Vec<u8> {
 
 /// The answer to a held request that is not sent again.
 enum Told {
-    /// Weir's own reason.
+    /// An error of weir's own, with the reason why the request was not sent.
     Why(NotSent),
-    /// A node's error.
+    /// The text of the error of the node that was down (CLUSTERDOWN).
     Words(Arc<[u8]>),
 }
 
@@ -858,7 +870,7 @@ fn keys_of(frame: &[u8]) -> Vec<Box<[u8]>> {
     keys
 }
 
-/// The destination of a refused request.
+/// The destination of a request that a node has refused.
 enum Way {
     Owner,
     Ask(BackendId),
@@ -1006,7 +1018,7 @@ impl Slots {
         }
     }
 
-    /// Notes a node's CLUSTERDOWN to a request for a slot. Returns the error's text, shared with earlier
+    /// Records a node's CLUSTERDOWN to a request for a slot. Returns the error's text, shared with earlier
     /// equal ones.
     fn record_down(
         &mut self,
@@ -1026,7 +1038,7 @@ impl Slots {
         words
     }
 
-    /// Notes that a node answered a request for a slot with something other than CLUSTERDOWN.
+    /// Records that a node answered a request for a slot with something other than CLUSTERDOWN.
     fn record_not_down(&mut self, slot: u16, sender: BackendId) {
         self.down.remove(&sender);
         if let Some(hold) = self.holds.get_mut(&slot) {
@@ -1080,7 +1092,7 @@ impl Held {
         Self { envelope, message, requests: 1, tries, ask: None, doubted: None, words: None }
     }
 
-    /// True for a piece, with one key, of a request that was split.
+    /// True for a piece, with one key, of a request that was split after TRYAGAIN.
     fn is_piece(&self) -> bool {
         self.envelope.reply_to.piece_of().is_some()
     }
@@ -1101,8 +1113,8 @@ impl Held {
         !(is_elsewhere && (by_owner || env.is_sure(at)))
     }
 
-    /// True until a newer map shows whether the refusal was true. A script's redirect needs a map on which
-    /// the slot has left the node, or one confirmed by all primaries.
+    /// True until a newer map shows whether the refusal was true, so that the request waits. A script's
+    /// redirect needs a map on which the slot has left the node, or one confirmed by all primaries.
     fn is_doubted(&self, env: &Env, map: &Map) -> bool {
         let Some(Doubted { version, at, .. }) = self.doubted else { return false };
         let is_told = map.version() > version && !self.is_unproven(env, map);

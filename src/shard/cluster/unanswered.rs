@@ -24,7 +24,7 @@ pub struct Tries {
     pub hops: u8,
     /// The number of times that a node made the request wait (TRYAGAIN, CLUSTERDOWN).
     pub waits: u8,
-    /// The time at which the request was first held; zero if it never was.
+    /// The time at which the request was first held back because of its slot; zero if it never was.
     pub held_since: Timestamp,
     /// True if the request was lost with a connection and is sent a second time.
     pub is_again: bool,
@@ -78,7 +78,7 @@ struct Entry {
     envelope: Envelope,
     /// The position of the request's bytes, counted from the first byte ever kept, modulo 2^32.
     start: u32,
-    /// True if the request has an entry in the list of odd ones, too.
+    /// True if the request has an [`Odd`] entry as well, with what does not fit here.
     is_odd: bool,
 }
 
@@ -110,7 +110,7 @@ pub struct Unanswered {
 }
 
 impl Unanswered {
-    /// Adds a request that was sent.
+    /// Adds a request that was sent, with all that is needed to send it again.
     #[inline]
     pub fn push(&mut self, (envelope, requests): (&Envelope, usize), tries: Tries, message: Message<'_>) {
         match message {
@@ -211,7 +211,7 @@ impl Unanswered {
         self.sent.get(self.first).map(|sent| sent.envelope.route.slot)
     }
 
-    /// True if an unanswered request of the slot was sent before and refused.
+    /// True if an unanswered request of the slot was sent again after a node had refused it.
     pub fn has_again(&self, slot: u16) -> bool {
         !self.odd.is_empty() && self.all().any(|sent| sent.slot() == slot && sent.tries.were_refused())
     }

@@ -90,8 +90,8 @@ impl Copies {
         self.by_slot.entry(held.copy.slot).or_default().push(held);
     }
 
-    /// Returns the lent reply to a request, if there is one, its time has not passed and its key was not
-    /// written since; and the time at which the store was asked for it.
+    /// Returns the copy of a reply that another core lent for this request, with the time at which the store
+    /// was asked for it. `None` if there is none, its lifetime is over, or its key was written since.
     pub fn find(
         &mut self,
         route: Route,

@@ -28,8 +28,8 @@ const PAUSE: Duration = Duration::from_secs(10);
 const TRIAL: Duration = Duration::from_secs(1);
 /// The least number of reads in `TRIAL` for which the measurement counts.
 const TRIAL_READS: u64 = 50;
-/// A kept reply is fetched anew ahead of its expiry: twice the fetch's duration before, at least
-/// `AHEAD_LEAST`, and at most a quarter (`AHEAD_PART`) of its lifetime.
+/// The least time ahead of its expiry at which a kept reply is fetched anew. It is twice the last fetch's
+/// duration, within this and a quarter (`AHEAD_PART`) of the reply's lifetime.
 const AHEAD_LEAST: Duration = Duration::from_millis(2);
 /// The divisor of a reply's lifetime: it is fetched anew at most a quarter of it ahead of its expiry.
 const AHEAD_PART: u32 = 4;
@@ -50,12 +50,13 @@ const CHANCE_PART: u32 = 10;
 /// so it limits what is shared and kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Warmth {
-    /// Requests for the key may still be queued unnoticed: its reads go to the store by themselves.
+    /// Requests for the key may still be queued unnoticed: its reads are sent to the store one by one and
+    /// share no fetch.
     Queued,
     /// Queued requests are known, but requests that were sent up to `until` may be unanswered, writes among
-    /// them. Reads share fetches that are sent after they came; nothing is kept. Before a cluster, reads go
-    /// by themselves: a node may redirect what was sent earlier, and a fetch, which belongs to no connection,
-    /// could reach the next node first.
+    /// them. Reads share fetches that are sent after they came; nothing is kept. Before a cluster, reads
+    /// share no fetch: a node may redirect what was sent earlier, and a fetch, which belongs to no
+    /// connection, could reach the next node first.
     Sent {
         /// The latest time at which an unknown request may have been sent.
         until: Timestamp,
@@ -67,7 +68,7 @@ pub enum Warmth {
 /// The result of looking up a read among a key's kept replies and fetches.
 #[derive(Debug)]
 pub enum Found {
-    /// A valid reply is kept.
+    /// A valid reply is kept in memory, and answers the read.
     Kept {
         /// The kept reply.
         reply: Bytes,
@@ -82,7 +83,7 @@ pub enum Found {
     Fetchable,
     /// The read is held back until it can no longer overtake an earlier request of its connection.
     Behind,
-    /// The read goes to the store by itself, and the counter names the reason.
+    /// The read is sent to the store on its own, shares no fetch, and is counted under this reason.
     Nothing(Counter),
 }
 
@@ -91,7 +92,7 @@ pub enum Found {
 pub enum Way {
     /// The request waits for a fetch.
     Fetch(FlightId),
-    /// The request is sent by itself, as a read or as a write.
+    /// The request is sent to the store on its own, as a read or as a write.
     Own(Access),
 }
 
@@ -111,8 +112,8 @@ pub struct Read<'a> {
     pub may_move: bool,
 }
 
-/// Counts of the key's reads and writes. The private ones decide whether keeping replies pays off and start
-/// again each second.
+/// Counts of the key's reads and writes. The public fields count since the key became hot; the private ones
+/// start again each second and decide whether keeping replies pays off.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     since: Timestamp,
@@ -134,20 +135,20 @@ pub struct Tally {
 /// that may have to be sent again.
 #[derive(Debug, Default)]
 struct Wait {
-    /// Requests that are not answered yet.
+    /// All unanswered requests of the connection for the key, including reads that wait for a shared fetch.
     requests: u32,
-    /// Unanswered requests that go to the store by themselves.
+    /// Unanswered requests that are sent to the store on their own, not answered by a shared fetch.
     own: u32,
-    /// Requests that go by themselves and are not on the connection to the store yet.
+    /// Requests counted in `own` whose bytes are not on the connection to the store yet.
     unsent: u32,
-    /// True if an unanswered request that goes by itself is a write.
+    /// True if one of the unanswered requests counted in `own` is a write.
     has_written: bool,
-    /// The fetch that the connection's latest request waits for; `None` if that goes by itself.
+    /// The fetch that the connection's latest request waits for; `None` if that request is sent on its own.
     latest: Option<FlightId>,
     /// The fetch behind which later requests of the connection, other than reads that join it, are held back,
     /// and the number of its waiting reads: the fetch is yet to be sent, or the reads joined after it was.
     bound: Option<(FlightId, u32)>,
-    /// Requests held back, in their order. They are looked at again when no earlier request is unsent and no
+    /// Requests held back, in their order. They are handled again when no earlier request is unsent and no
     /// fetch is bound.
     held: Vec<Held>,
 }
@@ -232,7 +233,7 @@ pub struct Entry {
     pub tally: Tally,
     /// The tenant whose request for the key came last.
     pub last_asker: TenantId,
-    /// Whether the store tells of changes of the key.
+    /// Whether the store reports changes of the key to this core (CLIENT TRACKING).
     pub registration: Registration,
     cell: Cell,
     answers: Vec<Answer>,
@@ -276,17 +277,19 @@ impl Entry {
         }
     }
 
-    /// True if the store tells of the key's next change.
+    /// True if the store has confirmed that it will report the key's next change (CLIENT TRACKING).
     pub fn is_registered(&self) -> bool {
         matches!(self.registration, Registration::Registered(_))
     }
 
-    /// Returns the versions of the key's cells, or `None` while a write is in flight.
+    /// Returns the state of the two version counters (the key's and its backend's) that writes of the key
+    /// change, or `None` while a write is in flight.
     pub fn snapshot(&self, versions: &Versions) -> Option<Snapshot> {
         versions.snapshot(self.cell, Cell::of_backend(self.backend))
     }
 
-    /// Returns the versions of the key's cells, whether or not a write is in flight.
+    /// Returns the state of the two version counters (the key's and its backend's) that writes of the key
+    /// change; unlike [`Entry::snapshot`], also while a write is in flight.
     pub fn look_at(&self, versions: &Versions) -> Snapshot {
         versions.look(self.cell, Cell::of_backend(self.backend))
     }
@@ -435,8 +438,8 @@ impl Entry {
         now >= self.pauses_until && answer.is_some_and(|answer| now >= answer.too_large_until)
     }
 
-    /// Notes a fetch of a reply. Takes the place of the reply that was idle longest if all `HOT_ANSWERS_MAX`
-    /// places are taken.
+    /// Records a fetch of a reply. Takes the place of the reply that was idle longest if all
+    /// `HOT_ANSWERS_MAX` places are taken.
     pub fn handle_fetch(&mut self, envelope: &Envelope, frame: &[u8], flight: FlightId, now: Timestamp) {
         let protocol = envelope.route.protocol;
         if let Some(answer) = self.answers.iter_mut().find(|answer| answer.is_to(frame, protocol)) {
@@ -502,7 +505,7 @@ impl Entry {
         self.tally.all_reads += u64::from(hits);
     }
 
-    /// The cores that hold copies.
+    /// The other cores that hold copies of the key's kept replies.
     pub fn holders(&self) -> &[ShardId] {
         &self.elsewhere.holders
     }
@@ -540,8 +543,8 @@ impl Entry {
         Some((answer.frame.clone(), answer.terms))
     }
 
-    /// Drops kept replies to the same question that differ from `reply`, which was just read. True if any of
-    /// them was still valid, which shows a write around weir.
+    /// Drops kept replies that differ from `reply`, which the store has just sent, among those to requests
+    /// for which `is_asked` is true. True if any of them was still valid, which shows a write around weir.
     pub fn forget_differing(
         &mut self,
         is_asked: impl Fn(&[u8], Protocol) -> bool,
@@ -666,7 +669,7 @@ impl Entry {
         Counter::HotFetched
     }
 
-    /// Forgets a fetch that failed or was never sent.
+    /// Removes a fetch that failed or was dropped before it was sent.
     pub fn handle_failed(&mut self, flight: FlightId) {
         for answer in &mut self.answers {
             answer.flights.retain(|own| *own != flight);
@@ -684,7 +687,7 @@ impl Entry {
         self.answers.iter().flat_map(|answer| answer.flights.iter().copied())
     }
 
-    /// Counts a connection's request that goes on, by itself or as a waiter of a fetch.
+    /// Counts a connection's request that is not held back: it is sent on its own, or waits for a fetch.
     pub fn handle_request(&mut self, connection: u64, way: Way) {
         let wait = self.waits.entry(connection).or_default();
         wait.requests += 1;
@@ -705,8 +708,8 @@ impl Entry {
         }
     }
 
-    /// Notes that a request which goes by itself is on its connection to the store. True if requests of its
-    /// client connection that were held back may go on.
+    /// Handles that a request which was sent on its own is on its connection to the store. True if requests
+    /// of its client connection that were held back may go on.
     pub fn handle_own_sent(&mut self, connection: u64) -> bool {
         let Some(wait) = self.waits.get_mut(&connection) else { return false };
         wait.unsent = wait.unsent.saturating_sub(1);
@@ -719,7 +722,7 @@ impl Entry {
         self.waits.get(&connection).and_then(|wait| wait.bound).is_some_and(|(_, reads)| reads > 1)
     }
 
-    /// Notes that a fetch is on its connection to the store: the waiting connection's later requests no
+    /// Handles that a fetch is on its connection to the store: the waiting connection's later requests no
     /// longer wait for it. True if requests that were held back may go on.
     pub fn handle_fetch_sent(&mut self, connection: u64, flight: FlightId) -> bool {
         let Some(wait) = self.waits.get_mut(&connection) else { return false };
@@ -741,8 +744,9 @@ impl Entry {
         }
     }
 
-    /// Handles the end of a request that went by itself, answered or not. `was_sent` says whether it is known
-    /// to have been sent. True if requests of its connection that were held back may go on.
+    /// Handles the end of a request that was not a waiter of a fetch, answered or not. `was_sent` says
+    /// whether it is known to have been sent. True if requests of its connection that were held back may go
+    /// on.
     pub fn handle_answered(&mut self, connection: u64, was_sent: bool) -> bool {
         self.handle_over(connection, |wait| {
             wait.own -= 1;
@@ -779,7 +783,7 @@ impl Entry {
     }
 
     /// True if a connection's next request for the key must be held back. Never while requests may be queued
-    /// unnoticed: all go by themselves then, and the queue keeps their order.
+    /// unnoticed: none shares a fetch then, and the queue keeps their order.
     pub fn is_to_wait(&self, connection: u64) -> bool {
         self.warmth != Warmth::Queued
             && self.waits.get(&connection).is_some_and(|wait| !wait.is_open() || !wait.held.is_empty())
@@ -913,7 +917,7 @@ fn is_plain(reply: &[u8]) -> bool {
     !matches!(reply.first(), None | Some(b'-' | b'!' | b'|' | b'>'))
 }
 
-/// True if a reply is of the kind that a store gives for a key that does not exist.
+/// True if a reply may be that of a store in which the key does not exist, such as nil, 0 or an empty array.
 fn says_nothing(reply: &[u8]) -> bool {
     const NOTHING: [&[u8]; 9] = [
         b"$-1\r\n",

@@ -13,7 +13,8 @@ use crate::values::limits::HOT_FRAME_BYTES_MAX;
 pub enum Forecast {
     /// The request names no key, or none that can be hot.
     NoKey,
-    /// The request names several keys, or may be about any: it always goes to the store by itself.
+    /// The request names several keys, or may be about any: it is always sent to the store and shares no
+    /// fetch.
     Keys,
     /// The request's key is not hot.
     Cold,
@@ -23,9 +24,10 @@ pub enum Forecast {
     Joins,
     /// The request would start a fetch from the store.
     Fetched,
-    /// The request would be held back behind earlier ones of its connection, and then be looked at again.
+    /// The request would be held back behind earlier ones of its connection, and then be handled again.
     Held,
-    /// The request's key is hot, but the request goes to the store by itself, for the reason given.
+    /// The request's key is hot, but the request is sent to the store and shares no fetch, for the reason
+    /// given.
     GoesOn(&'static str),
 }
 

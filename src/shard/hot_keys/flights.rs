@@ -31,11 +31,12 @@ pub struct Flight {
     pub stage: Stage,
     /// The time at which the fetch was sent; zero if it was not.
     pub sent_at: Timestamp,
-    /// Versions of the cells of the key and its backend when the fetch was sent; `None` until then. If they
-    /// have changed when the reply comes, a write to the key may have come in between, and the reply is not
-    /// kept.
+    /// State of the version counters of the key and its backend, which writes change, when the fetch was
+    /// sent; `None` until then. If they have changed when the reply comes, a write to the key may have come
+    /// in between, and the reply is not kept.
     pub snapshot: Option<Snapshot>,
-    /// The last reply that any core had seen for this question when the fetch was sent.
+    /// The digest of the last reply to this same read that any core had seen when the fetch was sent; `None`
+    /// until then.
     pub look: Option<Look>,
     /// True if the reply is to be kept, unless a write or its size speaks against it when it comes.
     pub is_kept: bool,
@@ -47,7 +48,7 @@ pub struct Flight {
     /// it.
     is_ahead_of_time: bool,
     has_failed: bool,
-    /// The key's registration at its store when the fetch was sent.
+    /// Whether the store was going to report the key's next change (CLIENT TRACKING) when the fetch was sent.
     pub registration: Registration,
 }
 
@@ -74,8 +75,8 @@ pub struct Waiter {
 }
 
 impl Flight {
-    /// Notes that the fetch is on its connection to the store, and the versions that its reply will be held
-    /// against.
+    /// Handles that the fetch is on its connection to the store, and stores the versions with which the
+    /// present ones are compared when its reply comes.
     pub fn handle_sent(&mut self, snapshot: Option<Snapshot>, look: Look, is_kept: bool, now: Timestamp) {
         (self.sent_at, self.stage, self.look) = (now, Stage::Sent, Some(look));
         (self.snapshot, self.is_kept) = (snapshot, is_kept);
@@ -225,7 +226,8 @@ impl Flights {
         ids.iter().rev().find(takes).copied()
     }
 
-    /// True for a fetch that was never sent: a read may still join it, even while the key is being written.
+    /// True for a fetch that is not sent yet: a read may join it even while a write of its key is in flight,
+    /// because the fetch will be sent later. False for an unknown id.
     pub fn is_gathering(&self, id: FlightId) -> bool {
         self.find(id).is_some_and(|flight| flight.stage != Stage::Sent && !flight.has_failed)
     }

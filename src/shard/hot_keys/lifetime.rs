@@ -12,27 +12,28 @@ use crate::values::{BackendId, Timestamp};
 const FIELDS_MAX: usize = 128;
 /// Commands about the fields that they name behind the key.
 const NAMING_FIELDS: [&[u8]; 4] = [b"HGET", b"HMGET", b"HEXISTS", b"HSTRLEN"];
-/// A time that is longer than all that matter, and that can be added to any other.
+/// A time that stands for no expiry: longer than all that matter, and short enough to be added to any other.
 const ENDLESS: Duration = Duration::from_secs(u32::MAX as u64);
 /// The time for which a store is believed to have no fields that expire.
 const BELIEVED: Duration = Duration::from_secs(60);
 /// The beginning of the error of a store that does not have a command.
 const UNKNOWN_COMMAND: &[u8] = b"ERR unknown command";
 
-/// The time that is left until something expires, counted from when the question was sent.
+/// The time until a key or field expires, counted from when the store was asked (PTTL, HPTTL).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Left {
     /// The store was not asked, or its answer was no number.
     #[default]
     Unknown,
-    /// There is no such key.
+    /// The store has no such key.
     NoKey,
     /// The key, or the field, has no expiry.
     Endless,
     For(Duration),
 }
 
-/// The questions about the lifetime of a fetch's reply, and the store's answers.
+/// The commands sent before a fetch to learn how long its reply holds (PTTL, HPTTL), and the store's answers
+/// to them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lifetime {
     questions: usize,
@@ -43,8 +44,8 @@ pub struct Lifetime {
 }
 
 impl Lifetime {
-    /// Appends the questions that are sent before a read to `out`: about its key and, if `fields_expire` at its
-    /// store, about the fields that it names.
+    /// Appends to `out` the commands that are sent before a read: PTTL for its key and, if `fields_expire` at
+    /// its store, HPTTL for the fields that it names.
     pub fn ask(out: &mut Vec<u8>, (key, frame): (&[u8], &[u8]), fields_expire: bool) -> Self {
         encode::request(out, [b"PTTL".as_slice(), key].into_iter());
         if !fields_expire || !is_about_hash(frame) {
@@ -58,17 +59,18 @@ impl Lifetime {
         Self { questions: 2, ..Self::default() }
     }
 
-    /// The number of questions.
+    /// The number of commands (PTTL, HPTTL) that are sent before the read: 0 to 2.
     pub fn questions(&self) -> usize {
         self.questions
     }
 
-    /// Notes that the read is sent, so that all answers are yet to come.
+    /// Handles that the read is sent: the answers to all commands before it are yet to come.
     pub fn handle_sent(&mut self) {
         self.answers = 0;
     }
 
-    /// Notes the store's answer to the next question. True if it says that the store has no fields that expire.
+    /// Takes the store's reply to the next of the commands (PTTL, HPTTL). True if it says that the store has
+    /// no fields that expire.
     pub fn handle_answer(&mut self, outcome: Outcome, told: &[u8]) -> bool {
         let was_served = matches!(outcome, Outcome::Served { .. });
         self.answers += 1;
@@ -135,7 +137,7 @@ impl FieldExpiry {
         !self.0.iter().any(|(own, until)| *own == backend && now < *until)
     }
 
-    /// Notes that fields never expire at a store.
+    /// Records that fields of hashes never expire at a store, so that HPTTL is not asked for a minute.
     pub fn handle_never_expire(&mut self, backend: BackendId, now: Timestamp) {
         self.forget(backend);
         self.0.push((backend, now.after(BELIEVED)));

@@ -100,10 +100,10 @@ const INNER_READS_MAX: usize = 1_024;
 /// for several keys, or a slot that moves, stands in the way.
 const NOTICES_APART: Duration = Duration::from_millis(5);
 
-/// Whether a request is handled for the first time, and so is to be counted.
+/// Whether a request for a hot key is handled for the first time, and so is to be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// The request has just come.
+    /// The request has just come, and is counted.
     First,
     /// The request was held back or queued, and was counted before.
     Again,
@@ -138,7 +138,7 @@ pub struct HotKeyStage {
     keys: HotKeys,
     /// Hot keys by the index in their [`HotId`]: at most 512.
     entries: Vec<Option<Box<Entry>>>,
-    /// The number of entries.
+    /// The number of hot keys: entries that are not `None`.
     known: usize,
     /// Entries that are not warm yet: nothing may be kept for them.
     warming: usize,
@@ -146,8 +146,8 @@ pub struct HotKeyStage {
     flights: Flights,
     /// Fetches that may be sent.
     to_send: VecDeque<FlightId>,
-    /// Requests with their frames that no longer wait for a fetch or behind earlier requests, and are sent by
-    /// themselves.
+    /// Requests with their frames that no longer wait for a fetch or behind earlier requests, and are to be
+    /// sent to the store on their own.
     detached: VecDeque<(Envelope, Vec<u8>)>,
     /// Connections whose held-back requests may go on, by key.
     resuming: VecDeque<(HotId, u64)>,
@@ -437,8 +437,8 @@ impl HotKeyStage {
         self.to_tell.pop_front()
     }
 
-    /// Lets a request for a hot key go to the store by itself, after all requests of its connection that are
-    /// held back or wait for a fetch that is yet to be sent: these are sent before it.
+    /// Lets a request for a hot key be sent to the store without a shared fetch. All requests of its
+    /// connection that are held back, or wait for a fetch that is not sent yet, are sent before it.
     fn pass(&mut self, env: &mut Env, envelope: &Envelope, id: HotId, open: Open) -> Meeting {
         let connection = connection_of(env, envelope);
         self.detach(env, id, connection);
@@ -454,7 +454,7 @@ impl HotKeyStage {
         self.under_way.open(envelope.reply_to, open);
     }
 
-    /// The record to keep of a read that goes to the store by itself.
+    /// The record to keep of a read that is sent to the store without a shared fetch.
     fn read(&self, id: HotId, envelope: &Envelope, frame: &[u8]) -> Open {
         open_read(&self.keys, id, envelope, frame)
     }
@@ -510,8 +510,8 @@ impl HotKeyStage {
         Meeting::Waits
     }
 
-    /// Sends the requests of a connection that wait for a fetch which is yet to be sent, or are held back, by
-    /// themselves: the connection sends something that cannot be held back behind them. A queue keeps the
+    /// Sends on their own the requests of a connection that wait for a fetch which is not sent yet, or are
+    /// held back: the connection sends something that cannot be held back behind them. A queue keeps the
     /// order of connections, and a fetch belongs to none.
     fn detach(&mut self, env: &mut Env, id: HotId, connection: u64) {
         let Some(entry) = entry_of(&mut self.entries, id).filter(|entry| entry.is_to_wait(connection)) else {
@@ -560,7 +560,7 @@ impl HotKeyStage {
         unnoticed.map(|entry| told(entry)).collect()
     }
 
-    /// Notes that a queued request is for a key that has become hot. It stays in the queue and counts as in
+    /// Records that a queued request is for a key that has become hot. It stays in the queue and counts as in
     /// flight from now on.
     pub fn handle_queued(&mut self, env: &Env, id: HotId, envelope: &Envelope, frame: &[u8]) {
         self.handle_unqueued(env, envelope);
@@ -581,8 +581,8 @@ impl HotKeyStage {
         self.under_way.is_about_any(connection)
     }
 
-    /// Forgets a queued request for a key that has become hot: it has left the queue and
-    /// [`HotKeyStage::meet`] will handle it anew.
+    /// Removes the record of a queued request for a key that has become hot: the request has left the queue,
+    /// and [`HotKeyStage::meet`] will handle it anew.
     pub fn handle_unqueued(&mut self, env: &Env, envelope: &Envelope) {
         let Some((open, was_sent)) = self.under_way.close(envelope.reply_to) else { return };
         let connection = connection_of(env, envelope);
@@ -596,7 +596,7 @@ impl HotKeyStage {
         open.for_each_cell(|cell| self.settings.versions.end(cell));
     }
 
-    /// Notes that all queued requests for a key are known: its reads may share fetches from now on.
+    /// Handles that all queued requests for a key are known: its reads may share fetches from now on.
     pub fn handle_noticed(&mut self, id: HotId, now: Timestamp) {
         if let Some(entry) = entry_of(&mut self.entries, id)
             && entry.warmth == Warmth::Queued
@@ -774,7 +774,8 @@ impl HotKeyStage {
             || !self.to_tell.is_empty()
     }
 
-    /// Returns the next request with its frame that is to be sent by itself, before anything else is sent.
+    /// Returns the next request, with its frame, that no longer waits for a fetch or behind other requests
+    /// and is to be sent before anything else.
     pub fn poll_detached(&mut self) -> Option<(Envelope, Vec<u8>)> {
         self.detached.pop_front()
     }
@@ -795,8 +796,8 @@ impl HotKeyStage {
         self.resumed.pop_front().map(|held| (held.envelope, held.frame))
     }
 
-    /// Returns the next fetch to send and the number of requests that it consists of (with questions about its
-    /// lifetime up to three), and appends its bytes to `out`. Drops fetches that no read waits for.
+    /// Returns the next fetch to send and the number of requests that it consists of (up to three, with PTTL
+    /// and HPTTL), and appends its bytes to `out`. Drops fetches that no read waits for.
     pub fn poll_fetch(&mut self, env: &Env, out: &mut Vec<u8>, now: Timestamp) -> Option<(Envelope, usize)> {
         loop {
             let id = self.to_send.pop_front()?;
@@ -824,7 +825,7 @@ impl HotKeyStage {
         }
     }
 
-    /// Notes that a fetch is on its connection to the store. The waiting connections' later requests may go
+    /// Handles that a fetch is on its connection to the store. The waiting connections' later requests may go
     /// on, except before a cluster.
     fn handle_fetch_sent(&mut self, env: &Env, id: FlightId, at: Timestamp) {
         let Some(flight) = self.flights.get(id).filter(|flight| flight.stage != Stage::Sent) else { return };
@@ -959,7 +960,7 @@ impl HotKeyStage {
         }
     }
 
-    /// Notes that a request for hot keys is on its connection to the store. Does nothing before a cluster,
+    /// Handles that a request for hot keys is on its connection to the store. Does nothing before a cluster,
     /// where it may have to be sent again.
     fn handle_own_sent(&mut self, env: &Env, to: ReplyTo) {
         if env.slots.is_some() {
@@ -1241,9 +1242,9 @@ impl HotKeyStage {
         }
     }
 
-    /// Limits the replies that one connection gets at once to `replies_max`, at least one, because more might
-    /// exceed its output limit. Its further reads are sent by themselves, before anything that the connection
-    /// asked for later.
+    /// Limits the replies of a fetch that one connection gets at once to `replies_max`, at least one, because
+    /// more might exceed its output limit. Its further reads are sent on their own, before any later request
+    /// of the connection.
     fn send_apart(&mut self, env: &mut Env, (id, flight): (FlightId, &mut Flight), replies_max: usize) {
         if flight.waiters.len() <= replies_max {
             return;
@@ -1384,8 +1385,9 @@ impl HotKeyStage {
         }
     }
 
-    /// Notes that a store tells of changes of registered keys from now on; if not, that it cannot. If it does, all
-    /// replies that were kept without that are fetched anew.
+    /// Handles a store's reply to CLIENT TRACKING: whether it `tracks`, so that it reports changes of
+    /// registered keys from now on, or cannot. If it does, replies that were kept without that are fetched
+    /// anew.
     pub fn handle_tracker_opened(&mut self, env: &Env, backend: BackendId, tracks: bool, now: Timestamp) {
         if tracks {
             self.tracking.handle_tracks(backend, now);
@@ -1395,7 +1397,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles a store's answer on its tracker; `is_error` if it refuses.
+    /// Handles a store's answer on its tracker (the connection on which it reports changes of keys) to the
+    /// registration of a key or a PING; `is_error` if it refuses.
     pub fn handle_tracker_answer(&mut self, backend: BackendId, is_error: bool, now: Timestamp) {
         let Some((id, number)) = self.tracking.handle_answer(backend, now) else { return };
         if let Some(entry) = entry_of(&mut self.entries, id)
@@ -1409,7 +1412,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles a store's message that keys have changed: nothing that was read of them before is sent any more.
+    /// Handles a store's invalidation message: replies that were read of the changed keys before are not sent
+    /// any more.
     pub fn handle_changes(&mut self, env: &mut Env, backend: BackendId, message: &[u8], now: Timestamp) {
         self.tracking.handle_message(backend, now);
         let mut parts = pushed(message).into_iter().flatten();
@@ -1457,7 +1461,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Forgets that keys are registered at a store, and ends the time of replies that were kept because of that.
+    /// Marks a store's keys as not registered there (CLIENT TRACKING), and ends the lifetime of replies that
+    /// were kept because they were.
     fn unregister(&mut self, env: &Env, backend: BackendId, now: Timestamp) {
         self.forget_registrations(env, backend);
         self.end_kept(env, backend, now);
@@ -1476,13 +1481,14 @@ impl HotKeyStage {
         }
     }
 
-    /// Returns the next thing to do about the connections on which stores tell of changes.
+    /// Returns the next thing to do about a tracker (the connection on which a store reports changes of
+    /// keys), if any.
     pub fn poll_task(&mut self) -> Option<Task> {
         self.tracking.poll_task()
     }
 
-    /// Drops a key that is not hot any more. Sends all requests that it held back, or that wait for an unsent
-    /// fetch, by themselves.
+    /// Drops a key that is not hot any more. All requests that it held back, or that wait for a fetch which
+    /// is not sent yet, are sent on their own.
     fn let_go(&mut self, env: &Env, mut entry: Box<Entry>) {
         // Later writes of the key go unnoticed, so copies on other cores become invalid now.
         self.settings.versions.pass(Cell::of_hash(entry.hash));
@@ -1641,12 +1647,12 @@ impl HotKeyStage {
     }
 }
 
-/// Figures on one store that is asked to tell of changes.
+/// Figures on one store that is asked to report changes of hot keys (CLIENT TRACKING).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrackingFigures {
-    /// Connections on which the store tells of changes.
+    /// Connections on which the store reports changes of keys.
     pub trackers: usize,
-    /// Hot keys of which the store tells when they change.
+    /// Hot keys whose next change the store will report.
     pub tracked: usize,
 }
 
@@ -1685,16 +1691,16 @@ pub struct HotKey {
     pub state: &'static str,
     /// The number of other cores that hold copies of its kept replies.
     pub copies: usize,
-    /// True if the store tells when the key changes.
+    /// True if the store will report the key's next change (CLIENT TRACKING).
     pub is_tracked: bool,
 }
 
 /// Figures on the hot keys of one core.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HotFigures {
-    /// Hot keys.
+    /// Number of hot keys.
     pub keys: usize,
-    /// Kept replies.
+    /// Number of replies that are kept in memory for hot keys.
     pub kept: usize,
     /// Bytes of kept replies.
     pub kept_bytes: usize,
@@ -1706,14 +1712,14 @@ pub struct HotFigures {
     pub waiters: usize,
     /// Requests in flight for hot keys, and requests in flight that may write any key.
     pub writes_under_way: usize,
-    /// Figures on the stores that are asked to tell of changes, by backend number.
+    /// Figures on the stores that are asked to report changes of hot keys, by backend number.
     pub tracking: Vec<TrackingFigures>,
 }
 
 /// A key that has become hot and may have requests in the queues.
 #[derive(Clone, Debug)]
 pub struct Unnoticed {
-    /// Number of the hot key.
+    /// Identity of the hot key.
     pub id: HotId,
     /// The key's store and hash slot.
     pub place: (BackendId, u16),
@@ -1723,8 +1729,8 @@ pub struct Unnoticed {
     pub key: Vec<u8>,
 }
 
-/// Returns the registration of a key at its store, of which a fetch is sent now. Asks the store to tell of the
-/// key's next change if it was not asked.
+/// Returns whether the store will report the next change of a key of which a fetch is sent now. Asks the
+/// store to do so if it was not asked.
 fn register(tracking: &mut Tracking, env: &Env, entry: &mut Entry, now: Timestamp) -> Registration {
     match entry.registration {
         Registration::Unregistered => {}
@@ -1766,8 +1772,8 @@ fn connection_of(env: &Env, envelope: &Envelope) -> u64 {
     env.pieces.connection(envelope.reply_to)
 }
 
-/// The backend whose version cell counts unknown writes. Before a cluster it is one for all backends, because
-/// slots move between them.
+/// The backend whose version cell (counter of writes) stands for writes of unknown keys. Before a cluster it
+/// is one for all backends, because slots move between them.
 fn store_of(env: &Env, backend: BackendId) -> BackendId {
     if env.slots.is_some() { BackendId(0) } else { backend }
 }
@@ -1779,8 +1785,8 @@ fn as_fetched(route: Route) -> Route {
     Route { track, ..route }
 }
 
-/// The record to keep of a read that goes to the store by itself. A replica's reply may be older than what is
-/// kept, so it is not compared.
+/// The record to keep of a read that is sent to the store without a shared fetch. A replica's reply may be
+/// older than what is kept, so it is not compared.
 fn open_read(keys: &HotKeys, id: HotId, envelope: &Envelope, frame: &[u8]) -> Open {
     if envelope.route.track == Track::Replica {
         Open::Keys([(id, None)].into())
@@ -1813,8 +1819,8 @@ fn dialect_of(route: Route) -> (Protocol, Database) {
     (route.protocol, route.database)
 }
 
-/// The number (a hash) of the question that a request asks, by its frame, RESP version and database. `GET`
-/// and `MGET` of one key have the same.
+/// A hash that identifies a read by its frame, RESP version and database. `GET` and `MGET` of one key have
+/// the same, because they ask for the same value.
 fn number_of(keys: &HotKeys, frame: &[u8], (protocol, database): (Protocol, Database)) -> u64 {
     match value::key_of(frame) {
         Some(key) => number_of_value(hash_of(keys, database, key), protocol),
@@ -1822,8 +1828,8 @@ fn number_of(keys: &HotKeys, frame: &[u8], (protocol, database): (Protocol, Data
     }
 }
 
-/// The digest of a question and its reply. For a reply too large to be kept, the length takes the place of
-/// the content.
+/// The digest of a read (`asked`, from [`number_of`]) and its reply. For a reply too large to be kept, the
+/// length takes the place of the content.
 fn told(keys: &HotKeys, asked: u64, reply: &[u8]) -> Told {
     let reply = value::told(reply);
     let is_large = reply.len() > HOT_REPLY_BYTES_MAX;

@@ -25,11 +25,13 @@ use std::time::Duration;
 use crate::policy::hot_keys::HotId;
 use crate::values::{BackendId, Timestamp};
 
-/// The time for which a tracker may be silent before its store is asked, and then before it is given up.
+/// The time without a message on a tracker after which its store is sent a PING, and after that the time
+/// without an answer after which the tracker is given up.
 const SILENT_MAX: Duration = Duration::from_millis(100);
 /// The time after which a lost tracker is opened anew; it doubles with each one that is lost soon.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
-/// The longest such time; also the time for which a store that cannot track is not asked again.
+/// The longest time after which a lost tracker is opened anew; also the time for which a store that cannot
+/// track is not asked again.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// The age from which on a tracker that is lost does not count as lost soon.
 const SETTLED: Duration = Duration::from_secs(10);
@@ -38,17 +40,18 @@ const UNNEEDED: Duration = Duration::from_secs(10);
 /// The time after which a key that its store refused to track is registered again.
 pub const REFUSED: Duration = Duration::from_secs(1);
 
-/// Whether a store tells of changes of a key.
+/// Whether a store reports the next change of a key to this core (CLIENT TRACKING).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Registration {
-    /// The store knows nothing of this core's interest in the key.
+    /// The store was not asked to report changes of the key, or has reported one since.
     #[default]
     Unregistered,
-    /// The store was asked; the number tells the question from earlier ones.
+    /// The store was asked to report the key's next change. The number tells this registration from earlier
+    /// ones.
     Asked(u64),
-    /// The store has confirmed to the question of this number that it will tell of the next change.
+    /// The store has confirmed the registration of this number: it will report the key's next change.
     Registered(u64),
-    /// The store has answered with an error, and is not asked again before this time.
+    /// The store has answered the registration with an error, and is not asked again before this time.
     Refused(Timestamp),
 }
 
@@ -69,9 +72,9 @@ impl Registration {
 pub enum Task {
     /// Open a tracker to a store.
     Open(BackendId),
-    /// Ask a store to tell of the next change of this key.
+    /// Ask a store to report the next change of this key.
     Register(BackendId, Vec<u8>),
-    /// Ask a silent store for an answer.
+    /// Send a PING to a store whose tracker has been silent, to learn whether the connection still works.
     Ping(BackendId),
     /// Close a tracker.
     Close(BackendId),
@@ -86,16 +89,18 @@ enum State {
     Tracks(Timestamp),
 }
 
-/// The tracker of one store.
+/// The tracker of one store: the connection on which it reports changes of keys, and what was asked there.
 #[derive(Debug, Default)]
 struct Tracker {
     state: State,
     /// The time before which no tracker is opened.
     opens_at: Timestamp,
-    /// True if one is opened then even if no fetch is sent: replies may be kept without a tracker until then.
+    /// True if a tracker is opened at `opens_at` even if no fetch is sent: replies may be kept without a
+    /// tracker until then.
     is_missed: bool,
     pause: Duration,
-    /// The questions that the store has not answered: a key with the number of its registration, or `PING`.
+    /// The commands that the store has not answered yet, in order: the registration of a key with its number,
+    /// or `None` for a PING.
     asked: VecDeque<Option<(HotId, u64)>>,
     /// The time at which the store said something last, or was asked while it owed nothing.
     heard_at: Timestamp,
@@ -103,10 +108,10 @@ struct Tracker {
     needed_at: Timestamp,
 }
 
-/// The trackers of one core.
+/// The trackers of one core: a connection to each store on which that reports changes of hot keys.
 #[derive(Debug, Default)]
 pub struct Tracking {
-    /// By backend.
+    /// The tracker of each backend, by its number.
     trackers: Vec<Tracker>,
     registrations: u64,
     tasks: VecDeque<Task>,
@@ -121,12 +126,12 @@ impl Tracking {
         &mut self.trackers[index]
     }
 
-    /// By backend number, whether the store tells of changes of keys that are registered.
+    /// Returns for each backend, by its number, whether the store reports changes of registered keys.
     pub fn states(&self) -> impl Iterator<Item = bool> {
         self.trackers.iter().map(|tracker| matches!(tracker.state, State::Tracks(_)))
     }
 
-    /// True if a store tells of changes of keys that are registered.
+    /// True if a store reports changes of registered keys.
     pub fn tracks(&self, backend: BackendId) -> bool {
         let tracker = self.trackers.get(usize::from(backend.0));
         tracker.is_some_and(|tracker| matches!(tracker.state, State::Tracks(_)))
@@ -160,32 +165,35 @@ impl Tracking {
         }
     }
 
-    /// Notes that a store tracks what is read from now on.
+    /// Handles that a store has turned CLIENT TRACKING on for its tracker: it tracks what is read there from
+    /// now on.
     pub fn handle_tracks(&mut self, backend: BackendId, now: Timestamp) {
         let tracker = self.at(backend);
         (tracker.state, tracker.heard_at, tracker.needed_at) = (State::Tracks(now), now, now);
     }
 
-    /// Notes that a store cannot track: its tracker is closed, and it is asked again in a minute.
+    /// Handles that a store cannot track: its tracker is closed, and another is tried in a minute.
     pub fn handle_cannot_track(&mut self, backend: BackendId, now: Timestamp) {
         self.give_up(backend, now);
         let tracker = self.at(backend);
         (tracker.pause, tracker.opens_at) = (PAUSE_MAX, now.after(PAUSE_MAX));
     }
 
-    /// Notes a store's answer to its oldest question. Returns the registration that it answers.
+    /// Handles a store's reply to the oldest unanswered command on its tracker. Returns the key and number of
+    /// the registration that it answers; `None` for the reply to a PING.
     pub fn handle_answer(&mut self, backend: BackendId, now: Timestamp) -> Option<(HotId, u64)> {
         let tracker = self.at(backend);
         tracker.heard_at = now;
         tracker.asked.pop_front().flatten()
     }
 
-    /// Notes that a store has said something without being asked.
+    /// Handles that a store has sent an invalidation message, so its tracker is not silent.
     pub fn handle_message(&mut self, backend: BackendId, now: Timestamp) {
         self.at(backend).heard_at = now;
     }
 
-    /// Notes the end of a tracker. Another is opened after a while, when a key is to be registered.
+    /// Handles the end of a tracker's connection. Another is opened after a pause, when a key is to be
+    /// registered.
     pub fn handle_lost(&mut self, backend: BackendId, now: Timestamp) {
         let tracker = self.at(backend);
         let was_settled = matches!(tracker.state, State::Tracks(since) if now.since(since) >= SETTLED);
@@ -198,9 +206,10 @@ impl Tracking {
         self.tasks.push_back(Task::Close(backend));
     }
 
-    /// Asks stores that have been silent for too long, if `is_needed` says that keys are registered there; closes
-    /// trackers that nothing needs, and opens those that were lost, if `has_hot` says that keys of the store are
-    /// hot. Gives up trackers of stores that do not answer, and returns these stores.
+    /// Sends a PING to stores whose trackers have been silent for too long, if `is_needed` says that keys are
+    /// registered there. Closes trackers that nothing needs, and opens those that were lost if `has_hot` says
+    /// that keys of the store are hot. Gives up trackers of stores that do not answer, and returns these
+    /// stores.
     pub fn look_after(
         &mut self,
         (has_hot, is_needed): (impl Fn(BackendId) -> bool, impl Fn(BackendId) -> bool),
@@ -242,7 +251,7 @@ impl Tracking {
         self.trackers.iter().filter_map(Tracker::due).min()
     }
 
-    /// Returns the next thing to do.
+    /// Returns the next thing to do about a tracker, if any.
     pub fn poll_task(&mut self) -> Option<Task> {
         self.tasks.pop_front()
     }
@@ -253,7 +262,7 @@ impl Tracker {
         (self.state, self.is_missed) = (State::Opening, false);
     }
 
-    /// The time at which the tracker is to be looked after.
+    /// The time at which [`Tracking::look_after`] has something to do about this tracker; `None` if never.
     fn due(&self) -> Option<Timestamp> {
         match self.state {
             State::Absent => self.is_missed.then_some(self.opens_at),

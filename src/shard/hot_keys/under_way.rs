@@ -11,10 +11,12 @@ use crate::shard::request::{Asker, Envelope, ReplyTo, Track};
 use crate::shard::versions::{Cell, Snapshot, Versions};
 use crate::values::Timestamp;
 
-/// The keys and version cells that a request in flight touches.
+/// The hot keys that a request in flight is about, and the version cells (counters of writes, shared by all
+/// cores) that it has changed.
 #[derive(Debug)]
 pub enum Open {
-    /// A read of one hot key, and the number (a hash) of the question that it asks.
+    /// A read of one hot key, and the hash that identifies the read (command, key, RESP version and
+    /// database).
     Read(HotId, u64),
     /// A write of one hot key, and the key's version cell.
     Write(HotId, Cell),
@@ -43,7 +45,7 @@ pub struct InnerRead {
     /// Position of the value in the client's reply: the index of the element in `EXEC`'s reply, and, for
     /// `MGET`, the index within that element.
     pub place: (u32, Option<u32>),
-    /// The number (a hash) of the question that the read asks.
+    /// The hash that identifies the read (command, key, RESP version and database).
     pub asked: u64,
     pub cell: Cell,
 }
@@ -91,7 +93,8 @@ impl Open {
         }
     }
 
-    /// Calls `each` with the version cell of every key that a request writes, or with the backend's cell.
+    /// Calls `each` with the version cell (shared counter of writes) of every key that a request writes, or
+    /// with the backend's cell if the keys are unknown.
     pub fn for_each_cell(&self, mut each: impl FnMut(Cell)) {
         match self {
             Self::Write(_, cell) | Self::Cell(cell) => each(*cell),
@@ -102,7 +105,7 @@ impl Open {
     }
 }
 
-/// A request that goes to the store by itself, rather than waiting for a fetch that several reads share.
+/// A request that is sent to the store on its own, rather than waiting for a fetch that several reads share.
 #[derive(Debug)]
 struct Passed {
     open: Open,
@@ -201,7 +204,7 @@ impl UnderWay {
         Some((open, is_sent))
     }
 
-    /// Notes that weir is about to answer a request itself, while the store may still carry it out.
+    /// Marks a request as one that weir is about to answer itself, while the store may still carry it out.
     pub fn abandon(&mut self, to: ReplyTo) {
         self.abandoned = Some(to);
     }

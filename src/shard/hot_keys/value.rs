@@ -17,7 +17,7 @@ pub fn key_of(frame: &[u8]) -> Option<&[u8]> {
     after_line(key)?.strip_suffix(b"\r\n")
 }
 
-/// True for `MGET`, of one key or of several.
+/// True if a request is an `MGET`, of one key or of several.
 pub fn is_asked_of_several(frame: &[u8]) -> bool {
     after_line(frame).is_some_and(|name| after(name, ASKED_OF_SEVERAL_BY).is_some())
 }

@@ -13,10 +13,11 @@ use crate::shard::settings::Mode;
 use crate::values::time::Now;
 use crate::values::{Action, ConnectionId, Database, Owner, ShardId};
 
-/// The state of a connection after bytes that came while the greeting was owed.
+/// The state of a connection to a backend after bytes that came while replies to the greeting (login, CLIENT
+/// INFO, fences) were owed.
 #[derive(Debug)]
 pub enum Greeted<'a> {
-    /// More replies to the greeting are owed.
+    /// More replies to the greeting are owed, so requests wait.
     Waits,
     /// The connection is open. The bytes left belong to replies to requests.
     Open(&'a [u8]),
@@ -53,7 +54,8 @@ impl Links {
         env.actions.push_back(Action::Connect { owner, backend: link.backend });
     }
 
-    /// Handles a connected socket: the greeting is sent.
+    /// Handles that the socket of a connection is connected: the greeting (login, CLIENT INFO, fences) is
+    /// sent. Ignored if `generation` is that of an earlier socket.
     pub fn handle_connected(&mut self, env: &mut Env, connection: ConnectionId, generation: u32, now: Now) {
         let Some(link) = self.current(connection, generation) else { return };
         link.connected(now.monotonic);
@@ -169,9 +171,9 @@ impl Links {
         }
     }
 
-    /// Makes a connection ready for requests: opens it if it is closed, and sends it the fences that it
-    /// lacks. Returns an error if it may not be retried yet, or is full or `has_room` says that something
-    /// else is.
+    /// Makes a connection ready for requests: opens it if it is closed, and sends the fences that it lacks.
+    /// Returns an error if it may not be opened yet or has no room for requests; also if `has_room` is false,
+    /// which says that there is no room elsewhere.
     #[cold]
     pub fn make_ready(
         &mut self,

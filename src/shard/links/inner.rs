@@ -24,7 +24,8 @@ use crate::shard::request::Envelope;
 use crate::values::limits::{COPY_BYTES_MAX, DEADLINE_MS_MAX};
 use crate::values::{ConnectionId, Tier, Timestamp};
 
-/// The least time that is passed on, in milliseconds. A request with less is refused before it is sent.
+/// The least time until a request's deadline that is passed on to a backend that is a weir, in milliseconds;
+/// a shorter one is raised to it.
 const REST_MS_LEAST: u64 = 1;
 /// Beginnings of the errors by which a weir refuses requests.
 const REFUSALS: [&[u8]; 4] = [b"-DEADLINE ", b"-OVERLOADED ", b"-THROTTLED ", b"-UNAVAILABLE "];
@@ -45,13 +46,15 @@ impl Inner {
 }
 
 impl Link {
-    /// Asks a weir, before requests are sent, to accept deadlines.
+    /// Asks a backend that is a weir, before requests are sent, to accept deadlines (`QOS SET INFLIGHT
+    /// WAIT`).
     pub fn ask_for_terms(&mut self) {
         encode::request(&mut self.greeting, [&b"QOS"[..], b"SET", b"INFLIGHT", b"WAIT"].into_iter());
         self.greetings.push_back(Greeting::Terms);
     }
 
-    /// Handles the weir's reply to that: it accepts deadlines if the reply is `+OK`.
+    /// Handles the reply of a backend that is a weir to `QOS SET INFLIGHT WAIT`: with `+OK` it accepts
+    /// deadlines.
     pub fn handle_terms(&mut self, reply: &[u8]) {
         if let Some(inner) = &mut self.inner {
             inner.takes_deadlines = reply.starts_with(b"+");

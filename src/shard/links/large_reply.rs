@@ -21,7 +21,8 @@ impl Links {
         Room::in_buffer(&mut link.partial, missing)
     }
 
-    /// Takes a lent buffer back, with `received` bytes more in it than before.
+    /// Takes back the buffer that [`Links::lend_room`] lent, with `received` bytes more in it than before,
+    /// and returns the reply if it is whole.
     pub fn take_filled(
         &mut self,
         (connection, generation): (ConnectionId, u32),

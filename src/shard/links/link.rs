@@ -41,7 +41,7 @@ pub enum LinkState {
     BackingOff { until: Timestamp },
 }
 
-/// The purpose of an expected reply to the greeting.
+/// The command of the greeting (what a connection sends before requests) that an expected reply belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Greeting {
     /// The login, and the RESP version. An error closes the connection.
@@ -102,12 +102,12 @@ pub struct Link {
     /// The number of costly requests among the pending ones.
     pub costly_ahead: u32,
     pub scanner: ReplyScanner,
-    /// The time at which bytes last came.
+    /// The time at which the backend last sent bytes over the connection.
     pub heard_at: Timestamp,
     /// The first error among the steps of the transaction that is being answered. `EXEC` itself only says
     /// that there was one.
     pub step_error: Option<Box<[u8]>>,
-    /// The bytes of an incomplete reply.
+    /// The bytes received so far of a reply that is not complete yet.
     pub partial: Vec<u8>,
     /// The bytes dropped so far of a reply that is larger than permitted; an error takes its place. Zero
     /// otherwise.
@@ -179,7 +179,8 @@ impl Link {
         }
     }
 
-    /// True if the connection is to be added to the list of those with bytes to send. Marks it as listed.
+    /// True if the connection has bytes to send and is not in the list of such connections yet. Marks it as
+    /// listed.
     #[inline]
     pub fn begin_list(&mut self) -> bool {
         let is_new = !self.sending && !self.listed_to_send && self.has_output();

@@ -48,7 +48,7 @@ pub struct Links {
     /// Connections that weir gave up while the store may still carry out requests from them. Later
     /// connections begin by killing those.
     fences: Fences,
-    /// Numbers of this shard's fences that are no longer needed, yet to be told to other shards.
+    /// Numbers of this shard's fences that are no longer needed; other shards are yet to be sent these.
     lifted: Vec<u64>,
     /// Replies that backends owe, over all connections.
     in_flight: usize,
@@ -139,7 +139,8 @@ impl Links {
         self.connections.iter().filter(|link| link.state == LinkState::Open).count()
     }
 
-    /// The fences: what keeps requests of connections that weir gave up from taking effect behind later ones.
+    /// The fences of this core: `CLIENT KILL`s that keep requests of connections that weir gave up from
+    /// taking effect after later ones.
     pub fn fences(&mut self) -> &mut Fences {
         &mut self.fences
     }

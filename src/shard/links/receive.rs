@@ -21,7 +21,8 @@ pub enum Received<'a> {
     Malformed,
 }
 
-/// The facts about a whole reply to a request.
+/// The size of a whole reply to a request, whether it came in one part, and the error that takes its place,
+/// if any.
 #[derive(Debug)]
 pub struct Finished {
     pub backend: BackendId,
@@ -29,7 +30,8 @@ pub struct Finished {
     pub bytes: u64,
     /// True if the whole reply is in its last part.
     pub is_all_here: bool,
-    /// An error that takes the place of the reply, because it names the reason.
+    /// An error that the client gets in place of `EXEC`'s reply, because it names the reason why the
+    /// transaction was aborted.
     pub abort: Option<Vec<u8>>,
 }
 
@@ -89,7 +91,7 @@ impl Links {
         Some(partial)
     }
 
-    /// Takes the kept beginning of a reply.
+    /// Takes the bytes kept of a reply that is not complete.
     pub fn take_partial(&mut self, connection: ConnectionId) -> Vec<u8> {
         std::mem::take(&mut self.connections[connection.0 as usize].partial)
     }
@@ -145,8 +147,9 @@ impl Links {
         self.raise_fence(connection)
     }
 
-    /// Forgets the socket of a connection that is lost, and sets the pause before the next attempt. Returns
-    /// the replies that were owed, in their order; [`Links::recycle`] takes the empty list back.
+    /// Forgets the socket of a lost connection and sets the pause before it is opened again; `spread`, a
+    /// random byte, varies the pause. Returns the requests whose replies were owed, in their order;
+    /// [`Links::recycle`] takes the emptied list back.
     pub fn take_lost(
         &mut self,
         env: &mut Env,

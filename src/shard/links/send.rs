@@ -12,8 +12,8 @@ use crate::values::time::Now;
 use crate::values::{ConnectionId, Database, Timestamp};
 
 impl Links {
-    /// True if a request may be sent without further ado: the connection is open, has handled all fences
-    /// raised so far, and has room.
+    /// True if a request may be sent over the connection at once: it is open, has handled all fences raised
+    /// so far, and has room.
     #[inline]
     pub fn is_ready(&self, connection: ConnectionId) -> bool {
         self.connections[connection.0 as usize].is_ready(self.fences.count())

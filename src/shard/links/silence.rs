@@ -42,7 +42,8 @@ impl Link {
     }
 }
 
-/// Returns the reason to give up a connection, if it has waited for too long.
+/// Returns the reason to give up a connection, if it has waited too long for a socket, the greeting or a
+/// reply; `late` is the time by which this core was late itself.
 pub fn overdue(link: &Link, settings: &ShardSettings, late: Duration, now: Now) -> Option<&'static str> {
     let has_passed = |since, timeout| now.monotonic.since(since) >= timeout;
     match link.state {

@@ -34,7 +34,7 @@ const STALLED: Duration = Duration::from_millis(250);
 const STALLED_MEDIANS: u32 = 4;
 /// The silence after which a backend counts as stalled while no response time is known.
 const STALLED_UNKNOWN: Duration = Duration::from_secs(1);
-/// The least and the largest retry delay named to clients of a stalled backend.
+/// The least and the largest retry delay (`retry_after`) that errors name to clients of a stalled backend.
 const RETRY_STALLED: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// The least and the largest retry delay named to clients of a full queue; the least is `RETRY_OVER` while
 /// more is asked for than the backend can do.
@@ -67,20 +67,22 @@ pub struct Bulkhead {
     /// Waiting fetches of hot keys, which are sent before all queued requests.
     fetches: VecDeque<Parked>,
     in_flight: u32,
-    /// The number of requests in flight from which each further one is checked more closely; 0 if all are.
+    /// The number of requests in flight from which on each further one is checked by [`Bulkhead::decide`]; 0
+    /// if all are.
     limit: u32,
     /// The expected time for a reply while the window is full, in nanoseconds.
     full_nanos: u64,
     /// True for the heavy track: its requests may take long, so that silence is no stall.
     is_patient: bool,
     is_stalled: bool,
-    /// True while the backend is ejected: each request is checked by itself, and none waits.
+    /// True while the backend is ejected or returning: the breaker checks each request, and none waits.
     is_gated: bool,
     /// The time that the last sampled reply took; `None` before the first one.
     took: Option<Duration>,
-    /// True if no request waited at some moment since the last call of [`Bulkhead::take_waits`].
+    /// True if there was a moment without waiting requests since the last call of [`Bulkhead::take_waits`].
     was_empty: bool,
-    /// True while the bulkhead is handled at the end of each turn.
+    /// True while requests wait or the backend is stalled, so that the bulkhead is handled at the end of each
+    /// turn.
     is_listed: bool,
     /// Requests in flight by tenant. Counted only while requests wait.
     tenants: HashMap<TenantId, u32>,
@@ -134,7 +136,7 @@ impl Bulkhead {
         now.after(self.expected()) > deadline && (self.in_flight > 0 || now > deadline)
     }
 
-    /// Tells the window that a request missed its deadline.
+    /// Tells the window that a request missed its deadline: its round then counts as one with a full window.
     pub fn handle_missed(&mut self) {
         self.window.handle_missed();
     }
@@ -356,12 +358,13 @@ impl Bulkhead {
         !was_empty && !is_empty
     }
 
-    /// True while the bulkhead is handled at the end of each turn.
+    /// True while requests wait or the backend is stalled, so that the bulkhead is handled at the end of each
+    /// turn.
     pub fn is_listed(&self) -> bool {
         self.is_listed
     }
 
-    /// All waiting requests and fetches.
+    /// Returns all requests and fetches that wait for room in the window.
     pub fn parked(&self) -> impl Iterator<Item = &Parked> {
         self.parked.iter().map(|(_, parked)| parked).chain(&self.fetches)
     }
@@ -433,13 +436,14 @@ impl Bulkhead {
         Some((self.unpark(taken), taken.is_old))
     }
 
-    /// Sets whether the backend is ejected: no request is then sent without a check.
+    /// Sets whether the backend is ejected or returning: no request is then sent without a check by the
+    /// breaker.
     pub fn set_gated(&mut self, is_gated: bool) {
         self.is_gated = is_gated;
         self.set_limit();
     }
 
-    /// True while the backend is ejected.
+    /// True while the backend is ejected or returning, so that the breaker checks each request.
     pub fn is_gated(&self) -> bool {
         self.is_gated
     }
@@ -449,7 +453,7 @@ impl Bulkhead {
         self.mode != Mode::On || (self.in_flight as usize) < self.window.size()
     }
 
-    /// Takes the next waiting request although the backend is ejected, to decide about it by itself.
+    /// Takes the next waiting request although the backend is ejected, for the breaker to decide about it.
     pub fn take_gated(&mut self) -> Option<(Parked, bool)> {
         if let Some(fetch) = self.fetches.pop_front() {
             return Some((fetch, false));
@@ -480,7 +484,7 @@ impl Bulkhead {
         is_calm
     }
 
-    /// Tells other cores, over the board, how loaded this bulkhead is.
+    /// Publishes this bulkhead's load to other cores over the board.
     pub fn tell(&self, board: Section<'_>) {
         board.tell_load(Load {
             waiting: self.queue.len() as u32,

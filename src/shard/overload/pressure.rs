@@ -78,8 +78,8 @@ impl Overload {
         baseline.handle_reply(pending.class.index(), took_nanos / 1_000)
     }
 
-    /// Compares recent response times with usual ones, for each backend with traffic, and reports the level
-    /// to other cores. Logs changes of the level.
+    /// Compares recent response times with usual ones, for each backend with traffic, and reports the
+    /// shedding level that follows (0 to 3) to other cores. Logs changes of the level.
     pub fn compare_latencies(&mut self, env: &mut Env, now: Now) {
         if env.settings.overload.shed == Mode::Off {
             return;

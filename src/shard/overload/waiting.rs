@@ -84,7 +84,8 @@ impl Overload {
         Ok(is_eased.then_some(parked.envelope.reply_to))
     }
 
-    /// Queues a request. Returns a note for its connection if that fills the queue too far.
+    /// Queues a request. Returns a note that its client connection should not be read for now, if much of it
+    /// waits. An error if there is no room.
     pub fn park(
         &mut self,
         env: &mut Env,
@@ -167,8 +168,8 @@ impl Overload {
         expired
     }
 
-    /// Ends a turn for a bulkhead and tells other cores its load. True if it need not be handled in the next
-    /// turn.
+    /// Ends a turn for a bulkhead and publishes its load to other cores. True if nothing waits in it, so that
+    /// it need not be handled in the next turn.
     pub fn end_turn(&mut self, settings: &ShardSettings, index: usize) -> bool {
         self.bulkheads[index].end_turn(settings.overload.board.of(settings.id, index))
     }
@@ -183,7 +184,7 @@ impl Overload {
         has_stalled
     }
 
-    /// Tells other cores the load of a bulkhead.
+    /// Publishes the load of a bulkhead to other cores.
     pub fn tell_load(&self, settings: &ShardSettings, index: usize) {
         self.bulkheads[index].tell(settings.overload.board.of(settings.id, index));
     }

@@ -197,8 +197,8 @@ impl Shard {
             && self.tenant_of(id).is_some_and(has_all)
     }
 
-    /// Returns the destination of a command that weir does not know: the backend of its first argument's
-    /// slot, alone.
+    /// Returns the destination of a command that weir does not know: only the backend that owns the slot of
+    /// the first argument after the name, or slot 0 if there is none.
     pub(super) fn destination_of_unknown(&self, arguments: &Arguments<'_>) -> Destination {
         let slot = arguments.get(1).map_or(0, slot_of);
         Destination::Alone { slot, backend: self.env.backend_of(slot) }

@@ -292,8 +292,8 @@ impl Shard {
         self.private.lend(&mut self.env, holder, wanted, now)
     }
 
-    /// Takes the command about caching that a client's next request is sent with, if keys are tracked over its
-    /// link.
+    /// Takes the encoded `CLIENT CACHING` command that is sent directly before a client's next request;
+    /// `None` if there is none, or if keys are not tracked over that private link.
     fn take_caching(&mut self, (id, link): (ClientId, PrivateId)) -> Option<&'static [u8]> {
         let tracking = self.tracking_of(id).filter(|tracking| tracking.has(link))?;
         tracking.take_caching()

@@ -218,7 +218,7 @@ impl PrivateFigures {
         self.idle += other.idle;
     }
 
-    /// Returns each number with the name of its use.
+    /// Returns the number of private links for each use, with the use's name in metrics.
     pub const fn by_use(self) -> [(&'static str, usize); 5] {
         [
             ("waiting", self.waiting),

@@ -14,12 +14,12 @@ const SCRIPT_BYTES: usize = 1_024;
 /// The approximate bytes of a script in the interpreter for each byte of its source.
 const COMPILED_FACTOR: usize = 8;
 
-/// A script.
+/// A Lua script of EVAL or SCRIPT LOAD.
 #[derive(Debug)]
 pub(super) struct Script {
     pub(super) source: Box<[u8]>,
     pub(super) flags: Flags,
-    /// The number of bytes before the code.
+    /// The number of bytes of `source` before the Lua code: the length of its `#!` line, or 0.
     pub(super) code_at: usize,
 }
 
@@ -48,9 +48,9 @@ struct Entry {
 /// The way in which a script became known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// SCRIPT LOAD.
+    /// The script was loaded by SCRIPT LOAD: it stays until SCRIPT FLUSH.
     Loaded,
-    /// EVAL.
+    /// The script was only run by EVAL: it is forgotten when room is needed.
     Run,
 }
 
@@ -67,7 +67,7 @@ impl Cache {
         self.bytes
     }
 
-    /// Notes that a script was loaded, so that it stays.
+    /// Marks a known script as loaded (SCRIPT LOAD), so that it stays.
     pub(super) fn keep(&mut self, digest: &Digest) {
         if let Some(entry) = self.scripts.get_mut(digest) {
             entry.loaded = true;

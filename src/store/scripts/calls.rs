@@ -170,7 +170,8 @@ fn blocks(arguments: Arguments<'_>) -> bool {
     options.any(|word| word.eq_ignore_ascii_case(b"block"))
 }
 
-/// Carries out a command on its own, whose reply is in a protocol version.
+/// Carries out the command at `position` of the directory for a script, and returns its reply in this
+/// protocol version.
 fn carry_out_inner(
     call: &mut Call<'_>,
     position: usize,

@@ -52,7 +52,7 @@ pub(super) fn raise(lua: &Lua, text: impl AsRef<[u8]>) -> Error {
     Raised::Text(placed).into()
 }
 
-/// An error reply of the engine itself; the text has no code.
+/// Returns an error that the engine itself raises in a script; the code `ERR` is put before the text.
 pub(super) fn refuse(text: &str) -> Error {
     Raised::Reply(format!("ERR {text}").into_bytes(), false).into()
 }

@@ -14,7 +14,7 @@ pub(in crate::store) type Stopwatch = Rc<dyn Fn() -> Timestamp>;
 /// The number of instructions between two checks of the effort and the time. One instruction may take milliseconds,
 /// if it compares long texts.
 pub(super) const INSTRUCTIONS_PER_CHECK: u32 = 200;
-/// The units of effort of so many instructions: some ten nanoseconds each.
+/// The units of effort charged for [`INSTRUCTIONS_PER_CHECK`] instructions: some ten nanoseconds each.
 const UNITS_PER_CHECK: u64 = 25;
 /// The number of bytes that a library reads or writes per unit.
 const BYTES_PER_UNIT: u64 = 64;
@@ -24,7 +24,7 @@ const STEPS_PER_UNIT: u64 = 4;
 /// The units of a table that a library reads or makes.
 pub(super) const TABLE_UNITS: u64 = 16;
 
-/// The limit that stops a script.
+/// The limit that stopped a script: effort, time or memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     /// The script took more than this many units of effort, with its commands.
@@ -65,7 +65,8 @@ impl Fuel {
         Self { stopwatch, ..Self::default() }
     }
 
-    /// Starts a script, which may spend so many units of the request's `most`.
+    /// Starts a script that may spend `left` units of effort. `most` is the limit of the whole request, which
+    /// the error names.
     pub(super) fn start(&self, most: u64, left: u64) {
         self.most.set(most);
         self.left.set(left);
@@ -76,7 +77,7 @@ impl Fuel {
         }
     }
 
-    /// Takes note of what a command has left.
+    /// Sets the units that are left after a command of the script has spent some.
     pub(super) fn set_left(&self, left: u64) {
         self.left.set(left);
     }
@@ -98,12 +99,12 @@ impl Fuel {
         Ok(())
     }
 
-    /// Fails if the script has been ended already: it goes on only to its end.
+    /// Returns the error again if a limit has stopped the script: a script that caught it must not go on.
     pub(super) fn check(&self) -> Result<(), mlua::Error> {
         self.ended.get().map_or(Ok(()), |ending| Err(Raised::Ended(ending).into()))
     }
 
-    /// Ends the script.
+    /// Marks the script as stopped by a limit, and returns the error that ends it.
     pub(super) fn end(&self, ending: Ending) -> mlua::Error {
         self.ended.set(Some(ending));
         Raised::Ended(ending).into()

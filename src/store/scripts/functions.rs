@@ -120,7 +120,8 @@ impl Interpreter {
         Err(Refusal::Quoting(format!("ERR Error registering functions: {error}")).into())
     }
 
-    /// Collects what the last call has left behind, if that is much.
+    /// Collects the garbage that the last call left in the interpreter if that is much, and charges the
+    /// effort for it.
     fn end(&mut self, call: &Call<'_>) -> Result<(), Refusal> {
         let swept = self.machine.end().map_err(|error| broken(&error))?;
         call.effort.charge_bytes(swept);
@@ -247,7 +248,7 @@ enum Policy {
     Append,
     /// Libraries of the same names are replaced, and the others stay.
     Replace,
-    /// None stays.
+    /// No existing library stays.
     Flush,
 }
 

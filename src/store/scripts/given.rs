@@ -12,7 +12,7 @@ pub(super) const LUA_PRECISION: usize = 14;
 pub(super) struct Given<'a> {
     lua: &'a Lua,
     values: &'a MultiValue,
-    /// The value behind the last one, if there is one.
+    /// A value that counts as one more argument, after the last: nil if [`Given::and_nil`] added it.
     behind: Option<&'a Value>,
 }
 
@@ -21,7 +21,7 @@ impl<'a> Given<'a> {
         Self { lua, values, behind: None }
     }
 
-    /// Adds a nil behind the arguments.
+    /// Makes a nil count as one more argument, after the last.
     pub(super) fn and_nil(self) -> Self {
         Self { behind: Some(&Value::Nil), ..self }
     }
@@ -39,7 +39,7 @@ impl<'a> Given<'a> {
         self.get(index).is_none_or(Value::is_nil)
     }
 
-    /// A string, or a number as Lua spells it.
+    /// Returns an argument as a string; a number is spelled as Lua does. An error for other types.
     pub(super) fn text(&self, index: usize) -> Result<LuaString, Error> {
         match self.get(index) {
             Some(Value::String(text)) => Ok(text.clone()),
@@ -55,19 +55,19 @@ impl<'a> Given<'a> {
         self.lua.create_string(spelled)
     }
 
-    /// A number, or a string that spells one.
+    /// Returns an argument as a number; a string may spell one. An error for others.
     pub(super) fn number(&self, index: usize) -> Result<f64, Error> {
         let given = self.get(index);
         let number = given.map_or(Ok(None), |value| self.lua.coerce_number(value.clone()))?;
         number.ok_or_else(|| wrong_type(self.lua, index + 1, "number", given))
     }
 
-    /// An integer, cut from a number as C does it.
+    /// Returns an argument that is a number without its fraction, as C cuts it off.
     pub(super) fn integer(&self, index: usize) -> Result<Integer, Error> {
         self.number(index).map(cut)
     }
 
-    /// An integer, or another one for a missing argument.
+    /// Returns an argument that is a number without its fraction, or `other` if it is nil or missing.
     pub(super) fn integer_or(&self, index: usize, other: Integer) -> Result<Integer, Error> {
         if self.is_nil(index) { Ok(other) } else { self.integer(index) }
     }
@@ -79,7 +79,7 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// Refuses an argument unless it is as wanted.
+    /// Returns an error for an argument, with this reason, unless `wanted` is true.
     pub(super) fn check(&self, wanted: bool, index: usize, reason: &str) -> Result<(), Error> {
         if wanted { Ok(()) } else { Err(bad_argument(self.lua, index + 1, reason)) }
     }

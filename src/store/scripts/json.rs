@@ -54,7 +54,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Makes all settings what they are at first.
+    /// Resets all settings to their defaults.
     pub(super) fn reset(&self) {
         let Self {
             converts_sparse,
@@ -120,12 +120,12 @@ type Function = fn(&Lua, &Shared, &Settings, &MultiValue) -> Result<MultiValue, 
 /// The largest integer that the library takes as a setting.
 const INT_MAX: Integer = i32::MAX as Integer;
 
-/// Refuses anything but one argument.
+/// Returns an error unless there is exactly one argument.
 fn check_only_argument(lua: &Lua, arguments: &MultiValue) -> Result<(), Error> {
     if arguments.len() == 1 { Ok(()) } else { Err(bad_argument(lua, 1, "expected 1 argument")) }
 }
 
-/// Refuses more than so many arguments.
+/// Returns the arguments of a call, or an error if there are more than `most`.
 fn limited<'a>(lua: &'a Lua, arguments: &'a MultiValue, most: usize) -> Result<Given<'a>, Error> {
     if arguments.len() > most {
         return Err(bad_argument(lua, most + 1, "found too many arguments"));

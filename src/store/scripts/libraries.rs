@@ -69,13 +69,13 @@ impl Signature {
     }
 }
 
-/// A library.
+/// A library of functions for FCALL, as FUNCTION LOAD added it.
 #[derive(Debug)]
 pub(super) struct Library {
     pub(super) name: Box<[u8]>,
     /// The source with its first line.
     pub(super) source: Box<[u8]>,
-    /// The number of bytes before the code.
+    /// The number of bytes of `source` before the Lua code: the length of its `#!` line.
     pub(super) code_at: usize,
     /// Functions in the order of their names.
     pub(super) functions: Vec<Signature>,

@@ -150,7 +150,7 @@ fn acl_check_cmd(arguments: &MultiValue) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// `math.random`.
+/// `math.random`: the same numbers in each run of a script, as in Redis.
 pub(super) fn random(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<f64, Error> {
     let given = Given::new(lua, arguments);
     let drawn = shared.random.next();

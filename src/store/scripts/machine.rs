@@ -34,7 +34,7 @@ pub(super) struct Shared {
     pub(super) fuel: Fuel,
     pub(super) random: Random,
     pub(super) json: Rc<json::Settings>,
-    /// The most bytes of a text that a library makes.
+    /// Maximum number of bytes of a string that a library function may make.
     pub(super) memory_max: usize,
     /// The functions that a library of functions has registered so far; none unless one is being loaded.
     pub(super) registering: RefCell<Option<register::Registering>>,
@@ -59,7 +59,7 @@ impl Role {
     }
 }
 
-/// An interpreter.
+/// A Lua interpreter with the globals of scripts, and the functions that it has compiled.
 pub(super) struct Machine {
     role: Role,
     lua: Lua,
@@ -70,10 +70,11 @@ pub(super) struct Machine {
     /// The table in which `redis` finds the functions that reach the engine.
     reached: Table,
     run: Function,
-    /// Begins or ends the loading of a library.
+    /// Lua function that begins (true) or ends (false) the loading of a library, for which scripts' globals
+    /// differ.
     switch: Function,
     functions: HashMap<Digest, Function>,
-    /// The bytes in use after the last collection.
+    /// The bytes of memory in use after the last garbage collection.
     settled: usize,
 }
 
@@ -108,7 +109,7 @@ impl Machine {
         &self.shared
     }
 
-    /// The bytes in use.
+    /// The bytes of memory that the interpreter uses.
     pub(super) fn used(&self) -> usize {
         self.lua.used_memory()
     }
@@ -243,7 +244,7 @@ fn list(lua: &Lua, words: impl Iterator<Item = impl AsRef<[u8]>>) -> Result<Tabl
 /// the function that begins and ends the loading of a library.
 type Prepared = (Table, Function, Table, Function);
 
-/// Prepares the globals.
+/// Runs the code (`sandbox.lua`) that prepares the globals of a new interpreter.
 fn prepare(lua: &Lua, shared: &Rc<Shared>, role: Role) -> Result<Prepared, Error> {
     let globals = lua.globals();
     let host = lua.create_table()?;

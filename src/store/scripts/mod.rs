@@ -124,7 +124,8 @@ impl Scripts {
         self.machine.as_mut().ok_or(NO_SCRIPT)
     }
 
-    /// Adds a script, once it is seen to be one. An error is told in Redis's words.
+    /// Compiles a script and adds it to those that are known. An error of the compiler is returned in Redis's
+    /// words.
     fn add(&mut self, digest: Digest, source: &[u8], origin: Origin) -> Result<Rc<Script>, Refusal> {
         let (flags, code_at) = shebang::parse(source)?;
         let script = Rc::new(Script { source: source.into(), flags, code_at });

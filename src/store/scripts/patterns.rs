@@ -8,7 +8,7 @@ const DEPTH_MAX: usize = 200;
 /// The character that introduces classes, captures and escaped characters.
 const ESCAPE: u8 = b'%';
 
-/// The failure of a match.
+/// The reason why matching a pattern ended with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// The pattern is malformed, in Lua's words.
@@ -32,7 +32,7 @@ enum Extent {
 pub(super) enum Capture {
     /// The bytes from one offset to another.
     Part(usize, usize),
-    /// A position, from one on.
+    /// A position in the subject (`()`), counted from one.
     Position(usize),
 }
 

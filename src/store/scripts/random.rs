@@ -21,12 +21,12 @@ impl Default for Random {
 }
 
 impl Random {
-    /// Starts again as for the first script.
+    /// Resets the state to the one that every script starts from.
     pub(super) fn reset(&self) {
         self.0.set(START);
     }
 
-    /// Starts again from a seed.
+    /// Sets the state to the one that `math.randomseed` gives for a seed.
     pub(super) fn seed(&self, seed: i32) {
         self.0.set((u64::from(seed as u32) << 16) | SEEDED);
     }

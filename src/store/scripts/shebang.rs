@@ -5,7 +5,7 @@ use crate::store::refusal::{Refusal, quoted};
 /// The flags of a script.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::store) struct Flags {
-    /// True if the script has a first line of this kind.
+    /// True if the script begins with a `#!` line.
     pub(super) declared: bool,
     /// True if the script may not write.
     pub(super) no_writes: bool,

@@ -9,9 +9,9 @@ use super::fuel::Ending;
 use super::given::{Given, cut};
 use super::machine::{RESULTS_MAX, Shared, add};
 
-/// The largest integer, in bytes.
+/// The largest size of an integer in a format, in bytes; a larger one is an error.
 const INTEGER_BYTES_MAX: i32 = 32;
-/// The alignment of `!` without a number.
+/// The alignment in bytes that `!` without a number asks for.
 const ALIGNMENT: i32 = 8;
 
 pub(super) fn create(lua: &Lua, shared: &Rc<Shared>) -> Result<Table, Error> {
@@ -36,7 +36,7 @@ impl<'a> Format<'a> {
         Self { lua, rest, is_big: false, alignment: 1 }
     }
 
-    /// The next option and its size.
+    /// Returns the next option of the format with the size of its value in bytes; `None` at the end.
     fn next(&mut self) -> Result<Option<(u8, usize)>, Error> {
         let Some((option, rest)) = self.rest.split_first() else { return Ok(None) };
         self.rest = rest;
@@ -81,7 +81,8 @@ impl<'a> Format<'a> {
         size.wrapping_sub(position & size.wrapping_sub(1)) & size.wrapping_sub(1)
     }
 
-    /// Carries out an option that is not a value.
+    /// Carries out an option that stands for no value: a space, the byte order, or the alignment. An error
+    /// for any other.
     fn control(&mut self, option: u8) -> Result<(), Error> {
         match option {
             b' ' => {}

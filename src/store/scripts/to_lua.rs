@@ -7,7 +7,7 @@ use super::errors::{error_table, refuse};
 /// The deepest nesting of a reply that becomes a value.
 const DEPTH_MAX: usize = 64;
 
-/// The value of a whole reply.
+/// Converts a whole reply to the value that a script gets.
 pub(super) fn value(lua: &Lua, reply: &[u8]) -> Result<Value, Error> {
     Reader { lua, rest: reply }.value(0)
 }

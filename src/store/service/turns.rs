@@ -20,7 +20,7 @@ use crate::values::limits::{ENGINE_EFFORT_PER_TURN, ENGINE_INPUT_BYTES_HELD, ENG
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner};
 
-/// The state of a connection's requests.
+/// Whether requests of a connection are left, and what they wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Standing {
     /// All requests received so far were carried out.
@@ -34,7 +34,7 @@ pub(super) enum Standing {
     Waiting,
 }
 
-/// The effort that a connection may spend.
+/// The units of effort that a connection may spend before it has to wait for its next turn.
 #[derive(Debug, Default)]
 pub(super) struct Allowance {
     /// The units left; negative if a request took more than there were.

@@ -8,12 +8,13 @@ use crate::calibration::shape::encoded;
 use weir::protocol::ReplyScanner;
 use weir::protocol::reply;
 
-/// The longest time to wait for the server; the run ends after it.
+/// The longest time to wait for the server to connect, read or answer; after it the run ends with an error.
 const PATIENCE: Duration = Duration::from_secs(10);
 const CHUNK_BYTES: usize = 256 * 1024;
 /// Maximum number of bytes of a reply that an error quotes.
 const QUOTED_BYTES_MAX: usize = 160;
-/// Maximum number of bytes of the reply to one question.
+/// Number of bytes of a reply to one command beyond which it is given up with an error, if it still has no
+/// end.
 const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// A blocking connection to the server that is measured.
@@ -25,7 +26,7 @@ pub struct Backend {
     chunk: Vec<u8>,
 }
 
-/// The size of a reply.
+/// The size of a reply in bytes, and the number of its elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplySize {
     pub bytes: usize,

@@ -131,7 +131,8 @@ impl<'a> Bench<'a> {
         Ok(measured)
     }
 
-    /// Sends requests of one shape for the time `turn`. Returns the cost of a request in microseconds.
+    /// Sends requests of the shape at index `at` for the time `turn`; each reply has size `size`. Returns the
+    /// server's cost of one request in microseconds.
     fn turn(&mut self, at: usize, size: ReplySize, turn: Duration) -> Result<f64, String> {
         let shape = &self.shapes[at];
         let fitting = BATCH_BYTES_MAX / shape.request.len().max(size.bytes).max(1);

@@ -60,7 +60,7 @@ pub(super) enum Passage {
     Refused(Timestamp),
 }
 
-/// The effect of an answer on a breaker.
+/// The effect of an answered request on the breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answered {
     AsUsual,
@@ -126,8 +126,8 @@ impl Breaker {
         if closes { Answered::Closes } else { Answered::AsUsual }
     }
 
-    /// Takes a probe whose outcome says nothing about the target (-THROTTLED): the next request is the probe
-    /// instead.
+    /// Handles a probe whose outcome says nothing about the target (-THROTTLED): the next request is the
+    /// probe instead.
     pub fn note_probe_undecided(&mut self, now: Timestamp) {
         self.state = State::Open(now);
     }
@@ -146,8 +146,8 @@ impl Breaker {
         }
     }
 
-    /// Takes the failure of a probe: opens the breaker for a longer pause. Does nothing unless it is half
-    /// open.
+    /// Handles the failure of a probe: opens the breaker for a longer pause. Does nothing unless the breaker
+    /// is half open.
     pub fn note_probe_failed(&mut self, retry_after: Option<Duration>, now: Timestamp, random: &mut Random) {
         if matches!(self.state, State::HalfOpen(_)) {
             self.open(retry_after, now, random);

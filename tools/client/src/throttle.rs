@@ -42,7 +42,8 @@ impl Throttle {
         }
     }
 
-    /// Clears both counts, since they were taken before the breaker closed.
+    /// Sets the counts of requests and accepted requests to zero, since they are from before the breaker
+    /// closed.
     pub fn forget(&mut self) {
         self.requests.clear();
         self.accepted.clear();

@@ -37,7 +37,7 @@ impl<const STRETCHES: usize> Window<STRETCHES> {
         self.sum
     }
 
-    /// Forgets all events.
+    /// Sets the count of recent events to zero.
     pub fn clear(&mut self) {
         self.counts = [0; STRETCHES];
         self.sum = 0;

@@ -36,7 +36,7 @@ pub enum Effect {
     Expire(u16, u32),
 }
 
-/// The place of the result in the reply.
+/// The place of a command's result in its reply, and the reply that means that the command had no effect.
 #[derive(Debug)]
 pub enum Expect {
     /// The command took effect if the reply is no error.
@@ -45,7 +45,7 @@ pub enum Expect {
     NotZero,
     /// The reply is the number of removed keys; zero if there was no key.
     Removed,
-    /// The reply is the value.
+    /// The reply is the value that was read.
     Value,
     /// The value is the first element of an array.
     First,
@@ -76,7 +76,7 @@ pub struct Log {
     pub tally: BTreeMap<&'static str, Tally>,
 }
 
-/// Counts of the commands of one name by how they ended.
+/// Numbers of the commands of one name, by how they ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     pub done: u64,
@@ -101,12 +101,12 @@ impl Asked {
         Self { command, effects, expect, is_split: false, is_counted: true, way: Way::Store }
     }
 
-    /// A read that weir may answer without the store.
+    /// Creates a read of a key that weir may answer without the store.
     pub fn plain(command: &'static str, key: u16, expect: Expect) -> Self {
         Self { way: Way::Plain, ..Self::new(command, [Effect::Read(key)], expect) }
     }
 
-    /// A command whose keys are not judged, such as a preparation.
+    /// Creates a command whose effects are not checked, such as one that prepares a key.
     pub fn helper(command: &'static str) -> Self {
         Self { is_counted: false, ..Self::new(command, [], Expect::Done) }
     }

@@ -21,7 +21,7 @@ use super::workload::{Batch, Workload};
 /// The size in bytes at which a batch ends, however many commands were wanted: it must fit into the buffers
 /// of a socket, because nothing is read while it is sent.
 const BATCH_BYTES: usize = 48 * 1024;
-/// The longest pause after a refusal, in milliseconds.
+/// The longest pause of a connection after weir refused a request, in milliseconds.
 const REFUSED_PAUSE_MS: u64 = 10;
 const AROUND_PAUSE_MS: u64 = 4;
 /// The time after which a server that cannot be reached ends the run.
@@ -34,7 +34,7 @@ pub struct Shared {
     pub clock: Clock,
     /// The number of operations that no thread has taken yet.
     pub left: AtomicU64,
-    /// Set when the run cannot go on, or is told to end.
+    /// True once the run cannot go on, or a signal tells it to end.
     pub stop: Arc<AtomicBool>,
     sessions: AtomicU32,
 }
@@ -93,7 +93,7 @@ pub fn run(shared: &Arc<Shared>, role: Role, address: SocketAddr, told: &Sender<
     let _ = told.send(Ok(client.log));
 }
 
-/// The way in which a connection ended too early.
+/// The way in which a connection ended before its operations were done.
 enum Broken {
     /// The connection ended before anything was sent on it.
     Unused(io::Error),

@@ -20,7 +20,8 @@ pub enum Kind {
 pub struct Key {
     pub name: String,
     pub kind: Kind,
-    /// A tag whose names are on the same store, but in another slot, if there is such a tag.
+    /// A hash tag whose keys are on the same store as this key, but in another slot; this key's own tag if
+    /// none was found.
     pub near_tag: String,
     /// The store that holds the key, among those that are written to directly.
     pub store: Option<usize>,

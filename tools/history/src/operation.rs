@@ -45,7 +45,7 @@ pub enum Act {
 pub enum Found {
     Value(Token),
     Nil,
-    /// Bytes that are no value of this run.
+    /// The read found bytes that are no value of this run.
     Strange,
 }
 
@@ -62,7 +62,7 @@ pub enum Fate {
     Never,
 }
 
-/// The way of an operation to the store.
+/// The way that an operation took to the store, which decides what is promised about its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Through weir, which may answer a read without the store.

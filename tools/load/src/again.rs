@@ -21,8 +21,8 @@ pub(super) struct Repeat {
 #[derive(Debug, Default)]
 pub(super) struct Again {
     waiting: BTreeMap<(Timestamp, u64), Repeat>,
-    /// The number of the next retry, so that retries due at the same moment leave in the order in which they
-    /// came.
+    /// A counter of retries, by which those due at the same moment are sent in the order in which they were
+    /// planned.
     number: u64,
 }
 

@@ -14,8 +14,8 @@ use weir_client::Sent;
 const HEAD_BYTES: usize = 512;
 /// Maximum number of bytes of an error reply that a complaint shows.
 const SHOWN_BYTES: usize = 128;
-/// Maximum number of requests that may lack a reply, those that were given up included; no more are sent
-/// then.
+/// Maximum number of requests without a reply on one connection, those that were given up included. At this
+/// number no more are sent.
 const PENDING_MAX: usize = 65_536;
 const REST_MIN: Duration = Duration::from_millis(50);
 const REST_MAX: Duration = Duration::from_secs(1);
@@ -51,7 +51,7 @@ pub(super) enum State {
     Ready,
 }
 
-/// The thing that a reply answers.
+/// Whether a reply belongs to a request that is still waited for.
 pub(super) enum Answered {
     Greeting,
     /// The reply answers a request that is still waited for.
@@ -75,7 +75,7 @@ pub(super) struct Connection {
     pub listed: bool,
     /// True while the connection is in its group's list of those with room.
     pub offered: bool,
-    /// True if the target refused a greeting command.
+    /// True if the target answered a greeting command (AUTH, HELLO, QOS SET) with an error.
     pub turned_away: bool,
     scanner: ReplyScanner,
     head: Vec<u8>,
@@ -123,7 +123,8 @@ impl Connection {
         self.pending.len() - self.given_up
     }
 
-    /// Waits for the replies to `commands` greeting commands; with none, the connection is ready at once.
+    /// Marks the connection as connected, and makes it wait for the replies to `commands` greeting commands
+    /// (AUTH, HELLO, QOS SET); with none, it is ready at once.
     pub fn greet(&mut self, commands: usize) {
         self.state = if commands == 0 { State::Ready } else { State::Greeting(commands) };
         self.note_ready();
@@ -140,8 +141,8 @@ impl Connection {
         self.pending.push_back(Pending { request, sent: now });
     }
 
-    /// Scans on in the current reply. If it ends within `bytes`, returns how many of them belong to it, and
-    /// what it means.
+    /// Scans further bytes of the current reply. If it ends within `bytes`, returns how many of them belong
+    /// to it, and how it ends its request.
     pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<(usize, Ending)>, MalformedReply> {
         let midway = self.scanner.is_midway();
         if !midway {
@@ -185,7 +186,7 @@ impl Connection {
         self.head.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
-    /// Takes a complete reply; returns what it answers.
+    /// Handles a complete reply, and returns the request that it belongs to.
     pub fn answered(&mut self) -> Answered {
         if let State::Greeting(left) = self.state {
             self.state = if left == 1 { State::Ready } else { State::Greeting(left - 1) };

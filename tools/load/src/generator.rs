@@ -21,7 +21,7 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(20);
 const RUN_UP: Duration = Duration::from_millis(200);
 const FILES_SPARE: u64 = 128;
 
-/// An event that the caller of [`run_load`] is told while a run goes on.
+/// An event of a run that is going on, which [`run_load`] passes to its caller.
 #[derive(Debug)]
 pub enum LoadEvent {
     /// All threads are ready; the load starts 200 ms later.

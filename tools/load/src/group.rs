@@ -21,14 +21,14 @@ pub(super) struct Group {
     plan: GroupPlan,
     /// Arrivals whose requests are still to be sent.
     schedule: Schedule,
-    /// Arrivals that are still to be counted as offered: each counts at its time, sent or not.
+    /// The same arrivals, to count each as offered when it is due, whether its request is sent or not.
     offered: Schedule,
     again: Again,
     /// The smart client of the group on this thread; `None` if its clients are naive.
     smart: Option<Smart>,
     /// Connections that may have room for another request, by number.
     free: VecDeque<u32>,
-    /// True if due requests found no connection with room.
+    /// True if requests are due and no connection has room for them.
     blocked: bool,
     /// True if no request is retried any more, since the run is ending.
     closing: bool,
@@ -164,8 +164,8 @@ impl Group {
         }
     }
 
-    /// Ends due requests that a smart client will not send: while its breaker is open, or after its patience.
-    /// So they need no free connection.
+    /// Ends due requests that a smart client will not send, because its breaker is open or they have been due
+    /// for longer than [`Smart::patience`]. So they need no free connection.
     fn drop_due(&mut self, start: Timestamp, now: Timestamp) {
         let Some(smart) = &self.smart else { return };
         let is_open = smart.client.open_until(now).is_some();
@@ -258,7 +258,7 @@ impl Group {
         draw
     }
 
-    /// Takes the end of an attempt: plans a retry, or records the end of the request. `text` is that of an
+    /// Handles the end of an attempt: plans a retry, or records the end of the request. `text` is that of an
     /// error reply.
     pub fn settle(&mut self, request: Request, ending: Ending, text: &[u8], now: Timestamp) {
         if ending == Ending::Lost {

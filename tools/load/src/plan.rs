@@ -18,7 +18,8 @@ pub struct Plan {
     pub groups: Vec<GroupPlan>,
     /// The number of threads, which share connections and rates evenly.
     pub threads: usize,
-    /// The interval at which due requests are sent; a longer one makes larger batches.
+    /// The interval at which threads send the requests that have become due; a longer one makes larger
+    /// batches.
     pub tick: Duration,
     /// The longest time to wait for replies after the last request was due.
     pub drain: Duration,
@@ -127,7 +128,7 @@ pub struct PhasePlan {
     pub name: String,
     /// The length of the phase.
     pub duration: Duration,
-    /// The rate of requests.
+    /// The rate of requests over the phase, for all connections of the group together.
     pub rate: Rate,
     /// The commands that are sent.
     pub mix: Mix,

@@ -21,7 +21,8 @@ use weir::values::Random;
 use weir::values::{Action, BackendId, ConnectionId, Owner, Timestamp};
 
 const BUFFERS_KEPT: usize = 1_024;
-/// The interval at which timeouts and connections that are to be made again are looked for.
+/// The interval at which each thread checks for requests and connection attempts that take too long, and for
+/// lost connections to open again.
 const ROUNDS_EVERY: Duration = Duration::from_millis(5);
 const COMPLAINTS_MAX: usize = 8;
 const SECOND: Duration = Duration::from_secs(1);
@@ -49,7 +50,7 @@ pub struct Run {
     intervals: VecDeque<Interval>,
     complaints: Vec<String>,
     stage: Stage,
-    /// The time when the stage began.
+    /// The time when the present stage of the run (opening, setting up, running ...) began.
     since: Timestamp,
     start: Timestamp,
     second: u32,
@@ -127,7 +128,7 @@ impl Run {
         }
     }
 
-    /// Takes a new connection, and writes its greeting.
+    /// Handles a connection that is open, and writes its greeting.
     pub fn handle_connected(&mut self, id: ConnectionId, generation: u32) {
         let connection = &mut self.connections[id.0 as usize];
         if connection.generation != generation {
@@ -167,14 +168,15 @@ impl Run {
         self.offer(id.0);
     }
 
-    /// Takes the end of a connection by the target: counts it as lost, and closes this side too.
+    /// Handles that the target has ended a connection: counts it as lost, and closes this side too.
     pub fn handle_end(&mut self, id: ConnectionId, generation: u32, now: Timestamp) {
         if self.connections[id.0 as usize].generation == generation {
             self.close(id.0, now);
         }
     }
 
-    /// Notes why a connection could not be made, in the operating system's words.
+    /// Records why a connection could not be opened, in the operating system's words, as a complaint of the
+    /// run.
     pub fn note_unreachable(&mut self, id: ConnectionId, generation: u32, error: &str) {
         let connection = &self.connections[id.0 as usize];
         if connection.generation == generation {
@@ -182,7 +184,7 @@ impl Run {
         }
     }
 
-    /// Takes the loss of a connection, or that it could not be made.
+    /// Handles that a connection was lost, or could not be opened.
     pub fn handle_lost(&mut self, id: ConnectionId, generation: u32, now: Timestamp) {
         if self.connections[id.0 as usize].generation == generation {
             self.lose(id.0, now);
@@ -436,7 +438,7 @@ impl Run {
         }
     }
 
-    /// Reports every second that is over.
+    /// Makes an interval with the counts of every second that is over, for [`Run::poll_interval`].
     fn close_seconds(&mut self, now: Timestamp) {
         while now >= self.start.after(SECOND * (self.second + 1)) {
             let until = (SECOND * (self.second + 1)).min(self.plan.duration());

@@ -61,7 +61,7 @@ pub struct Schedule {
     arrivals: Arrivals,
     random: Random,
     at: usize,
-    /// The number of requests of the current stretch that have come so far.
+    /// The number of requests of the current stretch (part of a phase) that have become due so far.
     come: f64,
     next: Option<Due>,
 }

@@ -11,7 +11,7 @@ use weir::values::Timestamp;
 pub(super) struct Setup {
     mixes: Vec<Mix>,
     counts: Vec<u64>,
-    /// The number of the command that is being sent.
+    /// The index of the set-up command that is being sent.
     at: usize,
     sent: u64,
     waiting: u64,

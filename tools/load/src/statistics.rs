@@ -7,8 +7,8 @@ use hdrhistogram::Histogram;
 
 use super::classify::Ending;
 
-/// The smallest latency that is told apart, in nanoseconds. Latencies are kept to three digits, up to an
-/// hour.
+/// The resolution of the histograms for short latencies, in nanoseconds. Latencies are kept to three digits,
+/// up to an hour.
 const LATENCY_NANOS_MIN: u64 = 100;
 const LATENCY_NANOS_MAX: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 3;
@@ -203,14 +203,14 @@ pub struct Interval {
 pub struct Joiner {
     threads: usize,
     groups: usize,
-    /// Seconds that some thread has not reported yet.
+    /// Sums of the seconds that at least one thread has not reported yet, by number.
     open: BTreeMap<u32, Interval>,
     /// The number of seconds that each thread has reported.
     told: Vec<u32>,
 }
 
 impl Joiner {
-    /// Creates a joiner for `threads` threads, each of which reports the same `groups` groups.
+    /// Creates the sums for `threads` threads, each of which reports the same `groups` groups.
     pub fn new(threads: usize, groups: usize) -> Self {
         Self { threads, groups, open: BTreeMap::new(), told: vec![0; threads] }
     }
@@ -233,7 +233,7 @@ impl Joiner {
         }
     }
 
-    /// Notes that a thread has ended, so that no second waits for it any more.
+    /// Handles that a thread has ended, so that no second waits for its report any more.
     pub fn handle_end(&mut self, thread: usize) {
         self.told[thread] = u32::MAX;
     }

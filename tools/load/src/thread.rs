@@ -14,7 +14,7 @@ use weir::values::{Action, ConnectionId, Owner, Timestamp};
 use super::statistics::Interval;
 use super::{Plan, Run};
 
-/// The longest time that a thread waits before it looks whether the run has started or is to stop.
+/// The longest time that a thread sleeps before it checks whether the run has started or is to stop.
 const NOTICE_EVERY: Duration = Duration::from_millis(5);
 
 /// The start time and the stop flag that all threads of a run share.

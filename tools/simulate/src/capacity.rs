@@ -16,10 +16,11 @@ use weir::values::Timestamp;
 /// late by at most this time.
 const AHEAD: Duration = Duration::from_millis(40);
 
-/// The data from which the possible number of served requests is computed.
+/// The facts about a world under load (cores' pauses, stores' work and stalls) from which the number of
+/// requests that could have been served is computed.
 #[derive(Debug)]
 pub(super) struct Ability {
-    /// The time span that counts.
+    /// The stretch of virtual time whose requests count.
     pub counted: Range<Timestamp>,
     /// The requested load, relative to the stores' capacity.
     pub asked: f64,
@@ -50,8 +51,8 @@ impl Ability {
         })
     }
 
-    /// The seconds in which a store could have served in all, and those in which requests could have kept it
-    /// busy.
+    /// The seconds of the counted time in which a store did not stall, and those of them in which requests
+    /// that running cores can send could have kept it busy.
     fn busy(&self, store: usize) -> (f64, f64) {
         let stalled = self.stalled[store].as_ref();
         let mut moments: Vec<Timestamp> =

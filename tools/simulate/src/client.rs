@@ -33,7 +33,7 @@ pub(super) enum Leaving {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Talking,
-    /// The client has sent its last bytes.
+    /// The client has sent its last bytes and waits for the end of the connection.
     Leaving,
     Gone,
 }
@@ -55,12 +55,12 @@ pub(super) struct Client {
     pub leaving: Leaving,
     /// Requests whose replies are still to come, in order.
     asked: VecDeque<Asked>,
-    /// The dialect of the last reply.
+    /// The RESP version of the last reply.
     spoken: Protocol,
     writer: Writer,
     bursts_left: u64,
     burst_most: u64,
-    /// True if the client waits for all replies before it sends more.
+    /// True if the client waits for all outstanding replies before it sends another burst.
     patient: bool,
     scanner: ReplyScanner,
     partial: Vec<u8>,
@@ -75,7 +75,7 @@ pub(super) struct Client {
     was_in_trouble: bool,
 }
 
-/// The state of a client under load, which sends all the time, whatever the replies are.
+/// The state of a client in a world under overload, which sends at its rate whatever the replies are.
 #[derive(Debug)]
 struct Work {
     load: Load,
@@ -176,7 +176,7 @@ impl Client {
         self.leave(step, over, history)
     }
 
-    /// The next request of a client under load.
+    /// Returns the bytes of the next request of a client in a world under overload.
     fn send_one(&mut self, step: u64, now: Timestamp, history: &mut History) -> Vec<u8> {
         let mut burst = Burst::default();
         if let Some(Work { load, tier, sent_at, .. }) = &mut self.work {
@@ -364,7 +364,7 @@ impl Client {
         self.replies_least = if is_heard { self.replies + self.asked.len() as u64 } else { 0 };
     }
 
-    /// Takes the end of the connection by weir. An error if weir had to answer more first.
+    /// Handles that weir has closed the connection. An error if weir had to send more replies first.
     pub fn closed(
         &mut self,
         may_be_early: bool,

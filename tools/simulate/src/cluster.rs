@@ -23,7 +23,7 @@ use weir::values::limits::SLOTS;
 use weir::values::time::Now;
 use weir::values::{Random, ServerAddress, Timestamp};
 
-/// A slot that is being moved.
+/// A slot whose keys are being moved from one simulated node to another.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     source: u16,
@@ -32,13 +32,13 @@ struct Open {
     claimed: bool,
 }
 
-/// The decision of a node on a request.
+/// The decision of a simulated node on a request: carried out, answered, or refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     CarryOut,
-    /// The node replies with this and does nothing else.
+    /// The node replies with this text and does nothing else.
     Answered(String),
-    /// The node does not carry the request out and replies with this error.
+    /// The node does not carry the request out and replies with this error (MOVED, ASK and the like).
     Refused(String),
 }
 
@@ -77,11 +77,12 @@ const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slo
 pub(super) const CLUSTER_DOWN: &str = "-CLUSTERDOWN The cluster is down\r\n";
 const ROLE_OF_PRIMARY: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n";
 
-/// An address without a node.
+/// An address at which no node is, for false redirects.
 const NOBODY: &str = "10.0.0.99:7099";
-/// The time for which weir may believe that a slot has moved because a script said so.
+/// The time for which weir may believe that a slot has moved because a script replied with a false MOVED; the
+/// slot does not move meanwhile.
 const FORGED_FELT: Duration = Duration::from_secs(2);
-/// Maximum number of slots that move at the same time.
+/// Maximum number of slots that move at the same time; no further move begins meanwhile.
 const OPEN_MOST: usize = 3;
 
 impl Cluster {
@@ -147,7 +148,7 @@ impl Cluster {
         self.forged.borrow().get(&slot).is_some_and(|at| now.since(*at) < FORGED_FELT)
     }
 
-    /// Chooses a primary that is to go away, among those without a slot that moves.
+    /// Chooses a primary that is to fail or hand over, among those without a slot that moves.
     pub fn begin_fall(&mut self, now: Timestamp, random: &mut Random) {
         let is_free = |node: &u16| {
             let is_end = |open: &Open| open.source == *node || open.target == *node;
@@ -162,8 +163,8 @@ impl Cluster {
         }
     }
 
-    /// Carries out the next step of the primary that goes away: returns that step, and the time until the
-    /// next one.
+    /// Carries out the next step of the primary's failure and the takeover by its replica: returns that step,
+    /// and the time until the next one.
     pub fn fall_goes_on(&mut self, now: Timestamp, random: &mut Random) -> Option<(Fall, Duration)> {
         let (fall, after) = self.roles.as_mut()?.go_on(now, random)?;
         if fall.next == Step::TakenOver {
@@ -182,12 +183,12 @@ impl Cluster {
         Some((fall, after))
     }
 
-    /// Tells for each slot whether the node owns it.
+    /// Returns for each slot whether the node owns it.
     pub fn slots_of(&self, node: u16) -> Vec<bool> {
         self.owners.iter().map(|owner| *owner == node).collect()
     }
 
-    /// Tells for each slot whether the node owns it, or owned it in one of the last maps.
+    /// Returns for each slot whether the node owns it, or owned it in one of the last maps.
     pub fn slots_had_lately(&self, node: u16) -> Vec<bool> {
         let maps = self.past.iter().map(|(owners, _)| owners).chain([&self.owners]);
         let mut had = vec![false; self.owners.len()];
@@ -221,7 +222,8 @@ impl Cluster {
         }
     }
 
-    /// The answer of a replica about its primary; `None` if the replica itself is away.
+    /// The replica's reply to ROLE as weir reads it: whether it has taken over, or has a primary; `None` if
+    /// the replica itself is away.
     pub fn replica_says(&self, node: u16) -> Option<Said> {
         let roles = self.roles.as_ref()?;
         let is_well = |node: u16| roles.life(node) == Life::Well;
@@ -235,7 +237,7 @@ impl Cluster {
         })
     }
 
-    /// The stores that may hold a key of the slot: the owner first, then the target of a move.
+    /// The stores that may hold keys of the slot: the owner first, then the target of a move.
     pub fn holders_of(&self, slot: u16) -> Vec<usize> {
         let open = self.open.get(&slot).map(|open| usize::from(open.target));
         std::iter::once(usize::from(self.owners[usize::from(slot)])).chain(open).collect()

@@ -14,7 +14,7 @@ use weir::values::limits::SLOT_HELD_MAX;
 /// The replies that a request may get.
 #[derive(Debug)]
 pub(super) enum Expected {
-    /// Exactly these bytes: weir answers by itself, so the request cannot fail.
+    /// Exactly these bytes: weir answers without a store, so the request cannot fail.
     Exactly(Vec<u8>),
     /// Exactly these bytes, for a request that weir charges to the quota, so that it may be throttled.
     Told(Vec<u8>),
@@ -28,11 +28,11 @@ pub(super) enum Expected {
     Ok(Vec<usize>),
     /// `OK` to this write by a script, or the words of a refusal, though it was carried out.
     Scripted(usize),
-    /// The length after an append.
+    /// The length of the value after this append.
     Appended(usize),
     /// 1 if these writes were made, 0 if not; `certain` where it must be 1.
     IfNone { writes: Vec<usize>, keys: Vec<String>, certain: bool },
-    /// The number of keys that were deleted.
+    /// The number of keys that these deletes removed.
     Deleted(Vec<usize>),
     /// The value of the key, which the request deletes.
     Taken { key: String, write: usize },
@@ -46,7 +46,7 @@ pub(super) enum Expected {
     Log(String),
     /// A value that was written to any key of this group.
     OneOf(String),
-    /// A number that is at most this.
+    /// An integer that is at most this.
     Number(i64),
     /// `OK`, or an error that there is no such key.
     Renamed,
@@ -55,7 +55,7 @@ pub(super) enum Expected {
     Hello,
     /// The reply to RESET, which goes back to RESP2; may be refused like HELLO.
     Reset,
-    /// A cursor and keys.
+    /// A page of a SCAN: the next cursor and keys.
     Scanned,
     /// An error of the store that begins with this text.
     StoreError(&'static str),
@@ -66,7 +66,7 @@ pub(super) enum Expected {
 #[derive(Debug)]
 pub(super) struct Asked {
     pub sent: Sent,
-    /// The dialect of the reply.
+    /// The RESP version of the reply.
     pub protocol: Protocol,
     pub expected: Expected,
     pub reach: Reach,
@@ -110,7 +110,7 @@ impl Reach {
     }
 }
 
-/// The failures that the world allows.
+/// The failures of requests that weir may report in this world, so that they break no promise.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowed {
     pub refusals: bool,
@@ -310,7 +310,7 @@ impl Asked {
         )
     }
 
-    /// True for a request that changes the dialect of later replies.
+    /// True for a request (HELLO, RESET) that changes the RESP version of later replies.
     pub fn chooses_dialect(&self) -> bool {
         matches!(self.expected, Expected::Hello | Expected::Reset)
     }
@@ -323,7 +323,8 @@ impl Asked {
         }
     }
 
-    /// Records a refusal, or that the client is gone before its reply: the request's writes get this fate.
+    /// Records that a request was refused, or that its client left before its reply: the request's writes get
+    /// this fate.
     pub fn refused(&self, fate: Fate, history: &mut History) -> Result<(), String> {
         match &self.expected {
             Expected::Ok(writes) | Expected::Deleted(writes) | Expected::IfNone { writes, .. } => {
@@ -443,7 +444,7 @@ const OVERSIZED: &[u8] = b"-ERR the reply is larger";
 
 /// The least age at which a request may be refused as late: weir stops less than 500 ms before its deadline.
 const LATE_AFTER: Duration = DEADLINE.saturating_sub(Duration::from_millis(500));
-/// A time below the longest for which a slot is held.
+/// A time slightly below the longest (1 s) for which weir holds back requests of a moving slot.
 const HELD_FOR_MOST: Duration = Duration::from_millis(900);
 const REDIRECTS: &str = "reason=redirects ";
 /// Reasons for refusals by a cluster. None of these requests was carried out.

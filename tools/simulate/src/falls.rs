@@ -24,7 +24,7 @@ pub(super) enum Way {
     HandsOver,
 }
 
-/// The state of a node.
+/// Whether a simulated node is well or away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
     Well,
@@ -32,7 +32,7 @@ pub(super) enum Life {
     Away(Way),
 }
 
-/// The next step of a primary that goes away.
+/// The next step of a primary's failure and the takeover by its replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Goes,
@@ -44,7 +44,7 @@ pub(super) enum Step {
     Over,
 }
 
-/// A primary that goes away: the node, its replica that takes over, the way, and the next step.
+/// The failure or hand-over of a primary: the node, its replica that takes over, the way, and the next step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fall {
     pub old: u16,
@@ -53,7 +53,7 @@ pub(super) struct Fall {
     pub next: Step,
 }
 
-/// The roles of all nodes.
+/// The simulated nodes' roles, which of them are away, and the failure of a primary that is under way.
 #[derive(Debug)]
 pub(super) struct Roles {
     pub falls: Falls,
@@ -63,12 +63,14 @@ pub(super) struct Roles {
     pub fall: Option<Fall>,
     /// True if a primary is to go away as soon as none of its slots moves.
     pub is_awaited: bool,
-    /// The time from which each node says that the cluster is down.
+    /// The time, by node, from which it answers `-CLUSTERDOWN`; `None` unless a primary is missed and not
+    /// replaced yet.
     down_from: Option<Vec<Timestamp>>,
-    /// The time when each node hears of the last takeover. `taken` are its slots.
+    /// The time, by node, when it hears of the last takeover. `taken` tells which slots changed their owner
+    /// then.
     hears_at: Vec<Timestamp>,
     taken: Vec<bool>,
-    /// The number of takeovers.
+    /// The number of takeovers by replicas so far.
     pub takeovers: u64,
 }
 
@@ -104,7 +106,8 @@ impl Roles {
         !falls && self.copies[usize::from(node)].is_none() && self.life(node) == Life::Well
     }
 
-    /// The former owner and the slots of the last takeover, if the node has not heard of it yet.
+    /// Returns the former owner and the slots of the last takeover if the node still believes that they are
+    /// the former owner's; `None` if it has heard of the takeover.
     pub fn is_late(&self, node: u16, now: Timestamp) -> Option<(u16, &[bool])> {
         let fall = self.fall.filter(|fall| matches!(fall.next, Step::Back | Step::Wiser | Step::Over))?;
         (self.hears_at[usize::from(node)] > now).then_some((fall.old, &self.taken[..]))
@@ -123,14 +126,16 @@ impl Roles {
         matches!(fall.next, Step::TakenOver | Step::Back | Step::Wiser)
     }
 
-    /// Begins the fall of a primary, in a random way.
+    /// Begins the failure or hand-over of a primary with a replica, in a random way. Nothing happens without
+    /// a replica.
     pub fn begin(&mut self, old: u16, random: &mut Random) {
         let Some(successor) = self.replica_of(old) else { return };
         let way = *random.pick(&[Way::Killed, Way::Vanished, Way::Stopped, Way::Stopped, Way::HandsOver]);
         self.fall = Some(Fall { old, successor, way, next: Step::Goes });
     }
 
-    /// Carries out the current step of the fall; returns it, and the time until the next one.
+    /// Carries out the current step of the primary's failure; returns it, and the time until the next one.
+    /// `None` if no primary fails.
     pub fn go_on(&mut self, now: Timestamp, random: &mut Random) -> Option<(Fall, Duration)> {
         let fall = self.fall?;
         let Falls { missed_for, down_for, news, away_for, deluded_for, .. } = self.falls;

@@ -16,10 +16,10 @@ pub(super) struct Sent {
     pub step: u64,
 }
 
-/// The known effect of a write.
+/// What is known of a write's effect: whether it took effect, may have, or never will.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// The write has not been answered.
+    /// The write has not been answered yet.
     Open,
     /// The write was answered at this step, so it took effect.
     Done(u64),
@@ -80,7 +80,7 @@ pub(super) struct History {
     down: Option<(u64, Timestamp)>,
 }
 
-/// A node that goes away, and whose slots another node takes over.
+/// The failure of a node whose slots another node takes over, with the steps at which that happened.
 #[derive(Debug)]
 struct Takeover {
     /// The slots of the node: for each slot, whether it had it.
@@ -175,7 +175,7 @@ impl History {
         self.times.get(sent.step as usize).map_or(Duration::ZERO, |at| now.since(*at))
     }
 
-    /// The current step.
+    /// Returns the number of the current step (event), which serves as time here.
     pub fn step(&self) -> u64 {
         self.step
     }
@@ -185,25 +185,25 @@ impl History {
         self.takeovers.push(Takeover { slots, since: None, known: None, is_doubtful: false, over: None });
     }
 
-    /// The number of the latest takeover.
+    /// The index of the latest takeover among all.
     pub fn takeover(&self) -> usize {
         self.takeovers.len() - 1
     }
 
-    /// Records that another node has the slots of the latest node that went away; `is_doubtful` if the old
-    /// one may not have heard of it.
+    /// Records in the history that from this step on another node owns the slots of the node that went away
+    /// last; `is_doubtful` if that one may still take itself for their owner.
     pub fn take_over(&mut self, is_doubtful: bool) {
         let (since, last) = (self.step, self.takeovers.len() - 1);
         let takeover = &mut self.takeovers[last];
         (takeover.since, takeover.is_doubtful) = (Some(since), is_doubtful);
     }
 
-    /// Records that every core knows of a takeover.
+    /// Records that from this step on every core knows of a takeover.
     pub fn know(&mut self, takeover: usize) {
         self.takeovers[takeover].known = Some(self.step);
     }
 
-    /// Records that no request has to be refused because of a takeover any more.
+    /// Records that from this step on no request may be refused because of a takeover any more.
     pub fn settle_down(&mut self, takeover: usize) {
         self.takeovers[takeover].over = Some(self.step);
     }

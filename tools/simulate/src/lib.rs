@@ -70,9 +70,9 @@ pub struct Summary {
     pub slots_moved: u64,
     /// The number of times that a replica took over.
     pub takeovers: u64,
-    /// The number of changes of hot keys that stores told of.
+    /// The number of changes of hot keys that stores reported to weir (CLIENT TRACKING).
     pub changes_told: u64,
-    /// The number of connections lost over which stores told of changes.
+    /// The number of lost connections over which stores reported changes of keys.
     pub trackers_lost: u64,
     /// A hash over everything that happened.
     pub trace: u64,
@@ -140,8 +140,8 @@ pub fn run_clustered(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Fai
     finish(&mut World::clustered(seed, steps, voice), seed, &format!("--cluster --steps {steps}"))
 }
 
-/// Runs the world of a seed in which stores tell of changes of hot keys, and others than weir's clients write
-/// there too.
+/// Runs the world of a seed in which stores report changes of hot keys (CLIENT TRACKING), and clients that
+/// bypass weir write there too.
 pub fn run_tracked(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
     finish(&mut World::tracked(seed, steps, voice), seed, &format!("--tracked --steps {steps}"))
 }

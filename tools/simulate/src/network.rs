@@ -52,7 +52,7 @@ pub(super) struct Socket {
     /// The time from which nothing arrives at the other end, since the shard has reset the connection and
     /// dropped bytes that had not been sent.
     pub cut_at: Option<Timestamp>,
-    /// True while the shard does not want to read.
+    /// True while the shard has paused reading: bytes that arrive wait.
     pub paused: bool,
     /// True while a segment is on its way to the other end.
     pub sending: bool,
@@ -60,7 +60,7 @@ pub(super) struct Socket {
     pub last_words: Option<LastWords>,
 }
 
-/// The state of a client's socket while its shard drains.
+/// The state of a client's socket while its shard drains and reads what the client sent before.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LastWords {
     /// True if the socket was found empty the last time; the second time in a row ends it.

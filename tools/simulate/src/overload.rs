@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use weir::values::Tier;
 
-/// The set of troubles that a world under load has besides the load.
+/// The set of faults that a world under overload has besides the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trouble(u8);
 
@@ -31,7 +31,7 @@ impl Trouble {
         (Self::LOST_LINKS, "lost-links"),
     ];
 
-    /// The usual sets of troubles: none, each by itself, all but the cold start, and all.
+    /// The usual sets of troubles: none, each alone, all but the cold start, and all.
     pub fn usual() -> Vec<Self> {
         let each = Self::NAMED.map(|(trouble, _)| trouble);
         let warm = Self(Self::ALL.0 & !Self::COLD_START.0);

@@ -81,13 +81,14 @@ impl Load {
 
 /// The time for which replies are kept while their stores tell of changes: longer than any world lasts.
 const TRACKED_TTL: Duration = Duration::from_secs(10);
-/// The time after which a tracker that says nothing is given up: it is asked after half of it.
+/// The time without a message after which weir gives up a tracker (the connection on which a store reports
+/// changes); after half of it weir sends a PING.
 const TRACKER_SILENT_MAX: Duration = Duration::from_millis(200);
 
 /// The requested load, relative to the stores' capacity.
 pub(super) const ASKED: f64 = 1.5;
 
-/// A time in which a store serves nothing.
+/// A stretch of virtual time in which a store carries out nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stall {
     pub from: Timestamp,
@@ -108,7 +109,7 @@ pub(super) struct Moves {
     pub apart: Duration,
     /// The time that a moved slot stays: longer than weir follows a temporary redirect.
     pub rest: Duration,
-    /// The longest delay of news about a move to a core.
+    /// The longest delay until a core hears of a slot's move.
     pub news_delay: Duration,
     /// The probability that nodes say something false, in thousandths.
     pub lies: u64,
@@ -166,15 +167,15 @@ impl Moves {
     }
 }
 
-/// Writes of clients that do not know weir.
+/// Writes by clients that bypass weir, in worlds where stores report changes of keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Around {
-    /// The mean time between two of them.
+    /// The mean time between two such writes.
     pub apart: Duration,
-    /// The time after which no read may find older values.
+    /// The time after such a write from which on no read through weir may find an older value.
     pub told_within: Duration,
-    /// The probability, in thousandths, that a connection over which a store tells of changes is cut before one
-    /// of them; `is_silent` if nobody tells the shard of that.
+    /// The probability, in thousandths, that a connection over which a store reports changes is cut before
+    /// such a write; `is_silent` if the shard does not notice.
     pub cuts: u64,
     pub is_silent: bool,
 }
@@ -231,7 +232,7 @@ pub(super) struct Plan {
     pub ends_by_draining: bool,
     /// Moves of slots, if the stores are a cluster.
     pub cluster: Option<Moves>,
-    /// Writes around weir, of which trackers tell; `None` if there are none.
+    /// Writes that bypass weir, which stores report to it; `None` if there are none.
     pub around: Option<Around>,
 }
 
@@ -299,8 +300,8 @@ impl Plan {
         }
     }
 
-    /// Draws a plan in which stores tell of changes, and others than weir's clients write there too. Replies are
-    /// kept for long if their keys are tracked, else for far less time than messages may take.
+    /// Draws a plan in which stores report changes of keys, and clients that bypass weir write there too.
+    /// Replies are kept for long if their keys are tracked, else for far less time than messages may take.
     pub fn tracked(random: &mut Random) -> Self {
         let plan = Self::drawn(random);
         let hot = HotSettings {

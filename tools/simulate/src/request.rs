@@ -26,7 +26,7 @@ const SHARED_SLOTS: u64 = 3;
 pub(super) struct Writer {
     pub client: u32,
     pub random: Random,
-    /// The dialect of the connection after the requests sent so far.
+    /// The RESP version of the connection after the requests sent so far.
     pub protocol: Protocol,
     pub sequence: u64,
     pub topology: Topology,
@@ -95,7 +95,7 @@ impl Writer {
         self.ask(burst, step, &words, Expected::Exactly(b"+OK\r\n".to_vec()));
     }
 
-    /// Adds a request that weir answers by itself.
+    /// Adds a request that weir answers without a store.
     pub fn echo(&mut self, burst: &mut Burst, step: u64) {
         let text = format!("e{}.{}", self.client, self.sequence);
         let mut reply = Vec::new();

@@ -74,7 +74,7 @@ struct Connection {
     /// True if the other end is closed. Requests that had come are carried out all the same, as by a real
     /// store that has read them.
     ended: bool,
-    /// True if changes are told over the connection.
+    /// True if the store reports changes of keys over the connection (CLIENT TRACKING).
     tracks: bool,
 }
 
@@ -134,7 +134,7 @@ impl Store {
         }
     }
 
-    /// Ends all faults.
+    /// Ends all faults of the store for the rest of the run.
     pub fn calm_down(&mut self) {
         self.faults = Faults { client_lost: self.faults.client_lost, ..Faults::NONE };
     }
@@ -240,7 +240,7 @@ impl Store {
         self.connections.remove(&socket);
     }
 
-    /// Takes the end of a connection by the other end, after everything that it sent.
+    /// Handles that weir has closed a connection, after everything that it sent.
     pub fn ended(&mut self, socket: SocketId) {
         if let Some(connection) = self.connections.get_mut(&socket) {
             connection.ended = true;
@@ -250,7 +250,7 @@ impl Store {
         }
     }
 
-    /// Drops a connection over which changes are told, if there is one.
+    /// Drops a connection over which the store reports changes of keys, and returns it, if there is one.
     pub fn cut_tracker(&mut self) -> Option<SocketId> {
         let trackers: Vec<SocketId> =
             self.connections.iter().filter(|(_, known)| known.tracks).map(|(socket, _)| *socket).collect();
@@ -259,7 +259,7 @@ impl Store {
         Some(cut)
     }
 
-    /// The next message about a changed key, with its connection.
+    /// The next message about a changed key, with the connection that it is sent over.
     pub fn poll_message(&mut self) -> Option<(SocketId, Vec<u8>)> {
         loop {
             let delivery = self.engine.poll_delivery()?;

@@ -11,7 +11,8 @@ use weir::routing::cluster::{Ask, Cluster as Known, Map, NodeKey, Outcome, Reaso
 use weir::shard::Doubt;
 use weir::values::{Random, Timestamp};
 
-/// The result of a round of questions.
+/// The result of a round in which nodes were asked for their views: a new map, if any, and whether it is
+/// certain.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub map: Option<Arc<Map>>,
@@ -30,7 +31,7 @@ pub(super) struct Topology {
     is_wanted: bool,
     /// The time at which the next round may be due.
     pub due: Option<Timestamp>,
-    /// Replicas that are asked whether they have taken over.
+    /// Replicas that are asked whether they have taken over, because a connection to their primary was lost.
     watched: BTreeMap<NodeKey, Watch>,
 }
 
@@ -60,7 +61,8 @@ impl Topology {
         Arc::clone(self.known.map())
     }
 
-    /// Takes a core's doubt about the map. Returns a new map if the doubt tells where slots are.
+    /// Handles a core's report that its map may be old. Returns a new map if the report names the owner of a
+    /// slot.
     pub fn hear(&mut self, doubt: Doubt) -> Option<Arc<Map>> {
         self.is_wanted = true;
         self.refresh.handle_reason(doubt.reason);

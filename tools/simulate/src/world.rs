@@ -75,20 +75,20 @@ enum Event {
     StoreSeesEnd(SocketId),
     StoreActs(SocketId),
     PoolsHear(Report),
-    /// A step in the move of a cluster's slots.
+    /// The next step of slots that move between nodes of the cluster.
     SlotsGoOn,
-    /// A step of a cluster's node that goes away.
+    /// The next step of a primary's failure and the takeover by its replica.
     NodesGoOn,
     /// A replica answers whether it has taken over.
     ReplicaTells(NodeKey),
     Doubted(Doubt),
-    /// The time at which nodes may have to be asked for their views.
+    /// The simulated control thread asks nodes for their views of the cluster, if a round is due.
     LookOut,
     NodeTells(u16),
-    /// A draining shard looks which clients have been read to the end.
+    /// A draining shard checks which clients' sockets have been read to the end.
     HearLastWords(usize),
     TellBulkheads,
-    /// A client that does not know weir writes to a store.
+    /// A client that bypasses weir writes to a store.
     WritesAround,
     /// The time after which no read may find a value older than this write's.
     AroundIsTold(usize),
@@ -125,7 +125,7 @@ struct Core {
     inbox: VecDeque<Input>,
     /// Events of paused sockets, which the shard does not read.
     unread: BTreeMap<SocketId, Vec<Input>>,
-    /// The times of planned turns.
+    /// The times at which the core has planned to run.
     turns: BTreeSet<Timestamp>,
     /// The core does not run until `sleeps_until`; it runs then until `sleeps_from`, when it stops again.
     sleeps_until: Timestamp,
@@ -148,7 +148,7 @@ pub(super) struct World {
     steps: u64,
     step: u64,
     now: Timestamp,
-    /// True at the end: no new clients and no new faults, so that the rest comes to an end.
+    /// True once the world is to come to rest: there are no new clients and no new faults.
     over: bool,
     draining: bool,
     events: BinaryHeap<Reverse<Entry>>,
@@ -200,7 +200,7 @@ struct Change {
 
 /// The client number of writes past weir.
 const BESIDE: u32 = u32::MAX - 1;
-/// The time after which a question to a node is given up.
+/// The time after which a node that was asked for its view counts as without an answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The interval at which cores report to the pools of quotas. `POOL_STALL` is the longest delay of a report
@@ -208,7 +208,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PERIOD: Duration = Duration::from_millis(10);
 const POOL_STALL: Duration = Duration::from_millis(300);
 
-/// The interval at which a draining shard looks whether its clients have been read to the end.
+/// The interval at which a draining shard checks whether its clients' sockets have been read to the end.
 const LOOKED_AFTER: Duration = Duration::from_millis(5);
 
 /// The interval at which a world under load prints its bulkheads, if it narrates.
@@ -250,7 +250,7 @@ impl World {
         Self::of(plan, random, steps, voice)
     }
 
-    /// Creates a world in which stores tell of changes, and others write there too.
+    /// Creates a world in which stores report changes of keys, and clients that bypass weir write there too.
     pub fn tracked(seed: u64, steps: u64, voice: Voice) -> Self {
         let mut random = Random::new(seed);
         let plan = Plan::tracked(&mut random);
@@ -568,7 +568,8 @@ impl World {
 
     // Shards.
 
-    /// Passes an event to a shard, unless its socket is closed; keeps it back while the socket is paused.
+    /// Passes an event to a shard, unless its socket is closed; keeps the event back while the shard has
+    /// paused reading there.
     fn come_in(&mut self, shard: usize, input: Input) {
         if let Input::Bytes(socket, _) | Input::End(socket) | Input::Lost(socket) | Input::Connected(socket) =
             &input

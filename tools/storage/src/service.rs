@@ -12,10 +12,10 @@ use crate::script::{ClusterSession, Director, Effect, Pending, Place, Script, Tu
 /// Maximum number of bytes of output and held-back replies on one connection; a connection with more is
 /// closed.
 const OUTPUT_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// Maximum number of bytes that a connection may send while it is left alone after connecting; one with more
-/// is closed.
+/// Maximum number of bytes that a connection may send while it is not served yet (`slow_accept`); one with
+/// more is closed.
 const EARLY_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// The refusal of a call that would wait for a key.
+/// The error for a command that would wait for a key (BLPOP and the like).
 const NO_WAITS: &str = "ERR a store that follows a script lets no call wait";
 
 /// State of a connection that follows a script.
@@ -23,7 +23,7 @@ const NO_WAITS: &str = "ERR a store that follows a script lets no call wait";
 struct Scripted {
     /// Replies that the script holds back.
     pending: Pending,
-    /// Bytes that came while the script leaves the connection alone; `None` once it is heeded.
+    /// Bytes that came while the new connection is not served yet (`slow_accept`); `None` once it is.
     early: Option<Early>,
     /// State of the connection with a store that plays a node of a cluster (ASKING, READONLY).
     cluster: ClusterSession,
@@ -38,7 +38,7 @@ pub(crate) struct ScriptedService {
     limits: RequestLimits,
     connections: Connections<Scripted>,
     sweeper: Sweeper,
-    /// Connections that are left alone after connecting (slow accept), by the time when they are heeded.
+    /// New connections that are not served yet (`slow_accept`), by the time from which they are.
     ignored: BTreeSet<(Timestamp, Place)>,
 }
 
@@ -55,7 +55,8 @@ impl ScriptedService {
         }
     }
 
-    /// Takes a new connection: closes it if the script refuses connections, or leaves it alone for a while.
+    /// Handles a new connection: closes it if the script refuses connections, or does not serve it for a
+    /// while (`slow_accept`).
     fn receive_opened(&mut self, id: ClientId, now: Now) {
         let director = &mut self.director;
         director.handle_time(now.monotonic);
@@ -156,7 +157,7 @@ impl ScriptedService {
         }
     }
 
-    /// Handles the bytes of connections that have been left alone for long enough.
+    /// Handles the bytes of connections whose `slow_accept` time is over.
     fn heed_ignored(&mut self, now: Now) {
         while self.ignored.first().is_some_and(|(at, _)| *at <= now.monotonic) {
             let Some((_, place)) = self.ignored.pop_first() else { return };
@@ -280,7 +281,7 @@ impl StoreService for ScriptedService {
     }
 }
 
-/// Bytes from a client that came while its connection was left alone.
+/// Bytes from a client that came while its new connection was not served yet (`slow_accept`).
 #[derive(Debug, Default)]
 struct Early {
     bytes: Vec<u8>,

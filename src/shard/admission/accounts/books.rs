@@ -15,7 +15,7 @@ pub struct Charge {
     pub quote: Quote,
     /// The account from whose buckets the price was taken.
     pub payer: Payer,
-    /// The class of commands under which the cost is learnt.
+    /// The class of commands for which the cost is learnt, so that later requests of it are priced better.
     pub class: Class,
 }
 

@@ -102,7 +102,7 @@ impl Payer {
     }
 }
 
-/// The owner of a bucket.
+/// The scope of a quota and its bucket: all tenants together, one tenant, or one user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The bucket of all tenants together.
@@ -220,7 +220,8 @@ impl Accounts {
         Decision::Admitted
     }
 
-    /// Notes that a payer's request was booked by itself. The second in a row of the same payer opens a tab.
+    /// Records that a payer's request was booked in its buckets one by one, without a tab. The second
+    /// consecutive one of the same payer opens a tab.
     #[inline]
     fn handle_booked(&mut self, payer: Payer, now: Timestamp) {
         if self.last_booked != Some(payer) {
@@ -243,7 +244,7 @@ impl Accounts {
         decision
     }
 
-    /// Notes that a request was refused because a scope's bucket does not hold its cost, so that the pool
+    /// Counts a request that was refused because a scope's bucket does not hold its cost, so that the pool
     /// learns of the demand.
     pub fn handle_denied(&mut self, scope: Scope, cost: Price, now: Timestamp) {
         if let Some(entry) = self.ledger.buckets().entry(scope, now) {
@@ -364,8 +365,8 @@ impl Accounts {
 }
 
 impl Decision {
-    /// Returns the decision with one more bucket's verdict included: the refusal with the longest wait wins,
-    /// then a question to a pool.
+    /// Returns the decision with one more bucket's verdict included. A refusal wins, the one with the longest
+    /// wait first; then waiting for the answer of a pool.
     fn and(self, scope: Scope, verdict: Verdict) -> Self {
         match (self, verdict) {
             (Self::Refused { retry_after: longest, .. }, Verdict::Refused(retry_after))

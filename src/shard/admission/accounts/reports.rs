@@ -8,10 +8,10 @@ use crate::policy::slice::Rules;
 use crate::values::allowance::Report;
 use crate::values::{Demand, Grant, MicroUnits, TenantId, Timestamp, Usage};
 
-/// The number of reports that control has not answered at which no more periodic ones are sent, so that a
-/// stopped control executor is not flooded.
+/// Number of unanswered reports at which this core sends no more periodic ones, so that a stopped control
+/// executor is not flooded.
 const REPORTS_UNANSWERED_MAX: usize = 16;
-/// The least number of users that each tick checks for idleness (else one in 64).
+/// The least number of users whose accounts each tick checks for idleness, if one in 64 of them is fewer.
 const USERS_SWEPT: usize = 256;
 /// The number of periods after which users are checked for idleness even without traffic.
 const PERIODS_BETWEEN_SWEEPS: u32 = 50;
@@ -30,7 +30,7 @@ pub(super) struct Agenda {
 enum Moment {
     /// The end of a period, when the next one begins.
     PeriodEnds,
-    /// Some time within a period.
+    /// Some time within a period: a request waits for a pool's answer, or all is to be reported at once.
     Between,
 }
 
@@ -70,7 +70,7 @@ impl Accounts {
         }
     }
 
-    /// Sends the reports that are due.
+    /// Sends the reports to the pools of quotas that are due at the end of a turn.
     pub fn handle_turn_end(&mut self, now: Timestamp) {
         if self.agenda.next_tick.is_some_and(|at| at <= now) {
             self.tick(now);

@@ -98,8 +98,8 @@ impl Tab {
         self.settled += 1;
     }
 
-    /// Takes the price of a request if all buckets have that much and have heard of their pools recently
-    /// enough. False, and nothing taken, if not.
+    /// Takes the price of a request if all buckets have that much and the last grants of their pools are
+    /// still good. False, and nothing taken, if not.
     #[inline]
     pub fn take(&mut self, cost: Price, class: Class, now: Timestamp) -> bool {
         let allowed = cost.signed() <= self.left && now <= self.good_until;

@@ -28,7 +28,7 @@ pub enum Outlook {
     Unknown,
     /// The highest possible price of all requests in flight exceeds what a bucket has left.
     Risky {
-        /// The scope of that bucket.
+        /// The scope of the quota whose bucket has too little left.
         scope: Scope,
         /// The time until the bucket has enough if nothing is settled before, at most `RETRY_AT_LATEST`.
         retry_after: Duration,

@@ -33,7 +33,7 @@ pub(super) fn decode(
     }
 }
 
-/// A token, with its offset.
+/// A token of the JSON text, with its offset in bytes.
 struct Token {
     kind: Kind,
     at: usize,

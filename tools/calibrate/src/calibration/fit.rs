@@ -2,7 +2,8 @@
 
 /// The number of weights: base, KiB in, KiB out, row, key.
 const TERMS: usize = 5;
-/// The least base in microseconds; a smaller one counts as none.
+/// The least base (cost of any request) in microseconds; with a smaller one there are no weights in request
+/// units.
 const BASE_MIN: f64 = 1e-6;
 /// The least pivot; with a smaller one, a column counts as a combination of the others.
 const PIVOT_MIN: f64 = 1e-9;
@@ -29,7 +30,7 @@ impl Features {
 /// The cost of each part of a request, in microseconds of the store's time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Weights {
-    /// The cost of any request.
+    /// The cost of any request, whatever its size.
     pub base: f64,
     /// The cost of 1,024 bytes of request.
     pub kib_in: f64,

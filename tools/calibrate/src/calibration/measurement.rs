@@ -4,7 +4,7 @@ use super::fit::{self, Features, Weights};
 use super::shape::SIZES;
 use weir::values::Random;
 
-/// The number of shapes of which one is held out of the fit.
+/// One of this many shapes of each command is left out of the fit, to test how well the weights predict it.
 const HELD_OUT_OF: usize = 3;
 
 /// The measured cost of one shape.
@@ -27,8 +27,8 @@ impl Measured {
     }
 }
 
-/// Chooses the shapes that are held out: a random third of the sizes of each command, so that every command
-/// is both fitted and tested. The same seed gives the same choice.
+/// Chooses the shapes that are left out of the fit: a random third of the sizes of each command, so that
+/// every command is both fitted and tested. The same seed gives the same choice.
 pub fn held_out(count: usize, seed: u64) -> Vec<bool> {
     let mut random = Random::new(seed);
     let mut held = vec![false; count];

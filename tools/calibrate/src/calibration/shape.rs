@@ -6,7 +6,7 @@ use super::Features;
 use weir::protocol::encode;
 use weir::values::Random;
 
-/// The number of sizes of each command; a third of all shapes is held out.
+/// The number of sizes in which each command is measured; a third of them is left out of the fit, to test it.
 pub const SIZES: usize = 6;
 /// Maximum number of items that one set-up request writes.
 const ITEMS_PER_REQUEST: usize = 500;

@@ -14,7 +14,7 @@ pub struct Arrows {
     /// Pairs of operations of the same connection in the order of sending, which belong to different
     /// clusters.
     pub sent_earlier: Vec<(u32, u32)>,
-    /// The rules of time.
+    /// The rules by which time tells that one cluster comes before another.
     pub lines: Vec<Line>,
 }
 

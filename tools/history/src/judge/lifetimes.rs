@@ -19,7 +19,7 @@ pub fn find(operations: &[Operation], clusters: &Clusters, rules: &Rules, verdic
     }
 }
 
-/// The time at which a value is surely gone, and the operation that ended it.
+/// The time from which a value cannot be read any more, and the operation that removed it or made it expire.
 #[derive(Clone, Copy)]
 struct End {
     at: Timestamp,

@@ -128,9 +128,9 @@ impl Default for Behaviour {
 /// Changes to a behaviour; a field that is `None` leaves it as it is.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Change {
-    /// The number of requests that are served at the same time.
+    /// The new number of requests that are served at the same time, 1 to 65,536.
     pub servers: Option<usize>,
-    /// Service times of some classes.
+    /// The new service times of some classes of commands; others keep theirs.
     pub service_time: Option<ServiceTimes>,
     /// The time added for each 1,024 bytes of request and reply.
     pub per_kib: Option<Duration>,

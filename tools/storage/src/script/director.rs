@@ -40,7 +40,7 @@ pub struct Script {
     pub listens: Option<SocketAddr>,
 }
 
-/// A request that waits for a server.
+/// A request that waits for one of the store's simulated servers.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) visit: Visit,
@@ -73,7 +73,7 @@ pub(crate) struct Visit {
     keys: Vec<KeyNumber>,
 }
 
-/// The decision on a request whose service starts.
+/// The decision on a request whose service starts: carried out, or answered with an error.
 pub(crate) enum Turn {
     Execute(WorkClass),
     /// The request is answered with this error line, which takes no time.
@@ -180,7 +180,7 @@ impl Director {
         self.current.slow_accept
     }
 
-    /// True if a request that arrives now would start at once.
+    /// True if a request that arrives now would be served at once, because a server is free and none waits.
     pub(crate) fn is_free(&self, now: Timestamp) -> bool {
         self.stations.is_free(now)
     }
@@ -309,7 +309,7 @@ impl Director {
         Some(visit.place)
     }
 
-    /// Counts a request as lost, since its client is gone.
+    /// Counts a request as lost, since its client has left before the reply.
     pub(crate) fn note_lost(&mut self, visit: &Visit) {
         self.leave(visit);
         self.tally.requests_lost += 1;

@@ -7,8 +7,8 @@ use hdrhistogram::Histogram;
 use super::reads::Reads;
 use weir::protocol::command::{self, COMMANDS, CommandId};
 
-/// The shortest service time that is told apart, in nanoseconds. Service times are kept to three digits, up
-/// to an hour.
+/// The resolution of the histogram for short service times, in nanoseconds. Service times are kept to three
+/// digits, up to an hour.
 const SERVICE_NANOS_MIN: u64 = 100;
 const SERVICE_NANOS_MAX: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 3;

@@ -72,7 +72,7 @@ pub struct Second {
     pub number: u32,
     pub all: Moment,
     pub groups: Vec<Moment>,
-    /// Requests that were due and have not ended by the end of the second.
+    /// Number of requests that were due and had no reply or other end by the end of the second.
     pub open: u64,
 }
 
@@ -91,7 +91,7 @@ pub struct PhaseResult {
     pub tally: Tally,
 }
 
-/// Results of a whole run.
+/// Results of a whole run, which the reports are made of.
 pub struct Results {
     pub description: Description,
     pub groups: Vec<GroupResult>,

@@ -6,7 +6,7 @@ use super::super::fault::FaultKind;
 use super::nodes::slot_number;
 use weir::values::limits::SLOTS;
 
-/// Maximum number of refusals that are scripted at the same time.
+/// Maximum number of scripted errors for slots at the same time; a further order is an error.
 const REFUSALS_MAX: usize = 64;
 pub(crate) const WANTED: &str =
     "MOVED|ASK HOST:PORT, or a kind of error, then [SLOTS FROM[-TO]] [SKIP N] [TIMES N]";
@@ -28,7 +28,7 @@ enum What {
     Error(FaultKind),
 }
 
-/// All scripted refusals, the oldest first.
+/// All errors that the script orders for requests about some slots, the oldest order first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Refusals(Vec<Refusal>);
 

@@ -18,7 +18,7 @@ pub const COLOURS: [&str; 10] = [
     "#65a30d",
 ];
 
-/// A line of a plot.
+/// A line of a plot, with its name in the legend, its colour and its points.
 pub struct Line {
     pub name: String,
     pub colour: usize,
@@ -35,7 +35,8 @@ pub enum Scale {
     Logarithmic,
 }
 
-/// Draws a plot with its title; `marks` are vertical lines, each with its second and name.
+/// Returns a plot as an HTML figure with an SVG. `marks` are named vertical lines, each at a second of the
+/// time axis. Title and names are escaped.
 pub fn plot(title: &str, scale: Scale, lines: &[Line], marks: &[(f64, String)]) -> String {
     let frame = Frame::around(scale, lines);
     let mut svg = String::new();
