@@ -317,3 +317,14 @@ def test_channels_are_bounded_and_other_names_have_connections_of_their_own(serv
         assert b"pubsub_clients:1" in other.ok("INFO", "clients")
         client.ok("RESET")
         until(lambda: metrics.total(weir, "weir_shared_channels") == 0, "all have ended")
+
+
+def test_a_drain_does_not_wait_for_subscribers(servers, shared):
+    store = servers.redis()
+    weir = shared(store)
+    with weir.connect() as client, weir.connect(protocol=3) as other:
+        for subscriber in (client, other):
+            assert said(subscriber, "SUBSCRIBE", "news")[2] == 1
+        assert weir.terminate(10) == 0
+        assert client.read_to_end() == other.read_to_end() == []
+    until(lambda: upstream(store) == 0, "nothing is left at the store")

@@ -31,8 +31,8 @@ struct Core {
 /// A store behind one connection.
 #[derive(Default)]
 struct Store {
-    to_store: VecDeque<Vec<u8>>,
-    from_store: VecDeque<Vec<u8>>,
+    requests: VecDeque<Vec<u8>>,
+    replies: VecDeque<Vec<u8>>,
     subscribed: BTreeSet<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -44,13 +44,13 @@ fn bulk(out: &mut Vec<u8>, words: &[&[u8]]) {
 impl Store {
     /// Carries out the next request, as a server does.
     fn work(&mut self, refuses: bool) {
-        let Some(frame) = self.to_store.pop_front() else { return };
+        let Some(frame) = self.requests.pop_front() else { return };
         let (word, name) =
             (word_of(&frame, 0).expect("a word").to_vec(), word_of(&frame, 1).expect("a name").to_vec());
         let kind = if word.starts_with(b"p") { b"p".to_vec() } else { Vec::new() };
         let begins = !word.windows(5).any(|part| part == b"unsub");
         if begins && refuses {
-            return self.from_store.push_back(b"-NOPERM no\r\n".to_vec());
+            return self.replies.push_back(b"-NOPERM no\r\n".to_vec());
         }
         if begins {
             self.subscribed.insert((kind, name.clone()));
@@ -62,7 +62,7 @@ impl Store {
         encode::bulk(&mut answer, &word);
         encode::bulk(&mut answer, &name);
         encode::integer(&mut answer, self.subscribed.len() as i64);
-        self.from_store.push_back(answer);
+        self.replies.push_back(answer);
     }
 
     fn publish(&mut self, channel: &str, number: u32) {
@@ -70,11 +70,11 @@ impl Store {
         let mut out = Vec::new();
         if self.subscribed.contains(&(Vec::new(), channel.into())) {
             bulk(&mut out, &[b"message", channel.as_bytes(), text.as_bytes()]);
-            self.from_store.push_back(std::mem::take(&mut out));
+            self.replies.push_back(std::mem::take(&mut out));
         }
         if self.subscribed.contains(&(b"p".to_vec(), b"*".to_vec())) {
             bulk(&mut out, &[b"pmessage", b"*", channel.as_bytes(), text.as_bytes()]);
-            self.from_store.push_back(out);
+            self.replies.push_back(out);
         }
     }
 }
@@ -174,7 +174,7 @@ impl World {
 
     fn drain(&mut self) {
         while let Some((store, frame)) = self.home.poll_request() {
-            self.stores[usize::from(store.0)].to_store.push_back(frame);
+            self.stores[usize::from(store.0)].requests.push_back(frame);
         }
         while let Some(told) = self.home.poll_changed() {
             if let FromHome::Numbers { kind, name, own } = told {
@@ -205,7 +205,7 @@ impl World {
             }
             1 => self.stores[store].work(random.below(20) == 0),
             2 => {
-                let Some(said) = self.stores[store].from_store.pop_front() else { return };
+                let Some(said) = self.stores[store].replies.pop_front() else { return };
                 assert_ne!(self.home.hear(STORES[store], said.into()), Heard::Violation);
             }
             _ => self.cores[core].hear(),
@@ -221,7 +221,7 @@ impl World {
 
     fn is_quiet(&self) -> bool {
         self.cores.iter().all(|core| core.to_home.is_empty() && core.from_home.is_empty())
-            && self.stores.iter().all(|store| store.to_store.is_empty() && store.from_store.is_empty())
+            && self.stores.iter().all(|store| store.requests.is_empty() && store.replies.is_empty())
     }
 
     fn settle(&mut self, random: &mut Random) {

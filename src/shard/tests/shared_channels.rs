@@ -161,3 +161,37 @@ fn names_of_events_and_long_names_have_links_of_their_own() {
     assert_eq!(rig.told(client), "+RESET\r\n");
     assert_eq!(asked(&rig), ["0 unsubscribe news"], "the other link is closed");
 }
+
+#[test]
+fn a_flood_closes_the_subscribers_of_its_own_channel_only() {
+    let mut rig = sharing(2, 1, |_| {});
+    let [near, far, other] = [rig.client(0), rig.client(1), rig.client(1)];
+    let [name, quiet] = [rig.key(0, 0), "quiet".to_owned()];
+    let over = subscribe(&mut rig, near, &name);
+    subscribe(&mut rig, far, &name);
+    let calm = subscribe(&mut rig, other, &quiet);
+    let flood = message(&name, &"x".repeat(1_000_000));
+    for _ in 0..=limits::SHARED_MESSAGES_BYTES_MAX / flood.len() {
+        rig.shards[0].handle_link_bytes(over.link, over.generation, flood.as_bytes(), rig.now);
+    }
+    rig.turns();
+    assert_eq!(rig.counted(Counter::ClientsClosedMissed), 2, "one on each core");
+    assert_eq!(asked(&rig), [format!("0 unsubscribe {name}")]);
+    rig.bytes(&calm, message(&quiet, "still").as_bytes());
+    assert_eq!(rig.told(other), message(&quiet, "still"));
+}
+
+#[test]
+fn a_turn_delivers_a_bounded_number_of_messages_and_the_next_goes_on() {
+    let mut rig = sharing(1, 1, |_| {});
+    let client = rig.client(0);
+    let over = subscribe(&mut rig, client, "news");
+    let count = limits::SHARED_DELIVERIES_PER_TURN + 10;
+    let all: String = (0..count).map(|number| message("news", &number.to_string())).collect();
+    rig.shards[0].handle_link_bytes(over.link, over.generation, all.as_bytes(), rig.now);
+    rig.shards[0].handle_turn_end(rig.now);
+    assert_eq!(rig.counted(Counter::MessagesDelivered), limits::SHARED_DELIVERIES_PER_TURN as u64);
+    assert!(rig.shards[0].is_busy());
+    rig.turns();
+    assert_eq!(rig.told(client), all);
+}
