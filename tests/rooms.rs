@@ -48,6 +48,7 @@ const STAGES: &[(&str, &[&str])] = &[
     ("overload", &[]),
     ("peers", &[]),
     ("private", &[]),
+    ("shared_channels", &[]),
     ("upstream", &["breaker", "cluster", "links", "overload"]),
 ];
 

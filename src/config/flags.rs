@@ -17,6 +17,7 @@ use super::top::TopFlags;
 use super::units::{Size, duration, number, positive_duration, request_units};
 use crate::values::limits::{
     CLIENTS_MAX, FLEET_KEYS_MAX, FLEET_NAMESPACE_BYTES_MAX, MONITORS_MAX, PRIVATE_LINKS_MAX, SHARDS_MAX,
+    SHARED_CHANNELS_MAX,
 };
 
 const LISTENING: &str = "Listening";
@@ -446,6 +447,29 @@ pub struct Flags {
     #[arg(long, env = "WEIR_PUBLISH_WAIT", value_name = "DURATION", help_heading = LIMITS, hide = true)]
     #[arg(value_parser = duration, default_value = "100ms")]
     pub publish_wait: Duration,
+
+    /// Maximum number of bytes of messages that wait for one subscriber that reads too slowly, before it is closed; at
+    /// most --output-limit counts
+    #[arg(long, env = "WEIR_SUBSCRIBER_LIMIT", value_name = "SIZE", help_heading = LIMITS)]
+    #[arg(default_value = "32MiB")]
+    pub subscriber_limit: Size,
+
+    /// Bytes of messages that may wait for one subscriber for at most --subscriber-slow-time
+    #[arg(long, env = "WEIR_SUBSCRIBER_SLOW_LIMIT", value_name = "SIZE", help_heading = LIMITS, hide = true)]
+    #[arg(default_value = "8MiB")]
+    pub subscriber_slow_limit: Size,
+
+    /// Longest time that more than --subscriber-slow-limit may wait for one subscriber, before it is closed
+    #[arg(long, env = "WEIR_SUBSCRIBER_SLOW_TIME", value_name = "DURATION", help_heading = LIMITS, hide = true)]
+    #[arg(value_parser = duration, default_value = "60s")]
+    pub subscriber_slow_time: Duration,
+
+    /// Channels and patterns with one subscription for all clients of this process (pubsub = "shared" in the quota
+    /// file), over all shards; at most 1,024 of them are patterns. A tenant may have four of five. Beyond that
+    /// SUBSCRIBE is refused
+    #[arg(long, env = "WEIR_SHARED_CHANNELS", value_name = "N", help_heading = LIMITS)]
+    #[arg(value_parser = number(1, SHARED_CHANNELS_MAX), default_value = "65536")]
+    pub shared_channels: u64,
 
     /// Maximum number of elements per step of SCAN, HSCAN, SSCAN and ZSCAN; a larger COUNT is lowered to this
     #[arg(long, env = "WEIR_SCAN_COUNT_MAX", value_name = "N", help_heading = LIMITS, hide = true)]

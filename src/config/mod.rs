@@ -98,6 +98,14 @@ pub struct Config {
     pub monitors: usize,
     /// Longest time that PUBLISH waits for subscriptions of its tenant to the same channel; zero if it does not wait.
     pub publish_wait: Duration,
+    /// Maximum number of shared channels and patterns over all shards.
+    pub shared_channels: usize,
+    /// Bytes that may wait for one subscriber.
+    pub subscriber_bytes_max: usize,
+    /// Bytes that may wait for one subscriber for `subscriber_slow_time`.
+    pub subscriber_slow_bytes: usize,
+    /// Longest time that more than `subscriber_slow_bytes` may wait for one subscriber.
+    pub subscriber_slow_time: Duration,
     /// Number of databases of each backend that clients may select.
     pub databases: u16,
     /// Estimated price from which on a request counts as costly, in millionths of a request unit.
@@ -222,6 +230,10 @@ impl Config {
             private_links: flags.private_links as usize,
             monitors: flags.monitors as usize,
             publish_wait: flags.publish_wait,
+            shared_channels: flags.shared_channels as usize,
+            subscriber_bytes_max: flags.subscriber_limit.bytes(),
+            subscriber_slow_bytes: flags.subscriber_slow_limit.bytes(),
+            subscriber_slow_time: flags.subscriber_slow_time,
             databases: flags.databases as u16,
             heavy_from: flags.heavy_ru,
             connect_timeout: flags.backend_connect_timeout,

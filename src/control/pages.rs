@@ -203,7 +203,16 @@ fn write_shard_gauges(page: &mut Exposition, totals: &Totals) {
             family.sample(&[("shard", &shard.to_string())], figure(report));
         }
     }
-    let help = "Connections to backends that a client has to itself, by use; idle ones can be lent.";
+    let help =
+        "Channels and patterns with one subscription for all clients of this process, by their home shard.";
+    let mut family = page.family("weir_shared_channels", help, Kind::Gauge);
+    for (shard, report) in totals.shards.iter().enumerate() {
+        for (kind, count) in ["channel", "pattern"].into_iter().zip(report.shared_channels) {
+            family.sample(&[("shard", &shard.to_string()), ("kind", kind)], count);
+        }
+    }
+    let help = "Connections to backends that a client has to itself, by use; idle ones can be lent, and shared ones \
+                have subscriptions of many clients.";
     let mut family = page.family("weir_private_links", help, Kind::Gauge);
     for (shard, report) in totals.shards.iter().enumerate() {
         for (usage, count) in report.private_links.by_use() {

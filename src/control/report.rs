@@ -27,6 +27,10 @@ pub struct ShardReport {
     pub links_open: usize,
     /// The numbers of connections to backends that clients have to themselves, by use.
     pub private_links: PrivateFigures,
+    /// The number of subscribed clients.
+    pub subscribers: usize,
+    /// The numbers of shared channels and of shared patterns that are at home on the shard.
+    pub shared_channels: [usize; 2],
     /// The distribution of the times that backends took to reply.
     pub service_times: Durations,
     /// The state of each bulkhead, by backend and track.
@@ -73,6 +77,8 @@ impl ShardReport {
             replies_owed: shard.replies_in_flight(),
             links_open: shard.links_open(),
             private_links: shard.private_links(),
+            subscribers: shard.subscribers(),
+            shared_channels: shard.shared_channels(),
             service_times: shard.service_times(),
             bulkheads: shard.bulkheads().collect(),
             pressures: shard.pressures().clone(),
@@ -105,6 +111,7 @@ impl Totals {
             sum.replies_owed += report.replies_owed;
             sum.links_open += report.links_open;
             sum.private_links.add(report.private_links);
+            sum.subscribers += report.subscribers;
             sum.service_times.merge(&report.service_times);
             sum
         })

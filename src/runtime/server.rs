@@ -58,7 +58,7 @@ use crate::shard::{
 };
 use crate::store::{Engine, EngineLimits, Service, StoreService};
 use crate::values::allowance::lease_of;
-use crate::values::limits::{CLUSTER_NODES_MAX, ENGINE_DATABASES, SLOTS, TENANTS_MAX};
+use crate::values::limits::{CLUSTER_NODES_MAX, ENGINE_DATABASES, SHARED_PATTERNS_MAX, SLOTS, TENANTS_MAX};
 use crate::values::{Random, ServerAddress, ShardId, StoreVersion};
 
 /// The number of descriptors besides those of clients: rings, listeners, backend connections, executors.
@@ -135,6 +135,11 @@ pub fn run(config: &Config) -> Result<(), String> {
         monitors: Arc::new(MonitorBoard::new(config.monitors)),
         subscriptions: Arc::default(),
         publish_wait: config.publish_wait,
+        shared_channels_max: [config.shared_channels, SHARED_PATTERNS_MAX.min(config.shared_channels)]
+            .map(|most| most.div_ceil(cpus.len())),
+        subscriber_bytes_max: config.subscriber_bytes_max,
+        subscriber_slow_bytes: config.subscriber_slow_bytes,
+        subscriber_slow_time: config.subscriber_slow_time,
         web: Arc::new(Rules { origins, hosts: config.http_hosts.clone() }),
     };
     let admission = admission_settings(config);

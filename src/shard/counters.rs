@@ -31,6 +31,8 @@ counters! {
     (ClientsClosedMemory, "weir_clients_expelled_total", "reason=\"memory\"", EXPELLED),
     (ClientsClosedKilled, "weir_clients_expelled_total", "reason=\"killed\"", EXPELLED),
     (ClientsClosedRevoked, "weir_clients_expelled_total", "reason=\"revoked\"", EXPELLED),
+    (ClientsClosedSubscriber, "weir_clients_expelled_total", "reason=\"slow-subscriber\"", EXPELLED),
+    (ClientsClosedMissed, "weir_clients_expelled_total", "reason=\"missed-messages\"", EXPELLED),
     (Requests, "weir_requests_total", "", "Requests decoded."),
     (
         RequestsForwarded,
@@ -176,6 +178,12 @@ counters! {
         "weir_messages_delivered_total",
         "",
         "Published messages that subscribers were sent.",
+    ),
+    (
+        SharedMessages,
+        "weir_shared_messages_total",
+        "",
+        "Published messages that came once for all subscribers of a shared channel or pattern (pubsub = \"shared\").",
     ),
     (
         InvalidationsPassed,

@@ -8,6 +8,8 @@ use slab::Slab;
 
 use super::message::Message;
 use super::outcome::{Outcome, Settlement};
+use super::shared_channel::OwnNumbers;
+use super::shared_numbers::SharedNumbers;
 use super::stored::Stored;
 use crate::protocol::command::Effect;
 use crate::protocol::reply::{self, Elements};
@@ -38,12 +40,54 @@ pub enum Join {
     Union,
     /// An array in which each integer is the sum of the parts' integers at that position, or the first error.
     SumEach,
+    /// A number of subscribers, or those of several channels (`PUBSUB NUMSUB`), with this process's clients in the
+    /// place of its connections; or the first error.
+    Receivers(Box<Receivers>),
     /// The first part's reply to `CONFIG GET` without secret settings, or the first error.
     Settings,
     /// The numbers of keys in the parts' replies to `INFO keyspace`, added up by database; or the first error.
     KeyCounts,
     /// A map from each store's name to its reply; the first error if all are errors.
     ByStore(Vec<String>),
+}
+
+/// The channels whose numbers of subscribers a reply names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Receivers {
+    channels: Vec<Box<[u8]>>,
+    /// True for the number of those that a message reaches, by patterns as well.
+    is_message: bool,
+    /// This process's own subscriptions to each channel.
+    own: Vec<OwnNumbers>,
+}
+
+impl Receivers {
+    /// Takes the channel of a message.
+    pub fn of_message(channel: &[u8]) -> Self {
+        Self { channels: vec![channel.into()], is_message: true, own: Vec::new() }
+    }
+
+    /// Takes the channels whose numbers are asked for.
+    pub fn of_channels<'a>(channels: impl Iterator<Item = &'a [u8]>) -> Self {
+        Self { channels: channels.map(Box::from).collect(), is_message: false, own: Vec::new() }
+    }
+
+    /// Notes this process's own subscriptions, as of now.
+    pub fn count_own(&mut self, numbers: &SharedNumbers) {
+        let own = |channel: &[u8]| {
+            if self.is_message { numbers.of_message(channel) } else { numbers.of_channel(channel) }
+        };
+        self.own = self.channels.iter().map(|channel| own(channel)).collect();
+    }
+
+    fn bytes(&self) -> usize {
+        let names: usize = self.channels.iter().map(|channel| channel.len()).sum();
+        names + self.channels.len() * (size_of::<Box<[u8]>>() + size_of::<OwnNumbers>())
+    }
+
+    fn correct(&self, index: usize, counted: i64) -> i64 {
+        self.own.get(index).copied().unwrap_or_default().correct(counted)
+    }
 }
 
 #[derive(Debug)]
@@ -123,7 +167,11 @@ impl Gathers {
         protocol: Protocol,
         parts: usize,
     ) -> (u32, usize) {
-        let order = if let Join::Values(order) = &join { size_of_val(order.as_slice()) } else { 0 };
+        let order = match &join {
+            Join::Values(order) => size_of_val(order.as_slice()),
+            Join::Receivers(receivers) => receivers.bytes(),
+            _ => 0,
+        };
         let bytes = order + parts * size_of::<Option<Part>>();
         let places = std::iter::repeat_with(|| None).take(parts).collect();
         let index = self.0.insert(Gathering {
@@ -203,6 +251,14 @@ impl Gathers {
         (gathering.missing, gathering.settlement)
     }
 
+    /// Returns the channels of a request whose reply names numbers of subscribers.
+    pub fn receivers(&mut self, index: u32) -> Option<&mut Receivers> {
+        match &mut self.0.get_mut(index as usize)?.join {
+            Join::Receivers(receivers) => Some(receivers),
+            _ => None,
+        }
+    }
+
     /// Drops a request whose client has left.
     pub fn remove(&mut self, index: u32, pool: &mut BufferPool) {
         if let Some(gathering) = self.0.try_remove(index as usize) {
@@ -270,6 +326,10 @@ impl Gathering {
             Join::SumEach => match first_error {
                 Some(error) => out.extend_from_slice(error),
                 None => sum_each(out, &parts),
+            },
+            Join::Receivers(receivers) => match first_error {
+                Some(error) => out.extend_from_slice(error),
+                None => count_receivers(out, receivers, &parts),
             },
             Join::Settings => match first_error {
                 Some(error) => out.extend_from_slice(error),
@@ -427,6 +487,24 @@ fn sum_each(out: &mut Vec<u8>, parts: &[&[u8]]) {
             encode::integer(out, sum(&row));
         } else {
             row.first().into_iter().for_each(|element| out.extend_from_slice(element));
+        }
+    }
+}
+
+fn count_receivers(out: &mut Vec<u8>, receivers: &Receivers, parts: &[&[u8]]) {
+    if let [part] = parts
+        && let Some(counted) = reply::integer(part)
+    {
+        return encode::integer(out, receivers.correct(0, counted));
+    }
+    let mut sums = Vec::new();
+    sum_each(&mut sums, parts);
+    let Some(elements) = reply::elements(&sums) else { return };
+    encode::array(out, elements.left());
+    for (index, element) in elements.enumerate() {
+        match reply::integer(element) {
+            Some(counted) => encode::integer(out, receivers.correct(index / 2, counted)),
+            None => out.extend_from_slice(element),
         }
     }
 }

@@ -22,6 +22,7 @@
 //! | `overload/` | window and queue before each backend, its response times | connections |
 //! | `links/` | connections to stores, the replies that they owe, fences | windows, clients, accounts |
 //! | `private/` | connections to stores that one client has to itself | clients, accounts |
+//! | `shared_channels/` | channels and patterns at home on this core, with one subscription for all clients | clients, connections |
 //! | `monitors/` | lines that monitors (`MONITOR`) are sent, and what may be spent on them | clients, stores |
 //! | `peers/` | batches for other cores | clients, accounts, stores |
 //! | `pipeline/` | only the other rooms; the way of a request | |
@@ -34,6 +35,7 @@
 //! | health of the stores, shared likewise: counts of failures, and whose requests are refused | `health.rs` |
 //! | the monitors of all cores, and what each may see | `monitor_board.rs` |
 //! | subscriptions of all cores that stores have yet to acknowledge | `subscription_board.rs` |
+//! | shared channels: what home cores and those with subscribers tell each other, and numbers of subscribers | `shared_channel.rs`, `shared_numbers.rs` |
 //! | shed level of each backend, as agreed from the board: which requests cost more, or are refused | `backend_levels.rs` |
 //! | what travels with a request, and its bytes, on their way or waiting | `request.rs`, `message.rs`, `stored.rs` |
 //! | a request in flight on a backend connection | `pending.rs` |
@@ -79,6 +81,9 @@ mod refusal;
 mod replies;
 mod request;
 mod settings;
+mod shared_channel;
+mod shared_channels;
+mod shared_numbers;
 mod stored;
 mod subscription_board;
 mod upstream;

@@ -96,6 +96,8 @@ pub enum NotSent {
     TooLate(Stage, Duration),
     /// All private links of the core, or of the tenant's part of them, are in use.
     Links,
+    /// There is no room for another shared channel, on the core or for the tenant.
+    SharedChannels,
     /// The request's slot has no owner among the nodes of the cluster.
     NoOwner,
     /// A node of the cluster was asked as a primary, and is none.
@@ -147,6 +149,7 @@ impl NotSent {
             | Self::Ejected(_)
             | Self::CoreFull
             | Self::Links
+            | Self::SharedChannels
             | Self::NoOwner
             | Self::NotPrimary
             | Self::Unconfirmed
@@ -196,6 +199,7 @@ impl NotSent {
             Self::Full => (Counter::RefusedOverloaded, full("pending")),
             Self::CoreFull => (Counter::RefusedOverloaded, full("core")),
             Self::Links => (Counter::RefusedOverloaded, overloaded("links", RETRY_NO_LINK)),
+            Self::SharedChannels => (Counter::RefusedOverloaded, overloaded("channels", RETRY_NO_LINK)),
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::policy::window::Bounds;
 use crate::protocol::Protocol;
 use crate::protocol::http::Rules;
 use crate::routing::Topology;
+use crate::values::limits::SHARED_PATTERNS_MAX;
 use crate::values::{MicroUnits, ShardId, UNIT, Weights};
 
 /// Settings of one backend: its name and weir's credentials there.
@@ -306,6 +307,14 @@ pub struct ClientLimits {
     pub subscriptions: Arc<SubscriptionBoard>,
     /// Longest time that a message (`PUBLISH`) waits for these; zero if it does not wait.
     pub publish_wait: Duration,
+    /// Maximum numbers of shared channels and of shared patterns that are at home on one core.
+    pub shared_channels_max: [usize; 2],
+    /// Bytes that may wait for one subscriber; beyond, it is closed.
+    pub subscriber_bytes_max: usize,
+    /// Bytes that may wait for one subscriber for `subscriber_slow_time`; after that it is closed.
+    pub subscriber_slow_bytes: usize,
+    /// Longest time that more than `subscriber_slow_bytes` may wait for one subscriber.
+    pub subscriber_slow_time: Duration,
     /// Origins of web pages that may send requests over HTTP, and host names under which weir may be called.
     pub web: Arc<Rules>,
 }
@@ -319,6 +328,10 @@ impl Default for ClientLimits {
             monitors: Arc::new(MonitorBoard::new(16)),
             subscriptions: Arc::default(),
             publish_wait: Duration::from_millis(100),
+            shared_channels_max: [16_384, SHARED_PATTERNS_MAX],
+            subscriber_bytes_max: 32 << 20,
+            subscriber_slow_bytes: 8 << 20,
+            subscriber_slow_time: Duration::from_secs(60),
             web: Arc::default(),
         }
     }
@@ -329,6 +342,11 @@ impl ShardSettings {
     /// share.
     pub fn clients_bytes_share(&self) -> usize {
         self.clients.bytes_max / usize::from(self.topology.shards())
+    }
+
+    /// Returns the bytes that may wait for one subscriber before it is closed.
+    pub fn subscriber_bytes_max(&self) -> usize {
+        self.clients.subscriber_bytes_max.min(self.output_bytes_max)
     }
 
     /// Returns the number of connections to each backend and RESP version for reads that a replica may

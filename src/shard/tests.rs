@@ -22,6 +22,7 @@ mod private;
 mod replicas;
 mod retry;
 mod secure;
+mod shared_channels;
 mod subscriptions;
 mod track;
 mod transactions;

@@ -10,7 +10,7 @@ pub struct ShardId(pub u16);
 pub struct BackendId(pub u16);
 
 /// Id of a client connection of one shard. The generation tells a reused index apart from its former owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId {
     /// Place in the shard's table.
     pub index: u32,

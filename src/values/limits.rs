@@ -129,6 +129,21 @@ pub const MONITOR_TRANSACTION_MAX: usize = 1_024;
 pub const MONITOR_OUTPUT_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of lines for monitors that wait for one other core, beyond which lines are left out.
 pub const MONITOR_BATCH_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of published messages of shared channels that wait for delivery on a core, or for another core (32 MiB).
+/// Beyond, those of the channel with the most bytes are dropped, and its subscribers on that core are closed.
+pub const SHARED_MESSAGES_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Deliveries of messages of shared channels per core and turn, beyond which further messages wait for the next.
+pub const SHARED_DELIVERIES_PER_TURN: usize = 8_192;
+/// Maximum number of shared channels and patterns of all cores together.
+pub const SHARED_CHANNELS_MAX: u64 = 1_000_000;
+/// Maximum number of shared patterns of all cores together; each is compared with the channel of each `PUBLISH`.
+pub const SHARED_PATTERNS_MAX: usize = 1_024;
+/// Bytes of the longest name that is shared. Subscriptions to longer ones have connections of their own.
+pub const SHARED_NAME_BYTES_MAX: usize = 1_024;
+/// Requests about subscriptions that one store may owe a core, beyond which further ones are refused.
+pub const SHARED_OWED_MAX: usize = 262_144;
+/// Steps for comparing the channel of one `PUBLISH` with all shared patterns.
+pub const PATTERN_STEPS_MAX: usize = 262_144;
 /// Maximum number of sections that one `INFO` may name.
 pub const INFO_SECTIONS_MAX: usize = 64;
 /// Maximum number of requests of one connection that are taken on in a turn before other connections have

@@ -13,7 +13,7 @@ use crate::values::limits::{
 use crate::values::{Database, TenantId, Tier};
 
 const GLOBAL_KEYS: [&str; 2] = ["ru_per_second", "burst_seconds"];
-const DEFAULT_KEYS: [&str; 14] = [
+const DEFAULT_KEYS: [&str; 15] = [
     "ru_per_second",
     "burst_seconds",
     "user_ru_per_second",
@@ -22,6 +22,7 @@ const DEFAULT_KEYS: [&str; 14] = [
     "stale_on_error",
     "max_clients",
     "private_links",
+    "pubsub",
     "give_back",
     "stale_reads",
     "keys",
@@ -29,7 +30,7 @@ const DEFAULT_KEYS: [&str; 14] = [
     "databases",
     "admin",
 ];
-const TENANT_KEYS: [&str; 17] = [
+const TENANT_KEYS: [&str; 18] = [
     "password",
     "password_sha256",
     "ru_per_second",
@@ -40,6 +41,7 @@ const TENANT_KEYS: [&str; 17] = [
     "stale_on_error",
     "max_clients",
     "private_links",
+    "pubsub",
     "give_back",
     "stale_reads",
     "keys",
@@ -149,6 +151,7 @@ fn terms(section: &Section<'_>, name: &str) -> Result<Tenant, QuotaError> {
         user_limit: limit(section, "user_ru_per_second", burst)?,
         clients_max: section.number("max_clients", 1, CLIENTS_MAX)?.map(|most| most.value as u32),
         private_links: section.number("private_links", 0, PRIVATE_LINKS_MAX)?.map(|most| most.value as u32),
+        shares_channels: shares_channels(section)?,
         give_back: section.boolean("give_back")?.is_some_and(|gives| gives.value),
         stale_reads: section.boolean("stale_reads")?.is_some_and(|may| may.value),
         ..Tenant::unlimited(name)
@@ -203,6 +206,16 @@ fn burst(section: &Section<'_>) -> Result<Duration, QuotaError> {
 
 fn tier<'a>(section: &'a Section<'a>) -> Result<Option<Found<'a, Tier>>, QuotaError> {
     section.text("tier", "critical, standard, batch or sheddable is expected", |word| word.parse().ok())
+}
+
+/// Reads whether clients share subscriptions, or each has its own.
+fn shares_channels(section: &Section<'_>) -> Result<bool, QuotaError> {
+    let mode = section.text("pubsub", "exact or shared is expected", |word| match word {
+        "exact" => Some(false),
+        "shared" => Some(true),
+        _ => None,
+    })?;
+    Ok(mode.is_some_and(|mode| mode.value))
 }
 
 /// Reads a list of prefixes; empty if there is none, which means all names of the kind.
@@ -277,6 +290,7 @@ mod tests {
             stale_reads = true
             private_links = 20
             give_back = true
+            pubsub = "shared"
             databases = [3, 0, 3]
             keys = ["acme:", "shared:"]
             channels = ["news:"]
@@ -309,6 +323,7 @@ mod tests {
         assert_eq!((acme.clients_max, default.clients_max), (Some(50), None));
         assert_eq!((acme.private_links, default.private_links), (Some(20), None));
         assert!(acme.give_back && !default.give_back);
+        assert!(acme.shares_channels && !default.shares_channels && quotas.shares_channels());
         assert!(acme.admin && !default.admin);
         assert_eq!(acme.databases, [Database(0), Database(3)]);
         assert!(default.databases.is_empty());

@@ -73,6 +73,8 @@ pub struct Tenant {
     /// Maximum number of connections to stores that the tenant's clients may have to themselves; `None` means
     /// the usual share.
     pub private_links: Option<u32>,
+    /// True if the tenant's clients share subscriptions: this process has one for all of them.
+    pub shares_channels: bool,
     /// True if elements that a store pops for one of the tenant's clients after it has left are put back.
     pub give_back: bool,
     /// True if replicas of a cluster may answer the tenant's reads, a little late.
@@ -100,6 +102,8 @@ pub struct Quotas {
     global: Option<Limit>,
     /// The longest `stale_on_error` of any tenant.
     stale_on_error_max: Duration,
+    /// True if the clients of some tenant share subscriptions.
+    shares_channels: bool,
     version: u64,
 }
 
@@ -158,7 +162,8 @@ impl Quotas {
         let ids = (0..).map(TenantId);
         let by_name = tenants.iter().map(|tenant| tenant.name.clone()).zip(ids).collect();
         let stale_on_error_max = tenants.iter().map(|tenant| tenant.stale_on_error).max().unwrap_or_default();
-        Self { tenants, by_name, strangers, global, stale_on_error_max, version: 0 }
+        let shares_channels = tenants.iter().any(|tenant| tenant.shares_channels);
+        Self { tenants, by_name, strangers, global, stale_on_error_max, shares_channels, version: 0 }
     }
 
     /// Returns the tenant of clients that do not authenticate, if such clients are served.
@@ -174,6 +179,11 @@ impl Quotas {
     /// Returns the longest `stale_on_error` of any tenant.
     pub fn stale_on_error_max(&self) -> Duration {
         self.stale_on_error_max
+    }
+
+    /// True if the clients of some tenant share subscriptions.
+    pub fn shares_channels(&self) -> bool {
+        self.shares_channels
     }
 
     /// Returns a tenant by an id of this version.
@@ -275,6 +285,7 @@ impl Tenant {
             user_limit: None,
             clients_max: None,
             private_links: None,
+            shares_channels: false,
             give_back: false,
             stale_reads: false,
             users: BTreeMap::new(),

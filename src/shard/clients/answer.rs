@@ -185,6 +185,9 @@ impl ClientStage {
                 self.answer_rewritten(env, id, to.sequence, reply);
             }
             Some((Rewrite::Gather(index), charge)) => {
+                if let Some(receivers) = self.gathers.receivers(index) {
+                    receivers.count_own(self.listeners.numbers());
+                }
                 let bytes_max = env.settings.output_bytes_max;
                 let addressed = client.addressed.as_ref().filter(|_| client.held_request.is_none());
                 let left_out = addressed.map_or(&[][..], |addressed| addressed.left_out());
@@ -274,6 +277,16 @@ impl ClientStage {
         client.order.push(Message::Small(message), &mut env.pool);
         if client.order.waiting_bytes() > env.settings.output_bytes_max {
             return self.expel(env, id, Counter::ClientsClosedUnread);
+        }
+        self.outbox.list(client, id);
+    }
+
+    /// Passes a published message to a subscriber, and closes it if too many bytes wait for it.
+    pub(super) fn push_published(&mut self, env: &mut Env, id: ClientId, message: Message<'_>) {
+        let Some(client) = self.clients.get(id) else { return };
+        client.order.push(message, &mut env.pool);
+        if client.order.waiting_bytes() > env.settings.subscriber_bytes_max() {
+            return self.expel(env, id, Counter::ClientsClosedSubscriber);
         }
         self.outbox.list(client, id);
     }

@@ -14,6 +14,7 @@ use crate::protocol::http::Conversation;
 use crate::protocol::{Arguments, Protocol, RequestDecoder};
 use crate::shard::admission::{Charge, Payer};
 use crate::shard::request::{Asker, Envelope, Nature, ReplyTo, Route, Touches, Track};
+use crate::shard::settings::ShardSettings;
 use crate::values::limits::{PIPELINE_MAX, REQUESTS_PER_TURN, TLS_CLIENT_BYTES, TLS_SEND_BYTES_MAX};
 use crate::values::{BackendId, Database, TenantId, Timestamp};
 
@@ -516,6 +517,20 @@ impl Client {
     /// True if the client is subscribed to channels.
     pub fn is_subscribed(&self) -> bool {
         self.ties.as_ref().is_some_and(|ties| ties.subscriptions.is_some())
+    }
+
+    /// True if more bytes than a subscriber may leave unread for long have waited for the client for the longest time
+    /// permitted. Notes the time since which they do.
+    pub(super) fn is_slow_subscriber(&mut self, settings: &ShardSettings, now: Timestamp) -> bool {
+        let is_behind = self.order.waiting_bytes() > settings.clients.subscriber_slow_bytes;
+        let subscriptions = self.ties.as_mut().and_then(|ties| ties.subscriptions.as_mut());
+        let Some(subscriptions) = subscriptions else { return false };
+        if !is_behind {
+            subscriptions.slow_since = None;
+            return false;
+        }
+        let since = *subscriptions.slow_since.get_or_insert(now);
+        now.since(since) >= settings.clients.subscriber_slow_time
     }
 
     /// Returns the keys that the client watches, unless the watch is broken.

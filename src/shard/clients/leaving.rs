@@ -66,7 +66,7 @@ impl ClientStage {
         for gather in gathers {
             self.gathers.remove(gather, &mut env.pool);
         }
-        if let Some(client) = self.clients.close(id, &mut env.pool) {
+        if let Some(mut client) = self.clients.close(id, &mut env.pool) {
             env.counters.add(Counter::ClientsClosed, 1);
             if let Some(tenant) = client.seat {
                 env.settings.clients.seats.give_back(tenant);
@@ -80,6 +80,8 @@ impl ClientStage {
                 self.left_links
                     .extend(ties.subscriptions.iter().flat_map(|subscriptions| subscriptions.links()));
             }
+            let subscriptions = client.ties.take().and_then(|ties| ties.subscriptions);
+            subscriptions.into_iter().for_each(|left| self.listeners.handle_left(id, left));
             self.end_turns_of(client.congested > 0);
         }
     }
@@ -100,7 +102,8 @@ impl ClientStage {
     }
 
     /// Closes clients that take nothing of a segment for longer than the send timeout, and clients that owe
-    /// nothing and have been silent for longer than the idle timeout.
+    /// nothing and have been silent for longer than the idle timeout. Closes subscribers that have read too slowly
+    /// for too long.
     pub fn close_stuck(&mut self, env: &mut Env, now: Now) {
         let (idle_timeout, send_timeout) = (env.settings.idle_timeout, env.settings.send_timeout);
         if self.outbox.in_flight() == 0 && idle_timeout.is_none() {
@@ -112,6 +115,8 @@ impl ClientStage {
             let has_passed = |since, timeout| now.monotonic.since(since) >= timeout;
             if client.sending_since.is_some_and(|since| has_passed(since, send_timeout)) {
                 self.expel(env, id, Counter::ClientsClosedUnread);
+            } else if client.is_subscribed() && client.is_slow_subscriber(&env.settings, now.monotonic) {
+                self.expel(env, id, Counter::ClientsClosedSubscriber);
             } else if idle_timeout
                 .is_some_and(|timeout| !client.is_owed() && has_passed(client.last_heard, timeout))
                 && !client.is_subscribed()

@@ -13,6 +13,7 @@
 //! | private links to stores, watched keys | `ties.rs` |
 //! | keys that stores track for the client | `key_tracking.rs` |
 //! | channels and patterns, and the stores that their messages come from | `subscriptions.rs` |
+//! | clients by the shared channels that they are subscribed to | `listeners.rs` |
 //! | requests that wait until the map of a cluster is confirmed | `map_confirmation.rs` |
 //! | messages that wait for subscriptions that came before | `publications.rs` |
 //! | clients that speak HTTP | `http.rs`, `http_login.rs` |
@@ -37,6 +38,7 @@ mod identity;
 mod key_tracking;
 mod large_request;
 mod leaving;
+mod listeners;
 mod map_confirmation;
 mod memory;
 mod monitor;
@@ -59,6 +61,7 @@ pub use client::{Address, Client};
 pub use cursor::split_cursor;
 pub use identity::{Chosen, Identity};
 pub use key_tracking::{KeyTracking, NOT_TRACKING};
+pub use listeners::SharedMessage;
 pub use map_confirmation::PATIENCE as MAP_PATIENCE;
 pub use moving::{Readiness, Session};
 pub use order::Rewrite;
@@ -87,6 +90,7 @@ use crate::values::{ClientId, StoreVersion, Timestamp};
 use abandoned::Abandoned;
 use answer::Outbox;
 use held::Resumed;
+use listeners::Listeners;
 use map_confirmation::MapConfirmation;
 use memory::Holdings;
 use monitor::Monitor;
@@ -125,6 +129,8 @@ pub struct ClientStage {
     /// Clients whose next request waits until the map of the cluster is confirmed.
     map_confirmation: MapConfirmation,
     publications: Publications,
+    /// Clients by the shared channels that they are subscribed to.
+    listeners: Box<Listeners>,
     /// The pauses in force (`CLIENT PAUSE`), at most one per tenant and one for all clients.
     pauses: Vec<Pause>,
     /// The buffer that collects weir's own replies while a transaction is carried out; None outside of that.
@@ -164,6 +170,7 @@ impl ClientStage {
             questions: Questions::default(),
             map_confirmation: MapConfirmation::default(),
             publications: Publications::default(),
+            listeners: Box::default(),
             pauses: Vec::new(),
             captured: None,
             holdings: Holdings::default(),

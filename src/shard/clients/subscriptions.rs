@@ -8,24 +8,30 @@
 //!
 //! Acknowledgements are written here, because each store counts only its own channels of the client. A feed
 //! answers in order, so a queue of what it owes tells for which request an acknowledgement is.
+//!
+//! Names that are shared with other clients come over no link of the client: see `listeners.rs`.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::ClientStage;
 use crate::protocol::command::Subscription;
-use crate::protocol::{Protocol, encode, reply};
+use crate::protocol::{Protocol, encode};
 use crate::routing::slot_of;
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
+use crate::shard::message::Message;
 use crate::shard::request::{PrivateId, ReplyTo};
+use crate::shard::shared_channel::word_of;
 use crate::shard::subscription_board::Opening;
-use crate::values::{BackendId, ClientId};
+use crate::values::{BackendId, ClientId, Timestamp};
 
 /// Maximum number of channels and patterns that one client may be subscribed to.
 pub const CHANNELS_MAX: usize = 16_384;
 /// Maximum number of bytes that the names of all channels of one client may have.
 pub const CHANNEL_BYTES_MAX: usize = 1 << 20;
+/// Bytes that a shared subscription takes in the lists of its core and of its home core.
+const SHARED_SUBSCRIPTION_BYTES: usize = 96;
 
 /// The stores at which a name is subscribed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +41,8 @@ pub enum Origin {
     /// Each store has messages of its own: a pattern matches channels of all of them, and each tells of the
     /// events of its own keys.
     AllStores,
+    /// The name's home core has the subscription, for all clients of this process together.
+    Shared,
 }
 
 /// The channels and patterns that a client is subscribed to.
@@ -45,6 +53,10 @@ pub struct Subscriptions {
     names: [HashMap<Box<[u8]>, Origin>; 3],
     /// The sum of the lengths of all names.
     name_bytes: usize,
+    /// The number of names with [`Origin::Shared`].
+    shared: usize,
+    /// The time since which more bytes wait for the client than may for long.
+    pub slow_since: Option<Timestamp>,
     /// The command that not all feeds have acknowledged.
     pending: Option<Pending>,
 }
@@ -90,7 +102,7 @@ enum Purpose {
 struct Pending {
     sequence: u32,
     kind: Subscription,
-    /// The number of requests to stores that are not acknowledged.
+    /// The number of requests to stores, and of joins at home cores, that are not acknowledged.
     requests: usize,
     acknowledgements: Vec<u8>,
     /// The names that the command has added; empty if it ends subscriptions.
@@ -120,6 +132,8 @@ pub struct Change {
     pub requests: Vec<FeedRequest>,
     /// The reply to the command if no store refuses.
     pub acknowledgements: Vec<u8>,
+    /// The names that become shared subscriptions, or end as such.
+    pub shared: Vec<Box<[u8]>>,
     kind: Subscription,
     begins: bool,
     begun: Vec<(Box<[u8]>, Origin)>,
@@ -165,6 +179,8 @@ pub enum Delivered {
         reply: Vec<u8>,
         /// Requests that end at other stores what one has refused.
         undo: Vec<FeedRequest>,
+        /// Shared subscriptions that end because another of the command was refused.
+        leave: Vec<(Subscription, Box<[u8]>)>,
         /// True if no channel is left.
         is_over: bool,
     },
@@ -245,7 +261,8 @@ impl Subscriptions {
             let sharded = owed.sharded.iter().map(|name| size_of::<Box<[u8]>>() + name.len());
             size_of::<Owed>() + sharded.sum::<usize>()
         });
-        let names = self.len() * (size_of::<(Box<[u8]>, Origin)>() + 8);
+        let names =
+            self.len() * (size_of::<(Box<[u8]>, Origin)>() + 8) + self.shared * SHARED_SUBSCRIPTION_BYTES;
         self.name_bytes + names + self.feeds.len() * size_of::<Feed>() + pending + owed.sum::<usize>()
     }
 
@@ -272,6 +289,7 @@ impl Subscriptions {
             if let Entry::Vacant(place) = self.names[kind as usize].entry((*name).into()) {
                 place.insert(*origin);
                 self.name_bytes += name.len();
+                self.shared += usize::from(*origin == Origin::Shared);
                 begun.push((Box::from(*name), *origin));
             }
             let count = self.told_count(kind);
@@ -281,7 +299,8 @@ impl Subscriptions {
             self.feeds.iter_mut().for_each(|feed| feed.has_all |= stores.contains(&feed.backend));
         }
         let requests = self.requests((kind, true), &begun, Purpose::Command);
-        Change { requests, acknowledgements, kind, begins: true, begun }
+        let shared = only_shared(&begun);
+        Change { requests, acknowledgements, shared, kind, begins: true, begun }
     }
 
     /// Removes names; without names, all of this kind.
@@ -304,22 +323,25 @@ impl Subscriptions {
             acknowledge(&mut acknowledgements, protocol, kind.word(false), None, count);
         }
         let requests = self.requests((kind, false), &ended, Purpose::Command);
-        Change { requests, acknowledgements, kind, begins: false, begun: Vec::new() }
+        let shared = only_shared(&ended);
+        Change { requests, acknowledgements, shared, kind, begins: false, begun: Vec::new() }
     }
 
     fn remove(&mut self, kind: Subscription, name: &[u8]) -> Option<Origin> {
         let origin = self.names[kind as usize].remove(name)?;
         self.name_bytes -= name.len();
+        self.shared -= usize::from(origin == Origin::Shared);
         Some(origin)
     }
 
-    /// Waits for the acknowledgements of a change, whose requests are about to be sent. Until they have come, the
+    /// Waits for the acknowledgements of a change, whose requests and joins are about to be sent. Until they have come, the
     /// change stands on the board of subscriptions as `opening`.
     pub fn expect(&mut self, change: Change, sequence: u32, opening: Option<Opening>) -> Vec<FeedRequest> {
         debug_assert!(self.pending.is_none(), "a client's commands about subscriptions are alone");
-        let Change { requests, acknowledgements, kind, begins, begun } = change;
+        let Change { requests, acknowledgements, shared, kind, begins, begun } = change;
         let messages = begins.then(Vec::new);
-        let count = requests.len();
+        // The end of a shared subscription is not waited for: no message passes to the client after it.
+        let count = requests.len() + if begins { shared.len() } else { 0 };
         self.pending = Some(Pending {
             sequence,
             kind,
@@ -345,6 +367,7 @@ impl Subscriptions {
             let is_here = |origin: Origin| match origin {
                 Origin::Store(backend) => backend == feed.backend,
                 Origin::AllStores => feed.has_all,
+                Origin::Shared => false,
             };
             let here = names.iter().filter(|(_, origin)| is_here(*origin)).map(|(name, _)| &**name);
             let mut here: Vec<&[u8]> = here.collect();
@@ -416,6 +439,7 @@ impl Subscriptions {
         let is_used = |origin: &Origin| match origin {
             Origin::Store(backend) => *backend == feed.backend,
             Origin::AllStores => feed.has_all,
+            Origin::Shared => false,
         };
         // The client does not know yet that it is subscribed to these.
         let begun: HashSet<&[u8]> =
@@ -473,13 +497,52 @@ impl Subscriptions {
         }
     }
 
+    /// True if some subscriptions are shared.
+    pub fn has_shared(&self) -> bool {
+        self.shared > 0
+    }
+
+    /// Returns the names of all shared subscriptions.
+    pub fn shared_names(&self) -> impl Iterator<Item = (Subscription, &[u8])> {
+        let kinds = [Subscription::Channels, Subscription::Patterns].into_iter();
+        kinds.zip(&self.names).flat_map(|(kind, names)| {
+            let shared = names.iter().filter(|(_, origin)| **origin == Origin::Shared);
+            shared.map(move |(name, _)| (kind, &**name))
+        })
+    }
+
+    /// Returns the messages that wait for the acknowledgements of a command, if there is one.
+    pub fn held_messages(&mut self) -> Option<&mut Vec<u8>> {
+        self.pending.as_mut()?.messages.as_mut()
+    }
+
+    /// Takes the acknowledgement of a join.
+    pub fn hear_joined(&mut self) {
+        if let Some(pending) = &mut self.pending {
+            pending.requests = pending.requests.saturating_sub(1);
+        }
+    }
+
+    /// Takes the refusal of a join.
+    pub fn hear_refused(&mut self, error: &[u8]) {
+        if let Some(pending) = &mut self.pending {
+            pending.requests = pending.requests.saturating_sub(1);
+            pending.refusal.get_or_insert_with(|| error.to_vec());
+        }
+    }
+
     /// Ends the command that waits, if all stores have answered.
-    fn complete(&mut self) -> Option<(u32, Vec<u8>, Vec<FeedRequest>)> {
+    fn complete(&mut self) -> Option<Completed> {
         let pending = self.pending.take_if(|pending| pending.requests == 0)?;
         let Some(mut reply) = pending.refusal else {
             let mut reply = pending.acknowledgements;
             reply.extend(pending.messages.unwrap_or_default());
-            return Some((pending.sequence, reply, Vec::new()));
+            return Some(Completed {
+                sequence: pending.sequence,
+                reply,
+                undo: Vec::new(),
+                leave: Vec::new(),
+            });
         };
         // The error replaces all acknowledgements, so nothing of the command may stay.
         for (name, _) in &pending.begun {
@@ -487,8 +550,22 @@ impl Subscriptions {
         }
         reply.extend(pending.messages.unwrap_or_default());
         let undo = self.requests((pending.kind, false), &pending.begun, Purpose::Undoes);
-        Some((pending.sequence, reply, undo))
+        let leave = only_shared(&pending.begun).into_iter().map(|name| (pending.kind, name)).collect();
+        Some(Completed { sequence: pending.sequence, reply, undo, leave })
     }
+}
+
+/// The end of a command about subscriptions.
+struct Completed {
+    sequence: u32,
+    reply: Vec<u8>,
+    undo: Vec<FeedRequest>,
+    leave: Vec<(Subscription, Box<[u8]>)>,
+}
+
+fn only_shared(names: &[(Box<[u8]>, Origin)]) -> Vec<Box<[u8]>> {
+    let shared = names.iter().filter(|(_, origin)| *origin == Origin::Shared);
+    shared.map(|(name, _)| name.clone()).collect()
 }
 
 impl Feed {
@@ -533,7 +610,7 @@ impl ClientStage {
         (id, link): (ClientId, PrivateId),
         message: &[u8],
     ) -> Delivered {
-        let bytes_max = env.settings.output_bytes_max;
+        let bytes_max = env.settings.subscriber_bytes_max();
         let Some(client) = self.clients.get(id) else { return Delivered::Nobody };
         let Some(subscriptions) = client.ties.as_mut().and_then(|ties| ties.subscriptions.as_mut()) else {
             return Delivered::Nobody;
@@ -544,10 +621,10 @@ impl ClientStage {
                 if let Some(messages) = waits {
                     messages.extend_from_slice(message);
                     if messages.len() > bytes_max {
-                        self.expel(env, id, Counter::ClientsClosedUnread);
+                        self.expel(env, id, Counter::ClientsClosedSubscriber);
                     }
                 } else {
-                    self.push_message(env, id, message);
+                    self.push_published(env, id, Message::Small(message));
                 }
                 Delivered::Passed
             }
@@ -585,9 +662,10 @@ impl ClientStage {
         let Some(subscriptions) = ties.and_then(|ties| ties.subscriptions.as_mut()) else {
             return Delivered::Nobody;
         };
-        let Some((sequence, reply, undo)) = subscriptions.complete() else { return Delivered::Noted };
+        let Some(completed) = subscriptions.complete() else { return Delivered::Noted };
+        let Completed { sequence, reply, undo, leave } = completed;
         let reply_to = ReplyTo::new(env.settings.id, id, sequence);
-        Delivered::Acknowledged { reply_to, reply, undo, is_over: subscriptions.is_empty() }
+        Delivered::Acknowledged { reply_to, reply, undo, leave, is_over: subscriptions.is_empty() }
     }
 
     /// Returns the clients that have subscriptions at all stores.
@@ -610,9 +688,4 @@ fn acknowledge(out: &mut Vec<u8>, protocol: Protocol, word: &[u8], name: Option<
         None => encode::null(out, protocol),
     }
     encode::integer(out, count as i64);
-}
-
-/// Returns an element of an array or a push, if it is a string.
-fn word_of(message: &[u8], index: usize) -> Option<&[u8]> {
-    reply::text(reply::pushed(message)?.nth(index)?)
 }

@@ -15,6 +15,7 @@ use crate::shard::monitor_board::Sender;
 use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
 use crate::shard::request::{Envelope, ReplyTo};
+use crate::shard::shared_channel::{FromHome, FromHomeQueue, ToHome};
 use crate::values::ShardId;
 use crate::values::limits::{BATCH_BYTES_MAX, MONITOR_BATCH_BYTES_MAX};
 
@@ -64,6 +65,10 @@ pub struct Batch {
     /// Lines for monitors of the receiver: whose requests they show, and their lengths in `line_bytes`.
     lines: Vec<(Sender, u32)>,
     line_bytes: Vec<u8>,
+    /// The sender's messages about names whose home core is the receiver.
+    to_home: Vec<(ShardId, ToHome)>,
+    /// Messages about names whose home core is the sender.
+    from_home: FromHomeQueue,
 }
 
 /// Size up to which an emptied batch keeps its buffers, in bytes.
@@ -80,11 +85,17 @@ impl Batch {
             && self.copies.is_empty()
             && self.hits.is_empty()
             && self.lines.is_empty()
+            && self.to_home.is_empty()
+            && self.from_home.is_empty()
     }
 
     /// Returns the bytes of all messages.
     pub fn bytes(&self) -> usize {
-        self.request_bytes.len() + self.reply_bytes.len() + self.shared_bytes + self.line_bytes.len()
+        self.request_bytes.len()
+            + self.reply_bytes.len()
+            + self.shared_bytes
+            + self.line_bytes.len()
+            + self.from_home.message_bytes()
     }
 
     /// True if the batch is so large that no further request may be added.
@@ -147,6 +158,26 @@ impl Batch {
         })
     }
 
+    /// Adds a message of this core about a name whose home core is the receiver.
+    pub fn push_to_home(&mut self, from: ShardId, message: ToHome) {
+        self.to_home.push((from, message));
+    }
+
+    /// Adds a message about a name whose home core is the sender.
+    pub fn push_from_home(&mut self, told: FromHome) {
+        self.from_home.push(told);
+    }
+
+    /// Takes the messages about names whose home core is the receiver, with their senders.
+    pub fn take_to_home(&mut self) -> Vec<(ShardId, ToHome)> {
+        std::mem::take(&mut self.to_home)
+    }
+
+    /// Takes the next message about a name whose home core is the sender.
+    pub fn pop_from_home(&mut self) -> Option<FromHome> {
+        self.from_home.pop()
+    }
+
     /// Returns the copies of hot replies.
     pub fn copies(&self) -> &[Copy] {
         &self.copies
@@ -201,6 +232,8 @@ impl Batch {
         self.shared_bytes = 0;
         self.fences.clear();
         self.lifted.clear();
+        self.to_home.clear();
+        while self.from_home.pop().is_some() {}
         for buffer in [&mut self.request_bytes, &mut self.reply_bytes, &mut self.line_bytes] {
             buffer.clear();
             buffer.shrink_to(BYTES_KEPT);

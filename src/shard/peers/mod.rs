@@ -13,6 +13,7 @@ use super::monitor_board::Sender;
 use super::note::Note;
 use super::outcome::Outcome;
 use super::request::{Envelope, ReplyTo};
+use super::shared_channel::{FromHome, ToHome};
 use crate::values::{ShardId, Spares};
 
 /// The largest number of spare batches that a shard keeps.
@@ -78,6 +79,16 @@ impl PeerStage {
     /// is then left out.
     pub fn push_line(&mut self, to: ShardId, sender: Sender, line: &[u8]) -> bool {
         self.batch_for(to).push_line(sender, line)
+    }
+
+    /// Adds a message of this core to the batch for the home core of a name.
+    pub fn push_to_home(&mut self, own: ShardId, home: ShardId, message: ToHome) {
+        self.batch_for(home).push_to_home(own, message);
+    }
+
+    /// Adds a message about a name that is at home here to the batch for another core.
+    pub fn push_from_home(&mut self, to: ShardId, told: FromHome) {
+        self.batch_for(to).push_from_home(told);
     }
 
     /// Tells all other cores that a fence of this core is lifted.

@@ -93,6 +93,10 @@ impl Shard {
         let message = Message::new(arguments.frame(), request.shared);
         match (destination, command) {
             (Destination::Alone { slot, backend }, _) => {
+                if let Some(receivers) = self.receivers_of(command, arguments) {
+                    let place = (slot, backend);
+                    return self.ask_for_receivers(id, place, receivers, (charge, nature), message, now);
+                }
                 let envelope = self.envelope_alone(id, (slot, backend), (Rewrite::AsItCame, charge), nature);
                 self.send_from_here(&envelope, message, 1, now);
             }
@@ -113,7 +117,8 @@ impl Shard {
                 if self.env.slots.is_some() {
                     self.clients.note_addressed(id, None, arguments);
                 }
-                self.ask_all(id, fan_out, (charge, nature), message, now);
+                let receivers = self.receivers_of(command, arguments);
+                self.ask_all(id, (fan_out, receivers), (charge, nature), message, now);
             }
             (Destination::Parts(gather), Some(command)) => {
                 self.split(id, command, gather, charge, arguments, now);

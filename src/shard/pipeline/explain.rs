@@ -10,8 +10,9 @@ use serde::{Serialize, Serializer};
 use super::Shard;
 use super::decode::encoded;
 use super::destination::{Placement, touches_of};
+use super::shared_channels::may_share;
 use crate::policy::slice::Verdict;
-use crate::protocol::command::{Class, Command, Handling, recognise};
+use crate::protocol::command::{Class, Command, Handling, PrivateUse, recognise};
 use crate::protocol::{Arguments, Protocol, encode};
 use crate::shard::admission::{Estimate, Payer, Scope, asked};
 use crate::shard::backend_levels;
@@ -133,6 +134,17 @@ impl Shard {
             Handling::Refused(refusal) => {
                 map.text("handled", refusal.of(command).to_string());
                 return map;
+            }
+            Handling::Private(PrivateUse::Subscribes(kind))
+                if subject.identity.tenant(&self.env.quotas).is_some_and(|tenant| tenant.shares_channels)
+                    && arguments.iter().skip(1).all(|name| may_share(kind, name)) =>
+            {
+                map.text(
+                    "subscription",
+                    "shared with other clients: one per channel and store of this process, no connection of the \
+                     client's own"
+                        .to_owned(),
+                );
             }
             Handling::Private(_) => {
                 let free = self.private.available();

@@ -13,6 +13,7 @@
 //! | a replica may answer it | `stale_reads.rs` |
 //! | its client has a connection to the store to itself: blocking commands, `WATCH` | `private.rs` |
 //! | the client asks for messages: subscriptions | `subscriptions.rs` |
+//! | messages that clients share: between stores, home cores and clients | `shared_channels.rs` |
 //! | the client is told of changed keys: `CLIENT TRACKING` | `key_tracking.rs` |
 //! | it is shown to clients that watch (`MONITOR`) | `monitors.rs` |
 //! | its reply comes back | `replies.rs` |
@@ -35,6 +36,7 @@ mod permission;
 mod private;
 mod qos;
 mod replies;
+mod shared_channels;
 mod split;
 mod stale_reads;
 mod subscriptions;
@@ -61,6 +63,7 @@ use super::peers::{Batch, PeerStage};
 use super::private::{PrivateFigures, PrivateLinks};
 use super::request::ReplyTo;
 use super::settings::ShardSettings;
+use super::shared_channels::SharedChannels;
 use super::upstream::Upstream;
 use crate::config::Quotas;
 use crate::protocol::Segment;
@@ -92,6 +95,8 @@ pub struct Shard {
     private_doubt: Option<Doubt>,
     /// The time of the last log line about elements that a store took for a client that had left.
     orphans_said_at: Option<Timestamp>,
+    /// Shared channels that are at home on this core.
+    shared_channels: Box<SharedChannels>,
     /// Lines for clients that watch requests.
     monitors: MonitorStage,
     /// Batches for other cores.
@@ -114,6 +119,7 @@ impl Shard {
             admission: AdmissionStage::new(&settings, &quotas),
             hot_keys: HotKeyStage::new(settings.hot.clone(), &quotas),
             upstream,
+            shared_channels: Box::new(SharedChannels::new(settings.clients.shared_channels_max)),
             monitors: MonitorStage::default(),
             peers: PeerStage::new(settings.topology.shards()),
             upkeep: Upkeep::default(),
@@ -212,6 +218,16 @@ impl Shard {
     /// Returns the numbers of private links by their use.
     pub fn private_links(&self) -> PrivateFigures {
         self.private.figures()
+    }
+
+    /// Returns the number of subscribed clients.
+    pub fn subscribers(&self) -> usize {
+        self.clients.subscribers()
+    }
+
+    /// Returns the numbers of shared channels and of shared patterns that are at home on this core.
+    pub fn shared_channels(&self) -> [usize; 2] {
+        self.shared_channels.counts()
     }
 
     /// Returns the number of clients that watch requests (`MONITOR`).
@@ -336,7 +352,7 @@ impl Shard {
     }
 
     /// Takes a batch from another shard: fences first, then requests, copies of hot replies, lines for
-    /// monitors, notes and replies.
+    /// monitors, notes, replies, and messages about shared channels.
     pub fn handle_batch(&mut self, mut batch: Box<Batch>, now: Now) {
         self.env.counters.add(Counter::BatchesReceived, 1);
         self.env.counters.add(Counter::BatchBytesReceived, batch.bytes() as u64);
@@ -352,6 +368,7 @@ impl Shard {
         for (to, outcome, message) in batch.replies() {
             self.give_back(to, outcome, message, now);
         }
+        self.hear_of_shared(&mut batch, now);
         batch.clear();
         self.peers.recycle(batch);
     }
@@ -423,6 +440,7 @@ impl Shard {
         let revoked = self.clients.handle_quotas(&self.env, &mut self.admission, &quotas, now);
         revoked.into_iter().for_each(|id| self.clients.revoke(&mut self.env, id));
         self.hot_keys.handle_quotas(&quotas);
+        self.rename_tenants_of_shared(&quotas);
         self.env.quotas = quotas;
         self.resume_waiting(now);
     }
@@ -504,6 +522,9 @@ impl Shard {
             self.handle_private_turn_end(now);
         }
         self.look_after_hot(now);
+        if self.clients.has_shared_work() || self.shared_channels.has_output() {
+            self.exchange_shared(now);
+        }
         self.clients.end_pauses(&self.env.quotas, now);
         self.resume_sure(now);
         if !self.clients.publications().is_empty() {
@@ -543,6 +564,9 @@ impl Shard {
         if self.monitors.has_left_out() || self.clients.has_monitors() {
             self.end_turn_of_monitors(now);
         }
+        if self.clients.has_shared_work() || self.shared_channels.has_output() {
+            self.send_shared(now);
+        }
         self.clients.begin_turn();
         let next_turn = self.is_busy().then_some(now.monotonic);
         let later = [self.upkeep.poll_deadline(), self.hot_keys.poll_deadline()].into_iter().flatten().min();
@@ -551,7 +575,7 @@ impl Shard {
 
     /// True if clients wait for their next turn with requests that have been received already.
     pub fn is_busy(&self) -> bool {
-        self.clients.is_busy()
+        self.clients.is_busy() || self.clients.has_undelivered()
     }
 
     /// Returns the next action for the runtime to carry out.

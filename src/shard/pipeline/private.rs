@@ -39,7 +39,7 @@ pub(super) const TRIES_MAX: u8 = 6;
 /// The shortest time between two log lines about elements that were taken for nobody.
 const ORPHANS_SAID_EVERY: Duration = Duration::from_secs(1);
 /// The retry delay named to clients whose requests were lost with a private link.
-const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
+pub(super) const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
 
 /// Use of a link that a request is sent over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -483,6 +483,7 @@ impl Shard {
                     self.env.counters.add(outcome, count as u64);
                 }
                 Event::Tracker { backend, said } => self.take_change(backend, said, now),
+                Event::Feed { backend, said } => self.take_from_feed(backend, said),
                 Event::Lost { link, holder, request, backend, reason, was_sent } => {
                     self.lose_private((link, holder), request, (backend, reason, was_sent), now);
                 }

@@ -7,7 +7,7 @@ use crate::protocol::Arguments;
 use crate::protocol::command::{Command, FanOut, Gather};
 use crate::shard::admission::Charge;
 use crate::shard::counters::Counter;
-use crate::shard::gather::Join;
+use crate::shard::gather::{Join, Receivers};
 use crate::shard::message::Message;
 use crate::shard::outcome::Outcome;
 use crate::shard::partition::Partition;
@@ -62,7 +62,7 @@ impl Shard {
     pub(super) fn ask_all(
         &mut self,
         id: ClientId,
-        fan_out: FanOut,
+        (fan_out, receivers): (FanOut, Option<Receivers>),
         (charge, nature): (Option<Charge>, Nature),
         message: Message<'_>,
         now: Now,
@@ -89,7 +89,10 @@ impl Shard {
             FanOut::Same => Join::Same,
             FanOut::AnyOk => Join::AnyOk,
             FanOut::Union => Join::Union,
-            FanOut::SumEach => Join::SumEach,
+            FanOut::SumEach => match receivers {
+                Some(receivers) => Join::Receivers(Box::new(receivers)),
+                None => Join::SumEach,
+            },
             FanOut::Settings => Join::Settings,
             FanOut::KeyCounts => Join::KeyCounts,
             FanOut::ByStore => {
@@ -111,6 +114,23 @@ impl Shard {
             let (env, mut clients) = self.clients();
             clients.give(env, to, Outcome::Refused, Message::Small(&said), now);
         }
+    }
+
+    /// Sends a request to one backend whose reply names numbers of subscribers, and is corrected by this process's
+    /// shared subscriptions when it comes. Later requests of the client wait until it is answered.
+    pub(super) fn ask_for_receivers(
+        &mut self,
+        id: ClientId,
+        (slot, backend): (u16, BackendId),
+        receivers: Receivers,
+        (charge, nature): (Option<Charge>, Nature),
+        message: Message<'_>,
+        now: Now,
+    ) {
+        let join = Join::Receivers(Box::new(receivers));
+        let whole = self.envelope_of_parts(id, join, 1, charge, (nature, nature.touches()));
+        self.clients.client(id).hold_back_later();
+        self.send_from_here(&whole.of_part(0, slot, backend), message, 1, now);
     }
 
     /// Takes the next place in the client's order for a request in parts, and returns the envelope of the

@@ -7,6 +7,7 @@ use super::Shard;
 use super::channel_permission::literal_prefix;
 use super::destination::{CROSS_SLOT, Destination, Placement};
 use super::private::TRIES_MAX;
+use super::shared_channels::may_share;
 use crate::protocol::Arguments;
 use crate::protocol::command::{Command, PrivateUse, Subscription};
 use crate::routing::cluster::{NodeRefusal, Reason};
@@ -96,7 +97,13 @@ impl Shard {
                 return debug_assert!(false, "handled elsewhere");
             }
         };
-        if change.requests.is_empty() {
+        let begins = matches!(usage, PrivateUse::Subscribes(_));
+        if let PrivateUse::Unsubscribes(kind) = usage {
+            for name in &change.shared {
+                self.clients.listeners().leave(kind, name, id);
+            }
+        }
+        if change.requests.is_empty() && (!begins || change.shared.is_empty()) {
             let reply = change.acknowledgements;
             self.answer_priced(id, charge, now, |out, _| out.extend_from_slice(&reply));
             return self.end_unused_subscriptions(id, now);
@@ -111,6 +118,13 @@ impl Shard {
         };
         let sequence = client.expect_reply(Rewrite::AsItCame, charge);
         client.hold_back_later();
+        let joining = (id, client.identity().tenant_id());
+        if let PrivateUse::Subscribes(kind) = usage {
+            for name in &change.shared {
+                self.clients.listeners().join(kind, name, joining);
+            }
+        }
+        let client = self.clients.client(id);
         let subscriptions = client.ties_mut().subscriptions.get_or_insert_default();
         let requests = subscriptions.expect(change, sequence, opening);
         self.send_to_feeds(requests, now);
@@ -147,13 +161,18 @@ impl Shard {
         let node = has_link.iter().find(|store| stores.contains(store)).copied();
         let node = node.or_else(|| stores.get(number as usize % stores.len().max(1)).copied());
         let node = node.unwrap_or(BackendId(0));
-        let named: Vec<(&[u8], Origin)> =
-            names.iter().map(|name| (*name, self.origin_of(kind, name, node))).collect();
+        let is_shared = self.shares_channels(id);
+        let origin_of = |name: &&'a [u8]| match self.origin_of(kind, name, node) {
+            _ if is_shared && may_share(kind, name) => Origin::Shared,
+            origin => origin,
+        };
+        let named: Vec<(&[u8], Origin)> = names.iter().map(|name| (*name, origin_of(name))).collect();
         let mut needed = Vec::new();
         for ((_, origin), _) in named.iter().zip(&new).filter(|(_, is_new)| **is_new) {
             let all = match origin {
                 Origin::Store(store) => std::slice::from_ref(store),
                 Origin::AllStores => stores,
+                Origin::Shared => &[],
             };
             needed.extend(all.iter().filter(|store| !has_link.contains(store)));
             needed.sort_unstable();
@@ -207,8 +226,11 @@ impl Shard {
                 self.env.counters.add(Counter::MessagesDelivered, 1);
                 self.charge_for_bytes(id, bytes, now);
             }
-            Delivered::Acknowledged { reply_to, reply, undo, is_over } => {
+            Delivered::Acknowledged { reply_to, reply, undo, leave, is_over } => {
                 self.send_to_feeds(undo, now);
+                for (kind, name) in leave {
+                    self.clients.listeners().leave(kind, &name, id);
+                }
                 if is_over {
                     self.end_subscriptions(id, now);
                 }
@@ -296,6 +318,9 @@ impl Shard {
         let subscriptions = client.ties().and_then(|ties| ties.subscriptions.take());
         client.release_ties();
         let Some(subscriptions) = subscriptions else { return };
+        for (kind, name) in subscriptions.shared_names() {
+            self.clients.listeners().leave(kind, name, id);
+        }
         for link in subscriptions.links() {
             if subscriptions.is_clean(link) {
                 self.private.end_messages(link);

@@ -73,6 +73,8 @@ pub(super) struct Link {
     pub(super) is_tracking: bool,
     /// True for a tracker: the core itself has the link, and the store tells it of changes of keys.
     pub(super) is_tracker: bool,
+    /// True for a feed: the core itself has the link, over which messages of shared channels come.
+    pub(super) is_feed: bool,
     /// True once the store was told to end a blocking command on this link.
     pub(super) was_unblocked: bool,
     /// The bytes of the greeting until they are sent.
@@ -111,6 +113,7 @@ impl Link {
             owes_acknowledgements: false,
             is_tracking: false,
             is_tracker: false,
+            is_feed: false,
             was_unblocked: false,
             greeting: Vec::new(),
             output: Output::default(),

@@ -1,6 +1,7 @@
 //! Private links: connections to stores that one client has to itself for a while, because it keeps something
 //! on the store's side: it waits in a blocking command, watches keys, is subscribed to channels, or has the
-//! store track what it reads.
+//! store track what it reads. The core itself has two kinds of such links: trackers, which tell of changes of hot
+//! keys, and feeds, over which messages of shared channels come.
 //!
 //! ```text
 //!   lend ──> Opening ──connected──> Greeting ──answered──> Open, lent ──given back──> Cleaning ──> idle ──> lend
@@ -163,6 +164,13 @@ pub enum Event {
         /// Its answer, or the end.
         said: Said,
     },
+    /// A message of a store on the feed, or the end of the feed.
+    Feed {
+        /// The store.
+        backend: BackendId,
+        /// The whole message, or the reason of the end in one word.
+        said: Result<Vec<u8>, &'static str>,
+    },
     /// The link is gone.
     Lost {
         /// The link.
@@ -204,6 +212,8 @@ pub struct PrivateFigures {
     pub subscribed: usize,
     /// Links on which keys are tracked.
     pub tracking: usize,
+    /// Links over which messages of shared channels come, one per store at most.
+    pub shared: usize,
     /// Open links that no client has.
     pub idle: usize,
 }
@@ -215,16 +225,18 @@ impl PrivateFigures {
         self.watching += other.watching;
         self.subscribed += other.subscribed;
         self.tracking += other.tracking;
+        self.shared += other.shared;
         self.idle += other.idle;
     }
 
     /// Returns the number of private links for each use, with the use's name in metrics.
-    pub const fn by_use(self) -> [(&'static str, usize); 5] {
+    pub const fn by_use(self) -> [(&'static str, usize); 6] {
         [
             ("waiting", self.waiting),
             ("watching", self.watching),
             ("subscribed", self.subscribed),
             ("tracking", self.tracking),
+            ("shared", self.shared),
             ("idle", self.idle),
         ]
     }
@@ -251,6 +263,8 @@ pub struct PrivateLinks {
     open: usize,
     /// The trackers, which count among no client's links.
     trackers: HashMap<BackendId, PrivateId>,
+    /// The feeds, which count among no client's links: the core itself has them, for shared channels.
+    feeds: HashMap<BackendId, PrivateId>,
     to_send: VecDeque<PrivateId>,
     events: VecDeque<Event>,
     /// The bytes of all replies of which a part has come.
@@ -270,6 +284,7 @@ impl PrivateLinks {
             held: HashMap::new(),
             open: 0,
             trackers: HashMap::new(),
+            feeds: HashMap::new(),
             to_send: VecDeque::new(),
             events: VecDeque::new(),
             partial_bytes: 0,
@@ -305,6 +320,7 @@ impl PrivateLinks {
         for link in links.filter(|link| !link.is_tracker) {
             let waits = link.abandoned.is_some() || link.waits();
             let count = match link.holder {
+                None if link.is_feed => &mut figures.shared,
                 None => &mut figures.idle,
                 Some(_) if link.is_streaming => &mut figures.subscribed,
                 Some(_) if link.is_tracking => &mut figures.tracking,
@@ -318,7 +334,7 @@ impl PrivateLinks {
 
     /// The number of lent links.
     pub fn lent(&self) -> usize {
-        self.open - self.idle.len() - self.trackers.len()
+        self.open - self.idle.len() - self.trackers.len() - self.feeds.len()
     }
 
     /// Lends a client a link to a database of a store: an idle one, or one that is opened now. `None` if all
@@ -374,7 +390,7 @@ impl PrivateLinks {
         beyond: usize,
         now: Now,
     ) -> Option<PrivateId> {
-        if self.open - self.trackers.len() >= self.links_max + beyond {
+        if self.open - self.trackers.len() - self.feeds.len() >= self.links_max + beyond {
             // An idle link to another database, or of another dialect, makes room.
             let unused = self.idle.pop_front()?;
             self.close(env, unused);
@@ -419,6 +435,40 @@ impl PrivateLinks {
     pub fn close_tracker(&mut self, env: &mut Env, backend: BackendId) {
         if let Some(id) = self.trackers.remove(&backend) {
             self.close(env, id);
+        }
+    }
+
+    /// Sends a request about subscriptions over the feed of a store, which is opened if there is none. Its answer,
+    /// and all messages, come as [`Event::Feed`].
+    pub fn send_to_feed(&mut self, env: &mut Env, backend: BackendId, frame: &[u8], now: Now) {
+        let id = self.feeds.get(&backend).copied().unwrap_or_else(|| {
+            let id = self.vacant();
+            let mut link = Link::new((backend, Database::FIRST), Protocol::Resp2, now.monotonic);
+            link.is_feed = true;
+            self.connect(env, id, link);
+            self.feeds.insert(backend, id);
+            id
+        });
+        self.send_subscription(env, id, Message::Small(frame), now);
+    }
+
+    /// True if so many bytes wait to be sent over the feed of a store that no further request should be sent.
+    pub fn is_feed_full(&self, backend: BackendId) -> bool {
+        let link = self.feeds.get(&backend).and_then(|id| self.peek(*id));
+        link.is_some_and(|link| link.output.len() >= LINK_OUTPUT_BYTES_MAX)
+    }
+
+    /// Notes whether a store owes acknowledgements on its feed.
+    pub fn note_feed_owed(&mut self, backend: BackendId, owes: bool) {
+        if let Some(id) = self.feeds.get(&backend) {
+            self.note_owed(*id, owes);
+        }
+    }
+
+    /// Gives up the feed of a store that has said what was not asked for. Its end comes as [`Event::Feed`].
+    pub fn give_up_feed(&mut self, env: &mut Env, backend: BackendId) {
+        if let Some(id) = self.feeds.get(&backend) {
+            self.give_up(env, *id, "unexpected-reply");
         }
     }
 
@@ -703,6 +753,9 @@ impl PrivateLinks {
         if self.trackers.get(&link.backend) == Some(&id) {
             self.trackers.remove(&link.backend);
         }
+        if self.feeds.get(&link.backend) == Some(&id) {
+            self.feeds.remove(&link.backend);
+        }
         Some(link)
     }
 
@@ -747,6 +800,9 @@ impl PrivateLinks {
         let Some(mut link) = self.remove(env, id) else { return };
         if link.is_tracker {
             self.events.push_back(Event::Tracker { backend: link.backend, said: Said::Lost });
+        }
+        if link.is_feed {
+            self.events.push_back(Event::Feed { backend: link.backend, said: Err(reason) });
         }
         if let Some((holder, _)) = holder.filter(|_| !was_abandoned) {
             let was_sent = link.state == State::Open;
@@ -804,6 +860,9 @@ impl PrivateLinks {
                 let said = Said::Message(reply);
                 let backend = link.backend;
                 self.events.push_back(Event::Tracker { backend, said });
+            } else if link.is_feed {
+                let (backend, said) = (link.backend, Ok(reply));
+                self.events.push_back(Event::Feed { backend, said });
             } else if let Some((holder, _)) = link.holder {
                 self.events.push_back(Event::Pushed { link: id, holder, message: reply });
             }

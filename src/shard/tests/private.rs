@@ -406,7 +406,7 @@ fn a_subscriber_that_does_not_read_is_closed_and_holds_up_nobody() {
     for _ in 0..20 {
         rig.bytes(&over, message.as_bytes());
     }
-    assert_eq!(rig.counted(Counter::ClientsClosedUnread), 1);
+    assert_eq!(rig.counted(Counter::ClientsClosedSubscriber), 1);
     assert_eq!((rig.shards[0].clients_open(), links(&rig)), (0, (0, 0)));
 }
 

@@ -12,7 +12,7 @@ fn lending(shards: u16, backends: u16) -> Rig {
 }
 
 /// Answers the greetings of all private links that were opened.
-fn greet(rig: &mut Rig) {
+pub(super) fn greet(rig: &mut Rig) {
     while rig.at_stores.iter().any(|sent| sent.frame.contains("\r\nID\r\n")) {
         rig.answer_first("\r\nID\r\n", ":7\r\n");
     }
@@ -22,16 +22,16 @@ fn bulk(word: &str) -> String {
     format!("${}\r\n{word}\r\n", word.len())
 }
 
-fn said(word: &str, name: &str, count: usize) -> String {
+pub(super) fn said(word: &str, name: &str, count: usize) -> String {
     format!("*3\r\n{}{}:{count}\r\n", bulk(word), bulk(name))
 }
 
-fn message(channel: &str, text: &str) -> String {
+pub(super) fn message(channel: &str, text: &str) -> String {
     format!("*3\r\n{}{}{}", bulk("message"), bulk(channel), bulk(text))
 }
 
 /// The store and the words of each request at stores, but greetings.
-fn asked(rig: &Rig) -> Vec<String> {
+pub(super) fn asked(rig: &Rig) -> Vec<String> {
     let words = |frame: &str| frame.split("\r\n").skip(2).step_by(2).collect::<Vec<_>>().join(" ");
     let mut all: Vec<String> =
         rig.at_stores.iter().map(|sent| format!("{} {}", sent.backend.0, words(&sent.frame))).collect();

@@ -1,0 +1,389 @@
+//! Listeners: the clients of this core that are subscribed to shared channels and patterns, by name. Their home
+//! cores have the subscriptions at stores, and send each message once per core (`../shared_channels/`).
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use bytes::Bytes;
+
+use super::ClientStage;
+use super::subscriptions::{Delivered, Subscriptions};
+use crate::protocol::Protocol;
+use crate::protocol::command::Subscription;
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::shard::message::Message;
+use crate::shard::shared_channel::{FromHome, FromHomeQueue, SHARED_KINDS, SharedName, ToHome};
+use crate::shard::shared_numbers::SharedNumbers;
+use crate::values::{ClientId, TenantId};
+
+/// The clients that are subscribed to one name.
+#[derive(Debug)]
+struct Listening {
+    /// Number of this set of clients, which tells it from earlier ones of the same name.
+    generation: u32,
+    listeners: Vec<Listener>,
+    /// The place of each client in the list.
+    places: HashMap<ClientId, u32>,
+}
+
+/// A client that is subscribed to a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// The client.
+    pub client: ClientId,
+    /// True once stores have acknowledged the subscription.
+    pub is_acknowledged: bool,
+}
+
+/// A published message in both dialects.
+#[derive(Debug)]
+pub struct SharedMessage {
+    resp2: Bytes,
+    resp3: Option<Bytes>,
+}
+
+impl SharedMessage {
+    /// Takes a message in RESP2.
+    pub fn new(resp2: Bytes) -> Self {
+        Self { resp2, resp3: None }
+    }
+
+    /// Returns the length of the message in bytes.
+    pub fn len(&self) -> usize {
+        self.resp2.len()
+    }
+
+    /// Returns the message in a dialect. In RESP3 it is a push instead of an array.
+    fn in_dialect(&mut self, protocol: Protocol) -> &Bytes {
+        if protocol == Protocol::Resp2 {
+            return &self.resp2;
+        }
+        self.resp3.get_or_insert_with(|| {
+            let mut push = self.resp2.to_vec();
+            if let Some(first) = push.first_mut() {
+                *first = b'>';
+            }
+            push.into()
+        })
+    }
+}
+
+/// The listeners of one core, and what is on its way to and from home cores.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    names: [HashMap<Bytes, Listening>; SHARED_KINDS],
+    last_generation: u32,
+    to_homes: Vec<ToHome>,
+    undelivered: FromHomeQueue,
+    /// The subscriptions of clients that have left.
+    left: Vec<(ClientId, Box<Subscriptions>)>,
+    numbers: SharedNumbers,
+}
+
+impl Listeners {
+    /// True if something is to be sent to home cores, or to be delivered.
+    pub fn has_work(&self) -> bool {
+        !self.undelivered.is_empty() || self.has_output()
+    }
+
+    /// True if something is to be sent to home cores.
+    pub fn has_output(&self) -> bool {
+        !self.to_homes.is_empty() || !self.left.is_empty()
+    }
+
+    /// True if messages wait to be delivered.
+    pub fn has_undelivered(&self) -> bool {
+        !self.undelivered.is_empty()
+    }
+
+    /// Returns the numbers of all shared subscriptions of this process.
+    pub fn numbers(&self) -> &SharedNumbers {
+        &self.numbers
+    }
+
+    /// Adds a client to the listeners of a name. It hears messages once stores have acknowledged that.
+    pub fn join(&mut self, kind: Subscription, name: &[u8], (client, tenant): (ClientId, TenantId)) {
+        let name = Bytes::copy_from_slice(name);
+        let listening = match self.names[kind as usize].entry(name.clone()) {
+            Entry::Occupied(place) => place.into_mut(),
+            Entry::Vacant(place) => {
+                self.last_generation = self.last_generation.wrapping_add(1);
+                let generation = self.last_generation;
+                place.insert(Listening { generation, listeners: Vec::new(), places: HashMap::new() })
+            }
+        };
+        listening.add(client);
+        let name = SharedName { kind, name, generation: listening.generation };
+        self.to_homes.push(ToHome::Join { name, client, tenant });
+    }
+
+    /// Removes a client from the listeners of a name.
+    pub fn leave(&mut self, kind: Subscription, name: &[u8], client: ClientId) {
+        let names = &mut self.names[kind as usize];
+        let Some(listening) = names.get_mut(name) else { return };
+        if !listening.remove(client) {
+            return;
+        }
+        let (generation, is_over) = (listening.generation, listening.listeners.is_empty());
+        let name = match if is_over { names.remove_entry(name) } else { None } {
+            Some((name, _)) => name,
+            None => Bytes::copy_from_slice(name),
+        };
+        self.to_homes.push(ToHome::Leave { name: SharedName { kind, name, generation }, client });
+    }
+
+    /// Notes that stores have acknowledged the subscription of a client. False if it is no longer a listener.
+    fn acknowledge(&mut self, name: &SharedName, client: ClientId) -> bool {
+        let Some(listening) = self.find(name) else { return false };
+        let Some(place) = listening.places.get(&client) else { return false };
+        listening.listeners[*place as usize].is_acknowledged = true;
+        true
+    }
+
+    /// Removes a client whose subscription was refused. False if it is no longer a listener.
+    fn drop_refused(&mut self, name: &SharedName, client: ClientId) -> bool {
+        let Some(listening) = self.find(name) else { return false };
+        let was_there = listening.remove(client);
+        if listening.listeners.is_empty() {
+            self.names[name.kind as usize].remove(&name.name);
+        }
+        was_there
+    }
+
+    /// Removes all listeners of a name, because their home core has none any more, and returns them.
+    fn drop_lost(&mut self, name: &SharedName) -> Vec<Listener> {
+        if self.find(name).is_none() {
+            return Vec::new();
+        }
+        self.to_homes.push(ToHome::Forget { name: name.clone() });
+        self.names[name.kind as usize]
+            .remove(&name.name)
+            .map_or_else(Vec::new, |listening| listening.listeners)
+    }
+
+    fn find(&mut self, name: &SharedName) -> Option<&mut Listening> {
+        let listening = self.names[name.kind as usize].get_mut(&name.name);
+        listening.filter(|listening| listening.generation == name.generation)
+    }
+
+    /// Takes the subscriptions of a client that has left.
+    pub fn handle_left(&mut self, client: ClientId, subscriptions: Box<Subscriptions>) {
+        if subscriptions.has_shared() {
+            self.left.push((client, subscriptions));
+        }
+    }
+
+    /// Takes what is to be sent to home cores.
+    pub fn take_output(&mut self) -> Vec<ToHome> {
+        for (client, subscriptions) in std::mem::take(&mut self.left) {
+            for (kind, name) in subscriptions.shared_names() {
+                self.leave(kind, name, client);
+            }
+        }
+        std::mem::take(&mut self.to_homes)
+    }
+
+    /// Takes a message of a home core, to be delivered in its turn.
+    pub fn handle_from_home(&mut self, told: FromHome) {
+        match told {
+            FromHome::Numbers { kind, name, own } => self.numbers.set(kind, name, own),
+            told => self.undelivered.push(told),
+        }
+    }
+
+    /// Returns the next message to be delivered.
+    pub fn poll_undelivered(&mut self) -> Option<FromHome> {
+        self.undelivered.pop()
+    }
+
+    /// Lends the listeners of a name while a message is passed to them. The caller gives them back with
+    /// [`Self::give_back`]; nobody may join or leave meanwhile.
+    pub fn lend(&mut self, name: &SharedName) -> Vec<Listener> {
+        self.find(name).map_or_else(Vec::new, |listening| std::mem::take(&mut listening.listeners))
+    }
+
+    /// Takes back listeners that were lent.
+    pub fn give_back(&mut self, name: &SharedName, listeners: Vec<Listener>) {
+        if let Some(listening) = self.find(name) {
+            debug_assert!(listening.places.len() == listeners.len(), "nobody joins or leaves meanwhile");
+            listening.listeners = listeners;
+        }
+    }
+
+    /// Returns the numbers of clients and places of all names, for tests.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.names.iter().flat_map(HashMap::values).map(|listening| listening.listeners.len()).sum()
+    }
+}
+
+impl Listening {
+    fn add(&mut self, client: ClientId) {
+        if let Entry::Vacant(place) = self.places.entry(client) {
+            place.insert(self.listeners.len() as u32);
+            self.listeners.push(Listener { client, is_acknowledged: false });
+        }
+    }
+
+    fn remove(&mut self, client: ClientId) -> bool {
+        let Some(place) = self.places.remove(&client) else { return false };
+        self.listeners.swap_remove(place as usize);
+        if let Some(moved) = self.listeners.get(place as usize) {
+            self.places.insert(moved.client, place);
+        }
+        true
+    }
+}
+
+impl ClientStage {
+    /// Returns the number of subscribed clients.
+    pub fn subscribers(&self) -> usize {
+        self.clients.all().filter(|client| client.is_subscribed()).count()
+    }
+
+    /// Returns the clients of this core that are subscribed to shared channels.
+    pub fn listeners(&mut self) -> &mut Listeners {
+        &mut self.listeners
+    }
+
+    /// True if messages of shared channels wait to be delivered.
+    pub fn has_undelivered(&self) -> bool {
+        self.listeners.has_undelivered()
+    }
+
+    /// True if something about shared channels is to be done.
+    pub fn has_shared_work(&self) -> bool {
+        self.listeners.has_work()
+    }
+
+    /// True if replies with numbers of subscribers are to be corrected.
+    pub fn counts_listeners(&self, env: &Env) -> bool {
+        env.quotas.shares_channels() || !self.listeners.numbers.is_empty()
+    }
+
+    /// Passes a message of a shared channel to a client. False if the client has left.
+    pub fn pass_shared(&mut self, env: &mut Env, id: ClientId, message: &mut SharedMessage) -> bool {
+        let bytes_max = env.settings.subscriber_bytes_max();
+        let Some(client) = self.clients.get(id) else { return false };
+        let protocol = client.protocol;
+        let message = message.in_dialect(protocol);
+        let Some(subscriptions) = client.ties.as_mut().and_then(|ties| ties.subscriptions.as_mut()) else {
+            return false;
+        };
+        if let Some(held) = subscriptions.held_messages() {
+            held.extend_from_slice(message);
+            if held.len() > bytes_max {
+                self.expel(env, id, Counter::ClientsClosedSubscriber);
+            }
+            return true;
+        }
+        self.push_published(env, id, Message::new(message, Some(message)));
+        true
+    }
+
+    /// Takes the acknowledgement of a client's subscription to a shared name.
+    pub fn handle_joined(&mut self, env: &Env, name: &SharedName, id: ClientId) -> Delivered {
+        if !self.listeners.acknowledge(name, id) {
+            return Delivered::Nobody;
+        }
+        if let Some(subscriptions) = self.subscriptions(id) {
+            subscriptions.hear_joined();
+        }
+        self.end_subscription_command(env, id)
+    }
+
+    /// Takes the refusal of a client's subscription to a shared name.
+    pub fn handle_refused(&mut self, env: &Env, name: &SharedName, id: ClientId, error: &[u8]) -> Delivered {
+        if !self.listeners.drop_refused(name, id) {
+            return Delivered::Nobody;
+        }
+        self.refuse_shared(env, id, error)
+    }
+
+    /// Takes the loss of a name, and returns its listeners. Those whose subscription was acknowledged miss messages;
+    /// the commands of others are to be refused with [`Self::refuse_shared`].
+    pub fn handle_name_lost(&mut self, name: &SharedName) -> Vec<Listener> {
+        self.listeners.drop_lost(name)
+    }
+
+    /// Refuses the command with which a client subscribes to a shared name.
+    pub fn refuse_shared(&mut self, env: &Env, id: ClientId, error: &[u8]) -> Delivered {
+        if let Some(subscriptions) = self.subscriptions(id) {
+            subscriptions.hear_refused(error);
+        }
+        self.end_subscription_command(env, id)
+    }
+
+    fn subscriptions(&mut self, id: ClientId) -> Option<&mut Subscriptions> {
+        self.clients.get(id)?.ties.as_mut()?.subscriptions.as_deref_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::values::Random;
+
+    const CHANNELS: Subscription = Subscription::Channels;
+
+    fn client(index: u32) -> ClientId {
+        ClientId { index, generation: 1 }
+    }
+
+    /// Compares the listeners of a name with a plain list after each of many random steps.
+    #[test]
+    fn listeners_are_those_who_joined_and_have_not_left() {
+        let mut random = Random::new(3);
+        let mut listeners = Listeners::default();
+        let mut model: Vec<Listener> = Vec::new();
+        let mut generation = 0;
+        for _ in 0..20_000 {
+            let id = client(random.below(20) as u32);
+            let known = model.iter().position(|listener| listener.client == id);
+            let name = SharedName { kind: CHANNELS, name: Bytes::from_static(b"x"), generation };
+            match (random.below(8), known) {
+                (0..3, None) => {
+                    listeners.join(CHANNELS, b"x", (id, TenantId(0)));
+                    model.push(Listener { client: id, is_acknowledged: false });
+                }
+                (0..3, Some(place)) => {
+                    listeners.leave(CHANNELS, b"x", id);
+                    model.swap_remove(place);
+                }
+                (3, Some(place)) => {
+                    assert!(listeners.acknowledge(&name, id));
+                    model[place].is_acknowledged = true;
+                }
+                (4, Some(place)) if !model[place].is_acknowledged => {
+                    assert!(listeners.drop_refused(&name, id));
+                    model.swap_remove(place);
+                }
+                (5, None) => assert!(!listeners.acknowledge(&name, id) && !listeners.drop_refused(&name, id)),
+                (6, _) if random.below(50) == 0 => {
+                    assert_eq!(listeners.drop_lost(&name), model);
+                    model.clear();
+                }
+                _ => {}
+            }
+            for told in listeners.take_output() {
+                if let ToHome::Join { name, .. } = told {
+                    generation = name.generation;
+                }
+            }
+            let name = SharedName { kind: CHANNELS, name: Bytes::from_static(b"x"), generation };
+            let lent = listeners.lend(&name);
+            assert_eq!(lent, model);
+            listeners.give_back(&name, lent);
+            assert_eq!(listeners.len(), model.len());
+        }
+    }
+
+    #[test]
+    fn a_message_is_an_array_in_one_dialect_and_a_push_in_the_other() {
+        let mut message = SharedMessage::new(Bytes::from_static(b"*3\r\n"));
+        assert_eq!(&message.in_dialect(Protocol::Resp3)[..], b">3\r\n");
+        assert_eq!(&message.in_dialect(Protocol::Resp2)[..], b"*3\r\n");
+        assert_eq!(message.len(), 4);
+    }
+}

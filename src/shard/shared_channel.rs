@@ -1,0 +1,248 @@
+//! Messages about shared channels: what a core whose clients are subscribed tells the home core of a channel or
+//! pattern, and what the home core tells it. Both go in order, so that neither overtakes what was said before.
+//!
+//! ```text
+//!   core with subscribers ── Join, Leave, Forget ──> home core of the name ── SUBSCRIBE, UNSUBSCRIBE ──> store
+//!                         <── Joined, Refused, Lost, Message, Numbers ──
+//! ```
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::Bytes;
+
+use crate::protocol::command::Subscription;
+use crate::protocol::reply;
+use crate::values::limits::SHARED_MESSAGES_BYTES_MAX;
+use crate::values::{ClientId, TenantId};
+
+/// Number of kinds of names that can be shared: channels and patterns.
+pub const SHARED_KINDS: usize = 2;
+
+/// A channel or pattern as one core with subscribers knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedName {
+    /// Kind of the name: a channel or a pattern.
+    pub kind: Subscription,
+    /// The name.
+    pub name: Bytes,
+    /// Number that the core gave the name when the first of its present subscribers came. What is said under
+    /// another number is about earlier subscribers.
+    pub generation: u32,
+}
+
+/// Message to the home core of a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToHome {
+    /// A client subscribes.
+    Join {
+        /// The name.
+        name: SharedName,
+        /// The client.
+        client: ClientId,
+        /// Tenant of the client.
+        tenant: TenantId,
+    },
+    /// A client has ended its subscription, or has left.
+    Leave {
+        /// The name.
+        name: SharedName,
+        /// The client.
+        client: ClientId,
+    },
+    /// The core has no subscriber left, because it was told that the name is lost.
+    Forget {
+        /// The name.
+        name: SharedName,
+    },
+}
+
+/// Message from the home core of a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FromHome {
+    /// All stores have acknowledged the subscription of a client, which hears all messages from here on.
+    Joined {
+        /// The name.
+        name: SharedName,
+        /// The client.
+        client: ClientId,
+    },
+    /// A client's subscription is refused.
+    Refused {
+        /// The name.
+        name: SharedName,
+        /// The client.
+        client: ClientId,
+        /// The error reply.
+        error: Bytes,
+    },
+    /// The connection to a store is lost, so all subscriptions to the name have ended.
+    Lost {
+        /// The name.
+        name: SharedName,
+        /// The error reply for clients whose subscription was on its way.
+        error: Bytes,
+    },
+    /// Messages of a name were dropped because too many bytes waited.
+    Missed {
+        /// The name.
+        name: SharedName,
+    },
+    /// A message that was published, as RESP2.
+    Message {
+        /// The name.
+        name: SharedName,
+        /// The whole message.
+        message: Bytes,
+    },
+    /// New numbers of a name, for all cores.
+    Numbers {
+        /// Kind of the name.
+        kind: Subscription,
+        /// The name.
+        name: Bytes,
+        /// The numbers.
+        own: OwnNumbers,
+    },
+}
+
+impl FromHome {
+    /// Returns the length of a message that was published, in bytes, and 0 for anything else.
+    pub fn message_bytes(&self) -> usize {
+        match self {
+            Self::Message { message, .. } => message.len(),
+            _ => 0,
+        }
+    }
+}
+
+/// Numbers of this process's subscriptions to one name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnNumbers {
+    /// Connections of this process that a store counts as its subscribers.
+    pub links: u32,
+    /// Clients that they stand for.
+    pub subscribers: u32,
+}
+
+impl OwnNumbers {
+    /// Adds the numbers of another name.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            links: self.links.saturating_add(other.links),
+            subscribers: self.subscribers.saturating_add(other.subscribers),
+        }
+    }
+
+    /// Returns a store's number of subscribers with this process's clients in the place of its connections. If the
+    /// store has counted nobody, it was asked before the connections were there.
+    pub fn correct(self, counted: i64) -> i64 {
+        if counted <= 0 {
+            return counted;
+        }
+        // Some of the connections may have ended just before.
+        (counted - i64::from(self.links)).max(0) + i64::from(self.subscribers)
+    }
+}
+
+/// Messages from home cores that wait, in order. The bytes of published messages are bounded: beyond
+/// [`SHARED_MESSAGES_BYTES_MAX`] those of the name with the most bytes are dropped, and its subscribers are told.
+#[derive(Debug, Default)]
+pub struct FromHomeQueue {
+    waiting: VecDeque<FromHome>,
+    message_bytes: usize,
+}
+
+impl FromHomeQueue {
+    /// Adds a message.
+    pub fn push(&mut self, told: FromHome) {
+        self.message_bytes += told.message_bytes();
+        self.waiting.push_back(told);
+        if self.message_bytes > SHARED_MESSAGES_BYTES_MAX {
+            self.drop_largest();
+        }
+    }
+
+    /// Takes the oldest message.
+    pub fn pop(&mut self) -> Option<FromHome> {
+        let told = self.waiting.pop_front()?;
+        self.message_bytes -= told.message_bytes();
+        Some(told)
+    }
+
+    /// True if nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Returns the bytes of the published messages that wait.
+    pub fn message_bytes(&self) -> usize {
+        self.message_bytes
+    }
+
+    /// Drops all messages of the name that has the most bytes among those that wait.
+    #[cold]
+    fn drop_largest(&mut self) {
+        let mut sums: HashMap<(bool, Bytes), usize> = HashMap::new();
+        let key = |name: &SharedName| (name.kind == Subscription::Patterns, name.name.clone());
+        for told in &self.waiting {
+            if let FromHome::Message { name, message } = told {
+                *sums.entry(key(name)).or_default() += message.len();
+            }
+        }
+        let Some((largest, _)) = sums.into_iter().max_by_key(|(_, bytes)| *bytes) else { return };
+        let mut missed = None;
+        self.waiting.retain(|told| match told {
+            FromHome::Message { name, .. } if key(name) == largest => {
+                missed = Some(name.clone());
+                false
+            }
+            _ => true,
+        });
+        self.waiting.extend(missed.map(|name| FromHome::Missed { name }));
+        self.message_bytes = self.waiting.iter().map(FromHome::message_bytes).sum();
+    }
+}
+
+/// Returns an element of an array or a push, if it is a string.
+pub fn word_of(message: &[u8], index: usize) -> Option<&[u8]> {
+    reply::text(reply::pushed(message)?.nth(index)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &'static str) -> SharedName {
+        SharedName { kind: Subscription::Channels, name: Bytes::from_static(text.as_bytes()), generation: 1 }
+    }
+
+    #[test]
+    fn clients_are_counted_in_the_place_of_connections() {
+        let own = OwnNumbers { links: 1, subscribers: 5 }.and(OwnNumbers { links: 1, subscribers: 2 });
+        let corrected: Vec<i64> = (0..4).map(|counted| own.correct(counted)).collect();
+        assert_eq!(corrected, [0, 7, 7, 8]);
+        assert_eq!(OwnNumbers::default().correct(3), 3);
+    }
+
+    #[test]
+    fn too_many_bytes_cost_the_name_that_has_the_most_and_no_other() {
+        let mut queue = FromHomeQueue::default();
+        let message =
+            |of: &'static str, bytes| FromHome::Message { name: name(of), message: vec![0; bytes].into() };
+        queue.push(message("small", 10));
+        queue.push(FromHome::Joined { name: name("large"), client: ClientId { index: 1, generation: 1 } });
+        for _ in 0..3 {
+            queue.push(message("large", SHARED_MESSAGES_BYTES_MAX / 3));
+            assert!(queue.message_bytes() <= SHARED_MESSAGES_BYTES_MAX);
+        }
+        queue.push(message("small", 20));
+        let left: Vec<FromHome> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(left.len(), 4);
+        assert!(matches!(&left[0], FromHome::Message { message, .. } if message.len() == 10));
+        assert!(matches!(&left[1], FromHome::Joined { .. }));
+        assert_eq!(left[2], FromHome::Missed { name: name("large") });
+        assert!(matches!(&left[3], FromHome::Message { message, .. } if message.len() == 20));
+        assert!(queue.is_empty() && queue.message_bytes() == 0);
+    }
+}

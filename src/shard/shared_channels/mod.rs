@@ -1,0 +1,475 @@
+//! Shared channels: the channels and patterns that are at home on this core, with one subscription at each store
+//! however many clients of this process are subscribed (`pubsub = "shared"` of a tenant).
+//!
+//! ```text
+//!   cores with subscribers ── joins, leaves ──> channel ── SUBSCRIBE ──> the core's one connection to the store
+//!   cores with subscribers <── messages, once per core ── channel <── messages, acknowledgements in order
+//! ```
+//!
+//! Each join sends a `SUBSCRIBE` of its own, also if the channel is subscribed to: the acknowledgement marks the place
+//! in the order of messages from which the client hears, and shows that the connection is alive. All requests about a
+//! name go over one connection, so none overtakes another, and the queue of what a store owes tells which request an
+//! acknowledgement is for.
+//!
+//! | what | file |
+//! |---|---|
+//! | random interleavings against a simple model | `tests.rs` |
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
+
+use bytes::Bytes;
+use slab::Slab;
+
+use super::shared_channel::{FromHome, OwnNumbers, SHARED_KINDS, SharedName, ToHome, word_of};
+use crate::protocol::command::Subscription;
+use crate::protocol::encode;
+use crate::values::limits::SHARED_OWED_MAX;
+use crate::values::{BackendId, ClientId, ShardId, TenantId};
+
+/// The part of a core's shared channels that one tenant may have: four of five.
+const TENANT_PART: (usize, usize) = (4, 5);
+
+/// Maximum numbers of channels and of patterns that may be at home on one core.
+pub type HomeLimits = [usize; SHARED_KINDS];
+
+/// A channel or pattern with subscribers, or whose end the stores have not acknowledged.
+#[derive(Debug)]
+struct Channel {
+    /// Number that tells the channel from earlier ones of the same name.
+    id: u64,
+    /// Tenant of the client that subscribed first, whose limit counts the channel.
+    tenant: TenantId,
+    /// The stores at which it is subscribed to.
+    stores: Vec<BackendId>,
+    /// The cores that have subscribers.
+    cores: Vec<Subscribers>,
+    /// True if a store counts this process as a subscriber.
+    is_subscribed: bool,
+    /// The number of requests that stores have not acknowledged.
+    unanswered: usize,
+    /// True while the channel's numbers are to be told to all cores.
+    is_changed: bool,
+}
+
+/// The subscribers of one core.
+#[derive(Debug)]
+struct Subscribers {
+    shard: ShardId,
+    generation: u32,
+    /// The clients; true once stores have acknowledged the subscription.
+    clients: HashMap<ClientId, bool>,
+    /// The number of clients whose subscription stores have acknowledged.
+    acknowledged: u32,
+}
+
+/// A request that a store has not acknowledged.
+#[derive(Debug)]
+struct Owed {
+    kind: Subscription,
+    name: Bytes,
+    /// The id of the channel that the request is about.
+    channel: u64,
+    /// True for the begin of a subscription, false for the end.
+    begins: bool,
+    /// The join that waits for it.
+    join: Option<usize>,
+}
+
+/// The join of a client that some stores have not acknowledged.
+#[derive(Debug)]
+struct Join {
+    shard: ShardId,
+    name: SharedName,
+    client: ClientId,
+    /// The number of stores that have not acknowledged it.
+    left: usize,
+    /// The first error of a store.
+    error: Option<Bytes>,
+    /// True once the channel was lost, of which its core was told.
+    is_lost: bool,
+}
+
+/// Meaning of what a store has said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// A message, which is on its way to subscribers.
+    Message,
+    /// An acknowledgement or an error that was owed.
+    Answer,
+    /// Anything else: the connection cannot be trusted any more.
+    Violation,
+}
+
+/// Reason why a client's join is refused by weir.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JoinRefusal {
+    /// The core, or the tenant's part of it, has no room for another channel.
+    Channels,
+    /// The store owes too many acknowledgements.
+    Owed,
+    /// There is no store.
+    NoStore,
+}
+
+/// The shared channels that are at home on one core.
+#[derive(Debug)]
+pub struct SharedChannels {
+    limits: HomeLimits,
+    names: [HashMap<Bytes, Channel>; SHARED_KINDS],
+    /// The numbers of channels and patterns that each tenant has.
+    held: HashMap<TenantId, [usize; SHARED_KINDS]>,
+    /// The requests that each store has not acknowledged, in order.
+    owed: HashMap<BackendId, VecDeque<Owed>>,
+    joins: Slab<Join>,
+    /// The id of the channel that was made last.
+    last_id: u64,
+    requests: VecDeque<(BackendId, Vec<u8>)>,
+    told: VecDeque<(ShardId, FromHome)>,
+    /// The names whose numbers have changed.
+    changed: Vec<(Subscription, Bytes)>,
+}
+
+impl SharedChannels {
+    /// Creates the state of a core without channels.
+    pub fn new(limits: HomeLimits) -> Self {
+        Self {
+            limits,
+            names: Default::default(),
+            held: HashMap::new(),
+            owed: HashMap::new(),
+            joins: Slab::new(),
+            last_id: 0,
+            requests: VecDeque::new(),
+            told: VecDeque::new(),
+            changed: Vec::new(),
+        }
+    }
+
+    /// Returns the numbers of channels and of patterns.
+    pub fn counts(&self) -> [usize; SHARED_KINDS] {
+        self.names.each_ref().map(HashMap::len)
+    }
+
+    /// True if something is to be sent to stores or to be told to cores.
+    pub fn has_output(&self) -> bool {
+        !self.requests.is_empty() || !self.told.is_empty() || !self.changed.is_empty()
+    }
+
+    /// True if a store has not acknowledged all requests.
+    pub fn is_owed(&self, store: BackendId) -> bool {
+        self.owed.get(&store).is_some_and(|owed| !owed.is_empty())
+    }
+
+    /// Takes the join of a client of a core. `stores` are those that the name is subscribed to at, if it is not
+    /// yet. A join that weir refuses changes nothing; the caller answers it with [`Self::refuse`].
+    pub fn join(
+        &mut self,
+        from: ShardId,
+        (name, client, tenant): (&SharedName, ClientId, TenantId),
+        stores: &[BackendId],
+    ) -> Result<(), JoinRefusal> {
+        let index = name.kind as usize;
+        let known = self.names[index].get(&name.name);
+        let stores = known.map_or(stores, |channel| &channel.stores);
+        if stores.is_empty() {
+            return Err(JoinRefusal::NoStore);
+        }
+        let owed = |store| self.owed.get(store).map_or(0, VecDeque::len);
+        if stores.iter().any(|store| owed(store) >= SHARED_OWED_MAX) {
+            return Err(JoinRefusal::Owed);
+        }
+        let limit = self.limits[index];
+        let held = self.held.get(&tenant).map_or(0, |held| held[index]);
+        let tenant_max = (limit * TENANT_PART.0 / TENANT_PART.1).max(1);
+        if known.is_none() && (self.names[index].len() >= limit || held >= tenant_max) {
+            return Err(JoinRefusal::Channels);
+        }
+        let stores = stores.to_vec();
+        let channel = match self.names[index].entry(name.name.clone()) {
+            Entry::Occupied(place) => place.into_mut(),
+            Entry::Vacant(place) => {
+                self.last_id += 1;
+                self.held.entry(tenant).or_default()[index] += 1;
+                place.insert(Channel {
+                    id: self.last_id,
+                    tenant,
+                    stores: stores.clone(),
+                    cores: Vec::new(),
+                    is_subscribed: false,
+                    unanswered: 0,
+                    is_changed: false,
+                })
+            }
+        };
+        channel.subscribers_of(from, name.generation).clients.insert(client, false);
+        let id = channel.id;
+        let left = stores.len();
+        let join = Join { shard: from, name: name.clone(), client, left, error: None, is_lost: false };
+        let join = self.joins.insert(join);
+        for store in stores {
+            self.request(store, (name.kind, &name.name, id), true, Some(join));
+        }
+        Ok(())
+    }
+
+    /// Tells a core that a client's join is refused.
+    pub fn refuse(&mut self, to: ShardId, name: SharedName, client: ClientId, error: Bytes) {
+        self.told.push_back((to, FromHome::Refused { name, client, error }));
+    }
+
+    /// Takes the end of a client's subscription.
+    pub fn leave(&mut self, from: ShardId, name: &SharedName, client: ClientId) {
+        let Some(channel) = self.names[name.kind as usize].get_mut(&name.name) else { return };
+        let Some(subscribers) = channel.find(from, name.generation) else { return };
+        subscribers.remove(client);
+        self.end_if_unused(name.kind, &name.name);
+    }
+
+    /// Forgets all subscribers of a core, which has closed them.
+    pub fn forget(&mut self, from: ShardId, name: &SharedName) {
+        let Some(channel) = self.names[name.kind as usize].get_mut(&name.name) else { return };
+        let Some(subscribers) = channel.find(from, name.generation) else { return };
+        subscribers.clients.clear();
+        subscribers.acknowledged = 0;
+        self.end_if_unused(name.kind, &name.name);
+    }
+
+    /// Takes a message of a core.
+    pub fn handle(
+        &mut self,
+        from: ShardId,
+        message: &ToHome,
+        stores: &[BackendId],
+    ) -> Result<(), JoinRefusal> {
+        match message {
+            ToHome::Join { name, client, tenant } => self.join(from, (name, *client, *tenant), stores)?,
+            ToHome::Leave { name, client } => self.leave(from, name, *client),
+            ToHome::Forget { name } => self.forget(from, name),
+        }
+        Ok(())
+    }
+
+    /// Takes what a store has said over the core's connection to it.
+    pub fn hear(&mut self, store: BackendId, message: Bytes) -> Heard {
+        if message.starts_with(b"-") {
+            let Some(owed) = self.owed.get_mut(&store).and_then(VecDeque::pop_front) else {
+                return Heard::Violation;
+            };
+            self.handle_answer(&owed, Some(message));
+            return Heard::Answer;
+        }
+        let name = word_of(&message, 1).unwrap_or_default();
+        let kind = match word_of(&message, 0) {
+            Some(b"message") => Subscription::Channels,
+            Some(b"pmessage") => Subscription::Patterns,
+            word => {
+                let is_next = |owed: &Owed| word == Some(owed.kind.word(owed.begins)) && owed.name == name;
+                let owed = self.owed.entry(store).or_default();
+                let next = if owed.front().is_some_and(is_next) { owed.pop_front() } else { None };
+                let Some(owed) = next else { return Heard::Violation };
+                self.handle_answer(&owed, None);
+                return Heard::Answer;
+            }
+        };
+        if let Some((name, channel)) = self.names[kind as usize].get_key_value(name) {
+            for core in channel.cores.iter().filter(|core| core.acknowledged > 0) {
+                let name = SharedName { kind, name: name.clone(), generation: core.generation };
+                self.told.push_back((core.shard, FromHome::Message { name, message: message.clone() }));
+            }
+        }
+        Heard::Message
+    }
+
+    /// Takes the loss of the connection to a store: all channels there are lost, and subscribed to nowhere else any
+    /// more. `error` is the reply to clients whose subscription was on its way.
+    pub fn handle_lost(&mut self, store: BackendId, error: &Bytes) {
+        for owed in self.owed.remove(&store).unwrap_or_default() {
+            if let Some(index) = owed.join {
+                let join = &mut self.joins[index];
+                join.left -= 1;
+                join.is_lost = true;
+                if join.left == 0 {
+                    self.joins.remove(index);
+                }
+            }
+        }
+        for kind in [Subscription::Channels, Subscription::Patterns] {
+            let is_here = |_: &Bytes, channel: &mut Channel| channel.stores.contains(&store);
+            let lost: Vec<(Bytes, Channel)> = self.names[kind as usize].extract_if(is_here).collect();
+            for (name, channel) in lost {
+                self.release(channel.tenant, kind);
+                for core in &channel.cores {
+                    let name = SharedName { kind, name: name.clone(), generation: core.generation };
+                    self.told.push_back((core.shard, FromHome::Lost { name, error: error.clone() }));
+                }
+                for other in channel.stores.iter().filter(|other| **other != store) {
+                    self.request(*other, (kind, &name, channel.id), false, None);
+                }
+                self.changed.push((kind, name));
+            }
+        }
+    }
+
+    /// Renames the tenants that channels count for, because new quotas give them other ids.
+    pub fn handle_tenants(&mut self, renamed: impl Fn(TenantId) -> TenantId) {
+        self.held.clear();
+        for (index, names) in self.names.iter_mut().enumerate() {
+            for channel in names.values_mut() {
+                channel.tenant = renamed(channel.tenant);
+                self.held.entry(channel.tenant).or_default()[index] += 1;
+            }
+        }
+    }
+
+    /// Returns the next request to a store.
+    pub fn poll_request(&mut self) -> Option<(BackendId, Vec<u8>)> {
+        self.requests.pop_front()
+    }
+
+    /// Returns the next message to a core.
+    pub fn poll_told(&mut self) -> Option<(ShardId, FromHome)> {
+        self.told.pop_front()
+    }
+
+    /// Returns the next name whose numbers have changed, with its numbers.
+    pub fn poll_changed(&mut self) -> Option<FromHome> {
+        let (kind, name) = self.changed.pop()?;
+        let channel = self.names[kind as usize].get_mut(&name);
+        let own = channel.map(|channel| {
+            channel.is_changed = false;
+            let subscribers = channel.cores.iter().map(|core| core.acknowledged).sum();
+            OwnNumbers { links: u32::from(channel.is_subscribed), subscribers }
+        });
+        // Clients of a channel that no store counts yet are counted when it does.
+        let own = own.filter(|own| own.links > 0).unwrap_or_default();
+        Some(FromHome::Numbers { kind, name, own })
+    }
+
+    /// Sends a store a request about one name.
+    fn request(
+        &mut self,
+        store: BackendId,
+        (kind, name, channel): (Subscription, &Bytes, u64),
+        begins: bool,
+        join: Option<usize>,
+    ) {
+        let mut frame = Vec::new();
+        encode::request(&mut frame, [kind.word(begins), name].into_iter());
+        self.requests.push_back((store, frame));
+        let owed = Owed { kind, name: name.clone(), channel, begins, join };
+        self.owed.entry(store).or_default().push_back(owed);
+        if let Some(channel) = self.names[kind as usize].get_mut(name).filter(|known| known.id == channel) {
+            channel.unanswered += 1;
+        }
+    }
+
+    /// Takes the answer of a store to a request: its acknowledgement, or an error.
+    fn handle_answer(&mut self, owed: &Owed, error: Option<Bytes>) {
+        let is_done = error.is_none();
+        let known = self.names[owed.kind as usize].get_mut(&owed.name);
+        if let Some(channel) = known.filter(|channel| channel.id == owed.channel) {
+            channel.unanswered -= 1;
+            if owed.begins && is_done {
+                channel.is_subscribed = true;
+            } else if channel.unanswered == 0 && channel.cores.is_empty() {
+                let tenant = channel.tenant;
+                self.names[owed.kind as usize].remove(&owed.name);
+                self.release(tenant, owed.kind);
+                self.changed.push((owed.kind, owed.name.clone()));
+            }
+        }
+        let Some(index) = owed.join else { return };
+        let join = &mut self.joins[index];
+        join.left -= 1;
+        if let Some(error) = error {
+            join.error.get_or_insert(error);
+        }
+        if join.left == 0 {
+            let join = self.joins.remove(index);
+            self.end_join(join);
+        }
+    }
+
+    /// Ends a join that all stores have answered, and tells its core.
+    fn end_join(&mut self, join: Join) {
+        if join.is_lost {
+            return;
+        }
+        let Join { shard, name, client, error, .. } = join;
+        let channel = self.names[name.kind as usize].get_mut(&name.name);
+        let Some(channel) = channel else { return };
+        let Some(subscribers) = channel.find(shard, name.generation) else { return };
+        let Some(is_acknowledged) = subscribers.clients.get_mut(&client) else { return };
+        let (kind, text) = (name.kind, name.name.clone());
+        if let Some(error) = error {
+            subscribers.remove(client);
+            self.told.push_back((shard, FromHome::Refused { name, client, error }));
+        } else {
+            *is_acknowledged = true;
+            subscribers.acknowledged += 1;
+            self.told.push_back((shard, FromHome::Joined { name, client }));
+        }
+        self.end_if_unused(kind, &text);
+    }
+
+    /// Ends the subscription to a name at its stores if no core has subscribers. Notes that its numbers have changed.
+    fn end_if_unused(&mut self, kind: Subscription, name: &Bytes) {
+        let Some(channel) = self.names[kind as usize].get_mut(name) else { return };
+        if !std::mem::replace(&mut channel.is_changed, true) {
+            self.changed.push((kind, name.clone()));
+        }
+        let had_subscribers = !channel.cores.is_empty();
+        channel.cores.retain(|core| !core.clients.is_empty());
+        if had_subscribers && channel.cores.is_empty() {
+            let (id, stores) = (channel.id, channel.stores.clone());
+            for store in stores {
+                self.request(store, (kind, name, id), false, None);
+            }
+        }
+    }
+
+    /// Takes a channel from those that a tenant has.
+    fn release(&mut self, tenant: TenantId, kind: Subscription) {
+        if let Some(held) = self.held.get_mut(&tenant) {
+            held[kind as usize] = held[kind as usize].saturating_sub(1);
+            if *held == [0; SHARED_KINDS] {
+                self.held.remove(&tenant);
+            }
+        }
+    }
+}
+
+impl Channel {
+    fn find(&mut self, shard: ShardId, generation: u32) -> Option<&mut Subscribers> {
+        self.cores.iter_mut().find(|core| core.shard == shard && core.generation == generation)
+    }
+
+    /// Returns the subscribers of a core. Those of an earlier generation are gone.
+    fn subscribers_of(&mut self, shard: ShardId, generation: u32) -> &mut Subscribers {
+        let index = self.cores.iter().position(|core| core.shard == shard).unwrap_or_else(|| {
+            self.cores.push(Subscribers::new(shard, generation));
+            self.cores.len() - 1
+        });
+        let subscribers = &mut self.cores[index];
+        if subscribers.generation != generation {
+            *subscribers = Subscribers::new(shard, generation);
+        }
+        subscribers
+    }
+}
+
+impl Subscribers {
+    fn new(shard: ShardId, generation: u32) -> Self {
+        Self { shard, generation, clients: HashMap::new(), acknowledged: 0 }
+    }
+
+    fn remove(&mut self, client: ClientId) {
+        if self.clients.remove(&client) == Some(true) {
+            self.acknowledged -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
