@@ -97,6 +97,13 @@ def test_what_costs_nothing_or_much_or_is_no_command(weir: Weir):
         assert connection.call("QOS", "LIMITS", "x").text == "ERR wrong number of arguments for 'qos|limits' command"
 
 
+def test_the_end_of_a_subscription_is_never_refused(weir: Weir):
+    with login(weir, "acme") as connection:
+        for word in ("UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE"):
+            told = connection.ok("QOS", "EXPLAIN", word, "news")
+            assert b"never refused" in told[b"handled"] and b"estimate" not in told, told
+
+
 def test_a_refusal_is_foretold(weir: Weir):
     with login(weir, "acme/bob") as connection:
         # Of many keys: one that is hot is answered from memory, and costs a tenth.

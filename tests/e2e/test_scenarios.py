@@ -113,6 +113,28 @@ def test_a_run_and_one_beside_it(tmp_path):
     assert left_behind(tmp_path) == []
 
 
+def test_several_scenarios_before_several_targets_are_one_table(tmp_path):
+    for name in ("small", "other"):
+        (tmp_path / f"{name}.toml").write_text(SMALL)
+    files = [str(tmp_path / f"{name}.toml") for name in ("small", "other")]
+    out = tmp_path / "out"
+    run = subprocess.run(
+        [sys.executable, str(RUN), *files, "--targets", "weir,direct", "--quiet", "--out", str(out)],
+        capture_output=True, text=True, timeout=SECONDS_MAX,
+    )  # fmt: skip
+    assert run.returncode == FAILED, run.stdout + run.stderr
+    document = json.loads((out / "targets.json").read_text())
+    for scenario in document["scenarios"]:
+        weir, direct = scenario["runs"]
+        assert (weir["variant"], direct["variant"]) == ("weir", "direct")
+        assert len(weir["lines"]) == len(direct["lines"]) == 7 and weir["unknown"] == [] and len(weir["failing"]) == 2
+        # The stores have neither weir's metrics nor its tenants.
+        assert direct["unknown"] and all(line.startswith(("weir.", "tenants.")) for line in direct["unknown"]), direct
+        assert not set(direct["failing"]) & set(direct["unknown"])
+    table = (out / "targets.md").read_text()
+    assert "| scenario | what happens | figure | weir | direct |" in table and "of 7 lines" in table, table
+
+
 AROUND = """
 [around]
 

@@ -135,6 +135,11 @@ impl Shard {
                 map.text("handled", refusal.of(command).to_string());
                 return map;
             }
+            Handling::Private(PrivateUse::Unsubscribes(_)) => {
+                let text = "the store is told, weir answers; never refused, priced by its bytes afterwards";
+                map.text("handled", text.to_owned());
+                return map;
+            }
             Handling::Private(PrivateUse::Subscribes(kind))
                 if subject.identity.tenant(&self.env.quotas).is_some_and(|tenant| tenant.shares_channels)
                     && arguments.iter().skip(1).all(|name| may_share(kind, name)) =>
