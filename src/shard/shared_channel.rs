@@ -6,6 +6,7 @@
 //!                         <── Joined, Refused, Lost, Message, Numbers ──
 //! ```
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
@@ -106,10 +107,10 @@ pub enum FromHome {
 }
 
 impl FromHome {
-    /// Returns the length of a message that was published, in bytes, and 0 for anything else.
+    /// Returns the memory that a message takes that was published, in bytes, and 0 for anything else.
     pub fn message_bytes(&self) -> usize {
         match self {
-            Self::Message { message, .. } => message.len(),
+            Self::Message { message, .. } => message.len() + size_of::<Self>(),
             _ => 0,
         }
     }
@@ -146,7 +147,9 @@ impl OwnNumbers {
 }
 
 /// Messages from home cores that wait, in order. The bytes of published messages are bounded: beyond
-/// [`SHARED_MESSAGES_BYTES_MAX`] those of the name with the most bytes are dropped, and its subscribers are told.
+/// [`SHARED_MESSAGES_BYTES_MAX`] those of the name with the most bytes are dropped, and its subscribers are told. If
+/// more than three quarters are left, the name with the most bytes after it follows, and so on: a flood over many
+/// names is not looked through for each of its messages.
 #[derive(Debug, Default)]
 pub struct FromHomeQueue {
     waiting: VecDeque<FromHome>,
@@ -180,27 +183,35 @@ impl FromHomeQueue {
         self.message_bytes
     }
 
-    /// Drops all messages of the name that has the most bytes among those that wait.
+    /// Drops all messages of the names that have the most bytes among those that wait: of one name at least, and of as
+    /// many as leave three quarters of the permitted bytes.
     #[cold]
     fn drop_largest(&mut self) {
         let mut sums: HashMap<(bool, Bytes), usize> = HashMap::new();
         let key = |name: &SharedName| (name.kind == Subscription::Patterns, name.name.clone());
         for told in &self.waiting {
-            if let FromHome::Message { name, message } = told {
-                *sums.entry(key(name)).or_default() += message.len();
+            if let FromHome::Message { name, .. } = told {
+                *sums.entry(key(name)).or_default() += told.message_bytes();
             }
         }
-        let Some((largest, _)) = sums.into_iter().max_by_key(|(_, bytes)| *bytes) else { return };
-        let mut missed = None;
-        self.waiting.retain(|told| match told {
-            FromHome::Message { name, .. } if key(name) == largest => {
-                missed = Some(name.clone());
-                false
+        let mut largest: Vec<_> = sums.into_iter().collect();
+        largest.sort_unstable_by_key(|(_, bytes)| Reverse(*bytes));
+        // The names to drop, each with one that its subscribers know once a message of it was found.
+        let mut dropped: HashMap<(bool, Bytes), Option<SharedName>> = HashMap::new();
+        for (name, bytes) in largest {
+            if !dropped.is_empty() && self.message_bytes <= SHARED_MESSAGES_BYTES_MAX / 4 * 3 {
+                break;
             }
-            _ => true,
+            self.message_bytes -= bytes;
+            dropped.insert(name, None);
+        }
+        self.waiting.retain(|told| {
+            let FromHome::Message { name, .. } = told else { return true };
+            let Some(missed) = dropped.get_mut(&key(name)) else { return true };
+            *missed = Some(name.clone());
+            false
         });
-        self.waiting.extend(missed.map(|name| FromHome::Missed { name }));
-        self.message_bytes = self.waiting.iter().map(FromHome::message_bytes).sum();
+        self.waiting.extend(dropped.into_values().flatten().map(|name| FromHome::Missed { name }));
     }
 }
 
@@ -244,5 +255,28 @@ mod tests {
         assert_eq!(left[2], FromHome::Missed { name: name("large") });
         assert!(matches!(&left[3], FromHome::Message { message, .. } if message.len() == 20));
         assert!(queue.is_empty() && queue.message_bytes() == 0);
+    }
+
+    #[test]
+    fn a_flood_over_many_names_is_dropped_in_large_parts() {
+        const NAMES: usize = 1_000;
+        let mut queue = FromHomeQueue::default();
+        let names: Vec<Bytes> = (0..NAMES).map(|number| format!("channel:{number}").into()).collect();
+        let (mut drops, mut before) = (0, 0);
+        let length = SHARED_MESSAGES_BYTES_MAX / (20 * NAMES);
+        for round in 0..200 * NAMES {
+            let name = SharedName { name: names[round % NAMES].clone(), ..name("") };
+            queue.push(FromHome::Message { name, message: Bytes::from_static(&[0; 4_096]).slice(..length) });
+            assert!(queue.message_bytes() <= SHARED_MESSAGES_BYTES_MAX);
+            if queue.message_bytes() < before {
+                drops += 1;
+                assert!(queue.message_bytes() <= SHARED_MESSAGES_BYTES_MAX / 4 * 3);
+            }
+            before = queue.message_bytes();
+        }
+        assert!((10..100).contains(&drops), "{drops}");
+        let left: Vec<FromHome> = std::iter::from_fn(|| queue.pop()).collect();
+        assert!(left.iter().any(|told| matches!(told, FromHome::Missed { .. })));
+        assert_eq!(queue.message_bytes(), 0);
     }
 }

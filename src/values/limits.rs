@@ -130,7 +130,7 @@ pub const MONITOR_OUTPUT_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of lines for monitors that wait for one other core, beyond which lines are left out.
 pub const MONITOR_BATCH_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of published messages of shared channels that wait for delivery on a core, or for another core (32 MiB).
-/// Beyond, those of the channel with the most bytes are dropped, and its subscribers on that core are closed.
+/// Beyond, those of the channels with the most bytes are dropped, and their subscribers on that core are closed.
 pub const SHARED_MESSAGES_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Deliveries of messages of shared channels per core and turn, beyond which further messages wait for the next.
 pub const SHARED_DELIVERIES_PER_TURN: usize = 8_192;
