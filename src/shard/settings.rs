@@ -178,7 +178,7 @@ impl HotSettings {
     }
 }
 
-/// Mode of a layer of the traffic management.
+/// Switch of one layer of the traffic management, such as quotas, queues or the breaker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// The layer does not run.

@@ -85,7 +85,7 @@ impl Transaction {
         self.place
     }
 
-    /// Returns the queued requests that weir answers itself.
+    /// Returns the requests queued since `MULTI` that weir answers itself, without a backend.
     pub fn locals(&self) -> &[LocalRequest] {
         &self.locals
     }

@@ -46,7 +46,8 @@ impl Upkeep {
         self.housekeeping_at.get_or_insert_with(|| now.after(HOUSEKEEPING));
     }
 
-    /// Plans tidying in one second if the shard has done any work since the last one, or that left something.
+    /// Plans tidying (freeing of spare memory) in one second, if the shard has done any work since it was
+    /// last tidied, or if that left memory that can be freed later.
     pub fn plan_tidying(&mut self, counters: &Counters, now: Now) {
         if self.tidy_at.is_none() && (self.untidy || work_done(counters) != self.work_tidied) {
             self.tidy_at = Some(now.monotonic.after(TIDIED_EVERY));
@@ -64,7 +65,7 @@ impl Upkeep {
         Some(now.monotonic.before(TIDIED_EVERY))
     }
 
-    /// Ends a tidying. `untidy` says that it has left something for the next.
+    /// Ends a tidying. `untidy` says that it has left memory that can be freed later.
     pub fn handle_tidied(&mut self, untidy: bool) {
         self.untidy = untidy;
     }

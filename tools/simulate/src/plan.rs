@@ -9,24 +9,24 @@ use weir::shard::{HotSettings, Mode};
 use weir::values::limits::SLOTS;
 use weir::values::{MicroUnits, Random, Timestamp, UNIT};
 
-/// Probabilities of faults, in thousandths.
+/// Probabilities of the faults that the simulation injects, in thousandths.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Faults {
-    /// A store drops the connection instead of carrying a request out.
+    /// Probability that a store drops the connection instead of carrying a request out.
     pub lost_before: u64,
-    /// A store carries a request out and drops the connection before or within the reply.
+    /// Probability that a store carries a request out and drops the connection before or within the reply.
     pub lost_after: u64,
-    /// A store refuses a connection.
+    /// Probability that a store refuses a connection.
     pub refused_connect: u64,
-    /// A store does not answer an attempt to connect.
+    /// Probability that a store does not answer an attempt to connect.
     pub ignored_connect: u64,
-    /// A store begins to reply that it is loading.
+    /// Probability that a store answers with `LOADING` for the next 1 to 50 ms.
     pub loading: u64,
-    /// A store stalls for a while.
+    /// Probability that a store stalls, for 1 ms to 10 s.
     pub stall: u64,
-    /// A store sends bytes that are no reply.
+    /// Probability that a store sends bytes that are no reply.
     pub garbage: u64,
-    /// A client's connection is lost without notice.
+    /// Probability that a client's connection is lost without notice.
     pub client_lost: u64,
 }
 
@@ -167,7 +167,8 @@ impl Moves {
     }
 }
 
-/// Writes by clients that bypass weir, in worlds where stores report changes of keys.
+/// Simulated clients that write to stores directly, past weir; only in worlds where stores report changes of
+/// keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Around {
     /// The mean time between two such writes.
