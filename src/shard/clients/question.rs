@@ -63,7 +63,7 @@ pub enum Question {
     },
 }
 
-/// Questions of one shard's clients, the oldest first.
+/// Questions of one shard's clients for the control executor, the oldest first.
 #[derive(Debug, Default)]
 pub struct Questions {
     /// Questions that wait for the control executor, with the address of their reply. A client has at most

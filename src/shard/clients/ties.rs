@@ -12,11 +12,11 @@ use crate::values::{Action, BackendId, ClientId, Owner, Timestamp};
 pub struct Ties {
     /// The link for the client's blocking command, or for all requests while it watches keys.
     pub link: Option<PrivateId>,
-    /// The keys that the client watches.
+    /// The keys that the client watches; None if it watches none.
     pub watch: Option<Watch>,
-    /// The channels that the client is subscribed to.
+    /// The channels that the client is subscribed to; None if there are none.
     pub subscriptions: Option<Box<Subscriptions>>,
-    /// The keys that stores track for the client.
+    /// The keys that stores track for the client; None if there are none.
     pub tracking: Option<Box<KeyTracking>>,
 }
 
@@ -43,7 +43,7 @@ impl Watch {
 }
 
 impl ClientStage {
-    /// Returns the clients that watch keys since a time or for longer.
+    /// Returns the clients that have watched keys since `since` or for longer.
     pub fn watching_since(&self, since: Timestamp) -> Vec<ClientId> {
         let has_watched = |id: &ClientId| {
             let client = self.clients.peek(*id);
