@@ -104,8 +104,8 @@ pub struct Client {
     /// The request in flight that is sent to the primaries of a cluster rather than to a slot, such as
     /// `DBSIZE` or `SCAN`.
     pub(super) addressed: Option<Box<Addressed>>,
-    /// The nodes and replies of a request to primaries that succeeded at once, while the request is tried
-    /// again at others.
+    /// The result of the first try of a request to primaries, while it is tried again because a node that was
+    /// asked turned out to be no primary.
     pub(super) first_try: Option<Box<FirstTry>>,
     /// True while the held request waits for a pool of quotas to answer, for a request of its tenant to be
     /// settled, or for the map of the cluster; or while its partition is made over several turns.

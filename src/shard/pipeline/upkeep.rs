@@ -20,7 +20,7 @@ pub struct Upkeep {
     tidy_at: Option<Timestamp>,
     /// True if the last tidying has left something to give back.
     untidy: bool,
-    /// Work that the shard had counted at the last tidying.
+    /// Number of events (requests, replies, clients, batches) that the shard had counted at the last tidying.
     work_tidied: u64,
     /// True if memory was given back since [`Self::take_tidied`] was last called.
     tidied: bool,
@@ -70,7 +70,7 @@ impl Upkeep {
         self.untidy = untidy;
     }
 
-    /// True if memory was given back since the last call.
+    /// True if memory was given back since the last call of this function.
     pub fn take_tidied(&mut self) -> bool {
         std::mem::take(&mut self.tidied)
     }

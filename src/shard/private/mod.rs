@@ -141,9 +141,9 @@ pub enum Event {
     },
     /// The end of a blocking command whose client has left.
     Abandoned {
-        /// The store, and the database of the request.
+        /// The store, and the database, that the request was sent to.
         place: (BackendId, Database),
-        /// The request.
+        /// The request whose client has left.
         request: Abandoned,
         /// The reply; `None` if the store ended the connection without one.
         reply: Option<Vec<u8>>,
@@ -302,7 +302,7 @@ impl PrivateLinks {
         connection.0 >= self.first
     }
 
-    /// The number of links that could be lent now, to different tenants.
+    /// Returns how many links could be lent now, if to different tenants.
     pub fn available(&self) -> usize {
         self.links_max.saturating_sub(self.lent())
     }
