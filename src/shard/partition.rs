@@ -153,7 +153,8 @@ impl Partition {
         self.permission
     }
 
-    /// Forgets what the partition tells of the tenant's right to the keys, because the quotas have changed.
+    /// Makes the partition tell nothing more of the tenant's right to the keys, because the quotas have
+    /// changed.
     pub fn forget_permission(&mut self) {
         self.permission = Permission::Unknown;
     }

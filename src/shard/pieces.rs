@@ -88,7 +88,8 @@ impl Pieces {
     }
 }
 
-/// Combines the outcomes of two pieces: the cost of one counts, whatever became of the other.
+/// Combines the outcomes of two pieces of one request: a piece that costs something outweighs one that does
+/// not.
 fn together(one: Outcome, other: Outcome) -> Outcome {
     use Outcome::{Cached, Lost, Refused, Served};
     match (one, other) {

@@ -14,8 +14,8 @@ use crate::values::{BackendId, ClientId, Database, ShardId, TenantId, Tier, Time
 pub struct ReplyTo {
     /// The shard that accepted the client.
     pub shard: ShardId,
-    /// Index of the part of a split request; 0 for a whole one. For a fetch, 1 marks the reply to its prelude
-    /// ([`Self::ahead`]).
+    /// Index of the part of a split request; 0 for a request in one piece. For a fetch, 1 marks the reply to
+    /// its prelude ([`Self::ahead`]).
     pub part: u16,
     /// The client's place in that shard's table. Two high bits mark the addresses of flights and of pieces
     /// instead.
@@ -189,7 +189,7 @@ impl Touches {
         }
     }
 
-    /// True for a read of one key whose reply may be kept.
+    /// True for a read of one key whose reply may be kept in memory.
     #[inline]
     pub fn may_be_kept(self) -> bool {
         self.length & Self::MAY_BE_KEPT != 0

@@ -301,15 +301,17 @@ pub struct ClientLimits {
     pub bytes_max: usize,
     /// Counts of each tenant's connections over all shards, with their limits.
     pub seats: Seats,
-    /// The clients of all shards that have sent `MONITOR`. Without places for any, `MONITOR` is refused.
+    /// The board of the clients of all shards that have sent `MONITOR`. If it has no places, `MONITOR` is
+    /// refused.
     pub monitors: Arc<MonitorBoard>,
     /// The subscriptions of all shards that stores have yet to acknowledge.
     pub subscriptions: Arc<SubscriptionBoard>,
-    /// Longest time that a message (`PUBLISH`) waits for these; zero if it does not wait.
+    /// Longest time that a message (`PUBLISH`) waits for stores to acknowledge earlier subscriptions; zero if
+    /// it does not wait.
     pub publish_wait: Duration,
     /// Maximum numbers of shared channels and of shared patterns that are at home on one core.
     pub shared_channels_max: [usize; 2],
-    /// Bytes that may wait for one subscriber; beyond, it is closed.
+    /// Bytes that may wait for one subscriber; a subscriber with more is closed.
     pub subscriber_bytes_max: usize,
     /// Bytes that may wait for one subscriber for `subscriber_slow_time`; after that it is closed.
     pub subscriber_slow_bytes: usize,

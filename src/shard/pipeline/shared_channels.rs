@@ -179,7 +179,8 @@ impl Shard {
         }
     }
 
-    /// Delivers a message of a home core to clients of this core. Returns the number of clients concerned.
+    /// Delivers a message of a home core to clients of this core. Returns the number of clients that this
+    /// concerned.
     fn deliver_shared(&mut self, told: FromHome, now: Now) -> usize {
         match told {
             FromHome::Message { name, message } => return self.fan_out(&name, message, now),
@@ -224,8 +225,8 @@ impl Shard {
         1
     }
 
-    /// Passes a published message to all clients of this core that are subscribed to a name. Returns their
-    /// number.
+    /// Passes a published message to all clients of this core that are subscribed to a name. Returns the
+    /// number of its listeners, with those that are not acknowledged yet.
     fn fan_out(&mut self, name: &SharedName, message: Bytes, now: Now) -> usize {
         let listeners = self.clients.listeners().lend(name);
         let mut message = SharedMessage::new(message);
