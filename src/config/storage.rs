@@ -188,7 +188,7 @@ fn read_credentials(text: &str) -> Result<Credentials, String> {
     Ok(Credentials { user, password: decoded(password)? })
 }
 
-/// The server at which the weirs of a fleet count.
+/// The Redis server in which the weir processes of a fleet count their demand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FleetStore {
     /// Address of the server.

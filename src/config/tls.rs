@@ -22,7 +22,7 @@ pub struct TlsSettings {
     pub client_ca: Option<PathBuf>,
     /// File with the revocation lists for certificates of clients.
     pub client_crl: Option<PathBuf>,
-    /// Time after which a handshake is given up.
+    /// Time after which a handshake with a client is given up.
     pub handshake_timeout: Duration,
     /// Maximum number of handshakes that are carried out in a second.
     pub handshakes_per_second: u32,

@@ -23,7 +23,7 @@ use crate::values::usage::Amount;
 use crate::values::usage::UsageKind;
 
 impl Route {
-    /// Whether the page shows counters of all shards, which must be collected first.
+    /// True if the page shows counters of all shards, which must be collected first.
     pub const fn needs_figures(self) -> bool {
         matches!(self, Self::Metrics | Self::HotKeys | Self::State | Self::Cluster)
     }
@@ -47,10 +47,10 @@ pub struct View<'a> {
     pub now: Now,
 }
 
-/// State that is kept from one view of a page to the next.
+/// State that is kept from one request for a page to the next.
 #[derive(Clone, Debug, Default)]
 pub struct Looks {
-    /// Counters of some moments ago, for rates per second.
+    /// Counters of some moments ago, by which rates per second are computed.
     pub recent: Recent,
     /// The last lines of the log.
     pub journal: Journal,
@@ -58,8 +58,8 @@ pub struct Looks {
     pub history: History,
 }
 
-/// The refusal of a request that a page of another site made a browser send; none if it is not such a
-/// request. That page could not read the reply, but would cause weir to collect counters.
+/// The refusal of a request that a page of another site made a browser send; none for any other request. That
+/// page could not read the reply, but would cause weir to collect counters.
 pub fn foreign(head: &Head) -> Option<Response> {
     (head.is_foreign && matches!(head.route, Route::State | Route::History | Route::Explain))
         .then(|| Response::problem(Status::Forbidden, "web pages of other origins may not read this", None))

@@ -20,7 +20,7 @@ pub struct Reconciliation {
     pools: BucketTable<Pool>,
     /// This process's part of each bucket that a fleet shares.
     parts: HashMap<BucketId, Part>,
-    /// The terms for users without parts of their own, if users' quotas are shared too.
+    /// The terms for users without parts of their own; none if users' quotas are not shared.
     users: Option<Users>,
     /// The latest version of the quotas that a core reported.
     version: u64,
@@ -127,7 +127,7 @@ impl Reconciliation {
         self.parts.remove(&bucket);
     }
 
-    /// This process's part of a bucket that is shared; none if it is not.
+    /// This process's part of a bucket that a fleet shares; none if it is not shared.
     pub fn shared_part(&self, bucket: BucketId) -> Option<Part> {
         // Where users' quotas are shared, the buckets of tenants and the global one always have parts of
         // their own.
@@ -139,7 +139,7 @@ impl Reconciliation {
         self.shared_part(bucket).unwrap_or(Part::WHOLE)
     }
 
-    /// The number of buckets that are not full, or are in use.
+    /// The number of buckets that have a pool: those that are not full, or are in use.
     pub fn pools(&self) -> usize {
         self.pools.len()
     }
@@ -178,7 +178,8 @@ impl Reconciliation {
         self.pools.sweep(SWEPT_PER_REPORT + 2 * report.demands.len(), |pool| pool.is_idle(now, rhythm));
     }
 
-    /// The amount left in a bucket; the whole burst of this process's part if it is not in use.
+    /// The amount left in a bucket, in its pool and in all cores' allowances; the whole burst of this
+    /// process's part if it is not in use.
     pub fn remaining(&self, bucket: BucketId, capacity: Capacity, now: Timestamp) -> i64 {
         let full = || signed(capacity.scaled(self.part(bucket)).burst);
         self.pools.get(bucket).map_or_else(full, |pool| pool.remaining(now))
@@ -191,8 +192,8 @@ impl Reconciliation {
 }
 
 impl Users {
-    /// Notes what was asked for, and that the user is heavy if that crossed the floor. `others` have parts of
-    /// their own, and are watched elsewhere.
+    /// Records the amount asked for, and that the user is heavy if it crossed the floor. Users in `others`
+    /// have parts of their own, and are never recorded as heavy here.
     fn note(&mut self, pool: &mut Pool, demand: &Demand, others: &HashMap<BucketId, Part>) {
         let (before, after) = pool.note_asked(demand.asked, self.stretch);
         let floor = self.terms.floor.of(demand.capacity.second());

@@ -17,7 +17,7 @@ pub enum Purpose {
     Abandoned(ReplyTo),
     /// Replies that no client gets, as many as given: to the steps of a block, of which only the last counts.
     Steps(u32),
-    /// The reply to the prelude of a fetch (`PTTL`, or `ASKING` if it was redirected), which is sent right
+    /// The reply to the prelude of a fetch: a `PTTL`, or `ASKING` if the fetch was redirected, sent right
     /// before it.
     Ahead(ReplyTo),
     /// The reply to a fence (`CLIENT KILL`), the oldest one sent between requests.

@@ -53,7 +53,7 @@ pub struct ShardSettings {
     pub topology: Topology,
     /// The backends, in the order of the topology.
     pub backends: Arc<[BackendSettings]>,
-    /// Number of connections of this shard to each backend for each RESP version.
+    /// Number of usual connections of this shard to each backend for each RESP version.
     pub links_per_backend: u16,
     /// Number of further connections to each backend and RESP version for requests that cost much. With 0,
     /// such requests share the usual connections.
@@ -135,7 +135,7 @@ impl ShardSettings {
 pub struct HotSettings {
     /// Whether replies to reads of hot keys are kept and shared.
     pub mode: Mode,
-    /// Thresholds of requests from which a key is hot.
+    /// Rates of requests from which a key counts as hot.
     pub detection: Detection,
     /// Time for which a reply is kept.
     pub ttl: Duration,
@@ -313,7 +313,8 @@ pub struct ClientLimits {
     pub shared_channels_max: [usize; 2],
     /// Bytes that may wait for one subscriber; a subscriber with more is closed.
     pub subscriber_bytes_max: usize,
-    /// Bytes that may wait for one subscriber for `subscriber_slow_time`; after that it is closed.
+    /// Bytes that may wait for one subscriber for any time. A subscriber with more for `subscriber_slow_time`
+    /// is closed.
     pub subscriber_slow_bytes: usize,
     /// Longest time that more than `subscriber_slow_bytes` may wait for one subscriber.
     pub subscriber_slow_time: Duration,

@@ -2,7 +2,7 @@
 
 use super::{BackendId, ClientId, ConnectionId};
 
-/// Owner of a socket.
+/// Owner of a socket: a client connection, or a connection to a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
     /// A client.

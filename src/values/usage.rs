@@ -32,7 +32,7 @@ impl UsageKind {
     }
 }
 
-/// Request units of one tenant's requests, by outcome.
+/// Request units of one tenant's requests, by outcome, over a report, a minute or the like.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Actual cost of the requests that went on to a store.
