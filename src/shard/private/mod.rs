@@ -539,7 +539,7 @@ impl PrivateLinks {
     }
 
     /// Sends a command about subscriptions. Its replies, and all messages from now on, come as
-    /// [`Event::Pushed`].
+    /// [`Event::Pushed`], or on a feed as [`Event::Feed`].
     pub fn send_subscription(&mut self, env: &mut Env, id: PrivateId, message: Message<'_>, now: Now) {
         let Some(link) = self.at(id) else { return };
         link.heard_at = now.monotonic;

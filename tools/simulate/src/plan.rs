@@ -61,7 +61,7 @@ impl Faults {
 /// A load that rises above the stores' capacity: clients send without waiting for replies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
-    /// Requests per second of each client, before `full_from` and after it.
+    /// Requests per second of each client: before `full_from`, and from then on.
     pub rates: [f64; 2],
     pub full_from: Timestamp,
     /// The deadline of a request; a later reply is of no use.
@@ -88,14 +88,14 @@ const TRACKER_SILENT_MAX: Duration = Duration::from_millis(200);
 /// The requested load, relative to the stores' capacity.
 pub(super) const ASKED: f64 = 1.5;
 
-/// A stretch of virtual time in which a store carries out nothing.
+/// An interval of virtual time in which a store carries out nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stall {
     pub from: Timestamp,
     pub until: Timestamp,
 }
 
-/// Times in which cores do not run: the time between them, and the longest one.
+/// Random times in which cores do not run: the mean time between them, and the longest one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sleeps {
     pub apart: Duration,
@@ -107,7 +107,7 @@ pub(super) struct Sleeps {
 pub(super) struct Moves {
     /// The mean time between two steps of moves.
     pub apart: Duration,
-    /// The time that a moved slot stays: longer than weir follows a temporary redirect.
+    /// The least time that a moved slot stays at its node: longer than weir follows a temporary redirect.
     pub rest: Duration,
     /// The longest delay until a core hears of a slot's move.
     pub news_delay: Duration,
@@ -181,7 +181,7 @@ pub(super) struct Around {
     pub is_silent: bool,
 }
 
-/// A window that no world fills.
+/// A limit on requests in flight that no world reaches.
 const WIDE: u16 = 4_096;
 
 #[derive(Clone, Debug)]
@@ -208,7 +208,7 @@ pub(super) struct Plan {
     pub load: Option<Load>,
     /// The longest time that a shard is busy before it handles events that came in.
     pub turn_delay: Duration,
-    /// Maximum number of bytes in one piece.
+    /// Maximum number of bytes of one piece in which a socket's bytes arrive.
     pub piece_bytes: u64,
     pub output_bytes_max: usize,
     pub reply_bytes_max: usize,
@@ -223,11 +223,12 @@ pub(super) struct Plan {
     pub pool_stall: u64,
     /// Settings of hot keys: with so few requests that most keys are hot.
     pub hot: HotSettings,
-    /// True if all clients read the same few keys.
+    /// True if all clients mostly read the same few keys, which thus become hot.
     pub has_favourites: bool,
-    /// Requests that are reads in any case, in thousandths, if there are favourites.
+    /// Probability, in thousandths, that a client with favourites sends a read, whatever it would send
+    /// otherwise.
     pub mere_reads: u64,
-    /// Reads that are scripts, in thousandths; weir does not know that these only read.
+    /// Probability, in thousandths, that a read is sent as a script; weir does not know that it only reads.
     pub script_reads: u64,
     /// True if the world ends by draining the shards; otherwise the clients leave by themselves.
     pub ends_by_draining: bool,
@@ -421,7 +422,7 @@ impl Plan {
         }
     }
 
-    /// The time in which a store stalls: only the first one does.
+    /// The time in which a store stalls; `None` for all stores but the first.
     pub fn stall_of(&self, store: usize) -> Option<Stall> {
         self.stall.filter(|_| store == 0)
     }
