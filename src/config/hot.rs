@@ -10,7 +10,7 @@ use super::{ConfigError, Flags};
 /// that bypass weir go unseen.
 const TTLS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
 
-/// Range of `--hot-ttl-tracked`.
+/// Range of `--hot-ttl-tracked`: 10 ms to 1 h.
 const TRACKED_TTLS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(3600);
 
 /// Limits of hot keys, on each core: when a key counts as hot, and how much is kept of its replies.

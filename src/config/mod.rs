@@ -40,7 +40,7 @@ use crate::values::{MicroUnits, Weights};
 
 /// Memory of the embedded store by default.
 const EMBEDDED_BYTES_DEFAULT: Size = Size::mebibytes(256);
-/// Least memory of an embedded store.
+/// Least value of `--embedded-max-bytes`.
 const EMBEDDED_BYTES_MIN: Size = Size::mebibytes(1);
 /// Least limit on requests or replies: handshakes must fit.
 const MESSAGE_BYTES_MIN: Size = Size(1024);
@@ -54,7 +54,7 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// The checked configuration of weir, from its flags.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Addresses where clients connect.
+    /// Addresses where clients connect without TLS.
     pub listen: Vec<SocketAddr>,
     /// Addresses where the same keys are served over HTTP.
     pub http: Vec<SocketAddr>,
@@ -83,7 +83,7 @@ pub struct Config {
     pub shards: Option<usize>,
     /// Time for which an idle core polls for work before it sleeps.
     pub busy_poll: Duration,
-    /// The stores behind weir.
+    /// The stores behind weir, as `--storage` names them.
     pub storage: Storage,
     /// Certificates for stores that speak TLS, if any do.
     pub store_tls: Option<StoreTlsSettings>,
@@ -127,7 +127,7 @@ pub struct Config {
     pub clients_bytes_max: usize,
     /// Time after which clients that have yet to log in are closed; `None` for never.
     pub login_timeout: Option<Duration>,
-    /// Way in which quotas are enforced.
+    /// Algorithm by which quotas are enforced.
     pub limiter: LimiterKind,
     /// Time between reconciliations, in which cores report what they spent.
     pub reconcile: Duration,
@@ -143,7 +143,7 @@ pub struct Config {
     pub shadowed: Vec<Layer>,
     /// Limits of the window and the queue before each backend.
     pub overload: OverloadLimits,
-    /// Limits of hot keys.
+    /// Limits of hot keys, on each core.
     pub hot: HotLimits,
     /// Maximum number of bytes of a request.
     pub request_bytes_max: usize,

@@ -29,7 +29,7 @@ const LIFETIME_MS: &str = "60000";
 /// Maximum number of characters of a store's error message that are shown.
 const PROBLEM_CHARS_MAX: usize = 200;
 
-/// The settings of a fleet's member.
+/// The settings of this host as a member of a fleet.
 #[derive(Clone, Debug)]
 pub struct FleetSettings {
     /// The store's address without credentials, as shown in logs and pages.

@@ -159,7 +159,7 @@ impl Meter {
         self.check();
     }
 
-    /// The usage of a tenant in a minute.
+    /// The usage of a tenant in a minute; empty if it is not kept.
     pub fn minute(&self, tenant: TenantId, minute: u64) -> Usage {
         self.series_of(tenant, minute, minute).next().map_or(Usage::default(), |(_, usage)| usage)
     }

@@ -32,14 +32,14 @@ impl Route {
 /// Everything that a page may show.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// Facts about the process.
+    /// Facts about the process, independent of its traffic.
     pub facts: &'a ProcessFacts,
     /// The counters of all shards. None if they were not collected, or a shard did not answer.
     pub totals: Option<&'a Totals>,
     /// Quotas in force and those of the version before, with the source and time of the change and the counts
     /// of quotas taken and refused.
     pub versions: &'a Versions,
-    /// The usage of tenants.
+    /// The usage of tenants, minute by minute.
     pub meter: &'a Meter,
     /// The quotas shared with a fleet, if they are.
     pub fleet: Option<&'a FleetQuotas>,
@@ -54,7 +54,7 @@ pub struct Looks {
     pub recent: Recent,
     /// The last lines of the log.
     pub journal: Journal,
-    /// Figures of the last ten minutes.
+    /// Figures of the last ten minutes, for `/history.json`.
     pub history: History,
 }
 

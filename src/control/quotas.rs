@@ -129,7 +129,7 @@ impl Versions {
         self.history.last_refusal = Some(QuotaRefusal { unix_ms, source, problem });
     }
 
-    /// The quotas in force.
+    /// Returns the quotas in force.
     pub fn current(&self) -> &Arc<Quotas> {
         &self.current
     }

@@ -63,7 +63,7 @@ pub struct EventLoopFigures {
     /// The number of sleeps that ended by timeout though there was something to do; more than a few mean lost
     /// wake-ups.
     pub overslept: u64,
-    /// The CPU time of the core's thread.
+    /// The CPU time that the core's thread has used.
     pub cpu: Duration,
 }
 
@@ -131,9 +131,9 @@ pub struct ProcessFacts {
     pub store_version: StoreVersion,
     /// The time since the start.
     pub uptime: Duration,
-    /// Resident memory, in bytes.
+    /// Resident memory of the process, in bytes.
     pub resident_bytes: u64,
-    /// The value of `--max-clients`.
+    /// Maximum number of clients (`--max-clients`).
     pub clients_max: usize,
     /// The names of the stores, by backend number; empty for a cluster's number without a node.
     pub backends: Vec<String>,

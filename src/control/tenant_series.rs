@@ -54,7 +54,7 @@ impl TenantSeries {
         series
     }
 
-    /// Counts usage of a tenant.
+    /// Adds usage of a tenant to its own counters, or to those of all others.
     pub fn record(&mut self, tenant: TenantId, usage: Usage) {
         let Some(standing) = self.standing.get_mut(usize::from(tenant.0)) else { return };
         standing.asked += UsageSum::from(usage).asked().0 as f64;

@@ -16,7 +16,7 @@ pub enum Colour {
     None,
 }
 
-/// The size and style of the display.
+/// The size and style of the display, and the table that comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// The table (stores, tenants or keys) that comes first.

@@ -22,7 +22,7 @@ const SPARE_BUFFERS_MAX: usize = 1024;
 pub struct Env {
     /// Settings that the shard received when it started.
     pub settings: ShardSettings,
-    /// Quotas in force.
+    /// Quotas in force, which a reload replaces.
     pub quotas: Arc<Quotas>,
     /// Spare buffers for reuse.
     pub pool: BufferPool,

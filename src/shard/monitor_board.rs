@@ -39,7 +39,7 @@ impl Sight {
 /// Whether a monitor can be sent lines now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// The monitor has room for lines.
+    /// Little enough waits for the monitor that it can be sent lines.
     Ready,
     /// So much waits for the monitor that lines for it are left out.
     Behind,
@@ -96,7 +96,7 @@ pub struct Watchers {
 #[repr(align(128))]
 struct Taken(AtomicU32);
 
-/// The monitors of all cores.
+/// The board of the monitors of all cores: which there are, and what each may see.
 #[derive(Debug)]
 pub struct MonitorBoard {
     taken: Taken,
@@ -138,7 +138,7 @@ impl MonitorBoard {
         Self { taken: Taken::default(), entries: zeros(), left_out: zeros() }
     }
 
-    /// True if there is a monitor.
+    /// True if any client of any core is a monitor.
     #[inline]
     pub fn is_watched(&self) -> bool {
         self.taken.0.load(Ordering::Relaxed) > 0

@@ -8,7 +8,7 @@ use crate::protocol::command::{Class, Effect};
 use crate::shard::request::{Envelope, Overdue, ReplyTo};
 use crate::values::{TenantId, Tier, Timestamp};
 
-/// The purpose of an expected reply.
+/// The purpose of an expected reply, by which it is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// The reply to a client's request or a fetch.

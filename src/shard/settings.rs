@@ -83,9 +83,9 @@ pub struct ShardSettings {
     pub connect_timeout: Duration,
     /// Seed of the shard's random numbers.
     pub seed: u64,
-    /// Pricing and admission of requests.
+    /// Settings for pricing and admission of requests.
     pub admission: AdmissionSettings,
-    /// Limits on what clients may hold.
+    /// Limits on what clients may hold, and rules for clients over HTTP.
     pub clients: ClientLimits,
     /// Windows, queues, shedding and breakers before backends.
     pub overload: OverloadSettings,
@@ -137,7 +137,7 @@ pub struct HotSettings {
     pub mode: Mode,
     /// Rates of requests from which a key counts as hot.
     pub detection: Detection,
-    /// Time for which a reply is kept.
+    /// Time for which a reply is kept, unless its store tells of changes of its key.
     pub ttl: Duration,
     /// Time for which a reply is kept while its store tells of changes of its key; none if stores are not asked to.
     pub tracked_ttl: Option<Duration>,
@@ -268,7 +268,7 @@ pub enum Limiter {
 pub struct AdmissionSettings {
     /// Method by which requests are admitted.
     pub limiter: Limiter,
-    /// Weights of the terms of a price.
+    /// Prices of the terms, such as bytes and keys, that a request's price is the sum of.
     pub weights: Weights,
     /// Interval at which a core reports to the pools what it spent.
     pub period: Duration,

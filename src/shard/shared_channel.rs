@@ -23,7 +23,7 @@ pub const SHARED_KINDS: usize = 2;
 pub struct SharedName {
     /// Kind of the name: a channel or a pattern.
     pub kind: Subscription,
-    /// The name.
+    /// The name of the channel, or the pattern.
     pub name: Bytes,
     /// Number that the core gave the name when the first of its present subscribers came. Messages with
     /// another number concern earlier subscribers.
@@ -96,7 +96,7 @@ pub enum FromHome {
     },
     /// New numbers of subscribers of a name, which all cores are sent.
     Numbers {
-        /// Kind of the name.
+        /// Kind of the name: channel or pattern.
         kind: Subscription,
         /// The name of the channel or pattern.
         name: Bytes,
@@ -125,7 +125,7 @@ pub struct OwnNumbers {
 }
 
 impl OwnNumbers {
-    /// Adds the numbers of another name.
+    /// Adds the numbers of another name, for a message that reaches subscribers of both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self {
@@ -170,7 +170,7 @@ impl FromHomeQueue {
         Some(told)
     }
 
-    /// True if nothing waits.
+    /// True if no message waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

@@ -24,7 +24,7 @@ type Row = [AtomicU32; CELLS as usize];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cells {
     tenant: TenantId,
-    /// A bit for each cell.
+    /// A bit for each of the tenant's cells that is meant.
     bits: u64,
 }
 

@@ -9,7 +9,7 @@ pub struct Random {
 }
 
 impl Random {
-    /// Creates the sequence of a seed.
+    /// Creates the sequence of numbers that a seed stands for.
     pub const fn new(seed: u64) -> Self {
         Self { state: seed }
     }

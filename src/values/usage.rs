@@ -75,7 +75,7 @@ impl Usage {
 pub struct UsageSum([u128; UsageKind::ALL.len()]);
 
 impl UsageSum {
-    /// Adds a usage.
+    /// Adds a usage to the sums.
     pub fn add(&mut self, usage: Usage) {
         for kind in UsageKind::ALL {
             self.0[kind as usize] += u128::from(usage.of(kind));

@@ -34,7 +34,7 @@ pub(super) enum Ending {
 /// The two addresses of a client connection, as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Address {
-    /// The client's address.
+    /// The client's own address, as `CLIENT LIST` reports it.
     pub peer: Box<str>,
     /// Weir's own address, on which the client connected.
     pub local: Box<str>,

@@ -30,7 +30,7 @@ struct Listening {
 /// A client that is subscribed to a channel or pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// The client.
+    /// The client, by its id on this core.
     pub client: ClientId,
     /// True once stores have acknowledged the subscription; the client gets no messages before.
     pub is_acknowledged: bool,
@@ -44,7 +44,7 @@ pub struct SharedMessage {
 }
 
 impl SharedMessage {
-    /// Takes a message in RESP2.
+    /// Creates a message from its RESP2 form; the RESP3 form is made when it is first needed.
     pub fn new(resp2: Bytes) -> Self {
         Self { resp2, resp3: None }
     }

@@ -19,13 +19,13 @@ use crate::values::limits::MONITOR_OUTPUT_BYTES_MAX;
 /// The error of redis-server for `MONITOR` in a transaction.
 const IN_TRANSACTION: &str = "ERR MONITOR isn't allowed for DENY BLOCKING client";
 
-/// A monitor of this shard.
+/// A client of this shard that has sent `MONITOR`, with what is known of it.
 #[derive(Debug)]
 pub(super) struct Monitor {
     id: ClientId,
     /// The monitor's place on the board where all shards see which monitors there are.
     place: MonitorPlace,
-    /// The monitor's entry on the board.
+    /// The monitor's entry on the board (see `place`): what it may see, and whether it can be sent lines now.
     entry: (Sight, Reading),
     reading: Reading,
     /// Lines that this shard has left out because the monitor was behind, and that it has not been told of;
@@ -86,7 +86,7 @@ impl ClientStage {
         Ok(())
     }
 
-    /// True if this shard has monitors.
+    /// True if clients of this shard have sent `MONITOR`.
     pub fn has_monitors(&self) -> bool {
         !self.monitors.is_empty()
     }

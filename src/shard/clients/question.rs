@@ -74,7 +74,7 @@ pub struct Questions {
 }
 
 impl Questions {
-    /// Queues a question.
+    /// Queues a question for the control executor; `to` is the address of the reply.
     pub fn ask(&mut self, to: ReplyTo, question: Question) {
         self.waiting.push_back((to, question));
     }

@@ -155,7 +155,7 @@ pub enum FeedLoss {
 /// Sharded channels that a node no longer has, so that they have to be subscribed to at another.
 #[derive(Debug)]
 pub struct Moved {
-    /// The node that was asked last.
+    /// The node that last refused the channels or ended the subscriptions.
     pub from: BackendId,
     /// The names of the channels.
     pub names: Vec<Box<[u8]>>,
@@ -183,7 +183,7 @@ pub enum Delivered {
         undo: Vec<FeedRequest>,
         /// Shared subscriptions that end because another of the command was refused.
         leave: Vec<(Subscription, Box<[u8]>)>,
-        /// True if no channel is left.
+        /// True if the client is subscribed to nothing any more.
         is_over: bool,
     },
     /// Channels have to be subscribed to at another node.
@@ -591,7 +591,7 @@ impl Feed {
 
 /// Meaning of a message from a store.
 enum Heard {
-    /// A message for the client.
+    /// A published message for the client.
     Message,
     /// The last acknowledgement of a request that the client's command waits for.
     Acknowledged,

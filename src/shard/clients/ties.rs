@@ -23,9 +23,9 @@ pub struct Ties {
 /// Keys that a client watches until its next `EXEC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watch {
-    /// The store that has the keys.
+    /// The store that has the watched keys.
     pub backend: BackendId,
-    /// The hash slot of the first key.
+    /// The hash slot of the first watched key.
     pub slot: u16,
     /// The time since which keys are watched.
     pub since: Timestamp,

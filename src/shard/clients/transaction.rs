@@ -191,7 +191,7 @@ pub struct Splice {
 pub struct TooLong;
 
 impl Splice {
-    /// Returns the bytes of the replies.
+    /// Returns the bytes of weir's own replies.
     pub fn memory_bytes(&self) -> usize {
         self.bytes
     }

@@ -89,7 +89,8 @@ impl Batch {
             && self.from_home.is_empty()
     }
 
-    /// Returns the bytes of all messages.
+    /// Returns the bytes of all requests, replies, copies of hot replies, lines for monitors and published
+    /// messages in the batch.
     pub fn bytes(&self) -> usize {
         self.request_bytes.len()
             + self.reply_bytes.len()
@@ -103,14 +104,14 @@ impl Batch {
         self.bytes() >= BATCH_BYTES_MAX
     }
 
-    /// Adds a request.
+    /// Adds a request, to be forwarded by the receiver as the home core of its keys.
     pub fn push_request(&mut self, envelope: &Envelope, message: Message<'_>) {
         let place = place(&mut self.request_bytes, &mut self.shared, message);
         self.shared_bytes += message.shared_bytes();
         self.requests.push(RequestEntry { envelope: *envelope, place });
     }
 
-    /// Adds a reply.
+    /// Adds a reply to a request of a client of the receiver.
     pub fn push_reply(&mut self, to: ReplyTo, outcome: Outcome, message: Message<'_>) {
         let place = place(&mut self.reply_bytes, &mut self.shared, message);
         self.shared_bytes += message.shared_bytes();

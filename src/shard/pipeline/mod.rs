@@ -101,7 +101,7 @@ pub struct Shard {
     /// Lines that show requests to monitors (clients that have sent `MONITOR`), and what may be spent on
     /// them.
     monitors: MonitorStage,
-    /// Batches for other cores.
+    /// Batches of messages that are being filled for other cores.
     peers: PeerStage,
     /// Times at which timeouts are checked and memory is given back.
     upkeep: Upkeep,

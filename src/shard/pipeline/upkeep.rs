@@ -11,7 +11,7 @@ const HOUSEKEEPING: Duration = Duration::from_millis(100);
 /// Interval at which memory is given back. About ten intervals after a burst its memory is gone.
 const TIDIED_EVERY: Duration = Duration::from_secs(1);
 
-/// Times at which upkeep is due.
+/// Times at which timeouts are checked and spare memory is freed next.
 #[derive(Debug, Default)]
 pub struct Upkeep {
     /// Time at which timeouts are checked next; none if there is nothing to check.

@@ -11,14 +11,14 @@ use crate::shard::settings::BackendSettings;
 use crate::shard::versions::Cell;
 use crate::values::{BackendId, ClientId, Database, TenantId, Timestamp};
 
-/// State of a link's socket.
+/// State of a private link's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// The socket is being connected.
     Opening,
     /// The login is being answered; requests wait to be sent.
     Greeting,
-    /// Requests are sent.
+    /// The greeting was answered; requests are sent at once.
     Open,
 }
 

@@ -59,7 +59,7 @@ pub struct InFlight {
     pub began: Timestamp,
     /// The time after which an answer is of no use; `Timestamp::MAX` without deadline.
     pub deadline: Timestamp,
-    /// Kind of the request.
+    /// Kind of the request, by which its reply is handled.
     pub kind: Kind,
 }
 
@@ -75,7 +75,7 @@ impl InFlight {
 pub enum Kind {
     /// A request that the store answers at once, such as one between `WATCH` and `EXEC`.
     Plain,
-    /// A blocking command.
+    /// A blocking command, with what is needed to end it or send it again.
     Waits(Waiting),
     /// `WATCH`; true if the client watched no keys before, so that it watches none if this fails.
     Watch(bool),
@@ -101,7 +101,7 @@ pub struct Abandoned {
     pub frame: Box<[u8]>,
     /// Version cells of the keys that the request may write, changed until it is over.
     pub cells: Vec<Cell>,
-    /// The tenant of the client.
+    /// The tenant of the client that sent the command.
     pub tenant: TenantId,
 }
 
@@ -110,7 +110,7 @@ pub struct Abandoned {
 pub enum Event {
     /// The reply to the request in flight.
     Reply {
-        /// The link.
+        /// The link that the reply came over.
         link: PrivateId,
         /// The client that has the link.
         holder: ClientId,
@@ -125,7 +125,7 @@ pub enum Event {
     },
     /// A message that is the reply to no request, on a link with subscriptions.
     Pushed {
-        /// The link.
+        /// The link that the message came over.
         link: PrivateId,
         /// The client that has the link.
         holder: ClientId,
@@ -136,7 +136,7 @@ pub enum Event {
     Tracking {
         /// The client that has the link.
         holder: ClientId,
-        /// The reply.
+        /// The store's reply.
         reply: Vec<u8>,
     },
     /// The end of a blocking command whose client has left.
@@ -154,32 +154,33 @@ pub enum Event {
         cells: Vec<Cell>,
         /// The number of elements that were to be put back.
         count: usize,
-        /// True if the elements are back.
+        /// True if the store has put the elements back; false if it refused, or if the connection was lost
+        /// before its reply.
         is_done: bool,
     },
     /// A reply or message of a store on a tracker, or the end of the tracker.
     Tracker {
-        /// The store.
+        /// The store that the tracker leads to.
         backend: BackendId,
         /// The store's reply or message, or the end of the tracker.
         said: Said,
     },
     /// A message of a store on the feed, or the end of the feed.
     Feed {
-        /// The store.
+        /// The store that the feed leads to.
         backend: BackendId,
         /// The whole message, or the reason of the end in one word.
         said: Result<Vec<u8>, &'static str>,
     },
     /// The link is gone.
     Lost {
-        /// The link.
+        /// The lost link.
         link: PrivateId,
         /// The client that had the link.
         holder: ClientId,
         /// The request in flight, if there was one.
         request: Option<InFlight>,
-        /// The store.
+        /// The store that the link led to.
         backend: BackendId,
         /// The reason in one word, for the refusal.
         reason: &'static str,
@@ -208,13 +209,13 @@ pub struct PrivateFigures {
     pub waiting: usize,
     /// Links on which keys are watched, or another request is in flight.
     pub watching: usize,
-    /// Links with subscriptions.
+    /// Links over which clients hear published messages.
     pub subscribed: usize,
-    /// Links on which keys are tracked.
+    /// Links on which a store tracks keys for a client (`CLIENT TRACKING`).
     pub tracking: usize,
     /// Links over which messages of shared channels come, one per store at most.
     pub shared: usize,
-    /// Open links that no client has.
+    /// Open links that no client has: idle, being cleaned, or left behind in a blocking command.
     pub idle: usize,
 }
 
@@ -249,7 +250,7 @@ struct Place {
     link: Option<Link>,
 }
 
-/// The private links of one core.
+/// All private links of one core, lent and idle, with trackers and feeds.
 #[derive(Debug)]
 pub struct PrivateLinks {
     /// The number of the first private connection: those below are shared ones.
@@ -332,7 +333,7 @@ impl PrivateLinks {
         figures
     }
 
-    /// Returns the number of lent links.
+    /// Returns the number of open links that are not idle, without trackers and feeds.
     pub fn lent(&self) -> usize {
         self.open - self.idle.len() - self.trackers.len() - self.feeds.len()
     }

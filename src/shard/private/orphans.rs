@@ -8,7 +8,7 @@ use crate::protocol::{Arguments, RequestDecoder, RequestLimits, encode, reply};
 pub struct Orphans {
     /// The key from which the elements were popped.
     pub key: Vec<u8>,
-    /// The number of elements.
+    /// The number of elements that were popped.
     pub count: usize,
     /// The request that puts the elements back where they were; `None` for entries of a stream, which cannot
     /// be put back.

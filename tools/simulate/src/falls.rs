@@ -28,7 +28,7 @@ pub(super) enum Way {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
     Well,
-    /// The node is away, in this way.
+    /// The node is away: it was killed, vanished, stopped, or handed over.
     Away(Way),
 }
 

@@ -102,7 +102,7 @@ pub(super) struct Sleeps {
     pub longest: Duration,
 }
 
-/// Moves of a cluster's slots.
+/// Settings of a cluster in the simulation: how slots move, and what nodes do besides.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moves {
     /// The mean time between two steps of moves.

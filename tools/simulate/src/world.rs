@@ -1163,7 +1163,7 @@ impl World {
         Ok(write)
     }
 
-    /// Sends messages about changed keys.
+    /// Sends messages of a store about changed keys, over the connections that it tracks them for.
     fn deliver(&mut self, store: usize) {
         while let Some((socket, message)) = self.stores[store].poll_message() {
             for piece in pieces(&message, self.plan.piece_bytes, &mut self.random) {
