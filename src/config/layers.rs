@@ -110,7 +110,7 @@ impl FromStr for Layer {
     }
 }
 
-/// Algorithm by which quotas are enforced.
+/// Way in which quotas are enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LimiterKind {
     /// Request units in token buckets: global, tenant, user.

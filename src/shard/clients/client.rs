@@ -536,7 +536,8 @@ impl Client {
         now.since(since) >= settings.clients.subscriber_slow_time
     }
 
-    /// Returns the keys that the client watches; None if the watch is broken, so that `EXEC` will fail.
+    /// Returns the keys that the client watches; None if it watches none, or if the watch is broken, so that
+    /// `EXEC` will fail.
     pub fn watch(&self) -> Option<Watch> {
         self.ties.as_ref()?.watch.filter(|watch| !watch.is_broken)
     }

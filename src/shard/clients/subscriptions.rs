@@ -84,7 +84,7 @@ struct Owed {
     /// The sharded channels to subscribe to, which the store may refuse because another node has them; empty
     /// for other requests.
     sharded: Vec<Box<[u8]>>,
-    /// The number of nodes that have refused these channels before, in a cluster.
+    /// The number of cluster nodes that were asked for these channels before.
     tries: u8,
 }
 
@@ -245,6 +245,7 @@ impl Subscriptions {
     }
 
     /// True if the limits on channels and bytes permit that the client is also subscribed to these names.
+    /// Names that it is subscribed to already count again.
     pub fn has_room<'a>(&self, names: impl Iterator<Item = &'a [u8]>) -> bool {
         let (count, bytes) = names.fold((self.len(), self.name_bytes), |(count, bytes), name| {
             (count + 1, bytes.saturating_add(name.len()))

@@ -36,8 +36,8 @@ pub(super) fn may_share(kind: Subscription, name: &[u8]) -> bool {
 }
 
 impl Shard {
-    /// True if new subscriptions of a client go over its core's shared connections, as its tenant has `pubsub
-    /// = "shared"`.
+    /// True if new subscriptions of a client are shared with other clients, as its tenant has `pubsub =
+    /// "shared"`.
     pub(super) fn shares_channels(&mut self, id: ClientId) -> bool {
         self.env.quotas.shares_channels() && self.tenant_of(id).is_some_and(|tenant| tenant.shares_channels)
     }
