@@ -640,8 +640,8 @@ impl PrivateLinks {
         true
     }
 
-    /// Returns a link to the store that already carries `CLIENT UNBLOCK` commands, and is lent to nobody;
-    /// `None` if there is none.
+    /// Returns a link to the store that is lent to nobody and awaits the reply to a command of weir's own
+    /// (`UNWATCH`, `CLIENT UNBLOCK`), so that another can follow on it; `None` if there is none.
     fn messenger(&self, backend: BackendId) -> Option<PrivateId> {
         let is_fit = |link: &Link| {
             link.backend == backend
