@@ -161,7 +161,7 @@ impl SharedChannels {
         self.owed.get(&store).is_some_and(|owed| !owed.is_empty())
     }
 
-    /// Handles that a client of another core subscribes. `stores` are the stores to subscribe at if the
+    /// Handles that a client of core `from` subscribes. `stores` are the stores to subscribe at if the
     /// channel is new. A refused join changes nothing; the caller answers it with [`Self::refuse`].
     pub fn join(
         &mut self,
