@@ -23,7 +23,7 @@ impl ListenAddress {
     }
 }
 
-/// Returns the socket addresses of the listen addresses that are not `off`.
+/// Returns the socket addresses of all listen addresses that are not `off`.
 pub(super) fn addresses_of(given: &[ListenAddress]) -> Vec<SocketAddr> {
     given.iter().filter_map(|listen| listen.address()).collect()
 }

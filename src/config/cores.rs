@@ -102,7 +102,7 @@ pub fn placement(
     }
 }
 
-/// Writes CPUs as a list such as `0-3,5`.
+/// Returns CPUs as a list such as `0-3,5`, for messages.
 fn shown(cpus: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for cpu in cpus {

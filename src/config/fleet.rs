@@ -4,10 +4,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::{ConfigError, Credentials, Flags, FleetStore};
 
-/// Terms of the fleet that this weir belongs to.
+/// Settings of the fleet of weir processes that share quotas with this one.
 #[derive(Clone, Debug)]
 pub struct FleetTerms {
-    /// The server at which the fleet counts.
+    /// The Redis server in which all hosts of the fleet count their demand.
     pub store: FleetStore,
     /// Name of the fleet, with which its keys at the server begin.
     pub namespace: String,

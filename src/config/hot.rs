@@ -10,29 +10,29 @@ use super::{ConfigError, Flags};
 /// that bypass weir go unseen.
 const TTLS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
 
-/// Range of `--hot-ttl-tracked`.
+/// Range of `--hot-ttl-tracked`: 10 ms to 1 h.
 const TRACKED_TTLS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(3600);
 
-/// Limits of hot keys, on each core: what makes a key hot, and how much is kept.
+/// Limits of hot keys, on each core: when a key counts as hot, and how much is kept of its replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HotLimits {
-    /// Requests for a key per second from which on it may be hot.
+    /// Requests for a key per second from which on it is hot, if `share_per_mille` is reached too.
     pub rate: u64,
-    /// Share of a core's requests from which on a key may be hot, in thousandths; both conditions must hold.
+    /// Share of a core's requests, in thousandths, from which on a key is hot, if `rate` is reached too.
     pub share_per_mille: u64,
-    /// Longest time that a reply is kept.
+    /// Longest time that a reply to a read of a hot key is kept.
     pub ttl: Duration,
     /// Longest time that a reply is kept while its store tells of changes of its key.
     pub tracked_ttl: Duration,
-    /// Maximum number of replies that are kept.
+    /// Maximum number of replies to reads of hot keys that are kept.
     pub entries: usize,
-    /// Maximum number of bytes of replies that are kept.
+    /// Maximum number of bytes of the replies that are kept.
     pub bytes: usize,
     /// Keys that a script is taken to write.
     pub scripts: HotScripts,
     /// Reads of one hot key per second for other cores, from which on those cores get copies.
     pub copy_rate: u64,
-    /// Maximum number of writes of one hot key per second, if they are limited.
+    /// Maximum number of writes of one hot key per second; `None` for no limit.
     pub write_rate: Option<u64>,
 }
 

@@ -40,7 +40,7 @@ use crate::values::{MicroUnits, Weights};
 
 /// Memory of the embedded store by default.
 const EMBEDDED_BYTES_DEFAULT: Size = Size::mebibytes(256);
-/// Least memory of an embedded store.
+/// Least value of `--embedded-max-bytes`.
 const EMBEDDED_BYTES_MIN: Size = Size::mebibytes(1);
 /// Least limit on requests or replies: handshakes must fit.
 const MESSAGE_BYTES_MIN: Size = Size(1024);
@@ -54,35 +54,36 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// The checked configuration of weir, from its flags.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Addresses where clients connect.
+    /// Addresses where clients connect without TLS.
     pub listen: Vec<SocketAddr>,
     /// Addresses where the same keys are served over HTTP.
     pub http: Vec<SocketAddr>,
     /// Origins of web pages that may ask over HTTP.
     pub http_origins: Vec<String>,
-    /// Names by which the server may be called over HTTP without a token.
+    /// Host names by which HTTP requests without an `Authorization` header may reach weir.
     pub http_hosts: Vec<String>,
     /// Addresses and certificates for clients with TLS, if any.
     pub tls: Option<TlsSettings>,
     /// The Unix socket where clients connect.
     pub unix: Option<PathBuf>,
-    /// The Unix socket by which a process takes over from the one before.
+    /// Unix socket by which a process takes over listening sockets and clients from the process before;
+    /// `None` without such upgrades.
     pub takeover: Option<PathBuf>,
-    /// Address of the admin port, where metrics and health are served.
+    /// Address of the admin port, where metrics, health and quotas are served; `None` if it is off.
     pub admin: Option<SocketAddr>,
-    /// Names by which the admin port may be called.
+    /// Host names by which the admin port may be called, besides IP addresses and localhost.
     pub admin_hosts: Vec<String>,
-    /// Source of the token that the admin port requires before it changes anything.
+    /// Source of the token that the admin port requires for a change of quotas; `None` if it has no token.
     pub admin_token: Option<TokenSource>,
-    /// Path of the quota file.
+    /// Path of the quota file; `None` if every client may use weir without a limit.
     pub quotas: Option<PathBuf>,
-    /// CPUs to use: see [`Config::placement`].
+    /// CPUs to run on (see [`Config::placement`]); `None` for all.
     pub cores: Option<Cores>,
-    /// Number of shards to run.
+    /// Number of shards to run; `None` for one per CPU.
     pub shards: Option<usize>,
-    /// Time for which an idle core looks for work before it sleeps.
+    /// Time for which an idle core polls for work before it sleeps.
     pub busy_poll: Duration,
-    /// The stores behind weir.
+    /// The stores behind weir, as `--storage` names them.
     pub storage: Storage,
     /// Certificates for stores that speak TLS, if any do.
     pub store_tls: Option<StoreTlsSettings>,
@@ -100,9 +101,10 @@ pub struct Config {
     pub publish_wait: Duration,
     /// Maximum number of shared channels and patterns over all shards.
     pub shared_channels: usize,
-    /// Bytes that may wait for one subscriber.
+    /// Bytes that may wait for one subscriber; a subscriber with more is closed.
     pub subscriber_bytes_max: usize,
-    /// Bytes that may wait for one subscriber for `subscriber_slow_time`.
+    /// Bytes that may wait for one subscriber for any time; with more for `subscriber_slow_time` it is
+    /// closed.
     pub subscriber_slow_bytes: usize,
     /// Longest time that more than `subscriber_slow_bytes` may wait for one subscriber.
     pub subscriber_slow_time: Duration,
@@ -118,29 +120,30 @@ pub struct Config {
     pub names_interval: Duration,
     /// Maximum number of clients connected at once, over all shards.
     pub clients_max: usize,
-    /// Maximum number of clients of one tenant, where there are others and the quota file says nothing else.
+    /// Maximum number of clients of one tenant, if there are several tenants and the quota file has no
+    /// `max_clients` for this one.
     pub tenant_clients_max: usize,
     /// Maximum number of bytes that weir holds for all clients together.
     pub clients_bytes_max: usize,
     /// Time after which clients that have yet to log in are closed; `None` for never.
     pub login_timeout: Option<Duration>,
-    /// Way in which quotas are enforced.
+    /// Algorithm by which quotas are enforced.
     pub limiter: LimiterKind,
     /// Time between reconciliations, in which cores report what they spent.
     pub reconcile: Duration,
-    /// The fleet with which quotas are shared.
+    /// The fleet with which quotas are shared; `None` if they apply to this process alone.
     pub fleet: Option<FleetTerms>,
-    /// Prices of the terms that a request's price is the sum of.
+    /// Prices of the terms (such as bytes and keys) that a request's price is the sum of.
     pub weights: Weights,
     /// Maximum number of elements that a walk (`SCAN`) may look at in one step.
     pub scan_count_max: u32,
     /// Layers that are switched off.
     pub disabled: Vec<Layer>,
-    /// Layers that decide without being obeyed.
+    /// Layers in dry run: they decide and count, without effect.
     pub shadowed: Vec<Layer>,
     /// Limits of the window and the queue before each backend.
     pub overload: OverloadLimits,
-    /// Limits of hot keys.
+    /// Limits of hot keys, on each core.
     pub hot: HotLimits,
     /// Maximum number of bytes of a request.
     pub request_bytes_max: usize,
@@ -150,16 +153,16 @@ pub struct Config {
     pub output_bytes_max: usize,
     /// Time after which silent clients are closed; `None` for never.
     pub idle_timeout: Option<Duration>,
-    /// Time after which clients that do not read are closed.
+    /// Time after which a client is closed that takes nothing of the replies sent to it.
     pub send_timeout: Duration,
-    /// Time that requests may take to end after the order to stop.
+    /// Longest time that weir waits for requests in flight after SIGTERM.
     pub drain_timeout: Duration,
 }
 
 /// Source of the admin port's token.
 #[derive(Clone, Debug)]
 pub enum TokenSource {
-    /// Given by a flag or the environment.
+    /// The token itself, given by a flag or the environment.
     Given(AdminToken),
     /// A file, which is read at the start and on SIGHUP.
     File(PathBuf),

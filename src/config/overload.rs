@@ -12,14 +12,14 @@ const INTERVALS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration
 /// Least value of `--queue-bytes`: room for a few requests.
 const QUEUE_BYTES_MIN: Size = Size::mebibytes(1);
 
-/// Limits before each backend, on each core.
+/// Limits of the window and the queue before each backend, on each core.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OverloadLimits {
-    /// Smallest window, in requests in flight.
+    /// Smallest size of a window, in requests in flight.
     pub window_least: u16,
-    /// Largest window, in requests in flight.
+    /// Largest size of a window, in requests in flight.
     pub window_most: u16,
-    /// Maximum number of requests that may wait.
+    /// Maximum number of requests that may wait before one backend.
     pub queue_requests: usize,
     /// Maximum number of bytes of requests that may wait before all backends together.
     pub queue_bytes: usize,

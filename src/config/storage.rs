@@ -19,7 +19,7 @@ const DEFAULT_PORT: u16 = 6379;
 /// The stores that `--storage` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Storage {
-    /// The store within this process.
+    /// The embedded store, within this process.
     Embedded,
     /// One or more servers, over which the keys are spread.
     Servers {
@@ -39,7 +39,7 @@ pub enum Storage {
         /// True if the nodes speak TLS.
         secure: bool,
     },
-    /// One server at a Unix socket.
+    /// One server, at the Unix socket with this path.
     Unix(PathBuf),
 }
 
@@ -188,7 +188,7 @@ fn read_credentials(text: &str) -> Result<Credentials, String> {
     Ok(Credentials { user, password: decoded(password)? })
 }
 
-/// The server at which the weirs of a fleet count.
+/// The Redis server in which the weir processes of a fleet count their demand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FleetStore {
     /// Address of the server.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::address::addresses_of;
 use super::{ConfigError, Flags};
 
-/// TLS towards clients.
+/// Settings of TLS towards clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsSettings {
     /// Addresses where clients connect with TLS.
@@ -22,13 +22,13 @@ pub struct TlsSettings {
     pub client_ca: Option<PathBuf>,
     /// File with the revocation lists for certificates of clients.
     pub client_crl: Option<PathBuf>,
-    /// Time after which a handshake is given up.
+    /// Time after which a handshake with a client is given up.
     pub handshake_timeout: Duration,
     /// Maximum number of handshakes that are carried out in a second.
     pub handshakes_per_second: u32,
 }
 
-/// TLS towards stores.
+/// Settings of TLS towards stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreTlsSettings {
     /// File with the authorities that sign the stores' certificates.
@@ -44,7 +44,7 @@ pub struct StoreTlsSettings {
 pub struct OwnCertificate {
     /// File with the certificate, and the chain up to the one that is trusted.
     pub certificate: PathBuf,
-    /// File with the key.
+    /// File with the private key of the certificate.
     pub key: PathBuf,
 }
 

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use super::quotas::PasswordDigest;
 use crate::values::limits::ADMIN_TOKEN_BYTES_MAX;
 
-/// A secret as given, unchecked, so that a complaint about it need not show it.
+/// A secret as given, not checked yet. A type of its own, so that errors and logs do not show it.
 #[derive(Clone)]
 pub struct Secret(String);
 

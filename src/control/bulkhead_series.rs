@@ -57,7 +57,7 @@ const FIGURES: [(&str, &str, Join, Figure); 9] = [
     ),
 ];
 
-/// The figures of all cores for one bulkhead; `place` is backend × `BULKHEADS` + track.
+/// The figures of one bulkhead on each core; `place` is backend × `BULKHEADS` + track.
 pub(super) fn at(totals: &Totals, place: usize) -> impl Iterator<Item = &BulkheadFigures> + Clone {
     totals.shards.iter().filter_map(move |report| report.bulkheads.get(place))
 }

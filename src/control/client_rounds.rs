@@ -8,12 +8,12 @@ use crate::protocol::Protocol;
 use crate::shard::{ClientsAsked, ClientsTold, ReplyTo};
 use crate::values::ShardId;
 
-/// Questions about all clients, in the order they came.
+/// Questions about the clients of all shards, in the order in which they came.
 #[derive(Debug, Default)]
 pub struct ClientRounds {
     under_way: Option<Round>,
-    /// Questions that wait for the one under way; no more than clients may have waiting at the control
-    /// executor.
+    /// Questions that wait until the one under way is answered; their number is bounded by that of questions
+    /// which the control executor takes from shards.
     waiting: VecDeque<Round>,
 }
 
@@ -39,8 +39,8 @@ impl ClientRounds {
         self.begin()
     }
 
-    /// Takes a shard's answer. After the last shard's, returns the reply and its addressee; the caller then
-    /// calls [`ClientRounds::begin`].
+    /// Takes a shard's answer to the question under way. After the last shard's, returns the joined reply and
+    /// its addressee; the caller then calls [`ClientRounds::begin`].
     pub fn handle_told(&mut self, shard: ShardId, told: ClientsTold) -> Option<(ReplyTo, Vec<u8>)> {
         let round = self.under_way.as_mut()?;
         round.told[usize::from(shard.0)] = Some(told);
@@ -49,7 +49,8 @@ impl ClientRounds {
         Some((round.to, round.asked.reply(round.protocol, told)))
     }
 
-    /// Starts the next question, unless one is under way. Returns what to put to all shards.
+    /// Starts the next question, unless one is under way. Returns it, to be sent to all shards; None if there
+    /// is none to start.
     pub fn begin(&mut self) -> Option<Arc<ClientsAsked>> {
         if self.under_way.is_some() {
             return None;

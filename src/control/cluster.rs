@@ -30,7 +30,7 @@ fn owned(map: &Map) -> Vec<u32> {
     owned
 }
 
-/// The log line about a new map of the cluster; `why` is the reason for it.
+/// The log line about a new map of the cluster; `why` is the reason why it was asked for.
 pub fn slots_line(map: &Map, why: &str) -> String {
     let owned = owned(map);
     let primaries = map.primaries().filter(|node| owned[usize::from(node.key.backend.0)] > 0).count();

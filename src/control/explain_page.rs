@@ -43,7 +43,7 @@ impl ExplainQuery {
     }
 }
 
-/// The page with an explanation, or a reply with the problem.
+/// The page with an explanation, or a reply that names the problem.
 pub fn explained(told: Result<Explained, String>) -> Response {
     match told {
         Ok(told) => Response::json(Status::Ok, &told),

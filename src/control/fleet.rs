@@ -29,7 +29,7 @@ const LIFETIME_MS: &str = "60000";
 /// Maximum number of characters of a store's error message that are shown.
 const PROBLEM_CHARS_MAX: usize = 200;
 
-/// The settings of a fleet's member.
+/// The settings of this host as a member of a fleet.
 #[derive(Clone, Debug)]
 pub struct FleetSettings {
     /// The store's address without credentials, as shown in logs and pages.
@@ -106,7 +106,7 @@ impl State {
     }
 }
 
-/// The owner of a shared quota.
+/// The owner of a shared quota: everybody, a tenant or a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     Everybody,
@@ -121,11 +121,11 @@ enum Whose {
 #[derive(Clone, Debug)]
 struct Place {
     whose: Whose,
-    /// The key of the quota's counter in the fleet's store.
+    /// The key of this quota's counter in the fleet's store.
     key: String,
     bucket: BucketId,
     capacity: Capacity,
-    /// This host's part, as last given to the pools.
+    /// This host's part of the quota, as last given to the pools; none before the first.
     told: Option<Part>,
 }
 
@@ -136,7 +136,7 @@ struct Asked {
     denied: MicroUnits,
 }
 
-/// The shared quotas, from the point of view of this host.
+/// The quotas that this host shares with its fleet, and the state of its exchanges with the fleet's store.
 #[derive(Debug)]
 pub struct FleetQuotas {
     settings: FleetSettings,
@@ -148,9 +148,10 @@ pub struct FleetQuotas {
     /// The index into `places` of each tenant's quota, by tenant id; none without a quota.
     place_of: Vec<Option<usize>>,
     asked: Vec<Asked>,
-    /// The places whose counters the last exchange added to, in the order of its replies.
+    /// Indices into `places` of the quotas whose counters the last exchange added to, in the order of its
+    /// replies.
     added: Vec<usize>,
-    /// The number of the exchange whose answer is awaited.
+    /// The number of the exchange whose answer is awaited; none if no exchange is under way.
     awaited: Option<u64>,
     begun_at: Option<Timestamp>,
     counts: [u64; Ending::ALL.len()],
@@ -186,12 +187,13 @@ impl FleetQuotas {
         this
     }
 
-    /// The time after the start at which this host's first exchange is due.
+    /// The time after the start at which this host's first exchange is due, so that hosts do not all ask at
+    /// once.
     pub fn phase(&self) -> Duration {
         self.settings.host.phase(PERIOD)
     }
 
-    /// Takes over other quotas. Tenants keep their state by name.
+    /// Puts other quotas in force. Tenants keep their state by name.
     pub fn handle_quotas(&mut self, quotas: &Quotas, pools: &mut Reconciliation, now: Timestamp) {
         let mut next = places(&self.settings, quotas);
         let users = self.take_users();
@@ -255,8 +257,8 @@ impl FleetQuotas {
         exchange
     }
 
-    /// Passes on what tenants asked for. Towards the global quota a tenant counts for at most what its own
-    /// quota lets pass on this host.
+    /// Gives the amounts that tenants asked for to the fleet's accounts. Towards the global quota a tenant
+    /// counts for at most what its own quota lets pass on this host.
     fn tell_demand(&mut self, now: Timestamp) {
         let elapsed = self.begun_at.map_or(PERIOD, |begun_at| now.since(begun_at));
         let mut everybody = 0_u64;
@@ -307,8 +309,8 @@ impl FleetQuotas {
         exchange
     }
 
-    /// Takes the answer to an exchange: all its replies in a row, or why there are none. Ignores an answer
-    /// that is not awaited any more.
+    /// Takes the answer to the exchange with this number: all its replies in a row, or the reason why there
+    /// are none. Ignores an answer that is not awaited any more.
     pub fn handle_answer(
         &mut self,
         number: u64,
@@ -426,7 +428,7 @@ impl FleetQuotas {
         self.state = next;
     }
 
-    /// Passes parts that have changed to the pools.
+    /// Passes this host's parts that have changed to the pools.
     fn apply(&mut self, pools: &mut Reconciliation, now: Timestamp) {
         self.tell_terms(pools);
         for (at, place) in self.places.iter_mut().enumerate() {
@@ -452,17 +454,17 @@ impl FleetQuotas {
         self.counts[ending as usize] += 1;
     }
 
-    /// The number of exchanges with this outcome.
+    /// The number of exchanges that ended in this way.
     pub fn counted(&self, ending: Ending) -> u64 {
         self.counts[ending as usize]
     }
 
-    /// The number of hosts that are alive, this one included.
+    /// The number of hosts of the fleet that are alive, this one included.
     pub fn hosts(&self) -> u64 {
         self.fleet.hosts()
     }
 
-    /// The time since an answer was last used; none before the first.
+    /// The time since an answer of the fleet's store was last used; none before the first.
     pub fn age(&self, now: Timestamp) -> Option<Duration> {
         self.fleet.heard_at().map(|heard_at| now.since(heard_at))
     }

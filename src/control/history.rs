@@ -17,7 +17,7 @@ use crate::shard::Counter;
 use crate::values::limits::{HISTORY_TENANTS_MAX, STATE_HOT_KEYS_MAX, STATE_STORES_MAX};
 use crate::values::time::rfc3339;
 
-/// The time between two points.
+/// The interval between two points of the history.
 pub const PERIOD: Duration = Duration::from_secs(5);
 /// The number of points that are kept: those of ten minutes.
 const POINTS: usize = 120;
@@ -30,25 +30,25 @@ const REFUSED: [Counter; 5] = [
     Counter::RefusedPermission,
 ];
 
-/// Figures of some things by name, at one moment.
+/// Named things (stores, tenants or keys), each with its figures at one moment.
 type Named<const N: usize> = Vec<(String, [f32; N])>;
 
-/// The figures of one moment.
+/// The figures of weir, its stores, tenants and hot keys at one moment.
 #[derive(Clone, Debug, Default)]
 struct Point {
     unix_ms: u64,
     requests: f32,
     refused: f32,
     p99_ms: Option<f32>,
-    /// Requests in flight, and the median latency in milliseconds.
+    /// For each store: requests in flight, and the median latency in milliseconds.
     stores: Named<2>,
-    /// Request units per second that were used, and that were refused.
+    /// For each tenant: request units per second that were used, and that were refused.
     tenants: Named<2>,
-    /// Reads and writes per second.
+    /// For each hot key: reads and writes per second.
     hot_keys: Named<2>,
 }
 
-/// Figures of the last ten minutes, the oldest first.
+/// Figures of the last ten minutes, one point every five seconds, the oldest first.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     recent: Recent,
@@ -56,8 +56,8 @@ pub struct History {
 }
 
 impl History {
-    /// Notes the current figures. Nothing is noted when no figures were compared in the last ten seconds: the first
-    /// time, and after a halt.
+    /// Appends the current figures. Nothing is appended if no figures were compared in the last ten seconds:
+    /// the first time, and after the process stood still.
     pub fn note(&mut self, view: View<'_>, totals: &Totals) {
         let quotas = view.versions.current();
         let Some(since) = self.recent.look(totals, view.meter, quotas, view.now.monotonic) else { return };
@@ -67,7 +67,7 @@ impl History {
         self.points.push_back(Point::of(view, totals, &since));
     }
 
-    /// Makes the page.
+    /// Makes the page `/history.json`.
     pub(super) fn page(&self, view: View<'_>) -> Response {
         let each = |figure: fn(&Point) -> Option<f32>| self.points.iter().map(figure).map(shown).collect();
         let document = Document {
@@ -104,7 +104,7 @@ impl History {
         Response::json(Status::Ok, &document)
     }
 
-    /// Returns series of figures by name: those that are in the latest points, at most so many.
+    /// Returns series of figures by name: those of the names that are in the latest points, at most `most`.
     fn series<'a, const N: usize, S>(
         &'a self,
         most: usize,
@@ -158,7 +158,7 @@ impl Point {
     }
 }
 
-/// Values of one figure, by point; null where it was not known.
+/// Values of one figure, one for each point; null where the figure was not known.
 type Values = Vec<Option<Number>>;
 
 fn shown(value: Option<f32>) -> Option<Number> {

@@ -12,7 +12,7 @@ use crate::values::limits::{HOT_KEYS_SHOWN, HOT_KEYS_SHOWN_BYTES_MAX, HOT_KEYS_S
 use crate::values::time::{Now, rfc3339};
 use crate::values::{Database, escaped};
 
-/// A hot key as replies and pages show it, with the core that is its home.
+/// A hot key as the reply to `QOS HOTKEYS` and the pages show it, with the core that is its home.
 pub(super) struct Told<'a> {
     /// The core that the key is at home on.
     pub home: usize,
@@ -21,7 +21,7 @@ pub(super) struct Told<'a> {
     tenant: Option<&'a str>,
 }
 
-/// The keys with the most requests, the hottest first: at most `count`, and at most
+/// The keys with the most requests, the hottest first: at most `count`, with at most
 /// `HOT_KEYS_SHOWN_BYTES_MAX` bytes of names. Returns also the number of keys left out.
 pub(super) fn hottest<'a>(
     totals: &'a Totals,
@@ -119,7 +119,8 @@ enum Field<'a> {
 }
 
 impl Told<'_> {
-    /// The properties in their order. A key of the first database has none that names the database.
+    /// The properties of the key in the order in which they are shown. A key of the first database has none
+    /// that names the database.
     fn fields(&self) -> impl ExactSizeIterator<Item = (&'static str, Field<'_>)> {
         let key = self.key;
         let per_second = |rate: f64| Field::Real(rounded(rate, 10.0));

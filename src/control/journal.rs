@@ -20,7 +20,7 @@ pub struct Line {
     pub text: String,
 }
 
-/// The last `JOURNAL_LINES_MAX` lines, the oldest first, and the keys that were reported as hot.
+/// The last `JOURNAL_LINES_MAX` lines of the log, the oldest first, and the keys that were reported as hot.
 #[derive(Clone, Debug, Default)]
 pub struct Journal {
     lines: VecDeque<Line>,

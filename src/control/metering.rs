@@ -19,7 +19,7 @@ pub const HOUR: u64 = 60;
 /// The usage that all tenants made of their quotas, by minute.
 #[derive(Clone, Debug)]
 pub struct Meter {
-    /// Minutes by tenant id; none for tenants that did nothing.
+    /// Usage by minute, by tenant id; none for tenants that did nothing.
     tenants: Vec<Option<Box<Minutes>>>,
     series: TenantSeries,
     /// The number of tenants that did something in each kept minute.
@@ -34,7 +34,7 @@ pub struct Meter {
     late_reports: u64,
 }
 
-/// The minutes of a tenant in which it did something, in order.
+/// The minutes in which a tenant did something, in order, each with the usage in it.
 type Minutes = VecDeque<(u64, Usage)>;
 
 /// The usage of a tenant in the current minute, the last one, the last hour and the last day.
@@ -51,7 +51,7 @@ pub struct Figures {
 }
 
 impl Meter {
-    /// A meter without usage, for the tenants of these quotas.
+    /// A meter without any usage yet, for the tenants of these quotas.
     pub fn new(quotas: &Quotas) -> Self {
         Self {
             tenants: vec![None; quotas.len()],
@@ -71,8 +71,8 @@ impl Meter {
         moment.as_nanos() / NANOS_PER_MINUTE
     }
 
-    /// Books a shard's report, whose tenant ids are those of a quota version. A report by a version that is
-    /// no longer kept is dropped and counted, since its ids cannot be resolved.
+    /// Adds a shard's report, whose tenant ids are those of a quota version. A report by a version that is no
+    /// longer kept is dropped and counted, since its ids cannot be resolved.
     pub fn take_report(
         &mut self,
         versions: &Versions,
@@ -90,7 +90,7 @@ impl Meter {
         }
     }
 
-    /// Books usage on a minute, or on the latest known minute if that is later.
+    /// Adds usage to a minute, or to the latest known minute if that is later.
     pub fn record(&mut self, tenant: TenantId, usage: Usage, minute: u64) {
         if usage.is_empty() || usize::from(tenant.0) >= self.tenants.len() {
             return;
@@ -140,7 +140,8 @@ impl Meter {
         self.check();
     }
 
-    /// Takes over other quotas. Tenants keep their usage by name; that of tenants that are gone is dropped.
+    /// Puts other quotas in force. Tenants keep their usage by name; that of tenants that are gone is
+    /// dropped.
     pub fn carry_over(&mut self, before: &Quotas, after: &Quotas) {
         self.series.carry_over(before, after);
         let mut old = std::mem::replace(&mut self.tenants, vec![None; after.len()]);
@@ -158,7 +159,7 @@ impl Meter {
         self.check();
     }
 
-    /// The usage of a tenant in a minute.
+    /// The usage of a tenant in a minute; empty if it is not kept.
     pub fn minute(&self, tenant: TenantId, minute: u64) -> Usage {
         self.series_of(tenant, minute, minute).next().map_or(Usage::default(), |(_, usage)| usage)
     }
@@ -190,7 +191,7 @@ impl Meter {
         }
     }
 
-    /// The first minute that figures reach back to, as of the given minute.
+    /// The first minute that the figures shown in the given minute reach back to.
     pub fn kept_from(&self, minute: u64) -> u64 {
         self.kept_from.max((minute + 1).saturating_sub(METERED_MINUTES_MAX))
     }

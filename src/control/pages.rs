@@ -23,7 +23,7 @@ use crate::values::usage::Amount;
 use crate::values::usage::UsageKind;
 
 impl Route {
-    /// Whether the page shows counters of all shards, which must be collected first.
+    /// True if the page shows counters of all shards, which must be collected first.
     pub const fn needs_figures(self) -> bool {
         matches!(self, Self::Metrics | Self::HotKeys | Self::State | Self::Cluster)
     }
@@ -32,14 +32,14 @@ impl Route {
 /// Everything that a page may show.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// Facts about the process.
+    /// Facts about the process, independent of its traffic.
     pub facts: &'a ProcessFacts,
     /// The counters of all shards. None if they were not collected, or a shard did not answer.
     pub totals: Option<&'a Totals>,
     /// Quotas in force and those of the version before, with the source and time of the change and the counts
     /// of quotas taken and refused.
     pub versions: &'a Versions,
-    /// The usage of tenants.
+    /// The usage of tenants, minute by minute.
     pub meter: &'a Meter,
     /// The quotas shared with a fleet, if they are.
     pub fleet: Option<&'a FleetQuotas>,
@@ -47,19 +47,19 @@ pub struct View<'a> {
     pub now: Now,
 }
 
-/// State that is kept from one view of a page to the next.
+/// State that is kept from one request for a page to the next.
 #[derive(Clone, Debug, Default)]
 pub struct Looks {
-    /// Counters of some moments ago, for rates per second.
+    /// Counters of some moments ago, by which rates per second are computed.
     pub recent: Recent,
     /// The last lines of the log.
     pub journal: Journal,
-    /// Figures of the last ten minutes.
+    /// Figures of the last ten minutes, for `/history.json`.
     pub history: History,
 }
 
-/// The refusal of a request that a page of another site made a browser send; none if it is not such a
-/// request. That page could not read the reply, but would cause weir to collect counters.
+/// The refusal of a request that a page of another site made a browser send; none for any other request. That
+/// page could not read the reply, but would cause weir to collect counters.
 pub fn foreign(head: &Head) -> Option<Response> {
     (head.is_foreign && matches!(head.route, Route::State | Route::History | Route::Explain))
         .then(|| Response::problem(Status::Forbidden, "web pages of other origins may not read this", None))

@@ -44,7 +44,7 @@ pub struct Rhythm {
     pub lease: Duration,
 }
 
-/// The account of a core with a pool: the allowance that it holds, and what it wanted.
+/// A core that draws from a pool: the allowance that it holds, and the amount that it wanted.
 #[derive(Clone, Debug)]
 struct Holder {
     shard: ShardId,
@@ -65,7 +65,7 @@ pub struct Pool {
     bucket: Bucket,
     holders: Vec<Holder>,
     forgiven: MicroUnits,
-    /// The amount that was asked for in the stretch of time with number `asked_in`.
+    /// The amount that was asked for in the measuring interval with number `asked_in`.
     asked: MicroUnits,
     asked_in: u32,
 }
@@ -82,14 +82,15 @@ impl Pool {
         self.bucket.part()
     }
 
-    /// Adds to the amount asked for in a stretch of time. Returns the amount before and after.
+    /// Adds to the amount asked for in the measuring interval number `stretch`. Returns the amount before and
+    /// after.
     pub fn note_asked(&mut self, amount: MicroUnits, stretch: u32) -> (MicroUnits, MicroUnits) {
         let before = self.asked(stretch);
         (self.asked, self.asked_in) = (before.saturating_add(amount), stretch);
         (before, self.asked)
     }
 
-    /// The amount asked for in a stretch of time so far.
+    /// The amount asked for so far in the measuring interval number `stretch`; 0 in any but the latest.
     pub fn asked(&self, stretch: u32) -> MicroUnits {
         if self.asked_in == stretch { self.asked } else { 0 }
     }
@@ -111,7 +112,7 @@ impl Pool {
         self.bucket.level_at(now, elsewhere).saturating_add(signed(elsewhere))
     }
 
-    /// Returns the amount of debt forgiven since the last call.
+    /// Returns the amount of the bucket's debt that was forgiven since the last call.
     pub fn take_forgiven(&mut self) -> MicroUnits {
         std::mem::take(&mut self.forgiven)
     }
@@ -122,7 +123,7 @@ impl Pool {
         !self.holders.iter().any(active) && self.remaining(now) >= signed(self.bucket.burst())
     }
 
-    /// Handles a core's report, and returns the grant for the core.
+    /// Handles a core's report about its bucket, and returns the grant for the core.
     pub fn handle_demand(
         &mut self,
         shard: ShardId,
@@ -223,7 +224,7 @@ impl Pool {
         self.forgiven = self.forgiven.saturating_add(self.bucket.book(amount, debt_max));
     }
 
-    /// The most that the global bucket may owe because of surprises.
+    /// The most that the global bucket may owe for costs beyond what was taken for requests.
     fn surprise_max(&self) -> MicroUnits {
         self.bucket.part().of(self.capacity().second()) / SURPRISE_PARTS
     }

@@ -22,7 +22,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Whether other machines can reach the port and no token is set.
+    /// True if other machines can reach the admin port and no token is set.
     pub fn is_open_to_strangers(&self) -> bool {
         self.token.is_none() && !self.address.ip().to_canonical().is_loopback()
     }
@@ -67,8 +67,8 @@ impl Guard {
     }
 }
 
-/// The page that shows the quotas in force, tenants in the order of their names, at most `TENANTS_SHOWN_MAX`;
-/// `query` is the query string. Passwords are not shown.
+/// The page that shows the quotas in force, tenants in the order of their names, at most `TENANTS_SHOWN_MAX`
+/// from where `query` (the query string) says. Passwords are not shown.
 pub fn quotas_page(versions: &Versions, query: &str) -> Response {
     let quotas = versions.current();
     let Some(after) = query.strip_prefix("after=").or(query.is_empty().then_some("")) else {
@@ -173,7 +173,7 @@ pub fn origin(versions: &Versions) -> String {
     }
 }
 
-/// The reply to a POST of quotas that were put in force.
+/// The reply to a POST of quotas that are in force now.
 pub fn posted(versions: &Versions) -> Response {
     let answer = Posted {
         version: versions.current().version(),

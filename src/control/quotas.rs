@@ -60,12 +60,12 @@ pub struct QuotaRefusal {
 }
 
 impl QuotaHistory {
-    /// The number of times that quotas from this source were put in force.
+    /// The number of times that quotas from `source` were put in force.
     pub fn taken(&self, source: QuotaSource) -> u64 {
         self.taken[source as usize]
     }
 
-    /// The number of times that quotas from this source were wrong.
+    /// The number of times that quotas from `source` were refused because they were wrong.
     pub fn refused(&self, source: QuotaSource) -> u64 {
         self.refused[source as usize]
     }
@@ -123,13 +123,13 @@ impl Versions {
         next
     }
 
-    /// Notes quotas that were wrong. The quotas in force stay.
+    /// Records quotas that were refused because they were wrong. The quotas in force stay.
     pub fn refuse(&mut self, problem: QuotaError, source: QuotaSource, unix_ms: u64) {
         self.history.refused[source as usize] += 1;
         self.history.last_refusal = Some(QuotaRefusal { unix_ms, source, problem });
     }
 
-    /// The quotas in force.
+    /// Returns the quotas in force.
     pub fn current(&self) -> &Arc<Quotas> {
         &self.current
     }
@@ -170,7 +170,7 @@ impl Versions {
         self.file.as_deref()
     }
 
-    /// The counts of all quotas that were given.
+    /// The counts of all quotas that this process was given, and the last refusal.
     pub fn history(&self) -> &QuotaHistory {
         &self.history
     }

@@ -10,7 +10,7 @@ use crate::shard::{Counter, Counters, Durations, Pressures};
 use crate::values::usage::{Usage, UsageSum};
 use crate::values::{TenantId, Timestamp};
 
-/// The least age of the counters that new ones are compared with.
+/// The least age (0.9 s) of the counters that new ones are compared with.
 const PERIOD: Duration = Duration::from_millis(900);
 /// The greatest age of the counters that new ones are compared with: older ones mean that nobody has looked
 /// since.
@@ -36,32 +36,32 @@ struct PastShard {
     cpu: Duration,
 }
 
-/// The increases of counters over a recent stretch of time.
+/// The increases of counters over a recent interval of 0.9 to 10 s.
 #[derive(Clone, Debug, Default)]
 pub struct Since {
-    /// The length of the stretch of time.
+    /// The length of the interval.
     pub period: Duration,
     /// The increases of each shard's counters.
     pub shards: Vec<ShardSince>,
-    /// Service times of the replies that came in this stretch of time, over all shards.
+    /// Service times of the replies that came in the interval, over all shards.
     pub service_times: Durations,
-    /// Usage of the tenants that sent requests in this period.
+    /// Usage of the tenants that sent requests in the interval.
     pub tenants: Vec<(TenantId, UsageSum)>,
 }
 
-/// The events of one shard in a recent stretch of time.
+/// The increases of one shard's counters over a recent interval.
 #[derive(Clone, Debug, Default)]
 pub struct ShardSince {
     /// The increase of the shard's counters.
     pub counters: Counters,
-    /// The requests that the shard refused under pressure.
+    /// The requests that the shard refused under pressure, by reason and tier.
     pub pressures: Pressures,
     /// The CPU time that the shard's thread used.
     pub cpu: Duration,
 }
 
 impl Since {
-    /// The rate per second of a count over this stretch.
+    /// The rate per second of a count over this interval.
     pub fn per_second(&self, count: f64) -> f64 {
         count / self.period.as_secs_f64().max(0.001)
     }
@@ -74,13 +74,13 @@ impl Since {
     }
 }
 
-/// Counters as of some moments ago, the oldest first, at most four.
+/// Counters as of up to four past moments, the oldest first, for comparison with later ones.
 #[derive(Clone, Debug, Default)]
 pub struct Recent(VecDeque<Past>);
 
 impl Recent {
-    /// Returns what happened since counters were last kept, 0.9 to 10 s ago, and keeps the current ones for
-    /// later. None if nobody looked in that time.
+    /// Returns the increases since counters were kept, 0.9 to 10 s ago, and keeps the current ones for later.
+    /// None if none were kept in that time.
     pub fn look(&mut self, totals: &Totals, meter: &Meter, quotas: &Quotas, now: Timestamp) -> Option<Since> {
         while self.0.front().is_some_and(|past| now.since(past.at) > PERIOD_MAX) {
             self.0.pop_front();

@@ -9,8 +9,8 @@ use crate::values::allowance::Report;
 use crate::values::limits::{FLEET_CANDIDATES_MAX, POOLS_MAX};
 use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, Part, Timestamp, signed};
 
-/// The number of pools checked for being idle with every report, in turn: this many, and twice the number of
-/// its demands.
+/// Number of pools that each report checks for being idle, in rotation; two more are checked for each demand
+/// in the report.
 const SWEPT_PER_REPORT: usize = 4;
 
 /// The pools of all buckets in use, and this process's parts of them.
@@ -20,20 +20,20 @@ pub struct Reconciliation {
     pools: BucketTable<Pool>,
     /// This process's part of each bucket that a fleet shares.
     parts: HashMap<BucketId, Part>,
-    /// The terms for users without parts of their own, if users' quotas are shared too.
+    /// The terms for users without parts of their own; none if users' quotas are not shared.
     users: Option<Users>,
     /// The latest version of the quotas that a core reported.
     version: u64,
     forgiven: MicroUnits,
 }
 
-/// State about users whose quotas are shared with other processes; most users are not counted there.
+/// State for quotas of users that are shared with other processes; most users are not counted there.
 #[derive(Debug)]
 struct Users {
     terms: UserTerms,
-    /// The number of the stretch of time in which demand is being measured.
+    /// Number of the interval in which demand is being measured. The next begins when heavy users are taken.
     stretch: u32,
-    /// Users found to be heavy in this stretch, at most `FLEET_CANDIDATES_MAX`.
+    /// Buckets of users found to be heavy in this interval, at most `FLEET_CANDIDATES_MAX`.
     heavy: Vec<BucketId>,
 }
 
@@ -42,18 +42,18 @@ struct Users {
 pub struct UserTerms {
     /// This process's part of each such user's quota.
     pub part: Part,
-    /// The part of a second's quota beyond which a user's demand in a stretch counts as heavy.
+    /// Part of a second's quota; a user whose demand within a measuring interval is above it counts as heavy.
     pub floor: Part,
 }
 
-/// A user who asked for more than the floor in a stretch of time.
+/// A user who asked for more than [`UserTerms::floor`] in one measuring interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeavyUser {
     /// The user's bucket.
     pub bucket: BucketId,
     /// The user's whole quota.
     pub capacity: Capacity,
-    /// The amount that the user asked for in the stretch of time.
+    /// Amount that the user asked for in the interval.
     pub asked: MicroUnits,
 }
 
@@ -97,8 +97,8 @@ impl Reconciliation {
         }
     }
 
-    /// Ends a stretch of time. Returns the users found to be heavy in it that have no part of their own, with
-    /// the amounts asked for.
+    /// Ends a measuring interval. Returns the users found to be heavy in it that have no part of their own,
+    /// with the amounts asked for.
     pub fn take_heavy_users(&mut self) -> Vec<HeavyUser> {
         let Some(users) = &mut self.users else { return Vec::new() };
         let stretch = users.stretch;
@@ -113,20 +113,21 @@ impl Reconciliation {
         heavy.collect()
     }
 
-    /// The amount asked for of a bucket in this stretch, and its capacity. None if it is not in use or users'
-    /// quotas are not shared.
+    /// Returns the amount that all cores have asked for of a bucket in the current measuring interval (which
+    /// began when heavy users were last taken), and the bucket's capacity. None if the bucket is not in use,
+    /// or if users' quotas are not shared with other processes.
     pub fn asked(&self, bucket: BucketId) -> Option<(MicroUnits, Capacity)> {
         let (users, pool) = (self.users.as_ref()?, self.pools.get(bucket)?);
         Some((pool.asked(users.stretch), pool.capacity()))
     }
 
-    /// Drops this process's part of a bucket: it has the whole bucket again, or, of a user's, the common
-    /// part.
+    /// Drops this process's own part of a bucket: it has the whole bucket again or, where users' quotas are
+    /// shared, the part that is common to all users.
     pub fn forget_part(&mut self, bucket: BucketId) {
         self.parts.remove(&bucket);
     }
 
-    /// This process's part of a bucket that is shared; none if it is not.
+    /// This process's part of a bucket that a fleet shares; none if it is not shared.
     pub fn shared_part(&self, bucket: BucketId) -> Option<Part> {
         // Where users' quotas are shared, the buckets of tenants and the global one always have parts of
         // their own.
@@ -138,7 +139,7 @@ impl Reconciliation {
         self.shared_part(bucket).unwrap_or(Part::WHOLE)
     }
 
-    /// The number of buckets that are not full, or are in use.
+    /// The number of buckets that have a pool: those that are not full, or are in use.
     pub fn pools(&self) -> usize {
         self.pools.len()
     }
@@ -177,7 +178,8 @@ impl Reconciliation {
         self.pools.sweep(SWEPT_PER_REPORT + 2 * report.demands.len(), |pool| pool.is_idle(now, rhythm));
     }
 
-    /// The amount left in a bucket; the whole burst of this process's part if it is not in use.
+    /// The amount left in a bucket, in its pool and in all cores' allowances; the whole burst of this
+    /// process's part if it is not in use.
     pub fn remaining(&self, bucket: BucketId, capacity: Capacity, now: Timestamp) -> i64 {
         let full = || signed(capacity.scaled(self.part(bucket)).burst);
         self.pools.get(bucket).map_or_else(full, |pool| pool.remaining(now))
@@ -190,8 +192,8 @@ impl Reconciliation {
 }
 
 impl Users {
-    /// Notes what was asked for, and that the user is heavy if that crossed the floor. `others` have parts of
-    /// their own, and are watched elsewhere.
+    /// Records the amount asked for, and that the user is heavy if it crossed the floor. Users in `others`
+    /// have parts of their own, and are never recorded as heavy here.
     fn note(&mut self, pool: &mut Pool, demand: &Demand, others: &HashMap<BucketId, Part>) {
         let (before, after) = pool.note_asked(demand.asked, self.stretch);
         let floor = self.terms.floor.of(demand.capacity.second());

@@ -17,7 +17,7 @@ use crate::values::limits::REPLICA_LAG_MAX;
 pub struct ReplicaFacts {
     /// True if there is a cluster, and reads from replicas are not switched off.
     pub is_on: bool,
-    /// True if there are tenants with `stale_reads`.
+    /// True if there are tenants with `stale_reads`, whose reads replicas may answer.
     pub is_wanted: bool,
     /// The state of each replica, as last found out.
     pub states: Arc<[ReplicaState]>,

@@ -27,7 +27,7 @@ pub struct ShardReport {
     pub links_open: usize,
     /// The numbers of connections to backends that clients have to themselves, by use.
     pub private_links: PrivateFigures,
-    /// The number of subscribed clients.
+    /// The number of clients that are subscribed to channels.
     pub subscribers: usize,
     /// The numbers of shared channels and of shared patterns that are at home on the shard.
     pub shared_channels: [usize; 2],
@@ -43,7 +43,7 @@ pub struct ShardReport {
     pub hot_ages: Durations,
     /// The hot keys that are at home on the shard.
     pub hot_keys: Vec<HotKey>,
-    /// The performance of each node at reads that replicas may answer, by backend number.
+    /// How each node did at reads that replicas may answer, by backend number.
     pub readers: Vec<ReaderFigures>,
     /// The users whose quotas the shard keeps account of.
     pub users: UserFigures,
@@ -54,7 +54,7 @@ pub struct ShardReport {
 /// Counters of a core's event loop. Few turns per request mean large batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventLoopFigures {
-    /// The number of turns that found something to do.
+    /// The number of turns (rounds of work between two waits for the ring) that found something to do.
     pub turns: u64,
     /// The number of times the core slept.
     pub sleeps: u64,
@@ -63,7 +63,7 @@ pub struct EventLoopFigures {
     /// The number of sleeps that ended by timeout though there was something to do; more than a few mean lost
     /// wake-ups.
     pub overslept: u64,
-    /// The CPU time of the core's thread.
+    /// The CPU time that the core's thread has used.
     pub cpu: Duration,
 }
 
@@ -95,7 +95,7 @@ impl ShardReport {
 /// The reports of all shards together.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
-    /// The reports by shard, in order.
+    /// The reports of all shards, in the order of the shards.
     pub shards: Vec<ShardReport>,
     /// The embedded store's statistics, if it is the store.
     pub engine: Option<EngineStatistics>,
@@ -131,25 +131,25 @@ pub struct ProcessFacts {
     pub store_version: StoreVersion,
     /// The time since the start.
     pub uptime: Duration,
-    /// Resident memory, in bytes.
+    /// Resident memory of the process, in bytes.
     pub resident_bytes: u64,
-    /// The value of `--max-clients`.
+    /// Maximum number of clients (`--max-clients`).
     pub clients_max: usize,
     /// The names of the stores, by backend number; empty for a cluster's number without a node.
     pub backends: Vec<String>,
     /// The map of the cluster, if there is one.
     pub cluster: Option<Arc<Map>>,
-    /// The knowledge of the cluster's replicas.
+    /// The state of the cluster's replicas, as far as the control executor knows it.
     pub replicas: ReplicaFacts,
     /// The history of quotas that the process was given.
     pub quotas: QuotaHistory,
     /// The number of admin requests that would have changed something and lacked the right token.
     pub admin_denied: u64,
-    /// The number of buckets that are not full or are in use.
+    /// The number of token buckets of quotas that are not full or are in use.
     pub quota_pools: usize,
     /// The debt to the global quota that was forgiven so far, in millionths of a request unit.
     pub forgiven: u64,
-    /// The counters of TLS, where it is spoken.
+    /// The counters of TLS; none where TLS is not spoken.
     pub tls: Option<TlsFigures>,
     /// True while the process takes no new clients, since it is about to end.
     pub draining: bool,

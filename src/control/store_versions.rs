@@ -9,17 +9,17 @@ use crate::values::StoreVersion;
 pub struct StoreVersions(Vec<Option<StoreVersion>>);
 
 impl StoreVersions {
-    /// Makes a list of this many stores, whose versions are unknown.
+    /// Makes a list of `stores` stores, whose versions are unknown.
     pub fn unknown(stores: usize) -> Self {
         Self(vec![None; stores])
     }
 
-    /// Notes the version that a store has told.
+    /// Records the version that a store has reported.
     pub fn take(&mut self, store: usize, version: StoreVersion) {
         self.0[store] = Some(version);
     }
 
-    /// Forgets the version of a store that does not exist any more.
+    /// Drops the version of a store that does not exist any more.
     pub fn forget(&mut self, store: usize) {
         self.0[store] = None;
     }

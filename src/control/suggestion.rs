@@ -16,9 +16,9 @@ use crate::values::{TenantId, UNIT};
 
 /// The percentage of the quota from which on a minute counts as near it.
 const NEAR_PERCENT: u128 = 80;
-/// The least number of such minutes, of the last 60, for a suggestion.
+/// The least number of minutes near the quota, of the last 60, for a suggestion.
 const MINUTES_NEAR_MIN: usize = 45;
-/// The number of minutes, of 60, that should not be near the larger quota: all but a tenth.
+/// The number of minutes, of the last 60, that should not be near the larger quota: all but a tenth.
 const MINUTES_EASED: usize = 54;
 
 /// A suggestion of a larger quota for a tenant.

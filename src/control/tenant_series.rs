@@ -12,17 +12,18 @@ use crate::values::usage::{Usage, UsageSum};
 
 /// The factor by which a tenant's past demand is reduced per minute, so that it counts for about an hour.
 const KEPT_PER_MINUTE: f64 = 59.0 / 60.0;
-/// The factor by which a tenant without a place must ask for more than one with a place to replace it.
+/// The factor by which a tenant without metrics of its own must have asked for more than one with them to
+/// replace it.
 const LEAD: f64 = 2.0;
 
-/// The place number that means that a tenant has none.
+/// The value of [`Standing::place`] that means that the tenant has no metrics of its own.
 const NONE: u8 = u8::MAX;
 
 /// Counters since the start: one series for each tenant with high demand, and one for all others.
 #[derive(Clone, Debug, Default)]
 pub struct TenantSeries {
     places: Vec<Place>,
-    /// The standing of each tenant, by tenant id.
+    /// Recent demand of each tenant, and its place in `places` if it has metrics of its own, by tenant id.
     standing: Vec<Standing>,
     others: UsageSum,
 }
@@ -36,7 +37,7 @@ struct Place {
 #[derive(Clone, Copy, Debug)]
 struct Standing {
     place: u8,
-    /// The demand of late, in millionths of a request unit.
+    /// The recent demand, which fades by a sixtieth each minute, in millionths of a request unit.
     asked: f64,
 }
 
@@ -45,15 +46,15 @@ impl Standing {
 }
 
 impl TenantSeries {
-    /// Makes counters for the tenants of these quotas. The first tenants get places before any of them has
-    /// asked for anything.
+    /// Makes counters for the tenants of these quotas. The first tenants get metrics of their own before any
+    /// has asked for anything.
     pub fn new(quotas: &Quotas) -> Self {
         let mut series = Self { standing: vec![Standing::NEW; quotas.len()], ..Self::default() };
         series.fill();
         series
     }
 
-    /// Counts usage of a tenant.
+    /// Adds usage of a tenant to its own counters, or to those of all others.
     pub fn record(&mut self, tenant: TenantId, usage: Usage) {
         let Some(standing) = self.standing.get_mut(usize::from(tenant.0)) else { return };
         standing.asked += UsageSum::from(usage).asked().0 as f64;
@@ -63,8 +64,8 @@ impl TenantSeries {
         }
     }
 
-    /// Notes that minutes have passed: demands fade, and a tenant that asked for more than `LEAD` times as
-    /// much as one with a place replaces it.
+    /// Handles that minutes have passed: demands fade, and a tenant that asked for more than `LEAD` times as
+    /// much as one with metrics of its own replaces it.
     pub fn pass_minutes(&mut self, minutes: u64) {
         let kept = KEPT_PER_MINUTE.powf(minutes as f64);
         self.standing.iter_mut().for_each(|standing| standing.asked *= kept);
@@ -92,7 +93,8 @@ impl TenantSeries {
         self.check();
     }
 
-    /// Takes over other quotas. Tenants keep their counters by name; a tenant that is gone frees its place.
+    /// Puts other quotas in force. Tenants keep their counters by name; a tenant that is gone frees its
+    /// place.
     pub fn carry_over(&mut self, before: &Quotas, after: &Quotas) {
         let old = std::mem::take(self);
         self.others = old.others;
@@ -109,19 +111,20 @@ impl TenantSeries {
         self.fill();
     }
 
-    /// The tenants with places, and their counters, in the order of their ids.
+    /// The tenants that have metrics of their own, with their counters, in the order of their ids.
     pub fn named(&self) -> Vec<(TenantId, UsageSum)> {
         let mut named: Vec<_> = self.places.iter().map(|place| (place.tenant, place.sum)).collect();
         named.sort_by_key(|(tenant, _)| *tenant);
         named
     }
 
-    /// The counters of all tenants without a place; they include the time before a tenant got its place.
+    /// The counters of all tenants without metrics of their own. They include what a tenant used before it
+    /// got its own.
     pub fn others(&self) -> UsageSum {
         self.others
     }
 
-    /// Gives free places to tenants without one.
+    /// Gives free places for metrics of their own to tenants without one.
     fn fill(&mut self) {
         let free = TENANT_SERIES_MAX - self.places.len();
         let without: Vec<TenantId> =

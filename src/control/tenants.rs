@@ -57,7 +57,7 @@ impl TenantsQuery {
     }
 }
 
-/// The data about tenants that pages and replies are made of.
+/// The data from which the page `/tenants` and the reply to `QOS TENANTS` are made.
 #[derive(Clone, Copy, Debug)]
 pub struct Tenants<'a> {
     /// The quotas in force.
@@ -68,7 +68,7 @@ pub struct Tenants<'a> {
     pub now: Now,
 }
 
-/// A tenant with its quota, its usage and the suggestion of a larger quota.
+/// A tenant as it is shown, with its quota, its usage and the suggestion of a larger quota.
 struct Told<'a> {
     id: TenantId,
     tenant: &'a Tenant,

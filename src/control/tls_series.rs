@@ -67,7 +67,8 @@ pub struct TlsFigures {
     /// Number of TLS connections, with clients and stores together, that sent bytes which are not valid TLS
     /// after the TLS handshake was completed.
     pub broken: u64,
-    /// The number of times that certificates were read again: put in force, and wrong.
+    /// The number of times that certificates were read again: first those put in force, then those that were
+    /// wrong.
     pub reloads: [u64; 2],
 }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::config::TopSort;
 
-/// Whether colours are used, besides words and shapes.
+/// The use of colours in the display, besides words and shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {
     /// Colours by ANSI escape sequences.
@@ -16,7 +16,7 @@ pub enum Colour {
     None,
 }
 
-/// The size and style of the display.
+/// The size and style of the display, and the table that comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// The table (stores, tenants or keys) that comes first.
@@ -25,18 +25,18 @@ pub struct Window {
     pub columns: usize,
     /// The number of lines. Tables are cut to fit.
     pub rows: usize,
-    /// Whether colours are used.
+    /// The use of colours.
     pub colour: Colour,
 }
 
 /// Maximum number of lines of the log that are shown.
 const LOG_LINES: usize = 8;
-/// Maximum number of rows of a table other than the first.
+/// Maximum number of rows of each table but the first.
 const OTHERS_LINES: usize = 5;
 /// The greatest width of a column, in characters.
 const CELL_LETTERS_MAX: usize = 48;
 
-/// The whole display, line by line. `from` is the address of the admin port that was asked.
+/// The whole display, line by line. `from` is the address of the admin port that `state` came from.
 pub fn top(state: &Value, from: &str, window: Window) -> Vec<String> {
     let mut lines = head(state, from, window);
     let tables = tables(state, window.sort);

@@ -430,8 +430,9 @@ impl<T: Copy> Queue<T> {
         self.away += late;
     }
 
-    /// Begins a turn: moves the queue's clock on, but not for a late core, for a window that still grows (1 s
-    /// at most) or for a silent backend.
+    /// Begins a turn: moves on the clock by which the queue measures waiting. The clock pauses for the time
+    /// that this core is late, while the window of requests in flight still grows (1 s at most), and while
+    /// the backend is silent.
     pub fn handle_turn(&mut self, now: Timestamp, circumstances: &Circumstances) {
         let passed = now.since(self.turned_at);
         self.turned_at = now;

@@ -1,5 +1,5 @@
 //! Level of each backend, as this core knows it: the level at which less important work for the backend is
-//! held back, which the core takes from the board ten times per second at most.
+//! held back, which the core takes from the board (`board.rs`) ten times per second at most.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::settings::{BULKHEADS, Mode, ShardSettings};
 use crate::policy::latency_ratio::{Level, agreed};
 use crate::values::{BackendId, Tier, Timestamp};
 
-/// Interval at which the levels are taken from the board.
+/// Interval at which the levels are taken from the board (`board.rs`).
 const LOOKS_APART: Duration = Duration::from_millis(100);
 
 /// Shedding level of each backend, by latency ratio, and the highest level of all backends.
@@ -32,7 +32,7 @@ impl BackendLevels {
         }
     }
 
-    /// True if the levels are to be taken from the board again.
+    /// True if the levels are to be taken from the board again, at most every 100 ms.
     #[inline]
     pub fn is_due(&self, now: Timestamp) -> bool {
         now >= self.look_at

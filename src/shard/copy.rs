@@ -44,7 +44,7 @@ impl Copy {
 /// Number of answers that a core gave from copies of a key since its last report to the key's home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyHits {
-    /// The core that answered.
+    /// The core that gave the answers.
     pub from: ShardId,
     /// Number of the hot key at its home core.
     pub id: HotId,

@@ -346,7 +346,7 @@ pub enum Pressure {
     Window,
     /// The queue before the backend was full, or the request waited in it for too long.
     Queue,
-    /// The backend had stalled.
+    /// The backend had stalled: it gave no sign of life while requests were in flight.
     Stalled,
     /// The request's deadline had passed, or the backend could not answer before it.
     Deadline,

@@ -54,8 +54,8 @@ impl Durations {
         self.add_run(other.run.0, other.run.1);
     }
 
-    /// Returns the counts since an earlier state of the same cores. Both must come from
-    /// [`Durations::told`] or [`Durations::merge`].
+    /// Returns the counts since an earlier state of the same cores; all counts if `before` is of other cores.
+    /// Both must come from [`Durations::told`] or [`Durations::merge`].
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut since = self.clone();
@@ -75,17 +75,17 @@ impl Durations {
         told
     }
 
-    /// The number of times counted.
+    /// Returns how many times were counted.
     pub fn count(&self) -> u64 {
         self.micros.len()
     }
 
-    /// The sum of all times.
+    /// Returns the sum of all times that were counted.
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum_nanos)
     }
 
-    /// The time that a share (0 to 1) of the times do not exceed; zero if there are none.
+    /// Returns the time that a share (0 to 1) of the counted times do not exceed; zero if there are none.
     pub fn quantile(&self, share: f64) -> Duration {
         Duration::from_micros(self.micros.value_at_quantile(share))
     }

@@ -22,7 +22,7 @@ const SPARE_BUFFERS_MAX: usize = 1024;
 pub struct Env {
     /// Settings that the shard received when it started.
     pub settings: ShardSettings,
-    /// Quotas in force.
+    /// Quotas in force, which a reload replaces.
     pub quotas: Arc<Quotas>,
     /// Spare buffers for reuse.
     pub pool: BufferPool,
@@ -30,14 +30,14 @@ pub struct Env {
     pub counters: Counters,
     /// Requests refused under pressure, by reason and tier.
     pub pressures: Pressures,
-    /// Requests refused under pressure, by the place of their backend.
+    /// Requests refused under pressure, by the number of their backend.
     refused_for: Vec<u64>,
     /// Actions that the runtime has yet to carry out for this core.
     pub actions: VecDeque<Action>,
     /// Map of the cluster's slots to their nodes; none where weir stands before plain stores.
     pub slots: Option<Arc<Map>>,
-    /// Start of the newest round of questions in which all primaries of the cluster confirmed the map in
-    /// force.
+    /// Time at which weir began to ask all primaries of the cluster for the map, the last time that all of
+    /// them confirmed it; none before.
     pub slots_confirmed: Option<Timestamp>,
     /// Meanings of the cursors that clients got from walks (`SCAN`) over all nodes of the cluster.
     pub walks: Walks,
@@ -97,7 +97,7 @@ impl Env {
         }
     }
 
-    /// Returns the number of requests refused under pressure whose backend has this place.
+    /// Returns the number of requests refused under pressure whose backend has this number; 0 if none was.
     pub fn refused_for(&self, place: usize) -> u64 {
         self.refused_for.get(place).copied().unwrap_or_default()
     }
@@ -111,8 +111,7 @@ impl Env {
         }
     }
 
-    /// True if all primaries of the cluster confirmed the map in a round of questions that began after this
-    /// time.
+    /// True if all primaries of the cluster, asked later than `after`, have confirmed the map.
     pub fn is_sure(&self, after: Timestamp) -> bool {
         self.slots_confirmed.is_some_and(|confirmed| confirmed > after)
     }

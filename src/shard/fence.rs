@@ -49,14 +49,15 @@ pub struct Fence {
 #[derive(Debug)]
 pub struct Fences {
     own: ShardId,
-    /// Fences that the stores have not answered yet, oldest first, each with its number at this shard.
+    /// Fences that the stores have not answered yet, oldest first, each with the order number under which
+    /// this shard learnt of it.
     standing: VecDeque<(u64, Fence)>,
     /// Number of fences that this shard has learnt of so far, its own included.
     count: u64,
-    /// The highest sequence number learnt so far, by origin. Each shard tells its fences in order, so all
-    /// earlier ones are known as well.
+    /// The highest sequence number learnt so far from each shard that raises fences. Each shard tells its
+    /// fences in order, so all earlier ones are known as well.
     heard: Vec<u64>,
-    /// Number of the fences known to this shard that each other shard was told, by shard.
+    /// How many of the fences known to this shard each other shard was told.
     told: Vec<u64>,
 }
 
@@ -67,7 +68,7 @@ impl Fences {
     }
 
     /// Returns the number of fences that this shard has learnt of so far. A connection that has handled as
-    /// many has nothing left to fence.
+    /// many has none left to handle.
     pub fn count(&self) -> u64 {
         self.count
     }

@@ -27,8 +27,8 @@ pub enum Join {
     Sum,
     /// The arrays of all parts one behind the other, or the first error.
     Concat,
-    /// A reply that is neither null nor an error: the one with this number, modulo how many there are.
-    /// Without any, the first error, else null.
+    /// One of the parts' replies that are neither null nor an error: the one with this number, modulo how
+    /// many there are. If all are, the first error, else null.
     NonNull(u8),
     /// An array of integers, each 1 where every part says 1 and else 0; or the first error.
     Every,
@@ -51,28 +51,28 @@ pub enum Join {
     ByStore(Vec<String>),
 }
 
-/// The channels whose numbers of subscribers a reply names.
+/// The channels whose numbers of subscribers a reply names, with what is needed to correct these numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receivers {
     channels: Vec<Box<[u8]>>,
-    /// True for the number of those that a message reaches, by patterns as well.
+    /// True for the reply to `PUBLISH`, which also counts subscribers by patterns.
     is_message: bool,
-    /// This process's own subscriptions to each channel.
+    /// This process's own subscriptions to each channel, which a store counts as connections.
     own: Vec<OwnNumbers>,
 }
 
 impl Receivers {
-    /// Takes the channel of a message.
+    /// Creates the record for a `PUBLISH` to this channel.
     pub fn of_message(channel: &[u8]) -> Self {
         Self { channels: vec![channel.into()], is_message: true, own: Vec::new() }
     }
 
-    /// Takes the channels whose numbers are asked for.
+    /// Creates the record for `PUBSUB NUMSUB` of these channels.
     pub fn of_channels<'a>(channels: impl Iterator<Item = &'a [u8]>) -> Self {
         Self { channels: channels.map(Box::from).collect(), is_message: false, own: Vec::new() }
     }
 
-    /// Notes this process's own subscriptions, as of now.
+    /// Records this process's own subscriptions to each channel, as of now.
     pub fn count_own(&mut self, numbers: &SharedNumbers) {
         let own = |channel: &[u8]| {
             if self.is_message { numbers.of_message(channel) } else { numbers.of_channel(channel) }
@@ -97,7 +97,7 @@ struct Gathering {
     protocol: Protocol,
     parts: Vec<Option<Part>>,
     missing: usize,
-    /// The bytes of the parts that have come, and of the lists that say what belongs where.
+    /// The bytes of the parts that have come, and of the lists that map keys to parts.
     bytes: usize,
     settlement: Settlement,
     /// The reply as far as it is joined, if that takes several turns.
@@ -125,7 +125,7 @@ impl Part {
         self.reply.bytes()
     }
 
-    /// True if the part's store has done what was asked, or may have done it because its reply was lost.
+    /// True if the part's store has carried out the write, or may have because its reply was lost.
     fn may_have_happened(&self) -> bool {
         self.outcome == Outcome::Lost || !is_error(self.bytes())
     }
@@ -251,7 +251,8 @@ impl Gathers {
         (gathering.missing, gathering.settlement)
     }
 
-    /// Returns the channels of a request whose reply names numbers of subscribers.
+    /// Returns the channels whose numbers of subscribers the reply names; None for a request of another kind,
+    /// or an unknown index.
     pub fn receivers(&mut self, index: u32) -> Option<&mut Receivers> {
         match &mut self.0.get_mut(index as usize)?.join {
             Join::Receivers(receivers) => Some(receivers),
@@ -259,7 +260,7 @@ impl Gathers {
         }
     }
 
-    /// Drops a request whose client has left.
+    /// Drops a request whose client has left, and gives the buffers of its parts back to `pool`.
     pub fn remove(&mut self, index: u32, pool: &mut BufferPool) {
         if let Some(gathering) = self.0.try_remove(index as usize) {
             gathering.release(pool);

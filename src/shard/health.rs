@@ -38,7 +38,7 @@ pub struct HealthBoard {
     shards: usize,
 }
 
-/// Seconds for which the latency that a core reported is used.
+/// Seconds for which a latency that a core published is used.
 const FRESH: u64 = 3;
 
 impl HealthBoard {
@@ -103,7 +103,7 @@ impl HealthBoard {
         standing.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Resets a store's breaker, because another store has taken that place.
+    /// Resets a store's breaker, because this backend number belongs to another store now.
     pub fn forget(&self, backend: usize) {
         self.common[backend].standing.store(0, Ordering::Relaxed);
     }

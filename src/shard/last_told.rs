@@ -19,7 +19,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Number of places, which all requests share by hash.
+/// Number of places in the table of digests, which all requests share by hash.
 const PLACES: usize = 1 << 16;
 /// Mask of the digest in a place: the lower 48 bits.
 const DIGEST: u64 = (1 << 48) - 1;
@@ -28,13 +28,13 @@ const KEPT: u64 = 1 << 48;
 /// Unit of the count of replies seen in passing, which fills the upper 15 bits of a place and wraps around.
 const SEEN: u64 = 1 << 49;
 
-/// The places of one process, shared by all cores.
+/// The table of digests of one process, shared by all cores.
 #[derive(Debug)]
 pub struct LastTold {
     places: Box<[AtomicU64]>,
 }
 
-/// A request and the reply to it, as a place and a digest.
+/// A request and the reply to it, as the request's place in the table of digests and a digest of both.
 #[derive(Clone, Copy, Debug)]
 pub struct Told {
     place: usize,
@@ -48,7 +48,7 @@ impl Told {
     }
 }
 
-/// State of a request's place at one moment.
+/// State of a request's place in the table of digests at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     place: usize,
@@ -74,7 +74,7 @@ impl LastTold {
         Look { place, seen: self.places[place].load(Ordering::SeqCst) }
     }
 
-    /// True if no reply was seen in passing in that place since the look.
+    /// True if no reply was seen in passing in that place since `look` was taken.
     pub fn is_latest(&self, look: &Look) -> bool {
         self.places[look.place].load(Ordering::SeqCst) / SEEN == look.seen / SEEN
     }

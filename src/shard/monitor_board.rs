@@ -17,7 +17,7 @@ pub struct Sender {
     pub version: u64,
 }
 
-/// Requests that a monitor may see.
+/// The requests that a monitor is allowed to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sight {
     /// Requests of all clients, for an administrator.
@@ -39,7 +39,7 @@ impl Sight {
 /// Whether a monitor can be sent lines now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// The monitor has room for lines.
+    /// Little enough waits for the monitor that it can be sent lines.
     Ready,
     /// So much waits for the monitor that lines for it are left out.
     Behind,
@@ -58,7 +58,7 @@ impl MonitorSet {
         self.0 |= 1 << place;
     }
 
-    /// Returns the places for which `is_wanted` is true.
+    /// Returns the set of those of its places for which `is_wanted` is true.
     #[must_use]
     pub fn filter(self, is_wanted: impl Fn(MonitorPlace) -> bool) -> Self {
         let mut wanted = Self::default();
@@ -82,7 +82,7 @@ impl MonitorSet {
     }
 }
 
-/// The monitors that may see a request.
+/// The monitors that may see a request, by whether they can be sent its line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watchers {
     /// Monitors that can be sent its line.
@@ -96,13 +96,13 @@ pub struct Watchers {
 #[repr(align(128))]
 struct Taken(AtomicU32);
 
-/// The monitors of all cores.
+/// The board of the monitors of all cores: which there are, and what each may see.
 #[derive(Debug)]
 pub struct MonitorBoard {
     taken: Taken,
     /// An entry for each place; [`FREE`] if it has no monitor. See [`entry`].
     entries: Box<[AtomicU64]>,
-    /// Lines that each monitor has missed and was not told of yet.
+    /// Number of lines that each monitor has missed on other cores and was not told of yet.
     left_out: Box<[AtomicU64]>,
 }
 
@@ -138,13 +138,13 @@ impl MonitorBoard {
         Self { taken: Taken::default(), entries: zeros(), left_out: zeros() }
     }
 
-    /// True if there is a monitor.
+    /// True if any client of any core is a monitor.
     #[inline]
     pub fn is_watched(&self) -> bool {
         self.taken.0.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns the number of places.
+    /// Returns how many monitors there can be at most.
     pub fn places(&self) -> usize {
         self.entries.len()
     }
@@ -199,12 +199,12 @@ impl MonitorBoard {
         ShardId((self.entries[place].load(Ordering::Relaxed) & ((1 << SHARD_BITS) - 1)) as u16)
     }
 
-    /// Adds to the lines that a monitor has missed.
+    /// Adds to the number of lines that a monitor has missed.
     pub fn add_left_out(&self, place: MonitorPlace, lines: u64) {
         self.left_out[place].fetch_add(lines, Ordering::Relaxed);
     }
 
-    /// Returns the lines that a monitor has missed since the last call.
+    /// Returns the number of lines that a monitor has missed since the last call.
     pub fn take_left_out(&self, place: MonitorPlace) -> u64 {
         let left_out = &self.left_out[place];
         if left_out.load(Ordering::Relaxed) == 0 { 0 } else { left_out.swap(0, Ordering::Relaxed) }

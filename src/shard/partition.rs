@@ -153,7 +153,8 @@ impl Partition {
         self.permission
     }
 
-    /// Forgets what the partition tells of the tenant's right to the keys, because the quotas have changed.
+    /// Makes the partition tell nothing more of the tenant's right to the keys, because the quotas have
+    /// changed.
     pub fn forget_permission(&mut self) {
         self.permission = Permission::Unknown;
     }
@@ -170,7 +171,7 @@ impl Partition {
             + self.parts.capacity() * size_of::<Part>()
     }
 
-    /// Finds the parts of the next keys.
+    /// Finds the parts of the next `keys_max` keys at most, and whether the request's tenant may use these.
     fn place(&mut self, env: &Env, arguments: &Arguments<'_>, prefixes: &[String], keys_max: usize) {
         let settings = &env.settings;
         let (topology, step, by_slot) = (settings.topology, self.step, self.by_slot);

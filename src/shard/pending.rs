@@ -8,7 +8,7 @@ use crate::protocol::command::{Class, Effect};
 use crate::shard::request::{Envelope, Overdue, ReplyTo};
 use crate::values::{TenantId, Tier, Timestamp};
 
-/// The purpose of an expected reply.
+/// The purpose of an expected reply, by which it is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// The reply to a client's request or a fetch.
@@ -17,7 +17,7 @@ pub enum Purpose {
     Abandoned(ReplyTo),
     /// Replies that no client gets, as many as given: to the steps of a block, of which only the last counts.
     Steps(u32),
-    /// The reply to the prelude of a fetch (`PTTL`, or `ASKING` if it was redirected), which is sent right
+    /// The reply to the prelude of a fetch: a `PTTL`, or `ASKING` if the fetch was redirected, sent right
     /// before it.
     Ahead(ReplyTo),
     /// The reply to a fence (`CLIENT KILL`), the oldest one sent between requests.
@@ -35,9 +35,11 @@ pub struct Pending {
     /// Whether the response time is unusual, so that it does not count as a sample of what others take.
     pub odd: Odd,
     pub tenant: TenantId,
-    /// The number of requests in flight at the bulkhead when this one was sent, at most 65,535.
+    /// The number of requests in flight at the bulkhead (the window before a backend) when this one was sent,
+    /// at most 65,535.
     pub depth: u16,
-    /// The milliseconds after sending within which a reply is of use; `u32::MAX` without deadline.
+    /// Milliseconds after sending within which the reply is of use to its client; `u32::MAX` without
+    /// deadline.
     pub useful_ms: u32,
     pub sent_at: Timestamp,
 }
@@ -47,7 +49,7 @@ const _: () = assert!(size_of::<Pending>() <= 40);
 /// The reason why the time of a reply is not like that of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Odd {
-    /// A usual reply.
+    /// A usual reply, whose time counts.
     No,
     /// The request costs much, or was sent before the connection was open.
     Costly,
@@ -104,7 +106,7 @@ impl Pending {
         }
     }
 
-    /// The number of replies that are expected for the entry.
+    /// The number of replies that this entry stands for; more than one only for the steps of a block.
     pub const fn replies(&self) -> usize {
         match self.purpose {
             Purpose::Steps(left) => left as usize,

@@ -88,7 +88,8 @@ impl Pieces {
     }
 }
 
-/// Combines the outcomes of two pieces: the cost of one counts, whatever became of the other.
+/// Combines the outcomes of two pieces of one request: their costs are added up; the whole is lost if one
+/// piece is, and refused only if both are.
 fn together(one: Outcome, other: Outcome) -> Outcome {
     use Outcome::{Cached, Lost, Refused, Served};
     match (one, other) {

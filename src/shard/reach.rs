@@ -61,7 +61,7 @@ pub struct Inner<'a> {
     /// Index of the request's reply among the elements of the reply to `EXEC`.
     pub element: u32,
     /// Index of the key's value within the request's reply, if the request (`MGET`) returns the values of
-    /// several keys.
+    /// several keys; None otherwise.
     pub part: Option<u32>,
     /// The key that is read.
     pub key: &'a [u8],

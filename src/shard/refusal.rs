@@ -38,7 +38,7 @@ pub enum Refusal<'a> {
     },
     /// Too many requests wait or are in flight already (`-OVERLOADED`).
     Overloaded {
-        /// Word for what is full.
+        /// Word that says what is full, such as `queue` or `window`.
         reason: &'static str,
         /// Address of the backend that the request was for.
         backend: &'a str,

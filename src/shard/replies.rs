@@ -12,7 +12,7 @@ use crate::values::time::Now;
 pub trait Replies {
     /// Passes on one reply, to a request of this core or another.
     fn reply(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now);
-    /// Passes on a note about a request, such as that its bytes are on the connection.
+    /// Passes on a note about a request to the core that has its client.
     fn note(&mut self, env: &mut Env, to: ReplyTo, note: Note);
 }
 

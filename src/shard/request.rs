@@ -14,8 +14,8 @@ use crate::values::{BackendId, ClientId, Database, ShardId, TenantId, Tier, Time
 pub struct ReplyTo {
     /// The shard that accepted the client.
     pub shard: ShardId,
-    /// Index of the part of a split request; 0 for a whole one. For a fetch, 1 marks the reply to its prelude
-    /// ([`Self::ahead`]).
+    /// Index of the part of a split request; 0 for a request in one piece. For a fetch, 1 marks the reply to
+    /// its prelude ([`Self::ahead`]).
     pub part: u16,
     /// The client's place in that shard's table. Two high bits mark the addresses of flights and of pieces
     /// instead.
@@ -91,7 +91,7 @@ const PIECE: u32 = 1 << 30;
 /// Id of a flight: one fetch whose reply several reads wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlightId {
-    /// Place of the flight on its shard.
+    /// Index of the flight in its shard's table.
     pub index: u32,
     /// Generation of the place, which tells the flight from others in the same place.
     pub generation: u32,
@@ -100,7 +100,7 @@ pub struct FlightId {
 /// Id of a private link: a connection to a store that one client has to itself for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrivateId {
-    /// Place of the link on its shard.
+    /// Index of the link in its shard's table.
     pub place: u32,
     /// Generation of the place, which tells the link from earlier ones in the same place.
     pub generation: u32,
@@ -189,7 +189,7 @@ impl Touches {
         }
     }
 
-    /// True for a read of one key whose reply may be kept.
+    /// True for a read of one key whose reply may be kept in memory.
     #[inline]
     pub fn may_be_kept(self) -> bool {
         self.length & Self::MAY_BE_KEPT != 0
@@ -315,7 +315,7 @@ impl Nature {
 pub struct Envelope {
     /// Destination of the reply: the shard, the client and the number of the request on its connection.
     pub reply_to: ReplyTo,
-    /// Destination of the request.
+    /// Slot, backend, database and connections that the request goes to.
     pub route: Route,
     /// Tenant that the request comes from; none if it is unknown.
     pub asker: Option<Asker>,

@@ -53,7 +53,7 @@ pub struct ShardSettings {
     pub topology: Topology,
     /// The backends, in the order of the topology.
     pub backends: Arc<[BackendSettings]>,
-    /// Number of connections of this shard to each backend for each RESP version.
+    /// Number of usual connections of this shard to each backend for each RESP version.
     pub links_per_backend: u16,
     /// Number of further connections to each backend and RESP version for requests that cost much. With 0,
     /// such requests share the usual connections.
@@ -83,9 +83,9 @@ pub struct ShardSettings {
     pub connect_timeout: Duration,
     /// Seed of the shard's random numbers.
     pub seed: u64,
-    /// Pricing and admission of requests.
+    /// Settings for pricing and admission of requests.
     pub admission: AdmissionSettings,
-    /// Limits on what clients may hold.
+    /// Limits on what clients may hold, and rules for clients over HTTP.
     pub clients: ClientLimits,
     /// Windows, queues, shedding and breakers before backends.
     pub overload: OverloadSettings,
@@ -135,9 +135,9 @@ impl ShardSettings {
 pub struct HotSettings {
     /// Whether replies to reads of hot keys are kept and shared.
     pub mode: Mode,
-    /// Thresholds of requests from which a key is hot.
+    /// Rates of requests from which a key counts as hot.
     pub detection: Detection,
-    /// Time for which a reply is kept.
+    /// Time for which a reply is kept, unless its store tells of changes of its key.
     pub ttl: Duration,
     /// Time for which a reply is kept while its store tells of changes of its key; none if stores are not asked to.
     pub tracked_ttl: Option<Duration>,
@@ -178,7 +178,7 @@ impl HotSettings {
     }
 }
 
-/// Mode of a layer of the traffic management.
+/// Switch of one layer of the traffic management, such as quotas, queues or the breaker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// The layer does not run.
@@ -268,7 +268,7 @@ pub enum Limiter {
 pub struct AdmissionSettings {
     /// Method by which requests are admitted.
     pub limiter: Limiter,
-    /// Weights of the terms of a price.
+    /// Prices of the terms, such as bytes and keys, that a request's price is the sum of.
     pub weights: Weights,
     /// Interval at which a core reports to the pools what it spent.
     pub period: Duration,
@@ -301,17 +301,20 @@ pub struct ClientLimits {
     pub bytes_max: usize,
     /// Counts of each tenant's connections over all shards, with their limits.
     pub seats: Seats,
-    /// The clients of all shards that have sent `MONITOR`. Without places for any, `MONITOR` is refused.
+    /// The board of the clients of all shards that have sent `MONITOR`. If it has no places, `MONITOR` is
+    /// refused.
     pub monitors: Arc<MonitorBoard>,
     /// The subscriptions of all shards that stores have yet to acknowledge.
     pub subscriptions: Arc<SubscriptionBoard>,
-    /// Longest time that a message (`PUBLISH`) waits for these; zero if it does not wait.
+    /// Longest time that a message (`PUBLISH`) waits for stores to acknowledge earlier subscriptions; zero if
+    /// it does not wait.
     pub publish_wait: Duration,
     /// Maximum numbers of shared channels and of shared patterns that are at home on one core.
     pub shared_channels_max: [usize; 2],
-    /// Bytes that may wait for one subscriber; beyond, it is closed.
+    /// Bytes that may wait for one subscriber; a subscriber with more is closed.
     pub subscriber_bytes_max: usize,
-    /// Bytes that may wait for one subscriber for `subscriber_slow_time`; after that it is closed.
+    /// Bytes that may wait for one subscriber for any time. A subscriber with more for `subscriber_slow_time`
+    /// is closed.
     pub subscriber_slow_bytes: usize,
     /// Longest time that more than `subscriber_slow_bytes` may wait for one subscriber.
     pub subscriber_slow_time: Duration,

@@ -19,40 +19,40 @@ use crate::values::{ClientId, TenantId};
 /// Number of kinds of names that can be shared: channels and patterns.
 pub const SHARED_KINDS: usize = 2;
 
-/// A channel or pattern as one core with subscribers knows it.
+/// A channel or pattern, named by one core with subscribers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedName {
     /// Kind of the name: a channel or a pattern.
     pub kind: Subscription,
-    /// The name.
+    /// The name of the channel, or the pattern.
     pub name: Bytes,
-    /// Number that the core gave the name when the first of its present subscribers came. What is said under
-    /// another number is about earlier subscribers.
+    /// Number that the core gave the name when the first of its present subscribers came. Messages with
+    /// another number concern earlier subscribers.
     pub generation: u32,
 }
 
 /// Message to the home core of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToHome {
-    /// A client subscribes.
+    /// A client of the sending core subscribes.
     Join {
-        /// The name.
+        /// The name of the channel or pattern.
         name: SharedName,
-        /// The client.
+        /// The client that subscribes.
         client: ClientId,
         /// Tenant of the client.
         tenant: TenantId,
     },
     /// A client has ended its subscription, or has left.
     Leave {
-        /// The name.
+        /// The name of the channel or pattern.
         name: SharedName,
-        /// The client.
+        /// The client whose subscription has ended.
         client: ClientId,
     },
     /// The core has no subscriber left, because it was told that the name is lost.
     Forget {
-        /// The name.
+        /// The name that is lost.
         name: SharedName,
     },
 }
@@ -62,46 +62,46 @@ pub enum ToHome {
 pub enum FromHome {
     /// All stores have acknowledged the subscription of a client, which hears all messages from here on.
     Joined {
-        /// The name.
+        /// The name of the channel or pattern.
         name: SharedName,
-        /// The client.
+        /// The client that has subscribed.
         client: ClientId,
     },
     /// A client's subscription is refused.
     Refused {
-        /// The name.
+        /// The name of the channel or pattern.
         name: SharedName,
-        /// The client.
+        /// The client whose subscription is refused.
         client: ClientId,
-        /// The error reply.
+        /// The error reply to the client.
         error: Bytes,
     },
     /// The connection to a store is lost, so all subscriptions to the name have ended.
     Lost {
-        /// The name.
+        /// The name that is lost.
         name: SharedName,
         /// The error reply for clients whose subscription was on its way.
         error: Bytes,
     },
     /// Messages of a name were dropped because too many bytes waited.
     Missed {
-        /// The name.
+        /// The name whose messages were dropped.
         name: SharedName,
     },
     /// A message that was published, as RESP2.
     Message {
-        /// The name.
+        /// The name of the channel or pattern that the message came by.
         name: SharedName,
-        /// The whole message.
+        /// The whole message, in RESP2.
         message: Bytes,
     },
-    /// New numbers of a name, for all cores.
+    /// New numbers of subscribers of a name, which all cores are sent.
     Numbers {
-        /// Kind of the name.
+        /// Kind of the name: channel or pattern.
         kind: Subscription,
-        /// The name.
+        /// The name of the channel or pattern.
         name: Bytes,
-        /// The numbers.
+        /// The numbers of this process's connections and clients.
         own: OwnNumbers,
     },
 }
@@ -116,17 +116,17 @@ impl FromHome {
     }
 }
 
-/// Numbers of this process's subscriptions to one name.
+/// Numbers of this process's connections and clients that are subscribed to one name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnNumbers {
     /// Connections of this process that a store counts as its subscribers.
     pub links: u32,
-    /// Clients that they stand for.
+    /// Clients of this process that these connections stand for.
     pub subscribers: u32,
 }
 
 impl OwnNumbers {
-    /// Adds the numbers of another name.
+    /// Adds the numbers of another name, for a message that reaches subscribers of both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self {
@@ -157,7 +157,7 @@ pub struct FromHomeQueue {
 }
 
 impl FromHomeQueue {
-    /// Adds a message.
+    /// Adds a message to the end of the queue.
     pub fn push(&mut self, told: FromHome) {
         self.message_bytes += told.message_bytes();
         self.waiting.push_back(told);
@@ -166,14 +166,14 @@ impl FromHomeQueue {
         }
     }
 
-    /// Takes the oldest message.
+    /// Takes the oldest message; None if nothing waits.
     pub fn pop(&mut self) -> Option<FromHome> {
         let told = self.waiting.pop_front()?;
         self.message_bytes -= told.message_bytes();
         Some(told)
     }
 
-    /// True if nothing waits.
+    /// True if no message waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -215,7 +215,7 @@ impl FromHomeQueue {
     }
 }
 
-/// Returns an element of an array or a push, if it is a string.
+/// Returns an element of a message (an array or a push), if it is a string; None for anything else.
 pub fn word_of(message: &[u8], index: usize) -> Option<&[u8]> {
     reply::text(reply::pushed(message)?.nth(index)?)
 }

@@ -9,7 +9,7 @@ use super::shared_channel::OwnNumbers;
 use crate::protocol::command::Subscription;
 use crate::values::limits::PATTERN_STEPS_MAX;
 
-/// The shared channels and patterns of all cores, with their numbers.
+/// The shared channels and patterns of all cores, with the numbers of their subscribers.
 #[derive(Debug, Default)]
 pub struct SharedNumbers {
     channels: HashMap<Bytes, OwnNumbers>,
@@ -22,7 +22,7 @@ impl SharedNumbers {
         self.channels.is_empty() && self.patterns.is_empty()
     }
 
-    /// Takes new numbers of a name.
+    /// Records new numbers of subscribers of a name; zeros remove the name.
     pub fn set(&mut self, kind: Subscription, name: Bytes, own: OwnNumbers) {
         let names = if kind == Subscription::Patterns { &mut self.patterns } else { &mut self.channels };
         if own == OwnNumbers::default() {
@@ -32,7 +32,8 @@ impl SharedNumbers {
         }
     }
 
-    /// Returns the numbers of subscriptions to a channel by its name.
+    /// Returns the numbers of this process's subscriptions to a channel by its name, without those by
+    /// patterns.
     pub fn of_channel(&self, channel: &[u8]) -> OwnNumbers {
         self.channels.get(channel).copied().unwrap_or_default()
     }
@@ -92,7 +93,8 @@ fn match_one(pattern: &[u8], byte: u8, steps: &mut usize) -> Option<usize> {
     }
 }
 
-/// Decides whether a byte is in a set, which begins behind its bracket. Returns the length of the set as well.
+/// Decides whether a byte is in a set of a pattern (`set` begins behind the `[`). Returns the length of the
+/// set as well.
 fn match_set(set: &[u8], byte: u8) -> (bool, usize) {
     let is_negated = set.first() == Some(&b'^');
     let mut at = usize::from(is_negated);

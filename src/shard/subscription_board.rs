@@ -13,22 +13,22 @@ use crate::routing::slot_of;
 use crate::values::TenantId;
 use crate::values::limits::TENANTS_MAX;
 
-/// The number of cells of a tenant: one for all patterns, and others that channels share.
+/// The number of counters (cells) of a tenant: one for all patterns, and others that channels share by hash.
 const CELLS: u16 = 64;
-/// The cell of patterns, which may match any channel.
+/// The index of the cell that counts patterns, which may match any channel.
 const PATTERNS: u16 = 0;
 
 type Row = [AtomicU32; CELLS as usize];
 
-/// Some cells of one tenant.
+/// Some of one tenant's cells, which count subscriptions that stores have not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cells {
     tenant: TenantId,
-    /// A bit for each cell.
+    /// A bit for each of the tenant's cells that is meant.
     bits: u64,
 }
 
-/// The subscriptions of all cores that are not acknowledged.
+/// The subscriptions of all cores that stores have not acknowledged.
 #[derive(Debug)]
 pub struct SubscriptionBoard {
     /// Rows by tenant, made when a client of the tenant first subscribes. The last one is of clients without a tenant.
@@ -75,7 +75,7 @@ impl SubscriptionBoard {
         self.has_any(cells).then_some(cells)
     }
 
-    /// True if some of the cells have a subscription.
+    /// True if some of the cells count a subscription that is not acknowledged.
     pub fn has_any(&self, cells: Cells) -> bool {
         let row = self.place(cells.tenant).get();
         row.is_some_and(|row| cells.iter().any(|cell| row[cell].load(Ordering::Relaxed) > 0))

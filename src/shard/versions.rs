@@ -24,7 +24,7 @@ const UNDER_WAY: u64 = (1 << 24) - 1;
 /// Unit of the upper 40 bits of a cell, which count the writes that began and wrap around.
 const BEGAN: u64 = UNDER_WAY + 1;
 
-/// The cells of one process, shared by all cores.
+/// The cells (counters of writes to keys) of one process, shared by all cores.
 #[derive(Debug)]
 pub struct Versions {
     cells: Box<[AtomicU64]>,
@@ -95,13 +95,13 @@ impl Versions {
         debug_assert!(before & UNDER_WAY > 0, "a write ends once");
     }
 
-    /// Returns the present state of a key's cells.
+    /// Returns the present state of a key's two cells: its own and its backend's.
     pub fn look(&self, key: Cell, backend: Cell) -> Snapshot {
         let seen = [key, backend].map(|cell| self.at(cell).load(Ordering::SeqCst));
         Snapshot { key, backend, seen }
     }
 
-    /// Returns the present state of a key's cells; none while a write is under way.
+    /// Returns the present state of a key's two cells; None while a write to either is under way.
     pub fn snapshot(&self, key: Cell, backend: Cell) -> Option<Snapshot> {
         Some(self.look(key, backend)).filter(Snapshot::is_quiet)
     }

@@ -88,7 +88,8 @@ enum Step {
     Gap,
 }
 
-/// The comparison of two strings: which way leads back from each pair of positions, one bit for each.
+/// Table for the longest common subsequence of two strings. One bit for each pair of positions says whether
+/// the way back from there passes over a byte of the left string.
 struct Table<'a> {
     left: &'a [u8],
     right: &'a [u8],

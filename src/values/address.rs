@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Address of a server. A name is resolved by the code that connects.
+/// Address of a server: host and port. The code that connects resolves the host's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerAddress {
     /// Name or IP address, an IPv6 address without brackets.

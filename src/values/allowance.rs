@@ -90,23 +90,23 @@ pub struct Demand {
     pub bucket: BucketId,
     /// Rate and burst of the bucket, in the version of the quotas that the core uses.
     pub capacity: Capacity,
-    /// Amount asked for lately in one period, whether it was granted or not.
+    /// Amount asked for in a recent period, whether it was granted or not.
     pub wanted: MicroUnits,
-    /// Amount asked for in the period that this report ends; 0 in a report within a period, so that none is
-    /// counted twice.
+    /// Amount asked for in the period that this report ends; 0 in a report that comes within a period, so
+    /// that none is counted twice.
     pub asked: MicroUnits,
-    /// Amount spent; negative where more came back than was spent.
+    /// Amount spent since the last report; negative where settlements gave back more than was spent.
     pub spent: i64,
     /// Part of `spent` by which requests cost more than was taken for them. Set for the bucket of all
     /// requests only.
     pub surprise: MicroUnits,
-    /// Amount that the core does not need and gives back.
+    /// Amount of its allowance that the core does not need and gives back.
     pub returned: MicroUnits,
-    /// Amount spent beyond the core's allowance and not covered since.
+    /// Amount that the core spent beyond its allowance and that no grant has covered since.
     pub owed: MicroUnits,
-    /// Amount that a waiting request needs; 0 if none waits for the answer.
+    /// Amount that a request which waits for the answer needs; 0 if none waits.
     pub needed: MicroUnits,
-    /// The largest recent cost: an allowance below it is of no use.
+    /// The largest recent cost of one request: an allowance below it is of no use.
     pub lump: MicroUnits,
 }
 
@@ -118,32 +118,33 @@ pub struct Grant {
     /// Amount that may be spent in addition. Where the core spent more than it had, the pool takes that debt
     /// over and it is in here too.
     pub amount: i64,
-    /// Amount that the core's allowance comes to then, as far as the pool knows.
+    /// Amount that the core's allowance comes to with this grant, as far as the pool knows.
     pub holds: MicroUnits,
-    /// Level of the pool after the grant, for other cores and for later.
+    /// Level of the pool after the grant, by which the core estimates what it can count on until the next.
     pub level: i64,
     /// Time of the grant, from which it is good for a lease.
     pub at: Timestamp,
     /// The core's share of the pool, in 65,536ths. It bounds what the core counts on from the pool's level
     /// and refill, and is the part of the quota that the core goes on with while the pool is silent.
     pub share: u32,
-    /// Part of the quota that all cores of this process have together.
+    /// Part of the quota that all cores of this process have together; less than the whole if a fleet shares
+    /// it.
     pub part: Part,
-    /// Least cost for which there was not enough (0 if there was nothing at all); `None` if there was enough
-    /// for all.
+    /// Least cost for which the pool did not have enough (0 if it had nothing at all); `None` if it had
+    /// enough for all.
     pub dry_from: Option<MicroUnits>,
 }
 
 /// Report of one core about all its buckets.
 #[derive(Debug)]
 pub struct Report {
-    /// The core.
+    /// The core that reports.
     pub shard: ShardId,
     /// The version of the quotas that the core uses.
     pub version: u64,
     /// The core's buckets. If there are any, the report is answered.
     pub demands: Vec<Demand>,
-    /// Metering of tenants' requests since the last report.
+    /// Request units of tenants' requests since the last report, by outcome.
     pub usage: Vec<(TenantId, Usage)>,
 }
 

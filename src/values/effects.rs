@@ -2,7 +2,7 @@
 
 use super::{BackendId, ClientId, ConnectionId};
 
-/// Owner of a socket.
+/// Owner of a socket: a client connection, or a connection to a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
     /// A client.
@@ -11,7 +11,7 @@ pub enum Owner {
     Link(ConnectionId, u32),
 }
 
-/// Reason why a connection is lost.
+/// Cause of the loss of a connection, as far as the runtime can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// The other side ended the connection, or was never there: it carries out nothing more of what it had
@@ -27,7 +27,7 @@ pub enum Loss {
 pub enum Action {
     /// Opens a socket to a backend, and reports whether it is connected or lost.
     Connect {
-        /// Owner of the new socket.
+        /// Owner of the new socket, under which events about it are reported.
         owner: Owner,
         /// The backend to connect to.
         backend: BackendId,

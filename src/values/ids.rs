@@ -12,7 +12,7 @@ pub struct BackendId(pub u16);
 /// Id of a client connection of one shard. The generation tells a reused index apart from its former owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId {
-    /// Place in the shard's table.
+    /// Index of the client's place in the shard's table of clients.
     pub index: u32,
     /// Number of times that the place was assigned before.
     pub generation: u32,

@@ -12,16 +12,16 @@ pub const ARGUMENTS_MAX_UNAUTHENTICATED: usize = 10;
 pub const ARGUMENT_BYTES_MAX_UNAUTHENTICATED: usize = 16 * 1024;
 /// Maximum number of bytes of an inline request, as in Redis.
 pub const INLINE_BYTES_MAX: usize = 64 * 1024;
-/// Maximum number of bytes of an incomplete request that move along when its client is handed over to another
-/// process; of a longer one the rest is waited for.
+/// Maximum number of bytes of an incomplete request that are handed over with its client to another process;
+/// weir waits for the rest of a longer request first.
 pub const MOVED_BYTES_MAX: usize = 16 * 1024;
-/// Payload size above which bytes are shared instead of copied.
+/// Size above which the bytes of a request or reply are shared by reference count instead of copied.
 pub const COPY_BYTES_MAX: usize = 16 * 1024;
 /// Maximum number of parsed requests of one connection that wait for replies before weir stops reading from
 /// it.
 pub const PIPELINE_MAX: usize = 1024;
-/// Maximum number of questions of one shard (INFO, QOS) that the control executor has yet to answer; further
-/// ones wait on their shard.
+/// Maximum number of requests (such as INFO or QOS) of one shard that the control executor has yet to answer;
+/// further ones wait on their shard.
 pub const QUESTIONS_UNDER_WAY_MAX: usize = 64;
 /// Maximum number of unanswered requests on one connection to a backend.
 pub const LINK_PENDING_MAX: usize = 65_536;
@@ -35,7 +35,7 @@ pub const LINK_UNANSWERED_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Maximum number of words of a `HELLO`: the version, a user and password, and a name.
 pub const HELLO_WORDS_MAX: usize = 8;
-/// Maximum number of options of one request about connections, each with a value.
+/// Maximum number of options (user, tier, deadline) of one request that sets them, each with a value.
 pub const OPTIONS_MAX: usize = 16;
 /// Maximum number of key prefixes that a refusal names.
 pub const PREFIXES_NAMED_MAX: usize = 3;
@@ -101,15 +101,15 @@ pub const LOGINS_FAILED_MAX: u8 = 10;
 pub const CLIENT_NAME_BYTES_MAX: usize = 512;
 /// Maximum number of bytes of a store's error to a step of a transaction that the error of `EXEC` repeats.
 pub const STEP_ERROR_BYTES_MAX: usize = 512;
-/// Longest time for which a request to a cluster is held because a node has refused it or because its slot
-/// moves, whatever its deadline leaves.
+/// Longest time for which weir holds a request to a cluster because a node has refused it or because its slot
+/// moves, even if its deadline leaves more.
 pub const SLOT_HELD_MAX: Duration = Duration::from_secs(1);
 /// Maximum number of bytes of the error of a node that is down, if its request is to be held: the error is
 /// kept until the client is answered.
 pub const REFUSAL_KEPT_BYTES_MAX: usize = 512;
 /// Size of an answer about commands (`COMMAND`), in bytes, after which no further name is looked up.
 pub const DESCRIPTION_BYTES_MAX: usize = 1024 * 1024;
-/// Maximum number of bytes of a list of clients.
+/// Maximum number of bytes of a reply to `CLIENT LIST`.
 pub const CLIENT_LIST_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Maximum number of client ids in one CLIENT LIST or CLIENT KILL.
 pub const CLIENT_IDS_MAX: usize = 1_024;
@@ -132,7 +132,8 @@ pub const MONITOR_BATCH_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of published messages of shared channels that wait for delivery on a core, or for another core (32 MiB).
 /// Beyond, those of the channels with the most bytes are dropped, and their subscribers on that core are closed.
 pub const SHARED_MESSAGES_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Deliveries of messages of shared channels per core and turn, beyond which further messages wait for the next.
+/// Maximum number of deliveries of messages of shared channels per core and turn; further messages wait for
+/// the next turn.
 pub const SHARED_DELIVERIES_PER_TURN: usize = 8_192;
 /// Maximum number of shared channels and patterns of all cores together.
 pub const SHARED_CHANNELS_MAX: u64 = 1_000_000;
@@ -142,7 +143,8 @@ pub const SHARED_PATTERNS_MAX: usize = 1_024;
 pub const SHARED_NAME_BYTES_MAX: usize = 1_024;
 /// Requests about subscriptions that one store may owe a core, beyond which further ones are refused.
 pub const SHARED_OWED_MAX: usize = 262_144;
-/// Steps for comparing the channel of one `PUBLISH` with all shared patterns.
+/// Maximum number of steps for comparing the channel of one `PUBLISH` with all shared patterns; patterns left
+/// then count as not matching.
 pub const PATTERN_STEPS_MAX: usize = 262_144;
 /// Maximum number of sections that one `INFO` may name.
 pub const INFO_SECTIONS_MAX: usize = 64;
@@ -155,13 +157,13 @@ pub const REQUESTS_PER_TURN_OF_ALL: u32 = 2_048;
 /// Maximum number of keys of one request that a core splits by key, or whose values it joins, without doing other
 /// work in between: some tenths of a millisecond.
 pub const KEYS_PER_TURN: usize = 4_096;
-/// Bytes of weir's own answers that count as one request.
+/// Bytes of replies by weir itself that count as one more request in a turn.
 pub const ANSWER_BYTES_PER_REQUEST: usize = 256;
 /// Maximum number of bytes of a user's name.
 pub const USER_NAME_BYTES_MAX: usize = 256;
 /// Maximum number of prefixes of one tenant's keys, and of its channels.
 pub const PREFIXES_MAX: usize = 256;
-/// Maximum number of bytes of such a prefix.
+/// Maximum number of bytes of a prefix of a tenant's keys or channels.
 pub const PREFIX_BYTES_MAX: usize = 1024;
 /// The largest quota, in request units per second: in millionths it still leaves room for a burst of an hour
 /// in 64 bits.
@@ -290,21 +292,21 @@ pub const FLEET_KEYS_MAX: usize = 1_000;
 pub const FLEET_CANDIDATES_MAX: usize = 8 * FLEET_KEYS_MAX;
 /// Maximum number of entries of hosts long gone that one host removes in one period.
 pub const FLEET_FORGOTTEN_AT_ONCE: usize = 64;
-/// Maximum number of bytes of the fleet store's answer: that many hosts and twice as many quotas, and room to
+/// Maximum number of bytes of the fleet store's answer: enough for the most hosts and quotas, with room to
 /// spare.
 pub const FLEET_ANSWER_BYTES_MAX: usize = 1024 * 1024;
 /// Maximum number of bytes of the name that a fleet's keys begin with.
 pub const FLEET_NAMESPACE_BYTES_MAX: usize = 64;
 
-/// Maximum number of commands in one request of HTTP.
+/// Maximum number of commands in one HTTP request.
 pub const HTTP_COMMANDS_MAX: usize = 1_000;
-/// Maximum number of words in one request of HTTP.
+/// Maximum number of words in one HTTP request, over all its commands.
 pub const HTTP_WORDS_MAX: usize = 65_536;
 /// Longest `Retry-After`, in seconds: a day.
 pub const HTTP_RETRY_AFTER_SECONDS_MAX: u64 = 86_400;
-/// Time in which a request of HTTP has to come, and a second more for every [`HTTP_BODY_BYTES_PER_SECOND`].
+/// Time in which an HTTP request has to come, and a second more for every [`HTTP_BODY_BYTES_PER_SECOND`].
 pub const HTTP_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Bytes of a body for which a request of HTTP gets a second more to come.
+/// Bytes of a body for which an HTTP request gets a second more to come.
 pub const HTTP_BODY_BYTES_PER_SECOND: u64 = 16 * 1024;
 
 /// Maximum number of clients of one core that weir has closed and that have yet to end the connection too;

@@ -9,7 +9,7 @@ pub struct Random {
 }
 
 impl Random {
-    /// Creates the sequence of a seed.
+    /// Creates the sequence of numbers that a seed stands for.
     pub const fn new(seed: u64) -> Self {
         Self { state: seed }
     }
@@ -45,7 +45,7 @@ impl Random {
         &from[self.index(from.len())]
     }
 
-    /// Returns true with a probability of `often` in a thousand.
+    /// Returns true with a probability of `often` in a thousand; always from 1,000 on.
     pub fn per_mille(&mut self, often: u64) -> bool {
         self.below(1000) < often
     }
@@ -60,8 +60,8 @@ impl Random {
         -(1.0 - self.unit()).ln()
     }
 
-    /// Creates a sequence of its own: drawing from it does not disturb this one, and it may be used while the
-    /// owner of this one is borrowed.
+    /// Creates a second sequence from the next number of this one, so that drawing from one does not disturb
+    /// the other.
     #[must_use]
     pub const fn fork(&mut self) -> Self {
         Self::new(self.bits())

@@ -60,11 +60,11 @@ pub struct Weights {
     pub kib_in: MicroUnits,
     /// Price of 1,024 bytes of the reply.
     pub kib_out: MicroUnits,
-    /// Price of one row of the reply, or one key of a request that reads several.
+    /// Price of one element of the reply, or of one key of a request that reads several.
     pub row: MicroUnits,
     /// Price of one key of a request that writes several.
     pub key: MicroUnits,
-    /// Price of a millisecond beyond what such requests usually take.
+    /// Price of a millisecond of latency beyond what such requests usually take.
     pub latency_ms: MicroUnits,
 }
 

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 pub struct Spares<T> {
     kept: Vec<T>,
     most: usize,
-    /// The fewest objects in the stack since the last tidying.
+    /// The fewest objects that were in the stack at any time since the last tidying: so many were not needed.
     unused: usize,
 }
 
@@ -38,8 +38,8 @@ impl<T> Spares<T> {
         }
     }
 
-    /// Passes half of the objects that were not needed since the last time to `let_go`. False once the stack
-    /// is empty.
+    /// Removes half of the objects that were not needed since the last call, and passes them to `let_go`.
+    /// False once the stack is empty.
     pub fn tidy(&mut self, let_go: impl FnMut(T)) -> bool {
         let surplus = self.unused.div_ceil(2);
         self.kept.drain(..surplus).for_each(let_go);
@@ -51,10 +51,10 @@ impl<T> Spares<T> {
     }
 }
 
-/// Capacity up to which [`shorten`] leaves a list alone.
+/// Capacity in elements up to which [`shorten`] leaves a list alone.
 const LIST_KEPT: usize = 64;
 
-/// Frees memory of a list whose capacity is more than four times its length.
+/// Frees memory of a list whose capacity is above 64 elements and more than four times its length.
 pub fn shorten<T>(list: &mut VecDeque<T>) {
     if list.capacity() > LIST_KEPT && list.len() < list.capacity() / 4 {
         list.shrink_to((list.len() * 2).max(LIST_KEPT));

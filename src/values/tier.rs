@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Importance of a request. When there is not enough for all, the last tier goes without first.
+/// Importance of a request. In an overload, requests of the last tier are refused first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tier {
     /// Somebody waits for the reply, and nothing else would do.

@@ -64,7 +64,7 @@ pub struct Now {
 /// within the milliseconds of the other.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FineClock {
-    /// Microseconds by which the wall clock is ahead of the monotonic one.
+    /// Microseconds to add to the monotonic clock for the wall clock.
     ahead: i64,
 }
 

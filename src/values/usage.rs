@@ -32,7 +32,7 @@ impl UsageKind {
     }
 }
 
-/// Request units of one tenant's requests, by outcome.
+/// Request units of one tenant's requests, by outcome, over a report, a minute or the like.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Actual cost of the requests that went on to a store.
@@ -75,7 +75,7 @@ impl Usage {
 pub struct UsageSum([u128; UsageKind::ALL.len()]);
 
 impl UsageSum {
-    /// Adds a usage.
+    /// Adds a usage to the sums.
     pub fn add(&mut self, usage: Usage) {
         for kind in UsageKind::ALL {
             self.0[kind as usize] += u128::from(usage.of(kind));

@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::values::units;
 
-/// Error in a quota file, in one line.
+/// Error in a quota file, worded in one line for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaError {
     file: String,
@@ -19,7 +19,7 @@ pub struct QuotaError {
 }
 
 impl QuotaError {
-    /// Creates an error about the file as a whole.
+    /// Creates an error about the file as a whole, without a line and column.
     pub(super) fn of_file(file: &str, problem: String) -> Self {
         Self { file: file.to_owned(), place: None, problem }
     }
@@ -80,7 +80,7 @@ pub(super) struct Section<'a> {
     table: &'a DeTable<'a>,
 }
 
-/// A value and its place in the file.
+/// A value of the file, with its place there for errors.
 #[derive(Clone, Debug)]
 pub(super) struct Found<'a, T> {
     section: &'a Section<'a>,
@@ -94,12 +94,12 @@ impl<'a> Section<'a> {
         Self { document, path: String::new(), place: 0..0, table: table.get_ref() }
     }
 
-    /// Creates an error about the whole section.
+    /// Creates an error about the whole section, at its place in the file.
     pub fn error(&self, problem: impl fmt::Display) -> QuotaError {
         self.document.error(self.place.clone(), format!("[{}]: {problem}", self.path))
     }
 
-    /// Returns an error if the section has any key but these.
+    /// Returns an error if the section has a key that is not among `keys`.
     pub fn has_only(&self, keys: &[&str]) -> Result<(), QuotaError> {
         let Some(stranger) = self.table.keys().find(|key| !keys.contains(&key.get_ref().as_ref())) else {
             return Ok(());
@@ -113,7 +113,7 @@ impl<'a> Section<'a> {
         Err(self.document.error(stranger.span(), problem))
     }
 
-    /// Reads a whole number from `least` to `most`.
+    /// Reads a whole number from `least` to `most`; `None` if the section does not have the key.
     pub fn number(
         &'a self,
         key: &'a str,
@@ -124,7 +124,8 @@ impl<'a> Section<'a> {
         self.find(key, &wanted, |value| whole_number(value).filter(|number| (least..=most).contains(number)))
     }
 
-    /// Reads a number above 0 and up to `most`, which may have a fraction.
+    /// Reads a number above 0 and up to `most`, which may have a fraction; `None` if the section does not
+    /// have the key.
     pub fn fraction(&'a self, key: &'a str, most: u32) -> Result<Option<Found<'a, f64>>, QuotaError> {
         let wanted = format!("a number above 0 and up to {most} is expected");
         self.find(key, &wanted, |value| {

@@ -31,11 +31,11 @@ pub const DEFAULT_TENANT: &str = "default";
 pub struct Limit {
     /// Request units that come in per second.
     pub ru_per_second: u64,
-    /// Burst, as the time for which unused quota gathers.
+    /// Burst: the time for which unused quota is saved up.
     pub burst: Duration,
 }
 
-/// Terms of one user of a tenant.
+/// Terms of one user that the quota file names within a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserTerms {
     /// The user's own quota; the tenant's `user_limit` where there is none.
@@ -59,9 +59,9 @@ pub struct Tenant {
     pub databases: Vec<Database>,
     /// Tier of the tenant's requests, unless they ask for a lower one.
     pub tier: Tier,
-    /// Time for which an answer is of use, unless the request says otherwise.
+    /// Time after which a reply is useless, unless the client chooses another; `None` for no deadline.
     pub deadline: Option<Duration>,
-    /// Time beyond the usual one for which cached replies are given while the store of a hot key is
+    /// Time beyond `--hot-ttl` for which cached replies are given while the store of a hot key is
     /// unavailable.
     pub stale_on_error: Duration,
     /// Quota of the tenant; `None` means no bound.
@@ -186,7 +186,7 @@ impl Quotas {
         self.shares_channels
     }
 
-    /// Returns a tenant by an id of this version.
+    /// Returns a tenant by an id of this version. Panics if there is no such tenant.
     pub fn tenant(&self, id: TenantId) -> &Tenant {
         &self.tenants[usize::from(id.0)]
     }
@@ -202,13 +202,13 @@ impl Quotas {
         self.tenants.iter().enumerate().map(|(index, tenant)| (TenantId(index as u16), tenant))
     }
 
-    /// Returns all tenants whose names come after `name`, in the order of their names.
+    /// Returns all tenants whose names come after `name` in alphabetical order, in that order.
     pub fn tenants_after(&self, name: &str) -> impl Iterator<Item = (TenantId, &Tenant)> {
         let after = (Bound::Excluded(name), Bound::Unbounded);
         self.by_name.range::<str, _>(after).map(|(_, id)| (*id, self.tenant(*id)))
     }
 
-    /// Returns the id of the tenant of that name.
+    /// Returns the id of the tenant of that name; `None` if there is none.
     pub fn find(&self, name: &str) -> Option<TenantId> {
         self.by_name.get(name).copied()
     }

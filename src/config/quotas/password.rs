@@ -10,8 +10,8 @@ use subtle::ConstantTimeEq;
 pub struct PasswordDigest([u8; 32]);
 
 impl PasswordDigest {
-    /// Digest to compare with where there is no password, so that this takes as long. No text is known to
-    /// have it.
+    /// Digest to compare with if there is no password, so that a refusal takes equally long. No known text
+    /// has it.
     pub(super) const NOBODYS: Self = Self([0; 32]);
 
     pub(in crate::config) fn of(password: &str) -> Self {

@@ -14,7 +14,8 @@ use crate::values::Timestamp;
 /// The number of periods with little demand after which a user is not counted any more.
 const QUIET_MAX: u32 = 10;
 
-/// State about users that is not part of their places: the terms last told, and a count of users left out.
+/// State about users in general: the terms for users who are not counted, as last given to the pools, and a
+/// count of heavy users left out.
 #[derive(Debug, Default)]
 pub(super) struct Users {
     terms: Option<UserTerms>,
@@ -40,7 +41,7 @@ impl FleetQuotas {
         (most > 0).then_some(UserFigures { counted, most, left_out: self.users.left_out })
     }
 
-    /// The index of the first user in `places`; users come last.
+    /// The index in `places` of the first user; users come last.
     fn first_user(&self) -> usize {
         self.places.partition_point(|place| !matches!(place.whose, Whose::User { .. }))
     }
@@ -72,7 +73,8 @@ impl FleetQuotas {
         }
     }
 
-    /// Passes on what the counted users asked for, and counts the periods in which each was light.
+    /// Gives the amounts that the counted users asked for to the fleet's accounts, and counts the periods in
+    /// which each was light.
     fn tell_demand_of_users(&mut self, pools: &Reconciliation, now: Timestamp) {
         for at in self.first_user()..self.places.len() {
             let place = &mut self.places[at];
@@ -90,7 +92,7 @@ impl FleetQuotas {
     }
 
     /// Removes users that were quiet for more than `QUIET_MAX` periods, and the quietest others until
-    /// `wanted` places are free.
+    /// `wanted` are removed; fewer if not so many are quiet.
     fn make_room(&mut self, wanted: usize, pools: &mut Reconciliation, now: Timestamp) {
         let first = self.first_user();
         let quiet_of = |place: &Place| match place.whose {
@@ -126,7 +128,7 @@ impl FleetQuotas {
         });
     }
 
-    /// Tells the pools what holds for users who are not counted, if that has changed.
+    /// Gives the pools the terms for users who are not counted, if these have changed.
     pub(super) fn tell_terms(&mut self, pools: &mut Reconciliation) {
         let terms = UserTerms { part: self.fleet.uncounted(), floor: self.fleet.floor() };
         if self.settings.users_max > 0 && self.users.terms != Some(terms) {

@@ -34,20 +34,20 @@ use stores::StoreShown;
 use tenants::TenantShown;
 use verdict::Verdict;
 
-/// The urgency with which something needs attention.
+/// The urgency with which something in the state needs attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Grade {
     /// All is well.
     #[default]
     Well,
-    /// Something is held back, as it should be.
+    /// Some work is held back, as it should be.
     Strained,
     /// Work that should be done is not.
     Trouble,
 }
 
-/// Makes the page from the current counters, and what changed since it was last looked at.
+/// Makes the page `/state.json` from the current counters, and their increases in the last second or so.
 pub(super) fn state_page(
     view: View<'_>,
     totals: &Totals,

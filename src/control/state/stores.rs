@@ -11,7 +11,7 @@ use crate::control::bulkhead_series::{at, known, stage_of};
 use crate::shard::{BULKHEADS, BreakerStage, BulkheadFigures};
 use crate::values::limits::STATE_STORES_MAX;
 
-/// A store, as all cores see it together.
+/// A store, as `/state.json` shows it: the figures of all cores together.
 #[derive(Clone, Debug, Serialize)]
 pub(in crate::control) struct StoreShown<'a> {
     pub name: &'a str,
@@ -34,7 +34,7 @@ pub(in crate::control) struct StoreShown<'a> {
     ejections: u64,
 }
 
-/// The stores to show, at most `STATE_STORES_MAX`, and the number left out.
+/// The stores to show, the worst first, at most `STATE_STORES_MAX`, and the number of stores left out.
 pub(in crate::control) fn shown<'a>(backends: &'a [String], totals: &Totals) -> (Vec<StoreShown<'a>>, usize) {
     let mut stores: Vec<StoreShown<'a>> =
         known(backends).map(|(index, name)| StoreShown::of(name, index, totals)).collect();

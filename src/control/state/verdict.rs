@@ -8,7 +8,7 @@ use super::{Grade, Requests};
 
 /// Maximum number of reasons in the verdict; further ones are counted.
 const REASONS_MAX: usize = 6;
-/// The part of all requests from which on refusals count as trouble.
+/// The fraction of all requests from which on refusals count as trouble.
 const MANY: f64 = 0.01;
 
 /// The state of weir in one word, with the reasons.

@@ -16,7 +16,7 @@ pub(super) const REPLACED_MAX: u32 = 4 * PLACES as u32;
 
 /// Heads of the hash table, each with a chain of places.
 const HEADS: usize = 2 * PLACES;
-/// Index that stands for no place.
+/// Index that ends a chain of the hash table: no further key follows.
 const NOBODY: u16 = u16::MAX;
 
 /// Count of one key, with its error.

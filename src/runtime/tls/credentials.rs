@@ -29,7 +29,8 @@ pub(in crate::runtime) struct Credential {
 }
 
 impl Credential {
-    /// True once the certificate would not be accepted any more.
+    /// True once this client certificate, accepted earlier, was verified again because the TLS files changed,
+    /// and was refused.
     pub fn is_withdrawn(&self) -> bool {
         self.withdrawn.load(Ordering::Acquire)
     }

@@ -28,7 +28,8 @@ impl Abandoned {
         self.0.insert((id, sequence), owing);
     }
 
-    /// Counts a reply, or one part of it. Returns the charge to settle once all parts have come.
+    /// Counts a reply, or one part of it. Returns the charge to settle once all parts have come; None before,
+    /// and for a request that is not kept here.
     pub fn part_arrived(&mut self, to: ReplyTo, outcome: Outcome) -> Option<Owing> {
         let key = (to.client_id(), to.sequence);
         let owing = self.0.get_mut(&key)?;
@@ -37,7 +38,7 @@ impl Abandoned {
         if owing.parts_left == 0 { self.0.remove(&key) } else { None }
     }
 
-    /// Returns the number of requests whose charge is still to be settled.
+    /// Returns the number of requests of departed clients whose charge is still to be settled.
     pub fn len(&self) -> usize {
         self.0.len()
     }

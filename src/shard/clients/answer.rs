@@ -37,12 +37,12 @@ pub struct Outbox {
     partial: Vec<ClientId>,
     /// The time since which replies have been held back.
     partial_since: Option<Timestamp>,
-    /// The number of segments that are being written to sockets.
+    /// The number of segments (blocks of replies) that are being written to sockets.
     in_flight: usize,
 }
 
 impl Outbox {
-    /// Returns the number of segments that are being written to sockets.
+    /// Returns the number of segments (blocks of replies) that are being written to sockets.
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
@@ -271,7 +271,8 @@ impl ClientStage {
         }
     }
 
-    /// Passes a message to a client that is the reply to no request: it is sent at the end of the turn.
+    /// Queues a message that is no reply to a request (of a subscription, for instance) for a client: it is
+    /// sent at the end of the turn.
     pub fn push_message(&mut self, env: &mut Env, id: ClientId, message: &[u8]) {
         let Some(client) = self.clients.get(id) else { return };
         client.order.push(Message::Small(message), &mut env.pool);

@@ -34,7 +34,7 @@ pub(super) enum Ending {
 /// The two addresses of a client connection, as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Address {
-    /// The client's address.
+    /// The client's own address, as `CLIENT LIST` reports it.
     pub peer: Box<str>,
     /// Weir's own address, on which the client connected.
     pub local: Box<str>,
@@ -85,7 +85,8 @@ pub struct Client {
     /// The time since which an HTTP request has been incomplete.
     pub(super) http_since: Option<Timestamp>,
     pub(super) transaction: Option<Box<Transaction>>,
-    /// The client's private links to stores, and what it keeps on them; None for most clients.
+    /// The client's private links to stores, with its subscriptions, watched and tracked keys; None for most
+    /// clients.
     pub(super) ties: Option<Box<Ties>>,
     /// Weir's own replies for the transaction in flight, to be put into the backend's reply to `EXEC`. A
     /// client has at most one such transaction in flight.
@@ -103,7 +104,8 @@ pub struct Client {
     /// The request in flight that is sent to the primaries of a cluster rather than to a slot, such as
     /// `DBSIZE` or `SCAN`.
     pub(super) addressed: Option<Box<Addressed>>,
-    /// The result of the first try of a request to primaries, while it is tried for the second time.
+    /// The result of the first try of a request to primaries, while it is tried again because a node that was
+    /// asked turned out to be no primary.
     pub(super) first_try: Option<Box<FirstTry>>,
     /// True while the held request waits for a pool of quotas to answer, for a request of its tenant to be
     /// settled, or for the map of the cluster; or while its partition is made over several turns.
@@ -425,7 +427,7 @@ impl Client {
         self.no_evict = no_evict;
     }
 
-    /// True while the client is still to be answered, or to be sent an answer.
+    /// True while a request of the client is unanswered, or replies to it are not written to its socket yet.
     pub(super) fn is_owed(&self) -> bool {
         self.unanswered() > 0
             || self.held_request.is_some()
@@ -493,18 +495,19 @@ impl Client {
 }
 
 impl Client {
-    /// True if the client has a private link, or watches keys.
+    /// True if the client has ties to stores: private links, watched keys, subscriptions or tracked keys.
     #[inline]
     pub fn is_tied(&self) -> bool {
         self.ties.is_some()
     }
 
-    /// Returns the client's ties; `None` if it has none.
+    /// Returns the client's ties to stores (private links, watched keys, subscriptions, tracked keys); `None`
+    /// if it has none.
     pub fn ties(&mut self) -> Option<&mut Ties> {
         self.ties.as_deref_mut()
     }
 
-    /// Returns the client's ties, which are empty if it had none.
+    /// Returns the client's ties to stores, and creates an empty record if it has none.
     pub fn ties_mut(&mut self) -> &mut Ties {
         self.ties.get_or_insert_default()
     }
@@ -519,8 +522,8 @@ impl Client {
         self.ties.as_ref().is_some_and(|ties| ties.subscriptions.is_some())
     }
 
-    /// True if more bytes than a subscriber may leave unread for long have waited for the client for the longest time
-    /// permitted. Notes the time since which they do.
+    /// True if the client is subscribed, and more bytes than `subscriber_slow_bytes` have waited for it for
+    /// `subscriber_slow_time` or longer. Notes the time since which they do.
     pub(super) fn is_slow_subscriber(&mut self, settings: &ShardSettings, now: Timestamp) -> bool {
         let is_behind = self.order.waiting_bytes() > settings.clients.subscriber_slow_bytes;
         let subscriptions = self.ties.as_mut().and_then(|ties| ties.subscriptions.as_mut());
@@ -533,17 +536,18 @@ impl Client {
         now.since(since) >= settings.clients.subscriber_slow_time
     }
 
-    /// Returns the keys that the client watches, unless the watch is broken.
+    /// Returns the keys that the client watches; None if it watches none, or if the watch is broken, so that
+    /// `EXEC` will fail.
     pub fn watch(&self) -> Option<Watch> {
         self.ties.as_ref()?.watch.filter(|watch| !watch.is_broken)
     }
 
-    /// True if the client watched keys and the watch is broken.
+    /// True if the client watched keys and the watch is broken, so that its next `EXEC` fails.
     pub fn is_watch_broken(&self) -> bool {
         self.ties.as_ref().and_then(|ties| ties.watch).is_some_and(|watch| watch.is_broken)
     }
 
-    /// Drops the record of ties once none is left.
+    /// Frees the record of the client's ties to stores if it is empty.
     pub fn release_ties(&mut self) {
         let is_free = |ties: &Ties| {
             ties.link.is_none()

@@ -19,9 +19,10 @@ pub struct ClientFilter {
     pub(super) local_address: Option<String>,
     pub(super) user: Option<String>,
     pub(super) older_than: Option<Duration>,
-    /// The number of a client that is left out (`SKIPME yes`).
+    /// The number (`CLIENT ID`) of a client that is left out (`SKIPME yes`).
     pub(super) except: Option<u64>,
-    /// The number of the client that sent the command. If it is to be closed itself, it gets its reply first.
+    /// The number (`CLIENT ID`) of the client that sent the command. If it is to be closed itself, it gets
+    /// its reply first.
     pub(super) asker: u64,
     /// True if a type of client was asked for that weir has none of, such as replicas: then no client
     /// matches.
@@ -57,12 +58,12 @@ pub enum ClientsAsked {
     Unpause(Option<String>),
 }
 
-/// The answer of one shard to a [`ClientsAsked`].
+/// The answer of one shard to a `CLIENT` command that goes to all shards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientsTold {
     /// A line for each client that matches, with the client's number.
     Lines(Vec<(u64, String)>),
-    /// The list of this shard is longer than its part of `CLIENT_LIST_BYTES_MAX`.
+    /// The shard's lines would take more than its share of `CLIENT_LIST_BYTES_MAX`.
     TooMany,
     /// Number of this shard's clients that `CLIENT KILL` closed, with the asking client if it matched, or that
     /// `CLIENT UNBLOCK` unblocked.
@@ -161,7 +162,7 @@ impl ClientsAsked {
         Ok(Self::Pause(Pause { tenant: asker.tenant, until, extent, asker: asker.number }))
     }
 
-    /// Writes the reply to the client from the answers of all shards.
+    /// Writes the reply to the client. `told` holds the answers of all shards.
     pub fn reply(&self, protocol: Protocol, told: Vec<ClientsTold>) -> Vec<u8> {
         let mut out = Vec::new();
         let counted: u64 =

@@ -54,7 +54,7 @@ impl ClientStage {
         ClientsTold::Lines(lines)
     }
 
-    /// Returns the clients that a filter selects.
+    /// Returns the clients of this shard that a filter selects.
     pub fn clients_of(&self, env: &Env, filter: &ClientFilter, now: Now) -> Vec<ClientId> {
         let fits = |id: &ClientId| {
             self.clients.peek(*id).is_some_and(|client| filter.fits(client, &env.quotas, now))

@@ -12,8 +12,8 @@ pub fn split_cursor(word: &[u8], backends: u16) -> Option<(u16, u64)> {
     Some(((cursor % backends) as u16, cursor / backends))
 }
 
-/// Replaces the cursor in a store's reply to `SCAN` by one for the client. A finished store (`cursor` 0) is
-/// followed by `next`, or by the end if that is None.
+/// Replaces the cursor in a store's reply to `SCAN` by one for the client. If store `backend` has finished
+/// (`cursor` 0), the new cursor names the store `next`, or ends the scan if that is None.
 pub fn with_next_cursor(reply: &[u8], backend: u16, next: Option<u16>, backends: u16) -> Vec<u8> {
     let backends = u64::from(backends);
     let Some((cursor, rest)) = cursor_and_rest(reply) else { return reply.to_vec() };
@@ -24,7 +24,8 @@ pub fn with_next_cursor(reply: &[u8], backend: u16, next: Option<u16>, backends:
     with_cursor(next, rest)
 }
 
-/// Replaces the cursor in a cluster node's reply to `SCAN` by one for the client.
+/// Replaces the cursor in a cluster node's reply to `SCAN` by one that also holds `position`, the place in
+/// the walk over all nodes.
 pub fn with_walk_cursor(reply: &[u8], position: WalkPosition) -> Vec<u8> {
     let Some((cursor, rest)) = cursor_and_rest(reply) else { return reply.to_vec() };
     with_cursor(position.after(cursor), rest)

@@ -27,7 +27,7 @@ pub struct HeldRequest {
 }
 
 impl HeldRequest {
-    /// Copies a request.
+    /// Copies a request, to be carried out later under this identity. Deadlines count from `came`.
     pub fn new(arguments: &Arguments<'_>, identity: &Identity, came: Timestamp) -> Self {
         Self {
             frame: Bytes::copy_from_slice(arguments.frame()),

@@ -187,7 +187,8 @@ impl ClientStage {
             .map_err(|text| if text.starts_with("WRONGPASS") { WRONGPASS.to_owned() } else { text })
     }
 
-    /// True if an HTTP request may be incomplete.
+    /// True if a client may have an incomplete HTTP request, so that [`Self::close_slow_http`] has to be
+    /// called.
     pub fn has_slow_http(&self) -> bool {
         self.watch_http
     }

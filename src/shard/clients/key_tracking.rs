@@ -11,12 +11,12 @@ use crate::values::{BackendId, ClientId};
 /// The links over which stores track keys for a client.
 #[derive(Debug, Default)]
 pub struct KeyTracking {
-    /// The options in force; `None` until the stores have confirmed the first.
+    /// The tracking options in force; `None` until the stores have confirmed the first.
     options: Option<TrackingOptions>,
     links: Vec<(BackendId, PrivateId)>,
-    /// The command that not all stores have answered.
+    /// The `CLIENT TRACKING ON` command that not all stores have answered.
     pending: Option<Pending>,
-    /// The command about caching that the next request is sent with (`CLIENT CACHING`).
+    /// The `CLIENT CACHING` command that is sent before the client's next request.
     caching: Option<&'static [u8]>,
 }
 
@@ -30,32 +30,33 @@ struct Pending {
 }
 
 impl KeyTracking {
-    /// Returns the link to a store.
+    /// Returns the link over which a store tracks keys for the client; `None` if there is none.
     pub fn link_to(&self, store: BackendId) -> Option<PrivateId> {
         self.links.iter().find(|(backend, _)| *backend == store).map(|(_, link)| *link)
     }
 
-    /// Returns all links.
+    /// Returns the links over which stores track keys for the client.
     pub fn links(&self) -> impl Iterator<Item = PrivateId> {
         self.links.iter().map(|(_, link)| *link)
     }
 
-    /// True if a link is one of these.
+    /// True if stores track keys for the client over this link.
     pub fn has(&self, link: PrivateId) -> bool {
         self.links().any(|other| other == link)
     }
 
-    /// Adds a link to a store.
+    /// Adds a link over which a store will track keys for the client.
     pub fn add(&mut self, store: BackendId, link: PrivateId) {
         self.links.push((store, link));
     }
 
-    /// The options in force; `None` before the stores have confirmed any.
+    /// Returns the tracking options in force; `None` before the stores have confirmed any.
     pub fn options(&self) -> Option<&TrackingOptions> {
         self.options.as_ref()
     }
 
-    /// Waits for the replies of all stores to a command that switches tracking on.
+    /// Waits for the replies of all stores to a command that switches tracking on. `sequence` is the number
+    /// of the client's command.
     pub fn expect(&mut self, sequence: u32, options: TrackingOptions) {
         let replies_missing = self.links.len();
         self.pending = Some(Pending { sequence, options, replies_missing, refusal: None });
@@ -77,7 +78,8 @@ impl KeyTracking {
         Some((pending.sequence, reply))
     }
 
-    /// Takes note of `CLIENT CACHING`, which is about the next request. The error is the text of the reply.
+    /// Keeps `CLIENT CACHING` (`word` is `YES` or `NO`) for the client's next request. The error is the text
+    /// of the reply.
     pub fn set_caching(&mut self, word: &[u8]) -> Result<(), &'static str> {
         const YES: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$3\r\nYES\r\n";
         const NO: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$2\r\nNO\r\n";
@@ -97,12 +99,13 @@ impl KeyTracking {
         Ok(())
     }
 
-    /// Takes the command about caching that the next request is sent with.
+    /// Takes the `CLIENT CACHING` command that is sent before the client's next request; `None` if there is
+    /// none.
     pub fn take_caching(&mut self) -> Option<&'static [u8]> {
         self.caching.take()
     }
 
-    /// Returns the memory that this takes, in bytes.
+    /// Returns the memory that this record takes, in bytes.
     pub fn memory_bytes(&self) -> usize {
         let pending = self.pending.as_ref().map(|pending| &pending.options);
         let prefixes = self.options.iter().chain(pending).flat_map(|options| &options.prefixes);

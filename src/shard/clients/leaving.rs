@@ -101,9 +101,9 @@ impl ClientStage {
         }
     }
 
-    /// Closes clients that take nothing of a segment for longer than the send timeout, and clients that owe
-    /// nothing and have been silent for longer than the idle timeout. Closes subscribers that have read too slowly
-    /// for too long.
+    /// Closes clients that take nothing of a segment for longer than the send timeout, and clients without
+    /// unanswered requests that have been silent for longer than the idle timeout. Closes subscribers that
+    /// have read too slowly for too long.
     pub fn close_stuck(&mut self, env: &mut Env, now: Now) {
         let (idle_timeout, send_timeout) = (env.settings.idle_timeout, env.settings.send_timeout);
         if self.outbox.in_flight() == 0 && idle_timeout.is_none() {

@@ -17,22 +17,22 @@ use crate::shard::shared_channel::{FromHome, FromHomeQueue, SHARED_KINDS, Shared
 use crate::shard::shared_numbers::SharedNumbers;
 use crate::values::{ClientId, TenantId};
 
-/// The clients that are subscribed to one name.
+/// The clients of this core that are subscribed to one channel or pattern.
 #[derive(Debug)]
 struct Listening {
     /// Number of this set of clients, which tells it from earlier ones of the same name.
     generation: u32,
     listeners: Vec<Listener>,
-    /// The place of each client in the list.
+    /// The index of each client in `listeners`.
     places: HashMap<ClientId, u32>,
 }
 
-/// A client that is subscribed to a name.
+/// A client that is subscribed to a channel or pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// The client.
+    /// The client, by its id on this core.
     pub client: ClientId,
-    /// True once stores have acknowledged the subscription.
+    /// True once stores have acknowledged the subscription; the client gets no messages before.
     pub is_acknowledged: bool,
 }
 
@@ -44,7 +44,7 @@ pub struct SharedMessage {
 }
 
 impl SharedMessage {
-    /// Takes a message in RESP2.
+    /// Creates a message from its RESP2 form; the RESP3 form is made when it is first needed.
     pub fn new(resp2: Bytes) -> Self {
         Self { resp2, resp3: None }
     }
@@ -69,40 +69,41 @@ impl SharedMessage {
     }
 }
 
-/// The listeners of one core, and what is on its way to and from home cores.
+/// The listeners of one core, and the messages to and from home cores about them.
 #[derive(Debug, Default)]
 pub struct Listeners {
     names: [HashMap<Bytes, Listening>; SHARED_KINDS],
     last_generation: u32,
     to_homes: Vec<ToHome>,
     undelivered: FromHomeQueue,
-    /// The subscriptions of clients that have left.
+    /// The clients that have left, with their subscriptions, which home cores are still to be told of.
     left: Vec<(ClientId, Box<Subscriptions>)>,
     numbers: SharedNumbers,
 }
 
 impl Listeners {
-    /// True if something is to be sent to home cores, or to be delivered.
+    /// True if messages wait to be sent to home cores, or to be delivered to clients.
     pub fn has_work(&self) -> bool {
         !self.undelivered.is_empty() || self.has_output()
     }
 
-    /// True if something is to be sent to home cores.
+    /// True if joins or leaves of clients wait to be sent to home cores.
     pub fn has_output(&self) -> bool {
         !self.to_homes.is_empty() || !self.left.is_empty()
     }
 
-    /// True if messages wait to be delivered.
+    /// True if messages of home cores wait to be delivered to clients.
     pub fn has_undelivered(&self) -> bool {
         !self.undelivered.is_empty()
     }
 
-    /// Returns the numbers of all shared subscriptions of this process.
+    /// Returns the numbers of subscribers of all shared channels and patterns in this process.
     pub fn numbers(&self) -> &SharedNumbers {
         &self.numbers
     }
 
-    /// Adds a client to the listeners of a name. It hears messages once stores have acknowledged that.
+    /// Adds a client to the listeners of a name. It gets messages once stores have acknowledged its
+    /// subscription.
     pub fn join(&mut self, kind: Subscription, name: &[u8], (client, tenant): (ClientId, TenantId)) {
         let name = Bytes::copy_from_slice(name);
         let listening = match self.names[kind as usize].entry(name.clone()) {
@@ -118,7 +119,7 @@ impl Listeners {
         self.to_homes.push(ToHome::Join { name, client, tenant });
     }
 
-    /// Removes a client from the listeners of a name.
+    /// Removes a client from the listeners of a name; does nothing if it is none of them.
     pub fn leave(&mut self, kind: Subscription, name: &[u8], client: ClientId) {
         let names = &mut self.names[kind as usize];
         let Some(listening) = names.get_mut(name) else { return };
@@ -167,14 +168,14 @@ impl Listeners {
         listening.filter(|listening| listening.generation == name.generation)
     }
 
-    /// Takes the subscriptions of a client that has left.
+    /// Keeps the subscriptions of a client that has left, so that its home cores are told of their end.
     pub fn handle_left(&mut self, client: ClientId, subscriptions: Box<Subscriptions>) {
         if subscriptions.has_shared() {
             self.left.push((client, subscriptions));
         }
     }
 
-    /// Takes what is to be sent to home cores.
+    /// Takes the joins and leaves that are to be sent to home cores.
     pub fn take_output(&mut self) -> Vec<ToHome> {
         for (client, subscriptions) in std::mem::take(&mut self.left) {
             for (kind, name) in subscriptions.shared_names() {
@@ -184,7 +185,8 @@ impl Listeners {
         std::mem::take(&mut self.to_homes)
     }
 
-    /// Takes a message of a home core, to be delivered in its turn.
+    /// Takes a message of a home core. Numbers of subscribers take effect at once, anything else waits to be
+    /// delivered.
     pub fn handle_from_home(&mut self, told: FromHome) {
         match told {
             FromHome::Numbers { kind, name, own } => self.numbers.set(kind, name, own),
@@ -192,7 +194,7 @@ impl Listeners {
         }
     }
 
-    /// Returns the next message to be delivered.
+    /// Takes the next message of a home core that is to be delivered to clients of this core.
     pub fn poll_undelivered(&mut self) -> Option<FromHome> {
         self.undelivered.pop()
     }
@@ -203,7 +205,7 @@ impl Listeners {
         self.find(name).map_or_else(Vec::new, |listening| std::mem::take(&mut listening.listeners))
     }
 
-    /// Takes back listeners that were lent.
+    /// Takes back the listeners that [`Self::lend`] gave out.
     pub fn give_back(&mut self, name: &SharedName, listeners: Vec<Listener>) {
         if let Some(listening) = self.find(name) {
             debug_assert!(listening.places.len() == listeners.len(), "nobody joins or leaves meanwhile");
@@ -242,22 +244,23 @@ impl ClientStage {
         self.clients.all().filter(|client| client.is_subscribed()).count()
     }
 
-    /// Returns the clients of this core that are subscribed to shared channels.
+    /// Returns the table of this core's clients that are subscribed to shared channels.
     pub fn listeners(&mut self) -> &mut Listeners {
         &mut self.listeners
     }
 
-    /// True if messages of shared channels wait to be delivered.
+    /// True if messages of shared channels wait to be delivered to clients.
     pub fn has_undelivered(&self) -> bool {
         self.listeners.has_undelivered()
     }
 
-    /// True if something about shared channels is to be done.
+    /// True if messages about shared channels wait to be sent to home cores or delivered to clients.
     pub fn has_shared_work(&self) -> bool {
         self.listeners.has_work()
     }
 
-    /// True if replies with numbers of subscribers are to be corrected.
+    /// True if replies with numbers of subscribers (such as to `PUBLISH`) must be corrected, because this
+    /// process shares subscriptions.
     pub fn counts_listeners(&self, env: &Env) -> bool {
         env.quotas.shares_channels() || !self.listeners.numbers.is_empty()
     }
@@ -282,7 +285,7 @@ impl ClientStage {
         true
     }
 
-    /// Takes the acknowledgement of a client's subscription to a shared name.
+    /// Handles that stores have acknowledged a client's subscription to a shared name.
     pub fn handle_joined(&mut self, env: &Env, name: &SharedName, id: ClientId) -> Delivered {
         if !self.listeners.acknowledge(name, id) {
             return Delivered::Nobody;
@@ -293,7 +296,7 @@ impl ClientStage {
         self.end_subscription_command(env, id)
     }
 
-    /// Takes the refusal of a client's subscription to a shared name.
+    /// Handles that a client's subscription to a shared name was refused with `error`.
     pub fn handle_refused(&mut self, env: &Env, name: &SharedName, id: ClientId, error: &[u8]) -> Delivered {
         if !self.listeners.drop_refused(name, id) {
             return Delivered::Nobody;
@@ -301,8 +304,9 @@ impl ClientStage {
         self.refuse_shared(env, id, error)
     }
 
-    /// Takes the loss of a name, and returns its listeners. Those whose subscription was acknowledged miss messages;
-    /// the commands of others are to be refused with [`Self::refuse_shared`].
+    /// Handles that a shared name has lost its connection to a store. Returns its listeners, which are
+    /// removed: those that were acknowledged miss messages; the commands of others are to be refused with
+    /// [`Self::refuse_shared`].
     pub fn handle_name_lost(&mut self, name: &SharedName) -> Vec<Listener> {
         self.listeners.drop_lost(name)
     }

@@ -23,7 +23,7 @@ pub struct Addressed {
     pub walk: Option<WalkPosition>,
     /// A copy of the request, if it may be tried a second time.
     pub again: Option<Box<HeldRequest>>,
-    /// The parts that were sent to a node which turned out to be no primary.
+    /// The indices of the parts that were sent to a node which turned out to be no primary.
     pub refused: Vec<u16>,
     /// The node asked for each part, for commands that need not be carried out twice on a node (those whose
     /// reply only says OK); else empty.
@@ -31,8 +31,8 @@ pub struct Addressed {
 }
 
 impl Addressed {
-    /// Returns the parts to leave out of the first reply because other nodes will be asked for them. Empty if
-    /// the whole request is repeated, or none of it.
+    /// Returns the indices of the parts to leave out of the first reply, because other nodes will be asked
+    /// for them. Empty if the whole request is repeated, or none of it.
     pub fn left_out(&self) -> &[u16] {
         let keeps_some = self.again.is_some() && self.refused.len() < self.told.len();
         if keeps_some { &self.refused } else { &[] }
@@ -104,12 +104,13 @@ impl ClientStage {
         self.map_confirmation.wait(id);
     }
 
-    /// Returns the clients that wait for the map of the cluster.
+    /// Returns the list of clients whose request waits for the map of the cluster.
     pub fn map_confirmation(&mut self) -> &mut MapConfirmation {
         &mut self.map_confirmation
     }
 
-    /// Returns the time at which the clients that wait for the map of the cluster should be looked at next.
+    /// Returns the time at which to check next which clients no longer wait for the map of the cluster; None
+    /// if none waits.
     pub fn map_confirmation_deadline(&self) -> Option<Timestamp> {
         self.map_confirmation.poll_deadline()
     }

@@ -19,16 +19,17 @@ use crate::values::limits::MONITOR_OUTPUT_BYTES_MAX;
 /// The error of redis-server for `MONITOR` in a transaction.
 const IN_TRANSACTION: &str = "ERR MONITOR isn't allowed for DENY BLOCKING client";
 
-/// A monitor of this shard.
+/// A client of this shard that has sent `MONITOR`, with what is known of it.
 #[derive(Debug)]
 pub(super) struct Monitor {
     id: ClientId,
-    /// The monitor's place on the board, where all shards see it.
+    /// The monitor's place on the board where all shards see which monitors there are.
     place: MonitorPlace,
-    /// The monitor's entry on the board.
+    /// The monitor's entry on the board (see `place`): what it may see, and whether it can be sent lines now.
     entry: (Sight, Reading),
     reading: Reading,
-    /// Lines left out by this shard that the monitor has not been told of; those of other shards are on the board.
+    /// Lines that this shard has left out because the monitor was behind, and that it has not been told of;
+    /// those of other shards are counted on the board.
     left_out: u64,
     /// Bytes of lines that the monitor's tenant has not been charged for.
     uncharged: usize,
@@ -44,13 +45,15 @@ fn sight_of(client: &Client, quotas: &Quotas) -> Option<Sight> {
     Some(Sight::Tenant(Sender { tenant, version: quotas.version() }))
 }
 
-/// Returns the bytes that may wait for a monitor. They stay so few that its own requests are taken on.
+/// Returns the most bytes of lines that may wait for a monitor: few enough that its own requests are taken
+/// on.
 fn waiting_bytes_max(env: &Env) -> usize {
     MONITOR_OUTPUT_BYTES_MAX.min(env.settings.output_bytes_max / 2)
 }
 
 impl ClientStage {
-    /// Answers `MONITOR`. A client that is a monitor already stays one.
+    /// Answers `MONITOR`: from now on the client is sent a line for each request that it may see. A client
+    /// that is a monitor already stays one.
     pub fn begin_monitoring(&mut self, env: &mut Env, id: ClientId) {
         let answer = self.try_monitoring(env, id);
         self.answer_now(env, id, |out, _| match &answer {
@@ -83,7 +86,7 @@ impl ClientStage {
         Ok(())
     }
 
-    /// True if this shard has monitors.
+    /// True if clients of this shard have sent `MONITOR`.
     pub fn has_monitors(&self) -> bool {
         !self.monitors.is_empty()
     }
@@ -93,8 +96,8 @@ impl ClientStage {
         self.monitors.len()
     }
 
-    /// Sends a line to the monitors of this shard that may see it, and that have room for it. Returns the bytes that
-    /// were sent. Without a line, counts one as left out.
+    /// Sends a line to the monitors of this shard that may see requests of `sender`, and that have room for
+    /// it. Returns the bytes that were sent. Without a line, counts one as left out.
     pub fn show(&mut self, env: &mut Env, sender: Sender, line: Option<&[u8]>) -> usize {
         let bytes_max = waiting_bytes_max(env);
         let mut sent = 0;

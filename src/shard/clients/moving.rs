@@ -51,7 +51,7 @@ pub enum Readiness {
 }
 
 impl ClientStage {
-    /// Returns the ids of all clients.
+    /// Returns the ids of all clients of this shard.
     pub fn ids(&self) -> Vec<ClientId> {
         self.clients.ids().collect()
     }

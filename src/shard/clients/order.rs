@@ -15,7 +15,7 @@ pub enum Rewrite {
     AsItCame,
     /// The cursor in a reply to `SCAN` is replaced by one that also says which backend is next.
     Cursor {
-        /// The backend that was asked.
+        /// The backend that was asked with this `SCAN`.
         backend: u16,
     },
     /// The cursor in the reply of a cluster node to `SCAN` is replaced by one that also holds the position in
@@ -42,7 +42,7 @@ pub struct Order {
     /// The bytes of replies that wait for earlier ones, and of partial replies that wait for the other parts.
     pub stored_bytes: usize,
     first_sequence: u32,
-    /// The replies that may be sent now.
+    /// The replies that may be sent now, as no earlier reply is missing.
     pub output: Output,
 }
 

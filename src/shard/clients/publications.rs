@@ -11,19 +11,21 @@ use crate::shard::subscription_board::{Cells, SubscriptionBoard};
 use crate::values::time::Now;
 use crate::values::{ClientId, Timestamp};
 
-/// The time between two looks at the board while a message waits.
+/// The interval at which the board of subscriptions is checked while a message waits.
 const LOOKS_APART: Duration = Duration::from_millis(1);
 
-/// The clients whose message waits.
+/// The clients whose message (`PUBLISH`) waits until stores have acknowledged earlier subscriptions to its
+/// channel.
 #[derive(Debug, Default)]
 pub struct Publications {
-    /// Each with the cells that it waits for, and the time at which it goes on in any case.
+    /// The clients, each with the cells of the board that it waits for, and the time at which its message
+    /// goes on in any case.
     waiting: Vec<(ClientId, Cells, Timestamp)>,
     looked_at: Timestamp,
 }
 
 impl Publications {
-    /// Takes the clients that may go on.
+    /// Takes the clients whose message may go on: their cells of the board are clear, or their time is over.
     pub fn take_ready(&mut self, board: &SubscriptionBoard, now: Timestamp) -> Vec<ClientId> {
         self.looked_at = now;
         let is_ready =
@@ -36,15 +38,15 @@ impl Publications {
         self.waiting.is_empty()
     }
 
-    /// The time at which [`Self::take_ready`] should be called next.
+    /// The time at which [`Self::take_ready`] should be called next; None if no message waits.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         (!self.waiting.is_empty()).then(|| self.looked_at.after(LOOKS_APART))
     }
 }
 
 impl ClientStage {
-    /// Holds a message to the channel that it names first, and later requests of its client behind it, if a
-    /// subscription to that is on its way and the message came less than `--publish-wait` ago. False if it may go on.
+    /// Holds a message (`PUBLISH`), and later requests of its client behind it, if a subscription to its
+    /// channel is on its way and the message came less than `--publish-wait` ago. False if it may go on.
     pub fn hold_for_subscriptions(
         &mut self,
         env: &mut Env,
@@ -68,12 +70,12 @@ impl ClientStage {
         true
     }
 
-    /// Returns the clients whose message waits for subscriptions.
+    /// Returns the list of clients whose message waits for subscriptions.
     pub fn publications(&mut self) -> &mut Publications {
         &mut self.publications
     }
 
-    /// Returns the time at which the clients whose message waits should be looked at next.
+    /// Returns the time at which to check next which messages may go on; None if none waits.
     pub fn publications_deadline(&self) -> Option<Timestamp> {
         self.publications.poll_deadline()
     }

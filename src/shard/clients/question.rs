@@ -63,7 +63,7 @@ pub enum Question {
     },
 }
 
-/// Questions of one shard's clients, the oldest first.
+/// Questions of one shard's clients for the control executor, the oldest first.
 #[derive(Debug, Default)]
 pub struct Questions {
     /// Questions that wait for the control executor, with the address of their reply. A client has at most
@@ -74,7 +74,7 @@ pub struct Questions {
 }
 
 impl Questions {
-    /// Queues a question.
+    /// Queues a question for the control executor; `to` is the address of the reply.
     pub fn ask(&mut self, to: ReplyTo, question: Question) {
         self.waiting.push_back((to, question));
     }

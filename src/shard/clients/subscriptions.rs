@@ -33,7 +33,7 @@ pub const CHANNEL_BYTES_MAX: usize = 1 << 20;
 /// Bytes that a shared subscription takes in the lists of its core and of its home core.
 const SHARED_SUBSCRIPTION_BYTES: usize = 96;
 
-/// The stores at which a name is subscribed to.
+/// The stores that send the messages of a channel or pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// All messages come from this store.
@@ -55,20 +55,21 @@ pub struct Subscriptions {
     name_bytes: usize,
     /// The number of names with [`Origin::Shared`].
     shared: usize,
-    /// The time since which more bytes wait for the client than may for long.
+    /// The time since which more than `subscriber_slow_bytes` bytes have waited for the client; None while
+    /// fewer do.
     pub slow_since: Option<Timestamp>,
-    /// The command that not all feeds have acknowledged.
+    /// The command of the client that not all links have acknowledged, if there is one.
     pending: Option<Pending>,
 }
 
-/// A link over which messages come.
+/// A link to a store over which messages come.
 #[derive(Debug)]
 struct Feed {
     link: PrivateId,
     backend: BackendId,
-    /// True if the names that are subscribed to at all stores are so here.
+    /// True if the names with [`Origin::AllStores`] are subscribed to over this link.
     has_all: bool,
-    /// The requests that the store has not acknowledged, in order.
+    /// The requests sent over this link that the store has not acknowledged, in order.
     owed: VecDeque<Owed>,
 }
 
@@ -80,16 +81,17 @@ struct Owed {
     /// The number of acknowledgements that are still to come.
     left: usize,
     purpose: Purpose,
-    /// The names of sharded channels, which another node may have.
+    /// The sharded channels to subscribe to, which the store may refuse because another node has them; empty
+    /// for other requests.
     sharded: Vec<Box<[u8]>>,
-    /// The number of nodes that were asked before.
+    /// The number of cluster nodes that were asked for these channels before.
     tries: u8,
 }
 
 /// Purpose of a request to one store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
-    /// The client's command waits for it.
+    /// The client's command waits for the acknowledgements.
     Command,
     /// Subscriptions follow their channels to another node, unseen by the client.
     Follows,
@@ -97,7 +99,7 @@ enum Purpose {
     Undoes,
 }
 
-/// A command of the client that not all feeds have acknowledged.
+/// A command of the client that not all stores have acknowledged.
 #[derive(Debug)]
 struct Pending {
     sequence: u32,
@@ -107,21 +109,21 @@ struct Pending {
     acknowledgements: Vec<u8>,
     /// The names that the command has added; empty if it ends subscriptions.
     begun: Vec<(Box<[u8]>, Origin)>,
-    /// The messages that have come meanwhile, if the command begins subscriptions. They stand behind its
-    /// acknowledgements.
+    /// The messages that have come meanwhile, which the client gets after the reply; None if the command ends
+    /// subscriptions.
     messages: Option<Vec<u8>>,
-    /// The first error of a store.
+    /// The first error of a store or a home core, which becomes the reply.
     refusal: Option<Vec<u8>>,
-    /// The command on the board where messages wait for it.
+    /// The entry on the board of subscriptions; while it stands, messages (`PUBLISH`) to these names wait.
     _opening: Option<Opening>,
 }
 
 /// A request about subscriptions to one store.
 #[derive(Debug)]
 pub struct FeedRequest {
-    /// The link that it is sent over.
+    /// The link that the request is sent over.
     pub link: PrivateId,
-    /// The request.
+    /// The request in the Redis protocol.
     pub frame: Vec<u8>,
 }
 
@@ -142,7 +144,7 @@ pub struct Change {
 /// Consequence of a lost link for its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedLoss {
-    /// None: no messages came over it.
+    /// No consequence: no messages of the client came over the link.
     Unused,
     /// The client's command has got its answer from this store.
     Answered,
@@ -150,14 +152,14 @@ pub enum FeedLoss {
     Missed,
 }
 
-/// Sharded channels that a node no longer has.
+/// Sharded channels that a node no longer has, so that they have to be subscribed to at another.
 #[derive(Debug)]
 pub struct Moved {
-    /// The node that was asked last.
+    /// The node that last refused the channels or ended the subscriptions.
     pub from: BackendId,
-    /// The names.
+    /// The names of the channels.
     pub names: Vec<Box<[u8]>>,
-    /// The number of nodes that were asked.
+    /// The number of nodes that were asked for the channels so far.
     pub tries: u8,
     /// The error of the node; empty if it ended the subscriptions by itself.
     pub error: Vec<u8>,
@@ -181,7 +183,7 @@ pub enum Delivered {
         undo: Vec<FeedRequest>,
         /// Shared subscriptions that end because another of the command was refused.
         leave: Vec<(Subscription, Box<[u8]>)>,
-        /// True if no channel is left.
+        /// True if the client is subscribed to nothing any more.
         is_over: bool,
     },
     /// Channels have to be subscribed to at another node.
@@ -198,12 +200,12 @@ impl Subscriptions {
         self.names.each_ref().map(HashMap::len)
     }
 
-    /// Returns the links over which messages come.
+    /// Returns the links over which messages come for the client.
     pub fn links(&self) -> impl Iterator<Item = PrivateId> {
         self.feeds.iter().map(|feed| feed.link)
     }
 
-    /// Returns the stores from which messages come.
+    /// Returns the stores to which the client has links for messages.
     pub fn stores(&self) -> impl Iterator<Item = BackendId> {
         self.feeds.iter().map(|feed| feed.backend)
     }
@@ -242,7 +244,8 @@ impl Subscriptions {
         self.names.iter().map(HashMap::len).sum()
     }
 
-    /// True if the client may also be subscribed to these names.
+    /// True if the limits on channels and bytes permit that the client is also subscribed to these names.
+    /// Names that it is subscribed to already count again.
     pub fn has_room<'a>(&self, names: impl Iterator<Item = &'a [u8]>) -> bool {
         let (count, bytes) = names.fold((self.len(), self.name_bytes), |(count, bytes), name| {
             (count + 1, bytes.saturating_add(name.len()))
@@ -275,8 +278,8 @@ impl Subscriptions {
         }
     }
 
-    /// Adds names. Links to all stores that they come from must be there; `stores` are those that are meant
-    /// by [`Origin::AllStores`].
+    /// Adds names, each with the stores that its messages come from; links to these must be there. `stores`
+    /// are all stores, for names with [`Origin::AllStores`]. The change is still to be sent.
     pub fn begin(
         &mut self,
         kind: Subscription,
@@ -303,7 +306,7 @@ impl Subscriptions {
         Change { requests, acknowledgements, shared, kind, begins: true, begun }
     }
 
-    /// Removes names; without names, all of this kind.
+    /// Removes names; without names, all of this kind. The change is still to be sent.
     pub fn end(&mut self, kind: Subscription, named: &[&[u8]], protocol: Protocol) -> Change {
         let (mut ended, mut acknowledgements) = (Vec::new(), Vec::new());
         let all: Vec<Box<[u8]>> = match named {
@@ -393,7 +396,7 @@ impl Subscriptions {
         (!here.is_empty()).then(|| feed.request(subscribes, &here, (moved.purpose, moved.tries)))
     }
 
-    /// Takes the refusal of a node for the reply to the client's command. False if the client's command does not
+    /// Makes the refusal of a node the reply to the client's command. False if the client's command does not
     /// wait for it.
     pub fn refuse(&mut self, moved: Moved) -> bool {
         if moved.purpose == Purpose::Command
@@ -468,7 +471,7 @@ impl Subscriptions {
         loss
     }
 
-    /// Decides what a message is that came over a link.
+    /// Decides what a message is that a store sent over a link.
     fn hear(&mut self, link: PrivateId, message: &[u8]) -> Heard {
         let Some(feed) = self.feeds.iter_mut().find(|feed| feed.link == link) else { return Heard::Nothing };
         let backend = feed.backend;
@@ -497,12 +500,12 @@ impl Subscriptions {
         }
     }
 
-    /// True if some subscriptions are shared.
+    /// True if some of the client's subscriptions are shared with other clients.
     pub fn has_shared(&self) -> bool {
         self.shared > 0
     }
 
-    /// Returns the names of all shared subscriptions.
+    /// Returns the kind and name of each shared subscription.
     pub fn shared_names(&self) -> impl Iterator<Item = (Subscription, &[u8])> {
         let kinds = [Subscription::Channels, Subscription::Patterns].into_iter();
         kinds.zip(&self.names).flat_map(|(kind, names)| {
@@ -511,19 +514,20 @@ impl Subscriptions {
         })
     }
 
-    /// Returns the messages that wait for the acknowledgements of a command, if there is one.
+    /// Returns the messages that wait until the client's command is acknowledged; None if no such command is
+    /// under way.
     pub fn held_messages(&mut self) -> Option<&mut Vec<u8>> {
         self.pending.as_mut()?.messages.as_mut()
     }
 
-    /// Takes the acknowledgement of a join.
+    /// Handles that stores have acknowledged one shared subscription of the client's command.
     pub fn hear_joined(&mut self) {
         if let Some(pending) = &mut self.pending {
             pending.requests = pending.requests.saturating_sub(1);
         }
     }
 
-    /// Takes the refusal of a join.
+    /// Handles that one shared subscription of the client's command was refused.
     pub fn hear_refused(&mut self, error: &[u8]) {
         if let Some(pending) = &mut self.pending {
             pending.requests = pending.requests.saturating_sub(1);
@@ -531,7 +535,7 @@ impl Subscriptions {
         }
     }
 
-    /// Ends the command that waits, if all stores have answered.
+    /// Ends the client's command if all stores have answered it; None if not.
     fn complete(&mut self) -> Option<Completed> {
         let pending = self.pending.take_if(|pending| pending.requests == 0)?;
         let Some(mut reply) = pending.refusal else {
@@ -555,7 +559,7 @@ impl Subscriptions {
     }
 }
 
-/// The end of a command about subscriptions.
+/// The end of a command about subscriptions: its reply, and what is left to do.
 struct Completed {
     sequence: u32,
     reply: Vec<u8>,
@@ -588,7 +592,7 @@ impl Feed {
 
 /// Meaning of a message from a store.
 enum Heard {
-    /// A message for the client.
+    /// A published message for the client.
     Message,
     /// The last acknowledgement of a request that the client's command waits for.
     Acknowledged,
@@ -598,7 +602,7 @@ enum Heard {
     Unasked,
     /// The end of a subscription to a sharded channel that the client wants.
     Ended(Box<[u8]>, BackendId),
-    /// Anything that needs no more.
+    /// An acknowledgement, or the end of a subscription, on which nothing has to be done.
     Nothing,
 }
 

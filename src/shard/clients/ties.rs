@@ -12,20 +12,20 @@ use crate::values::{Action, BackendId, ClientId, Owner, Timestamp};
 pub struct Ties {
     /// The link for the client's blocking command, or for all requests while it watches keys.
     pub link: Option<PrivateId>,
-    /// The keys that the client watches.
+    /// The keys that the client watches; None if it watches none.
     pub watch: Option<Watch>,
-    /// The channels that the client is subscribed to.
+    /// The channels that the client is subscribed to; None if there are none.
     pub subscriptions: Option<Box<Subscriptions>>,
-    /// The keys that stores track for the client.
+    /// The keys that stores track for the client; None if there are none.
     pub tracking: Option<Box<KeyTracking>>,
 }
 
 /// Keys that a client watches until its next `EXEC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watch {
-    /// The store that has the keys.
+    /// The store that has the watched keys.
     pub backend: BackendId,
-    /// The hash slot of the first key.
+    /// The hash slot of the first watched key.
     pub slot: u16,
     /// The time since which keys are watched.
     pub since: Timestamp,
@@ -43,7 +43,7 @@ impl Watch {
 }
 
 impl ClientStage {
-    /// Returns the clients that watch keys since a time or for longer.
+    /// Returns the clients that have watched keys since `since` or for longer.
     pub fn watching_since(&self, since: Timestamp) -> Vec<ClientId> {
         let has_watched = |id: &ClientId| {
             let client = self.clients.peek(*id);

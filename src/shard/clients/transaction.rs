@@ -85,7 +85,7 @@ impl Transaction {
         self.place
     }
 
-    /// Returns the queued requests that weir answers itself.
+    /// Returns the requests queued since `MULTI` that weir answers itself, without a backend.
     pub fn locals(&self) -> &[LocalRequest] {
         &self.locals
     }
@@ -191,7 +191,7 @@ pub struct Splice {
 pub struct TooLong;
 
 impl Splice {
-    /// Returns the bytes of the replies.
+    /// Returns the bytes of weir's own replies.
     pub fn memory_bytes(&self) -> usize {
         self.bytes
     }

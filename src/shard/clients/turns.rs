@@ -39,7 +39,8 @@ pub struct Turns {
     congested: u32,
     /// Clients that have nothing to wait for any more, and go on at the end of this turn.
     to_resume: VecDeque<ClientId>,
-    /// Clients that have used up their turn but have sent more; they go on in the next turn.
+    /// Clients that have had as many requests taken on as a turn permits, but have sent more; they go on in
+    /// the next turn.
     next: VecDeque<ClientId>,
     /// Clients whose next request has so many keys that its partition is made over several turns.
     partitioning: VecDeque<ClientId>,
@@ -49,7 +50,7 @@ pub struct Turns {
     ///
     /// [`Gathers`]: crate::shard::gather::Gathers
     joining: VecDeque<(ClientId, u32, u32)>,
-    /// The length of the last two lists together, which every turn asks for.
+    /// The length of `partitioning` and `joining` together, kept because every turn checks it.
     in_steps: u32,
 }
 
@@ -67,7 +68,7 @@ impl Turns {
         self.in_steps += 1;
     }
 
-    /// Returns the request whose reply is being joined.
+    /// Returns the request whose reply is being joined; None if there is none.
     pub(super) fn next_to_join(&self) -> Option<(ClientId, u32, u32)> {
         self.joining.front().copied()
     }

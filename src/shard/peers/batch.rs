@@ -19,8 +19,8 @@ use crate::shard::shared_channel::{FromHome, FromHomeQueue, ToHome};
 use crate::values::ShardId;
 use crate::values::limits::{BATCH_BYTES_MAX, MONITOR_BATCH_BYTES_MAX};
 
-/// Place of a message in a batch: its length in the common buffer, whose messages are read in order, or its
-/// index among the shared ones.
+/// Place of a message in a batch: the length of one copied to the common buffer, which is read in order, or
+/// the index of one that is shared.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Copied(u32),
@@ -50,7 +50,7 @@ pub struct Batch {
     shared: Vec<Bytes>,
     /// Bytes of all shared messages and of the copies.
     shared_bytes: usize,
-    /// Notes about client connections.
+    /// Notes about requests of client connections, each with the address of the request.
     notes: Vec<(ReplyTo, Note)>,
     /// Fences that the receiver handles first, so that none of its later requests is overtaken by what they
     /// stand for.
@@ -67,11 +67,11 @@ pub struct Batch {
     line_bytes: Vec<u8>,
     /// The sender's messages about names whose home core is the receiver.
     to_home: Vec<(ShardId, ToHome)>,
-    /// Messages about names whose home core is the sender.
+    /// The sender's messages, as the home core, about names that clients of the receiver are subscribed to.
     from_home: FromHomeQueue,
 }
 
-/// Size up to which an emptied batch keeps its buffers, in bytes.
+/// Size in bytes up to which an emptied batch keeps each buffer.
 const BYTES_KEPT: usize = 1 << 20;
 
 impl Batch {
@@ -89,7 +89,8 @@ impl Batch {
             && self.from_home.is_empty()
     }
 
-    /// Returns the bytes of all messages.
+    /// Returns the bytes of all requests, replies, copies of hot replies, lines for monitors and published
+    /// messages in the batch.
     pub fn bytes(&self) -> usize {
         self.request_bytes.len()
             + self.reply_bytes.len()
@@ -103,14 +104,14 @@ impl Batch {
         self.bytes() >= BATCH_BYTES_MAX
     }
 
-    /// Adds a request.
+    /// Adds a request, to be forwarded by the receiver as the home core of its keys.
     pub fn push_request(&mut self, envelope: &Envelope, message: Message<'_>) {
         let place = place(&mut self.request_bytes, &mut self.shared, message);
         self.shared_bytes += message.shared_bytes();
         self.requests.push(RequestEntry { envelope: *envelope, place });
     }
 
-    /// Adds a reply.
+    /// Adds a reply to a request of a client of the receiver.
     pub fn push_reply(&mut self, to: ReplyTo, outcome: Outcome, message: Message<'_>) {
         let place = place(&mut self.reply_bytes, &mut self.shared, message);
         self.shared_bytes += message.shared_bytes();
@@ -158,22 +159,24 @@ impl Batch {
         })
     }
 
-    /// Adds a message of this core about a name whose home core is the receiver.
+    /// Adds a message about a name whose home core is the receiver. `from` is the core that has the
+    /// subscribers.
     pub fn push_to_home(&mut self, from: ShardId, message: ToHome) {
         self.to_home.push((from, message));
     }
 
-    /// Adds a message about a name whose home core is the sender.
+    /// Adds a message about a name whose home core is the sender, for subscribers on the receiver.
     pub fn push_from_home(&mut self, told: FromHome) {
         self.from_home.push(told);
     }
 
-    /// Takes the messages about names whose home core is the receiver, with their senders.
+    /// Takes the messages about names whose home core is the receiver, each with the core that it is from.
     pub fn take_to_home(&mut self) -> Vec<(ShardId, ToHome)> {
         std::mem::take(&mut self.to_home)
     }
 
-    /// Takes the next message about a name whose home core is the sender.
+    /// Takes the next message that the sender, as the home core of a name, has for subscribers on the
+    /// receiver.
     pub fn pop_from_home(&mut self) -> Option<FromHome> {
         self.from_home.pop()
     }
@@ -188,7 +191,8 @@ impl Batch {
         &self.hits
     }
 
-    /// Adds that a fence is lifted.
+    /// Adds that a fence is lifted, because the store has answered it: by the shard that raised it, and its
+    /// sequence number there.
     pub fn push_lifted(&mut self, origin: ShardId, sequence: u64) {
         self.lifted.push((origin, sequence));
     }

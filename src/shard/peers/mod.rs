@@ -86,12 +86,12 @@ impl PeerStage {
         self.batch_for(home).push_to_home(own, message);
     }
 
-    /// Adds a message about a name that is at home here to the batch for another core.
+    /// Adds a message of this core, as the home core of a name, to the batch for a core with subscribers.
     pub fn push_from_home(&mut self, to: ShardId, told: FromHome) {
         self.batch_for(to).push_from_home(told);
     }
 
-    /// Tells all other cores that a fence of this core is lifted.
+    /// Tells all other cores that a fence of this core is lifted, because the store has answered it.
     pub fn tell_lifted(&mut self, own: ShardId, sequence: u64) {
         for shard in (0..self.outgoing.len() as u16).map(ShardId).filter(|shard| *shard != own) {
             self.batch_for(shard).push_lifted(own, sequence);

@@ -165,9 +165,10 @@ impl Shard {
         }
     }
 
-    /// Carries out a command that ends subscriptions: it is never refused, since the client would go on paying for
-    /// messages, and its tenant pays for its bytes. Holds a message for which subscribers are on their way. False for
-    /// any other request, and for a message that may go on.
+    /// Carries out a command that ends subscriptions, without admission: it is never refused, since the
+    /// client would go on paying for messages, and its tenant pays for its bytes. Holds a `PUBLISH` while
+    /// subscriptions to its channel are on their way. False for any other request, and for a `PUBLISH` that
+    /// may go on.
     fn goes_its_own_way(
         &mut self,
         id: ClientId,
@@ -192,7 +193,8 @@ impl Shard {
         }
     }
 
-    /// Resumes messages whose subscribers are there now, or that have waited for too long.
+    /// Resumes messages (`PUBLISH`) whose subscriptions stores have acknowledged by now, or that have waited
+    /// for too long.
     pub(super) fn resume_publications(&mut self, now: Now) {
         let board = &self.env.settings.clients.subscriptions;
         let ready = self.clients.publications().take_ready(board, now.monotonic);
@@ -209,8 +211,7 @@ impl Shard {
         self.clients.hold_for_map(id, arguments);
     }
 
-    /// Records that the primaries confirmed the map of the cluster in a round of questions that began at this
-    /// time.
+    /// Records that the primaries confirmed the map of the cluster, all of them asked at `at` or later.
     pub fn handle_slots_confirmed(&mut self, at: Timestamp) {
         self.env.slots_confirmed = self.env.slots_confirmed.max(Some(at));
         self.upstream.touch_slots();
@@ -498,7 +499,7 @@ impl Shard {
         }
     }
 
-    /// Returns the account that a client's requests are charged to.
+    /// Returns the account that a client's requests are charged to; None if it has none.
     pub(super) fn payer_of(&mut self, id: ClientId) -> Option<Payer> {
         self.clients.client(id).payer()
     }

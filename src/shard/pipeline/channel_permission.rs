@@ -11,7 +11,7 @@ use crate::values::limits::PREFIXES_NAMED_MAX;
 const OF_KEY: &[u8] = b"__keyspace@";
 const OF_COMMAND: &[u8] = b"__keyevent@";
 
-/// True if a tenant has only certain channels.
+/// True if a tenant may name only certain channels.
 pub(super) fn has_only_some(tenant: &Tenant) -> bool {
     !tenant.channel_prefixes().is_empty() || !tenant.databases.is_empty()
 }
@@ -80,12 +80,12 @@ fn has_all_keys(tenant: &Tenant) -> bool {
     tenant.keys.is_empty() && tenant.databases.is_empty()
 }
 
-/// True if a name begins with one of the prefixes, or there are none.
+/// True if a name begins with one of the prefixes, or if there are no prefixes.
 fn begins_with_any(prefixes: &[String], name: &[u8]) -> bool {
     prefixes.is_empty() || prefixes.iter().any(|prefix| name.starts_with(prefix.as_bytes()))
 }
 
-/// Returns prefixes in quotes, as words of an error; the first few of many.
+/// Returns prefixes in quotes, for the text of an error; of many only the first few.
 pub(super) fn quoted_prefixes(prefixes: &[String]) -> String {
     let named = prefixes.iter().take(PREFIXES_NAMED_MAX);
     let mut named: Vec<String> = named.map(|prefix| format!("'{}'", quoted(prefix.as_bytes()))).collect();
@@ -95,7 +95,7 @@ pub(super) fn quoted_prefixes(prefixes: &[String]) -> String {
     named.join(" or ")
 }
 
-/// Returns the part of a pattern before its first character that does not stand for itself.
+/// Returns the part of a pattern before its first special character (`*`, `?`, `[` or a backslash).
 pub(super) fn literal_prefix(pattern: &[u8]) -> &[u8] {
     let end =
         pattern.iter().position(|byte| matches!(byte, b'*' | b'?' | b'[' | b'\\')).unwrap_or(pattern.len());

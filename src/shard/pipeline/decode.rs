@@ -103,9 +103,8 @@ impl Shard {
         }
     }
 
-    /// Returns the number of words per key of a large request that is split by key, so that it may be split over
-    /// several turns, and its bytes. None for any other, and for one that goes another way because its client is
-    /// in a transaction or has private links.
+    /// Returns the number of words per key, and the bytes, of a large request that may be split by key over
+    /// several turns. None for any other request, and if its client is in a transaction or has private links.
     #[cold]
     #[inline(never)]
     fn step_if_split(&mut self, id: ClientId, request: &Request<'_>) -> Option<(usize, Bytes)> {
@@ -127,7 +126,8 @@ impl Shard {
         self.clients.hold_for_turns(&mut self.env, id, step, request);
     }
 
-    /// Goes on with a request that is split over several turns, and with a reply that is joined so.
+    /// Continues the splitting of one large request and the joining of one large reply, each of which takes
+    /// several turns.
     #[cold]
     #[inline(never)]
     pub(super) fn work_in_steps(&mut self, now: Now) {
@@ -274,8 +274,8 @@ fn ends_transaction(handling: Handling) -> bool {
     matches!(handling, Handling::Local(Discard | Exec | Multi | Quit | Reset))
 }
 
-/// True for the first words of an HTTP request, which a browser may be tricked into sending to a store. Such
-/// a client is cut off as by Redis, because the backend connections behind it are shared by all clients.
+/// True for the first word of an HTTP request, which a browser may be tricked into sending to a store. Such a
+/// client is cut off as by Redis, because the backend connections behind it are shared by all clients.
 fn speaks_http(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }

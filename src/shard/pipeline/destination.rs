@@ -15,17 +15,17 @@ use crate::shard::request::Touches;
 use crate::values::ClientId;
 use crate::values::{BackendId, ShardId};
 
-/// Destination of a request.
+/// The cores and stores that a request goes to, or weir itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
-    /// The home core of all its keys.
+    /// The home core of all keys of the request, which sends it to the one backend that has them.
     Home { slot: u16, backend: BackendId, home: ShardId, touches: Touches },
     /// A single backend, straight from the core that has the client, with no other request of the client in
     /// flight.
     Alone { slot: u16, backend: BackendId },
     /// Several backends or cores: the request is split by key.
     Parts(Gather),
-    /// All backends.
+    /// All backends, straight from the core that has the client.
     Stores(FanOut),
     /// The backend that the cursor of a `SCAN` names, with that backend's own cursor.
     Scan { backend: BackendId, cursor: u64 },
@@ -71,7 +71,7 @@ impl Destination {
     }
 }
 
-/// Location of the keys of a request.
+/// The backends and home cores on which the keys of a request are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placement {
     /// The request has no keys.

@@ -219,7 +219,8 @@ impl Shard {
         false
     }
 
-    /// Takes what a store says about changes of hot keys.
+    /// Handles a reply or message of a store on its tracker, the connection on which it tells of changes of
+    /// hot keys.
     pub(super) fn take_change(&mut self, backend: BackendId, said: Said, now: Now) {
         let Self { env, hot_keys, .. } = self;
         let now = now.monotonic;
@@ -231,8 +232,8 @@ impl Shard {
         }
     }
 
-    /// Opens and closes the connections on which stores tell of changes of hot keys, and sends questions over
-    /// them.
+    /// Opens and closes trackers, the connections on which stores tell of changes of hot keys, and sends
+    /// requests over them.
     fn do_tracker_tasks(&mut self, now: Now) {
         while let Some(task) = self.hot_keys.poll_task() {
             match task {

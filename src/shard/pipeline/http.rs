@@ -9,7 +9,7 @@ use crate::values::ClientId;
 use crate::values::time::Now;
 
 impl Shard {
-    /// Takes in a client that has connected over HTTP, and returns its id.
+    /// Registers a client that has connected over HTTP. Returns its id.
     pub fn handle_http_client_opened(&mut self, now: Now) -> ClientId {
         self.clients.open_http(&mut self.env, now)
     }

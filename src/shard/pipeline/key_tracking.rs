@@ -165,12 +165,12 @@ impl Shard {
         self.clients.find(id)?.ties()?.tracking.as_deref_mut()
     }
 
-    /// True if a link of a client is one that keys are tracked over.
+    /// True if a store tracks keys for this client over this link.
     pub(super) fn tracks_over(&mut self, id: ClientId, link: PrivateId) -> bool {
         self.tracking_of(id).is_some_and(|tracking| tracking.has(link))
     }
 
-    /// Returns the link to a store over which keys are tracked for a client.
+    /// Returns the link over which a store tracks keys for a client; None if there is none.
     pub(super) fn tracking_link(&mut self, id: ClientId, store: BackendId) -> Option<PrivateId> {
         self.tracking_of(id)?.link_to(store)
     }

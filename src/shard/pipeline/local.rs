@@ -188,8 +188,8 @@ impl Shard {
         }
     }
 
-    /// Sets whether a client is spared when clients are closed because all together hold too much. Ignored
-    /// unless the client is an administrator.
+    /// Answers `CLIENT NO-EVICT`: sets whether a client is spared when clients are closed because all of them
+    /// together hold too much. Has no effect unless the client is an administrator.
     fn set_no_evict(&mut self, id: ClientId, word: &[u8]) {
         if self.is_admin(id) {
             self.clients.client(id).set_no_evict(word.eq_ignore_ascii_case(b"on"));
@@ -204,7 +204,7 @@ impl Shard {
         });
     }
 
-    /// Answers `CLIENT REPLY`: a client can switch on what is on.
+    /// Answers `CLIENT REPLY`: accepts `ON`, which changes nothing, and refuses `OFF` and `SKIP`.
     fn client_reply(&mut self, id: ClientId, command: &Command, word: &[u8]) {
         let says = |expected: &str| word.eq_ignore_ascii_case(expected.as_bytes());
         self.clients.answer_now(&mut self.env, id, |out, _| {

@@ -91,15 +91,17 @@ pub struct Shard {
     upstream: Upstream,
     /// Connections to stores that one client has to itself.
     private: PrivateLinks,
-    /// The reason to doubt the map of the cluster that a private link gave.
+    /// The reason, found on a private link, to ask the cluster for its map of slots again; None if there is
+    /// none.
     private_doubt: Option<Doubt>,
     /// The time of the last log line about elements that a store took for a client that had left.
     orphans_said_at: Option<Timestamp>,
     /// Shared channels that are at home on this core.
     shared_channels: Box<SharedChannels>,
-    /// Lines for clients that watch requests.
+    /// Lines that show requests to monitors (clients that have sent `MONITOR`), and what may be spent on
+    /// them.
     monitors: MonitorStage,
-    /// Batches for other cores.
+    /// Batches of messages that are being filled for other cores.
     peers: PeerStage,
     /// Times at which timeouts are checked and memory is given back.
     upkeep: Upkeep,
@@ -128,7 +130,7 @@ impl Shard {
         }
     }
 
-    /// Returns the shard's id.
+    /// Returns the id of the shard, which is that of its core.
     pub fn id(&self) -> ShardId {
         self.env.settings.id
     }
@@ -164,7 +166,7 @@ impl Shard {
         self.admission.users()
     }
 
-    /// Returns the times that backends took for requests.
+    /// Returns a histogram of the times that backends took for requests.
     pub fn service_times(&self) -> Durations {
         self.upstream.service_times()
     }
@@ -190,7 +192,8 @@ impl Shard {
         self.hot_keys.figures(&self.env)
     }
 
-    /// Returns the ages of the replies from memory when they were sent: the times since their store was asked.
+    /// Returns a histogram of the ages of replies from memory when they were sent: the times since their
+    /// store was asked.
     pub fn hot_ages(&self) -> Durations {
         self.hot_keys.ages()
     }
@@ -220,7 +223,7 @@ impl Shard {
         self.private.figures()
     }
 
-    /// Returns the number of subscribed clients.
+    /// Returns the number of clients that are subscribed to channels.
     pub fn subscribers(&self) -> usize {
         self.clients.subscribers()
     }
@@ -235,7 +238,7 @@ impl Shard {
         self.clients.monitors()
     }
 
-    /// Takes in a client that has connected, and returns its id.
+    /// Registers a client that has connected. Returns its id.
     pub fn handle_client_opened(&mut self, now: Now) -> ClientId {
         self.clients.open(&mut self.env, now)
     }
@@ -407,7 +410,7 @@ impl Shard {
         self.handle_private_events(now);
     }
 
-    /// Takes news of how far replicas of a cluster are behind their primaries.
+    /// Records how far the replicas of a cluster are behind their primaries.
     pub fn handle_replicas(&mut self, states: &[ReplicaState]) {
         self.upstream.handle_replicas(states);
     }
@@ -467,7 +470,7 @@ impl Shard {
         self.clients.take_session(&mut self.env, id)
     }
 
-    /// Takes in a client that another process handed over, and returns its id.
+    /// Registers a client that another process handed over. Returns its id.
     pub fn handle_client_moved(&mut self, session: &Session, now: Now) -> ClientId {
         self.clients.adopt(&mut self.env, &mut self.admission, session, now)
     }

@@ -55,13 +55,15 @@ impl Shard {
         self.clients.client(id).put_back_transaction(transaction);
     }
 
-    /// Returns whose requests those of a client are.
+    /// Returns the tenant of a client, by which monitors may or may not see the client's requests, and the
+    /// version of the quotas that its id is from.
     fn sender_of(&mut self, id: ClientId) -> Sender {
         let tenant = self.clients.client(id).identity().tenant_id();
         Sender { tenant, version: self.env.quotas.version() }
     }
 
-    /// Shows one request, in another database than the client's if that is named.
+    /// Shows one request of a client to the monitors that may see it; with `database` if given, else the
+    /// client's.
     fn show_in(
         &mut self,
         id: ClientId,
@@ -117,7 +119,7 @@ impl Shard {
         }
     }
 
-    /// Does at the end of a turn what was put off for monitors.
+    /// Ends a turn for monitors: charges their tenants for lines, and removes the monitors that have ended.
     #[cold]
     pub(super) fn end_turn_of_monitors(&mut self, now: Now) {
         self.monitors.handle_turn_end(&self.env.settings.clients.monitors, &mut self.env.counters);
@@ -131,7 +133,7 @@ impl Shard {
         }
     }
 
-    /// Tells the monitors of this core how many lines they have missed.
+    /// Tells the monitors of this core that have room how many lines they have missed.
     pub(super) fn tell_monitors(&mut self, now: Now) {
         if self.clients.has_monitors() {
             let unix_micros = self.monitors.unix_micros(now);

@@ -30,7 +30,8 @@ use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, Database};
 
-/// A request that costs a store nothing.
+/// The request `PING`, sent right before a command that waits for replicas: a store takes the writes up to
+/// the connection's last request into account.
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 /// The time for which a client may watch keys before the watch is given up.
 const WATCH_MAX: Duration = Duration::from_secs(30);
@@ -41,14 +42,14 @@ const ORPHANS_SAID_EVERY: Duration = Duration::from_secs(1);
 /// The retry delay named to clients whose requests were lost with a private link.
 pub(super) const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
 
-/// Use of a link that a request is sent over.
+/// Reason why a request is sent over a private link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LinkUse {
-    /// The request is answered at once.
+    /// None of the other reasons: the store answers the request at once.
     Request,
     /// The request watches keys, which stay watched on the link.
     Watch,
-    /// The request waits at its store.
+    /// The request is a blocking command, which waits at its store.
     Waits,
 }
 
@@ -451,7 +452,7 @@ impl Shard {
         }
     }
 
-    /// Ends all ties of a client (`RESET`).
+    /// Ends all ties of a client to stores (`RESET`): its subscriptions, tracking, watched keys and links.
     pub(super) fn end_ties(&mut self, id: ClientId, now: Now) {
         self.end_tracking(id, now);
         self.end_watch(id, now);

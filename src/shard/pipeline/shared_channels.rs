@@ -36,7 +36,8 @@ pub(super) fn may_share(kind: Subscription, name: &[u8]) -> bool {
 }
 
 impl Shard {
-    /// True if new subscriptions of a client are shared.
+    /// True if new subscriptions of a client are shared with other clients, as its tenant has `pubsub =
+    /// "shared"`.
     pub(super) fn shares_channels(&mut self, id: ClientId) -> bool {
         self.env.quotas.shares_channels() && self.tenant_of(id).is_some_and(|tenant| tenant.shares_channels)
     }
@@ -69,7 +70,8 @@ impl Shard {
         vec![self.store_of_channel(&name.name).1]
     }
 
-    /// Takes messages of another core about shared channels.
+    /// Handles a batch's messages about shared channels: those to this core as a home core, and those from
+    /// home cores.
     pub(super) fn hear_of_shared(&mut self, batch: &mut Batch, _now: Now) {
         for (from, message) in batch.take_to_home() {
             self.tell_home(from, message);
@@ -79,7 +81,7 @@ impl Shard {
         }
     }
 
-    /// Takes a message about a name that is at home here.
+    /// Handles a message to this core as the home core of a name. A refused join is answered with an error.
     fn tell_home(&mut self, from: ShardId, message: ToHome) {
         let stores = match &message {
             ToHome::Join { name, .. } => self.stores_of_name(name),
@@ -105,7 +107,8 @@ impl Shard {
         self.shared_channels.refuse(from, name, client, text.into());
     }
 
-    /// Takes what a store has said over the feed, or the end of the feed.
+    /// Handles a message of a store on the feed (the core's connection for shared channels), or the feed's
+    /// end with its reason.
     pub(super) fn take_from_feed(&mut self, backend: BackendId, said: Result<Vec<u8>, &'static str>) {
         match said {
             Ok(message) => match self.shared_channels.hear(backend, message.into()) {
@@ -126,7 +129,8 @@ impl Shard {
         }
     }
 
-    /// Sends what home cores and stores are to be told, and delivers messages to clients of this core.
+    /// Sends waiting messages about shared channels to home cores and stores, and delivers those for clients
+    /// of this core.
     #[cold]
     #[inline(never)]
     pub(super) fn exchange_shared(&mut self, now: Now) {
@@ -139,7 +143,8 @@ impl Shard {
         self.send_shared(now);
     }
 
-    /// Sends what home cores and stores are to be told. What clients of this core are told waits for the next turn.
+    /// Sends waiting messages about shared channels to home cores and stores. Messages for clients of this
+    /// core wait for the next turn.
     #[cold]
     #[inline(never)]
     pub(super) fn send_shared(&mut self, now: Now) {
@@ -174,7 +179,8 @@ impl Shard {
         }
     }
 
-    /// Delivers a message of a home core to clients of this core. Returns the number of clients.
+    /// Delivers a message of a home core to clients of this core. Returns the number of clients that this
+    /// concerned.
     fn deliver_shared(&mut self, told: FromHome, now: Now) -> usize {
         match told {
             FromHome::Message { name, message } => return self.fan_out(&name, message, now),
@@ -219,7 +225,8 @@ impl Shard {
         1
     }
 
-    /// Passes a published message to all clients of this core that are subscribed to a name.
+    /// Passes a published message to all clients of this core that are subscribed to a name. Returns the
+    /// number of its listeners, with those that are not acknowledged yet.
     fn fan_out(&mut self, name: &SharedName, message: Bytes, now: Now) -> usize {
         let listeners = self.clients.listeners().lend(name);
         let mut message = SharedMessage::new(message);

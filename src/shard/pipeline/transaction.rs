@@ -14,7 +14,7 @@ use crate::values::limits::DESCRIPTION_BYTES_MAX;
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId};
 
-/// A transaction without requests.
+/// An encoded transaction without requests: `MULTI`, `EXEC`.
 const EMPTY_TRANSACTION: &[u8] = b"*1\r\n$5\r\nMULTI\r\n*1\r\n$4\r\nEXEC\r\n";
 
 impl Shard {

@@ -11,7 +11,7 @@ const HOUSEKEEPING: Duration = Duration::from_millis(100);
 /// Interval at which memory is given back. About ten intervals after a burst its memory is gone.
 const TIDIED_EVERY: Duration = Duration::from_secs(1);
 
-/// Times at which upkeep is due.
+/// Times at which timeouts are checked and spare memory is freed next.
 #[derive(Debug, Default)]
 pub struct Upkeep {
     /// Time at which timeouts are checked next; none if there is nothing to check.
@@ -20,7 +20,7 @@ pub struct Upkeep {
     tidy_at: Option<Timestamp>,
     /// True if the last tidying has left something to give back.
     untidy: bool,
-    /// Work that the shard had counted at the last tidying.
+    /// Number of events (requests, replies, clients, batches) that the shard had counted at the last tidying.
     work_tidied: u64,
     /// True if memory was given back since [`Self::take_tidied`] was last called.
     tidied: bool,
@@ -46,7 +46,8 @@ impl Upkeep {
         self.housekeeping_at.get_or_insert_with(|| now.after(HOUSEKEEPING));
     }
 
-    /// Plans tidying in one second if the shard has done any work since the last one, or that left something.
+    /// Plans tidying (freeing of spare memory) in one second, if the shard has done any work since it was
+    /// last tidied, or if that left memory that can be freed later.
     pub fn plan_tidying(&mut self, counters: &Counters, now: Now) {
         if self.tidy_at.is_none() && (self.untidy || work_done(counters) != self.work_tidied) {
             self.tidy_at = Some(now.monotonic.after(TIDIED_EVERY));
@@ -64,12 +65,12 @@ impl Upkeep {
         Some(now.monotonic.before(TIDIED_EVERY))
     }
 
-    /// Ends a tidying. `untidy` says that it has left something for the next.
+    /// Ends a tidying. `untidy` says that it has left memory that can be freed later.
     pub fn handle_tidied(&mut self, untidy: bool) {
         self.untidy = untidy;
     }
 
-    /// True if memory was given back since the last call.
+    /// True if memory was given back since the last call of this function.
     pub fn take_tidied(&mut self) -> bool {
         std::mem::take(&mut self.tidied)
     }

@@ -11,14 +11,14 @@ use crate::shard::settings::BackendSettings;
 use crate::shard::versions::Cell;
 use crate::values::{BackendId, ClientId, Database, TenantId, Timestamp};
 
-/// State of a link's socket.
+/// State of a private link's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// The socket is being connected.
     Opening,
-    /// The login is being answered; requests wait in the output.
+    /// The login is being answered; requests wait to be sent.
     Greeting,
-    /// Requests are sent.
+    /// The greeting was answered; requests are sent at once.
     Open,
 }
 
@@ -33,13 +33,13 @@ pub(super) enum Expected {
     Identity,
     /// A reply that no client gets: to a request of a transaction before its `EXEC`, or to `ASKING`.
     Step,
-    /// The reply to the request in flight.
+    /// The reply to the client's request in flight.
     Answer,
     /// The reply to `CLIENT TRACKING ON`.
     Tracking,
-    /// The reply to a question on a tracker.
+    /// The reply to a request of the core itself on a tracker.
     Told,
-    /// The reply to a request that puts elements back.
+    /// The reply to a request that puts elements back which were popped for a client that had left.
     PutBack,
     /// The reply to `UNWATCH`, or to `CLIENT UNBLOCK` of another link, after which the link can be lent.
     Cleaned,
@@ -53,21 +53,22 @@ pub(super) struct Link {
     /// The database that the link's requests are about.
     pub(super) database: Database,
     pub(super) state: State,
-    /// The store's number for the connection; none if it tells none.
+    /// The store's number for the connection (`CLIENT ID`); none if the store does not tell it.
     pub(super) number: Option<u64>,
     /// The client that has the link, and its tenant; `None` while the link is idle or being cleaned.
     pub(super) holder: Option<(ClientId, TenantId)>,
     pub(super) in_flight: Option<InFlight>,
     /// The blocking command in flight, if its client has left. The store has been told to end it.
     pub(super) abandoned: Option<Abandoned>,
-    /// The version cells of a key to which elements are being put back, and the number of the elements.
+    /// While elements are put back that were popped for a client that had left: the version cells of their
+    /// key, and the number of elements.
     pub(super) puts_back: Option<(Vec<Cell>, usize)>,
     /// The first error among the replies to the requests of the transaction in flight.
     pub(super) step_error: Option<Vec<u8>>,
     pub(super) expected: VecDeque<Expected>,
-    /// True if messages that are the reply to no request pass to the holder.
+    /// True if messages that are the reply to no request are passed to the holder.
     pub(super) is_streaming: bool,
-    /// True while the store has not acknowledged all commands about subscriptions.
+    /// True while the store has not acknowledged all `SUBSCRIBE` and `UNSUBSCRIBE` commands of this link.
     pub(super) owes_acknowledgements: bool,
     /// True if the store tracks keys on this link.
     pub(super) is_tracking: bool,
@@ -178,7 +179,7 @@ impl Link {
         self.expected.extend(std::iter::repeat_n(Expected::Step, steps));
     }
 
-    /// True if the request in flight is a blocking command.
+    /// True if the request in flight is a blocking command, whose reply may never come.
     pub(super) fn waits(&self) -> bool {
         self.in_flight.as_ref().is_some_and(InFlight::waits)
     }
@@ -204,7 +205,7 @@ impl Link {
         segment
     }
 
-    /// The bytes of a reply of which a part has come.
+    /// Returns the number of bytes kept of a reply of which only a part has come.
     pub(super) fn partial_bytes(&self) -> usize {
         self.partial.len()
     }
@@ -231,7 +232,7 @@ impl Link {
         whole
     }
 
-    /// Returns the reason to give up the link, if its store has owed something for too long.
+    /// Returns the reason to give up the link, if its store has owed a reply for too long; None if not.
     pub(super) fn overdue(
         &self,
         (connect_timeout, reply_timeout): (Duration, Duration),

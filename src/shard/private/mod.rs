@@ -45,7 +45,7 @@ use crate::values::{Action, BackendId, ClientId, ConnectionId, Database, Owner, 
 
 /// The time for which an unused link stays open.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// The part of a core's links that one tenant may hold: four of five.
+/// The part of a core's links that one tenant may hold, as a fraction: 4 of 5.
 const TENANT_PART: (usize, usize) = (4, 5);
 
 /// A request in flight on a private link.
@@ -55,11 +55,11 @@ pub struct InFlight {
     pub to: ReplyTo,
     /// Version cells of the keys that the request may write, changed until it is over.
     pub cells: Vec<Cell>,
-    /// The time at which the request was sent for the first time.
+    /// The time at which the request was sent for the first time; a cluster may have it sent again.
     pub began: Timestamp,
     /// The time after which an answer is of no use; `Timestamp::MAX` without deadline.
     pub deadline: Timestamp,
-    /// Kind of the request.
+    /// Kind of the request, by which its reply is handled.
     pub kind: Kind,
 }
 
@@ -73,11 +73,11 @@ impl InFlight {
 /// Kind of a request on a private link.
 #[derive(Debug)]
 pub enum Kind {
-    /// A request between `WATCH` and `EXEC`.
+    /// A request that the store answers at once, such as one between `WATCH` and `EXEC`.
     Plain,
-    /// A blocking command.
+    /// A blocking command, with what is needed to end it or send it again.
     Waits(Waiting),
-    /// `WATCH`; true if the client watched no keys before.
+    /// `WATCH`; true if the client watched no keys before, so that it watches none if this fails.
     Watch(bool),
     /// A transaction, after whose reply no keys are watched.
     Exec,
@@ -88,7 +88,7 @@ pub enum Kind {
 pub struct Waiting {
     /// The bytes of the request; empty if they are too many to be kept.
     pub frame: Box<[u8]>,
-    /// The hash slot of its keys.
+    /// The hash slot of the request's keys.
     pub slot: u16,
     /// The number of nodes of a cluster that refused the request.
     pub tries: u8,
@@ -101,7 +101,7 @@ pub struct Abandoned {
     pub frame: Box<[u8]>,
     /// Version cells of the keys that the request may write, changed until it is over.
     pub cells: Vec<Cell>,
-    /// The tenant of the client.
+    /// The tenant of the client that sent the command.
     pub tenant: TenantId,
 }
 
@@ -110,11 +110,11 @@ pub struct Abandoned {
 pub enum Event {
     /// The reply to the request in flight.
     Reply {
-        /// The link.
+        /// The link that the reply came over.
         link: PrivateId,
         /// The client that has the link.
         holder: ClientId,
-        /// The request.
+        /// The request that the reply is to.
         request: InFlight,
         /// The whole reply, or an error in place of one that was larger than permitted.
         reply: Vec<u8>,
@@ -125,7 +125,7 @@ pub enum Event {
     },
     /// A message that is the reply to no request, on a link with subscriptions.
     Pushed {
-        /// The link.
+        /// The link that the message came over.
         link: PrivateId,
         /// The client that has the link.
         holder: ClientId,
@@ -136,14 +136,14 @@ pub enum Event {
     Tracking {
         /// The client that has the link.
         holder: ClientId,
-        /// The reply.
+        /// The store's reply.
         reply: Vec<u8>,
     },
     /// The end of a blocking command whose client has left.
     Abandoned {
-        /// The store, and the database of the request.
+        /// The store, and the database, that the request was sent to.
         place: (BackendId, Database),
-        /// The request.
+        /// The request whose client has left.
         request: Abandoned,
         /// The reply; `None` if the store ended the connection without one.
         reply: Option<Vec<u8>>,
@@ -152,34 +152,35 @@ pub enum Event {
     PutBack {
         /// Version cells of the key, changed until now.
         cells: Vec<Cell>,
-        /// The number of elements.
+        /// The number of elements that were to be put back.
         count: usize,
-        /// True if the elements are back.
+        /// True if the store has put the elements back; false if it refused, or if the connection was lost
+        /// before its reply.
         is_done: bool,
     },
-    /// Something that a store has said on a tracker, or the end of that.
+    /// A reply or message of a store on a tracker, or the end of the tracker.
     Tracker {
-        /// The store.
+        /// The store that the tracker leads to.
         backend: BackendId,
-        /// Its answer, or the end.
+        /// The store's reply or message, or the end of the tracker.
         said: Said,
     },
     /// A message of a store on the feed, or the end of the feed.
     Feed {
-        /// The store.
+        /// The store that the feed leads to.
         backend: BackendId,
         /// The whole message, or the reason of the end in one word.
         said: Result<Vec<u8>, &'static str>,
     },
     /// The link is gone.
     Lost {
-        /// The link.
+        /// The lost link.
         link: PrivateId,
         /// The client that had the link.
         holder: ClientId,
         /// The request in flight, if there was one.
         request: Option<InFlight>,
-        /// The store.
+        /// The store that the link led to.
         backend: BackendId,
         /// The reason in one word, for the refusal.
         reason: &'static str,
@@ -193,9 +194,9 @@ pub enum Event {
 pub enum Said {
     /// The reply to `CLIENT TRACKING ON`; true unless it is an error.
     Tracks(bool),
-    /// The reply to the oldest question; true if it is an error.
+    /// The reply to the oldest unanswered request of the core on the tracker; true if it is an error.
     Answer(bool),
-    /// A message that is the reply to no question.
+    /// A message that is the reply to no request, such as one that keys have changed.
     Message(Vec<u8>),
     /// The tracker is lost.
     Lost,
@@ -208,13 +209,13 @@ pub struct PrivateFigures {
     pub waiting: usize,
     /// Links on which keys are watched, or another request is in flight.
     pub watching: usize,
-    /// Links with subscriptions.
+    /// Links over which clients hear published messages.
     pub subscribed: usize,
-    /// Links on which keys are tracked.
+    /// Links on which a store tracks keys for a client (`CLIENT TRACKING`).
     pub tracking: usize,
     /// Links over which messages of shared channels come, one per store at most.
     pub shared: usize,
-    /// Open links that no client has.
+    /// Open links that no client has: idle, being cleaned, or left behind in a blocking command.
     pub idle: usize,
 }
 
@@ -249,7 +250,7 @@ struct Place {
     link: Option<Link>,
 }
 
-/// The private links of one core.
+/// All private links of one core, lent and idle, with trackers and feeds.
 #[derive(Debug)]
 pub struct PrivateLinks {
     /// The number of the first private connection: those below are shared ones.
@@ -302,12 +303,12 @@ impl PrivateLinks {
         connection.0 >= self.first
     }
 
-    /// The number of links that could be lent now, to different tenants.
+    /// Returns how many links could be lent now, if to different tenants.
     pub fn available(&self) -> usize {
         self.links_max.saturating_sub(self.lent())
     }
 
-    /// The number of open links, lent or idle.
+    /// Returns the number of open links, lent or idle.
     #[inline]
     pub fn len(&self) -> usize {
         self.open
@@ -332,7 +333,7 @@ impl PrivateLinks {
         figures
     }
 
-    /// The number of lent links.
+    /// Returns the number of open links that are not idle, without trackers and feeds.
     pub fn lent(&self) -> usize {
         self.open - self.idle.len() - self.trackers.len() - self.feeds.len()
     }
@@ -371,7 +372,7 @@ impl PrivateLinks {
         self.idle.remove(index)
     }
 
-    /// Returns the number of this core's links that a tenant may hold.
+    /// Returns the number of this core's links that a tenant may hold at most.
     fn tenant_max(&self, env: &Env, tenant: TenantId) -> usize {
         let known = (usize::from(tenant.0) < env.quotas.len()).then(|| env.quotas.tenant(tenant));
         let shards = usize::from(env.settings.topology.shards());
@@ -400,7 +401,7 @@ impl PrivateLinks {
         Some(self.connect(env, id, link))
     }
 
-    /// Returns a place without a link, in a generation of its own.
+    /// Returns the id of a free place in the table of links, with a new generation number.
     fn vacant(&mut self) -> PrivateId {
         let index = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
@@ -411,8 +412,8 @@ impl PrivateLinks {
         PrivateId { place: index, generation: place.generation }
     }
 
-    /// Opens a tracker to a store, unless there is one: a link that the core itself has, on which the store tells
-    /// of changes of the keys that are asked about over it.
+    /// Opens a tracker to a store, unless there is one: a link of the core itself, on which the store tells
+    /// of changes of the keys that are read over it.
     pub fn open_tracker(&mut self, env: &mut Env, backend: BackendId, now: Now) {
         if self.trackers.contains_key(&backend) {
             return;
@@ -424,14 +425,14 @@ impl PrivateLinks {
         self.trackers.insert(backend, id);
     }
 
-    /// Sends a question over a tracker.
+    /// Sends a request of the core itself over a tracker. Does nothing if there is no tracker.
     pub fn ask_tracker(&mut self, env: &mut Env, backend: BackendId, words: &[&[u8]], now: Now) {
         if let Some(id) = self.trackers.get(&backend).copied() {
             self.ask(env, (id, Expected::Told), words, now);
         }
     }
 
-    /// Closes a tracker; nothing more is said of it.
+    /// Closes a tracker, if there is one; no event tells of its end.
     pub fn close_tracker(&mut self, env: &mut Env, backend: BackendId) {
         if let Some(id) = self.trackers.remove(&backend) {
             self.close(env, id);
@@ -465,14 +466,14 @@ impl PrivateLinks {
         }
     }
 
-    /// Gives up the feed of a store that has said what was not asked for. Its end comes as [`Event::Feed`].
+    /// Closes the feed of a store that has sent something unexpected. Its end comes as [`Event::Feed`].
     pub fn give_up_feed(&mut self, env: &mut Env, backend: BackendId) {
         if let Some(id) = self.feeds.get(&backend) {
             self.give_up(env, *id, "unexpected-reply");
         }
     }
 
-    /// Opens a link in its place.
+    /// Starts to connect a link, in the place of the table that `id` names.
     fn connect(&mut self, env: &mut Env, id: PrivateId, mut link: Link) -> PrivateId {
         let backend = link.backend;
         link.greet(&env.settings.backends[usize::from(backend.0)], &mut env.pool);
@@ -493,7 +494,7 @@ impl PrivateLinks {
         self.peek(id).map(|link| (link.backend, link.database))
     }
 
-    /// Returns the tenant whose client has a link.
+    /// Returns the tenant whose client has a link; `None` for a link that is idle or gone.
     pub fn tenant_of(&self, id: PrivateId) -> Option<TenantId> {
         self.peek(id)?.holder.map(|(_, tenant)| tenant)
     }
@@ -508,7 +509,8 @@ impl PrivateLinks {
         self.peek(id).is_some_and(|link| link.in_flight.is_some())
     }
 
-    /// True if a request of this size may be sent: what waits to be sent on all links together is bounded.
+    /// True if a request of `bytes` bytes may be sent: the bytes that wait to be sent on all links together
+    /// are bounded.
     pub fn has_room_for(&self, bytes: usize) -> bool {
         // Small requests need no count: each link has at most one.
         bytes <= COPY_BYTES_MAX || {
@@ -537,8 +539,8 @@ impl PrivateLinks {
         self.list_to_send(id);
     }
 
-    /// Sends a command about subscriptions, whose replies come as messages, and lets messages pass from now
-    /// on.
+    /// Sends a command about subscriptions. Its replies, and all messages from now on, come as
+    /// [`Event::Pushed`], or on a feed as [`Event::Feed`].
     pub fn send_subscription(&mut self, env: &mut Env, id: PrivateId, message: Message<'_>, now: Now) {
         let Some(link) = self.at(id) else { return };
         link.heard_at = now.monotonic;
@@ -572,12 +574,12 @@ impl PrivateLinks {
         self.clean(env, id, &[b"UNWATCH"], now);
     }
 
-    /// Sends a command that removes what a store keeps for a link.
+    /// Sends a command (such as `UNWATCH`) that makes a store drop what it keeps for a link.
     fn clean(&mut self, env: &mut Env, id: PrivateId, words: &[&[u8]], now: Now) {
         self.ask(env, (id, Expected::Cleaned), words, now);
     }
 
-    /// Sends a request of weir's own over a link.
+    /// Sends a request of weir's own over a link; its reply goes to no client.
     fn ask(&mut self, env: &mut Env, to: (PrivateId, Expected), words: &[&[u8]], now: Now) {
         let mut frame = env.pool.take();
         encode::request(&mut frame, words.iter().copied());
@@ -585,7 +587,7 @@ impl PrivateLinks {
         env.pool.give(frame);
     }
 
-    /// Sends the bytes of a request over a link, and notes the reply that its store owes.
+    /// Sends the bytes of a request over a link, and records the reply that its store owes.
     fn post(&mut self, env: &mut Env, (id, expected): (PrivateId, Expected), frame: &[u8], now: Now) {
         let Some(link) = self.at(id) else { return };
         link.append(env, Message::Small(frame));
@@ -594,15 +596,15 @@ impl PrivateLinks {
         self.list_to_send(id);
     }
 
-    /// Notes whether a store owes acknowledgements of commands about subscriptions.
+    /// Records whether a store owes acknowledgements of commands about subscriptions on a link.
     pub fn note_owed(&mut self, id: PrivateId, owes: bool) {
         if let Some(link) = self.at(id) {
             link.owes_acknowledgements = owes;
         }
     }
 
-    /// Notes that no more messages will come over a link, because the store has said that all subscriptions have
-    /// ended: it can be lent again.
+    /// Records that no more messages will come over a link, because the store has said that all subscriptions
+    /// have ended: it can be lent again.
     pub fn end_messages(&mut self, id: PrivateId) {
         if let Some(link) = self.at(id) {
             link.is_streaming = false;
@@ -638,7 +640,8 @@ impl PrivateLinks {
         true
     }
 
-    /// Returns a link that tells a store about other links already, and is lent to nobody.
+    /// Returns a link to the store that is lent to nobody and awaits the reply to a command of weir's own
+    /// (`UNWATCH`, `CLIENT UNBLOCK`), so that another can follow on it; `None` if there is none.
     fn messenger(&self, backend: BackendId) -> Option<PrivateId> {
         let is_fit = |link: &Link| {
             link.backend == backend
@@ -651,7 +654,7 @@ impl PrivateLinks {
         })
     }
 
-    /// True if the store was told to end the call on a link (`CLIENT UNBLOCK`).
+    /// True if the store was told to end the blocking command on a link (`CLIENT UNBLOCK`).
     pub fn was_unblocked(&self, id: PrivateId) -> bool {
         self.peek(id).is_some_and(|link| link.was_unblocked)
     }
@@ -769,7 +772,7 @@ impl PrivateLinks {
         }
     }
 
-    /// Handles a connected socket: the greeting is sent.
+    /// Handles that a link's socket is connected: the greeting is sent.
     pub fn handle_connected(&mut self, connection: ConnectionId, generation: u32, now: Now) {
         let id = self.id_of(connection, generation);
         if let Some(link) = self.at(id) {
@@ -779,7 +782,7 @@ impl PrivateLinks {
         }
     }
 
-    /// Handles a socket that was lost or could not be connected.
+    /// Handles that a link's socket was lost or could not be connected.
     pub fn handle_lost(&mut self, env: &mut Env, connection: ConnectionId, generation: u32) {
         let id = self.id_of(connection, generation);
         let Some(link) = self.peek(id) else { return };
@@ -787,7 +790,7 @@ impl PrivateLinks {
         self.lose(env, id, reason);
     }
 
-    /// Closes a link whose socket is still there, and tells its holder.
+    /// Closes a link whose socket is still there, and tells its holder by an event.
     fn give_up(&mut self, env: &mut Env, id: PrivateId, reason: &'static str) {
         env.actions.push_back(Action::Reset(self.owner(id)));
         self.lose(env, id, reason);
@@ -811,7 +814,7 @@ impl PrivateLinks {
         }
     }
 
-    /// Handles bytes from a store. What they mean for clients is polled with [`Self::poll_event`].
+    /// Handles bytes from a store. The replies and messages in them are polled with [`Self::poll_event`].
     pub fn handle_bytes(
         &mut self,
         env: &mut Env,
@@ -936,7 +939,7 @@ impl PrivateLinks {
         }
     }
 
-    /// Returns the next event on a lent link.
+    /// Takes the next event on a link, if there is one.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -963,7 +966,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Gives up all links to backends whose places lead to other servers now, or to none.
+    /// Gives up all links to backends for which `has_left` is true, because their addresses belong to other
+    /// servers now, or to none.
     pub fn leave(&mut self, env: &mut Env, has_left: impl Fn(BackendId) -> bool, reason: &'static str) {
         for index in 0..self.places.len() {
             let place = &self.places[index];

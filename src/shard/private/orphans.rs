@@ -3,14 +3,15 @@
 
 use crate::protocol::{Arguments, RequestDecoder, RequestLimits, encode, reply};
 
-/// Elements that a store has taken from a key for nobody.
+/// Elements that a store has popped from a key for a client that had left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Orphans {
-    /// The key from which they were taken.
+    /// The key from which the elements were popped.
     pub key: Vec<u8>,
-    /// The number of elements.
+    /// The number of elements that were popped.
     pub count: usize,
-    /// The request that puts them back where they were; `None` for entries of a stream, which have no way back.
+    /// The request that puts the elements back where they were; `None` for entries of a stream, which cannot
+    /// be put back.
     pub way_back: Option<Vec<u8>>,
 }
 
@@ -71,7 +72,7 @@ impl Orphans {
     }
 }
 
-/// True if `BLMPOP` takes elements from the left; the direction stands behind the keys.
+/// True if `BLMPOP` takes elements from the left, false from the right; `None` if the request is malformed.
 fn takes_from_left(words: &Arguments<'_>) -> Option<bool> {
     let keys: usize = std::str::from_utf8(words.get(2)?).ok()?.parse().ok()?;
     let direction = words.get(keys.checked_add(3)?)?;

@@ -40,24 +40,24 @@ struct Channel {
     id: u64,
     /// Tenant of the client that subscribed first, whose limit counts the channel.
     tenant: TenantId,
-    /// The stores at which it is subscribed to.
+    /// The stores at which the channel is subscribed to.
     stores: Vec<BackendId>,
-    /// The cores that have subscribers.
+    /// The cores that have subscribers, each with its clients.
     cores: Vec<Subscribers>,
     /// True if a store counts this process as a subscriber.
     is_subscribed: bool,
-    /// The number of requests that stores have not acknowledged.
+    /// The number of requests about the channel that stores have not acknowledged.
     unanswered: usize,
-    /// True while the channel's numbers are to be told to all cores.
+    /// True while the channel's numbers of subscribers have changed and all cores are still to be told.
     is_changed: bool,
 }
 
-/// The subscribers of one core.
+/// The clients of one core that are subscribed to a channel.
 #[derive(Debug)]
 struct Subscribers {
     shard: ShardId,
     generation: u32,
-    /// The clients; true once stores have acknowledged the subscription.
+    /// The clients, each with true once stores have acknowledged its subscription.
     clients: HashMap<ClientId, bool>,
     /// The number of clients whose subscription stores have acknowledged.
     acknowledged: u32,
@@ -70,45 +70,45 @@ struct Owed {
     name: Bytes,
     /// The id of the channel that the request is about.
     channel: u64,
-    /// True for the begin of a subscription, false for the end.
+    /// True if the request begins a subscription, false if it ends one.
     begins: bool,
-    /// The join that waits for it.
+    /// The join that waits for the acknowledgement, by its index; None if the request ends a subscription.
     join: Option<usize>,
 }
 
-/// The join of a client that some stores have not acknowledged.
+/// A client's subscription that some stores have not acknowledged.
 #[derive(Debug)]
 struct Join {
     shard: ShardId,
     name: SharedName,
     client: ClientId,
-    /// The number of stores that have not acknowledged it.
+    /// The number of stores that have not acknowledged the subscription.
     left: usize,
-    /// The first error of a store.
+    /// The first error of a store, which the client gets.
     error: Option<Bytes>,
-    /// True once the channel was lost, of which its core was told.
+    /// True once the channel has lost its store, of which the client's core was told.
     is_lost: bool,
 }
 
-/// Meaning of what a store has said.
+/// Meaning of a message that a store has sent over a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// A message, which is on its way to subscribers.
+    /// A published message; it has been queued for the cores with subscribers.
     Message,
-    /// An acknowledgement or an error that was owed.
+    /// An acknowledgement or an error in reply to a request.
     Answer,
     /// Anything else: the connection cannot be trusted any more.
     Violation,
 }
 
-/// Reason why a client's join is refused by weir.
+/// Reason why weir refuses a client's subscription to a shared channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JoinRefusal {
     /// The core, or the tenant's part of it, has no room for another channel.
     Channels,
-    /// The store owes too many acknowledgements.
+    /// The store owes too many acknowledgements, or too many bytes wait to be sent to it.
     Owed,
-    /// There is no store.
+    /// No store is known for the channel.
     NoStore,
 }
 
@@ -117,7 +117,7 @@ pub enum JoinRefusal {
 pub struct SharedChannels {
     limits: HomeLimits,
     names: [HashMap<Bytes, Channel>; SHARED_KINDS],
-    /// The numbers of channels and patterns that each tenant has.
+    /// The numbers of channels and of patterns that count for each tenant.
     held: HashMap<TenantId, [usize; SHARED_KINDS]>,
     /// The requests that each store has not acknowledged, in order.
     owed: HashMap<BackendId, VecDeque<Owed>>,
@@ -126,7 +126,7 @@ pub struct SharedChannels {
     last_id: u64,
     requests: VecDeque<(BackendId, Vec<u8>)>,
     told: VecDeque<(ShardId, FromHome)>,
-    /// The names whose numbers have changed.
+    /// The names whose numbers of subscribers have changed.
     changed: Vec<(Subscription, Bytes)>,
 }
 
@@ -146,23 +146,23 @@ impl SharedChannels {
         }
     }
 
-    /// Returns the numbers of channels and of patterns.
+    /// Returns the numbers of channels and of patterns that are at home on this core.
     pub fn counts(&self) -> [usize; SHARED_KINDS] {
         self.names.each_ref().map(HashMap::len)
     }
 
-    /// True if something is to be sent to stores or to be told to cores.
+    /// True if requests to stores or messages to cores wait to be sent.
     pub fn has_output(&self) -> bool {
         !self.requests.is_empty() || !self.told.is_empty() || !self.changed.is_empty()
     }
 
-    /// True if a store has not acknowledged all requests.
+    /// True if a store has not acknowledged all requests sent to it.
     pub fn is_owed(&self, store: BackendId) -> bool {
         self.owed.get(&store).is_some_and(|owed| !owed.is_empty())
     }
 
-    /// Takes the join of a client of a core. `stores` are those that the name is subscribed to at, if it is not
-    /// yet. A join that weir refuses changes nothing; the caller answers it with [`Self::refuse`].
+    /// Handles that a client of core `from` subscribes. `stores` are the stores to subscribe at if the
+    /// channel is new. A refused join changes nothing; the caller answers it with [`Self::refuse`].
     pub fn join(
         &mut self,
         from: ShardId,
@@ -213,12 +213,12 @@ impl SharedChannels {
         Ok(())
     }
 
-    /// Tells a core that a client's join is refused.
+    /// Queues a message for a core: its client's subscription is refused with `error`.
     pub fn refuse(&mut self, to: ShardId, name: SharedName, client: ClientId, error: Bytes) {
         self.told.push_back((to, FromHome::Refused { name, client, error }));
     }
 
-    /// Takes the end of a client's subscription.
+    /// Handles that a client's subscription has ended. Does nothing if it is unknown.
     pub fn leave(&mut self, from: ShardId, name: &SharedName, client: ClientId) {
         let Some(channel) = self.names[name.kind as usize].get_mut(&name.name) else { return };
         let Some(subscribers) = channel.find(from, name.generation) else { return };
@@ -226,7 +226,7 @@ impl SharedChannels {
         self.end_if_unused(name.kind, &name.name);
     }
 
-    /// Forgets all subscribers of a core, which has closed them.
+    /// Removes all subscribers of a core, because the core has dropped them itself.
     pub fn forget(&mut self, from: ShardId, name: &SharedName) {
         let Some(channel) = self.names[name.kind as usize].get_mut(&name.name) else { return };
         let Some(subscribers) = channel.find(from, name.generation) else { return };
@@ -235,7 +235,8 @@ impl SharedChannels {
         self.end_if_unused(name.kind, &name.name);
     }
 
-    /// Takes a message of a core.
+    /// Handles a message of a core with subscribers. `stores` are the stores to subscribe at if the name is
+    /// new.
     pub fn handle(
         &mut self,
         from: ShardId,
@@ -250,7 +251,7 @@ impl SharedChannels {
         Ok(())
     }
 
-    /// Takes what a store has said over the core's connection to it.
+    /// Handles a message that a store has sent over the core's connection to it.
     pub fn hear(&mut self, store: BackendId, message: Bytes) -> Heard {
         if message.starts_with(b"-") {
             let Some(owed) = self.owed.get_mut(&store).and_then(VecDeque::pop_front) else {
@@ -281,8 +282,8 @@ impl SharedChannels {
         Heard::Message
     }
 
-    /// Takes the loss of the connection to a store: all channels there are lost, and subscribed to nowhere else any
-    /// more. `error` is the reply to clients whose subscription was on its way.
+    /// Handles that the connection to a store is lost: the subscriptions to all channels there end, also at
+    /// other stores. `error` is the reply to clients whose subscription was on its way.
     pub fn handle_lost(&mut self, store: BackendId, error: &Bytes) {
         for owed in self.owed.remove(&store).unwrap_or_default() {
             if let Some(index) = owed.join {
@@ -322,17 +323,17 @@ impl SharedChannels {
         }
     }
 
-    /// Returns the next request to a store.
+    /// Takes the next request to be sent to a store, if there is one.
     pub fn poll_request(&mut self) -> Option<(BackendId, Vec<u8>)> {
         self.requests.pop_front()
     }
 
-    /// Returns the next message to a core.
+    /// Takes the next message to be sent to a core, if there is one.
     pub fn poll_told(&mut self) -> Option<(ShardId, FromHome)> {
         self.told.pop_front()
     }
 
-    /// Returns the next name whose numbers have changed, with its numbers.
+    /// Takes the next name whose numbers of subscribers have changed, as a message for all cores.
     pub fn poll_changed(&mut self) -> Option<FromHome> {
         let (kind, name) = self.changed.pop()?;
         let channel = self.names[kind as usize].get_mut(&name);
@@ -346,7 +347,7 @@ impl SharedChannels {
         Some(FromHome::Numbers { kind, name, own })
     }
 
-    /// Sends a store a request about one name.
+    /// Queues a request to a store about one name.
     fn request(
         &mut self,
         store: BackendId,
@@ -364,7 +365,7 @@ impl SharedChannels {
         }
     }
 
-    /// Takes the answer of a store to a request: its acknowledgement, or an error.
+    /// Handles a store's reply to a request: its acknowledgement, or an error.
     fn handle_answer(&mut self, owed: &Owed, error: Option<Bytes>) {
         let is_done = error.is_none();
         let known = self.names[owed.kind as usize].get_mut(&owed.name);
@@ -391,7 +392,7 @@ impl SharedChannels {
         }
     }
 
-    /// Ends a join that all stores have answered, and tells its core.
+    /// Ends a join that all stores have answered, and queues the message to its core.
     fn end_join(&mut self, join: Join) {
         if join.is_lost {
             return;
@@ -413,7 +414,8 @@ impl SharedChannels {
         self.end_if_unused(kind, &text);
     }
 
-    /// Ends the subscription to a name at its stores if no core has subscribers. Notes that its numbers have changed.
+    /// Ends the subscription to a name at its stores if no core has subscribers. Records that its numbers
+    /// have changed.
     fn end_if_unused(&mut self, kind: Subscription, name: &Bytes) {
         let Some(channel) = self.names[kind as usize].get_mut(name) else { return };
         if !std::mem::replace(&mut channel.is_changed, true) {
@@ -429,7 +431,7 @@ impl SharedChannels {
         }
     }
 
-    /// Takes a channel from those that a tenant has.
+    /// Counts one channel less for a tenant.
     fn release(&mut self, tenant: TenantId, kind: Subscription) {
         if let Some(held) = self.held.get_mut(&tenant) {
             held[kind as usize] = held[kind as usize].saturating_sub(1);
@@ -445,7 +447,8 @@ impl Channel {
         self.cores.iter_mut().find(|core| core.shard == shard && core.generation == generation)
     }
 
-    /// Returns the subscribers of a core. Those of an earlier generation are gone.
+    /// Returns the record of a core's subscribers; an empty one if the core is new, or if the record is of an
+    /// earlier generation.
     fn subscribers_of(&mut self, shard: ShardId, generation: u32) -> &mut Subscribers {
         let index = self.cores.iter().position(|core| core.shard == shard).unwrap_or_else(|| {
             self.cores.push(Subscribers::new(shard, generation));

@@ -107,7 +107,7 @@ pub struct Tally {
     pub counts: Counts,
     /// Latencies in nanoseconds of the served requests, from the time when they were due.
     pub served: Histogram<u64>,
-    /// Latencies in nanoseconds of all requests that ended otherwise.
+    /// Latencies in nanoseconds of all requests that were not served: refused, failed, timed out or lost.
     pub others: Histogram<u64>,
     /// Numbers of error replies by their first word.
     pub kinds: BTreeMap<String, u64>,

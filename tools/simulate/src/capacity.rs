@@ -20,13 +20,13 @@ const AHEAD: Duration = Duration::from_millis(40);
 /// requests that could have been served is computed.
 #[derive(Debug)]
 pub(super) struct Ability {
-    /// The stretch of virtual time whose requests count.
+    /// The interval of virtual time whose requests are counted.
     pub counted: Range<Timestamp>,
     /// The requested load, relative to the stores' capacity.
     pub asked: f64,
     /// The number of servers of each store.
     pub servers: usize,
-    /// The times in which each core did not run. `clients` is each core's fraction of the clients.
+    /// The times in which each core did not run. `clients` is the fraction of all clients that each core has.
     pub slept: Vec<Vec<Range<Timestamp>>>,
     pub clients: Vec<f64>,
     /// The work of each store. `stalled` is the time in which it stalled, and `homes` the fraction of its
@@ -37,9 +37,9 @@ pub(super) struct Ability {
 }
 
 impl Ability {
-    /// The number of requests that the stores could have carried out, and the part of it that cores could
-    /// have sent. Both use the service times that requests really took, which differ by chance a few percent
-    /// from the mean.
+    /// The number of requests that the stores could have carried out in the counted time, and the number of
+    /// those that running cores could have sent. Both use the service times that requests really took, which
+    /// differ by chance a few percent from the mean.
     pub fn requests(&self) -> (f64, f64) {
         (0..self.homes.len()).fold((0.0, 0.0), |sum, store| {
             let Work { requests, took, in_vain } = self.works[store];
@@ -51,8 +51,8 @@ impl Ability {
         })
     }
 
-    /// The seconds of the counted time in which a store did not stall, and those of them in which requests
-    /// that running cores can send could have kept it busy.
+    /// The seconds of the counted time in which a store did not stall, and the seconds in which requests from
+    /// running cores could have kept it busy.
     fn busy(&self, store: usize) -> (f64, f64) {
         let stalled = self.stalled[store].as_ref();
         let mut moments: Vec<Timestamp> =
@@ -76,7 +76,7 @@ impl Ability {
         (all, busy)
     }
 
-    /// The load that reaches a store at a time, relative to its capacity.
+    /// The load that running cores can send to a store at a time, relative to the store's capacity.
     fn reaches(&self, store: usize, at: Timestamp) -> f64 {
         let runs = |core: &usize| !self.slept[*core].iter().any(|range| range.contains(&at));
         let running = |parts: &[f64]| (0..parts.len()).filter(runs).map(|core| parts[core]).sum::<f64>();

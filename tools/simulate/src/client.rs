@@ -13,7 +13,7 @@ use weir::protocol::{Protocol, ReplyScanner};
 use weir::routing::Topology;
 use weir::values::{Random, Tier, Timestamp};
 
-/// The way in which a client leaves.
+/// The way in which a simulated client ends its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leaving {
     /// The client closes its sending side and waits for the outstanding replies.
@@ -38,7 +38,7 @@ pub(super) enum Stage {
     Gone,
 }
 
-/// The next action of a client.
+/// The next action of a simulated client.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Move {
     Send(Vec<u8>),
@@ -53,14 +53,14 @@ pub(super) struct Client {
     pub socket: SocketId,
     pub stage: Stage,
     pub leaving: Leaving,
-    /// Requests whose replies are still to come, in order.
+    /// Requests whose replies are still to come, in the order of sending.
     asked: VecDeque<Asked>,
     /// The RESP version of the last reply.
     spoken: Protocol,
     writer: Writer,
     bursts_left: u64,
     burst_most: u64,
-    /// True if the client waits for all outstanding replies before it sends another burst.
+    /// True if the client waits for all outstanding replies before it sends further requests.
     patient: bool,
     scanner: ReplyScanner,
     partial: Vec<u8>,
@@ -68,14 +68,14 @@ pub(super) struct Client {
     work: Option<Work>,
     pub replies: u64,
     pub refusals: u64,
-    /// The least number of replies before the client is closed, because their requests were there when its
-    /// shard began to drain.
+    /// The least number of replies that the client must get before it is closed, because their requests were
+    /// there when its shard began to drain.
     replies_least: u64,
-    /// True if one of the client's requests was refused because a node was away.
+    /// True if one of the client's requests was refused because a node of the cluster was away.
     was_in_trouble: bool,
 }
 
-/// The state of a client in a world under overload, which sends at its rate whatever the replies are.
+/// The state of a client in a world under overload, which sends at a fixed rate, whatever the replies are.
 #[derive(Debug)]
 struct Work {
     load: Load,
@@ -93,7 +93,7 @@ struct Walk {
 }
 
 impl Work {
-    /// Counts a reply, unless its request was sent outside the counted time.
+    /// Counts a reply by its outcome, unless its request was sent outside the counted time.
     fn count(&mut self, is_refused: bool, now: Timestamp) {
         let Some(sent_at) = self.sent_at.pop_front() else { return };
         if sent_at < self.load.counted_from || sent_at >= self.load.until {
@@ -242,7 +242,7 @@ impl Client {
         burst.bytes
     }
 
-    /// A random time until the client's next action.
+    /// Draws a random time until the client's next action.
     pub fn pause(&mut self, now: Timestamp) -> Duration {
         if let Some(work) = &self.work {
             return Duration::from_secs_f64(self.writer.random.exponential() / work.load.rate(now));
@@ -346,7 +346,7 @@ impl Client {
         }
     }
 
-    /// Checks that a SCAN has met all keys that are never deleted and were there when it began.
+    /// Checks that a SCAN has returned all keys that are never deleted and were there when it began.
     fn check_walk(&self, walk: &Walk, history: &History) -> Result<(), String> {
         let missed = history
             .keys()

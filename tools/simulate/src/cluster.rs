@@ -42,7 +42,7 @@ pub(super) enum Verdict {
     Refused(String),
 }
 
-/// A change of a slot that is being moved.
+/// A change of a slot that is being moved, with a text for the narration.
 #[derive(Debug)]
 pub(super) struct News {
     pub told: String,
@@ -58,11 +58,12 @@ pub(super) struct Cluster {
     owners: Vec<u16>,
     epochs: Vec<u64>,
     open: BTreeMap<u16, Open>,
-    /// The time when each slot last moved.
+    /// The time when each slot last moved, by slot.
     settled: BTreeMap<u16, Timestamp>,
     /// The time when a script of each slot last replied that the slot had moved, though it was carried out.
     forged: RefCell<BTreeMap<u16, Timestamp>>,
-    /// Former owners and epochs, as late nodes may still report them: the newest last.
+    /// Earlier owners of the slots, with the nodes' epochs, as nodes that hear late may still report them;
+    /// the newest last.
     past: VecDeque<(Vec<u16>, Vec<u64>)>,
     /// The number of slots that have moved.
     pub moved: u64,
@@ -108,12 +109,12 @@ impl Cluster {
         self.moves
     }
 
-    /// True if no slot is being moved.
+    /// True if no slot is being moved now.
     pub fn is_at_rest(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// Whether a slot may move from or to this node.
+    /// True if a slot may move from or to this node now.
     fn is_settled(&self, node: u16) -> bool {
         self.roles.as_ref().is_none_or(|roles| roles.is_settled(node))
     }
@@ -143,7 +144,8 @@ impl Cluster {
         !may_be
     }
 
-    /// True if a script said falsely a short while ago that the slot had moved, so that the slot has to stay.
+    /// True if a script replied falsely, less than `FORGED_FELT` (2 s) ago, that the slot had moved, so that
+    /// it has to stay.
     fn is_forged(&self, slot: u16, now: Timestamp) -> bool {
         self.forged.borrow().get(&slot).is_some_and(|at| now.since(*at) < FORGED_FELT)
     }
@@ -294,7 +296,7 @@ impl Cluster {
         }
     }
 
-    /// Carries on with a slot that moves, or begins to move `wanted`.
+    /// Carries out the next step of a slot that is being moved, or begins to move `wanted`.
     pub fn go_on(
         &mut self,
         stores: &mut [Store],
@@ -351,8 +353,8 @@ impl Cluster {
         None
     }
 
-    /// Begins to move a slot. Not if a request may still come to the target because of an earlier move, or
-    /// because a script said so: its refusals could not be told from those of this move.
+    /// Begins to move a slot; `None` if a request may still come to the target because of an earlier move or
+    /// a script's false reply, as its refusals could not be told from those of this move.
     fn begin(&mut self, stores: &[Store], slot: u16, now: Now, random: &mut Random) -> Option<News> {
         let source = self.owners[usize::from(slot)];
         let others: Vec<u16> =
@@ -372,7 +374,8 @@ impl Cluster {
         Some(News { told: format!("slot {slot} moves from {source} to {target}"), moved: None })
     }
 
-    /// A false redirect of a node for the request, whether it would refuse the request or not.
+    /// Draws a false redirect, which the node sends whether it would refuse the request or not; `None` for a
+    /// request without a key.
     pub fn lie(&self, node: usize, arguments: &Arguments<'_>, random: &mut Random) -> Option<String> {
         let first = command::recognise(arguments).ok()?.first_key(arguments).ok()??;
         let slot = slot_of(arguments.at(first));
@@ -389,8 +392,8 @@ impl Cluster {
         Some(format!("-{word} {slot} {target}\r\n"))
     }
 
-    /// The view of the cluster that a node reports; for other nodes it may be outdated, if this one hears
-    /// late.
+    /// The view of the cluster that a node reports. A node that hears late may report an outdated view of the
+    /// others.
     pub fn view(&self, teller: u16, now: Timestamp, random: &mut Random) -> View {
         let past = self.past.get(random.index(self.past.len().max(1)));
         let past = past.filter(|_| random.per_mille(20 * self.moves.lies));

@@ -16,7 +16,8 @@ use weir::values::limits::SLOT_HELD_MAX;
 pub(super) enum Expected {
     /// Exactly these bytes: weir answers without a store, so the request cannot fail.
     Exactly(Vec<u8>),
-    /// Exactly these bytes, for a request that weir charges to the quota, so that it may be throttled.
+    /// Exactly these bytes, from weir without a store; but weir charges the request to the quota, so it may
+    /// be throttled.
     Told(Vec<u8>),
     /// An error of weir's own that begins with this text.
     OwnError(&'static str),
@@ -24,9 +25,10 @@ pub(super) enum Expected {
     /// text. Weir needs no store for it, but may refuse it while earlier requests of the connection may still
     /// be carried out.
     NoBlock(&'static str),
-    /// `OK` to these writes.
+    /// `OK`, which acknowledges these writes (by their numbers in the history).
     Ok(Vec<usize>),
-    /// `OK` to this write by a script, or the words of a refusal, though it was carried out.
+    /// `OK`, which acknowledges this write by a script; or the words of a refusal, though the write was
+    /// carried out.
     Scripted(usize),
     /// The length of the value after this append.
     Appended(usize),
@@ -44,9 +46,9 @@ pub(super) enum Expected {
     Values(Vec<String>),
     /// All values that were appended to the key.
     Log(String),
-    /// A value that was written to any key of this group.
+    /// A value that was written to any key of the group with this tag.
     OneOf(String),
-    /// An integer that is at most this.
+    /// An integer that is at most this one.
     Number(i64),
     /// `OK`, or an error that there is no such key.
     Renamed,
@@ -59,7 +61,7 @@ pub(super) enum Expected {
     Scanned,
     /// An error of the store that begins with this text.
     StoreError(&'static str),
-    /// An array with one reply for each request of the block.
+    /// An array with one reply for each request of the transaction.
     Block(Vec<Asked>),
 }
 
@@ -110,13 +112,13 @@ impl Reach {
     }
 }
 
-/// The failures of requests that weir may report in this world, so that they break no promise.
+/// The failures that weir may report for a request in this world without breaking a promise.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowed {
     pub refusals: bool,
     /// True if nodes may redirect a request too often, and no node may own its slot.
     pub redirections: bool,
-    /// True if the request itself may be redirected until weir gives up.
+    /// True if nodes may redirect the request to each other until weir gives up.
     pub going_around: bool,
     /// True if nodes may say that the cluster is down.
     pub down: bool,
@@ -379,7 +381,7 @@ impl Asked {
         history.check_value(self.sent, key, self.found(reply)?)
     }
 
-    /// The write whose value is in the reply, if there is a value.
+    /// The number of the write whose value is in the reply; `None` if the reply has no value.
     fn found(&self, reply: &[u8]) -> Result<Option<usize>, String> {
         let Some(value) = self.text(reply)? else { return Ok(None) };
         match tokens(value).as_deref() {

@@ -24,11 +24,11 @@ pub(super) enum Way {
     HandsOver,
 }
 
-/// Whether a simulated node is well or away.
+/// The state of a simulated node: well, or away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
     Well,
-    /// The node is away, in this way.
+    /// The node is away: it was killed, vanished, stopped, or handed over.
     Away(Way),
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Roles {
     pub copies: Vec<Option<u16>>,
     pub lives: Vec<Life>,
     pub fall: Option<Fall>,
-    /// True if a primary is to go away as soon as none of its slots moves.
+    /// True if a primary is to go away as soon as none of its slots is being moved.
     pub is_awaited: bool,
     /// The time, by node, from which it answers `-CLUSTERDOWN`; `None` unless a primary is missed and not
     /// replaced yet.
@@ -95,7 +95,7 @@ impl Roles {
         self.lives[usize::from(node)]
     }
 
-    /// The replica of a primary, if it has one.
+    /// The replica of a primary; `None` if it has none.
     pub fn replica_of(&self, primary: u16) -> Option<u16> {
         self.copies.iter().position(|copies| *copies == Some(primary)).map(|node| node as u16)
     }

@@ -7,7 +7,8 @@ use super::token::Token;
 use weir::routing::slot_of;
 use weir::values::Timestamp;
 
-/// The client and the step of a request. Steps serve as time here: no two events happen in one.
+/// The client, the step and the number of a sent request. Steps serve as time here: no two events happen in
+/// one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub client: u32,
@@ -38,7 +39,7 @@ struct Write {
     ends: bool,
     ended_at: Option<u64>,
     fate: Fate,
-    /// The place among all writes that stores carried out.
+    /// The write's position in the order in which stores carried out all writes; `None` if none has.
     executed: Option<usize>,
     /// The step in which a store that owned the key carried the write out.
     executed_at: Option<u64>,
@@ -71,7 +72,7 @@ pub(super) struct History {
     step: u64,
     /// The time of each step.
     times: Vec<Timestamp>,
-    /// Takeovers: slots got another owner, which may lack writes of the former one.
+    /// Takeovers, the oldest first: slots got another owner, which may lack writes of the former one.
     takeovers: Vec<Takeover>,
     /// The steps in which lost deletes and increases were carried out, by key; they have no numbers of their
     /// own.
@@ -169,7 +170,7 @@ impl History {
         Ok(())
     }
 
-    /// The time since a request was sent.
+    /// The time that has passed since a request was sent.
     pub fn age(&self, sent: Sent) -> Duration {
         let now = self.times.last().copied().unwrap_or_default();
         self.times.get(sent.step as usize).map_or(Duration::ZERO, |at| now.since(*at))
@@ -185,7 +186,7 @@ impl History {
         self.takeovers.push(Takeover { slots, since: None, known: None, is_doubtful: false, over: None });
     }
 
-    /// The index of the latest takeover among all.
+    /// The index of the latest takeover.
     pub fn takeover(&self) -> usize {
         self.takeovers.len() - 1
     }
@@ -203,7 +204,7 @@ impl History {
         self.takeovers[takeover].known = Some(self.step);
     }
 
-    /// Records that from this step on no request may be refused because of a takeover any more.
+    /// Records that from this step on no request may be refused because of this takeover any more.
     pub fn settle_down(&mut self, takeover: usize) {
         self.takeovers[takeover].over = Some(self.step);
     }
@@ -323,7 +324,7 @@ impl History {
         Ok(())
     }
 
-    /// The place of a write among all that were carried out, if it was.
+    /// The write's position in the order in which stores carried out all writes; `None` if none has.
     pub fn executed(&self, write: usize) -> Option<usize> {
         self.writes.get(write)?.executed
     }
@@ -502,7 +503,8 @@ impl History {
         }
     }
 
-    /// Finds a write that came surely after `found` (or after the beginning) and surely before the read.
+    /// Finds a write that surely took effect after `found` (or after the beginning) and before the read, so
+    /// that the read should have found it; `None` if there is none.
     fn overwritten(&self, read: Sent, numbers: &[usize], found: Option<usize>) -> Option<usize> {
         numbers.iter().copied().find(|number| {
             Some(*number) != found

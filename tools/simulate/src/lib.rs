@@ -74,7 +74,7 @@ pub struct Summary {
     pub changes_told: u64,
     /// The number of lost connections over which stores reported changes of keys.
     pub trackers_lost: u64,
-    /// A hash over everything that happened.
+    /// A hash over all events, by which two runs of one seed are compared.
     pub trace: u64,
 }
 
@@ -119,7 +119,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Whether a run prints what happens.
+/// The amount of text that a run prints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Voice {
     /// Prints only the outcome.

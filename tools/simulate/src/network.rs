@@ -9,7 +9,7 @@ use weir::values::{BackendId, Owner, Timestamp};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct SocketId(pub usize);
 
-/// The other end of a shard's socket.
+/// The other end of a shard's socket: a client or a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
     Client(usize),
@@ -41,7 +41,7 @@ impl Lane {
 pub(super) struct Socket {
     pub shard: usize,
     pub peer: Peer,
-    /// The shard's name for the socket; `None` until the shard knows it.
+    /// The shard's id for the owner of the socket; `None` until the shard knows it.
     pub owner: Option<Owner>,
     pub to_shard: Lane,
     pub to_peer: Lane,

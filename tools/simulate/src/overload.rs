@@ -104,17 +104,18 @@ pub struct Outcome {
     pub tiers: [Tally; Tier::ALL.len()],
     /// The number of requests that the stores could have carried out in the counted time.
     pub capacity: f64,
-    /// The part of `capacity` that running cores could have sent to the stores (`capacity.rs`).
+    /// The part of `capacity` that running cores could have sent to the stores (see `capacity.rs`).
     pub could: f64,
 }
 
 impl Outcome {
-    /// Requests served in time, relative to the number that running cores could have had served.
+    /// The number of requests served in time, relative to the number that running cores could have had
+    /// served.
     pub fn goodput(&self) -> f64 {
         self.in_time() / self.could.max(1.0)
     }
 
-    /// Requests served in time, relative to the capacity of the stores.
+    /// The number of requests served in time, relative to the number that the stores could have carried out.
     pub fn goodput_of_capacity(&self) -> f64 {
         self.in_time() / self.capacity.max(1.0)
     }

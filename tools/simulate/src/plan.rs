@@ -9,24 +9,24 @@ use weir::shard::{HotSettings, Mode};
 use weir::values::limits::SLOTS;
 use weir::values::{MicroUnits, Random, Timestamp, UNIT};
 
-/// Probabilities of faults, in thousandths.
+/// Probabilities of the faults that the simulation injects, in thousandths.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Faults {
-    /// A store drops the connection instead of carrying a request out.
+    /// Probability that a store drops the connection instead of carrying a request out.
     pub lost_before: u64,
-    /// A store carries a request out and drops the connection before or within the reply.
+    /// Probability that a store carries a request out and drops the connection before or within the reply.
     pub lost_after: u64,
-    /// A store refuses a connection.
+    /// Probability that a store refuses a connection.
     pub refused_connect: u64,
-    /// A store does not answer an attempt to connect.
+    /// Probability that a store does not answer an attempt to connect.
     pub ignored_connect: u64,
-    /// A store begins to reply that it is loading.
+    /// Probability that a store answers with `LOADING` for the next 1 to 50 ms.
     pub loading: u64,
-    /// A store stalls for a while.
+    /// Probability that a store stalls, for 1 ms to 10 s.
     pub stall: u64,
-    /// A store sends bytes that are no reply.
+    /// Probability that a store sends bytes that are no reply.
     pub garbage: u64,
-    /// A client's connection is lost without notice.
+    /// Probability that a client's connection is lost without notice.
     pub client_lost: u64,
 }
 
@@ -61,7 +61,7 @@ impl Faults {
 /// A load that rises above the stores' capacity: clients send without waiting for replies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
-    /// Requests per second of each client, before `full_from` and after it.
+    /// Requests per second of each client: before `full_from`, and from then on.
     pub rates: [f64; 2],
     pub full_from: Timestamp,
     /// The deadline of a request; a later reply is of no use.
@@ -88,26 +88,26 @@ const TRACKER_SILENT_MAX: Duration = Duration::from_millis(200);
 /// The requested load, relative to the stores' capacity.
 pub(super) const ASKED: f64 = 1.5;
 
-/// A stretch of virtual time in which a store carries out nothing.
+/// An interval of virtual time in which a store carries out nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stall {
     pub from: Timestamp,
     pub until: Timestamp,
 }
 
-/// Times in which cores do not run: the time between them, and the longest one.
+/// Random times in which cores do not run: the mean time between them, and the longest one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sleeps {
     pub apart: Duration,
     pub longest: Duration,
 }
 
-/// Moves of a cluster's slots.
+/// Settings of a cluster in the simulation: how slots move, and what nodes do besides.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moves {
     /// The mean time between two steps of moves.
     pub apart: Duration,
-    /// The time that a moved slot stays: longer than weir follows a temporary redirect.
+    /// The least time that a moved slot stays at its node: longer than weir follows a temporary redirect.
     pub rest: Duration,
     /// The longest delay until a core hears of a slot's move.
     pub news_delay: Duration,
@@ -167,7 +167,8 @@ impl Moves {
     }
 }
 
-/// Writes by clients that bypass weir, in worlds where stores report changes of keys.
+/// Simulated clients that write to stores directly, past weir; only in worlds where stores report changes of
+/// keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Around {
     /// The mean time between two such writes.
@@ -180,7 +181,7 @@ pub(super) struct Around {
     pub is_silent: bool,
 }
 
-/// A window that no world fills.
+/// A limit on requests in flight that no world reaches.
 const WIDE: u16 = 4_096;
 
 #[derive(Clone, Debug)]
@@ -207,7 +208,7 @@ pub(super) struct Plan {
     pub load: Option<Load>,
     /// The longest time that a shard is busy before it handles events that came in.
     pub turn_delay: Duration,
-    /// Maximum number of bytes in one piece.
+    /// Maximum number of bytes of one piece in which a socket's bytes arrive.
     pub piece_bytes: u64,
     pub output_bytes_max: usize,
     pub reply_bytes_max: usize,
@@ -222,11 +223,12 @@ pub(super) struct Plan {
     pub pool_stall: u64,
     /// Settings of hot keys: with so few requests that most keys are hot.
     pub hot: HotSettings,
-    /// True if all clients read the same few keys.
+    /// True if all clients mostly read the same few keys, which thus become hot.
     pub has_favourites: bool,
-    /// Requests that are reads in any case, in thousandths, if there are favourites.
+    /// Probability, in thousandths, that a client with favourites sends a read, whatever it would send
+    /// otherwise.
     pub mere_reads: u64,
-    /// Reads that are scripts, in thousandths; weir does not know that these only read.
+    /// Probability, in thousandths, that a read is sent as a script; weir does not know that it only reads.
     pub script_reads: u64,
     /// True if the world ends by draining the shards; otherwise the clients leave by themselves.
     pub ends_by_draining: bool,
@@ -420,7 +422,7 @@ impl Plan {
         }
     }
 
-    /// The time in which a store stalls: only the first one does.
+    /// The time in which a store stalls; `None` for all stores but the first.
     pub fn stall_of(&self, store: usize) -> Option<Stall> {
         self.stall.filter(|_| store == 0)
     }

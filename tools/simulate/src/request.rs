@@ -18,7 +18,7 @@ const OWN_KEYS: u64 = 3;
 const LOGS: u64 = 5;
 const COUNTERS: u64 = 5;
 const GROUPS: u64 = 3;
-/// The number of slots that the keys of all clients are in, when the stores are a cluster.
+/// The number of slots that the keys of all clients share when the stores are a cluster.
 const SHARED_SLOTS: u64 = 3;
 
 /// Writes the requests of one client.
@@ -35,15 +35,16 @@ pub(super) struct Writer {
     pub padding_max: usize,
     /// True if the client mostly reads the same few keys as all others.
     pub has_favourites: bool,
-    /// Requests that are reads, whatever else is asked, in thousandths; of clients with favourites alone.
+    /// Probability, in thousandths, that a client with favourites sends a read, whatever it would send
+    /// otherwise.
     pub mere_reads: u64,
-    /// Reads that are scripts, in thousandths.
+    /// Probability, in thousandths, that a read is sent as a script.
     pub script_reads: u64,
     /// The next cursor of a SCAN over all keys that is under way.
     pub cursor: Option<u64>,
 }
 
-/// Requests that were written, and the expected reply of each.
+/// Requests that are to be sent together, and the expected reply of each.
 #[derive(Debug, Default)]
 pub(super) struct Burst {
     pub bytes: Vec<u8>,
@@ -502,7 +503,8 @@ impl Writer {
         format!("{kind}:{number}")
     }
 
-    /// The place of a key: keys of the same place may be in one request.
+    /// The slot of a key in a cluster, else the number of its store: only keys with the same may be in one
+    /// request.
     fn place_of(&self, key: &str) -> u16 {
         let slot = slot_of(key.as_bytes());
         if self.is_clustered { slot } else { self.topology.backend_of(slot).0 }

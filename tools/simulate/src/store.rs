@@ -32,7 +32,7 @@ struct Waiting {
     is_script: bool,
 }
 
-/// Requests that a store has carried out and its replica has not yet.
+/// Requests that a store has carried out and that its replica has yet to carry out.
 #[derive(Debug)]
 pub(super) struct Done {
     requests: Vec<Waiting>,
@@ -63,13 +63,13 @@ struct Connection {
     session: Session,
     decoder: RequestDecoder,
     waiting: VecDeque<Waiting>,
-    /// The time when the last request that came will have been carried out.
+    /// The time when the last request that has come over the connection will have been carried out.
     busy_until: Timestamp,
     block: Option<Block>,
     /// True after ASKING: the next request, or the block that it begins, is for a slot that is being
     /// imported.
     asking: bool,
-    /// The requests of the block.
+    /// The requests of the transaction that have been queued since MULTI.
     queued: Vec<Waiting>,
     /// True if the other end is closed. Requests that had come are carried out all the same, as by a real
     /// store that has read them.
@@ -99,7 +99,7 @@ pub(super) struct Store {
     killed: Vec<SocketId>,
     loading_until: Timestamp,
     stalled_until: Timestamp,
-    /// The time when each server is free again, where all connections share the servers.
+    /// The time when each server of the store is free again; `None` if connections do not share servers.
     servers: Option<Vec<Timestamp>>,
     stall: Option<Stall>,
     work: Work,
@@ -134,7 +134,7 @@ impl Store {
         }
     }
 
-    /// Ends all faults of the store for the rest of the run.
+    /// Ends all faults of the store but those of its clients, for the rest of the run.
     pub fn calm_down(&mut self) {
         self.faults = Faults { client_lost: self.faults.client_lost, ..Faults::NONE };
     }
@@ -176,7 +176,7 @@ impl Store {
         self.connections.clear();
     }
 
-    /// The next requests that the replica has received by `by`.
+    /// Takes the next requests that the replica has received by `by`; `None` if there are none.
     pub fn poll_done(&mut self, by: Timestamp) -> Option<Done> {
         let is_there = self.log.front().is_some_and(|done| done.arrives <= by);
         if is_there { self.log.pop_front() } else { None }
@@ -206,7 +206,7 @@ impl Store {
         }
     }
 
-    /// Carries out a write of a client that does not know weir; without value it is a delete.
+    /// Carries out a write of a client that bypasses weir; without a value it is a delete.
     pub fn write_beside(&mut self, key: &[u8], value: Option<&[u8]>, now: Now, step: u64) {
         let mut frame = Vec::new();
         match value {
@@ -471,7 +471,7 @@ impl Store {
         self.stalled_until > now
     }
 
-    /// True if requests for slots that are being imported are still to be carried out.
+    /// True if requests for slots that are being imported (after ASKING) are still to be carried out.
     pub fn will_be_asked(&self) -> bool {
         let is_asking =
             |waiting: &Waiting| Arguments::new(&waiting.frame, &waiting.places).name() == b"ASKING";

@@ -11,8 +11,8 @@ use weir::routing::cluster::{Ask, Cluster as Known, Map, NodeKey, Outcome, Reaso
 use weir::shard::Doubt;
 use weir::values::{Random, Timestamp};
 
-/// The result of a round in which nodes were asked for their views: a new map, if any, and whether it is
-/// certain.
+/// The result of a round in which nodes were asked for their views: a new map, if any, and whether all
+/// primaries confirmed it.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub map: Option<Arc<Map>>,
@@ -36,7 +36,7 @@ pub(super) struct Topology {
 }
 
 impl Topology {
-    /// Creates the asker of a cluster's nodes, after a first round of questions to at most three of them.
+    /// Creates the simulated asker of a cluster's nodes, after a first round with at most three of them.
     pub fn new(cluster: &Cluster, nodes: u16, mut random: Random) -> Self {
         let mut known = Known::default();
         let views: Vec<View> =
@@ -61,8 +61,8 @@ impl Topology {
         Arc::clone(self.known.map())
     }
 
-    /// Handles a core's report that its map may be old. Returns a new map if the report names the owner of a
-    /// slot.
+    /// Handles a core's report that its map may be old, after which a round is due. Returns a new map if the
+    /// report names the owner of a slot.
     pub fn hear(&mut self, doubt: Doubt) -> Option<Arc<Map>> {
         self.is_wanted = true;
         self.refresh.handle_reason(doubt.reason);
@@ -91,7 +91,8 @@ impl Topology {
         again
     }
 
-    /// The time of the next round. At the end of the world, only rounds that a core asked for.
+    /// The time of the next round, if one is planned. At the end of the world, only rounds that a core asked
+    /// for count.
     pub fn next(&self, is_over: bool) -> Option<Timestamp> {
         self.refresh.poll_deadline().filter(|_| self.is_wanted || !is_over)
     }

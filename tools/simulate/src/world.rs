@@ -37,7 +37,8 @@ use weir::values::limits::SLOTS;
 use weir::values::time::Now;
 use weir::values::{Action, BackendId, Grant, Loss, Owner, ShardId, Timestamp};
 
-/// The virtual time by which everything must be at rest; nothing that weir waits for takes nearly so long.
+/// The virtual time (one hour) by which everything must be at rest; nothing that weir waits for takes nearly
+/// so long.
 const END: Timestamp = Timestamp::from_millis(3_600_000);
 const UNIX_MS_AT_START: u64 = 1_700_000_000_000;
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -82,7 +83,7 @@ enum Event {
     /// A replica answers whether it has taken over.
     ReplicaTells(NodeKey),
     Doubted(Doubt),
-    /// The simulated control thread asks nodes for their views of the cluster, if a round is due.
+    /// The simulated control thread begins a round of questions about the cluster to nodes, if one is due.
     LookOut,
     NodeTells(u16),
     /// A draining shard checks which clients' sockets have been read to the end.
@@ -90,7 +91,7 @@ enum Event {
     TellBulkheads,
     /// A client that bypasses weir writes to a store.
     WritesAround,
-    /// The time after which no read may find a value older than this write's.
+    /// The time is over in which a read may find a value older than this write's.
     AroundIsTold(usize),
 }
 
@@ -125,7 +126,7 @@ struct Core {
     inbox: VecDeque<Input>,
     /// Events of paused sockets, which the shard does not read.
     unread: BTreeMap<SocketId, Vec<Input>>,
-    /// The times at which the core has planned to run.
+    /// The times at which the core has planned to run next.
     turns: BTreeSet<Timestamp>,
     /// The core does not run until `sleeps_until`; it runs then until `sleeps_from`, when it stops again.
     sleeps_until: Timestamp,
@@ -159,7 +160,7 @@ pub(super) struct World {
     clients: Vec<Client>,
     sockets: Vec<Socket>,
     by_owner: HashMap<(usize, Owner), SocketId>,
-    /// The number of segments that sockets are sending.
+    /// The number of segments (blocks of bytes) that sockets are sending.
     segments: usize,
     /// Segments of clients that do not read.
     stuck_segments: BTreeMap<SocketId, Segment>,
@@ -211,7 +212,7 @@ const POOL_STALL: Duration = Duration::from_millis(300);
 /// The interval at which a draining shard checks whether its clients' sockets have been read to the end.
 const LOOKED_AFTER: Duration = Duration::from_millis(5);
 
-/// The interval at which a world under load prints its bulkheads, if it narrates.
+/// The interval of virtual time at which a world under load prints its bulkheads, if it prints its events.
 const BETWEEN_TOLD: Duration = Duration::from_millis(100);
 
 fn quotas_of(plan: &Plan) -> Quotas {
@@ -419,7 +420,7 @@ impl World {
         self.cores.iter().map(|core| core.shard.counters().get(counter)).sum()
     }
 
-    /// Prints the bulkheads with requests before the stores.
+    /// Prints the figures of all bulkheads with requests in flight or in the queue.
     fn tell_bulkheads(&self) {
         for core in &self.cores {
             let busy = |figures: &BulkheadFigures| figures.in_flight + figures.held.requests > 0;
@@ -749,7 +750,7 @@ impl World {
         }
     }
 
-    /// True if a client's replies may be more than weir keeps for it, so that weir closes it.
+    /// True if a client's replies may be more than weir keeps for one client, so that weir closes it.
     fn is_overfull(&self) -> bool {
         self.plan.output_bytes_max < 300_000
     }
@@ -1162,7 +1163,7 @@ impl World {
         Ok(write)
     }
 
-    /// Sends messages about changed keys.
+    /// Sends messages of a store about changed keys, over the connections that it tracks them for.
     fn deliver(&mut self, store: usize) {
         while let Some((socket, message)) = self.stores[store].poll_message() {
             for piece in pieces(&message, self.plan.piece_bytes, &mut self.random) {

@@ -64,7 +64,8 @@ impl SizeId {
         self.0.get()
     }
 
-    /// Converts the number of a size back. None for zero, which stands for no size.
+    /// Converts [`Self::bits`] back. None for zero, which means that there is no user's bucket and so no
+    /// size.
     pub(super) fn from_bits(bits: u32) -> Option<Self> {
         NonZeroU32::new(bits).map(Self)
     }
@@ -252,8 +253,8 @@ impl Buckets {
         }
     }
 
-    /// Returns the least amount that this core can count on from any bucket of a payer; `i64::MAX` if none
-    /// has a limit.
+    /// Returns the least amount that any bucket of a payer offers this core: the core's own allowance and its
+    /// share of the pool's level, in millionths of a request unit. `i64::MAX` if none has a limit.
     pub fn in_sight(&self, payer: Payer, rules: Rules, now: Timestamp) -> i64 {
         let each = payer.scopes().filter_map(|scope| self.known(scope, now));
         each.map(|(slice, capacity)| slice.in_sight(capacity, now, rules).0).min().unwrap_or(i64::MAX)

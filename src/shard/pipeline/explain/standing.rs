@@ -23,7 +23,7 @@ pub struct Standing {
     base: Duration,
 }
 
-/// Properties of the request that the decisions depend on.
+/// Properties of the explained request that the decisions depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     pub tier: Tier,
@@ -33,7 +33,7 @@ pub struct Terms {
 }
 
 impl Standing {
-    /// Takes the state of a bulkhead of this core.
+    /// Takes the state of a bulkhead from this core's own figures.
     pub fn of(own: &BulkheadFigures) -> Self {
         Self {
             in_flight: own.in_flight,
@@ -45,8 +45,8 @@ impl Standing {
         }
     }
 
-    /// Takes the state of a bulkhead as another core published it last. `first` is the size of a window that
-    /// nothing was published of yet.
+    /// Takes the state of a bulkhead from the board, as another core published it last. `first` is the size
+    /// of a window of which nothing was published yet.
     pub fn told(section: Section<'_>, first: u16) -> Self {
         let (load, record) = (section.load(), section.record());
         Self {
@@ -110,7 +110,7 @@ impl Standing {
         self.in_flight < self.places(tier)
     }
 
-    /// Returns how many places of the window requests of a tier may take: a part is reserved for critical
+    /// Returns how much of the window, in requests, those of a tier may take: a part is reserved for critical
     /// requests.
     fn places(&self, tier: Tier) -> usize {
         let reserved = self.window / RESERVED as usize;

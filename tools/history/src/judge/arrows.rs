@@ -72,7 +72,8 @@ impl Line {
     }
 }
 
-/// Arrows from each operation to the next that its connection sent.
+/// Returns pairs of operations, by index, of different clusters: the second followed the first on the same
+/// connection, and so takes effect after it. A contradiction within a cluster is noted in `verdict`.
 fn sent_earlier(
     operations: &[Operation],
     clusters: &Clusters,

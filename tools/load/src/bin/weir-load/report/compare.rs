@@ -16,7 +16,8 @@ const LATENCIES: [(&str, &str); 6] = [
     ("max", "max ms"),
 ];
 
-/// The figures of a group, of one of its phases, or of all groups, in two runs.
+/// Section of the comparison of two runs: the figures of one group of clients, of one of its phases, or of
+/// all groups together.
 struct Block {
     name: String,
     rows: Vec<Row>,
