@@ -253,3 +253,19 @@ def test_a_subscription_at_a_dead_store_is_refused_and_nothing_else_is_lost(serv
             # Perhaps at another core, which learns later that the store is back.
             until(lambda: publisher.call("PUBLISH", "x", "text").plain() == 1, "the other core sees the store too")
         assert client.read().plain() == [b"message", b"x", b"text"]
+
+
+def test_a_client_at_its_limit_may_subscribe_again_to_what_it_has(servers):
+    weir = servers.weir(servers.redis(), flags=FLAGS)
+    most = 16_384
+    names = [f"channel:{number}" for number in range(most)]
+    with weir.connect() as client:
+        for _ in range(2):
+            client.send("SUBSCRIBE", *names)
+            assert [client.read().plain()[2] for _ in names][-1] == most
+        client.send("SUBSCRIBE", "channel:1", "channel:1")
+        assert [client.read().plain() for _ in range(2)] == [[b"subscribe", b"channel:1", most]] * 2
+        assert "too many subscriptions" in client.call("SUBSCRIBE", "channel:1", "another").text
+        assert "too many subscriptions" in client.call("PSUBSCRIBE", "channel:1").text
+        assert client.call("UNSUBSCRIBE", "channel:1").plain() == [b"unsubscribe", b"channel:1", most - 1]
+        assert client.call("SUBSCRIBE", "another", "another").plain() == [b"subscribe", b"another", most]

@@ -144,7 +144,7 @@ impl Shard {
         let number = client.number();
         let none = Subscriptions::default();
         let known = client.ties().and_then(|ties| ties.subscriptions.as_deref()).unwrap_or(&none);
-        if !known.has_room(names.iter().copied()) {
+        if !known.has_room(kind, names) {
             self.settle(charge, &Settlement::default(), now);
             self.answer_error(
                 id,
