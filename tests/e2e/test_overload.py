@@ -202,7 +202,11 @@ def test_without_these_layers_or_in_shadow_nobody_is_refused(servers, storage, f
             for kind in ("point", "write"):
                 direct.ok("STORAGE", "SET", "SERVICE-TIME", kind, "100ms")
         connection.ok("QOS", "SET", "DEADLINE", 10)
-        assert connection.ok("SET", "k", "v") == b"OK"
+        # A core that the machine lets run again only after the reply has come sees no lateness.
+        for _ in range(10):
+            assert connection.ok("SET", "k", "v") == b"OK"
+            if counted(weir, "weir_shadow_refusals_total", 'reason="deadline"') > 0:
+                break
     would_wait = counted(weir, "weir_shadow_waits_total")
     would_be_late = counted(weir, "weir_shadow_refusals_total", 'reason="deadline"')
     assert (would_wait > 0, would_be_late > 0) == ((flags == IN_SHADOW,) * 2)
