@@ -13,7 +13,7 @@ from .clients import Tally
 from .disturbances import Disturbance, Ground
 from .watch import Watch, generations, growth, thinned
 
-# Resident memory may grow by so much from the middle to the end.
+# Resident memory may grow by so much in the time that is looked at.
 GROWTH_MAX = 1.05
 # A shorter run says nothing of memory: pools and caches are still filling.
 MEMORY_MINUTES = 5
@@ -155,9 +155,10 @@ def memory(watch: Watch, seconds: float) -> tuple[dict, list[str]]:
         found[name] = {"growth": grown, "generations_mib": generations(samples, seconds / 20), "samples": thinned(samples)}
         if seconds >= MEMORY_MINUTES * 60:
             if grown is None:
-                wrong.append(f"{name}: memory was not seen in the second half")
+                wrong.append(f"{name}: memory of one process was not seen at the end")
             elif grown["ratio"] > GROWTH_MAX:
-                wrong.append(f"{name}: memory grew from {grown['middle_mib']} to {grown['end_mib']} MiB in the second half")
+                change = f"from {grown['begin_mib']} to {grown['end_mib']} MiB in the last {grown['minutes']:.1f} minutes"
+                wrong.append(f"{name}: memory grew {change}")
     return found, wrong
 
 
@@ -183,8 +184,9 @@ def written(document: dict) -> str:
         lines += ["", f"{died:,} clients left in the middle of requests. Stores and weir: {happened}.", ""]
         grown = found["memory"]["growth"]
         if grown:
-            change = f"{grown['middle_mib']} MiB in the middle, {grown['end_mib']} MiB at the end ({grown['ratio']:.3f})"
-            lines.append(f"* Memory in the second half: {change}; the bar is {GROWTH_MAX}, from {MEMORY_MINUTES} minutes on.")
+            change = f"{grown['begin_mib']} MiB, then {grown['end_mib']} MiB ({grown['ratio']:.3f})"
+            bar = f"the bar is {GROWTH_MAX}, in runs of {MEMORY_MINUTES} minutes or more"
+            lines.append(f"* Memory in the last {grown['minutes']:.1f} minutes: {change}; {bar}.")
         if len(found["memory"]["generations_mib"]) > 1:
             sizes = ", ".join(f"{size}" for size in found["memory"]["generations_mib"])
             lines.append(f"* Memory of each process at the same age: {sizes} MiB.")

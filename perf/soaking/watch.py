@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from harness.processes import Weir
 
 SECOND = 1.0
-# Parts of the time that are compared: the first and the last fifth of the second half.
+# Of this time at the end, at most of the second half, the first and the last fifth are compared.
+LOOKED_AT_SECONDS = 600.0
 PARTS = 5
 
 
@@ -47,15 +48,17 @@ class Watch(threading.Thread):
 
 
 def growth(samples: list[Sample], seconds: float) -> dict | None:
-    """Resident memory in the last fifth of the second half, over that in its first fifth; None where that was more than one process."""
-    half = [sample for sample in samples if sample.at >= seconds / 2]
-    length = seconds / 2 / PARTS
-    first = [sample.resident for sample in half if sample.at < seconds / 2 + length]
-    last = [sample.resident for sample in half if sample.at >= seconds - length]
-    if not first or not last or len({sample.pid for sample in half}) != 1:
+    """Resident memory in the last fifth of the time that is looked at, over that in its first fifth; None where that was more than one
+    process. It is the second half, and of a long run the last ten minutes: the allocator keeps what a burst has once needed."""
+    looked_at = min(seconds / 2, LOOKED_AT_SECONDS)
+    late = [sample for sample in samples if sample.at >= seconds - looked_at]
+    length = looked_at / PARTS
+    first = [sample.resident for sample in late if sample.at < seconds - looked_at + length]
+    last = [sample.resident for sample in late if sample.at >= seconds - length]
+    if not first or not last or len({sample.pid for sample in late}) != 1:
         return None
     begin, end = statistics.median(first), statistics.median(last)
-    return {"middle_mib": mebibytes(begin), "end_mib": mebibytes(end), "ratio": round(end / begin, 4)}
+    return {"minutes": looked_at / 60, "begin_mib": mebibytes(begin), "end_mib": mebibytes(end), "ratio": round(end / begin, 4)}
 
 
 def generations(samples: list[Sample], age: float) -> list[float]:
