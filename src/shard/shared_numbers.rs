@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::shared_channel::OwnNumbers;
 use crate::protocol::command::Subscription;
+use crate::values::glob;
 use crate::values::limits::PATTERN_STEPS_MAX;
 
 /// The shared channels and patterns of all cores, with the numbers of their subscribers.
@@ -47,80 +48,14 @@ impl SharedNumbers {
     }
 }
 
-/// True if a text matches a pattern of Redis. False once no steps are left.
-fn matches(pattern: &[u8], text: &[u8], steps: &mut usize) -> bool {
-    let (mut at, mut read) = (0, 0);
-    // The place behind the last star, and the part of the text that the star stands for so far ends there.
-    let mut star: Option<(usize, usize)> = None;
-    loop {
-        let Some(left) = steps.checked_sub(1) else { return false };
-        *steps = left;
-        if pattern.get(at) == Some(&b'*') {
-            at += 1;
-            star = Some((at, read));
-            continue;
-        }
-        if read == text.len() && at == pattern.len() {
-            return true;
-        }
-        let next = if read < text.len() { match_one(&pattern[at..], text[read], steps) } else { None };
-        match (next, &mut star) {
-            (Some(length), _) => {
-                at += length;
-                read += 1;
-            }
-            (None, Some((behind, end))) if *end < text.len() => {
-                *end += 1;
-                (at, read) = (*behind, *end);
-            }
-            (None, _) => return false,
-        }
-    }
-}
-
-/// Returns the length of the first element of a pattern, which is no star, if a byte matches it.
-fn match_one(pattern: &[u8], byte: u8, steps: &mut usize) -> Option<usize> {
-    match pattern {
-        [] => None,
-        [b'?', ..] => Some(1),
-        [b'[', rest @ ..] => {
-            let (matches, length) = match_set(rest, byte);
-            *steps = steps.saturating_sub(length);
-            matches.then_some(1 + length)
-        }
-        [b'\\', literal, ..] => (*literal == byte).then_some(2),
-        [literal, ..] => (*literal == byte).then_some(1),
-    }
-}
-
-/// Decides whether a byte is in a set of a pattern (`set` begins behind the `[`). Returns the length of the
-/// set as well.
-fn match_set(set: &[u8], byte: u8) -> (bool, usize) {
-    let is_negated = set.first() == Some(&b'^');
-    let mut at = usize::from(is_negated);
-    let mut is_in = false;
-    loop {
-        match &set[at..] {
-            [] => break,
-            [b'\\', literal, ..] => {
-                is_in |= *literal == byte;
-                at += 2;
-            }
-            [b']', ..] => {
-                at += 1;
-                break;
-            }
-            [first, b'-', last, ..] => {
-                is_in |= (*first.min(last)..=*first.max(last)).contains(&byte);
-                at += 3;
-            }
-            [literal, ..] => {
-                is_in |= *literal == byte;
-                at += 1;
-            }
-        }
-    }
-    (is_in != is_negated, at)
+/// True if a channel matches a pattern. False once no steps are left.
+fn matches(pattern: &[u8], channel: &[u8], steps: &mut usize) -> bool {
+    let count = |more| {
+        let left = steps.checked_sub(more);
+        *steps = left.unwrap_or(0);
+        left.map(|_| ()).ok_or(())
+    };
+    glob::matches(pattern, channel, count) == Ok(true)
 }
 
 #[cfg(test)]
@@ -128,58 +63,15 @@ mod tests {
     use super::*;
     use crate::values::Random;
 
-    fn is_match(pattern: &str, text: &str) -> bool {
-        matches(pattern.as_bytes(), text.as_bytes(), &mut 100_000)
-    }
-
     #[test]
-    fn patterns_match_as_in_redis() {
-        let cases = [
-            ("a*", "abc", true),
-            ("a*c", "abcbc", true),
-            ("a*c", "abcb", false),
-            ("*", "", true),
-            ("?", "", false),
-            ("h?llo", "hello", true),
-            ("h[ae]llo", "hallo", true),
-            ("h[^e]llo", "hello", false),
-            ("h[a-c]llo", "hbllo", true),
-            ("h[c-a]llo", "hbllo", true),
-            ("h\\*llo", "h*llo", true),
-            ("h\\*llo", "hello", false),
-            ("[\\]]", "]", true),
-            ("[ab", "b", true),
-            ("a**b*", "axxbyy", true),
-            ("", "", true),
-            ("", "a", false),
-        ];
-        for (pattern, text, expected) in cases {
-            assert_eq!(is_match(pattern, text), expected, "{pattern} {text}");
-        }
-    }
-
-    /// The obvious definition, which tries all lengths for a star.
-    fn slow(pattern: &[u8], text: &[u8]) -> bool {
-        match (pattern, text) {
-            ([], _) => text.is_empty(),
-            ([b'*', rest @ ..], _) => (0..=text.len()).any(|length| slow(rest, &text[length..])),
-            (_, []) => false,
-            (_, [first, behind @ ..]) => {
-                match_one(pattern, *first, &mut 1_000).is_some_and(|length| slow(&pattern[length..], behind))
-            }
-        }
-    }
-
-    #[test]
-    fn random_patterns_match_what_the_definition_says_within_their_steps() {
+    fn a_pattern_that_needs_more_steps_than_are_left_does_not_match() {
         let mut random = Random::new(5);
         for _ in 0..20_000 {
             let mut draw =
                 |letters: &[u8]| -> Vec<u8> { (0..random.below(8)).map(|_| *random.pick(letters)).collect() };
             let (pattern, text) = (draw(b"ab*?[]\\^-"), draw(b"ab]"));
-            assert_eq!(matches(&pattern, &text, &mut 10_000), slow(&pattern, &text), "{pattern:?} {text:?}");
             let mut few = 3;
-            matches(&pattern, &text, &mut few);
+            assert!(!matches(&pattern, &text, &mut few) || matches(&pattern, &text, &mut 10_000));
         }
         let endless = ["*a".repeat(50).into_bytes(), b"b".to_vec()].concat();
         let mut steps = 1_000;

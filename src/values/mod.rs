@@ -5,6 +5,7 @@ pub mod address;
 pub mod allowance;
 pub mod effects;
 pub mod escape;
+pub mod glob;
 pub mod ids;
 pub mod limits;
 pub mod percent;
