@@ -2,6 +2,9 @@
 //! threads that have nothing else to do.
 
 use std::io::{self, Read as _, Write as _};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use socket2::{Socket, Type};
@@ -14,6 +17,8 @@ use crate::values::Timestamp;
 
 /// The shortest socket timeout that is set, because a timeout of zero would mean to wait for ever.
 const TIMEOUT_MIN: Duration = Duration::from_millis(1);
+/// The stack size of a thread that asks stores, in bytes.
+const STACK_BYTES: usize = 256 * 1024;
 /// The size of one read from a store's connection, in bytes.
 const CHUNK_BYTES: usize = 16 * 1024;
 
@@ -49,6 +54,36 @@ pub(super) fn sign_in(out: &mut Vec<u8>, (user, password): &Credentials) {
     let words = ["AUTH"].into_iter().chain(user.as_deref()).chain([password.as_str()]);
     let words: Vec<&[u8]> = words.map(str::as_bytes).collect();
     encode::request(out, words.into_iter());
+}
+
+/// Calls `ask` with each of `items`, from at most `at_once` short-lived threads of this name, and passes each answer
+/// to `take` as it comes, in any order: no more than one per thread is held, and a store that does not answer holds
+/// up one thread. If no thread can be started, nothing is asked.
+pub(super) fn ask_each<T: Sync, A: Send>(
+    (name, at_once): (&str, usize),
+    items: &[T],
+    ask: impl Fn(&T) -> A + Sync,
+    take: impl FnMut(A),
+) {
+    let (next, ask) = (&AtomicUsize::new(0), &ask);
+    let (sender, answers) = mpsc::sync_channel(0);
+    thread::scope(|scope| {
+        for _ in 0..items.len().min(at_once) {
+            let sender = sender.clone();
+            let ask_some = move || {
+                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if sender.send(ask(item)).is_err() {
+                        return;
+                    }
+                }
+            };
+            let thread = thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
+            // With fewer threads it takes longer.
+            let _ = thread.spawn_scoped(scope, ask_some);
+        }
+        drop(sender);
+        answers.into_iter().for_each(take);
+    });
 }
 
 /// Opens a connection to a store, sends the question's requests, and returns their replies in order, without

@@ -24,8 +24,6 @@ const PAUSE_LEAST: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Maximum number of nodes of a cluster that are asked at once.
 const ASKED_AT_ONCE: usize = 8;
-/// The stack size of a thread that asks one node, in bytes.
-const STACK_BYTES: usize = 256 * 1024;
 /// Maximum number of bytes of a node's answer to `INFO replication`; a longer one is an error.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
@@ -70,7 +68,9 @@ impl ReplicasThread {
                     let began = self.clock.now().monotonic;
                     let mut answers = Vec::new();
                     for nodes in Replicas::to_ask(&self.map) {
-                        answers.extend(self.ask_all(&nodes, question));
+                        let ask = |node: &NodeKey| self.ask(*node, question);
+                        let take = |answer| answers.push(answer);
+                        asking::ask_each(("weir-replicas", ASKED_AT_ONCE), &nodes, ask, take);
                     }
                     self.tell(&known.handle_answers(&self.map, &answers));
                     due = began.after(PERIOD).max(self.clock.now().monotonic.after(PAUSE_LEAST));
@@ -83,25 +83,6 @@ impl ReplicasThread {
     fn tell(&self, states: &Arc<[ReplicaState]>) {
         self.shards.iter().for_each(|shard| shard.post(ToShard::Replicas(Arc::clone(states))));
         self.control.post(ToControl::Replicas(Arc::clone(states)));
-    }
-
-    /// Asks nodes for their replication state, `ASKED_AT_ONCE` at once, each part of them on a short-lived
-    /// thread.
-    fn ask_all(&self, nodes: &[NodeKey], question: &Question) -> Vec<Answer> {
-        let part = nodes.len().div_ceil(ASKED_AT_ONCE).max(1);
-        thread::scope(|scope| {
-            let threads: Vec<_> = nodes
-                .chunks(part)
-                .map(|nodes| {
-                    let thread =
-                        thread::Builder::new().name("weir-replicas".to_owned()).stack_size(STACK_BYTES);
-                    let ask = move || nodes.iter().map(|node| self.ask(*node, question)).collect::<Vec<_>>();
-                    thread.spawn_scoped(scope, ask)
-                })
-                .collect();
-            let joined = threads.into_iter().filter_map(|thread| thread.ok()?.join().ok());
-            joined.flatten().collect()
-        })
     }
 
     fn ask(&self, node: NodeKey, question: &Question) -> Answer {

@@ -4,8 +4,6 @@
 //! number has changed.
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -30,8 +28,6 @@ const INTERVAL: Duration = Duration::from_secs(60);
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// Maximum number of stores that are asked at the same time. Each answer may hold all commands of a store.
 const ASKED_AT_ONCE: usize = 16;
-/// The stack size of a thread that asks stores, in bytes.
-const STACK_BYTES: usize = 256 * 1024;
 /// Maximum number of bytes that a store may answer. The commands of Redis 8 with all its modules take 400 KiB.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
@@ -125,7 +121,14 @@ impl VersionsThread {
             inquiries.push(Inquiry { at, spot, credentials, with_commands: store.commands.is_none() });
         }
         let Self { stores, versions, tls, .. } = self;
-        ask_together(&inquiries, tls.as_ref(), (clock, patience, end), |at, answer| {
+        let ask_in_time = |inquiry: &Inquiry| {
+            let now = clock.now().monotonic;
+            let deadline = end.map_or(now.after(patience), |end| end.min(now.after(patience)));
+            let is_in_time = deadline > now;
+            is_in_time.then(|| (inquiry.at, ask(inquiry, tls.as_ref(), clock, deadline).ok().flatten()))
+        };
+        asking::ask_each(("weir-versions", ASKED_AT_ONCE), &inquiries, ask_in_time, |told| {
+            let Some((at, answer)) = told else { return };
             let (store, now) = (&mut stores[at], clock.now().monotonic);
             let Some(answer) = answer else { return store.put_off(now) };
             versions.take(at, answer.version);
@@ -169,42 +172,6 @@ struct Inquiry {
     with_commands: bool,
 }
 
-/// Asks stores from at most `ASKED_AT_ONCE` threads, each store for at most `patience`, until `end`. Calls `take`
-/// with each answer as it comes, so that no more than one per thread is held; with none for a store that did not
-/// answer. Stores that are not asked by `end` are left out.
-fn ask_together(
-    inquiries: &[Inquiry],
-    tls: Option<&StoreTls>,
-    (clock, patience, end): (Clock, Duration, Option<Timestamp>),
-    mut take: impl FnMut(usize, Option<Answer>),
-) {
-    let next = &AtomicUsize::new(0);
-    let (sender, answers) = mpsc::sync_channel(0);
-    thread::scope(|scope| {
-        for _ in 0..inquiries.len().min(ASKED_AT_ONCE) {
-            let sender = sender.clone();
-            let ask_some = move || {
-                while let Some(inquiry) = inquiries.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let now = clock.now().monotonic;
-                    let deadline = end.map_or(now.after(patience), |end| end.min(now.after(patience)));
-                    if deadline <= now {
-                        return;
-                    }
-                    let answer = ask(inquiry, tls, clock, deadline).ok().flatten();
-                    if sender.send((inquiry.at, answer)).is_err() {
-                        return;
-                    }
-                }
-            };
-            let thread = thread::Builder::new().name("weir-versions".to_owned()).stack_size(STACK_BYTES);
-            // With fewer threads it takes longer; with none, stores stay due.
-            let _ = thread.spawn_scoped(scope, ask_some);
-        }
-        drop(sender);
-        answers.into_iter().for_each(|(at, answer)| take(at, answer));
-    });
-}
-
 /// A store's version, the number of its commands, and the commands where they were asked for.
 struct Answer {
     version: StoreVersion,
@@ -236,6 +203,8 @@ fn version_in(reply: &[u8]) -> Option<StoreVersion> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use crate::runtime::connect::Place;
 
