@@ -371,7 +371,7 @@ impl Shard {
         for (to, outcome, message) in batch.replies() {
             self.give_back(to, outcome, message, now);
         }
-        self.hear_of_shared(&mut batch, now);
+        self.hear_of_shared(&mut batch);
         batch.clear();
         self.peers.recycle(batch);
     }

@@ -72,7 +72,7 @@ impl Shard {
 
     /// Handles a batch's messages about shared channels: those to this core as a home core, and those from
     /// home cores.
-    pub(super) fn hear_of_shared(&mut self, batch: &mut Batch, _now: Now) {
+    pub(super) fn hear_of_shared(&mut self, batch: &mut Batch) {
         for (from, message) in batch.take_to_home() {
             self.tell_home(from, message);
         }

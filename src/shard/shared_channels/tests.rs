@@ -298,7 +298,7 @@ fn whatever_comes_between_nobody_misses_a_message_and_nothing_is_left_behind() {
             }
             world.settle(&mut random);
             world.check();
-            // Whoever is subscribed now hears what is published now, once.
+            // Each client that is subscribed now hears a message that is published now, once.
             number += 1;
             world.stores[0].publish("a", number);
             world.settle(&mut random);

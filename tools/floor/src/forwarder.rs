@@ -1,6 +1,6 @@
-//! What is forwarded to whom: whole requests of all clients go to the store in one stream, in the order in which they
-//! came, and the n-th reply goes to the client that sent the n-th request. Pure: bytes come in by `handle_*`, and what
-//! is to be sent or closed is polled.
+//! Forwarding between clients and one store: whole requests of all clients go to the store in one stream, in the
+//! order in which they came, and the n-th reply goes to the client that sent the n-th request. Pure: bytes come in
+//! by `handle_*`, and what is to be sent or closed is polled.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -21,7 +21,7 @@ pub(super) struct Group {
     plan: GroupPlan,
     /// Arrivals whose requests are still to be sent.
     schedule: Schedule,
-    /// The same arrivals, to count each as offered when it is due, whether its request is sent or not.
+    /// A copy of the schedule that counts each arrival as offered when it is due, whether its request is sent or not.
     offered: Schedule,
     again: Again,
     /// The smart client of the group on this thread; `None` if its clients are naive.

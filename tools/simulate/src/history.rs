@@ -17,7 +17,7 @@ pub(super) struct Sent {
     pub step: u64,
 }
 
-/// What is known of a write's effect: whether it took effect, may have, or never will.
+/// The history's knowledge of a write: whether it took effect, may have, or never will.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// The write has not been answered yet.
