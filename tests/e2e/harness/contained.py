@@ -60,7 +60,7 @@ def enter(root: str) -> None:
 
 def main() -> None:
     told = json.loads(sys.argv[1])
-    profile = json.loads(Path(told["seccomp"]).read_text()) if told["seccomp"] else None
+    profile = json.loads(Path(told["seccomp"]).read_text())
     # Loaded while the library is in sight.
     ctypes.CDLL("libseccomp.so.2")
     is_root = os.geteuid() == 0
@@ -72,8 +72,7 @@ def main() -> None:
         os.setresgid(NOBODY, NOBODY, NOBODY)
         # Capabilities go with root's user id.
         os.setresuid(NOBODY, NOBODY, NOBODY)
-    if profile:
-        confined.confine(profile)
+    confined.confine(profile)
     os.execve(told["command"][0], told["command"], told["environment"])
 
 

@@ -59,14 +59,10 @@ class Image:
         """Lays out the files, with the shared libraries that the base image has: those of libc and of gcc."""
         for name in MOUNT_POINTS:
             (folder / name).mkdir(parents=True)
-        for source, target in self.copies:
+        for source, target in [*self.copies, *((library, str(library)) for library in libraries(binary("weir")))]:
             place = folder / target.lstrip("/")
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, place)
-        for library in libraries(binary("weir")):
-            place = folder / str(library).lstrip("/")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(library, place)
         (folder / "etc/passwd").write_text("root:x:0:0::/:\nnobody:x:65534:65534::/:\n")
 
 
@@ -82,7 +78,7 @@ class Container(Weir):
     `environment` comes on top of the image's, `hosts` are names of stores with the addresses that they get.
     """
 
-    def __init__(self, image: Image, root: Path, environment: dict[str, str], seccomp: Path | None, hosts: dict[str, str]) -> None:
+    def __init__(self, image: Image, root: Path, environment: dict[str, str], seccomp: Path, hosts: dict[str, str]) -> None:
         super().__init__()
         self.image, self.root, self.seccomp = image, root, seccomp
         self.given = {**image.environment, **environment}
@@ -91,7 +87,7 @@ class Container(Weir):
     def command(self) -> list[str]:
         told = {
             "root": str(self.root),
-            "seccomp": str(self.seccomp) if self.seccomp else None,
+            "seccomp": str(self.seccomp),
             "nobody": self.image.user == "nobody",
             "environment": self.given,
             "command": self.image.entrypoint,
