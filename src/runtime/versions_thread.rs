@@ -253,8 +253,9 @@ mod tests {
                                 _ => break,
                             }
                         }
-                        let _ = connection.write_all(b"$19\r\nredis_version:7.4.1\r\n:0\r\n*0\r\n");
+                        // Before the answer, which another question may follow at once.
                         open.fetch_sub(1, Ordering::Relaxed);
+                        let _ = connection.write_all(b"$19\r\nredis_version:7.4.1\r\n:0\r\n*0\r\n");
                     });
                 }
             });

@@ -245,17 +245,13 @@ impl Subscriptions {
     }
 
     /// True if the limits on channels and bytes permit that the client is also subscribed to these names of one
-    /// kind. Names that it is subscribed to, and names that are repeated, count once.
+    /// kind. Names that it is subscribed to already do not count; a new one counts as often as it is named.
     pub fn has_room(&self, kind: Subscription, names: &[&[u8]]) -> bool {
-        let fits = |names: &mut dyn Iterator<Item = &&[u8]>| {
-            let (count, bytes) = names.fold((self.len(), self.name_bytes), |(count, bytes), name| {
-                (count + 1, bytes.saturating_add(name.len()))
-            });
-            count <= CHANNELS_MAX && bytes <= CHANNEL_BYTES_MAX
-        };
-        // Names are told apart only if it matters.
-        let is_new = |name: &&&[u8]| !self.names[kind as usize].contains_key(**name);
-        fits(&mut names.iter()) || fits(&mut names.iter().filter(is_new).collect::<HashSet<_>>().into_iter())
+        let new = names.iter().filter(|name| !self.names[kind as usize].contains_key(**name));
+        let (count, bytes) = new.fold((self.len(), self.name_bytes), |(count, bytes), name| {
+            (count + 1, bytes.saturating_add(name.len()))
+        });
+        count <= CHANNELS_MAX && bytes <= CHANNEL_BYTES_MAX
     }
 
     /// Returns the memory that the subscriptions take, in bytes.
