@@ -34,6 +34,8 @@ const STALLED: Duration = Duration::from_millis(250);
 const STALLED_MEDIANS: u32 = 4;
 /// The silence after which a backend counts as stalled while no response time is known.
 const STALLED_UNKNOWN: Duration = Duration::from_secs(1);
+/// The silence after which a backend with requests in flight counts as silent, without consequences for requests.
+const SILENT: Duration = Duration::from_millis(50);
 /// The least and the largest retry delay (`retry_after`) that errors name to clients of a stalled backend.
 const RETRY_STALLED: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// The least and the largest retry delay named to clients of a full queue; the least is `RETRY_OVER` while
@@ -75,6 +77,8 @@ pub struct Bulkhead {
     /// True for the heavy track: its requests may take long, so that silence is no stall.
     is_patient: bool,
     is_stalled: bool,
+    /// True if requests were in flight and the backend gave no sign when that was looked at last.
+    is_silent: bool,
     /// True while the backend is ejected or returning: the breaker checks each request, and none waits.
     is_gated: bool,
     /// The time that the last sampled reply took; `None` before the first one.
@@ -102,6 +106,7 @@ impl Bulkhead {
             full_nanos: 0,
             is_patient,
             is_stalled: false,
+            is_silent: false,
             is_gated: false,
             took: None,
             was_empty: true,
@@ -218,6 +223,7 @@ impl Bulkhead {
         if self.is_stalled {
             self.end_stall(now);
         }
+        self.is_silent = false;
         self.queue.handle_progress(now);
     }
 
@@ -242,6 +248,7 @@ impl Bulkhead {
             let median = self.window.median();
             STALLED.max(STALLED_MEDIANS * if median.is_zero() { took } else { median })
         });
+        self.is_silent = self.in_flight > 0 && self.queue.silence(now) > SILENT;
         let has_stalled = self.mode == Mode::On
             && !self.is_patient
             && !self.is_stalled
@@ -491,6 +498,7 @@ impl Bulkhead {
             in_flight: self.in_flight,
             is_full: self.queue.would_be_full(),
             is_stalled: self.is_stalled,
+            is_silent: self.is_silent,
         });
     }
 

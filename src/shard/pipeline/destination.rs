@@ -173,7 +173,9 @@ impl Shard {
                 Ok(Destination::Alone { slot, backend })
             }
             Handling::FanOut(FanOut::Patterns) if self.env.slots.is_none() => Ok(self.first_backend()),
-            Handling::FanOut(fan_out) if fan_out != FanOut::Settings && self.has_one_store() => {
+            Handling::FanOut(fan_out)
+                if !matches!(fan_out, FanOut::Settings | FanOut::AnyOk) && self.has_one_store() =>
+            {
                 Ok(self.first_backend())
             }
             Handling::FanOut(fan_out) => Ok(Destination::Stores(fan_out)),

@@ -25,7 +25,8 @@ use crate::shard::message::Message;
 use crate::shard::outcome::{Outcome, Settlement};
 use crate::shard::private::{Abandoned, Event, InFlight, Kind, Orphans, Waiting};
 use crate::shard::refusal::{NotSent, Refusal, Stage, reasoned_abort};
-use crate::shard::request::{Nature, PrivateId, ReplyTo};
+use crate::shard::overload::bulkheads_of;
+use crate::shard::request::{Envelope, Nature, PrivateId, ReplyTo};
 use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, Database};
@@ -33,6 +34,10 @@ use crate::values::{BackendId, ClientId, Database};
 /// The request `PING`, sent right before a command that waits for replicas: a store takes the writes up to
 /// the connection's last request into account.
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+/// The reply to `PING`.
+const PONG: &[u8] = b"+PONG\r\n";
+/// The time that a silent store has for its answer to `PING`, before weir answers.
+const PROBE_PATIENCE: Duration = Duration::from_millis(100);
 /// The time for which a client may watch keys before the watch is given up.
 const WATCH_MAX: Duration = Duration::from_secs(30);
 /// Maximum number of nodes of a cluster that one blocking command, or one `SSUBSCRIBE`, is sent to, one after the other.
@@ -342,6 +347,43 @@ impl Shard {
         self.private.send(&mut self.env, link, (message, replies), request, now);
     }
 
+    /// Sends a request that ends a script over a link for itself. False if there is no such link.
+    pub(super) fn interrupt(&mut self, id: ClientId, envelope: &Envelope, message: Message<'_>, now: Now) -> bool {
+        let Some(client) = self.clients.find(id).filter(|_| self.private.is_on()) else { return false };
+        let (holder, protocol) = ((id, client.identity().tenant_id()), client.protocol());
+        let wanted = (envelope.route.backend, protocol);
+        let Some(link) = self.private.lend_for_interrupt(&mut self.env, holder, wanted, now) else { return false };
+        let (to, deadline) = (envelope.reply_to, envelope.deadline);
+        let request =
+            InFlight { to, cells: Vec::new(), began: now.monotonic, deadline, kind: Kind::Interrupt };
+        self.private.send(&mut self.env, link, (message, 1), request, now);
+        true
+    }
+
+    /// Passes a client's `PING` to the only store while that gives no sign on some core's connections, so that the
+    /// client learns why, such as from `-BUSY` of a script that does not end. Answered with `PONG` if the store
+    /// says nothing for 100 ms. False if there are several stores, the store is well, or there is no link for it.
+    pub(super) fn ping_silent_store(&mut self, id: ClientId, now: Now) -> bool {
+        if !self.has_one_store() || !self.private.is_on() {
+            return false;
+        }
+        let (shard, (_, backend)) = (self.env.settings.id, self.first_place());
+        let board = &self.env.settings.overload.board;
+        if !bulkheads_of(backend).any(|index| board.of(shard, index).is_silent()) {
+            return false;
+        }
+        let client = self.clients.client(id);
+        let (holder, protocol) = ((id, client.identity().tenant_id()), client.protocol());
+        let wanted = ((backend, Database::FIRST), protocol);
+        let Some(link) = self.private.lend(&mut self.env, holder, wanted, now) else { return false };
+        let sequence = self.clients.client(id).expect_reply(Rewrite::AsItCame, None);
+        let to = ReplyTo::new(shard, id, sequence);
+        let deadline = now.monotonic.after(PROBE_PATIENCE);
+        let request = InFlight { to, cells: Vec::new(), began: now.monotonic, deadline, kind: Kind::Probe };
+        self.private.send(&mut self.env, link, (Message::Small(PING), 1), request, now);
+        true
+    }
+
     /// Watches keys for a client. A client that watches keys already watches these as well, if they are at
     /// the same store.
     fn watch(
@@ -554,6 +596,11 @@ impl Shard {
             Kind::Exec => true,
             Kind::Watch(is_first) => is_first && reply.starts_with(b"-"),
             Kind::Plain => false,
+            Kind::Interrupt | Kind::Probe => {
+                // A busy store may have refused a part of the greeting, so the link serves no other request.
+                self.private.close(&mut self.env, link);
+                false
+            }
         };
         if matches!(request.kind, Kind::Plain) && reply.starts_with(b"-UNAVAILABLE ") {
             // The keys that are watched may have moved away.
@@ -735,7 +782,9 @@ impl Shard {
             client.release_ties();
         }
         if let Some(request) = request {
-            self.env.counters.add(Counter::RefusedUnavailable, 1);
+            if !matches!(request.kind, Kind::Probe) {
+                self.env.counters.add(Counter::RefusedUnavailable, 1);
+            }
             self.end_unanswered(&request, was_sent, &text, now);
         }
         self.env.pool.give(text);
@@ -753,6 +802,9 @@ impl Shard {
     /// Answers a request that its store has not answered. If it was a blocking command that may have popped
     /// an element, the client is closed behind the error, as if its store had died.
     fn end_unanswered(&mut self, request: &InFlight, was_sent: bool, text: &[u8], now: Now) {
+        if matches!(request.kind, Kind::Probe) {
+            return self.give_back(request.to, Outcome::answered(PONG.len()), Message::Small(PONG), now);
+        }
         self.hot_keys.end_writes(&request.cells);
         let outcome = if was_sent { Outcome::Lost } else { Outcome::Refused };
         let holder = request.to.client_id();
@@ -794,9 +846,13 @@ impl Shard {
         for (holder, link) in self.private.overdue(now.monotonic) {
             let may_have_happened = self.private.may_write(link);
             let Some(request) = self.private.abandon(&mut self.env, link, now) else { continue };
+            if matches!(request.kind, Kind::Probe) {
+                self.end_unanswered(&request, true, &[], now);
+                continue;
+            }
             let tracked = self.tracks_over(holder, link);
             if let Some(client) = self.clients.find(holder) {
-                if let Some(ties) = client.ties() {
+                if let Some(ties) = client.ties().filter(|ties| ties.link == Some(link)) {
                     ties.link = None;
                     if let Some(watch) = &mut ties.watch {
                         watch.is_broken = true;

@@ -107,7 +107,10 @@ impl Shard {
         self.clients.client(id).hold_back_later();
         let count = stores.len();
         for (part, backend) in stores.into_iter().enumerate() {
-            self.send_from_here(&whole.of_part(part as u16, slot, backend), message, 1, now);
+            let part = whole.of_part(part as u16, slot, backend);
+            if fan_out != FanOut::AnyOk || !self.interrupt(id, &part, message, now) {
+                self.send_from_here(&part, message, 1, now);
+            }
         }
         if let Some(said) = said {
             let to = whole.of_part(count as u16, slot, BackendId(0)).reply_to;

@@ -47,6 +47,8 @@ use crate::values::{Action, BackendId, ClientId, ConnectionId, Database, Owner, 
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// The part of a core's links that one tenant may hold, as a fraction: 4 of 5.
 const TENANT_PART: (usize, usize) = (4, 5);
+/// Maximum number of links beyond a core's limit that are opened for requests that end scripts.
+const INTERRUPTS_MAX: usize = 8;
 
 /// A request in flight on a private link.
 #[derive(Debug)]
@@ -81,6 +83,11 @@ pub enum Kind {
     Watch(bool),
     /// A transaction, after whose reply no keys are watched.
     Exec,
+    /// A request that ends a script (`SCRIPT KILL`). A store that is busy with a script reads nothing more from the
+    /// connection that the script came over, so this request has a link for itself.
+    Interrupt,
+    /// `PING` to a store that gives no sign on other links, which is answered in any case before its deadline.
+    Probe,
 }
 
 /// A blocking command that waits at its store.
@@ -351,12 +358,38 @@ impl PrivateLinks {
         if self.held.get(&tenant).copied().unwrap_or(0) >= tenant_max {
             return None;
         }
+        self.lend_beyond(env, (holder, tenant), ((backend, database), protocol), 0, now)
+    }
+
+    /// Lends a client a link for a request that ends a script, even if all links of this core or of the tenant are
+    /// lent. `None` if several such requests are in flight already.
+    pub fn lend_for_interrupt(
+        &mut self,
+        env: &mut Env,
+        (holder, tenant): (ClientId, TenantId),
+        (backend, protocol): (BackendId, Protocol),
+        now: Now,
+    ) -> Option<PrivateId> {
+        // A busy store refuses to select another database.
+        let place = (backend, Database::FIRST);
+        self.lend_beyond(env, (holder, tenant), (place, protocol), INTERRUPTS_MAX, now)
+    }
+
+    /// Lends a client a link. `beyond` is the number of links by which the limit of this core may be exceeded.
+    fn lend_beyond(
+        &mut self,
+        env: &mut Env,
+        (holder, tenant): (ClientId, TenantId),
+        ((backend, database), protocol): ((BackendId, Database), Protocol),
+        beyond: usize,
+        now: Now,
+    ) -> Option<PrivateId> {
         let found = self.take_idle(|link| {
             link.backend == backend && link.protocol == protocol && link.database == database
         });
         let id = match found {
             Some(id) => id,
-            None => self.open(env, (backend, database), protocol, 0, now)?,
+            None => self.open(env, (backend, database), protocol, beyond, now)?,
         };
         let link = self.at(id)?;
         link.lend(holder, tenant);
