@@ -5,6 +5,14 @@ use std::time::Duration;
 /// The reason to give up a connection whose store refuses its database. It says nothing about the store's
 /// health.
 pub const NO_DATABASE: &str = "no-database";
+/// The reason to give up a connection whose store cannot select a database for now, whichever it is.
+const NOT_READY: &str = "not-ready";
+
+/// Returns the reason to give up a connection whose store has answered `SELECT` with this error.
+pub fn reason_of_refused_select(error: &[u8]) -> &'static str {
+    let is_passing = [&b"-BUSY"[..], b"-LOADING", b"-MASTERDOWN"].iter().any(|code| error.starts_with(code));
+    if is_passing { NOT_READY } else { NO_DATABASE }
+}
 
 use super::counters::{Counter, Pressure};
 use crate::protocol::encode;

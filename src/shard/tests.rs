@@ -1012,7 +1012,8 @@ impl Rig {
                     // Tests answer the greetings of private links themselves.
                     let is_greeting = ["INFO", "KILL", "INFLIGHT", "READONLY"]
                         .iter()
-                        .any(|word| frame.contains(&format!("\r\n{word}\r\n")));
+                        .any(|word| frame.contains(&format!("\r\n{word}\r\n")))
+                        && !frame.contains("\r\nSCRIPT\r\n");
                     if is_greeting {
                         self.greeted(shard, link, generation, &frame);
                         continue;

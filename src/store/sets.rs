@@ -163,11 +163,13 @@ fn smove(call: &mut Call<'_>) -> Done {
     let (source, target, member) = (call.at(1), call.at(2), call.at(3));
     let Some(members) = call.keyspace.read_as::<Members>(source)? else { return call.integer(0) };
     let found = members.contains(member);
-    call.keyspace.read_as::<Members>(target)?;
+    let is_there = call.keyspace.read_as::<Members>(target)?.is_some_and(|members| members.contains(member));
     if found && source != target {
         call.keyspace.change(source, |members: &mut Members| members.remove(member))?;
         call.announce(Class::Set, "srem", source);
-        if call.keyspace.change_or_create(target, |members: &mut Members| members.insert(member))? {
+        // A target that has the member does not change, so that a watch of it goes on.
+        if !is_there {
+            call.keyspace.change_or_create(target, |members: &mut Members| members.insert(member))?;
             call.announce(Class::Set, "sadd", target);
         }
     }

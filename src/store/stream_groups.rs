@@ -24,6 +24,8 @@ pub(super) const COMMANDS: &[Command] = &[
 
 /// The entries that an XAUTOCLAIM looks at for each that it may claim.
 const ATTEMPTS: usize = 10;
+/// Maximum number of entries that one XAUTOCLAIM may ask for, as in Redis, whose arrays end there.
+const CLAIMED_MAX: usize = i64::MAX as usize / 16;
 /// The entries that an XAUTOCLAIM claims without COUNT.
 const CLAIMED: usize = 100;
 
@@ -654,6 +656,9 @@ fn xautoclaim(call: &mut Call<'_>) -> Done {
         if call.is(index, "count") && index + 1 < call.count() {
             index += 1;
             count = count_at(call, index, 1, "ERR COUNT must be > 0")?;
+            if count > CLAIMED_MAX {
+                return Err(Refusal::Words("ERR COUNT must be > 0"));
+            }
         } else if call.is(index, "justid") {
             just_ids = true;
         } else {

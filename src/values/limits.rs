@@ -114,7 +114,7 @@ pub const CLIENT_LIST_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Maximum number of client ids in one CLIENT LIST or CLIENT KILL.
 pub const CLIENT_IDS_MAX: usize = 1_024;
 /// Longest `CLIENT PAUSE`, in milliseconds.
-pub const CLIENT_PAUSE_MS_MAX: u64 = 60 * 60 * 1_000;
+pub const CLIENT_PAUSE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 /// Maximum number of clients that may be monitors (`MONITOR`) at once, over all shards: each has a bit of 64.
 pub const MONITORS_MAX: u64 = 64;
 /// Maximum number of words of a request that `MONITOR` shows.

@@ -124,3 +124,34 @@ def test_exec_says_which_step_a_store_refused(weir: Weir):
         connection.ok("CONFIG", "SET", "maxmemory", "0")
         replies = connection.pipeline([("MULTI",), ("SET", "k", "v"), ("EXEC",)])
         assert replies[2].plain() == [b"OK"], "the next transaction is its own"
+
+
+@pytest.mark.parametrize("stores", [1, 2], ids=["one store", "two stores"])
+def test_a_script_that_does_not_end_is_killed_through_weir(servers, stores: int):
+    """A store that is busy with a script reads nothing more from the connection that the script came over."""
+    redises = [servers.redis("--lua-time-limit", "20") for _ in range(stores)]
+    weir = servers.weir(*redises, flags=["--shards", "2"])
+    library = "#!lua name=l\nredis.register_function('spin', function() while true do end end)"
+    with weir.connect() as root, weir.connect() as busy:
+        root.call("FUNCTION", "LOAD", library)
+        for request, kill, other in [
+            (("EVAL", "while true do end", "0"), "SCRIPT", "FUNCTION"),
+            (("FCALL", "spin", "0"), "FUNCTION", "SCRIPT"),
+        ]:
+            busy.send(*request)
+            until(lambda: any(is_busy(store) for store in redises), "a store is busy")
+            if stores == 1:
+                until(lambda: root.call("PING").text.startswith("BUSY "), "weir's clients learn it")
+                running = root.call("FUNCTION", "STATS").plain()
+                assert (running[1] is None) == (kill == "SCRIPT"), running
+            assert root.call(other, "KILL").is_error
+            assert root.call(kill, "KILL").text == "OK"
+            assert busy.read().is_error
+            until(lambda: root.call("SET", "k", "v").text == "OK", "all is well again")
+            assert root.call("PING").text == "PONG"
+            assert root.call(kill, "KILL").text.startswith("NOTBUSY ")
+
+
+def is_busy(store) -> bool:
+    with store.connect() as direct:
+        return direct.call("GET", "k").text.startswith("BUSY ")

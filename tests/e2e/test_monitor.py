@@ -176,10 +176,7 @@ def test_a_client_library_takes_the_lines_apart(weir: Weir, module_servers):
 def test_a_monitor_ends_with_reset_and_quit(weir: Weir):
     with watching(weir) as monitor, weir.connect() as client:
         assert b" flags=O " in client.ok("CLIENT", "LIST")
-        monitor.send("RESET")
-        replies = [monitor.read().raw]
-        while replies[-1] != b"+RESET\r\n":
-            replies.append(monitor.read().raw)
+        assert monitor.call("RESET").raw == b"+RESET\r\n", "a monitor does not see its own end"
         until(lambda: gauge(weir, "weir_monitors") == 0, "the place is given back")
         client.ok("ECHO", "unseen")
         assert monitor.ok("PING") == b"PONG"

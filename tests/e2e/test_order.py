@@ -13,7 +13,7 @@ from harness import metrics
 from harness.placement import keys_by_backend
 from harness.processes import Weir
 from harness.relay import Relay
-from harness.resp import Reply, encode, shorten
+from harness.resp import Closed, Reply, encode, shorten
 
 KEYS = 150
 REQUESTS = 5000
@@ -414,3 +414,62 @@ def test_bytes_on_their_way_to_a_store_do_not_arrive_behind_what_was_sent_later(
                     assert connection.call("GET", "k").value == f"new {number}".encode()
                 with redis.connect() as direct:
                     assert direct.call("GET", "k").value == f"new {number}".encode()
+
+
+def test_replies_that_a_client_switches_off_do_not_come(weir, servers):
+    """At random places of a pipeline, compared with redis-server, which is sent the same bytes."""
+    draw = random.Random(5)
+    reference = servers.redis()
+    answered = 0
+    for _ in range(20):
+        requests = []
+        for number in range(200):
+            key = f"silent:{draw.randrange(20)}"
+            requests.append(
+                draw.choice(
+                    [
+                        ("INCR", key),
+                        ("GET", key),
+                        ("MGET", key, "silent:0", "silent:9"),
+                        ("ECHO", str(number)),
+                        ("NOPE",),
+                        ("CLIENT", "REPLY", draw.choice(["SKIP", "SKIP", "OFF", "ON", "ON", "on", "x"])),
+                    ]
+                )
+            )
+        requests += [("CLIENT", "REPLY", "ON"), ("ECHO", "the end")]
+        pipeline = b"".join(encode(*request) for request in requests)
+        with reference.connect() as direct, weir.connect() as through:
+            for connection in (direct, through):
+                connection.send_raw(pipeline)
+            expected = until_the_end(direct)
+            answered += len(expected)
+            assert until_the_end(through) == expected
+            # Half of a conversation: weir closes it once all is done, although nothing is left to say.
+            for connection in (direct, through):
+                connection.send_raw(encode("CLIENT", "REPLY", "OFF") + encode("GET", "silent:0") + encode("QUIT"))
+                with pytest.raises(Closed):
+                    connection.read()
+    assert answered > 1000
+
+
+def until_the_end(connection) -> list[bytes]:
+    replies = []
+    while not replies or replies[-1] != b"$7\r\nthe end\r\n":
+        replies.append(connection.read().raw)
+    return replies
+
+
+def test_messages_come_although_replies_are_switched_off(weir, servers):
+    for server in (weir, servers.redis()):
+        with server.connect() as client, server.connect() as other:
+            client.send("CLIENT", "REPLY", "OFF")
+            client.send("SUBSCRIBE", "silent:c", "silent:d")
+            assert [client.read().plain()[:2] for _ in range(2)] == [[b"subscribe", b"silent:c"], [b"subscribe", b"silent:d"]]
+            assert other.call("PUBLISH", "silent:c", "m").plain() == 1
+            assert client.read().plain() == [b"message", b"silent:c", b"m"]
+            client.send("UNSUBSCRIBE")
+            assert {client.read().plain()[0] for _ in range(2)} == {b"unsubscribe"}
+            client.send("GET", "silent:k")
+            client.send("CLIENT", "REPLY", "ON")
+            assert client.read().raw == b"+OK\r\n"

@@ -210,8 +210,6 @@ BLOCKING = [
     ("monitor",),
     ("sync",),
     ("psync", "?", "-1"),
-    ("client", "reply", "off"),
-    ("client", "reply", "skip"),
     ("client", "tracking", "on"),
     ("shutdown", "nosave"),
 ]

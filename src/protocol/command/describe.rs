@@ -201,7 +201,7 @@ const OPERAND_BYTES_MAX: usize = 128;
 
 fn write_list(out: &mut Vec<u8>, protocol: Protocol, filter: &[&[u8]]) {
     let listed: Vec<&Command> = match filter {
-        [] => commands().collect(),
+        [] => every_command().collect(),
         [filter_by, kind, operand]
             if filter_by.eq_ignore_ascii_case(b"filterby") && operand.len() <= OPERAND_BYTES_MAX =>
         {

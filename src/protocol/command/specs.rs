@@ -120,6 +120,10 @@ pub(super) fn for_each_access(
         keys.into_iter().for_each(|(index, access)| each(index, access));
         return Ok(());
     }
+    // Without `GET` it returns nothing of the old value.
+    if command.name == "set" && !arguments.iter().skip(3).any(|word| word.eq_ignore_ascii_case(b"get")) {
+        return command.for_each_key(arguments, &mut |index| each(index, Access::Overwrite));
+    }
     let specs = of(command);
     // Where the rules differ, the first key is the odd one: it receives the result, or `STORE` reads it.
     let (Some(first), Some(others)) = (specs.first(), specs.last()) else { return Ok(()) };

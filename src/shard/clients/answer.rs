@@ -258,6 +258,9 @@ impl ClientStage {
             return self.expel(env, id, Counter::ClientsClosedUnread);
         }
         if client.order.output.is_empty() {
+            if client.order.has_silence() {
+                self.after_silence(env, id);
+            }
             return;
         }
         if client.unanswered() == 0 || client.order.output.len() >= PARTIAL_BYTES_MAX {
@@ -269,6 +272,17 @@ impl ClientStage {
         if client.is_stuck() {
             self.list_to_resume(id);
         }
+    }
+
+    /// Lets a client go on, or closes it, behind a request that was answered with nothing: no bytes leave whose end
+    /// would do so.
+    #[cold]
+    fn after_silence(&mut self, env: &mut Env, id: ClientId) {
+        let client = self.clients.at(id);
+        if client.is_stuck() {
+            self.list_to_resume(id);
+        }
+        self.close_if_done(env, id);
     }
 
     /// Queues a message that is no reply to a request (of a subscription, for instance) for a client: it is

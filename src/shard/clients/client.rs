@@ -5,11 +5,12 @@ use super::held::HeldRequest;
 use super::http_login::HttpLogin;
 use super::identity::Identity;
 use super::map_confirmation::{Addressed, FirstTry};
-use super::order::{Order, Rewrite};
+use super::order::{Order, Replies, Rewrite};
 use super::pause::Paused;
 use super::ties::{Ties, Watch};
 use super::track::Tracks;
 use super::transaction::{Splice, Transaction};
+use crate::protocol::command::Command;
 use crate::protocol::http::Conversation;
 use crate::protocol::{Arguments, Protocol, RequestDecoder};
 use crate::shard::admission::{Charge, Payer};
@@ -67,6 +68,8 @@ pub struct Client {
     pub(super) no_evict: bool,
     /// True if the client is sent a line for each request that it may see (`MONITOR`).
     pub(super) is_monitor: bool,
+    /// The last command that the client has sent, as `CLIENT LIST` shows it.
+    pub(super) last_command: Option<&'static Command>,
     /// The requests of this client that `CLIENT PAUSE` holds back: none, writes, or all.
     pub(super) paused: Paused,
     /// True while the client's next request, held or not, waits for the end of a `CLIENT PAUSE`.
@@ -160,6 +163,7 @@ impl Client {
             opened: now,
             no_evict: false,
             is_monitor: false,
+            last_command: None,
             paused: Paused::Nothing,
             waits_by_order: false,
             logins_failed: 0,
@@ -271,6 +275,21 @@ impl Client {
     #[inline]
     pub fn expect_reply(&mut self, rewrite: Rewrite, charge: Option<Charge>) -> u32 {
         self.order.expect_reply(rewrite, charge)
+    }
+
+    /// Sets the replies that the client gets to its next requests (`CLIENT REPLY`).
+    pub fn set_replies(&mut self, replies: Replies) {
+        self.order.set_replies(replies);
+    }
+
+    /// Has the reply to the client's next request sent, even if replies are switched off.
+    pub fn send_next_reply(&mut self) {
+        self.order.send_next();
+    }
+
+    /// Returns the replies that the client gets to its next requests.
+    pub fn replies(&self) -> Replies {
+        self.order.replies()
     }
 
     /// Chooses the track (the group of backend connections) for the client's next request. False while the
@@ -420,6 +439,17 @@ impl Client {
     /// Makes later requests wait until all that were sent are answered.
     pub fn hold_back_later(&mut self) {
         self.barrier = true;
+    }
+
+    /// Records the client's last command.
+    #[inline]
+    pub const fn note_command(&mut self, command: &'static Command) {
+        self.last_command = Some(command);
+    }
+
+    /// True if the client is shown the requests of others (`MONITOR`).
+    pub fn is_monitor(&self) -> bool {
+        self.is_monitor
     }
 
     /// Sets whether the client is spared when clients are closed for memory (`CLIENT NO-EVICT`).

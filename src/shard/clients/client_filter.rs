@@ -109,7 +109,10 @@ impl ClientsAsked {
             let (option, value) = (arguments.at(at), arguments.get(at + 1).ok_or_else(syntax)?);
             let text = || Some(quoted(value).into_owned());
             match option.to_ascii_lowercase().as_slice() {
-                b"id" => filter.ids = Some(vec![client_number(value)?]),
+                b"id" => {
+                    let number = client_number(value).map_err(|_| "ERR client-id should be greater than 0")?;
+                    filter.ids = Some(vec![number]);
+                }
                 b"type" => filter.take_kind(value)?,
                 b"user" => filter.user = text(),
                 b"addr" => filter.address = text(),

@@ -120,7 +120,7 @@ impl Client {
         let _ = writeln!(
             line,
             "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} qbuf={} \
-             qbuf-free=0 argv-mem=0 multi-mem={} rbs=0 rbp=0 obl=0 oll={} omem={} tot-mem={} events=r cmd=NULL user={} \
+             qbuf-free=0 argv-mem=0 multi-mem={} rbs=0 rbp=0 obl=0 oll={} omem={} tot-mem={} events=r cmd={} user={} \
              redir=-1 resp={} tier={} lib-name={} lib-ver={}",
             self.number,
             self.address.peer,
@@ -139,6 +139,7 @@ impl Client {
             self.unanswered(),
             self.order.waiting_bytes(),
             self.memory_bytes(),
+            self.last_command.map_or("NULL", |command| command.name),
             self.identity.full_name(quotas),
             if self.protocol == Protocol::Resp3 { 3 } else { 2 },
             self.identity.tier,

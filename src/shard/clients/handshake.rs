@@ -3,6 +3,7 @@
 
 use super::ClientStage;
 use super::identity::{Chosen, Identity};
+use super::order::Replies;
 use super::request_options::RequestOptions;
 use super::seats::no_seat_left;
 use crate::protocol::command::quoted;
@@ -169,6 +170,7 @@ impl ClientStage {
         let client = self.clients.at(id);
         client.transaction = None;
         client.is_monitor = false;
+        client.set_replies(Replies::All);
         client.change_protocol(Protocol::Resp2);
         client.name.clear();
         client.database = Database::FIRST;

@@ -64,7 +64,7 @@ pub use key_tracking::{KeyTracking, NOT_TRACKING};
 pub use listeners::SharedMessage;
 pub use map_confirmation::PATIENCE as MAP_PATIENCE;
 pub use moving::{Readiness, Session};
-pub use order::Rewrite;
+pub use order::{Replies, Rewrite};
 pub use question::{Question, ScopeLimit};
 pub use request_options::RequestOptions;
 pub use seats::no_seat_left;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::ClientStage;
 use super::client::{Client, Ending};
 use super::identity::{Chosen, Identity};
+use super::order::Replies;
 use crate::protocol::Protocol;
 use crate::shard::admission::AdmissionStage;
 use crate::shard::env::Env;
@@ -32,6 +33,8 @@ pub struct Session {
     name: String,
     library: [String; 2],
     no_evict: bool,
+    #[serde(default)]
+    replies: Replies,
     logins_failed: u8,
     /// The bytes received of the client's next request.
     #[serde(skip)]
@@ -104,6 +107,7 @@ impl ClientStage {
         client.name = session.name.clone().into_bytes();
         client.library = session.library.clone().map(String::into_bytes);
         client.no_evict = session.no_evict;
+        client.set_replies(session.replies);
         client.logins_failed = session.logins_failed;
         if let Some(tenant) = known {
             let user: Option<Box<str>> = session.user.clone().map(Into::into);
@@ -137,6 +141,7 @@ impl Session {
             name: text(&client.name),
             library: [text(&client.library[0]), text(&client.library[1])],
             no_evict: client.no_evict,
+            replies: client.replies(),
             logins_failed: client.logins_failed,
             held: client.decoder.held().to_vec(),
         }

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use crate::protocol::{BufferPool, Output};
 use crate::shard::admission::Charge;
 use crate::shard::message::Message;
@@ -28,6 +30,47 @@ pub enum Rewrite {
     Splice,
 }
 
+/// The replies that a client gets to its next requests (`CLIENT REPLY`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Replies {
+    /// Each request is answered.
+    #[default]
+    All,
+    /// So many requests, at least one, are not answered; those behind them are.
+    NoneTo(u8),
+    /// No request is answered.
+    None,
+}
+
+/// Replies that a client has switched off.
+#[derive(Debug, Default)]
+struct Silence {
+    replies: Replies,
+    /// True if the reply to the next request is sent in any case.
+    is_next_sent: bool,
+    /// Sequence numbers of unanswered requests whose replies will be dropped, in order.
+    dropped: VecDeque<u32>,
+}
+
+impl Silence {
+    /// Decides whether the reply to the client's next request will be dropped.
+    fn takes_next(&mut self) -> bool {
+        match self.replies {
+            Replies::All => return false,
+            Replies::NoneTo(0 | 1) => self.replies = Replies::All,
+            Replies::NoneTo(more) => self.replies = Replies::NoneTo(more - 1),
+            Replies::None => {}
+        }
+        !std::mem::take(&mut self.is_next_sent)
+    }
+
+    /// True if the reply with this number is to be dropped; asked once for each reply.
+    fn drops(&mut self, sequence: u32) -> bool {
+        let place = self.dropped.iter().position(|dropped| *dropped == sequence);
+        place.and_then(|place| self.dropped.remove(place)).is_some()
+    }
+}
+
 /// A place in the order of replies: its reply has not come, or waits for an earlier one.
 #[derive(Debug)]
 enum Entry {
@@ -42,6 +85,8 @@ pub struct Order {
     /// The bytes of replies that wait for earlier ones, and of partial replies that wait for the other parts.
     pub stored_bytes: usize,
     first_sequence: u32,
+    /// Replies that are not sent; `None` for nearly all clients.
+    silence: Option<Box<Silence>>,
     /// The replies that may be sent now, as no earlier reply is missing.
     pub output: Output,
 }
@@ -63,6 +108,11 @@ impl Order {
     #[inline]
     pub fn expect_reply(&mut self, rewrite: Rewrite, charge: Option<Charge>) -> u32 {
         let (_, sequence) = self.sequences();
+        if let Some(silence) = &mut self.silence
+            && silence.takes_next()
+        {
+            silence.dropped.push_back(sequence);
+        }
         self.entries.push_back(Entry::Waiting(rewrite, charge));
         sequence
     }
@@ -103,6 +153,8 @@ impl Order {
     pub fn answer(&mut self, sequence: u32, message: Message<'_>, pool: &mut BufferPool) {
         let offset = self.offset_of(sequence);
         debug_assert!(matches!(self.entries.get(offset), Some(Entry::Waiting(..))), "one reply per request");
+        let is_dropped = self.silence.as_mut().is_some_and(|silence| silence.drops(sequence));
+        let message = if is_dropped { Message::Small(&[]) } else { message };
         if offset > 0 {
             self.stored_bytes += message.bytes().len();
             self.entries[offset] = Entry::Ready(Stored::new(message, pool));
@@ -132,17 +184,51 @@ impl Order {
 
     /// Answers a request with a reply that weir writes itself and that takes the next place in the order.
     pub fn answer_now(&mut self, pool: &mut BufferPool, write: impl FnOnce(&mut Vec<u8>)) {
+        let is_dropped = self.silence.as_mut().is_some_and(|silence| silence.takes_next());
         if self.entries.is_empty() {
             self.first_sequence = self.first_sequence.wrapping_add(1);
-            write(self.output.buffer(pool));
+            if !is_dropped {
+                write(self.output.buffer(pool));
+            }
             return;
         }
         let mut buffer = pool.take();
-        write(&mut buffer);
+        if !is_dropped {
+            write(&mut buffer);
+        }
         let stored = Stored::new(Message::Small(&buffer), pool);
         self.stored_bytes += stored.len();
         pool.give(buffer);
         self.entries.push_back(Entry::Ready(stored));
+    }
+
+    /// Sets the replies that the client gets to its next requests. Earlier ones are answered as they were to be.
+    pub fn set_replies(&mut self, replies: Replies) {
+        if replies != Replies::All {
+            self.silence.get_or_insert_default().replies = replies;
+            return;
+        }
+        match &mut self.silence {
+            Some(silence) if !silence.dropped.is_empty() => silence.replies = replies,
+            silence => *silence = None,
+        }
+    }
+
+    /// Returns the replies that the client gets to its next requests.
+    pub fn replies(&self) -> Replies {
+        self.silence.as_ref().map_or(Replies::All, |silence| silence.replies)
+    }
+
+    /// Has the reply to the next request sent, even if replies are switched off: it consists of messages.
+    pub fn send_next(&mut self) {
+        if let Some(silence) = &mut self.silence {
+            silence.is_next_sent = silence.replies != Replies::All;
+        }
+    }
+
+    /// True if replies were switched off, so that a request may have been answered with nothing to send.
+    pub fn has_silence(&self) -> bool {
+        self.silence.is_some()
     }
 
     /// Returns the memory that the list of unanswered requests takes, in bytes.
@@ -185,6 +271,34 @@ impl Order {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn replies_that_were_switched_off_leave_no_trace_and_keep_their_places() {
+        let mut pool = BufferPool::new(8);
+        let mut order = Order::default();
+        let mut numbers: Vec<u32> = Vec::new();
+        let ask = |order: &mut Order| order.expect_reply(Rewrite::AsItCame, None);
+        numbers.push(ask(&mut order));
+        order.set_replies(Replies::NoneTo(2));
+        order.answer_now(&mut pool, |out| out.extend(b"not-this "));
+        numbers.push(ask(&mut order));
+        numbers.push(ask(&mut order));
+        order.set_replies(Replies::None);
+        numbers.push(ask(&mut order));
+        order.answer_now(&mut pool, |out| out.extend(b"nor-this "));
+        order.set_replies(Replies::All);
+        order.answer_now(&mut pool, |out| out.extend(b"on "));
+        assert_eq!(order.replies(), Replies::All);
+        for (number, reply) in numbers.iter().zip(["0 ", "1 ", "2 ", "3 "]).rev() {
+            order.answer(*number, Message::Small(reply.as_bytes()), &mut pool);
+        }
+        assert_eq!(order.unanswered(), 0);
+        assert_eq!(order.stored_bytes, 0);
+        let sent = order.output.take().expect("replies are ready");
+        assert_eq!(String::from_utf8_lossy(&sent.bytes()), "0 2 on ");
+        order.set_replies(Replies::All);
+        assert!(!order.has_silence(), "nothing is left to drop");
+    }
 
     #[test]
     fn replies_leave_in_the_order_of_requests() {

@@ -8,7 +8,7 @@ use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::fence::{Fence, store_client};
 use crate::shard::pending::{Pending, Purpose};
-use crate::shard::refusal::{NO_DATABASE, NotSent};
+use crate::shard::refusal::{NO_DATABASE, NotSent, reason_of_refused_select};
 use crate::shard::settings::Mode;
 use crate::values::time::Now;
 use crate::values::{Action, ConnectionId, Database, Owner, ShardId};
@@ -114,8 +114,11 @@ impl Links {
         } else if step == Greeting::ReadOnly {
             return Some("no-replica");
         } else if step == Greeting::Select {
-            link.handle_refused();
-            return Some(NO_DATABASE);
+            let reason = reason_of_refused_select(reply);
+            if reason == NO_DATABASE {
+                link.handle_refused();
+            }
+            return Some(reason);
         }
         match step {
             Greeting::Login | Greeting::ReadOnly | Greeting::Select => {}

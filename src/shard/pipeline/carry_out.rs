@@ -6,7 +6,7 @@ use super::Shard;
 use super::destination::Destination;
 use super::explain::word_for;
 use crate::policy::price::Asked;
-use crate::protocol::command::{Class, Command, FanOut, Handling, LocalCommand, PrivateUse};
+use crate::protocol::command::{Class, Command, FanOut, Flags, Handling, LocalCommand, PrivateUse};
 use crate::protocol::{Arguments, Request, encode, http};
 use crate::routing::cluster::WalkStep;
 use crate::shard::admission::{Admission, Charge, Payer, Scope, Throttled, asked};
@@ -118,6 +118,8 @@ impl Shard {
                     self.clients.note_addressed(id, None, arguments);
                 }
                 let receivers = self.receivers_of(command, arguments);
+                let is_for_busy = command.is_some_and(|command| command.flags.contains(Flags::ALLOW_BUSY));
+                let message = (message, is_for_busy);
                 self.ask_all(id, (fan_out, receivers), (charge, nature), message, now);
             }
             (Destination::Parts(gather), Some(command)) => {

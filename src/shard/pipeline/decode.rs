@@ -183,6 +183,7 @@ impl Shard {
             return self.refuse_in_transaction(id, &refusal);
         }
         let client = self.clients.client(id);
+        client.note_command(command);
         let is_queued = client.transaction().is_some() && !ends_transaction(handling);
         if client.must_not_write() && !is_queued && may_write(command, handling) {
             return self.clients.hold_by_order(&mut self.env, id, arguments);

@@ -5,7 +5,8 @@ use super::Shard;
 use crate::config::Tenant;
 use crate::protocol::Arguments;
 use crate::protocol::command::{
-    Class, Command, Effect, FanOut, Gather, Handling, KeyError, Keys, LocalCommand, PrivateUse, Refusal,
+    Class, Command, Effect, FanOut, Flags, Gather, Handling, KeyError, Keys, LocalCommand, PrivateUse,
+    Refusal,
 };
 use crate::routing::cluster::WalkStep;
 use crate::routing::slot_of;
@@ -173,10 +174,9 @@ impl Shard {
                 Ok(Destination::Alone { slot, backend })
             }
             Handling::FanOut(FanOut::Patterns) if self.env.slots.is_none() => Ok(self.first_backend()),
-            Handling::FanOut(fan_out)
-                if !matches!(fan_out, FanOut::Settings | FanOut::AnyOk) && self.has_one_store() =>
-            {
-                Ok(self.first_backend())
+            Handling::FanOut(fan_out) if fan_out != FanOut::Settings && self.has_one_store() => {
+                let is_for_busy = command.flags.contains(Flags::ALLOW_BUSY);
+                Ok(if is_for_busy { Destination::Stores(FanOut::Same) } else { self.first_backend() })
             }
             Handling::FanOut(fan_out) => Ok(Destination::Stores(fan_out)),
             // An administrator's `CONFIG GET` goes to the stores; for others weir answers it, except for what

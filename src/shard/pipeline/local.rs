@@ -1,12 +1,12 @@
 //! Commands that weir answers itself, because they are about the connection or about weir.
 
 use super::Shard;
-use crate::protocol::command::{Command, LocalCommand, Refusal as CommandRefusal, describe, quoted};
+use crate::protocol::command::{Command, LocalCommand, describe, quoted};
 use crate::protocol::http::OF_CONNECTIONS;
 use crate::protocol::{Arguments, Protocol, Request, encode};
 use crate::routing::slot_of;
 use crate::shard::admission::Charge;
-use crate::shard::clients::Question;
+use crate::shard::clients::{Question, Replies};
 use crate::shard::outcome::{Outcome, Settlement};
 use crate::values::limits::INFO_SECTIONS_MAX;
 use crate::values::time::Now;
@@ -70,7 +70,7 @@ impl Shard {
             // Capabilities allow a server to answer in ways that weir never does.
             C::ClientCapa => front.answer_now(env, id, |out, _| encode::simple(out, OK)),
             C::ClientCaching => self.client_caching(id, arguments.at(2)),
-            C::ClientReply => self.client_reply(id, command, arguments.at(2)),
+            C::ClientReply => self.client_reply(id, arguments.at(2)),
             C::ClientTracking => self.client_tracking(id, command, arguments, now),
             C::ClientTrackingInfo => front.tracking_info(env, id),
             C::ClientNoEvict => self.set_no_evict(id, arguments.at(2)),
@@ -207,17 +207,22 @@ impl Shard {
         });
     }
 
-    /// Answers `CLIENT REPLY`: accepts `ON`, which changes nothing, and refuses `OFF` and `SKIP`.
-    fn client_reply(&mut self, id: ClientId, command: &Command, word: &[u8]) {
+    /// Switches the replies to a client's next requests on or off (`CLIENT REPLY`), or off for one request. Only
+    /// `ON` and an error are answered. Messages of subscriptions go on.
+    fn client_reply(&mut self, id: ClientId, word: &[u8]) {
         let says = |expected: &str| word.eq_ignore_ascii_case(expected.as_bytes());
+        let client = self.clients.client(id);
+        let is_known = ["on", "off", "skip"].into_iter().any(says);
+        if says("on") {
+            client.set_replies(Replies::All);
+        } else if says("off") {
+            client.set_replies(Replies::None);
+        } else if says("skip") && client.replies() != Replies::None {
+            // Its own reply is the first of the two.
+            client.set_replies(Replies::NoneTo(2));
+        }
         self.clients.answer_now(&mut self.env, id, |out, _| {
-            if says("on") {
-                encode::simple(out, OK);
-            } else if says("off") || says("skip") {
-                encode::error(out, &CommandRefusal::Silences.of(command).to_string());
-            } else {
-                encode::error(out, "ERR syntax error");
-            }
+            if is_known { encode::simple(out, OK) } else { encode::error(out, "ERR syntax error") }
         });
     }
 

@@ -28,6 +28,8 @@ impl Shard {
     ) {
         match destination {
             Destination::Weir(LocalCommand::Exec) => self.show_transaction(id, now),
+            // A monitor is one no longer when its `RESET` is done, and Redis shows a request then.
+            Destination::Weir(LocalCommand::Reset) if self.clients.client(id).is_monitor() => return,
             // As in Redis, which shows a request when it is done.
             Destination::Weir(LocalCommand::Select) => {
                 let database = self.database_named(arguments).ok();

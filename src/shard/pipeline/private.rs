@@ -295,7 +295,9 @@ impl Shard {
         let client = self.clients.find(id)?;
         let holder = (id, client.identity().tenant_id());
         let wanted = ((store, client.database()), client.protocol());
-        self.private.lend(&mut self.env, holder, wanted, now)
+        let lent = self.private.lend(&mut self.env, holder, wanted, now)?;
+        self.private.keep_spare(&mut self.env, wanted, now);
+        Some(lent)
     }
 
     /// Takes the encoded `CLIENT CACHING` command that is sent directly before a client's next request;
@@ -347,7 +349,7 @@ impl Shard {
         self.private.send(&mut self.env, link, (message, replies), request, now);
     }
 
-    /// Sends a request that ends a script over a link for itself. False if there is no such link.
+    /// Sends a request that ends a script, or tells of it, over a link for itself. False if there is no such link.
     pub(super) fn interrupt(&mut self, id: ClientId, envelope: &Envelope, message: Message<'_>, now: Now) -> bool {
         let Some(client) = self.clients.find(id).filter(|_| self.private.is_on()) else { return false };
         let (holder, protocol) = ((id, client.identity().tenant_id()), client.protocol());

@@ -58,13 +58,14 @@ impl Shard {
     }
 
     /// Sends a request to every backend, straight from this core. Later requests of the client wait until it
-    /// is answered. Backends that have carried it out in a first try are not asked again.
+    /// is answered. Backends that have carried it out in a first try are not asked again. `is_for_busy` tells that
+    /// backends answer it even while they are busy with a script.
     pub(super) fn ask_all(
         &mut self,
         id: ClientId,
         (fan_out, receivers): (FanOut, Option<Receivers>),
         (charge, nature): (Option<Charge>, Nature),
-        message: Message<'_>,
+        (message, is_for_busy): (Message<'_>, bool),
         now: Now,
     ) {
         let mut stores = self.env.stores();
@@ -108,7 +109,7 @@ impl Shard {
         let count = stores.len();
         for (part, backend) in stores.into_iter().enumerate() {
             let part = whole.of_part(part as u16, slot, backend);
-            if fan_out != FanOut::AnyOk || !self.interrupt(id, &part, message, now) {
+            if !is_for_busy || !self.interrupt(id, &part, message, now) {
                 self.send_from_here(&part, message, 1, now);
             }
         }

@@ -97,6 +97,8 @@ impl Shard {
                 return debug_assert!(false, "handled elsewhere");
             }
         };
+        // Acknowledgements are messages, which `CLIENT REPLY OFF` does not switch off.
+        self.clients.client(id).send_next_reply();
         let begins = matches!(usage, PrivateUse::Subscribes(_));
         if let PrivateUse::Unsubscribes(kind) = usage {
             for name in &change.shared {

@@ -3,7 +3,7 @@
 
 use super::Shard;
 use super::destination::{CROSS_SLOT, Placement};
-use crate::protocol::command::{Command, FanOut, Handling, LocalCommand, PrivateUse};
+use crate::protocol::command::{Command, FanOut, Flags, Handling, LocalCommand, PrivateUse};
 use crate::protocol::{Arguments, Request, encode};
 use crate::shard::admission::{Charge, asked};
 use crate::shard::clients::{LocalRequest, NotQueued, Rewrite, Splice};
@@ -111,6 +111,9 @@ impl Shard {
         handling: Handling,
         arguments: &Arguments<'_>,
     ) {
+        if command.flags.contains(Flags::NO_MULTI) {
+            return self.refuse_in_transaction(id, "ERR Command not allowed inside a transaction");
+        }
         let single = self.has_one_store();
         let passes = match handling {
             // In a transaction a blocking command does not wait.

@@ -34,7 +34,7 @@ pub use orphans::Orphans;
 use super::counters::Counter;
 use super::env::Env;
 use super::message::Message;
-use super::refusal::NO_DATABASE;
+use super::refusal::reason_of_refused_select;
 use super::request::{PrivateId, ReplyTo};
 use super::settings::ShardSettings;
 use super::versions::Cell;
@@ -47,7 +47,9 @@ use crate::values::{Action, BackendId, ClientId, ConnectionId, Database, Owner, 
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// The part of a core's links that one tenant may hold, as a fraction: 4 of 5.
 const TENANT_PART: (usize, usize) = (4, 5);
-/// Maximum number of links beyond a core's limit that are opened for requests that end scripts.
+/// The part of a core's links that may be open when a spare one is opened: one in this many.
+const SPARE_PART: usize = 16;
+/// Maximum number of links beyond a core's limit that are opened for requests that end scripts or tell of them.
 const INTERRUPTS_MAX: usize = 8;
 
 /// A request in flight on a private link.
@@ -83,8 +85,8 @@ pub enum Kind {
     Watch(bool),
     /// A transaction, after whose reply no keys are watched.
     Exec,
-    /// A request that ends a script (`SCRIPT KILL`). A store that is busy with a script reads nothing more from the
-    /// connection that the script came over, so this request has a link for itself.
+    /// A request that a store answers even while it is busy with a script, such as `SCRIPT KILL`. It has a link for
+    /// itself, because a busy store reads nothing more from the connection that the script came over.
     Interrupt,
     /// `PING` to a store that gives no sign on other links, which is answered in any case before its deadline.
     Probe,
@@ -273,6 +275,8 @@ pub struct PrivateLinks {
     trackers: HashMap<BackendId, PrivateId>,
     /// The feeds, which count among no client's links: the core itself has them, for shared channels.
     feeds: HashMap<BackendId, PrivateId>,
+    /// The link that is being opened for a client to come.
+    spare: Option<PrivateId>,
     to_send: VecDeque<PrivateId>,
     events: VecDeque<Event>,
     /// The bytes of all replies of which a part has come.
@@ -293,6 +297,7 @@ impl PrivateLinks {
             open: 0,
             trackers: HashMap::new(),
             feeds: HashMap::new(),
+            spare: None,
             to_send: VecDeque::new(),
             events: VecDeque::new(),
             partial_bytes: 0,
@@ -361,7 +366,23 @@ impl PrivateLinks {
         self.lend_beyond(env, (holder, tenant), ((backend, database), protocol), 0, now)
     }
 
-    /// Lends a client a link for a request that ends a script, even if all links of this core or of the tenant are
+    /// Opens a link like one that was just lent, unless one is idle, or a sixteenth of this core's links is open: the
+    /// next client need not wait until it is connected, which would let others' requests overtake its own.
+    pub fn keep_spare(
+        &mut self,
+        env: &mut Env,
+        ((backend, database), protocol): ((BackendId, Database), Protocol),
+        now: Now,
+    ) {
+        let fits =
+            |link: &Link| link.backend == backend && link.protocol == protocol && link.database == database;
+        let is_idle = self.idle.iter().any(|id| self.peek(*id).is_some_and(fits));
+        if !is_idle && self.spare.is_none() && self.open < self.links_max / SPARE_PART {
+            self.spare = self.open(env, (backend, database), protocol, 0, now);
+        }
+    }
+
+    /// Lends a client a link for a request that ends a script or tells of it, even if all links of this core or of the tenant are
     /// lent. `None` if several such requests are in flight already.
     pub fn lend_for_interrupt(
         &mut self,
@@ -786,6 +807,7 @@ impl PrivateLinks {
         self.free.push(id.place);
         self.open -= 1;
         self.idle.retain(|idle| *idle != id);
+        self.spare.take_if(|spare| *spare == id);
         if self.trackers.get(&link.backend) == Some(&id) {
             self.trackers.remove(&link.backend);
         }
@@ -912,7 +934,7 @@ impl PrivateLinks {
                 self.give_up(env, id, "login-refused");
             }
             Some(Expected::Select) if kind == b'-' => {
-                self.give_up(env, id, NO_DATABASE);
+                self.give_up(env, id, reason_of_refused_select(&reply));
             }
             Some(Expected::Login | Expected::Select) => {}
             Some(Expected::Identity) => {
@@ -920,6 +942,10 @@ impl PrivateLinks {
                 let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
                 link.number = digits.and_then(|digits| digits.parse().ok());
                 link.state = State::Open;
+                link.idle_since = now.monotonic;
+                if self.spare.take_if(|spare| *spare == id).is_some() {
+                    self.idle.push_back(id);
+                }
                 self.list_to_send(id);
             }
             Some(Expected::Told) => {

@@ -519,3 +519,90 @@ fn a_watch_that_was_idle_outlives_a_select() {
     }
     assert_eq!(rig.told(client), "+OK\r\n+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n$-1\r\n");
 }
+
+#[test]
+fn a_spare_link_is_ready_for_the_next_client() {
+    let mut rig = lending(1, 1, 100);
+    let [first, second] = [rig.client(0), rig.client(0)];
+    rig.send(first, &[&["BLPOP", "q", "0"]]);
+    greet(&mut rig);
+    greet(&mut rig);
+    assert_eq!(links(&rig), (1, 2));
+    rig.send(second, &[&["BLPOP", "q", "0"]]);
+    assert_eq!(rig.words_at_stores(), ["BLPOP", "BLPOP", "CLIENT"], "the second goes out at once");
+    assert_eq!(links(&rig), (2, 3), "one more is opened");
+    rig.answer_first("BLPOP", "*-1\r\n");
+    greet(&mut rig);
+    assert_eq!(links(&rig), (1, 3));
+}
+
+#[test]
+fn a_spare_link_that_is_lost_makes_room_for_another() {
+    let mut rig = lending(1, 1, 100);
+    let client = rig.client(0);
+    rig.send(client, &[&["BLPOP", "q", "0"]]);
+    rig.wait(Duration::from_secs(60));
+    assert_eq!(links(&rig), (0, 0), "neither was connected in time");
+    rig.send(client, &[&["BLPOP", "q", "0"]]);
+    greet(&mut rig);
+    greet(&mut rig);
+    assert_eq!(links(&rig), (1, 2));
+}
+
+#[test]
+fn a_script_is_killed_over_another_connection() {
+    for stores in [1, 2] {
+        let mut rig = lending(1, stores, 1);
+        let [busy, waiter, admin] = [0; 3].map(|shard| rig.client(shard));
+        rig.send(busy, &[&["EVAL", "while true do end", "0"]]);
+        rig.send(waiter, &[&["BLPOP", "q", "0"]]);
+        // The only link is lent by now.
+        rig.send(admin, &[&["SCRIPT", "KILL"]]);
+        assert_eq!(rig.frames("KILL").len(), 0, "nothing is sent before the greeting is answered");
+        for _ in 0..=stores {
+            // A busy store refuses a part of it.
+            rig.answer_first("\r\nID\r\n", "-BUSY Redis is busy running a script\r\n");
+        }
+        assert_eq!(rig.frames("KILL").len(), usize::from(stores));
+        if stores == 2 {
+            rig.answer_first("KILL", "-NOTBUSY No scripts in execution right now.\r\n");
+            assert_eq!(rig.told(admin), "");
+        }
+        rig.answer_first("KILL", "+OK\r\n");
+        assert_eq!(rig.told(admin), "+OK\r\n");
+        assert_eq!(links(&rig), (1, 1), "its links serve nobody else");
+        rig.answer_first("EVAL", "-ERR Error running script\r\n");
+        assert_eq!(rig.told(busy), "-ERR Error running script\r\n");
+    }
+}
+
+#[test]
+fn a_store_that_gives_no_sign_is_asked_when_a_client_pings() {
+    let mut rig = Rig::with(2, 1, |settings| {
+        settings.private_links_max = 10;
+        settings.overload = OverloadSettings::new(2, 1);
+    });
+    let [busy, other, far] = [rig.client(0), rig.client(0), rig.client(1)];
+    rig.send(busy, &[&["EVAL", "while true do end", "0"]]);
+    rig.send(other, &[&["PING"]]);
+    assert_eq!(rig.told(other), "+PONG\r\n", "no time has passed");
+    rig.wait(Duration::from_millis(400));
+    for client in [other, far] {
+        rig.send(client, &[&["PING"]]);
+        assert_eq!(rig.told(client), "");
+        rig.answer_first("\r\nID\r\n", "-BUSY Redis is busy running a script\r\n");
+        rig.answer_first("PING", "-BUSY Redis is busy running a script\r\n");
+        assert_eq!(rig.told(client), "-BUSY Redis is busy running a script\r\n");
+    }
+    // A store that says nothing at all changes nothing for a client that asks whether weir is there.
+    rig.send(other, &[&["PING"], &["ECHO", "x"]]);
+    rig.wait(Duration::from_millis(99));
+    assert_eq!(rig.told(other), "");
+    rig.wait(Duration::from_millis(2));
+    assert_eq!(rig.told(other), "+PONG\r\n$1\r\nx\r\n");
+    assert_eq!(links(&rig), (0, 0));
+    rig.answer_first("EVAL", ":1\r\n");
+    rig.wait(Duration::from_millis(200));
+    rig.send(far, &[&["PING"]]);
+    assert_eq!(rig.told(far), "+PONG\r\n", "it answers others again");
+}

@@ -153,7 +153,7 @@ impl Machine {
         if self.role == Role::Functions {
             return Ok(Some((keys, arguments)));
         }
-        self.shared.random.reset();
+        self.shared.random.begin();
         self.globals.raw_set("KEYS", keys)?;
         self.globals.raw_set("ARGV", arguments)?;
         Ok(None)

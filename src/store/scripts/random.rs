@@ -1,8 +1,8 @@
-//! Random numbers of scripts: those of Redis, the same in each run of a script.
+//! Random numbers of scripts, by the generator of Redis. Each script gets others, whatever seeds those before it set.
 
 use std::cell::Cell;
 
-/// The state that every script starts from: that of a new Redis.
+/// The state that the first script starts from: that of a new Redis.
 const START: u64 = 0x1234_abcd_330e;
 /// The low bits of the state that belongs to a seed.
 const SEEDED: u64 = 0x330e;
@@ -12,32 +12,42 @@ const BITS: u64 = (1 << 48) - 1;
 
 /// The generator `drand48`, whose state has 48 bits.
 #[derive(Debug)]
-pub(super) struct Random(Cell<u64>);
+pub(super) struct Random {
+    state: Cell<u64>,
+    /// The state that the present script started from.
+    start: Cell<u64>,
+}
 
 impl Default for Random {
     fn default() -> Self {
-        Self(Cell::new(START))
+        Self { state: Cell::new(START), start: Cell::new(START) }
     }
 }
 
 impl Random {
-    /// Resets the state to the one that every script starts from.
-    pub(super) fn reset(&self) {
-        self.0.set(START);
+    /// Starts the numbers of the next script.
+    pub(super) fn begin(&self) {
+        let start = following(self.start.get());
+        self.start.set(start);
+        self.state.set(start);
     }
 
     /// Sets the state to the one that `math.randomseed` gives for a seed.
     pub(super) fn seed(&self, seed: i32) {
-        self.0.set((u64::from(seed as u32) << 16) | SEEDED);
+        self.state.set((u64::from(seed as u32) << 16) | SEEDED);
     }
 
     /// The next number, from 0 to 1.
     pub(super) fn next(&self) -> f64 {
-        let state = self.0.get().wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT) & BITS;
-        self.0.set(state);
+        let state = following(self.state.get());
+        self.state.set(state);
         let drawn = (state >> 17) % i32::MAX as u64;
         drawn as f64 / f64::from(i32::MAX)
     }
+}
+
+const fn following(state: u64) -> u64 {
+    state.wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT) & BITS
 }
 
 #[cfg(test)]
@@ -49,7 +59,13 @@ mod tests {
         let random = Random::default();
         let first = random.next();
         assert!((first - 0.396_464_773_638_39).abs() < 1e-12, "{first}");
-        random.reset();
-        assert!((random.next() - first).abs() < f64::EPSILON);
+        random.begin();
+        let second = random.next();
+        assert!((second - first).abs() > f64::EPSILON, "each script gets others");
+        random.seed(9);
+        random.begin();
+        let third = random.next();
+        random.seed(9);
+        assert!((random.next() - third).abs() > f64::EPSILON, "a seed is forgotten");
     }
 }
