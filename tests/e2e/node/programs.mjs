@@ -1,8 +1,8 @@
-// Programs of the Node world that keep something on their connection to Redis. Usage: node programs.mjs PROGRAM PORT
+// Programs of the Node world that keep something on their connection to Redis. Usage: node programs.mjs PROGRAM PORT DATABASE
 import { Redis } from "ioredis";
 import { createClient } from "redis";
 
-const [program, port] = [process.argv[2], Number(process.argv[3])];
+const [program, port, database] = [process.argv[2], Number(process.argv[3]), Number(process.argv[4])];
 const say = (value) => console.log(JSON.stringify(value));
 
 // Jobs with priorities, delays, retries and a flow of children. Its worker waits in BZPOPMIN, its events come by XREAD with BLOCK, and
@@ -105,7 +105,7 @@ async function streams(closers) {
 // Sessions of a web server, with their expiry.
 async function sessions() {
   const { RedisStore } = await import("connect-redis");
-  const client = await createClient({ url: `redis://127.0.0.1:${port}/1` }).connect();
+  const client = await createClient({ url: `redis://127.0.0.1:${port}/${database}` }).connect();
   const store = new RedisStore({ client, ttl: 60 });
   const call = (method, ...words) => new Promise((resolve, reject) => store[method](...words, (error, value) => (error ? reject(error) : resolve(value))));
   for (let n = 0; n < 10; n++) await call("set", `s${n}`, { cookie: {}, n });
