@@ -3,6 +3,8 @@ import { Redis } from "ioredis";
 import { createClient } from "redis";
 
 const [program, port, database] = [process.argv[2], Number(process.argv[3]), Number(process.argv[4])];
+// Keeps all keys of a queue together, before stores where that is needed.
+const prefix = process.env.KEY_PREFIX ? { prefix: process.env.KEY_PREFIX } : {};
 const say = (value) => console.log(JSON.stringify(value));
 
 // Jobs with priorities, delays, retries and a flow of children. Its worker waits in BZPOPMIN, its events come by XREAD with BLOCK, and
@@ -10,7 +12,7 @@ const say = (value) => console.log(JSON.stringify(value));
 async function bullmq() {
   const { FlowProducer, Queue, QueueEvents, Worker } = await import("bullmq");
   const connection = { host: "127.0.0.1", port, maxRetriesPerRequest: null };
-  const options = { connection, prefix: "{bull}" };
+  const options = { connection, ...prefix };
   const queue = new Queue("sums", options);
   const events = new QueueEvents("sums", options);
   const flow = new FlowProducer(options);
@@ -36,7 +38,7 @@ async function bullmq() {
 // Jobs whose worker waits in BRPOPLPUSH, with results by PUBLISH.
 async function beequeue() {
   const { default: Queue } = await import("bee-queue");
-  const queue = new Queue("{bee}", { redis: { host: "127.0.0.1", port }, prefix: "{bee}" });
+  const queue = new Queue("doubles", { redis: { host: "127.0.0.1", port }, ...prefix });
   queue.process(3, async (job) => job.data.a * 2);
   const results = [];
   for (let n = 0; n < 10; n++) {

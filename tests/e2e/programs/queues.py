@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable
 
@@ -41,8 +42,11 @@ def dramatiq(port: int, database: int) -> list:
     from dramatiq.results import Results
     from dramatiq.results.backends import RedisBackend
 
-    broker = RedisBroker(host="127.0.0.1", port=port, db=database, namespace="{d}")
-    broker.add_middleware(Results(backend=RedisBackend(host="127.0.0.1", port=port, db=database, namespace="{r}")))
+    options = {"host": "127.0.0.1", "port": port, "db": database}
+    if prefix := os.environ.get("KEY_PREFIX"):
+        options["namespace"] = prefix
+    broker = RedisBroker(**options)
+    broker.add_middleware(Results(backend=RedisBackend(**options)))
     library.set_broker(broker)
 
     @library.actor(store_results=True)
