@@ -80,7 +80,7 @@ def database(weir: Weir) -> str:
 
 
 def run(weir: Weir, *command: str | Path, cwd: Path = PROGRAMS) -> str:
-    """What a program wrote at last."""
+    """Runs a program to its end and returns what it wrote."""
     done = subprocess.run(
         command, env=environment(weir), cwd=cwd, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
     )
@@ -90,7 +90,7 @@ def run(weir: Weir, *command: str | Path, cwd: Path = PROGRAMS) -> str:
 
 @contextlib.contextmanager
 def worker(weir: Weir, log: Path, *command: str | Path) -> Iterator[None]:
-    """A process beside, which must end well when it is asked to."""
+    """Runs a worker beside the test, and ends it by SIGTERM: it must exit with 0."""
     with open(log, "wb") as output:
         process = subprocess.Popen(command, env=environment(weir), cwd=PROGRAMS, stdout=output, stderr=subprocess.STDOUT)
     try:
