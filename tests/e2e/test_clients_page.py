@@ -153,7 +153,7 @@ class Script:
     """How the tests go on behind a snippet: with one line of JSON for each kind of steps, by the snippet's own ways to ask."""
 
     command: list[str]
-    # The snippet's last line closes its connection. Further steps stand in its place.
+    # Where the snippet closes its connection, or ends. Further steps stand there.
     closes: str
     # Defines `outcome`: the value or the error of a piece of work, and how many milliseconds it took.
     prelude: str
@@ -167,7 +167,7 @@ class Script:
     def run(self, snippet: str, port: int, steps: str, folder: Path) -> dict:
         assert PORT in snippet
         ends = re.search(self.closes, snippet, re.MULTILINE)
-        assert ends, "the snippet closes its connection"
+        assert ends, "the snippet closes its connection, or ends"
         for word, text in self.words.items():
             steps = steps.replace(word, text)
         # Node wants this ending; the others do not look at it.
@@ -252,7 +252,7 @@ puts({ found: outcome { WeirRetry.read { client.get("cut-off") } } }.to_json)
 )
 PHP = Script(
     command=["php"],
-    closes=r"^\$client->close\(\);\n",
+    closes=r"\Z",
     prelude="""
 function outcome(callable $work): array
 {
@@ -266,21 +266,22 @@ function outcome(callable $work): array
 }
 """,
     throttled="""
+$client = WeirClient::connect();
 for ($i = 0, $refused = ''; $i < 10_000; $i++) {
     $refused = outcome(fn () => $client->get('greeting'))['error'] ?? '';
     if (preg_match('/retry_after_ms=(\\d+)/', $refused, $found) && $found[1] >= 150) {
         break;
     }
 }
-$repeated = outcome(fn () => retrying(true, fn () => $client->get('greeting')));
-$forbidden = outcome(fn () => retrying(false, fn () => $client->flushAll()));
+$repeated = outcome(fn () => $weir->read(fn ($redis) => $redis->get('greeting')));
+$forbidden = outcome(fn () => $weir->write(fn ($redis) => $redis->flushAll()));
 echo json_encode(['refused' => $refused, 'repeated' => $repeated, 'forbidden' => $forbidden]), "\\n";
 """,
     lost="""
-echo json_encode(['written' => outcome(fn () => retrying(false, fn () => $client->set('cut-off', 'lost')))]), "\\n";
+echo json_encode(['written' => outcome(fn () => $weir->write(fn ($redis) => $redis->set('cut-off', 'lost')))]), "\\n";
 """,
     read="""
-echo json_encode(['found' => outcome(fn () => retrying(true, fn () => $client->get('cut-off')))]), "\\n";
+echo json_encode(['found' => outcome(fn () => $weir->read(fn ($redis) => $redis->get('cut-off')))]), "\\n";
 """,
 )
 SCRIPTS = {
