@@ -1,4 +1,4 @@
-"""docs/operating/clients.md: its Python and Node snippets, run as they stand there against a weir with a small quota."""
+"""docs/operating/clients.md: its Python, Node, Ruby and PHP snippets, run as they stand there against a weir with a small quota."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import socket
 import subprocess
 import threading
 import types
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import redis
@@ -146,8 +148,44 @@ def test_python_repeats_reads_and_not_writes_on_a_lost_connection(weir):
         assert way.seen == 2 and len(snippet.slept) == 1, "a read is"
 
 
-# Steps behind a snippet, each with one line of JSON. `client`, `read` and `write` are the snippet's.
-SCRIPT = """
+@dataclass(frozen=True)
+class Script:
+    """How the tests go on behind a snippet: with one line of JSON for each kind of steps, by the snippet's own ways to ask."""
+
+    command: list[str]
+    # Where the snippet closes its connection, or ends. Further steps stand there.
+    closes: str
+    # Defines `outcome`: the value or the error of a piece of work, and how many milliseconds it took.
+    prelude: str
+    # Uses the quota up with the client alone, then asks by the snippet's ways. FLUSHALL is forbidden to a tenant without `admin`.
+    throttled: str
+    lost: str
+    read: str
+    # Text in the steps that differs by client.
+    words: dict[str, str] = field(default_factory=dict)
+
+    def run(self, snippet: str, port: int, steps: str, folder: Path) -> dict:
+        assert PORT in snippet
+        ends = re.search(self.closes, snippet, re.MULTILINE)
+        assert ends, "the snippet closes its connection, or ends"
+        for word, text in self.words.items():
+            steps = steps.replace(word, text)
+        # Node wants this ending; the others do not look at it.
+        script = folder / "script.mjs"
+        script.write_text(snippet[: ends.start()].replace(PORT, str(port)) + self.prelude + steps)
+        done = subprocess.run([*self.command, script], capture_output=True, text=True, timeout=60, cwd=folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+        hello, told = done.stdout.splitlines()[0], done.stdout.splitlines()[-1]
+        assert hello == "hello", done.stdout
+        return json.loads(told)
+
+
+def node(flushall: str) -> Script:
+    """A script ends by itself only when its client is closed."""
+    return Script(
+        command=[os.environ.get("NODE", "node")],
+        closes=r"^await client\.(quit|close)\(\);\n",
+        prelude="""
 const outcome = async (work) => {
   const begun = performance.now();
   try {
@@ -156,66 +194,136 @@ const outcome = async (work) => {
     return { error: error.message, ms: performance.now() - begun };
   }
 };
-"""
-# Uses the quota up with the client alone, then asks by the snippet's way.
-THROTTLED = """
+""",
+        throttled="""
 let refused;
 const isLong = (error) => Number(/retry_after_ms=(\\d+)/.exec(error)?.[1]) >= 150;
 for (let i = 0; i < 10_000 && !isLong(refused); i += 1) refused = (await outcome(() => client.get("greeting"))).error;
 const repeated = await outcome(() => read(() => client.get("greeting")));
 const forbidden = await outcome(() => write(() => FLUSHALL));
 console.log(JSON.stringify({ refused, repeated, forbidden }));
-"""
-LOST = """
+process.exit(0);
+""",
+        lost="""
 const written = await outcome(() => write(() => client.set("cut-off", "lost")));
 console.log(JSON.stringify({ written }));
-"""
-READ = """
+process.exit(0);
+""",
+        read="""
 const found = await outcome(() => read(() => client.get("cut-off")));
 console.log(JSON.stringify({ found }));
-"""
-# How each client sends a command that a tenant without `admin` may not run.
-FLUSHALL = {"ioredis": 'client.call("FLUSHALL")', "node-redis": 'client.sendCommand(["FLUSHALL"])'}
-
-
-def run_node(name: str, port: int, steps: str, folder) -> dict:
-    """Runs the snippet for a client with further steps in the place of its last line, which closes the connection."""
-    parts = {text.split("\n")[0].removeprefix("// "): text for text in snippets("js")}
-    [shared, snippet] = parts["weir-retry.mjs"], parts[f"{name}.mjs"]
-    assert PORT in snippet
-    ends = re.search(r"^await client\.(quit|close)\(\);\n", snippet, re.MULTILINE)
-    assert ends, "the snippet closes its connection"
-    steps = steps.replace("FLUSHALL", FLUSHALL[name])
-    (folder / "weir-retry.mjs").write_text(shared)
-    (folder / "node_modules").unlink(missing_ok=True)
-    (folder / "node_modules").symlink_to(MODULES / "node_modules")
-    script = folder / f"{name}.mjs"
-    script.write_text(snippet[: ends.start()].replace(PORT, str(port)) + SCRIPT + steps + "process.exit(0);\n")
-    run = subprocess.run(
-        [os.environ.get("NODE", "node"), script], capture_output=True, text=True, timeout=60, cwd=folder
+process.exit(0);
+""",
+        words={"FLUSHALL": flushall},
     )
-    assert run.returncode == 0, run.stdout + run.stderr
-    hello, told = run.stdout.splitlines()[0], run.stdout.splitlines()[-1]
-    assert hello == "hello", run.stdout
-    return json.loads(told)
 
 
-@pytest.mark.parametrize("name", FLUSHALL)
-def test_node_repeats_a_throttled_request_and_no_other(name, tight_weir, tmp_path):
-    assert (MODULES / "node_modules").is_dir(), f"tests/run installs the Node clients under {MODULES}"
-    told = run_node(name, tight_weir.port, THROTTLED, tmp_path)
+RUBY = Script(
+    command=["ruby"],
+    closes=r"^client\.close\n",
+    prelude="""
+require "json"
+def outcome
+  begun = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+  told = begin
+    { value: yield }
+  rescue Redis::BaseError => error
+    { error: error.message }
+  end
+  told.merge(ms: 1000 * (Process.clock_gettime(Process::CLOCK_MONOTONIC) - begun))
+end
+""",
+    throttled="""
+refused = nil
+10_000.times do
+  refused = outcome { client.get("greeting") }[:error]
+  break if refused.to_s[/retry_after_ms=(\\d+)/, 1].to_i >= 150
+end
+repeated = outcome { WeirRetry.read { client.get("greeting") } }
+forbidden = outcome { WeirRetry.write { client.flushall } }
+puts({ refused: refused, repeated: repeated, forbidden: forbidden }.to_json)
+""",
+    lost="""
+puts({ written: outcome { WeirRetry.write { client.set("cut-off", "lost") } } }.to_json)
+""",
+    read="""
+puts({ found: outcome { WeirRetry.read { client.get("cut-off") } } }.to_json)
+""",
+)
+PHP = Script(
+    command=["php"],
+    closes=r"\Z",
+    prelude="""
+function outcome(callable $work): array
+{
+    $begun = microtime(true);
+    try {
+        $told = ['value' => $work()];
+    } catch (RedisException $error) {
+        $told = ['error' => $error->getMessage()];
+    }
+    return [...$told, 'ms' => 1000 * (microtime(true) - $begun)];
+}
+""",
+    throttled="""
+$client = WeirClient::connect();
+for ($i = 0, $refused = ''; $i < 10_000; $i++) {
+    $refused = outcome(fn () => $client->get('greeting'))['error'] ?? '';
+    if (preg_match('/retry_after_ms=(\\d+)/', $refused, $found) && $found[1] >= 150) {
+        break;
+    }
+}
+$repeated = outcome(fn () => $weir->read(fn ($redis) => $redis->get('greeting')));
+$forbidden = outcome(fn () => $weir->write(fn ($redis) => $redis->flushAll()));
+echo json_encode(['refused' => $refused, 'repeated' => $repeated, 'forbidden' => $forbidden]), "\\n";
+""",
+    lost="""
+echo json_encode(['written' => outcome(fn () => $weir->write(fn ($redis) => $redis->set('cut-off', 'lost')))]), "\\n";
+""",
+    read="""
+echo json_encode(['found' => outcome(fn () => $weir->read(fn ($redis) => $redis->get('cut-off')))]), "\\n";
+""",
+)
+SCRIPTS = {
+    "ioredis": node('client.call("FLUSHALL")'),
+    "node-redis": node('client.sendCommand(["FLUSHALL"])'),
+    "redis-rb": RUBY,
+    "phpredis": PHP,
+}
+
+
+@pytest.fixture(params=SCRIPTS)
+def script(request, tmp_path) -> types.SimpleNamespace:
+    """Runs steps behind one client's snippet."""
+    name = request.param
+    if name in ("redis-rb", "phpredis"):
+        [snippet] = snippets({"redis-rb": "ruby", "phpredis": "php"}[name])
+    else:
+        assert (MODULES / "node_modules").is_dir(), f"tests/run installs the Node clients under {MODULES}"
+        parts = {text.split("\n")[0].removeprefix("// "): text for text in snippets("js")}
+        snippet = parts[f"{name}.mjs"]
+        (tmp_path / "weir-retry.mjs").write_text(parts["weir-retry.mjs"])
+        (tmp_path / "node_modules").symlink_to(MODULES / "node_modules")
+    chosen = SCRIPTS[name]
+
+    def run(port: int, steps: str) -> dict:
+        return chosen.run(snippet, port, getattr(chosen, steps), tmp_path)
+
+    return types.SimpleNamespace(run=run)
+
+
+def test_scripts_repeat_a_throttled_request_and_no_other(script, tight_weir):
+    told = script.run(tight_weir.port, "throttled")
     assert told["refused"].startswith("THROTTLED scope=tenant name=acme "), told
     after_ms = int(re.search(r"retry_after_ms=(\d+)", told["refused"])[1])
     assert told["repeated"]["value"] == "hello" and told["repeated"]["ms"] >= after_ms / 2, told
     assert told["forbidden"]["error"].startswith("NOPERM "), told
 
 
-@pytest.mark.parametrize("name", FLUSHALL)
-def test_node_repeats_reads_and_not_writes_on_a_lost_connection(name, weir, tmp_path):
-    assert (MODULES / "node_modules").is_dir(), f"tests/run installs the Node clients under {MODULES}"
+def test_scripts_repeat_reads_and_not_writes_on_a_lost_connection(script, weir):
     with Cutter(weir.port, cuts=1) as way:
-        told = run_node(name, way.port, LOST, tmp_path)
+        told = script.run(way.port, "lost")
         assert "error" in told["written"] and way.seen == 1, "a write is not sent again"
     with Cutter(weir.port, cuts=1) as way:
-        told = run_node(name, way.port, READ, tmp_path)
-        assert told["found"]["value"] is None and way.seen == 2, "a read is"
+        told = script.run(way.port, "read")
+        assert told["found"]["value"] in (None, False) and way.seen == 2, "a read is"

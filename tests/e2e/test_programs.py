@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from harness.cluster import Cluster
 from harness.processes import TARGET, Weir
 
 pytestmark = pytest.mark.weir_only
@@ -18,27 +21,92 @@ pytestmark = pytest.mark.weir_only
 PROGRAMS = Path(__file__).parent / "programs"
 NODE_PROGRAMS = Path(__file__).parent / "node" / "programs.mjs"
 NODE_MODULES = TARGET / "e2e" / "node" / "node_modules"
+# Where arq is: it wants an older redis-py than the other programs, and hiredis.
+ARQ_PYTHON = TARGET / "e2e" / "venv-arq" / "bin" / "python"
 SECONDS_MAX = 120
+SECONDS_TO_END_MAX = 30
+
+STORES = {"embedded": 0, "one store": 1, "three stores": 3}
+EVERYWHERE = [*STORES, "cluster"]
 
 
-@pytest.fixture(params=["redis", "embedded"])
+@pytest.fixture(scope="module")
+def cluster(module_servers) -> Cluster:
+    return Cluster(module_servers)
+
+
+@pytest.fixture
 def weir(request, servers) -> Weir:
-    stores = [servers.redis()] if request.param == "redis" else []
-    return servers.weir(*stores, flags=["--shards", "2"])
+    """A weir before the stores that the test is given as its parameter."""
+    flags = ["--shards", "2"]
+    if request.param in STORES:
+        return servers.weir(*[servers.redis() for _ in range(STORES[request.param])], flags=flags)
+    cluster = request.getfixturevalue("cluster")
+    for node in cluster.primaries:
+        cluster.call(node, "FLUSHALL")
+    return servers.weir(storage=cluster.storage, flags=flags)
+
+
+def before(*stores: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("weir", stores, indirect=True)
+
+
+def programs_before(expected: dict, but: set[tuple[str, str]]) -> pytest.MarkDecorator:
+    """Each program before all stores, but for some pairs of a program and stores."""
+    pairs = [(program, stores) for stores in EVERYWHERE for program in expected if (program, stores) not in but]
+    return pytest.mark.parametrize(("program", "weir"), pairs, indirect=["weir"])
+
+
+def has_one_key_space(weir: Weir) -> bool:
+    """Whether one command, transaction or script may be about any keys."""
+    return len(weir.backends) <= 1 and not weir.storage.startswith("cluster")
 
 
 def environment(weir: Weir) -> dict[str, str]:
-    return {**os.environ, "REDIS_URL": f"redis://127.0.0.1:{weir.port}/0", "PYTHONPATH": str(PROGRAMS), "PYTHONDONTWRITEBYTECODE": "1"}
+    """Programs that can give all their keys a prefix are told one that keeps them together, where that is needed."""
+    prefix = {} if has_one_key_space(weir) else {"KEY_PREFIX": "{work}"}
+    return {
+        **os.environ,
+        **prefix,
+        "REDIS_URL": f"redis://127.0.0.1:{weir.port}/0",
+        "PYTHONPATH": str(PROGRAMS),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
 
 
-def run(weir: Weir, code: str) -> str:
+def database(weir: Weir) -> str:
+    """A database of their own for programs that want one; a cluster has no other than 0."""
+    return "0" if weir.storage.startswith("cluster") else "2"
+
+
+def run(weir: Weir, *command: str | Path, cwd: Path = PROGRAMS) -> str:
+    """Runs a program to its end and returns what it wrote."""
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(weir), capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+        command, env=environment(weir), cwd=cwd, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
 
 
+@contextlib.contextmanager
+def worker(weir: Weir, log: Path, *command: str | Path) -> Iterator[None]:
+    """Runs a worker beside the test, and ends it by SIGTERM: it must exit with 0."""
+    with open(log, "wb") as output:
+        process = subprocess.Popen(command, env=environment(weir), cwd=PROGRAMS, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        yield
+        process.terminate()
+        code = process.wait(SECONDS_TO_END_MAX)
+        assert code == 0, log.read_text()
+    except BaseException:
+        print(log.read_text())
+        raise
+    finally:
+        process.kill()
+        process.wait()
+
+
+@before("embedded", "one store")
 def test_rq_carries_out_jobs_and_schedules_them(weir: Weir):
     """Its worker waits in BLPOP and BLMOVE, watches keys and is subscribed to its own channel."""
     code = """
@@ -53,55 +121,83 @@ jobs = [first, *(queue.enqueue(double, number, depends_on=first) for number in r
 SimpleWorker([queue], connection=connection).work(burst=True, logging_level="WARNING")
 print([job.return_value() for job in jobs])
 """
-    assert run(weir, code) == str([2 * number for number in range(1, 20)])
+    assert run(weir, sys.executable, "-c", code) == str([2 * number for number in range(1, 20)])
 
 
-def test_celery_carries_out_tasks_groups_and_chords(weir: Weir):
+@before(*EVERYWHERE)
+def test_celery_carries_out_tasks_groups_and_chords(weir: Weir, tmp_path: Path):
     """Its broker waits in BRPOP, its results are published, and its fan-out is a pattern of channels."""
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "celery", "-A", "celery_app", "worker", "--concurrency", "2", "--pool", "threads"],
-        env=environment(weir),
-        cwd=PROGRAMS,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    try:
+    options = ["--concurrency", "2", "--pool", "threads"]
+    with worker(weir, tmp_path / "log", sys.executable, "-m", "celery", "-A", "celery_app", "worker", *options):
         code = f"""
 from celery import chord, group
 from celery_app import add, app, total
 print(add.delay(2, 3).get(timeout={SECONDS_MAX}))
 print(group(add.s(number, number) for number in range(20))().get(timeout={SECONDS_MAX}))
 print(chord([add.s(number, 1) for number in range(10)])(total.s()).get(timeout={SECONDS_MAX}))
-print(len(app.control.ping(timeout=5)))
+print(len(app.control.ping(timeout={SECONDS_MAX}, limit=1)))
 """
-        assert run(weir, code).split("\n") == ["5", str([2 * number for number in range(20)]), "55", "1"]
-    finally:
-        worker.terminate()
-        try:
-            worker.wait(30)
-        except subprocess.TimeoutExpired:
-            worker.kill()
-            worker.wait()
+        told = run(weir, sys.executable, "-c", code).split("\n")
+        assert told == ["5", str([2 * number for number in range(20)]), "55", "1"]
 
 
 TEN = list(range(0, 20, 2))
 QUEUES = {
     "huey": [TEN, 42, [2, 4, 8]] * 2,
     "dramatiq": [TEN, 8, 42],
-    "channels": [[1, 2, 3, 3]] * 2,
+    "channels": [1, 2, 3, 3],
+    "channels-pubsub": [1, 2, 3, 3],
 }
 
 
-@pytest.mark.parametrize("stores", [0, 1, 3], ids=["embedded", "one store", "three stores"])
-@pytest.mark.parametrize("program", QUEUES)
-def test_queues_of_python_carry_out_their_work(servers, program: str, stores: int):
-    weir = servers.weir(*[servers.redis() for _ in range(stores)], flags=["--shards", "2"])
-    done = subprocess.run(
-        [sys.executable, PROGRAMS / "queues.py", program, str(weir.port)],
-        env=environment(weir), capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str(QUEUES[program])
+# This layer's scripts do not name their keys.
+@programs_before(QUEUES, but={("channels", "cluster")})
+def test_queues_of_python_carry_out_their_work(weir: Weir, program: str):
+    told = run(weir, sys.executable, "queues.py", program, str(weir.port), database(weir))
+    assert told == str(QUEUES[program])
+
+
+@before("embedded", "one store")
+def test_arq_carries_out_jobs_late_again_and_not_at_all(weir: Weir, tmp_path: Path):
+    """Each change is a transaction behind a watch."""
+    with worker(weir, tmp_path / "log", ARQ_PYTHON, "-m", "arq", "arq_jobs.WorkerSettings"):
+        told = run(weir, ARQ_PYTHON, "arq_jobs.py")
+        assert told == str([list(range(1, 21)), [21, None, 42], True, True, 0, 23])
+
+
+@before(*EVERYWHERE)
+def test_hiredis_reads_every_type_of_reply(weir: Weir):
+    pairs = [["half", 0.5], ["one", 1.0]]
+    expected = [True, "WRONGTYPE", True, 1000, ["a", "b"], [1, None, pairs], [1, ["two", ["three"]], None, "FINE"]]
+    told = [json.loads(line) for line in run(weir, ARQ_PYTHON, "hiredis_replies.py", str(weir.port)).split("\n")]
+    assert told == [[*expected, ["subscribe", "message"]]] * 2
+
+
+@before(*EVERYWHERE)
+def test_sidekiq_does_each_job_once_and_gives_back_what_it_cannot_end(weir: Weir, tmp_path: Path):
+    """Its worker waits in BRPOP for several queues, its heartbeats are transactions, and a script takes what is due."""
+    options = ["--require", "./sidekiq_jobs.rb", "--concurrency", "4", "--queue", "default", "--queue", "low"]
+    with worker(weir, tmp_path / "log", "sidekiq", *options, "--timeout", "1"):
+        told = json.loads(run(weir, "ruby", "sidekiq_client.rb", "work"))
+        assert told == [True, ["default", "low"], [4]]
+    left = json.loads(run(weir, "ruby", "sidekiq_client.rb", "ended"))
+    assert left == [True, ["Endless"] * 4, 0, 0, 0]
+
+
+TRANSACTION = [1, 2, "1", ["x", "y"]]
+SCRIPTS = [[False, "NOSCRIPT", ["{m}a", 17]], [["{m}a", 22], True]]
+PHP = {
+    "sessions": [True, 40, 40, 0],
+    "commands": [
+        [100, 4950], TRANSACTION, [2, "12"], *SCRIPTS, 100, [{"one": 1, "two": 2, "three": 3}, {"two": 2}], True
+    ],
+    "waiting": [["queue", "job"], [list("02468"), list("13579")], True],
+}
+
+
+@programs_before(PHP, but=set())
+def test_programs_of_php_do_their_work(weir: Weir, program: str):
+    assert json.loads(run(weir, "php", "phpredis.php", program, str(weir.port))) == PHP[program]
 
 
 HEARD = [[list(range(10))] * 2, [True, True]]
@@ -117,15 +213,11 @@ NODE = {
 }
 
 
-@pytest.mark.parametrize("stores", [0, 1, 3], ids=["embedded", "one store", "three stores"])
-@pytest.mark.parametrize("program", NODE)
-def test_programs_of_node_do_their_work(servers, tmp_path: Path, program: str, stores: int):
-    weir = servers.weir(*[servers.redis() for _ in range(stores)], flags=["--shards", "2"])
+# CLIENT TRACKING is refused before a cluster.
+@programs_before(NODE, but={("cached", "cluster")})
+def test_programs_of_node_do_their_work(weir: Weir, tmp_path: Path, program: str):
     shutil.copy(NODE_PROGRAMS, tmp_path)
     (tmp_path / "node_modules").symlink_to(NODE_MODULES)
-    done = subprocess.run(
-        [os.environ.get("NODE", "node"), "programs.mjs", program, str(weir.port)],
-        cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.strip().split("\n")[-1]) == NODE[program]
+    node = os.environ.get("NODE", "node")
+    told = run(weir, node, "programs.mjs", program, str(weir.port), database(weir), cwd=tmp_path)
+    assert json.loads(told.split("\n")[-1]) == NODE[program]

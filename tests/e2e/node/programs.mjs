@@ -1,8 +1,10 @@
-// Programs of the Node world that keep something on their connection to Redis. Usage: node programs.mjs PROGRAM PORT
+// Programs of the Node world that keep something on their connection to Redis. Usage: node programs.mjs PROGRAM PORT DATABASE
 import { Redis } from "ioredis";
 import { createClient } from "redis";
 
-const [program, port] = [process.argv[2], Number(process.argv[3])];
+const [program, port, database] = [process.argv[2], Number(process.argv[3]), Number(process.argv[4])];
+// Keeps all keys of a queue together, before stores where that is needed.
+const prefix = process.env.KEY_PREFIX ? { prefix: process.env.KEY_PREFIX } : {};
 const say = (value) => console.log(JSON.stringify(value));
 
 // Jobs with priorities, delays, retries and a flow of children. Its worker waits in BZPOPMIN, its events come by XREAD with BLOCK, and
@@ -10,7 +12,7 @@ const say = (value) => console.log(JSON.stringify(value));
 async function bullmq() {
   const { FlowProducer, Queue, QueueEvents, Worker } = await import("bullmq");
   const connection = { host: "127.0.0.1", port, maxRetriesPerRequest: null };
-  const options = { connection, prefix: "{bull}" };
+  const options = { connection, ...prefix };
   const queue = new Queue("sums", options);
   const events = new QueueEvents("sums", options);
   const flow = new FlowProducer(options);
@@ -36,7 +38,7 @@ async function bullmq() {
 // Jobs whose worker waits in BRPOPLPUSH, with results by PUBLISH.
 async function beequeue() {
   const { default: Queue } = await import("bee-queue");
-  const queue = new Queue("{bee}", { redis: { host: "127.0.0.1", port }, prefix: "{bee}" });
+  const queue = new Queue("doubles", { redis: { host: "127.0.0.1", port }, ...prefix });
   queue.process(3, async (job) => job.data.a * 2);
   const results = [];
   for (let n = 0; n < 10; n++) {
@@ -105,7 +107,7 @@ async function streams(closers) {
 // Sessions of a web server, with their expiry.
 async function sessions() {
   const { RedisStore } = await import("connect-redis");
-  const client = await createClient({ url: `redis://127.0.0.1:${port}/1` }).connect();
+  const client = await createClient({ url: `redis://127.0.0.1:${port}/${database}` }).connect();
   const store = new RedisStore({ client, ttl: 60 });
   const call = (method, ...words) => new Promise((resolve, reject) => store[method](...words, (error, value) => (error ? reject(error) : resolve(value))));
   for (let n = 0; n < 10; n++) await call("set", `s${n}`, { cookie: {}, n });

@@ -6,6 +6,9 @@ from celery import Celery
 
 URL = os.environ["REDIS_URL"]
 app = Celery("celery_app", broker=URL, backend=URL)
+if prefix := os.environ.get("KEY_PREFIX"):
+    app.conf.broker_transport_options = {"global_keyprefix": prefix}
+    app.conf.result_backend_transport_options = {"global_keyprefix": prefix}
 
 
 @app.task

@@ -1,21 +1,22 @@
-"""Queues that use Redis, each with its own work. Usage: queues.py PROGRAM PORT"""
+"""Queues that use Redis, each with its own work. Usage: queues.py PROGRAM PORT DATABASE"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable
 
 SECONDS_MAX = 60
 
 
-def huey(port: int) -> list:
-    """Its consumers wait in BRPOP, or in BZPOPMIN where tasks have priorities, in a database of its own."""
+def huey(port: int, database: int) -> list:
+    """Its consumers wait in BRPOP, or in BZPOPMIN where tasks have priorities."""
     from huey import PriorityRedisHuey, RedisHuey
 
     told = []
     for kind in (RedisHuey, PriorityRedisHuey):
-        queue = kind("work", host="127.0.0.1", port=port, db=2)
+        queue = kind("work", host="127.0.0.1", port=port, db=database)
 
         @queue.task()
         def double(number: int) -> int:
@@ -33,7 +34,7 @@ def huey(port: int) -> list:
     return told
 
 
-def dramatiq(port: int) -> list:
+def dramatiq(port: int, database: int) -> list:
     """All that it does to its queues are scripts, and its results wait in BRPOPLPUSH."""
     import dramatiq as library
     from dramatiq import group, pipeline
@@ -41,8 +42,11 @@ def dramatiq(port: int) -> list:
     from dramatiq.results import Results
     from dramatiq.results.backends import RedisBackend
 
-    broker = RedisBroker(host="127.0.0.1", port=port, namespace="{d}")
-    broker.add_middleware(Results(backend=RedisBackend(host="127.0.0.1", port=port, namespace="{r}")))
+    options = {"host": "127.0.0.1", "port": port, "db": database}
+    if prefix := os.environ.get("KEY_PREFIX"):
+        options["namespace"] = prefix
+    broker = RedisBroker(**options)
+    broker.add_middleware(Results(backend=RedisBackend(**options)))
     library.set_broker(broker)
 
     @library.actor(store_results=True)
@@ -60,22 +64,25 @@ def dramatiq(port: int) -> list:
     return [each, chain, late]
 
 
-async def subscribed_to_group(port: int) -> None:
+async def subscribed_to_group(url: str) -> None:
     """Waits until the store knows of a subscriber of a group. A timeout is the caller's."""
     import redis.asyncio
 
-    client = redis.asyncio.Redis(port=port)
+    client = redis.asyncio.Redis.from_url(url)
     while not await client.pubsub_channels("*group*"):
         await asyncio.sleep(0.01)
     await client.aclose()
 
 
-def channels(port: int) -> list:
+def channels(port: int, database: int, is_pubsub: bool = False) -> list:
     """Django's channel layers: one waits in BZPOPMIN, the other one subscribes."""
     from channels_redis.core import RedisChannelLayer
     from channels_redis.pubsub import RedisPubSubChannelLayer
 
-    async def work(layer) -> list:
+    url = f"redis://127.0.0.1:{port}/{database}"
+    layer = (RedisPubSubChannelLayer if is_pubsub else RedisChannelLayer)(hosts=[url])
+
+    async def work() -> list:
         one, two = await layer.new_channel(), await layer.new_channel()
         waiting = asyncio.ensure_future(layer.receive(two))
         await layer.send(one, {"type": "t", "number": 1})
@@ -84,18 +91,27 @@ def channels(port: int) -> list:
         told.append(await waiting)
         await layer.group_add("all", one)
         await layer.group_add("all", two)
-        if isinstance(layer, RedisPubSubChannelLayer):
+        if is_pubsub:
             # The layer does not wait for the reply to SUBSCRIBE, and PUBLISH goes over another connection.
-            await subscribed_to_group(port)
+            await subscribed_to_group(url)
         await layer.group_send("all", {"type": "t", "number": 3})
         told += [await layer.receive(one), await layer.receive(two)]
         await layer.group_discard("all", one)
         return [message["number"] for message in told]
 
-    layers = (RedisChannelLayer, RedisPubSubChannelLayer)
-    return [asyncio.run(asyncio.wait_for(work(kind(hosts=[("127.0.0.1", port)])), SECONDS_MAX)) for kind in layers]
+    return asyncio.run(asyncio.wait_for(work(), SECONDS_MAX))
 
+
+def channels_pubsub(port: int, database: int) -> list:
+    return channels(port, database, is_pubsub=True)
+
+
+PROGRAMS: dict[str, Callable[[int, int], list]] = {
+    "huey": huey,
+    "dramatiq": dramatiq,
+    "channels": channels,
+    "channels-pubsub": channels_pubsub,
+}
 
 if __name__ == "__main__":
-    programs: dict[str, Callable[[int], list]] = {"huey": huey, "dramatiq": dramatiq, "channels": channels}
-    print(programs[sys.argv[1]](int(sys.argv[2])))
+    print(PROGRAMS[sys.argv[1]](int(sys.argv[2]), int(sys.argv[3])))
