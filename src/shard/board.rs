@@ -27,7 +27,7 @@ struct Place {
     /// Time at which the core asks all cores to probe, in nanoseconds.
     probe_at: AtomicU64,
     /// Requests in flight in the lower 32 bits; above them the requests that wait (29 bits) and the flags at
-    /// [`SILENT`], [`FULL`] and [`STALLED`].
+    /// [`BUSY`], [`FULL`] and [`STALLED`].
     load: AtomicU64,
     /// The level that the core would choose for the backend, in the lower 8 bits, and above it the number of
     /// replies that it is based on.
@@ -47,9 +47,8 @@ pub struct Load {
     pub is_full: bool,
     /// True if the backend has stalled: it gives no sign while requests are in flight.
     pub is_stalled: bool,
-    /// True if the backend has given no sign for a moment while requests are in flight, too short a moment to
-    /// count as a stall.
-    pub is_silent: bool,
+    /// True if the backend is busy with a script, and reads nothing more from the core's connection.
+    pub is_busy: bool,
 }
 
 /// The records that all cores write of their bulkheads.
@@ -93,8 +92,8 @@ pub struct Section<'a> {
 
 /// The largest number of waiting requests that fits in the 29 bits of a load; more are written as this many.
 const WAITING_MAX: u32 = (1 << 29) - 1;
-/// Bit of a load that says that the backend gives no sign at present.
-const SILENT: u32 = 61;
+/// Bit of a load that says that the backend is busy with a script.
+const BUSY: u32 = 61;
 /// Bit of a load that says that no more requests may wait.
 const FULL: u32 = 62;
 /// Bit of a load that says that the backend has stalled.
@@ -106,7 +105,7 @@ impl Section<'_> {
     /// Writes this core's own load for the other cores and for reports.
     pub fn tell_load(&self, load: Load) {
         let waiting = u64::from(load.waiting.min(WAITING_MAX));
-        let flags = u64::from(load.is_silent) << SILENT
+        let flags = u64::from(load.is_busy) << BUSY
             | u64::from(load.is_full) << FULL
             | u64::from(load.is_stalled) << STALLED;
         let (own, word) = (&self.places[self.own].load, flags | waiting << 32 | u64::from(load.in_flight));
@@ -124,13 +123,13 @@ impl Section<'_> {
             in_flight: word as u32,
             is_full: word >> FULL & 1 == 1,
             is_stalled: word >> STALLED & 1 == 1,
-            is_silent: word >> SILENT & 1 == 1,
+            is_busy: word >> BUSY & 1 == 1,
         }
     }
 
-    /// True if any core has told that the backend gives it no sign while requests are in flight.
-    pub fn is_silent(&self) -> bool {
-        self.places.iter().any(|place| place.load.load(Ordering::Relaxed) >> SILENT & 1 == 1)
+    /// True if any core has told that the backend is busy with a script.
+    pub fn is_busy(&self) -> bool {
+        self.places.iter().any(|place| place.load.load(Ordering::Relaxed) >> BUSY & 1 == 1)
     }
 
     /// Returns the record that this core wrote last.
@@ -217,7 +216,7 @@ mod tests {
             probe_at: Timestamp::from_millis(6),
         };
         board.of(ShardId(1), 1).tell(record);
-        let load = Load { waiting: 7, in_flight: u32::MAX, is_full: false, is_stalled: true, is_silent: true };
+        let load = Load { waiting: 7, in_flight: u32::MAX, is_full: false, is_stalled: true, is_busy: true };
         board.of(ShardId(1), 1).tell_load(load);
         let told = Told { at: Timestamp::from_millis(7), level: Level::Shedding, replies: 5_000 };
         assert!(!board.is_alarmed(told.at));
@@ -231,7 +230,7 @@ mod tests {
         );
         assert!(board.of(ShardId(0), 0).records().all(|record| record == Record::default()));
         assert_eq!(board.of(ShardId(1), 1).load(), load);
-        let load = Load { waiting: u32::MAX, in_flight: 0, is_full: true, is_stalled: false, is_silent: false };
+        let load = Load { waiting: u32::MAX, in_flight: 0, is_full: true, is_stalled: false, is_busy: false };
         board.of(ShardId(1), 1).tell_load(load);
         assert_eq!(board.of(ShardId(1), 1).load(), Load { waiting: WAITING_MAX, ..load });
     }

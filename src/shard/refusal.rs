@@ -62,6 +62,11 @@ pub enum Refusal<'a> {
         /// Time after which a retry makes sense.
         retry_after: Duration,
     },
+    /// The backend is busy with a script (`-BUSY`, as a store says itself).
+    Busy {
+        /// Name of the backend.
+        backend: &'a str,
+    },
     /// The deadline passed, or could not be met, so an answer would be of no use (`-DEADLINE`).
     TooLate {
         /// Stage that the request had reached when it was refused.
@@ -97,6 +102,8 @@ pub enum NotSent {
     Queue(Duration),
     /// The backend has stalled; a retry makes sense after this time.
     Stalled(Duration),
+    /// The backend is busy with a script.
+    Busy,
     /// The backend is much slower than it used to be, and requests of less important tiers are shed.
     Strained,
     /// The request could not be answered by its deadline: the stage it had reached, and how long it had
@@ -164,7 +171,7 @@ impl NotSent {
             | Self::Redirects => None,
             Self::Full | Self::Queue(_) => Some(Pressure::Queue),
             Self::Window(_) => Some(Pressure::Window),
-            Self::Stalled(_) => Some(Pressure::Stalled),
+            Self::Stalled(_) | Self::Busy => Some(Pressure::Stalled),
             Self::Strained => Some(Pressure::Latency),
             Self::TooLate(..) => Some(Pressure::Deadline),
         }
@@ -178,6 +185,7 @@ impl NotSent {
             Self::Window(retry_after) => (Counter::RefusedOverloaded, overloaded("window", retry_after)),
             Self::Queue(retry_after) => (Counter::RefusedOverloaded, overloaded("queue", retry_after)),
             Self::Stalled(retry_after) => (Counter::RefusedOverloaded, overloaded("stalled", retry_after)),
+            Self::Busy => (Counter::RefusedOverloaded, Refusal::Busy { backend }),
             Self::Strained => (Counter::RefusedOverloaded, overloaded("latency", RETRY_STRAINED)),
             Self::TooLate(stage, waited) => {
                 (Counter::RefusedDeadline, Refusal::TooLate { stage, waited, may_have_happened: false })
@@ -231,6 +239,7 @@ impl Refusal<'_> {
                 overloaded(out, reason, backend, retry_after);
                 Ok(())
             }
+            Self::Busy { backend } => write!(out, "-{}\r\n", busy_with_script(backend)),
             Self::Abandoned { backend, may_have_happened, retry_after } => write!(
                 out,
                 "-OVERLOADED reason=stalled backend={backend} retry_after_ms={}{}\r\n",
@@ -247,6 +256,11 @@ impl Refusal<'_> {
         };
         written.expect("writing to a vector does not fail");
     }
+}
+
+/// Returns the error that a client is told while a backend is busy with a script, without the `-` before it.
+pub fn busy_with_script(backend: &str) -> String {
+    format!("BUSY {backend} is busy running a script. SCRIPT KILL or FUNCTION KILL ends it")
 }
 
 /// Returns the error for a client in place of `EXEC`'s reply: one that names the error of a step, without its `-`

@@ -1747,9 +1747,9 @@ fn entry_of(entries: &mut [Option<Box<Entry>>], id: HotId) -> Option<&mut Entry>
 }
 
 /// Beginnings of errors that say that the store is away: the store's own, and weir's. Those of a store that
-/// is too busy are not among them.
+/// is asked for too much are not among them.
 const AWAY_TOLD: [&[u8]; 3] = [b"-LOADING ", b"-MASTERDOWN ", b"-CLUSTERDOWN "];
-const AWAY_FOUND: [&[u8]; 2] = [b"-UNAVAILABLE ", b"-OVERLOADED reason=stalled "];
+const AWAY_FOUND: [&[u8]; 3] = [b"-UNAVAILABLE ", b"-OVERLOADED reason=stalled ", b"-BUSY "];
 
 /// True if a reply, or weir's error in its place, says that the store is away. The store may itself be a
 /// weir, so both kinds are looked for.

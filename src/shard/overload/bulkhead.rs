@@ -22,6 +22,7 @@ use crate::policy::breaker::Stage as BreakerStage;
 use crate::policy::queue::{Choice, Circumstances, Held, Queue, Refused, Taken, Waiting};
 use crate::policy::window::{Sample, Window};
 use crate::shard::board::{Load, Section};
+use crate::shard::refusal::NotSent;
 use crate::shard::request::Envelope;
 use crate::shard::settings::{Mode, OverloadSettings};
 use crate::shard::stored::Stored;
@@ -34,7 +35,8 @@ const STALLED: Duration = Duration::from_millis(250);
 const STALLED_MEDIANS: u32 = 4;
 /// The silence after which a backend counts as stalled while no response time is known.
 const STALLED_UNKNOWN: Duration = Duration::from_secs(1);
-/// The silence after which a backend with requests in flight counts as silent, without consequences for requests.
+/// The silence after which a backend with requests in flight is asked, over another connection, whether it is busy
+/// with a script.
 const SILENT: Duration = Duration::from_millis(50);
 /// The least and the largest retry delay (`retry_after`) that errors name to clients of a stalled backend.
 const RETRY_STALLED: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
@@ -79,6 +81,8 @@ pub struct Bulkhead {
     is_stalled: bool,
     /// True if requests were in flight and the backend gave no sign when that was looked at last.
     is_silent: bool,
+    /// True if the backend has said, over another connection, that it is busy with a script.
+    is_busy: bool,
     /// True while the backend is ejected or returning: the breaker checks each request, and none waits.
     is_gated: bool,
     /// The time that the last sampled reply took; `None` before the first one.
@@ -107,6 +111,7 @@ impl Bulkhead {
             is_patient,
             is_stalled: false,
             is_silent: false,
+            is_busy: false,
             is_gated: false,
             took: None,
             was_empty: true,
@@ -193,7 +198,7 @@ impl Bulkhead {
 
     /// Ends a stall if no request is in flight any more, because the connections were lost.
     pub fn handle_none_in_flight(&mut self, now: Timestamp) {
-        if self.in_flight == 0 && self.is_stalled {
+        if self.in_flight == 0 && (self.is_stalled || self.is_busy) {
             self.end_stall(now);
         }
     }
@@ -220,7 +225,7 @@ impl Bulkhead {
             self.handle_look(now);
             self.begin_turn(late, now);
         }
-        if self.is_stalled {
+        if self.is_stalled || self.is_busy {
             self.end_stall(now);
         }
         self.is_silent = false;
@@ -228,7 +233,10 @@ impl Bulkhead {
     }
 
     fn end_stall(&mut self, now: Timestamp) {
-        self.is_stalled = false;
+        self.is_busy = false;
+        if !std::mem::take(&mut self.is_stalled) {
+            return self.set_limit();
+        }
         self.window.handle_stall_end(now);
         self.set_limit();
     }
@@ -261,6 +269,18 @@ impl Bulkhead {
         has_stalled
     }
 
+    /// True if the backend gives no sign at present, so that it is to be asked whether it is busy with a script.
+    pub fn is_silent(&self) -> bool {
+        self.is_silent && self.mode == Mode::On
+    }
+
+    /// Records the backend's answer to whether it is busy with a script. While it is, and its other connections are
+    /// silent, nothing more is sent to it.
+    pub fn handle_sign(&mut self, is_busy: bool) {
+        self.is_busy = is_busy && self.is_silent();
+        self.set_limit();
+    }
+
     /// True while the backend counts as stalled.
     pub fn is_stalled(&self) -> bool {
         self.is_stalled
@@ -281,6 +301,8 @@ impl Bulkhead {
     pub fn decide(&mut self, envelope: &Envelope, now: Timestamp) -> Verdict {
         if self.count_if_hopeless(envelope.deadline, now) {
             Verdict::TooLate
+        } else if self.is_busy {
+            Verdict::Busy
         } else if self.is_stalled {
             Verdict::Stalled(self.retry_stalled(now))
         } else if self.mode == Mode::Shadow {
@@ -296,6 +318,11 @@ impl Bulkhead {
         } else {
             Verdict::Waits
         }
+    }
+
+    /// The reason for which requests to a silent backend are refused.
+    pub fn why_stalled(&self, now: Timestamp) -> NotSent {
+        if self.is_busy { NotSent::Busy } else { NotSent::Stalled(self.retry_stalled(now)) }
     }
 
     /// The retry delay for clients of a stalled backend, 100 ms to 1 s.
@@ -405,14 +432,15 @@ impl Bulkhead {
         // Without requests in flight the next one is tried, as in [`Bulkhead::is_hopeless`]: replies may have
         // become faster.
         let expected = if self.in_flight == 0 { Duration::ZERO } else { self.expected() };
-        let Self { queue, parked, is_stalled, is_queue_obeyed, .. } = self;
+        let gives_no_sign = self.is_stalled || self.is_busy;
+        let Self { queue, parked, is_queue_obeyed, .. } = self;
         let mut has_missed = false;
-        queue.expire(now, expected, (*is_stalled, *is_queue_obeyed), |taken, why| {
+        queue.expire(now, expected, (gives_no_sign, *is_queue_obeyed), |taken, why| {
             has_missed |= why == Refused::Deadline;
             refuse((parked.remove(taken.item as usize), taken.is_eased), why);
         });
         while let Some(fetch) = self.fetches.front()
-            && *is_stalled
+            && gives_no_sign
             && now.since(fetch.came) > queue.interval()
         {
             refuse((self.fetches.pop_front().expect("it is the first"), false), Refused::Stalled);
@@ -429,7 +457,7 @@ impl Bulkhead {
         let size = self.window.size() as u32;
         let is_reserved = self.fetches.is_empty() && !self.queue.has_any_of(Tier::Critical);
         let size = if is_reserved { size - size / RESERVED } else { size };
-        if self.is_stalled || self.is_gated || self.in_flight >= size {
+        if self.is_stalled || self.is_busy || self.is_gated || self.in_flight >= size {
             return None;
         }
         if let Some(fetch) = self.fetches.pop_front() {
@@ -498,14 +526,14 @@ impl Bulkhead {
             in_flight: self.in_flight,
             is_full: self.queue.would_be_full(),
             is_stalled: self.is_stalled,
-            is_silent: self.is_silent,
+            is_busy: self.is_busy,
         });
     }
 
     fn set_limit(&mut self) {
         let size = self.window.size() as u32;
         self.limit = match self.mode {
-            _ if self.is_gated => 0,
+            _ if self.is_gated || self.is_busy => 0,
             Mode::Off => u32::MAX,
             Mode::Shadow => size,
             Mode::On if self.is_stalled || !self.is_empty() => 0,
@@ -554,6 +582,8 @@ pub enum Verdict {
     TooLate,
     /// The request is refused because the backend is stalled; the time is the retry delay.
     Stalled(Duration),
+    /// The request is refused because the backend is busy with a script.
+    Busy,
 }
 
 /// Figures of one bulkhead for reports.

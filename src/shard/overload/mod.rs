@@ -97,6 +97,28 @@ impl Overload {
         BackendId((index / BULKHEADS) as u16)
     }
 
+    /// Returns the backends that give no sign although requests are in flight on their connections.
+    pub fn silent(&self) -> Vec<BackendId> {
+        let silent = |index: &usize| self.bulkheads[*index].is_silent();
+        let mut backends: Vec<BackendId> =
+            (0..self.bulkheads.len()).filter(silent).map(Self::backend_of).collect();
+        backends.dedup();
+        backends
+    }
+
+    /// Records a backend's answer to whether it is busy with a script.
+    pub fn handle_sign(&mut self, backend: BackendId, is_busy: bool) {
+        for index in bulkheads_of(backend) {
+            self.bulkheads[index].handle_sign(is_busy);
+        }
+    }
+
+    /// True if any core has told that a backend is busy with a script.
+    pub fn is_busy_anywhere(settings: &ShardSettings, backend: BackendId) -> bool {
+        let board = &settings.overload.board;
+        bulkheads_of(backend).any(|index| board.of(settings.id, index).is_busy())
+    }
+
     /// The number of bulkheads.
     pub fn len(&self) -> usize {
         self.bulkheads.len()

@@ -152,14 +152,15 @@ impl Overload {
         if bulkhead.handle_look(now.monotonic) {
             self.early_at = now.monotonic;
         }
-        let (stalled, full) = (bulkhead.retry_stalled(now.monotonic), bulkhead.retry_full());
+        let stalled = bulkhead.why_stalled(now.monotonic);
+        let full = bulkhead.retry_full();
         let mut expired = Vec::new();
         bulkhead.expire(now.monotonic, |(parked, is_eased), why| {
             let waited = now.monotonic.since(parked.came);
             let why = match why {
                 Refused::Deadline => NotSent::TooLate(Stage::Queue, waited),
                 Refused::Overloaded => NotSent::Queue(full),
-                Refused::Stalled => NotSent::Stalled(stalled),
+                Refused::Stalled => stalled,
             };
             env.counters.add(Counter::RequestsExpired, 1);
             expired.push(Expired { to: parked.envelope.addressee(), is_eased, why });

@@ -11,6 +11,8 @@ use crate::protocol::command::{
 use crate::routing::cluster::WalkStep;
 use crate::routing::slot_of;
 use crate::shard::clients::split_cursor;
+use crate::shard::overload::Overload;
+use crate::shard::refusal::busy_with_script;
 use crate::shard::request::NO_SLOT;
 use crate::shard::request::Touches;
 use crate::values::ClientId;
@@ -239,6 +241,14 @@ impl Shard {
             }
             handling => handling,
         }
+    }
+
+    /// Returns the error for clients while the only store is busy with a script; `None` if it is not, or if there are
+    /// several stores.
+    pub(super) fn only_store_is_busy(&self) -> Option<String> {
+        let (_, backend) = self.first_place();
+        let is_busy = self.has_one_store() && Overload::is_busy_anywhere(&self.env.settings, backend);
+        is_busy.then(|| busy_with_script(self.env.backend_name(backend)))
     }
 
     /// True if there is only one store, which has all keys.

@@ -35,7 +35,7 @@ impl Shard {
         }
         let (env, front, admission) = (&mut self.env, &mut self.clients, &mut self.admission);
         match local {
-            C::Ping => self.ping(id, arguments, now),
+            C::Ping => self.ping(id, arguments),
             C::Echo => front.answer_now(env, id, |out, _| encode::bulk(out, arguments.at(1))),
             C::Time => front.answer_now(env, id, |out, _| time(out, now)),
             C::Auth => {
@@ -119,10 +119,11 @@ impl Shard {
         self.refuse_in_transaction(id, &format!("ERR {OF_CONNECTIONS}"));
     }
 
-    fn ping(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
+    /// Answers `PING` by itself, but for a busy store that is the only one: it would refuse all requests.
+    fn ping(&mut self, id: ClientId, arguments: &Arguments<'_>) {
         let is_among_messages = self.clients.client(id).is_subscriber_only();
-        if arguments.len() == 1 && !is_among_messages && self.ping_silent_store(id, now) {
-            return;
+        if let Some(error) = self.only_store_is_busy().filter(|_| !is_among_messages) {
+            return self.answer_error(id, &error);
         }
         self.clients.answer_now(&mut self.env, id, |out, _| match arguments.get(1) {
             word if is_among_messages => {

@@ -675,8 +675,13 @@ impl Shard {
         upstream.give_up_on_silent(env, &mut replies, now);
         upstream.doubt_silent(now);
         upstream.find_stalls(&env.settings, now);
+        let silent = upstream.silent();
         upstream.compare_latencies(env, now);
         upstream.check_health(env, now);
+        let may_ask = self.private.is_on();
+        for backend in silent.into_iter().filter(|_| may_ask) {
+            self.private.ask_for_sign(&mut self.env, backend, now);
+        }
         self.look_after_private(now);
         self.tell_monitors(now);
         self.clients.close_stuck(&mut self.env, now);

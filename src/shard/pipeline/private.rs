@@ -25,19 +25,17 @@ use crate::shard::message::Message;
 use crate::shard::outcome::{Outcome, Settlement};
 use crate::shard::private::{Abandoned, Event, InFlight, Kind, Orphans, Waiting};
 use crate::shard::refusal::{NotSent, Refusal, Stage, reasoned_abort};
-use crate::shard::overload::bulkheads_of;
 use crate::shard::request::{Envelope, Nature, PrivateId, ReplyTo};
 use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, Database};
 
-/// The request `PING`, sent right before a command that waits for replicas: a store takes the writes up to
-/// the connection's last request into account.
-const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
-/// The reply to `PING`.
-const PONG: &[u8] = b"+PONG\r\n";
-/// The time that a silent store has for its answer to `PING`, before weir answers.
-const PROBE_PATIENCE: Duration = Duration::from_millis(100);
+/// Two requests that are sent right before a command that waits for replicas, which counts the replicas that have
+/// all writes up to a certain one: up to the connection's last request before Redis 7.2 (`PING` is one), and since
+/// then up to the connection's last request that replicas were sent, such as a message on a sharded channel, which
+/// no pattern matches.
+const BEFORE_WAIT: (&[u8], usize) =
+    (b"*1\r\n$4\r\nPING\r\n*3\r\n$8\r\nSPUBLISH\r\n$13\r\n__weir:copies\r\n$0\r\n\r\n", 2);
 /// The time for which a client may watch keys before the watch is given up.
 const WATCH_MAX: Duration = Duration::from_secs(30);
 /// Maximum number of nodes of a cluster that one blocking command, or one `SSUBSCRIBE`, is sent to, one after the other.
@@ -213,13 +211,12 @@ impl Shard {
                 } else {
                     (Kind::Plain, charge)
                 };
-                // A store waits until its replicas have all that it had written at the connection's last request.
                 // The client's writes went over other connections, and have been answered.
-                let caching = self.take_caching((id, link));
-                let before = if awaits_copies { Some(PING) } else { caching };
-                let block = before.map(|before| [before, frame].concat());
+                let caching = self.take_caching((id, link)).map(|caching| (caching, 1));
+                let before = if awaits_copies { Some(BEFORE_WAIT) } else { caching };
+                let block = before.map(|(before, replies)| ([before, frame].concat(), replies + 1));
                 let message = match &block {
-                    Some(block) => (Message::Small(block), 2),
+                    Some((block, replies)) => (Message::Small(block), *replies),
                     None => (Message::new(frame, request.shared), 1),
                 };
                 self.send_over(
@@ -359,30 +356,6 @@ impl Shard {
         let request =
             InFlight { to, cells: Vec::new(), began: now.monotonic, deadline, kind: Kind::Interrupt };
         self.private.send(&mut self.env, link, (message, 1), request, now);
-        true
-    }
-
-    /// Passes a client's `PING` to the only store while that gives no sign on some core's connections, so that the
-    /// client learns why, such as from `-BUSY` of a script that does not end. Answered with `PONG` if the store
-    /// says nothing for 100 ms. False if there are several stores, the store is well, or there is no link for it.
-    pub(super) fn ping_silent_store(&mut self, id: ClientId, now: Now) -> bool {
-        if !self.has_one_store() || !self.private.is_on() {
-            return false;
-        }
-        let (shard, (_, backend)) = (self.env.settings.id, self.first_place());
-        let board = &self.env.settings.overload.board;
-        if !bulkheads_of(backend).any(|index| board.of(shard, index).is_silent()) {
-            return false;
-        }
-        let client = self.clients.client(id);
-        let (holder, protocol) = ((id, client.identity().tenant_id()), client.protocol());
-        let wanted = ((backend, Database::FIRST), protocol);
-        let Some(link) = self.private.lend(&mut self.env, holder, wanted, now) else { return false };
-        let sequence = self.clients.client(id).expect_reply(Rewrite::AsItCame, None);
-        let to = ReplyTo::new(shard, id, sequence);
-        let deadline = now.monotonic.after(PROBE_PATIENCE);
-        let request = InFlight { to, cells: Vec::new(), began: now.monotonic, deadline, kind: Kind::Probe };
-        self.private.send(&mut self.env, link, (Message::Small(PING), 1), request, now);
         true
     }
 
@@ -527,6 +500,7 @@ impl Shard {
                     let outcome = if is_done { Counter::OrphansPutBack } else { Counter::OrphansLost };
                     self.env.counters.add(outcome, count as u64);
                 }
+                Event::Sign { backend, is_busy } => self.upstream.handle_sign(backend, is_busy),
                 Event::Tracker { backend, said } => self.take_change(backend, said, now),
                 Event::Feed { backend, said } => self.take_from_feed(backend, said),
                 Event::Lost { link, holder, request, backend, reason, was_sent } => {
@@ -598,7 +572,7 @@ impl Shard {
             Kind::Exec => true,
             Kind::Watch(is_first) => is_first && reply.starts_with(b"-"),
             Kind::Plain => false,
-            Kind::Interrupt | Kind::Probe => {
+            Kind::Interrupt => {
                 // A busy store may have refused a part of the greeting, so the link serves no other request.
                 self.private.close(&mut self.env, link);
                 false
@@ -784,9 +758,7 @@ impl Shard {
             client.release_ties();
         }
         if let Some(request) = request {
-            if !matches!(request.kind, Kind::Probe) {
-                self.env.counters.add(Counter::RefusedUnavailable, 1);
-            }
+            self.env.counters.add(Counter::RefusedUnavailable, 1);
             self.end_unanswered(&request, was_sent, &text, now);
         }
         self.env.pool.give(text);
@@ -804,9 +776,6 @@ impl Shard {
     /// Answers a request that its store has not answered. If it was a blocking command that may have popped
     /// an element, the client is closed behind the error, as if its store had died.
     fn end_unanswered(&mut self, request: &InFlight, was_sent: bool, text: &[u8], now: Now) {
-        if matches!(request.kind, Kind::Probe) {
-            return self.give_back(request.to, Outcome::answered(PONG.len()), Message::Small(PONG), now);
-        }
         self.hot_keys.end_writes(&request.cells);
         let outcome = if was_sent { Outcome::Lost } else { Outcome::Refused };
         let holder = request.to.client_id();
@@ -848,10 +817,6 @@ impl Shard {
         for (holder, link) in self.private.overdue(now.monotonic) {
             let may_have_happened = self.private.may_write(link);
             let Some(request) = self.private.abandon(&mut self.env, link, now) else { continue };
-            if matches!(request.kind, Kind::Probe) {
-                self.end_unanswered(&request, true, &[], now);
-                continue;
-            }
             let tracked = self.tracks_over(holder, link);
             if let Some(client) = self.clients.find(holder) {
                 if let Some(ties) = client.ties().filter(|ties| ties.link == Some(link)) {

@@ -114,6 +114,9 @@ impl Shard {
         if command.flags.contains(Flags::NO_MULTI) {
             return self.refuse_in_transaction(id, "ERR Command not allowed inside a transaction");
         }
+        if let Some(error) = self.only_store_is_busy() {
+            return self.refuse_in_transaction(id, &error);
+        }
         let single = self.has_one_store();
         let passes = match handling {
             // In a transaction a blocking command does not wait.

@@ -41,6 +41,8 @@ pub(super) enum Expected {
     Told,
     /// The reply to a request that puts elements back which were popped for a client that had left.
     PutBack,
+    /// The reply to `PING`, from a store that gives no sign on other connections.
+    Sign,
     /// The reply to `UNWATCH`, or to `CLIENT UNBLOCK` of another link, after which the link can be lent.
     Cleaned,
 }

@@ -88,8 +88,6 @@ pub enum Kind {
     /// A request that a store answers even while it is busy with a script, such as `SCRIPT KILL`. It has a link for
     /// itself, because a busy store reads nothing more from the connection that the script came over.
     Interrupt,
-    /// `PING` to a store that gives no sign on other links, which is answered in any case before its deadline.
-    Probe,
 }
 
 /// A blocking command that waits at its store.
@@ -180,6 +178,13 @@ pub enum Event {
         backend: BackendId,
         /// The whole message, or the reason of the end in one word.
         said: Result<Vec<u8>, &'static str>,
+    },
+    /// The answer to `PING` of a store that gave no sign on other connections.
+    Sign {
+        /// The store that was asked.
+        backend: BackendId,
+        /// True if the store is busy with a script.
+        is_busy: bool,
     },
     /// The link is gone.
     Lost {
@@ -694,6 +699,22 @@ impl PrivateLinks {
         true
     }
 
+    /// Asks a store that gives no sign on other connections whether it is busy with a script, unless an earlier question
+    /// is unanswered, or there is no room for another link. The answer comes as [`Event::Sign`].
+    pub fn ask_for_sign(&mut self, env: &mut Env, backend: BackendId, now: Now) {
+        let places = self.places.iter().filter_map(|place| place.link.as_ref());
+        if places.into_iter().any(|link| link.backend == backend && link.expected.contains(&Expected::Sign)) {
+            return;
+        }
+        // A busy store refuses to select another database.
+        let place = (backend, Database::FIRST);
+        let found = self.take_idle(|link| link.backend == backend && link.protocol == Protocol::Resp2);
+        let helper = found.or_else(|| self.open(env, place, Protocol::Resp2, 1, now));
+        if let Some(helper) = helper {
+            self.ask(env, (helper, Expected::Sign), &[b"PING"], now);
+        }
+    }
+
     /// Returns a link to the store that is lent to nobody and awaits the reply to a command of weir's own
     /// (`UNWATCH`, `CLIENT UNBLOCK`), so that another can follow on it; `None` if there is none.
     fn messenger(&self, backend: BackendId) -> Option<PrivateId> {
@@ -972,6 +993,17 @@ impl PrivateLinks {
                 if link.expected.is_empty() && link.holder.is_none() {
                     link.idle_since = now.monotonic;
                     self.idle.push_back(id);
+                }
+            }
+            Some(Expected::Sign) => {
+                let (backend, number) = (link.backend, link.number);
+                link.idle_since = now.monotonic;
+                self.events.push_back(Event::Sign { backend, is_busy: reply.starts_with(b"-BUSY") });
+                // A busy store may have refused a part of the greeting.
+                if number.is_some() {
+                    self.idle.push_back(id);
+                } else {
+                    self.close(env, id);
                 }
             }
             Some(Expected::PutBack) => {

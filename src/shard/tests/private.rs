@@ -577,32 +577,41 @@ fn a_script_is_killed_over_another_connection() {
 }
 
 #[test]
-fn a_store_that_gives_no_sign_is_asked_when_a_client_pings() {
+fn a_store_that_is_busy_with_a_script_is_found_out_and_keeps_nobody_waiting() {
+    let overload = OverloadSettings::new(2, 1);
     let mut rig = Rig::with(2, 1, |settings| {
         settings.private_links_max = 10;
-        settings.overload = OverloadSettings::new(2, 1);
+        settings.overload = overload.clone();
     });
     let [busy, other, far] = [rig.client(0), rig.client(0), rig.client(1)];
-    rig.send(busy, &[&["EVAL", "while true do end", "0"]]);
-    rig.send(other, &[&["PING"]]);
-    assert_eq!(rig.told(other), "+PONG\r\n", "no time has passed");
-    rig.wait(Duration::from_millis(400));
-    for client in [other, far] {
-        rig.send(client, &[&["PING"]]);
-        assert_eq!(rig.told(client), "");
-        rig.answer_first("\r\nID\r\n", "-BUSY Redis is busy running a script\r\n");
-        rig.answer_first("PING", "-BUSY Redis is busy running a script\r\n");
-        assert_eq!(rig.told(client), "-BUSY Redis is busy running a script\r\n");
-    }
-    // A store that says nothing at all changes nothing for a client that asks whether weir is there.
-    rig.send(other, &[&["PING"], &["ECHO", "x"]]);
-    rig.wait(Duration::from_millis(99));
-    assert_eq!(rig.told(other), "");
-    rig.wait(Duration::from_millis(2));
-    assert_eq!(rig.told(other), "+PONG\r\n$1\r\nx\r\n");
-    assert_eq!(links(&rig), (0, 0));
-    rig.answer_first("EVAL", ":1\r\n");
+    let key = rig.key(0, 0);
+    rig.send(busy, &[&["EVAL", "while true do end", "1", &key]]);
+    rig.send(other, &[&["PING"], &["MULTI"]]);
+    rig.told(other);
     rig.wait(Duration::from_millis(200));
-    rig.send(far, &[&["PING"]]);
-    assert_eq!(rig.told(far), "+PONG\r\n", "it answers others again");
+    greet(&mut rig);
+    rig.answer_first("PING", "+PONG\r\n");
+    rig.send(other, &[&["GET", &key]]);
+    assert_eq!(rig.told(other), "+QUEUED\r\n", "the script may end yet");
+    rig.wait(Duration::from_millis(100));
+    rig.answer_first("PING", "-BUSY Redis is busy running a script\r\n");
+    rig.wait(Duration::from_millis(1));
+    let refusal = "-BUSY store0 is busy running a script. SCRIPT KILL or FUNCTION KILL ends it\r\n";
+    for client in [busy, far] {
+        rig.send(client, &[&["PING"]]);
+    }
+    assert_eq!(rig.told(far), refusal);
+    rig.send(far, &[&["GET", &key]]);
+    assert_eq!(rig.told(far), refusal);
+    rig.send(other, &[&["EXEC"]]);
+    assert_eq!(rig.told(other), format!("-EXECABORT Transaction discarded because of: {}", &refusal[1..]));
+    rig.send(other, &[&["MULTI"], &["GET", &key], &["EXEC"]]);
+    let aborted = "-EXECABORT Transaction discarded because of previous errors.\r\n";
+    assert_eq!(rig.told(other), format!("+OK\r\n{refusal}{aborted}"));
+    rig.answer_first("EVAL", ":1\r\n");
+    assert!(rig.told(busy).starts_with(":1\r\n"));
+    rig.wait(Duration::from_millis(200));
+    rig.send(far, &[&["PING"], &["GET", &key]]);
+    rig.answer_first("GET", "$-1\r\n");
+    assert_eq!(rig.told(far), "+PONG\r\n$-1\r\n");
 }

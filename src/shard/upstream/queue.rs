@@ -49,6 +49,7 @@ impl Upstream {
         match bulkhead.decide(envelope, now.monotonic) {
             Verdict::TooLate => return Err(NotSent::TooLate(Stage::Arrival, Duration::ZERO)),
             Verdict::Stalled(retry_after) => return Err(NotSent::Stalled(retry_after)),
+            Verdict::Busy => return Err(NotSent::Busy),
             Verdict::Passes => match self.send_now(env, envelope, message, requests, now) {
                 // The connection has its limit of unsent bytes; the request waits if it may.
                 Err(NotSent::Full) if may_wait => {}

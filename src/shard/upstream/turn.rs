@@ -9,7 +9,7 @@ use crate::shard::env::Env;
 use crate::shard::note::Note;
 use crate::shard::replies::{Replies, turn_away};
 use crate::shard::settings::{Mode, ShardSettings};
-use crate::values::Timestamp;
+use crate::values::{BackendId, Timestamp};
 use crate::values::time::Now;
 
 /// The longest time between two turns that handle waiting requests.
@@ -150,6 +150,16 @@ impl Upstream {
             }
             self.overload.tell_load(settings, index);
         }
+    }
+
+    /// Returns the backends that give no sign although requests are in flight on their connections.
+    pub fn silent(&self) -> Vec<BackendId> {
+        self.overload.silent()
+    }
+
+    /// Records a backend's answer to whether it is busy with a script.
+    pub fn handle_sign(&mut self, backend: BackendId, is_busy: bool) {
+        self.overload.handle_sign(backend, is_busy);
     }
 
     /// Compares recent response times of each backend with its usual ones. Called with the housekeeping.
