@@ -4,19 +4,19 @@ use super::*;
 use crate::shard::versions::Versions;
 
 /// A rig whose cores may lend this many private links each.
-fn lending(shards: u16, backends: u16, links: usize) -> Rig {
+pub(super) fn lending(shards: u16, backends: u16, links: usize) -> Rig {
     Rig::with(shards, backends, |settings| settings.private_links_max = links)
 }
 
 /// Private links of the first core: those that clients have, and all that are open.
-fn links(rig: &Rig) -> (usize, usize) {
+pub(super) fn links(rig: &Rig) -> (usize, usize) {
     let figures = rig.shards[0].private_links();
     let lent = figures.waiting + figures.watching + figures.subscribed;
     (lent, lent + figures.idle)
 }
 
 /// Answers the greeting of a private link that was opened last.
-fn greet(rig: &mut Rig) {
+pub(super) fn greet(rig: &mut Rig) {
     rig.answer_first("\r\nID\r\n", ":7\r\n");
 }
 
@@ -145,7 +145,7 @@ fn a_deadline_ends_the_wait() {
 }
 
 /// Elements taken for clients that had left: those lost, and those put back.
-fn orphans(rig: &Rig) -> (u64, u64) {
+pub(super) fn orphans(rig: &Rig) -> (u64, u64) {
     let counters = rig.shards[0].counters();
     (counters.get(Counter::OrphansLost), counters.get(Counter::OrphansPutBack))
 }
