@@ -106,7 +106,7 @@ impl Guarded {
             match self.shard.readiness(id) {
                 Readiness::Owed => driver.detain(owner, self),
                 Readiness::Unfinished | Readiness::Stays => driver.let_go(owner, self),
-                // It goes on in this process until it is over.
+                // The call goes on in this process until it is over, because the TLS keys cannot leave.
                 Readiness::Waits if driver.is_secure(owner) => driver.let_go(owner, self),
                 Readiness::Waits => {
                     driver.detain(owner, self);

@@ -23,7 +23,8 @@ pytestmark = pytest.mark.weir_only
 # Seconds for which a call waits at most: longer than any test.
 LONG = 60
 FLAGS = ["--shards", "2"]
-DRAINS = 5
+# Of the test that ends weir while workers pop.
+DRAINS, WORKERS = 5, 8
 
 
 @pytest.fixture(scope="module")
@@ -256,8 +257,8 @@ def test_a_drain_takes_nothing_that_does_not_arrive(servers):
                         return number
                     direct.ok("RPUSH", "queue", pushed + number)
 
-        with ThreadPoolExecutor() as pool:
-            workers = [pool.submit(pop, weir.connect()) for _ in range(8)]
+        with ThreadPoolExecutor(WORKERS + 1) as pool:
+            workers = [pool.submit(pop, weir.connect()) for _ in range(WORKERS)]
             before = len(popped)
             producer = pool.submit(push)
             try:

@@ -362,7 +362,7 @@ def test_a_client_that_cannot_be_moved_has_until_the_drain_timeout(servers, tmp_
 
 # Seconds for which a call waits at most: longer than any test.
 LONG = 120
-# What waits, what wakes it, and the reply.
+# Calls that wait, each with the request that wakes it, and its reply.
 WAITS = [
     (("BLPOP", "{w}a", "{w}b", 0), ("RPUSH", "{w}b", "x"), [b"{w}b", b"x"]),
     (("BRPOP", "{w}c", LONG), ("RPUSH", "{w}c", "x"), [b"{w}c", b"x"]),
@@ -455,8 +455,26 @@ def test_a_call_that_moves_keeps_its_time(servers, tmp_path: Path):
         assert 7.9 < ended[mover][0] < ended[newcomer][0], ended
         assert 7.9 < ended[late][0] < ended[newcomer][0], ended
         until(lambda: blocked(weir) == 0, "the call of the client that left is over")
-        # Each client is as good as new.
-        assert mover.ok("PING") == b"PONG" and late.ok("PING") == b"PONG"
+        assert mover.ok("PING") == b"PONG"
+
+
+def test_a_wait_for_replicas_goes_on_in_the_successor(servers, tmp_path: Path):
+    store = servers.redis()
+    replica = servers.redis("--replicaof", "127.0.0.1", str(store.port))
+    weir = servers.keep(Successor(store, path=tmp_path / "takeover")).start()
+    with weir.connect() as client:
+        until(lambda: client.ok("WAIT", 1, 100) == 1, "the replica has caught up")
+        replica.signal(signal.SIGSTOP)
+        try:
+            client.ok("SET", "k", "late")
+            client.send("WAIT", 1, 0)
+            until(lambda: blocked(weir) == 1, "the call waits at the store")
+            weir = take_over(servers, weir)
+            assert taken_over(weir) == 1
+            until(lambda: blocked(weir) == 1, "the call waits at the store again")
+        finally:
+            replica.signal(signal.SIGCONT)
+        assert client.read().plain() == 1
 
 
 class Workers:

@@ -95,7 +95,7 @@ impl Incumbent {
                         let Some(socket) = received.sockets.into_iter().next() else { continue };
                         let mut session = session;
                         session.held = received.rest;
-                        // Those that wait take turns of their own: each takes one of its shard's private links.
+                        // Clients that wait take turns of their own: each needs one of its shard's private links.
                         let waits = session.waits;
                         let turn = if waits { waiting } else { clients - waiting };
                         let shard = &self.shards[turn % self.shards.len()];
