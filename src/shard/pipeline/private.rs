@@ -202,7 +202,7 @@ impl Shard {
                 let (kind, charge) = if waits {
                     // A call may wait for ever, so its cost is not awaited like that of others.
                     self.settle(charge, &Settlement::of(Outcome::Lost), now);
-                    (Kind::Waits(Waiting::new(frame, slot, self.clients.has_own_terms())), None)
+                    (Kind::Waits(Waiting::new(arguments, slot, self.clients.has_own_terms())), None)
                 } else {
                     (Kind::Plain, charge)
                 };

@@ -43,7 +43,7 @@ use super::refusal::NO_DATABASE;
 use super::request::{PrivateId, ReplyTo};
 use super::settings::ShardSettings;
 use super::versions::Cell;
-use crate::protocol::{Protocol, Segment, encode};
+use crate::protocol::{Arguments, Protocol, Segment, encode};
 use crate::values::limits::{COPY_BYTES_MAX, LINK_OUTPUT_BYTES_MAX};
 use crate::values::time::Now;
 use crate::values::{Action, BackendId, ClientId, ConnectionId, Database, Owner, TenantId, Timestamp};
@@ -114,11 +114,13 @@ pub struct Waiting {
 impl Waiting {
     /// Creates the record of a command that is about to be sent. Another process cannot go on with it if
     /// `has_own_terms` is true: its terms are not those of its connection.
-    pub fn new(frame: &[u8], slot: u16, has_own_terms: bool) -> Self {
+    pub fn new(arguments: &Arguments<'_>, slot: u16, has_own_terms: bool) -> Self {
+        let is_kept = arguments.frame().len() <= COPY_BYTES_MAX;
         // Another node may have to be asked, or an element put back that was taken for nobody.
-        let kept = if frame.len() <= COPY_BYTES_MAX { frame } else { &[] };
-        let can_move = if !has_own_terms && call::is_known(kept) { CanMove::Yes } else { CanMove::No };
-        Self { frame: kept.into(), slot, tries: 0, can_move, told: 0 }
+        let frame = if is_kept { arguments.frame() } else { &[] };
+        let may_move = is_kept && !has_own_terms && call::is_known(arguments);
+        let can_move = if may_move { CanMove::Yes } else { CanMove::No };
+        Self { frame: frame.into(), slot, tries: 0, can_move, told: 0 }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Blocking commands of clients that leave this process: in a takeover for another one, in a drain for good.
 
-use super::private::{greet, lending, links, orphans};
+use super::private::{greet, lending, links, orphans, unblocking};
 use super::*;
-use crate::shard::Readiness;
+use crate::shard::{ClientsTold, Readiness};
 
 const POPPED: &str = "*2\r\n$1\r\nq\r\n$1\r\nx\r\n";
 
@@ -84,6 +84,46 @@ fn errors_and_lost_links_end_a_call_as_ever() {
     rig.lose("BLPOP");
     assert!(rig.told(client).starts_with("-UNAVAILABLE backend=store0 reason=connection-lost"));
     assert_eq!(rig.shards[0].clients_open(), 0);
+}
+
+#[test]
+fn a_call_is_ended_by_another_client_or_for_the_move() {
+    for moves_first in [true, false] {
+        let mut rig = lending(1, 1, 10);
+        let client = rig.client(0);
+        rig.send(client, &[&["CLIENT", "ID"], &["BLPOP", "q", "0"]]);
+        let number = rig.told(client)[1..].trim().to_owned();
+        greet(&mut rig);
+        if moves_first {
+            rig.withdraw(client);
+        }
+        let told = rig.shards[0].handle_clients_asked(&unblocking(&number), rig.now);
+        assert_eq!(told, ClientsTold::Counted(u64::from(!moves_first)));
+        rig.turns();
+        greet(&mut rig);
+        assert_eq!(rig.frames("UNBLOCK").len(), 1);
+        if moves_first {
+            rig.answer_first("BLPOP", "*-1\r\n");
+            assert!(rig.taken(client).waits);
+        } else {
+            assert_eq!(rig.readiness_of(client), Readiness::Stays);
+            rig.answer_first("BLPOP", "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n");
+            assert_eq!(rig.told(client), "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n");
+            assert!(!rig.taken(client).waits);
+        }
+    }
+}
+
+#[test]
+fn a_wait_for_replicas_goes_on_as_well() {
+    let mut rig = lending(1, 1, 10);
+    let client = rig.client(0);
+    rig.send(client, &[&["WAIT", "2", "0"]]);
+    greet(&mut rig);
+    rig.answer_first("PING", "+PONG\r\n");
+    rig.withdraw(client);
+    rig.answer_first("WAIT", ":1\r\n");
+    assert_eq!((rig.taken(client).held, rig.told(client)), (request(&["WAIT", "2", "0"]), String::new()));
 }
 
 #[test]
