@@ -368,6 +368,14 @@ impl Driver {
         }
     }
 
+    /// True if a socket was stopped with [`Driver::detain`], and no more bytes come in on it.
+    pub fn is_detained(&mut self, owner: Owner) -> bool {
+        self.token_of(owner).is_some_and(|token| {
+            let socket = self.socket(token);
+            !socket.closing && socket.reception.is_detained()
+        })
+    }
+
     /// True if a socket speaks TLS.
     pub fn is_secure(&mut self, owner: Owner) -> bool {
         self.token_of(owner).is_some_and(|token| self.socket(token).tls.is_some())

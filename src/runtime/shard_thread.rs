@@ -94,24 +94,32 @@ impl Guarded {
         self.inside = self.shard.clients_open();
         driver.adopt_of(socket, Owner::Client(id), self);
         if !session.held.is_empty() {
-            self.shard.handle_client_bytes(id, &session.held, now);
+            self.shard.handle_client_held(id, &session, now);
         }
     }
 
-    /// Hands over every client of which nothing is under way. A TLS client is closed instead when it is idle,
-    /// since its keys cannot leave this process.
-    fn hand_over(&mut self, driver: &mut Driver, control: &Mailbox<ToControl>) {
+    /// Hands over every client of which nothing is under way, and has stores end the blocking commands of others. A
+    /// TLS client is closed instead when it is idle, since its keys cannot leave this process.
+    fn hand_over(&mut self, driver: &mut Driver, control: &Mailbox<ToControl>, now: Now) {
         for id in self.shard.client_ids() {
             let owner = Owner::Client(id);
             match self.shard.readiness(id) {
                 Readiness::Owed => driver.detain(owner, self),
-                Readiness::Unfinished => driver.let_go(owner, self),
+                Readiness::Unfinished | Readiness::Stays => driver.let_go(owner, self),
+                // The call goes on in this process until it is over, because the TLS keys cannot leave.
+                Readiness::Waits if driver.is_secure(owner) => driver.let_go(owner, self),
+                Readiness::Waits => {
+                    driver.detain(owner, self);
+                    if driver.is_detained(owner) {
+                        self.shard.withdraw_waiting(id, now);
+                    }
+                }
                 // The TLS keys of the client exist only in this process.
                 Readiness::Ready if driver.is_secure(owner) => self.shard.handle_client_end(id),
                 Readiness::Ready => {
                     driver.detain(owner, self);
                     if let Some(socket) = driver.part_with(owner) {
-                        let session = self.shard.take_session(id);
+                        let session = self.shard.take_session(id, now);
                         control.post(ToControl::Moved(Box::new(Moved { socket, session })));
                     }
                 }
@@ -375,7 +383,7 @@ impl<C: Connector> ShardThread<C> {
             }
             driver.carry_out(&mut guarded, &connector, now);
             if moving.is_some_and(|due| due <= now.monotonic) {
-                guarded.hand_over(&mut driver, &control);
+                guarded.hand_over(&mut driver, &control, now);
                 moving = Some(now.monotonic.after(MOVING_PERIOD));
             }
             guarded.count_clients();
@@ -409,7 +417,8 @@ impl<C: Connector> ShardThread<C> {
                 is_heard = false;
                 control.post(ToControl::Deaf);
             }
-            let is_empty = draining && !closing && guarded.shard.clients_open() == 0;
+            let is_empty =
+                draining && !closing && guarded.shard.clients_open() == 0 && !guarded.shard.owes_orphans();
             if is_empty && !driver.is_listening() && !driver.is_lingering() {
                 draining = false;
                 moving = None;

@@ -171,6 +171,12 @@ counters! {
         "Transactions that failed as if a watched key had changed, because the connection with the watch was lost or the \
          watch was held for more than 30 seconds.",
     ),
+    (
+        WaitsTakenOver,
+        "weir_waits_taken_over_total",
+        "",
+        "Blocking commands that the process before this one handed over unanswered, to go on here.",
+    ),
     (OrphansLost, "weir_blocked_orphans_total", "outcome=\"lost\"", ORPHANS),
     (OrphansPutBack, "weir_blocked_orphans_total", "outcome=\"put-back\"", ORPHANS),
     (

@@ -26,6 +26,7 @@ mod shared_channels;
 mod subscriptions;
 mod track;
 mod transactions;
+mod withdrawal;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
@@ -12,7 +15,7 @@ import redis
 from harness import metrics
 from harness.cluster import Cluster
 from harness.processes import Weir
-from harness.resp import Connection
+from harness.resp import Closed, Connection
 from harness.waiting import until
 
 pytestmark = pytest.mark.weir_only
@@ -20,6 +23,8 @@ pytestmark = pytest.mark.weir_only
 # Seconds for which a call waits at most: longer than any test.
 LONG = 60
 FLAGS = ["--shards", "2"]
+# Of the test that ends weir while workers pop.
+DRAINS, WORKERS = 5, 8
 
 
 @pytest.fixture(scope="module")
@@ -230,6 +235,43 @@ def test_a_drain_does_not_wait_for_what_may_never_end(servers):
         until(lambda: blocked(weir) == 1, "the call waits at its store")
         assert weir.terminate(10) == 0
         assert waiter.read_to_end() == []
+
+
+def test_a_drain_takes_nothing_that_does_not_arrive(servers):
+    """Each element that is pushed while weir ends is delivered, or still at the store."""
+    store = servers.redis()
+    pushed, popped = 0, []
+    for _ in range(DRAINS):
+        weir = servers.weir(store, flags=FLAGS)
+        over = threading.Event()
+
+        def pop(connection: Connection) -> None:
+            with connection, contextlib.suppress(Closed):
+                while True:
+                    popped.append(connection.ok("BLPOP", "queue", 0)[1])
+
+        def push() -> int:
+            with store.connect() as direct:
+                for number in itertools.count():
+                    if over.is_set():
+                        return number
+                    direct.ok("RPUSH", "queue", pushed + number)
+
+        with ThreadPoolExecutor(WORKERS + 1) as pool:
+            workers = [pool.submit(pop, weir.connect()) for _ in range(WORKERS)]
+            before = len(popped)
+            producer = pool.submit(push)
+            try:
+                until(lambda: len(popped) > before + 20, "elements are popped")
+                assert weir.terminate(30) == 0
+                for worker in workers:
+                    worker.result(30)
+            finally:
+                over.set()
+            pushed += producer.result(30)
+    with store.connect() as direct:
+        rest = direct.ok("LRANGE", "queue", 0, -1)
+    assert sorted(map(int, [*popped, *rest])) == list(range(pushed))
 
 
 def test_private_links_are_bounded_and_named_in_the_refusal(servers):

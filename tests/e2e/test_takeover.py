@@ -5,17 +5,21 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import selectors
 import signal
 import socket
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from harness import metrics
+from harness.cluster import Cluster
 from harness.load import Sender
 from harness.ports import free_port
-from harness.processes import Weir, accepts, binary
+from harness.processes import Redis, Weir, accepts, binary
 from harness.resp import Closed, Connection, encode
 from harness.successor import Successor, take_over
 from harness.waiting import until
@@ -354,3 +358,266 @@ def test_a_client_that_cannot_be_moved_has_until_the_drain_timeout(servers, tmp_
         assert "the remaining clients are closed" in after.output()
         with pytest.raises((Closed, OSError)):
             open_transaction.ok("EXEC")
+
+
+# Seconds for which a call waits at most: longer than any test.
+LONG = 120
+# Calls that wait, each with the request that wakes it, and its reply.
+WAITS = [
+    (("BLPOP", "{w}a", "{w}b", 0), ("RPUSH", "{w}b", "x"), [b"{w}b", b"x"]),
+    (("BRPOP", "{w}c", LONG), ("RPUSH", "{w}c", "x"), [b"{w}c", b"x"]),
+    (("BLMOVE", "{w}d", "{w}e", "LEFT", "RIGHT", 0), ("RPUSH", "{w}d", "y"), b"y"),
+    (("BRPOPLPUSH", "{w}f", "{w}g", LONG), ("RPUSH", "{w}f", "y"), b"y"),
+    (("BLMPOP", LONG, 1, "{w}h", "LEFT"), ("RPUSH", "{w}h", "x"), [b"{w}h", [b"x"]]),
+    (("BZPOPMIN", "{w}i", LONG), ("ZADD", "{w}i", 1, "m"), [b"{w}i", b"m", b"1"]),
+    (("BZMPOP", 0, 1, "{w}j", "MIN"), ("ZADD", "{w}j", 1, "m"), [b"{w}j", [[b"m", b"1"]]]),
+    (("XREAD", "BLOCK", 0, "STREAMS", "{w}k", "$"), ("XADD", "{w}k", "2-1", "f", "v"), [[b"{w}k", [[b"2-1", [b"f", b"v"]]]]]),
+    (("XREAD", "BLOCK", LONG * 1000, "STREAMS", "{w}l", "0"), ("XADD", "{w}l", "1-1", "f", "v"), [[b"{w}l", [[b"1-1", [b"f", b"v"]]]]]),
+    (("XREADGROUP", "GROUP", "g", "me", "BLOCK", 0, "STREAMS", "{w}n", ">"), ("XADD", "{w}n", "2-1", "f", "v"), [[b"{w}n", [[b"2-1", [b"f", b"v"]]]]]),
+]  # fmt: skip
+
+
+def blocked(weir: Weir) -> int:
+    """Calls that wait at the stores."""
+    total = 0
+    for store in weir.backends:
+        with store.connect() as connection:
+            total += int(connection.ok("INFO", "clients").decode().split("blocked_clients:")[1].split("\r\n")[0])
+    return total
+
+
+def taken_over(weir: Weir) -> float:
+    return metrics.total(weir, "weir_waits_taken_over_total")
+
+
+@pytest.mark.parametrize("stores", ["one store", "two stores", "cluster"])
+def test_calls_that_wait_go_on_in_the_successor(servers, tmp_path: Path, stores: str):
+    if stores == "cluster":
+        cluster = Cluster(servers)
+        backends, storage = cluster.nodes, cluster.storage
+    else:
+        backends, storage = [servers.redis() for _ in range(1 if stores == "one store" else 2)], None
+    weir = servers.keep(Successor(*backends, path=tmp_path / "takeover", storage=storage)).start()
+    waiters = [weir.connect() for _ in WAITS]
+    with weir.connect() as other:
+        other.ok("XADD", "{w}k", "1-1", "f", "old")
+        other.ok("XGROUP", "CREATE", "{w}n", "g", "$", "MKSTREAM")
+        for waiter, (words, _, _) in zip(waiters, WAITS):
+            waiter.send(*words)
+            # Behind it, and the beginning of a request.
+            waiter.send_raw(encode("ECHO", "behind") + encode("ECHO", "later")[:7])
+        until(lambda: blocked(weir) == len(WAITS), "the calls wait at their store")
+        for shards in (1, 3):
+            weir = take_over(servers, weir, shards=shards)
+            assert taken_over(weir) == len(WAITS)
+            until(lambda: blocked(weir) == len(WAITS), "the calls wait at their store again")
+        for waiter, (words, wakes, reply) in zip(waiters, WAITS):
+            other.ok(*wakes)
+            first, second = waiter.read_many(2)
+            assert (first.plain(), second.text) == (reply, "behind"), words
+            waiter.send_raw(encode("ECHO", "later")[7:])
+            assert waiter.read().text == "later"
+        # The new process ends a call like any other.
+        number = waiters[0].ok("CLIENT", "ID")
+        waiters[0].send("BLPOP", "{w}a", 0)
+        until(lambda: other.ok("CLIENT", "UNBLOCK", number) == 1, "it is unblocked")
+        assert waiters[0].read().raw == b"*-1\r\n"
+    for waiter in waiters:
+        waiter.close()
+    until(lambda: blocked(weir) == 0, "nothing waits any more")
+
+
+def test_a_call_that_moves_keeps_its_time(servers, tmp_path: Path):
+    weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover")).start()
+    with weir.connect() as mover, weir.connect() as late, weir.connect(protocol=3) as gone:
+        late.ok("QOS", "SET", "DEADLINE", 8_000)
+        gone.send("BLPOP", "none", 0)
+        began = time.monotonic()
+        mover.send("BLPOP", "none", 8)
+        late.send("BRPOP", "none", 0)
+        until(lambda: blocked(weir) == 3, "the calls wait at the store")
+        weir = take_over(servers, weir)
+        with weir.connect() as newcomer:
+            # A store ends calls that are over ten times a second, so those who asked together come in any order.
+            until(lambda: time.monotonic() - began > 1, "some of the time of the others is over")
+            newcomer.send("BLPOP", "none", 8)
+            gone.close()
+            ended: dict[Connection, tuple[float, bytes]] = {}
+            with selectors.DefaultSelector() as selector:
+                for each in (mover, late, newcomer):
+                    selector.register(each.socket, selectors.EVENT_READ, each)
+                while len(ended) < 3:
+                    for key, _ in selector.select(60):
+                        ended[key.data] = (time.monotonic() - began, key.data.read().raw)
+                        selector.unregister(key.data.socket)
+        assert ended[mover][1] == ended[newcomer][1] == b"*-1\r\n"
+        assert ended[late][1].startswith(b"-DEADLINE ")
+        assert 7.9 < ended[mover][0] < ended[newcomer][0], ended
+        assert 7.9 < ended[late][0] < ended[newcomer][0], ended
+        until(lambda: blocked(weir) == 0, "the call of the client that left is over")
+        assert mover.ok("PING") == b"PONG"
+
+
+def test_a_wait_for_replicas_goes_on_in_the_successor(servers, tmp_path: Path):
+    store = servers.redis()
+    replica = servers.redis("--replicaof", "127.0.0.1", str(store.port))
+    weir = servers.keep(Successor(store, path=tmp_path / "takeover")).start()
+    with weir.connect() as client:
+        until(lambda: client.ok("WAIT", 1, 100) == 1, "the replica has caught up")
+        replica.signal(signal.SIGSTOP)
+        try:
+            client.ok("SET", "k", "late")
+            client.send("WAIT", 1, 0)
+            until(lambda: blocked(weir) == 1, "the call waits at the store")
+            weir = take_over(servers, weir)
+            assert taken_over(weir) == 1
+            until(lambda: blocked(weir) == 1, "the call waits at the store again")
+        finally:
+            replica.signal(signal.SIGCONT)
+        assert client.read().plain() == 1
+
+
+class Workers:
+    """Clients that pop while others push. None connects again."""
+
+    def __init__(self, weir: Weir, store: Redis) -> None:
+        self.weir, self.store = weir, store
+        self.over = threading.Event()
+        self.problems: list[str] = []
+        self.pushed = 0
+        self.popped: list[bytes] = []
+        self.moved: list[bytes] = []
+        self.scored: list[bytes] = []
+        self.read: list[list[bytes]] = [[], [], []]
+        work = [
+            *(lambda timeout=timeout: self.pop(timeout) for timeout in (0, 0, 0, 0, 0.03, 0.2, 1, LONG)),
+            *[self.move] * 3,
+            *[self.pop_scored] * 3,
+            *(lambda read=read: self.follow(read) for read in self.read[:2]),
+            self.follow_in_group,
+        ]  # fmt: skip
+        self.threads = [threading.Thread(target=self.guarded, args=(each,)) for each in work]
+        self.producer = threading.Thread(target=self.guarded, args=(self.produce,))
+
+    def guarded(self, run) -> None:
+        try:
+            run()
+        except Exception as error:
+            self.problems.append(f"{run}: {error!r}")
+
+    def produce(self) -> None:
+        with self.store.connect() as direct:
+            while not self.over.is_set():
+                number = self.pushed
+                direct.pipeline([
+                    ("RPUSH", "{q}list", number), ("RPUSH", "{q}from", number), ("ZADD", "{q}zset", number, number), ("XADD", "{q}stream", f"{number + 1}-1", "n", number),
+                ])  # fmt: skip
+                self.pushed += 1
+                self.over.wait(0.0005)
+
+    def pop(self, timeout: float) -> None:
+        with self.weir.connect() as connection:
+            while (reply := connection.ok("BLPOP", "{q}list", timeout)) is None or reply[1] != b"end":
+                if reply is not None:
+                    self.popped.append(reply[1])
+                else:
+                    assert timeout > 0, "nil for who waits for ever"
+
+    def move(self) -> None:
+        with self.weir.connect(protocol=3) as connection:
+            while (element := connection.ok("BLMOVE", "{q}from", "{q}to", "LEFT", "RIGHT", 0)) != b"end":
+                self.moved.append(element)
+
+    def pop_scored(self) -> None:
+        with self.weir.connect() as connection:
+            while not (member := connection.ok("BZPOPMIN", "{q}zset", 0)[1]).startswith(b"end"):
+                self.scored.append(member)
+
+    def follow(self, read: list[bytes]) -> None:
+        last = "0"
+        with self.weir.connect() as connection:
+            while not read or read[-1] != b"end":
+                entries = connection.ok("XREAD", "BLOCK", 0, "STREAMS", "{q}stream", last)[0][1]
+                read.extend(fields[1] for _, fields in entries)
+                last = entries[-1][0]
+
+    def follow_in_group(self) -> None:
+        with self.weir.connect() as connection:
+            while not self.read[2] or self.read[2][-1] != b"end":
+                entries = connection.ok("XREADGROUP", "GROUP", "g", "me", "NOACK", "BLOCK", 0, "STREAMS", "{q}stream", ">")[0][1]
+                self.read[2].extend(fields[1] for _, fields in entries)
+
+    def start(self) -> None:
+        with self.store.connect() as direct:
+            direct.ok("XGROUP", "CREATE", "{q}stream", "g", "0", "MKSTREAM")
+        for each in (*self.threads, self.producer):
+            each.start()
+        self.more()
+
+    def more(self) -> None:
+        """All of them work on."""
+        counts = [self.popped, self.moved, self.scored, *self.read]
+        before = [len(each) for each in counts]
+        until(lambda: self.problems or all(len(each) > was for each, was in zip(counts, before)), "work goes on")
+
+    def end(self) -> None:
+        self.over.set()
+        self.producer.join(60)
+        with self.store.connect() as direct:
+            for number in range(len(self.threads)):
+                direct.ok("RPUSH", "{q}list", "end")
+                direct.ok("RPUSH", "{q}from", "end")
+                direct.ok("ZADD", "{q}zset", "inf", f"end{number}")
+            direct.ok("XADD", "{q}stream", "*", "n", "end")
+        for each in self.threads:
+            each.join(60)
+
+
+def test_what_is_pushed_during_takeovers_is_delivered_once(servers, tmp_path: Path):
+    store = servers.redis()
+    weir = servers.keep(Successor(store, path=tmp_path / "takeover")).start()
+    workers = Workers(weir, store)
+    workers.start()
+    try:
+        moved = 0
+        for round in range(TAKEOVERS):
+            weir = take_over(servers, weir, shards=[1, 3, 2][round % 3])
+            moved += taken_over(weir)
+            workers.more()
+            assert workers.problems == []
+    finally:
+        workers.end()
+    assert workers.problems == []
+    wanted = [b"%d" % number for number in range(workers.pushed)]
+    for delivered in (workers.popped, workers.moved, workers.scored):
+        assert sorted(delivered, key=int) == wanted
+    for read in workers.read:
+        assert read == [*wanted, b"end"], "in order, without a gap"
+    with store.connect() as direct:
+        assert [each for each in direct.ok("LRANGE", "{q}to", 0, -1) if each != b"end"] == wanted
+    assert metrics.total(weir, "weir_blocked_orphans_total") == 0
+    print(f"{TAKEOVERS} takeovers, {workers.pushed} pushes, {moved:.0f} calls moved")
+
+
+def test_a_client_that_does_more_than_wait_stays_until_its_call_is_over(servers, tmp_path: Path):
+    store = servers.redis()
+    weir = servers.keep(Successor(store, path=tmp_path / "takeover", drain="60s")).start()
+    with weir.connect() as watcher, weir.connect() as leaver, weir.connect() as caller, store.connect() as direct:
+        for connection in (watcher, leaver):
+            connection.ok("WATCH", "k")
+        watcher.send("BLPOP", "list", 0)
+        leaver.send("BLPOP", "left", 0)
+        caller.send("QOS", "CALL", "TIER", "batch", "BLPOP", "list", 0)
+        until(lambda: blocked(weir) == 3, "the calls wait at the store")
+        after = servers.keep(weir.after()).start()
+        # The end of a client is noticed meanwhile, and nothing is popped for it.
+        leaver.close()
+        until(lambda: blocked(weir) == 2, "the call of the client that left is over")
+        direct.ok("RPUSH", "left", "x")
+        assert direct.ok("LLEN", "left") == 1
+        direct.ok("RPUSH", "list", "x", "y")
+        assert sorted(each.read().plain()[1] for each in (watcher, caller)) == [b"x", b"y"]
+        watcher.ok("UNWATCH")
+        assert weir.wait() == 0
+        assert watcher.ok("GET", "k") is None and caller.ok("GET", "k") is None
+        assert taken_over(after) == 0

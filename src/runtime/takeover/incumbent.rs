@@ -76,7 +76,7 @@ impl Incumbent {
     /// Receives the clients of the previous process until there are no more, and passes them to the shards in
     /// turn. Calls of a successor are refused meanwhile.
     fn take_clients(&self, before: &Peer) {
-        let mut clients = 0;
+        let (mut clients, mut waiting) = (0, 0);
         let mut deadline = Some(self.clock.now().monotonic.after(DEAF_PATIENCE));
         let why = loop {
             let Ok(events) = self.wait(Some(before.as_fd()), deadline) else { return };
@@ -95,9 +95,13 @@ impl Incumbent {
                         let Some(socket) = received.sockets.into_iter().next() else { continue };
                         let mut session = session;
                         session.held = received.rest;
-                        let shard = &self.shards[clients % self.shards.len()];
+                        // Clients that wait take turns of their own: each needs one of its shard's private links.
+                        let waits = session.waits;
+                        let turn = if waits { waiting } else { clients - waiting };
+                        let shard = &self.shards[turn % self.shards.len()];
                         shard.post(ToShard::Adopt(Box::new(Moved { socket, session })));
                         clients += 1;
+                        waiting += usize::from(waits);
                     }
                     Message::Deaf => self.listen(&mut deadline),
                     Message::Done => break String::new(),

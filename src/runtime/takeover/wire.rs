@@ -17,14 +17,15 @@ use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::shard::Session;
-use crate::values::limits::MOVED_BYTES_MAX;
+use crate::values::limits::{COPY_BYTES_MAX, MOVED_BYTES_MAX};
 
 /// The version of the protocol that both processes must speak; raised whenever a message changes its meaning.
 pub const PROTOCOL: u32 = 2;
 /// Maximum number of sockets in a message; the kernel would take 253.
 pub const SOCKETS_MAX: usize = 64;
-/// Maximum number of bytes of a message, including what a client has sent of its next request.
-const MESSAGE_BYTES_MAX: usize = MOVED_BYTES_MAX + 64 * 1024;
+/// Maximum number of bytes of a message, including a blocking command that goes on, and what a client has sent of its
+/// next request.
+const MESSAGE_BYTES_MAX: usize = COPY_BYTES_MAX + MOVED_BYTES_MAX + 64 * 1024;
 /// The longest time that a peer may take to accept a message, or to send one that it announced.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest wait for the first message of a caller that is refused, as others wait meanwhile.

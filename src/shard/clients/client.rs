@@ -542,6 +542,11 @@ impl Client {
         self.ties.get_or_insert_default()
     }
 
+    /// True if the client's blocking command was ended at its store, unanswered, so that the client can move.
+    pub fn is_withdrawn(&self) -> bool {
+        self.ties.as_ref().is_some_and(|ties| ties.withdrawn.is_some())
+    }
+
     /// True if stores track keys for the client.
     pub fn tracks_keys(&self) -> bool {
         self.ties.as_ref().is_some_and(|ties| ties.tracking.is_some())
@@ -584,6 +589,7 @@ impl Client {
                 && ties.watch.is_none()
                 && ties.subscriptions.is_none()
                 && ties.tracking.is_none()
+                && ties.withdrawn.is_none()
         };
         if self.ties.as_deref().is_some_and(is_free) {
             self.ties = None;

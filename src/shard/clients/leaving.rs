@@ -40,11 +40,13 @@ impl ClientStage {
         }
     }
 
-    /// Closes a connection that is ending, once every request was answered and every reply was sent.
+    /// Closes a connection that is ending, once every request was answered and every reply was sent, but for a
+    /// blocking command that was ended at its store.
     pub(super) fn close_if_done(&mut self, env: &mut Env, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
         let undecoded = client.ending == Ending::NoMoreInput && client.stalled;
-        if client.ending != Ending::Open && !client.is_owed() && !undecoded {
+        let is_done = !client.is_owed() && !undecoded || client.is_withdrawn();
+        if client.ending != Ending::Open && is_done {
             self.forget(env, id);
             env.actions.push_back(Action::Close(Owner::Client(id)));
         }

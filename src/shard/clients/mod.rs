@@ -71,7 +71,7 @@ pub use seats::no_seat_left;
 pub use subscriptions::{
     CHANNEL_BYTES_MAX, CHANNELS_MAX, Delivered, FeedLoss, FeedRequest, Moved, Origin, Subscriptions,
 };
-pub use ties::Watch;
+pub use ties::{Watch, Withdrawn};
 pub use transaction::{LocalRequest, NotQueued, Splice};
 pub use turns::Progress;
 
@@ -144,6 +144,8 @@ pub struct ClientStage {
     /// requests is skipped.
     watch_http: bool,
     draining: bool,
+    /// True while a request is handled under another identity than its connection's.
+    has_own_terms: bool,
     /// Clients that are sent a line for each request that they may see (`MONITOR`).
     monitors: Vec<Monitor>,
     /// Private links of clients that have left.
@@ -177,6 +179,7 @@ impl ClientStage {
             watch_strangers: false,
             watch_http: false,
             draining: false,
+            has_own_terms: false,
             monitors: Vec::new(),
             left_links: Vec::new(),
             store_version: StoreVersion::default(),
@@ -289,14 +292,27 @@ impl ClientStage {
         self.draining = true;
     }
 
+    /// True once weir drains.
+    pub fn is_draining(&self) -> bool {
+        self.draining
+    }
+
     /// Gives a client another identity for one request. Returns its own identity, for [`Self::end_acting`].
     pub fn begin_acting(&mut self, id: ClientId, identity: &Identity) -> Identity {
-        std::mem::replace(&mut self.clients.at(id).identity, identity.clone())
+        let own = std::mem::replace(&mut self.clients.at(id).identity, identity.clone());
+        self.has_own_terms = own != *identity;
+        own
+    }
+
+    /// True while a request is handled under another identity than its connection's (`QOS CALL`).
+    pub fn has_own_terms(&self) -> bool {
+        self.has_own_terms
     }
 
     /// Restores a client's own identity after [`Self::begin_acting`], unless the request itself changed the
     /// identity (AUTH, RESET).
     pub fn end_acting(&mut self, id: ClientId, identity: &Identity, own: Identity) {
+        self.has_own_terms = false;
         if let Some(client) = self.clients.get(id)
             && client.identity == *identity
         {

@@ -9,10 +9,11 @@ use super::ClientStage;
 use super::client::{Client, Ending};
 use super::identity::{Chosen, Identity};
 use super::order::Replies;
+use super::ties::Withdrawn;
 use crate::protocol::Protocol;
 use crate::shard::admission::AdmissionStage;
 use crate::shard::env::Env;
-use crate::shard::request::Overdue;
+use crate::shard::request::{Overdue, PrivateId};
 use crate::values::limits::MOVED_BYTES_MAX;
 use crate::values::time::Now;
 use crate::values::{ClientId, Database};
@@ -36,7 +37,13 @@ pub struct Session {
     #[serde(default)]
     replies: Replies,
     logins_failed: u8,
-    /// The bytes received of the client's next request.
+    /// True if `held` begins with a blocking command in which the client has waited.
+    #[serde(default)]
+    pub waits: bool,
+    /// The time in milliseconds after which the reply to that command is useless; None for no deadline.
+    wait_deadline_ms: Option<u64>,
+    /// The bytes received of the client's next request. A blocking command that goes on comes first, with the rest of
+    /// its timeout.
     #[serde(skip)]
     pub held: Vec<u8>,
 }
@@ -49,6 +56,12 @@ pub enum Readiness {
     /// The client waits for replies or for its turn, or is leaving. Nothing more is read from it meanwhile,
     /// or the wait might never end.
     Owed,
+    /// The client waits in a blocking command, which may never end. It can move once the command is withdrawn from its
+    /// store, and no bytes of the client come in meanwhile.
+    Waits,
+    /// The client waits in a blocking command that cannot be withdrawn, or does not do so alone: it is watching keys,
+    /// for instance. It is read from meanwhile, so that its end is noticed.
+    Stays,
     /// The client must send more first: the rest of a large request, or the end of a transaction.
     Unfinished,
 }
@@ -62,6 +75,9 @@ impl ClientStage {
     /// Determines whether a client can move to another process now.
     pub fn readiness(&self, id: ClientId) -> Readiness {
         let Some(client) = self.clients.peek(id) else { return Readiness::Owed };
+        if client.is_withdrawn() {
+            return if client.does_nothing_but_wait() { Readiness::Ready } else { Readiness::Owed };
+        }
         if client.ending != Ending::Open || client.is_owed() || client.is_stuck() || client.unsettled > 0 {
             return Readiness::Owed;
         }
@@ -76,6 +92,31 @@ impl ClientStage {
             return Readiness::Unfinished;
         }
         Readiness::Ready
+    }
+
+    /// Returns the private link of a client's one unanswered request, if it has a link and such a request.
+    pub fn link_at_work(&self, id: ClientId) -> Option<PrivateId> {
+        let client = self.clients.peek(id).filter(|client| client.unanswered() > 0)?;
+        client.ties.as_ref()?.link
+    }
+
+    /// True if a client, which waits in a blocking command, could move if it waited in none.
+    pub fn does_nothing_but_wait(&self, id: ClientId) -> bool {
+        self.clients.peek(id).is_some_and(Client::does_nothing_but_wait)
+    }
+
+    /// Keeps a blocking command of a client that was ended at its store, unanswered, for another process. Closes the
+    /// client instead if it is leaving.
+    pub fn withdraw(&mut self, env: &mut Env, id: ClientId, withdrawn: Withdrawn) {
+        let Some(client) = self.clients.get(id) else { return };
+        let ties = client.ties_mut();
+        (ties.link, ties.withdrawn) = (None, Some(Box::new(withdrawn)));
+        self.close_if_done(env, id);
+    }
+
+    /// Takes the blocking command of a client that is about to move; `None` if it waits in none.
+    pub fn take_withdrawn(&mut self, id: ClientId) -> Option<Box<Withdrawn>> {
+        self.clients.get(id)?.ties()?.withdrawn.take()
     }
 
     /// Removes a client that is ready to move. Returns the state that goes along.
@@ -125,7 +166,42 @@ impl ClientStage {
     }
 }
 
+impl Client {
+    /// True if the client does nothing but wait in a blocking command, which it could do as well elsewhere.
+    fn does_nothing_but_wait(&self) -> bool {
+        let is_tied_alone = self.ties.as_ref().is_some_and(|ties| {
+            ties.watch.is_none() && ties.subscriptions.is_none() && ties.tracking.is_none()
+        });
+        is_tied_alone
+            && self.ending == Ending::Open
+            && self.unsettled == 0
+            && self.unanswered() == 1
+            && self.held_request.is_none()
+            && self.order.output.is_empty()
+            && self.sending_since.is_none()
+            && self.transaction.is_none()
+            && !self.speaks_http
+            && !self.is_monitor
+            && !self.decoder.is_lent()
+            && self.held_bytes() <= MOVED_BYTES_MAX
+    }
+}
+
 impl Session {
+    /// Puts a blocking command, in which the client has waited, before everything else that the client has sent.
+    /// `deadline` is the time that is left until its reply is useless; `None` for no deadline.
+    pub fn put_first(&mut self, call: &[u8], deadline: Option<Duration>) {
+        self.held.splice(..0, call.iter().copied());
+        self.waits = true;
+        self.wait_deadline_ms = deadline.map(|left| left.as_millis() as u64);
+    }
+
+    /// Returns the time that is left until the reply to the blocking command that goes on is useless; `None` for no
+    /// deadline.
+    pub fn wait_deadline(&self) -> Option<Duration> {
+        self.wait_deadline_ms.map(Duration::from_millis)
+    }
+
     fn of(client: &Client, tenant: Option<String>) -> Self {
         let chosen = client.identity.chosen;
         let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
@@ -143,6 +219,8 @@ impl Session {
             no_evict: client.no_evict,
             replies: client.replies(),
             logins_failed: client.logins_failed,
+            waits: false,
+            wait_deadline_ms: None,
             held: client.decoder.held().to_vec(),
         }
     }

@@ -18,6 +18,20 @@ pub struct Ties {
     pub subscriptions: Option<Box<Subscriptions>>,
     /// The keys that stores track for the client; None if there are none.
     pub tracking: Option<Box<KeyTracking>>,
+    /// The client's blocking command, once it was ended at its store so that the client can move.
+    pub withdrawn: Option<Box<Withdrawn>>,
+}
+
+/// A blocking command that was ended at its store after it had waited in vain, and that another process goes on with.
+/// Its client is still owed the reply.
+#[derive(Debug)]
+pub struct Withdrawn {
+    /// The bytes of the request, with the timeout that it began with.
+    pub frame: Box<[u8]>,
+    /// The time at which the request was sent to its store for the first time.
+    pub began: Timestamp,
+    /// The time after which an answer is of no use; `Timestamp::MAX` without deadline.
+    pub deadline: Timestamp,
 }
 
 /// Keys that a client watches until its next `EXEC`.

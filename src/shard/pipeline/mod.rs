@@ -12,6 +12,7 @@
 //! | weir answers it | `local.rs`, `clients.rs`, `qos.rs`, `explain.rs` |
 //! | a replica may answer it | `stale_reads.rs` |
 //! | its client has a connection to the store to itself: blocking commands, `WATCH` | `private.rs` |
+//! | it waits while its client moves to another process, or weir drains | `withdrawal.rs` |
 //! | the client asks for messages: subscriptions | `subscriptions.rs` |
 //! | messages that clients share: between stores, home cores and clients | `shared_channels.rs` |
 //! | the client is told of changed keys: `CLIENT TRACKING` | `key_tracking.rs` |
@@ -42,6 +43,7 @@ mod stale_reads;
 mod subscriptions;
 mod transaction;
 mod upkeep;
+mod withdrawal;
 
 use std::sync::Arc;
 
@@ -60,7 +62,7 @@ use super::monitors::MonitorStage;
 use super::outcome::Outcome;
 use super::overload::BulkheadFigures;
 use super::peers::{Batch, PeerStage};
-use super::private::{PrivateFigures, PrivateLinks};
+use super::private::{PrivateFigures, PrivateLinks, call};
 use super::request::ReplyTo;
 use super::settings::ShardSettings;
 use super::shared_channels::SharedChannels;
@@ -96,6 +98,8 @@ pub struct Shard {
     private_doubt: Option<Doubt>,
     /// The time of the last log line about elements that a store took for a client that had left.
     orphans_said_at: Option<Timestamp>,
+    /// Clients that wait in blocking commands of which the stores have yet to be told, in a drain, to end them.
+    leaving: Vec<ClientId>,
     /// Shared channels that are at home on this core.
     shared_channels: Box<SharedChannels>,
     /// Lines that show requests to monitors (clients that have sent `MONITOR`), and what may be spent on
@@ -117,6 +121,7 @@ impl Shard {
             private: PrivateLinks::new(&settings, connections_max(&settings)),
             private_doubt: None,
             orphans_said_at: None,
+            leaving: Vec::new(),
             clients: ClientStage::new(&settings),
             admission: AdmissionStage::new(&settings, &quotas),
             hot_keys: HotKeyStage::new(settings.hot.clone(), &quotas),
@@ -285,7 +290,7 @@ impl Shard {
 
     /// Records that the client will send no more; it may still read its replies.
     pub fn handle_client_end(&mut self, id: ClientId) {
-        if !self.close_waiting(id) {
+        if !self.end_waiting(id) {
             self.clients.handle_end(&mut self.env, id);
         }
     }
@@ -461,18 +466,40 @@ impl Shard {
 
     /// Returns whether a client can be handed to another process now, and if not, why.
     pub fn readiness(&self, id: ClientId) -> Readiness {
-        self.clients.readiness(id)
+        self.readiness_of_waiting(id).unwrap_or_else(|| self.clients.readiness(id))
     }
 
     /// Removes a client that is ready to be handed to another process, and returns what that process must
     /// know of it.
-    pub fn take_session(&mut self, id: ClientId) -> Session {
-        self.clients.take_session(&mut self.env, id)
+    pub fn take_session(&mut self, id: ClientId, now: Now) -> Session {
+        let withdrawn = self.clients.take_withdrawn(id);
+        let mut session = self.clients.take_session(&mut self.env, id);
+        if let Some(withdrawn) = withdrawn {
+            let call = call::with_time_left(&withdrawn.frame, now.monotonic.since(withdrawn.began));
+            let deadline = (withdrawn.deadline != Timestamp::MAX).then_some(withdrawn.deadline);
+            session.put_first(&call, deadline.map(|deadline| deadline.since(now.monotonic)));
+        }
+        session
+    }
+
+    /// True if stores owe replies about elements that they may have taken for clients that have left.
+    pub fn owes_orphans(&self) -> bool {
+        self.private.owes_orphans()
     }
 
     /// Registers a client that another process handed over. Returns its id.
     pub fn handle_client_moved(&mut self, session: &Session, now: Now) -> ClientId {
         self.clients.adopt(&mut self.env, &mut self.admission, session, now)
+    }
+
+    /// Takes the bytes that a client had sent to the process that handed it over. A blocking command that goes on
+    /// keeps its deadline.
+    pub fn handle_client_held(&mut self, id: ClientId, session: &Session, now: Now) {
+        self.handle_client_bytes(id, &session.held, now);
+        if session.waits {
+            self.env.counters.add(Counter::WaitsTakenOver, 1);
+            self.limit_wait(id, session.wait_deadline(), now);
+        }
     }
 
     /// Records that a socket has taken a part of a segment. A client that reads slowly is thus told from one

@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::Shard;
 use super::destination::{CROSS_SLOT, Destination, Placement};
 use crate::protocol::command::{Command, Effect, Handling, LocalCommand, PrivateUse};
-use crate::protocol::{Arguments, Protocol, Request, RequestDecoder, RequestLimits, encode};
+use crate::protocol::{Arguments, Protocol, Request, encode};
 use crate::routing::cluster::{NodeRefusal, Reason};
 use crate::shard::admission::Charge;
 use crate::shard::clients::{FeedLoss, Rewrite, Splice, Watch};
@@ -23,7 +23,7 @@ use crate::shard::cluster::Doubt;
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
 use crate::shard::outcome::{Outcome, Settlement};
-use crate::shard::private::{Abandoned, Event, InFlight, Kind, Orphans, Waiting};
+use crate::shard::private::{Abandoned, Event, InFlight, Kind, Orphans, Waiting, call};
 use crate::shard::refusal::{NotSent, Refusal, Stage, reasoned_abort};
 use crate::shard::request::{Envelope, Nature, PrivateId, ReplyTo};
 use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX};
@@ -203,11 +203,9 @@ impl Shard {
                 let Some(link) = self.link_for_request((id, usage), place, charge, now) else { return };
                 let frame = arguments.frame();
                 let (kind, charge) = if waits {
-                    // Another node may have to be asked, or an element put back that was taken for nobody.
-                    let kept = if frame.len() <= COPY_BYTES_MAX { frame } else { &[] };
                     // A call may wait for ever, so its cost is not awaited like that of others.
                     self.settle(charge, &Settlement::of(Outcome::Lost), now);
-                    (Kind::Waits(Waiting { frame: kept.into(), slot, tries: 0 }), None)
+                    (Kind::Waits(Waiting::new(arguments, slot, self.clients.has_own_terms())), None)
                 } else {
                     (Kind::Plain, charge)
                 };
@@ -227,6 +225,9 @@ impl Shard {
                     (Rewrite::AsItCame, charge),
                     now,
                 );
+                if waits && self.clients.is_draining() {
+                    self.leaving.push(id);
+                }
             }
         }
     }
@@ -461,7 +462,7 @@ impl Shard {
 
     /// Takes a link back that a client has used for requests. One over which keys are tracked stays with the
     /// client.
-    fn return_link(&mut self, (id, link): (ClientId, PrivateId), has_watched: bool, now: Now) {
+    pub(super) fn return_link(&mut self, (id, link): (ClientId, PrivateId), has_watched: bool, now: Now) {
         if !self.tracks_over(id, link) {
             self.private.give_back(&mut self.env, link, has_watched, now);
         } else if has_watched {
@@ -503,6 +504,7 @@ impl Shard {
                 Event::Sign { backend, is_busy } => self.upstream.handle_sign(backend, is_busy),
                 Event::Tracker { backend, said } => self.take_change(backend, said, now),
                 Event::Feed { backend, said } => self.take_from_feed(backend, said),
+                Event::WaitsOn { holder } => self.handle_waits_on(holder),
                 Event::Lost { link, holder, request, backend, reason, was_sent } => {
                     self.lose_private((link, holder), request, (backend, reason, was_sent), now);
                 }
@@ -563,6 +565,9 @@ impl Shard {
     ) {
         let Some(mut request) = self.ask_elsewhere((link, holder), request, &reply, now) else { return };
         let waits = request.waits();
+        if waits && self.withdraw_reply((link, holder), &mut request, &reply, now) {
+            return;
+        }
         if waits && self.clients.find(holder).is_none() {
             self.lose_reply((link, holder), &mut request, &reply, now);
         }
@@ -710,7 +715,7 @@ impl Shard {
         };
         // A client that has just left is not asked for again; its link is closed at the end of the turn.
         let Some(client) = self.clients.find(holder) else { return Some(request) };
-        let left = with_time_left(&waiting.frame, now.monotonic.since(request.began));
+        let left = call::with_time_left(&waiting.frame, now.monotonic.since(request.began));
         let (tenant, protocol) = (client.identity().tenant_id(), client.protocol());
         let place = (owner.backend, client.database());
         self.private.give_back(&mut self.env, link, false, now);
@@ -785,27 +790,10 @@ impl Shard {
         }
     }
 
-    /// Ends a client's blocking command (`CLIENT UNBLOCK`): its store answers it as at its timeout, or with an
-    /// error. False if the client does not wait.
-    pub(super) fn unblock(&mut self, id: ClientId, is_error: bool, now: Now) -> bool {
-        let link = self.clients.find(id).and_then(|client| client.ties()).and_then(|ties| ties.link);
-        link.is_some_and(|link| self.private.unblock(&mut self.env, link, is_error, now))
-    }
-
-    /// Closes a client that has sent its last while it waits in a blocking command, so that nothing is popped
-    /// for nobody. Returns false if it does not wait.
-    pub(super) fn close_waiting(&mut self, id: ClientId) -> bool {
-        let link = self.clients.find(id).and_then(|client| client.ties()).and_then(|ties| ties.link);
-        let waits = link.is_some_and(|link| self.private.waits(link));
-        if waits {
-            self.clients.close(&mut self.env, id);
-        }
-        waits
-    }
-
     /// Ends a turn: takes back the links of clients that have left, and answers requests whose deadline has
     /// passed.
     pub(super) fn handle_private_turn_end(&mut self, now: Now) {
+        self.end_waits_of_leaving();
         for link in self.clients.take_left_links() {
             if let Some(request) = self.private.abandon(&mut self.env, link, now) {
                 self.end_unanswered(&request, true, &[], now);
@@ -854,74 +842,6 @@ impl Shard {
                 continue;
             }
             self.break_watch(id, now);
-        }
-    }
-}
-
-/// Returns a blocking command with the time that is left of its timeout, once some of it has passed. A
-/// timeout of 0, which means for ever, stays.
-fn with_time_left(frame: &[u8], passed: Duration) -> Vec<u8> {
-    let (mut decoder, mut consumed) = (RequestDecoder::default(), 0);
-    let limits = RequestLimits::trusted(frame.len());
-    let Ok(Some(request)) = decoder.next(frame, &mut consumed, &limits) else { return frame.to_vec() };
-    let words = request.arguments;
-    let name = words.name().to_ascii_lowercase();
-    let place = match name.as_slice() {
-        b"blmpop" | b"bzmpop" => Some(1),
-        b"xread" | b"xreadgroup" => (1..words.len())
-            .find(|index| words.at(*index).eq_ignore_ascii_case(b"block"))
-            .map(|index| index + 1),
-        b"blmovem" => Some(5),
-        b"blpop" | b"brpop" | b"blmove" | b"brpoplpush" | b"bzpopmin" | b"bzpopmax" => {
-            words.len().checked_sub(1)
-        }
-        // A command that only its store knows waits anew.
-        _ => None,
-    };
-    let is_millis = name.starts_with(b"x");
-    let timeout = place
-        .and_then(|place| words.get(place))
-        .and_then(|word| std::str::from_utf8(word).ok())
-        .and_then(|word| word.parse::<f64>().ok())
-        .filter(|timeout| *timeout > 0.0);
-    let Some(timeout) = timeout else { return frame.to_vec() };
-    let unit = if is_millis { 1_000.0 } else { 1.0 };
-    let left = passed.as_secs_f64().mul_add(-unit, timeout);
-    let left = if is_millis { format!("{:.0}", left.max(1.0)) } else { format!("{:.3}", left.max(0.001)) };
-    let mut out = Vec::with_capacity(frame.len() + 8);
-    let changed = words.iter().enumerate().map(
-        |(index, word)| {
-            if Some(index) == place { left.as_bytes() } else { word }
-        },
-    );
-    encode::request(&mut out, changed.collect::<Vec<_>>().into_iter());
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_time_left_takes_the_place_of_the_timeout() {
-        let cases = [
-            ("BLPOP a b 10", "BLPOP a b 7.500"),
-            ("blpop a 0", "blpop a 0"),
-            ("BLMPOP 5 1 a LEFT", "BLMPOP 2.500 1 a LEFT"),
-            ("BLMOVEM a b LEFT RIGHT 10 COUNT 2", "BLMOVEM a b LEFT RIGHT 7.500 COUNT 2"),
-            ("FUTURE.POP a 10", "FUTURE.POP a 10"),
-            ("BZPOPMIN a 1.5", "BZPOPMIN a 0.001"),
-            ("XREAD COUNT 1 BLOCK 4000 STREAMS s 0", "XREAD COUNT 1 BLOCK 1500 STREAMS s 0"),
-            ("XREAD BLOCK 0 STREAMS s $", "XREAD BLOCK 0 STREAMS s $"),
-        ];
-        let encoded = |request: &str| {
-            let mut out = Vec::new();
-            encode::request(&mut out, request.split(' ').map(str::as_bytes).collect::<Vec<_>>().into_iter());
-            out
-        };
-        for (request, changed) in cases {
-            let told = with_time_left(&encoded(request), Duration::from_millis(2_500));
-            assert_eq!(String::from_utf8_lossy(&told), String::from_utf8_lossy(&encoded(changed)));
         }
     }
 }

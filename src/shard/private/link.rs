@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Abandoned, InFlight};
+use super::{Abandoned, InFlight, Kind, Waiting};
 use crate::protocol::{BufferPool, Output, Protocol, ReplyScanner, Segment, encode};
 use crate::shard::env::Env;
 use crate::shard::message::Message;
+use crate::shard::request::{PrivateId, ReplyTo};
 use crate::shard::settings::BackendSettings;
 use crate::shard::versions::Cell;
 use crate::values::{BackendId, ClientId, Database, TenantId, Timestamp};
@@ -43,8 +44,30 @@ pub(super) enum Expected {
     PutBack,
     /// The reply to `PING`, from a store that gives no sign on other connections.
     Sign,
-    /// The reply to `UNWATCH`, or to `CLIENT UNBLOCK` of another link, after which the link can be lent.
+    /// The reply to `UNWATCH`, after which the link can be lent.
     Cleaned,
+    /// The reply to a request about the blocking command of another link (`Link::errands`), after which the link can
+    /// be lent.
+    Errand,
+}
+
+/// A request of the core itself, on a link that no client has, about the blocking command that waits on another link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Errand {
+    /// The link on which the command waits.
+    pub(super) link: PrivateId,
+    /// Destination of the command's reply, which tells it from later commands on that link.
+    pub(super) to: ReplyTo,
+    pub(super) subject: Subject,
+}
+
+/// The subject of a request about a blocking command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Subject {
+    /// `CLIENT UNBLOCK`, which ends the command.
+    End,
+    /// The last entry of a stream whose id takes the place of the command's word with this index.
+    LastEntry(usize),
 }
 
 /// A connection to a store that one client has to itself.
@@ -68,6 +91,8 @@ pub(super) struct Link {
     /// The first error among the replies to the requests of the transaction in flight.
     pub(super) step_error: Option<Vec<u8>>,
     pub(super) expected: VecDeque<Expected>,
+    /// The requests for which an `Expected::Errand` is expected, the oldest first.
+    pub(super) errands: VecDeque<Errand>,
     /// True if messages that are the reply to no request are passed to the holder.
     pub(super) is_streaming: bool,
     /// True while the store has not acknowledged all `SUBSCRIBE` and `UNSUBSCRIBE` commands of this link.
@@ -80,6 +105,9 @@ pub(super) struct Link {
     pub(super) is_feed: bool,
     /// True once the store was told to end a blocking command on this link.
     pub(super) was_unblocked: bool,
+    /// True if the core itself had the blocking command ended, so that its client can move or be closed: a reply that
+    /// tells of a wait in vain is not passed on.
+    pub(super) is_withheld: bool,
     /// The bytes of the greeting until they are sent.
     greeting: Vec<u8>,
     pub(super) output: Output,
@@ -112,12 +140,14 @@ impl Link {
             puts_back: None,
             step_error: None,
             expected: VecDeque::new(),
+            errands: VecDeque::new(),
             is_streaming: false,
             owes_acknowledgements: false,
             is_tracking: false,
             is_tracker: false,
             is_feed: false,
             was_unblocked: false,
+            is_withheld: false,
             greeting: Vec::new(),
             output: Output::default(),
             is_sending: false,
@@ -184,6 +214,14 @@ impl Link {
     /// True if the request in flight is a blocking command, whose reply may never come.
     pub(super) fn waits(&self) -> bool {
         self.in_flight.as_ref().is_some_and(InFlight::waits)
+    }
+
+    /// Returns the blocking command in flight; `None` if there is none.
+    pub(super) fn waiting(&mut self) -> Option<&mut Waiting> {
+        match &mut self.in_flight.as_mut()?.kind {
+            Kind::Waits(waiting) => Some(waiting),
+            _ => None,
+        }
     }
 
     pub(super) fn has_output(&self) -> bool {

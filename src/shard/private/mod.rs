@@ -21,15 +21,20 @@
 //! |---|---|
 //! | one link, and its replies in order | `link.rs` |
 //! | elements that were taken for a client that had left | `orphans.rs` |
+//! | blocking commands that go on in another process | `withdrawal.rs` |
+//! | the words of a blocking command | `call.rs` |
 
+pub mod call;
 mod link;
 mod orphans;
+mod withdrawal;
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use link::{Expected, Link, State};
+use link::{Expected, Link, State, Subject};
 pub use orphans::Orphans;
+pub use withdrawal::Withholding;
 
 use super::counters::Counter;
 use super::env::Env;
@@ -38,7 +43,7 @@ use super::refusal::reason_of_refused_select;
 use super::request::{PrivateId, ReplyTo};
 use super::settings::ShardSettings;
 use super::versions::Cell;
-use crate::protocol::{Protocol, Segment, encode};
+use crate::protocol::{Arguments, Protocol, Segment, encode};
 use crate::values::limits::{COPY_BYTES_MAX, LINK_OUTPUT_BYTES_MAX};
 use crate::values::time::Now;
 use crate::values::{Action, BackendId, ClientId, ConnectionId, Database, Owner, TenantId, Timestamp};
@@ -70,7 +75,15 @@ pub struct InFlight {
 impl InFlight {
     /// True for a blocking command, whose reply may be due at any time or never.
     pub const fn waits(&self) -> bool {
-        matches!(self.kind, Kind::Waits(_))
+        self.waiting().is_some()
+    }
+
+    /// Returns the record of a blocking command; `None` for any other request.
+    pub const fn waiting(&self) -> Option<&Waiting> {
+        match &self.kind {
+            Kind::Waits(waiting) => Some(waiting),
+            _ => None,
+        }
     }
 }
 
@@ -99,6 +112,35 @@ pub struct Waiting {
     pub slot: u16,
     /// The number of nodes of a cluster that refused the request.
     pub tries: u8,
+    /// Whether another process can carry out the rest of the wait.
+    pub can_move: CanMove,
+    /// The number of times that the store was told to end the command and did not.
+    pub told: u8,
+}
+
+impl Waiting {
+    /// Creates the record of a command that is about to be sent. Another process cannot go on with it if
+    /// `has_own_terms` is true: its terms are not those of its connection.
+    pub fn new(arguments: &Arguments<'_>, slot: u16, has_own_terms: bool) -> Self {
+        let is_kept = arguments.frame().len() <= COPY_BYTES_MAX;
+        // Another node may have to be asked, or an element put back that was taken for nobody.
+        let frame = if is_kept { arguments.frame() } else { &[] };
+        let may_move = is_kept && !has_own_terms && call::is_known(arguments);
+        let can_move = if may_move { CanMove::Yes } else { CanMove::No };
+        Self { frame: frame.into(), slot, tries: 0, can_move, told: 0 }
+    }
+}
+
+/// Whether another process can carry out the rest of a blocking command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CanMove {
+    /// Yes, once the streams of which it awaits new entries have been asked for their last ids.
+    Yes,
+    /// Yes, but the last id of a stream is being asked for.
+    Asks,
+    /// No: the request is too large to be kept, its words are not known, it has terms of its own (`QOS CALL`), or the
+    /// store has not told the last id of a stream.
+    No,
 }
 
 /// A blocking command whose client has left, or awaits no reply any more.
@@ -185,6 +227,12 @@ pub enum Event {
         backend: BackendId,
         /// True if the store is busy with a script.
         is_busy: bool,
+    },
+    /// A blocking command that the core itself wanted to end waits on: the store knew of none, or the request that ends
+    /// it was refused or lost.
+    WaitsOn {
+        /// The client that waits.
+        holder: ClientId,
     },
     /// The link is gone.
     Lost {
@@ -688,14 +736,16 @@ impl PrivateLinks {
             return true;
         }
         let Some(number) = link.number.map(|number| number.to_string()) else { return false };
-        let found = self.take_idle(|link| link.backend == backend).or_else(|| self.messenger(backend));
+        let found =
+            self.take_idle(|link| link.backend == backend).or_else(|| self.messenger(|_| true, backend));
         let helper = found.or_else(|| self.open(env, (backend, Database::FIRST), protocol, 1, now));
         let Some(helper) = helper else { return false };
         if let Some(link) = self.at(id) {
             link.was_unblocked = true;
         }
         let reason: &[u8] = if is_error { b"ERROR" } else { b"TIMEOUT" };
-        self.clean(env, helper, &[b"CLIENT", b"UNBLOCK", number.as_bytes(), reason], now);
+        let words: [&[u8]; 4] = [b"CLIENT", b"UNBLOCK", number.as_bytes(), reason];
+        self.run_errand(env, helper, (id, Subject::End), &words, now);
         true
     }
 
@@ -715,13 +765,14 @@ impl PrivateLinks {
         }
     }
 
-    /// Returns a link to the store that is lent to nobody and awaits the reply to a command of weir's own
+    /// Returns a link to the store that fits, is lent to nobody, and awaits the reply to a command of weir's own
     /// (`UNWATCH`, `CLIENT UNBLOCK`), so that another can follow on it; `None` if there is none.
-    fn messenger(&self, backend: BackendId) -> Option<PrivateId> {
+    fn messenger(&self, fits: impl Fn(&Link) -> bool, backend: BackendId) -> Option<PrivateId> {
         let is_fit = |link: &Link| {
             link.backend == backend
                 && link.holder.is_none()
-                && link.expected.back() == Some(&Expected::Cleaned)
+                && matches!(link.expected.back(), Some(Expected::Cleaned | Expected::Errand))
+                && fits(link)
         };
         self.places.iter().enumerate().find_map(|(index, place)| {
             let id = PrivateId { place: index as u32, generation: place.generation };
@@ -824,6 +875,9 @@ impl PrivateLinks {
         }
         if let Some((cells, count)) = link.puts_back.take() {
             self.events.push_back(Event::PutBack { cells, count, is_done: false });
+        }
+        for errand in std::mem::take(&mut link.errands) {
+            self.end_errand(errand, None);
         }
         self.free.push(id.place);
         self.open -= 1;
@@ -989,11 +1043,12 @@ impl PrivateLinks {
                     link.step_error = Some(reply);
                 }
             }
-            Some(Expected::Cleaned) => {
-                if link.expected.is_empty() && link.holder.is_none() {
-                    link.idle_since = now.monotonic;
-                    self.idle.push_back(id);
+            Some(Expected::Cleaned) => self.rest_if_clean(id, now),
+            Some(Expected::Errand) => {
+                if let Some(errand) = link.errands.pop_front() {
+                    self.end_errand(errand, Some(&reply));
                 }
+                self.rest_if_clean(id, now);
             }
             Some(Expected::Sign) => {
                 let (backend, number) = (link.backend, link.number);
@@ -1027,6 +1082,15 @@ impl PrivateLinks {
                     self.events.push_back(event);
                 }
             }
+        }
+    }
+
+    /// Lists a link as idle if its store has answered everything and no client has it.
+    fn rest_if_clean(&mut self, id: PrivateId, now: Now) {
+        let Some(link) = self.at(id) else { return };
+        if link.expected.is_empty() && link.holder.is_none() {
+            link.idle_since = now.monotonic;
+            self.idle.push_back(id);
         }
     }
 

@@ -12,10 +12,10 @@ impl Rig {
     }
 
     /// Moves a client away: returns the state that the other process gets, as it is sent.
-    fn taken(&mut self, client: usize) -> Session {
+    pub(super) fn taken(&mut self, client: usize) -> Session {
         assert_eq!(self.readiness(client), Readiness::Ready);
         let (shard, id) = self.clients[client];
-        let session = self.shards[shard].take_session(id);
+        let session = self.shards[shard].take_session(id, self.now);
         assert!(self.shards[shard].front().peek(id).is_none());
         let text = serde_json::to_string(&session).expect("plain values");
         let mut told: Session = serde_json::from_str(&text).expect("what was written");
@@ -24,13 +24,13 @@ impl Rig {
     }
 
     /// Adds a client that comes from another process.
-    fn adopted(&mut self, session: &Session) -> usize {
+    pub(super) fn adopted(&mut self, session: &Session) -> usize {
         let now = self.now;
         let id = self.shards[0].handle_client_moved(session, now);
         self.clients.push((0, id));
-        let client = self.clients.len() - 1;
-        self.raw(client, &session.held);
-        client
+        self.shards[0].handle_client_held(id, session, now);
+        self.turns();
+        self.clients.len() - 1
     }
 }
 

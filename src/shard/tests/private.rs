@@ -1,22 +1,24 @@
 //! Private links: blocking commands, watched keys and subscriptions.
 
 use super::*;
+use crate::protocol::{Argument, Arguments};
+use crate::shard::clients::client_filter::{ClientsAsked, ClientsTold, Reach};
 use crate::shard::versions::Versions;
 
 /// A rig whose cores may lend this many private links each.
-fn lending(shards: u16, backends: u16, links: usize) -> Rig {
+pub(super) fn lending(shards: u16, backends: u16, links: usize) -> Rig {
     Rig::with(shards, backends, |settings| settings.private_links_max = links)
 }
 
 /// Private links of the first core: those that clients have, and all that are open.
-fn links(rig: &Rig) -> (usize, usize) {
+pub(super) fn links(rig: &Rig) -> (usize, usize) {
     let figures = rig.shards[0].private_links();
     let lent = figures.waiting + figures.watching + figures.subscribed;
     (lent, lent + figures.idle)
 }
 
 /// Answers the greeting of a private link that was opened last.
-fn greet(rig: &mut Rig) {
+pub(super) fn greet(rig: &mut Rig) {
     rig.answer_first("\r\nID\r\n", ":7\r\n");
 }
 
@@ -145,7 +147,7 @@ fn a_deadline_ends_the_wait() {
 }
 
 /// Elements taken for clients that had left: those lost, and those put back.
-fn orphans(rig: &Rig) -> (u64, u64) {
+pub(super) fn orphans(rig: &Rig) -> (u64, u64) {
     let counters = rig.shards[0].counters();
     (counters.get(Counter::OrphansLost), counters.get(Counter::OrphansPutBack))
 }
@@ -458,26 +460,26 @@ fn the_error_of_a_step_is_named_where_exec_names_none() {
     assert_eq!(links(&rig), (0, 1));
 }
 
+/// The command `CLIENT UNBLOCK number ERROR` of an administrator.
+pub(super) fn unblocking(number: &str) -> ClientsAsked {
+    let (mut frame, mut places) = (Vec::new(), Vec::new());
+    for word in ["CLIENT", "UNBLOCK", number, "ERROR"] {
+        places.push(Argument { start: frame.len() as u32, length: word.len() as u32 });
+        frame.extend_from_slice(word.as_bytes());
+    }
+    let asker = Reach { tenant: None, number: 0 };
+    ClientsAsked::unblock(asker, &Arguments::new(&frame, &places)).expect("it is well-formed")
+}
+
 #[test]
 fn a_link_whose_call_was_unblocked_is_lent_no_more() {
-    use crate::protocol::{Argument, Arguments};
-    use crate::shard::clients::client_filter::{ClientsAsked, ClientsTold, Reach};
     let mut rig = lending(1, 1, 10);
     let [waiter, other] = [rig.client(0), rig.client(0)];
     rig.send(waiter, &[&["CLIENT", "ID"], &["BLPOP", "q", "0"]]);
     let number = rig.told(waiter)[1..].trim().to_owned();
-    let asked = |number: &str| {
-        let (mut frame, mut places) = (Vec::new(), Vec::new());
-        for word in ["CLIENT", "UNBLOCK", number, "ERROR"] {
-            places.push(Argument { start: frame.len() as u32, length: word.len() as u32 });
-            frame.extend_from_slice(word.as_bytes());
-        }
-        let asker = Reach { tenant: None, number: 0 };
-        ClientsAsked::unblock(asker, &Arguments::new(&frame, &places)).expect("it is well-formed")
-    };
     let now = rig.now;
     let unblock = |rig: &mut Rig, number: &str| {
-        let told = rig.shards[0].handle_clients_asked(&asked(number), now);
+        let told = rig.shards[0].handle_clients_asked(&unblocking(number), now);
         rig.turns();
         told
     };

@@ -12,10 +12,16 @@ class Successor(Weir):
     """A weir that takes over where it can."""
 
     def __init__(
-        self, *backends: Redis, path: Path, shards: int = 2, drain: str = "10s", flags: list[str] | None = None
+        self,
+        *backends: Redis,
+        path: Path,
+        shards: int = 2,
+        drain: str = "10s",
+        flags: list[str] | None = None,
+        storage: str | None = None,
     ) -> None:
         more = ["--takeover", str(path), "--shards", str(shards), "--drain-timeout", drain]
-        super().__init__(*backends, flags=[*more, *(flags or [])])
+        super().__init__(*backends, flags=[*more, *(flags or [])], storage=storage)
         self.path = path
 
     def launch(self) -> None:
@@ -28,7 +34,7 @@ class Successor(Weir):
 
     def after(self, **options) -> Successor:
         """Another one at the same addresses, not started yet."""
-        other = type(self)(*self.backends, path=self.path, **options)
+        other = type(self)(*self.backends, path=self.path, storage=self.storage, **options)
         other.port, other.admin_port_kept = self.port, self.admin_port
         return other
 

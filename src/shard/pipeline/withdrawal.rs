@@ -1,0 +1,115 @@
+//! Blocking commands of clients that have to leave this process: in a takeover they move to another one, which asks
+//! their stores again; in a drain they are closed. Either way nothing is taken from a store that does not arrive.
+
+use std::time::Duration;
+
+use super::Shard;
+use crate::routing::cluster::NodeRefusal;
+use crate::shard::clients::{Readiness, Withdrawn};
+use crate::shard::private::{InFlight, Kind, Withholding, call};
+use crate::shard::request::PrivateId;
+use crate::values::ClientId;
+use crate::values::time::Now;
+
+impl Shard {
+    /// Ends a client's blocking command (`CLIENT UNBLOCK`): its store answers it as at its timeout, or with an
+    /// error. False if the client does not wait, or is about to move.
+    pub(super) fn unblock(&mut self, id: ClientId, is_error: bool, now: Now) -> bool {
+        let link = self.waiting_link(id).filter(|link| !self.private.is_withheld(*link));
+        link.is_some_and(|link| self.private.unblock(&mut self.env, link, is_error, now))
+    }
+
+    /// Ends the wait of a client that has sent its last while it waits in a blocking command: the client is closed, so
+    /// that nothing is popped for nobody. In a drain it is closed once its store has said that nothing was, and what
+    /// was popped is delivered before. Returns false if the client does not wait.
+    pub(super) fn end_waiting(&mut self, id: ClientId) -> bool {
+        let link = self.waiting_link(id);
+        if let Some(link) = link.filter(|_| self.clients.is_draining()) {
+            let withholding = self.private.withhold(&mut self.env, link, self.turn);
+            if withholding == Withholding::Later {
+                self.leaving.push(id);
+            }
+            if withholding != Withholding::Never {
+                self.clients.stop_listening(&mut self.env, id);
+                return true;
+            }
+        }
+        let waits = link.is_some() || self.clients.find(id).is_some_and(|client| client.is_withdrawn());
+        if waits {
+            self.clients.close(&mut self.env, id);
+        }
+        waits
+    }
+
+    /// Goes on to end the waits of clients that are closed in a drain, where stores could not be told earlier.
+    pub(super) fn end_waits_of_leaving(&mut self) {
+        for id in std::mem::take(&mut self.leaving) {
+            self.end_waiting(id);
+        }
+    }
+
+    /// Handles that a blocking command waits on, though its store was told to end it. In a drain the store is told
+    /// again; in a takeover the next pass does so.
+    pub(super) fn handle_waits_on(&mut self, id: ClientId) {
+        if self.clients.is_draining() {
+            self.leaving.push(id);
+        }
+    }
+
+    /// Returns whether a client that waits in a blocking command can move to another process; `None` if it does not
+    /// wait.
+    pub(super) fn readiness_of_waiting(&self, id: ClientId) -> Option<Readiness> {
+        let link = self.waiting_link(id)?;
+        let can_move = self.clients.does_nothing_but_wait(id) && self.private.may_move(link);
+        Some(if can_move { Readiness::Waits } else { Readiness::Stays })
+    }
+
+    /// Has the store of a client's blocking command end it, so that the client can move. To be called again until the
+    /// client is ready to move, or does not wait any more; the client is not read from meanwhile.
+    pub fn withdraw_waiting(&mut self, id: ClientId, now: Now) {
+        let Some(link) = self.waiting_link(id) else { return };
+        if self.private.prepare_move(&mut self.env, link, now) {
+            self.private.withhold(&mut self.env, link, now);
+        }
+    }
+
+    /// Sets the deadline of a client's blocking command, which another process has begun, to what is left of it.
+    pub(super) fn limit_wait(&mut self, id: ClientId, left: Option<Duration>, now: Now) {
+        if let (Some(left), Some(link)) = (left, self.waiting_link(id)) {
+            self.private.limit_wait(link, now.monotonic.after(left));
+        }
+    }
+
+    /// Handles the reply to a blocking command that was ended for its client to leave. Returns false if the reply goes
+    /// to the client like any other: something was taken or read, or an error is told.
+    pub(super) fn withdraw_reply(
+        &mut self,
+        (link, holder): (PrivateId, ClientId),
+        request: &mut InFlight,
+        reply: &[u8],
+        now: Now,
+    ) -> bool {
+        let Kind::Waits(waiting) = &mut request.kind else { return false };
+        if !self.private.is_withheld(link) || self.clients.find(holder).is_none() {
+            return false;
+        }
+        // A node of a cluster ends the call when its slot moves; the next process asks the new owner.
+        let has_slot_left = self.env.slots.is_some()
+            && (reply.starts_with(b"-UNBLOCKED")
+                || matches!(NodeRefusal::parse(reply), Some(NodeRefusal::Moved { .. })));
+        if !has_slot_left && !call::is_in_vain(&waiting.frame, reply) {
+            return false;
+        }
+        self.hot_keys.end_writes(&request.cells);
+        let frame = std::mem::take(&mut waiting.frame);
+        let withdrawn = Withdrawn { frame, began: request.began, deadline: request.deadline };
+        self.clients.withdraw(&mut self.env, holder, withdrawn);
+        self.return_link((holder, link), false, now);
+        true
+    }
+
+    /// Returns the link on which a client's blocking command waits.
+    fn waiting_link(&self, id: ClientId) -> Option<PrivateId> {
+        self.clients.link_at_work(id).filter(|link| self.private.waits(*link))
+    }
+}

@@ -1,0 +1,225 @@
+//! The words of a blocking command: its timeout, the streams of which it awaits new entries, and replies that say
+//! that it has waited in vain. With these a call can be asked again, at another node or by another process, as if it
+//! had waited there from the start.
+
+use std::time::Duration;
+
+use crate::protocol::{Arguments, RequestDecoder, RequestLimits, encode, reply};
+
+/// Name of a blocking command whose words are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Name {
+    /// A command that takes elements away or moves them. The timeout, in seconds, is the word with this index; it
+    /// counts from the end of the request.
+    PopTimeoutFromEnd(usize),
+    /// A command that takes elements away or moves them. The timeout, in seconds, is the word with this index.
+    PopTimeoutAt(usize),
+    /// `XREAD` or `XREADGROUP`, with a timeout in milliseconds behind the word `BLOCK`.
+    Read,
+    /// `WAIT`, for replicas.
+    Wait,
+    /// `WAITAOF`, for files of the store and of replicas.
+    WaitAof,
+}
+
+impl Name {
+    /// Returns the name of a request's command; `None` for a command that only its store knows.
+    fn of(words: &Arguments<'_>) -> Option<Self> {
+        let name = match words.name().to_ascii_lowercase().as_slice() {
+            b"blpop" | b"brpop" | b"blmove" | b"brpoplpush" | b"bzpopmin" | b"bzpopmax" => {
+                Self::PopTimeoutFromEnd(1)
+            }
+            b"blmpop" | b"bzmpop" => Self::PopTimeoutAt(1),
+            b"blmovem" => Self::PopTimeoutAt(5),
+            b"xread" | b"xreadgroup" => Self::Read,
+            b"wait" => Self::Wait,
+            b"waitaof" => Self::WaitAof,
+            _ => return None,
+        };
+        Some(name)
+    }
+
+    /// Returns the index of the timeout among the words, and the number of its units in a second.
+    fn timeout(self, words: &Arguments<'_>) -> Option<(usize, f64)> {
+        match self {
+            Self::PopTimeoutFromEnd(back) => Some((words.len().checked_sub(back)?, 1.0)),
+            Self::PopTimeoutAt(place) => Some((place, 1.0)),
+            Self::Read => {
+                // A group or consumer may have the name of an option.
+                let is_option = |index: &usize| {
+                    words.at(*index).eq_ignore_ascii_case(b"block") && number(words.get(index + 1)).is_some()
+                };
+                Some(((1..words.len()).find(is_option)? + 1, 1_000.0))
+            }
+            Self::Wait => Some((2, 1_000.0)),
+            Self::WaitAof => Some((3, 1_000.0)),
+        }
+    }
+}
+
+/// Calls `look` with the words of an encoded request. `None` if they are no request.
+fn with_words<T>(frame: &[u8], look: impl FnOnce(&Arguments<'_>) -> Option<T>) -> Option<T> {
+    let (mut decoder, mut consumed) = (RequestDecoder::default(), 0);
+    let request = decoder.next(frame, &mut consumed, &RequestLimits::trusted(frame.len())).ok()??;
+    look(&request.arguments)
+}
+
+fn number(word: Option<&[u8]>) -> Option<i64> {
+    std::str::from_utf8(word?).ok()?.parse().ok()
+}
+
+/// True if the words of a blocking command are known, so that the rest of its wait can be asked for again.
+pub fn is_known(words: &Arguments<'_>) -> bool {
+    Name::of(words).is_some()
+}
+
+/// Returns a blocking command with the time that is left of its timeout, once some of it has passed: a millisecond
+/// at least. A timeout of 0, which means for ever, stays; a command that only its store knows waits anew.
+pub fn with_time_left(frame: &[u8], passed: Duration) -> Vec<u8> {
+    let changed = with_words(frame, |words| {
+        let (place, units) = Name::of(words)?.timeout(words)?;
+        let timeout: f64 = std::str::from_utf8(words.get(place)?).ok()?.parse().ok()?;
+        if timeout.is_nan() || timeout <= 0.0 {
+            return None;
+        }
+        let left = passed.as_secs_f64().mul_add(-units, timeout);
+        let is_millis = units > 1.0;
+        let left =
+            if is_millis { format!("{:.0}", left.max(1.0)) } else { format!("{:.3}", left.max(0.001)) };
+        Some(with_word(words, place, left.as_bytes()))
+    });
+    changed.unwrap_or_else(|| frame.to_vec())
+}
+
+/// Returns an encoded request in which one word is replaced.
+fn with_word(words: &Arguments<'_>, place: usize, word: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(words.frame().len() + word.len() + 8);
+    let changed: Vec<&[u8]> =
+        words.iter().enumerate().map(|(index, old)| if index == place { word } else { old }).collect();
+    encode::request(&mut out, changed.into_iter());
+    out
+}
+
+/// Returns the first stream of which an `XREAD` awaits entries that come after the call itself (`$`), with the place
+/// of that word. `None` if there is none.
+pub fn awaits_new_entries(frame: &[u8]) -> Option<(usize, Vec<u8>)> {
+    with_words(frame, |words| {
+        if !words.name().eq_ignore_ascii_case(b"xread") {
+            return None;
+        }
+        let first = words.iter().position(|word| word.eq_ignore_ascii_case(b"streams"))? + 1;
+        let streams = words.len().checked_sub(first)? / 2;
+        let place = (first + streams..words.len()).find(|index| words.at(*index) == b"$")?;
+        Some((place, words.get(place - streams)?.to_vec()))
+    })
+}
+
+/// Returns a request in which the word at a place is the id of a stream's last entry, according to the reply to
+/// `XREVRANGE stream + - COUNT 1`. `None` if the reply is an error.
+pub fn with_last_id(frame: &[u8], place: usize, told: &[u8]) -> Option<Vec<u8>> {
+    let mut entries = reply::elements(told)?;
+    let id = match entries.next() {
+        Some(entry) => reply::text(reply::elements(entry)?.next()?)?,
+        // An empty stream, or one that is not there.
+        None => b"0-0",
+    };
+    with_words(frame, |words| Some(with_word(words, place, id)))
+}
+
+/// True if a reply tells that a blocking command has waited in vain, as at its timeout: nothing was taken or read, or
+/// fewer copies than wanted have been confirmed.
+pub fn is_in_vain(frame: &[u8], told: &[u8]) -> bool {
+    let in_vain = with_words(frame, |words| match Name::of(words)? {
+        Name::PopTimeoutFromEnd(_) | Name::PopTimeoutAt(_) | Name::Read => {
+            Some(matches!(told, b"*-1\r\n" | b"$-1\r\n" | b"_\r\n"))
+        }
+        Name::Wait => Some(reply::integer(told)? < number(words.get(1))?),
+        Name::WaitAof => {
+            let mut confirmed = reply::elements(told)?.map(reply::integer);
+            let [own, replicas] = [confirmed.next()??, confirmed.next()??];
+            Some(own < number(words.get(1))? || replicas < number(words.get(2))?)
+        }
+    });
+    in_vain.unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(request: &str) -> Vec<u8> {
+        let mut out = Vec::new();
+        encode::request(&mut out, request.split(' ').map(str::as_bytes).collect::<Vec<_>>().into_iter());
+        out
+    }
+
+    #[test]
+    fn the_time_left_takes_the_place_of_the_timeout() {
+        let cases = [
+            ("BLPOP a b 10", "BLPOP a b 7.500"),
+            ("blpop a 0", "blpop a 0"),
+            ("BLMPOP 5 1 a LEFT", "BLMPOP 2.500 1 a LEFT"),
+            ("BLMOVEM a b LEFT RIGHT 10 COUNT 2", "BLMOVEM a b LEFT RIGHT 7.500 COUNT 2"),
+            ("FUTURE.POP a 10", "FUTURE.POP a 10"),
+            ("BZPOPMIN a 1.5", "BZPOPMIN a 0.001"),
+            ("XREAD COUNT 1 BLOCK 4000 STREAMS s 0", "XREAD COUNT 1 BLOCK 1500 STREAMS s 0"),
+            ("XREAD BLOCK 1 STREAMS s 0", "XREAD BLOCK 1 STREAMS s 0"),
+            ("XREAD BLOCK 0 STREAMS s $", "XREAD BLOCK 0 STREAMS s $"),
+            (
+                "XREADGROUP GROUP block me BLOCK 4000 STREAMS s >",
+                "XREADGROUP GROUP block me BLOCK 1500 STREAMS s >",
+            ),
+            ("WAIT 1 4000", "WAIT 1 1500"),
+            ("WAITAOF 1 1 0", "WAITAOF 1 1 0"),
+            ("WAITAOF 1 1 3000", "WAITAOF 1 1 500"),
+        ];
+        for (request, changed) in cases {
+            let told = with_time_left(&encoded(request), Duration::from_millis(2_500));
+            assert_eq!(String::from_utf8_lossy(&told), String::from_utf8_lossy(&encoded(changed)));
+        }
+    }
+
+    #[test]
+    fn new_entries_are_those_behind_the_last_one() {
+        for request in [
+            "XREAD BLOCK 0 STREAMS s 0",
+            "XREADGROUP GROUP g $ BLOCK 0 STREAMS $ >",
+            "BLPOP $ 0",
+            "XREAD BLOCK $",
+        ] {
+            assert_eq!(awaits_new_entries(&encoded(request)), None, "{request}");
+        }
+        let call = encoded("xread block 0 streams $ t u $ 0 $");
+        assert_eq!(awaits_new_entries(&call), Some((7, b"$".to_vec())));
+        let entry = b"*1\r\n*2\r\n$3\r\n5-1\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n";
+        let call = with_last_id(&call, 7, entry).expect("an entry");
+        assert_eq!(awaits_new_entries(&call), Some((9, b"u".to_vec())));
+        assert_eq!(with_last_id(&call, 9, b"-NOPERM\r\n"), None);
+        let call = with_last_id(&call, 9, b"*0\r\n").expect("no entry");
+        assert_eq!(call, encoded("xread block 0 streams $ t u 5-1 0 0-0"));
+        assert_eq!(awaits_new_entries(&call), None);
+    }
+
+    #[test]
+    fn a_call_was_in_vain_if_nothing_was_taken_or_too_few_have_confirmed() {
+        for (request, told, in_vain) in [
+            ("BLPOP q 0", "*-1\r\n", true),
+            ("BLMOVE q r LEFT RIGHT 0", "$-1\r\n", true),
+            ("XREAD BLOCK 0 STREAMS s $", "_\r\n", true),
+            ("BLPOP q 0", "*2\r\n$1\r\nq\r\n$1\r\nx\r\n", false),
+            ("BLMOVE q r LEFT RIGHT 0", "$0\r\n\r\n", false),
+            ("BLPOP q 0", "-WRONGTYPE\r\n", false),
+            ("FUTURE.POP q 0", "*-1\r\n", false),
+            ("WAIT 2 0", ":1\r\n", true),
+            ("WAIT 2 0", ":2\r\n", false),
+            ("WAIT 2 0", "-ERR\r\n", false),
+            ("WAITAOF 1 2 0", "*2\r\n:1\r\n:1\r\n", true),
+            ("WAITAOF 1 2 0", "*2\r\n:0\r\n:2\r\n", true),
+            ("WAITAOF 1 2 0", "*2\r\n:1\r\n:2\r\n", false),
+        ] {
+            assert_eq!(is_in_vain(&encoded(request), told.as_bytes()), in_vain, "{request} {told}");
+        }
+        let is_known = |request| with_words(&encoded(request), |words| Some(is_known(words)));
+        assert_eq!((is_known("BRPOP a 0"), is_known("FUTURE.POP a 0")), (Some(true), Some(false)));
+    }
+}

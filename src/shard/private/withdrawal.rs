@@ -1,0 +1,173 @@
+//! Withdrawal of blocking commands: during a takeover or a drain the core itself has its stores end them, and finds
+//! out whether they have taken something before. A command that has waited in vain is not answered: another process
+//! goes on with it, or its client is closed.
+//!
+//! ```text
+//!   waits ── XREAD ... $? ask for the last id ──> CLIENT UNBLOCK over another link ──> in vain: withheld from the client
+//!     ^                                              │             └──> an element, an error: a reply like any other
+//!     └──────── :0, the store has not seen it yet ───┘
+//! ```
+
+use super::link::{Errand, Expected, Link, State, Subject};
+use super::{CanMove, Event, PrivateLinks, call};
+use crate::protocol::Protocol;
+use crate::shard::env::Env;
+use crate::shard::request::PrivateId;
+use crate::values::Timestamp;
+use crate::values::time::Now;
+
+/// Maximum number of times that a store is told to end one blocking command of which it knows nothing, before the
+/// core gives up to have it ended.
+const TOLD_MAX: u8 = 20;
+
+/// Whether a store ends a blocking command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Withholding {
+    /// The store is told, and answers the command.
+    Told,
+    /// The store cannot be told yet, because it has not been sent the command. If a client has had the command ended,
+    /// its reply is awaited.
+    Later,
+    /// The store cannot be told.
+    Never,
+}
+
+impl Link {
+    /// True if the store has been told too often to end the blocking command in flight, or if it has not numbered the
+    /// connection.
+    fn cannot_be_ended(&self) -> bool {
+        let told = self.in_flight.as_ref().and_then(|request| request.waiting()).map(|waiting| waiting.told);
+        told.is_none_or(|told| told >= TOLD_MAX) || self.state == State::Open && self.number.is_none()
+    }
+}
+
+impl PrivateLinks {
+    /// True if another process can go on with the blocking command that waits on a link.
+    pub fn may_move(&self, id: PrivateId) -> bool {
+        self.peek(id).is_some_and(|link| match &link.in_flight {
+            // A client has had the command ended, and awaits its end.
+            Some(_) if link.was_unblocked && !link.is_withheld => false,
+            Some(request) => {
+                let can_move = request.waiting().is_some_and(|waiting| waiting.can_move != CanMove::No);
+                can_move && !link.cannot_be_ended()
+            }
+            None => false,
+        })
+    }
+
+    /// Prepares the blocking command on a link to be asked again by another process, which must not miss what comes
+    /// in between: `$` becomes the id of the stream's last entry. Returns true once nothing is left to be prepared.
+    pub fn prepare_move(&mut self, env: &mut Env, id: PrivateId, now: Now) -> bool {
+        let Some(link) = self.at(id) else { return false };
+        let (backend, database) = (link.backend, link.database);
+        let Some(waiting) = link.waiting() else { return false };
+        match waiting.can_move {
+            CanMove::No | CanMove::Asks => return false,
+            CanMove::Yes => {}
+        }
+        let Some((place, stream)) = call::awaits_new_entries(&waiting.frame) else { return true };
+        let found = self.take_idle(|link| link.backend == backend && link.database == database);
+        let found = found.or_else(|| self.messenger(|link| link.database == database, backend));
+        let helper = found.or_else(|| self.open(env, (backend, database), Protocol::Resp2, 1, now));
+        let Some(helper) = helper else { return false };
+        if let Some(waiting) = self.at(id).and_then(|link| link.waiting()) {
+            waiting.can_move = CanMove::Asks;
+        }
+        let words: [&[u8]; 6] = [b"XREVRANGE", &stream, b"+", b"-", b"COUNT", b"1"];
+        self.run_errand(env, helper, (id, Subject::LastEntry(place)), &words, now);
+        false
+    }
+
+    /// Has the store end the blocking command on a link, and withholds its reply from the client if it has waited in
+    /// vain ([`Self::is_withheld`]).
+    pub fn withhold(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Withholding {
+        let Some(link) = self.peek(id).filter(|link| link.waits()) else { return Withholding::Never };
+        let was_sent = link.state == State::Open && link.output.is_empty() && !link.is_sending;
+        if link.is_withheld {
+            return Withholding::Told;
+        }
+        if link.cannot_be_ended() {
+            return Withholding::Never;
+        }
+        if link.was_unblocked || !was_sent {
+            return Withholding::Later;
+        }
+        if !self.unblock(env, id, false, now) {
+            return Withholding::Never;
+        }
+        if let Some(link) = self.at(id) {
+            link.is_withheld = true;
+        }
+        Withholding::Told
+    }
+
+    /// True if the core itself had the store end the blocking command on a link.
+    pub fn is_withheld(&self, id: PrivateId) -> bool {
+        self.peek(id).is_some_and(|link| link.is_withheld)
+    }
+
+    /// Brings the deadline of the blocking command on a link forward.
+    pub fn limit_wait(&mut self, id: PrivateId, deadline: Timestamp) {
+        if let Some(request) = self.at(id).and_then(|link| link.in_flight.as_mut()) {
+            request.deadline = request.deadline.min(deadline);
+        }
+    }
+
+    /// True if stores owe replies to blocking commands whose clients have left, or to requests that put elements back.
+    pub fn owes_orphans(&self) -> bool {
+        let mut links = self.places.iter().filter_map(|place| place.link.as_ref());
+        links.any(|link| link.abandoned.is_some() || link.puts_back.is_some())
+    }
+
+    /// Sends a request about the blocking command on a link over another one.
+    pub(super) fn run_errand(
+        &mut self,
+        env: &mut Env,
+        helper: PrivateId,
+        (link, subject): (PrivateId, Subject),
+        words: &[&[u8]],
+        now: Now,
+    ) {
+        let Some(to) = self.peek(link).and_then(|link| link.in_flight.as_ref()).map(|request| request.to)
+        else {
+            return debug_assert!(false, "a blocking command is in flight");
+        };
+        if let Some(helper) = self.at(helper) {
+            helper.errands.push_back(Errand { link, to, subject });
+        }
+        self.ask(env, (helper, Expected::Errand), words, now);
+    }
+
+    /// Handles the reply to a request about a blocking command; `None` if the reply was lost. Nothing changes if the
+    /// command has been answered by then.
+    pub(super) fn end_errand(&mut self, Errand { link: id, to, subject }: Errand, reply: Option<&[u8]>) {
+        let Some(link) = self.at(id) else { return };
+        if link.in_flight.as_ref().is_none_or(|request| request.to != to) {
+            return;
+        }
+        match subject {
+            Subject::LastEntry(place) => {
+                let Some(waiting) = link.waiting() else { return };
+                waiting.can_move = CanMove::No;
+                if let Some(frame) = reply.and_then(|reply| call::with_last_id(&waiting.frame, place, reply))
+                {
+                    waiting.frame = frame.into();
+                    waiting.can_move = CanMove::Yes;
+                }
+            }
+            Subject::End if reply == Some(b":1\r\n") => {}
+            Subject::End => {
+                link.was_unblocked = false;
+                if let Some(waiting) = link.waiting() {
+                    let is_refused = reply.is_some_and(|reply| reply.starts_with(b"-"));
+                    waiting.told = if is_refused { TOLD_MAX } else { waiting.told.saturating_add(1) };
+                }
+                if std::mem::take(&mut link.is_withheld)
+                    && let Some((holder, _)) = link.holder
+                {
+                    self.events.push_back(Event::WaitsOn { holder });
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! Blocking commands of clients that leave this process: in a takeover for another one, in a drain for good.
+
+use super::private::{greet, lending, links, orphans, unblocking};
+use super::*;
+use crate::shard::{ClientsTold, Readiness};
+
+const POPPED: &str = "*2\r\n$1\r\nq\r\n$1\r\nx\r\n";
+
+impl Rig {
+    /// Has the blocking command of a client ended, as in a pass of a takeover.
+    fn withdraw(&mut self, client: usize) {
+        let (shard, id) = self.clients[client];
+        assert_eq!(self.shards[shard].readiness(id), Readiness::Waits);
+        self.shards[shard].withdraw_waiting(id, self.now);
+        self.turns();
+    }
+
+    fn readiness_of(&self, client: usize) -> Readiness {
+        let (shard, id) = self.clients[client];
+        self.shards[shard].readiness(id)
+    }
+}
+
+/// A client whose blocking command its store was told to end. The link of the command is number 7.
+fn withdrawn(call: &[&str]) -> (Rig, usize) {
+    let mut rig = lending(1, 1, 10);
+    let client = rig.client(0);
+    rig.send(client, &[call]);
+    greet(&mut rig);
+    rig.withdraw(client);
+    greet(&mut rig);
+    assert_eq!(rig.frames("UNBLOCK\r\n$1\r\n7\r\n$7\r\nTIMEOUT").len(), 1);
+    (rig, client)
+}
+
+#[test]
+fn a_call_that_waits_goes_on_elsewhere_with_the_time_that_is_left() {
+    let mut rig = lending(1, 1, 10);
+    let client = rig.client(0);
+    rig.send(client, &[&["BLPOP", "q", "10"], &["GET", "a"]]);
+    greet(&mut rig);
+    rig.wait(Duration::from_secs(4));
+    rig.withdraw(client);
+    greet(&mut rig);
+    rig.withdraw(client);
+    assert_eq!(rig.frames("UNBLOCK").len(), 1, "the store is told once");
+    rig.answer_first("UNBLOCK", ":1\r\n");
+    rig.answer_first("BLPOP", "*-1\r\n");
+    rig.wait(Duration::from_secs(1));
+    assert_eq!((rig.told(client).as_str(), rig.words_at_stores(), links(&rig)), ("", vec![], (0, 1)));
+    let session = rig.taken(client);
+    let asked = [request(&["BLPOP", "q", "5.000"]), request(&["GET", "a"])].concat();
+    assert_eq!(String::from_utf8_lossy(&session.held), String::from_utf8_lossy(&asked));
+
+    let mut other = lending(1, 1, 10);
+    let client = other.adopted(&session);
+    greet(&mut other);
+    assert_eq!(other.words_at_stores(), ["BLPOP"]);
+    other.answer_first("BLPOP", POPPED);
+    other.answer_first("GET", "$-1\r\n");
+    assert_eq!(other.told(client), format!("{POPPED}$-1\r\n"));
+    assert_eq!(other.counted(Counter::WaitsTakenOver), 1);
+}
+
+#[test]
+fn what_was_popped_just_then_is_delivered_and_its_client_moves_as_an_idle_one() {
+    let (mut rig, client) = withdrawn(&["BLPOP", "q", "0"]);
+    rig.answer_first("UNBLOCK", ":0\r\n");
+    rig.answer_first("BLPOP", POPPED);
+    assert_eq!(rig.told(client), POPPED);
+    let session = rig.taken(client);
+    assert_eq!((session.held.len(), session.waits), (0, false));
+}
+
+#[test]
+fn errors_and_lost_links_end_a_call_as_ever() {
+    let (mut rig, client) = withdrawn(&["BLPOP", "q", "0"]);
+    rig.answer_first("BLPOP", "-WRONGTYPE no list\r\n");
+    assert_eq!(
+        (rig.told(client).as_str(), rig.readiness_of(client)),
+        ("-WRONGTYPE no list\r\n", Readiness::Ready)
+    );
+    let (mut rig, client) = withdrawn(&["BLPOP", "q", "0"]);
+    rig.lose("BLPOP");
+    assert!(rig.told(client).starts_with("-UNAVAILABLE backend=store0 reason=connection-lost"));
+    assert_eq!(rig.shards[0].clients_open(), 0);
+}
+
+#[test]
+fn a_call_is_ended_by_another_client_or_for_the_move() {
+    for moves_first in [true, false] {
+        let mut rig = lending(1, 1, 10);
+        let client = rig.client(0);
+        rig.send(client, &[&["CLIENT", "ID"], &["BLPOP", "q", "0"]]);
+        let number = rig.told(client)[1..].trim().to_owned();
+        greet(&mut rig);
+        if moves_first {
+            rig.withdraw(client);
+        }
+        let told = rig.shards[0].handle_clients_asked(&unblocking(&number), rig.now);
+        assert_eq!(told, ClientsTold::Counted(u64::from(!moves_first)));
+        rig.turns();
+        greet(&mut rig);
+        assert_eq!(rig.frames("UNBLOCK").len(), 1);
+        if moves_first {
+            rig.answer_first("BLPOP", "*-1\r\n");
+            assert!(rig.taken(client).waits);
+        } else {
+            assert_eq!(rig.readiness_of(client), Readiness::Stays);
+            rig.answer_first("BLPOP", "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n");
+            assert_eq!(rig.told(client), "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n");
+            assert!(!rig.taken(client).waits);
+        }
+    }
+}
+
+#[test]
+fn a_wait_for_replicas_goes_on_as_well() {
+    let mut rig = lending(1, 1, 10);
+    let client = rig.client(0);
+    rig.send(client, &[&["WAIT", "2", "0"]]);
+    greet(&mut rig);
+    rig.answer_first("PING", "+PONG\r\n");
+    rig.withdraw(client);
+    rig.answer_first("WAIT", ":1\r\n");
+    assert_eq!((rig.taken(client).held, rig.told(client)), (request(&["WAIT", "2", "0"]), String::new()));
+}
+
+#[test]
+fn a_store_that_has_not_seen_the_call_yet_is_told_again_but_not_for_ever() {
+    let (mut rig, client) = withdrawn(&["BLPOP", "q", "0"]);
+    for _ in 0..19 {
+        rig.answer_first("UNBLOCK", ":0\r\n");
+        rig.withdraw(client);
+    }
+    rig.answer_first("UNBLOCK", ":0\r\n");
+    assert_eq!(rig.readiness_of(client), Readiness::Stays);
+    rig.answer_first("BLPOP", "*-1\r\n");
+    assert_eq!(rig.told(client), "*-1\r\n", "its time is over");
+    // A store may refuse the command, or be lost with it.
+    let (mut rig, client) = withdrawn(&["BLPOP", "q", "0"]);
+    rig.lose("UNBLOCK");
+    rig.withdraw(client);
+    greet(&mut rig);
+    rig.answer_first("UNBLOCK", "-NOPERM\r\n");
+    assert_eq!(rig.readiness_of(client), Readiness::Stays);
+}
+
+#[test]
+fn new_entries_of_a_stream_are_those_after_the_last_one_that_the_store_has() {
+    let mut rig = lending(1, 1, 10);
+    let client = rig.client(0);
+    rig.send(client, &[&["XREAD", "BLOCK", "0", "STREAMS", "s", "$"]]);
+    greet(&mut rig);
+    rig.withdraw(client);
+    greet(&mut rig);
+    rig.withdraw(client);
+    assert_eq!(rig.words_at_stores(), ["XREAD", "XREVRANGE"]);
+    rig.answer_first("XREVRANGE", "*1\r\n*2\r\n$3\r\n5-1\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n");
+    rig.withdraw(client);
+    assert_eq!(rig.words_at_stores(), ["XREAD", "CLIENT"]);
+    rig.answer_first("UNBLOCK", ":1\r\n");
+    rig.answer_first("XREAD", "*-1\r\n");
+    let session = rig.taken(client);
+    assert_eq!(session.held, request(&["XREAD", "BLOCK", "0", "STREAMS", "s", "5-1"]));
+    assert_eq!(links(&rig), (0, 1));
+
+    // Without that id, entries in between would be missed.
+    let client = rig.client(0);
+    rig.send(client, &[&["XREAD", "BLOCK", "0", "STREAMS", "s", "$"]]);
+    rig.withdraw(client);
+    greet(&mut rig);
+    rig.answer_first("XREVRANGE", "-NOPERM\r\n");
+    assert_eq!((rig.words_at_stores(), rig.readiness_of(client)), (vec!["XREAD"], Readiness::Stays));
+}
+
+#[test]
+fn a_client_that_does_more_than_wait_stays() {
+    let mut rig = lending(1, 1, 10);
+    let [watcher, other_terms, sender, asker] = [0; 4].map(|shard| rig.client(shard));
+    rig.send(watcher, &[&["WATCH", "q"]]);
+    greet(&mut rig);
+    rig.answer_first("WATCH", "+OK\r\n");
+    rig.send(watcher, &[&["BLPOP", "q", "0"]]);
+    rig.send(other_terms, &[&["QOS", "CALL", "TIER", "batch", "BLPOP", "q", "0"]]);
+    rig.send(sender, &[&["BLPOP", "q", "0"], &["ECHO", &"x".repeat(limits::MOVED_BYTES_MAX)]]);
+    rig.send(asker, &[&["BLPOP", &"k".repeat(limits::COPY_BYTES_MAX), "0"]]);
+    for _ in 0..3 {
+        greet(&mut rig);
+    }
+    assert_eq!(rig.words_at_stores(), ["BLPOP"; 4]);
+    for client in [watcher, other_terms, sender, asker] {
+        assert_eq!(rig.readiness_of(client), Readiness::Stays);
+    }
+    // A call that has not been sent is asked again in a while.
+    let early = rig.client(0);
+    rig.send(early, &[&["BLPOP", "q", "0"]]);
+    rig.withdraw(early);
+    assert!(rig.frames("UNBLOCK").is_empty());
+}
+
+#[test]
+fn a_client_that_leaves_in_between_leaves_nothing_behind() {
+    for (reply, counted) in [("*-1\r\n", (0, 0)), (POPPED, (1, 0))] {
+        let (mut rig, client) = withdrawn(&["BLPOP", "q", "0"]);
+        let id = rig.id(client);
+        rig.shards[0].handle_client_lost(id);
+        rig.turns();
+        assert!(rig.shards[0].owes_orphans());
+        rig.answer_first("UNBLOCK", ":1\r\n");
+        rig.answer_first("BLPOP", reply);
+        assert_eq!((orphans(&rig), links(&rig)), (counted, (0, 1)));
+        assert!(!rig.shards[0].owes_orphans());
+    }
+    // Once nothing waits at the store any more.
+    for is_lost in [true, false] {
+        let (mut rig, client) = withdrawn(&["BLPOP", "q", "0"]);
+        rig.send(client, &[&["GET", "a"]]);
+        rig.answer_first("BLPOP", "*-1\r\n");
+        let id = rig.id(client);
+        if is_lost {
+            rig.shards[0].handle_client_lost(id);
+        } else {
+            rig.shards[0].handle_client_revoked(id);
+        }
+        rig.turns();
+        assert_eq!((rig.shards[0].clients_open(), rig.words_at_stores()), (0, vec!["CLIENT"]));
+    }
+}
+
+#[test]
+fn a_deadline_counts_the_time_before_the_move() {
+    let mut rig = lending(1, 1, 10);
+    let client = rig.client(0);
+    rig.send(client, &[&["QOS", "SET", "DEADLINE", "200"]]);
+    rig.told(client);
+    rig.send(client, &[&["BLPOP", "q", "0"]]);
+    greet(&mut rig);
+    rig.wait(Duration::from_millis(150));
+    rig.withdraw(client);
+    rig.answer_first("BLPOP", "*-1\r\n");
+    let session = rig.taken(client);
+    let mut other = lending(1, 1, 10);
+    let client = other.adopted(&session);
+    greet(&mut other);
+    other.wait(Duration::from_millis(49));
+    assert_eq!(other.told(client), "");
+    other.wait(Duration::from_millis(2));
+    assert!(other.told(client).starts_with("-DEADLINE stage=backend"));
+}
+
+#[test]
+fn a_drain_closes_who_waits_once_the_store_has_said_that_nothing_was_popped() {
+    for (reply, told) in [("*-1\r\n", ""), (POPPED, POPPED)] {
+        let mut rig = lending(1, 1, 10);
+        let client = rig.client(0);
+        rig.send(client, &[&["BLPOP", "q", "0"], &["GET", "a"]]);
+        greet(&mut rig);
+        rig.shards[0].refuse_newcomers();
+        let id = rig.id(client);
+        rig.shards[0].handle_client_end(id);
+        rig.turns();
+        greet(&mut rig);
+        rig.answer_first("UNBLOCK", ":1\r\n");
+        assert!(rig.is_open(client), "its store may have popped something");
+        rig.answer_first("BLPOP", reply);
+        assert_eq!((rig.told(client).as_str(), rig.shards[0].clients_open(), links(&rig)), (told, 0, (0, 1)));
+        assert!(rig.at_stores.is_empty(), "what is behind the call is dropped");
+    }
+}
+
+#[test]
+fn a_drain_closes_who_waits_where_the_store_knows_of_no_call() {
+    let mut rig = lending(1, 1, 10);
+    let client = rig.client(0);
+    rig.send(client, &[&["BLPOP", "q", "0"]]);
+    greet(&mut rig);
+    rig.shards[0].refuse_newcomers();
+    let id = rig.id(client);
+    rig.shards[0].handle_client_end(id);
+    rig.turns();
+    greet(&mut rig);
+    for _ in 0..20 {
+        assert_eq!(rig.shards[0].clients_open(), 1);
+        rig.answer_first("UNBLOCK", ":0\r\n");
+    }
+    assert_eq!(rig.shards[0].clients_open(), 0);
+    assert!(rig.shards[0].owes_orphans(), "its call may have popped something");
+    rig.answer_first("BLPOP", "*-1\r\n");
+    assert!(!rig.shards[0].owes_orphans());
+}
+
+#[test]
+fn a_drain_awaits_a_call_that_is_on_its_way_to_the_store() {
+    let mut rig = lending(1, 1, 10);
+    let client = rig.client(0);
+    rig.send(client, &[&["GET", "a"], &["BLPOP", "q", "0"]]);
+    rig.shards[0].refuse_newcomers();
+    let id = rig.id(client);
+    rig.shards[0].handle_client_end(id);
+    rig.turns();
+    rig.answer_first("GET", "$-1\r\n");
+    assert_eq!(rig.shards[0].clients_open(), 1, "the link of its call is not open yet");
+    greet(&mut rig);
+    assert_eq!(rig.words_at_stores(), ["BLPOP", "CLIENT"]);
+    greet(&mut rig);
+    assert_eq!(rig.frames("UNBLOCK").len(), 1);
+    rig.answer_first("BLPOP", POPPED);
+    assert_eq!((rig.told(client), rig.shards[0].clients_open()), (format!("$-1\r\n{POPPED}"), 0));
+}
