@@ -110,7 +110,8 @@ impl ClientsAsked {
             let text = || Some(quoted(value).into_owned());
             match option.to_ascii_lowercase().as_slice() {
                 b"id" => {
-                    let number = client_number(value).map_err(|_| "ERR client-id should be greater than 0")?;
+                    let number =
+                        client_number(value).map_err(|_| "ERR client-id should be greater than 0")?;
                     filter.ids = Some(vec![number]);
                 }
                 b"type" => filter.take_kind(value)?,

@@ -348,11 +348,19 @@ impl Shard {
     }
 
     /// Sends a request that ends a script, or tells of it, over a link for itself. False if there is no such link.
-    pub(super) fn interrupt(&mut self, id: ClientId, envelope: &Envelope, message: Message<'_>, now: Now) -> bool {
+    pub(super) fn interrupt(
+        &mut self,
+        id: ClientId,
+        envelope: &Envelope,
+        message: Message<'_>,
+        now: Now,
+    ) -> bool {
         let Some(client) = self.clients.find(id).filter(|_| self.private.is_on()) else { return false };
         let (holder, protocol) = ((id, client.identity().tenant_id()), client.protocol());
         let wanted = (envelope.route.backend, protocol);
-        let Some(link) = self.private.lend_for_interrupt(&mut self.env, holder, wanted, now) else { return false };
+        let Some(link) = self.private.lend_for_interrupt(&mut self.env, holder, wanted, now) else {
+            return false;
+        };
         let (to, deadline) = (envelope.reply_to, envelope.deadline);
         let request =
             InFlight { to, cells: Vec::new(), began: now.monotonic, deadline, kind: Kind::Interrupt };

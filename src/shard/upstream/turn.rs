@@ -9,8 +9,8 @@ use crate::shard::env::Env;
 use crate::shard::note::Note;
 use crate::shard::replies::{Replies, turn_away};
 use crate::shard::settings::{Mode, ShardSettings};
-use crate::values::{BackendId, Timestamp};
 use crate::values::time::Now;
+use crate::values::{BackendId, Timestamp};
 
 /// The longest time between two turns that handle waiting requests.
 const HEARTBEAT: Duration = Duration::from_millis(5);
