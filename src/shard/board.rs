@@ -217,7 +217,8 @@ mod tests {
             probe_at: Timestamp::from_millis(6),
         };
         board.of(ShardId(1), 1).tell(record);
-        let load = Load { waiting: 7, in_flight: u32::MAX, is_full: false, is_stalled: true, is_silent: true };
+        let load =
+            Load { waiting: 7, in_flight: u32::MAX, is_full: false, is_stalled: true, is_silent: true };
         board.of(ShardId(1), 1).tell_load(load);
         let told = Told { at: Timestamp::from_millis(7), level: Level::Shedding, replies: 5_000 };
         assert!(!board.is_alarmed(told.at));
@@ -231,7 +232,8 @@ mod tests {
         );
         assert!(board.of(ShardId(0), 0).records().all(|record| record == Record::default()));
         assert_eq!(board.of(ShardId(1), 1).load(), load);
-        let load = Load { waiting: u32::MAX, in_flight: 0, is_full: true, is_stalled: false, is_silent: false };
+        let load =
+            Load { waiting: u32::MAX, in_flight: 0, is_full: true, is_stalled: false, is_silent: false };
         board.of(ShardId(1), 1).tell_load(load);
         assert_eq!(board.of(ShardId(1), 1).load(), Load { waiting: WAITING_MAX, ..load });
     }

@@ -86,7 +86,6 @@ impl Handling {
                     | Refusal::Watches
                     | Refusal::StoreClients
                     | Refusal::Tracks
-                    | Refusal::Silences
                     | Refusal::Prepares
             ),
             // Over HTTP, where connections are shared, a call that waits would hold up others as well.
@@ -319,8 +318,6 @@ pub enum Refusal {
     Migrates,
     /// The command asks for messages about keys that others change (`CLIENT TRACKING`).
     Tracks,
-    /// The command switches replies off.
-    Silences,
     /// The command manages users.
     Users,
     /// The command asks for notice of maintenance, and weir has none to announce.
@@ -352,7 +349,6 @@ impl Refusal {
             Self::ClusterDisabled => "is about a cluster, and weir acts as a single server",
             Self::Migrates => "moves keys to a server that weir does not know",
             Self::Tracks => "asks for messages about changes, and connections to the store are shared",
-            Self::Silences => "switches replies off, and weir answers every request",
             Self::Users => "manages users, and weir takes them from its quota file",
             Self::Maintenance => "asks for notice of maintenance, and weir sends none",
             Self::Prepares => {

@@ -258,6 +258,9 @@ impl ClientStage {
             return self.expel(env, id, Counter::ClientsClosedUnread);
         }
         if client.order.output.is_empty() {
+            if client.order.is_silent() {
+                self.after_silence(env, id);
+            }
             return;
         }
         if client.unanswered() == 0 || client.order.output.len() >= PARTIAL_BYTES_MAX {
@@ -268,6 +271,20 @@ impl ClientStage {
         }
         if client.is_stuck() {
             self.list_to_resume(id);
+        }
+    }
+
+    /// Continues after a reply that is perhaps not sent (`CLIENT REPLY`), so that no end of a send will: lets a waiting
+    /// client go on, or closes one that is ending.
+    #[cold]
+    fn after_silence(&mut self, env: &mut Env, id: ClientId) {
+        let client = self.clients.at(id);
+        let has_ended = client.ending != Ending::Open;
+        if client.is_stuck() {
+            self.list_to_resume(id);
+        }
+        if has_ended {
+            self.close_if_done(env, id);
         }
     }
 

@@ -163,12 +163,14 @@ impl ClientStage {
         Ok(())
     }
 
-    /// Answers `RESET`: drops the transaction and the name, ends `MONITOR`, and returns the client to RESP2 and to the
+    /// Answers `RESET`: drops the transaction and the name, ends `MONITOR` and
+    /// `CLIENT REPLY OFF`, and returns the client to RESP2 and to the
     /// identity of a new connection.
     pub fn reset(&mut self, env: &mut Env, id: ClientId, now: Now) {
         let client = self.clients.at(id);
         client.transaction = None;
         client.is_monitor = false;
+        client.set_silent(false);
         client.change_protocol(Protocol::Resp2);
         client.name.clear();
         client.database = Database::FIRST;

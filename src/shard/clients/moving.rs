@@ -63,8 +63,8 @@ impl ClientStage {
             return Readiness::Owed;
         }
         // Watched keys and subscriptions belong to a connection to a store, which cannot move with the client. A
-        // monitor would miss lines meanwhile.
-        if client.is_tied() || client.is_monitor {
+        // monitor would miss lines meanwhile, and a client without replies would be sent some again.
+        if client.is_tied() || client.is_monitor || client.order.is_silent() {
             return Readiness::Unfinished;
         }
         let half = client.decoder.is_lent() || client.held_bytes() > MOVED_BYTES_MAX;

@@ -35,6 +35,18 @@ enum Entry {
     Ready(Stored),
 }
 
+/// The replies that a client is not sent (`CLIENT REPLY`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Silence {
+    /// All replies are sent.
+    #[default]
+    Nothing,
+    /// No replies are sent (`OFF`).
+    All,
+    /// The reply with this sequence number is not sent (`SKIP`).
+    One(u32),
+}
+
 /// The unanswered requests of a client in order, and the replies that are waiting to be sent.
 #[derive(Debug, Default)]
 pub struct Order {
@@ -44,6 +56,7 @@ pub struct Order {
     first_sequence: u32,
     /// The replies that may be sent now, as no earlier reply is missing.
     pub output: Output,
+    silence: Silence,
 }
 
 impl Order {
@@ -94,6 +107,44 @@ impl Order {
         })
     }
 
+    /// Sets that no replies are sent, or that all are. All earlier requests must have been answered.
+    pub fn set_silent(&mut self, is_silent: bool) {
+        debug_assert!(
+            self.entries.is_empty(),
+            "replies to earlier requests are sent or not as they were to be"
+        );
+        self.silence = if is_silent { Silence::All } else { Silence::Nothing };
+    }
+
+    /// Sets that the reply to the next request is not sent.
+    pub fn skip_next(&mut self) {
+        if self.silence != Silence::All {
+            self.silence = Silence::One(self.sequences().1);
+        }
+    }
+
+    /// True if some replies are not sent.
+    #[inline]
+    pub fn is_silent(&self) -> bool {
+        self.silence != Silence::Nothing
+    }
+
+    /// True if the reply with this number is not sent. The last one that is not ends that state.
+    #[cold]
+    fn drops(&mut self, sequence: u32) -> bool {
+        match self.silence {
+            Silence::Nothing => false,
+            Silence::All => true,
+            Silence::One(skipped) => {
+                let is_past = (self.first_sequence.wrapping_sub(skipped) as i32) > 0;
+                if is_past {
+                    self.silence = Silence::Nothing;
+                }
+                sequence == skipped && !is_past
+            }
+        }
+    }
+
     fn offset_of(&self, sequence: u32) -> usize {
         sequence.wrapping_sub(self.first_sequence) as usize
     }
@@ -103,6 +154,8 @@ impl Order {
     pub fn answer(&mut self, sequence: u32, message: Message<'_>, pool: &mut BufferPool) {
         let offset = self.offset_of(sequence);
         debug_assert!(matches!(self.entries.get(offset), Some(Entry::Waiting(..))), "one reply per request");
+        let is_dropped = self.is_silent() && self.drops(sequence);
+        let message = if is_dropped { Message::Small(b"") } else { message };
         if offset > 0 {
             self.stored_bytes += message.bytes().len();
             self.entries[offset] = Entry::Ready(Stored::new(message, pool));
@@ -132,13 +185,18 @@ impl Order {
 
     /// Answers a request with a reply that weir writes itself and that takes the next place in the order.
     pub fn answer_now(&mut self, pool: &mut BufferPool, write: impl FnOnce(&mut Vec<u8>)) {
+        let is_dropped = self.is_silent() && self.drops(self.sequences().1);
         if self.entries.is_empty() {
             self.first_sequence = self.first_sequence.wrapping_add(1);
-            write(self.output.buffer(pool));
+            if !is_dropped {
+                write(self.output.buffer(pool));
+            }
             return;
         }
         let mut buffer = pool.take();
-        write(&mut buffer);
+        if !is_dropped {
+            write(&mut buffer);
+        }
         let stored = Stored::new(Message::Small(&buffer), pool);
         self.stored_bytes += stored.len();
         pool.give(buffer);
@@ -208,5 +266,37 @@ mod tests {
             "first second third a fourth reply that is too long to be kept in place "
         );
         assert_eq!(order.unanswered(), 0);
+    }
+
+    #[test]
+    fn replies_that_are_not_sent_keep_their_place() {
+        let mut pool = BufferPool::new(8);
+        let mut order = Order::default();
+        let sent = |order: &mut Order| {
+            let taken = std::iter::from_fn(|| order.output.take());
+            taken.map(|segment| String::from_utf8_lossy(&segment.bytes()).into_owned()).collect::<String>()
+        };
+        let first = order.expect_reply(Rewrite::AsItCame, None);
+        order.skip_next();
+        let [second, third] = [(); 2].map(|()| order.expect_reply(Rewrite::AsItCame, None));
+        for (sequence, reply) in [(third, b"third "), (second, b"never "), (first, b"first ")] {
+            order.answer(sequence, Message::Small(reply), &mut pool);
+        }
+        assert_eq!(sent(&mut order), "first third ");
+        order.answer_now(&mut pool, |out| out.extend_from_slice(b"fourth "));
+        assert!(!order.is_silent(), "the reply that was skipped is past");
+        order.skip_next();
+        order.answer_now(&mut pool, |out| out.extend_from_slice(b"never "));
+        order.answer_now(&mut pool, |out| out.extend_from_slice(b"fifth "));
+        assert_eq!(sent(&mut order), "fourth fifth ");
+        order.set_silent(true);
+        order.skip_next();
+        let sixth = order.expect_reply(Rewrite::AsItCame, None);
+        order.answer_now(&mut pool, |out| out.extend_from_slice(b"never "));
+        order.answer(sixth, Message::Small(b"never "), &mut pool);
+        order.push(Message::Small(b"message "), &mut pool);
+        order.set_silent(false);
+        order.answer_now(&mut pool, |out| out.extend_from_slice(b"last "));
+        assert_eq!(sent(&mut order), "message last ");
     }
 }

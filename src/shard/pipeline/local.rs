@@ -1,7 +1,7 @@
 //! Commands that weir answers itself, because they are about the connection or about weir.
 
 use super::Shard;
-use crate::protocol::command::{Command, LocalCommand, Refusal as CommandRefusal, describe, quoted};
+use crate::protocol::command::{Command, LocalCommand, describe, quoted};
 use crate::protocol::http::OF_CONNECTIONS;
 use crate::protocol::{Arguments, Protocol, Request, encode};
 use crate::routing::slot_of;
@@ -40,16 +40,25 @@ impl Shard {
             C::Time => front.answer_now(env, id, |out, _| time(out, now)),
             C::Auth => {
                 self.settle(charge, &Settlement::of(Outcome::answered(0)), now);
+                let before = self.clients.client(id).identity().tenant_id();
                 self.clients.auth(&mut self.env, &mut self.admission, id, arguments);
+                self.keep_redirects_within(before, id, now);
             }
-            C::Hello => front.hello(env, admission, id, arguments, now),
+            C::Hello => {
+                let before = front.client(id).identity().tenant_id();
+                front.hello(env, admission, id, arguments, now);
+                self.follow_dialect(id, now);
+                self.keep_redirects_within(before, id, now);
+            }
             C::Quit => {
                 front.answer_now(env, id, |out, _| encode::simple(out, OK));
                 front.stop_listening(env, id);
             }
             C::Reset => {
+                let before = front.client(id).identity().tenant_id();
                 self.end_ties(id, now);
                 self.clients.reset(&mut self.env, id, now);
+                self.keep_redirects_within(before, id, now);
             }
             C::Select => self.select(id, arguments, now),
             C::ClientId => {
@@ -61,7 +70,7 @@ impl Shard {
             C::ClientSetInfo => front.set_client_info(env, id, arguments.at(2), arguments.at(3)),
             C::ClientInfo => front.client_info(env, id, now),
             C::ClientGetRedir => {
-                let redirect = if front.client(id).tracks_keys() { 0 } else { -1 };
+                let redirect = front.client(id).redirect();
                 front.answer_now(env, id, |out, _| encode::integer(out, redirect));
             }
             C::ClientKill | C::ClientList | C::ClientPause | C::ClientUnblock | C::ClientUnpause => {
@@ -70,7 +79,7 @@ impl Shard {
             // Capabilities allow a server to answer in ways that weir never does.
             C::ClientCapa => front.answer_now(env, id, |out, _| encode::simple(out, OK)),
             C::ClientCaching => self.client_caching(id, arguments.at(2)),
-            C::ClientReply => self.client_reply(id, command, arguments.at(2)),
+            C::ClientReply => self.client_reply(id, arguments.at(2)),
             C::ClientTracking => self.client_tracking(id, command, arguments, now),
             C::ClientTrackingInfo => front.tracking_info(env, id),
             C::ClientNoEvict => self.set_no_evict(id, arguments.at(2)),
@@ -207,17 +216,23 @@ impl Shard {
         });
     }
 
-    /// Answers `CLIENT REPLY`: accepts `ON`, which changes nothing, and refuses `OFF` and `SKIP`.
-    fn client_reply(&mut self, id: ClientId, command: &Command, word: &[u8]) {
+    /// Carries out `CLIENT REPLY`. `OFF` and `SKIP` have no reply themselves; messages that are no replies are sent
+    /// in any case.
+    fn client_reply(&mut self, id: ClientId, word: &[u8]) {
         let says = |expected: &str| word.eq_ignore_ascii_case(expected.as_bytes());
+        let client = self.clients.client(id);
+        if says("off") {
+            return client.set_silent(true);
+        }
+        if says("skip") {
+            return client.skip_next_reply();
+        }
+        let is_on = says("on");
+        if is_on {
+            client.set_silent(false);
+        }
         self.clients.answer_now(&mut self.env, id, |out, _| {
-            if says("on") {
-                encode::simple(out, OK);
-            } else if says("off") || says("skip") {
-                encode::error(out, &CommandRefusal::Silences.of(command).to_string());
-            } else {
-                encode::error(out, "ERR syntax error");
-            }
+            if is_on { encode::simple(out, OK) } else { encode::error(out, "ERR syntax error") }
         });
     }
 

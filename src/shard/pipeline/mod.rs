@@ -15,6 +15,7 @@
 //! | the client asks for messages: subscriptions | `subscriptions.rs` |
 //! | messages that clients share: between stores, home cores and clients | `shared_channels.rs` |
 //! | the client is told of changed keys: `CLIENT TRACKING` | `key_tracking.rs` |
+//! | another client is told of them: `REDIRECT` | `tracking_redirects.rs` |
 //! | it is shown to clients that watch (`MONITOR`) | `monitors.rs` |
 //! | its reply comes back | `replies.rs` |
 //!
@@ -40,6 +41,7 @@ mod shared_channels;
 mod split;
 mod stale_reads;
 mod subscriptions;
+mod tracking_redirects;
 mod transaction;
 mod upkeep;
 
@@ -355,7 +357,7 @@ impl Shard {
     }
 
     /// Takes a batch from another shard: fences first, then requests, copies of hot replies, lines for
-    /// monitors, notes, replies, and messages about shared channels.
+    /// monitors, notes, replies, and messages about shared channels and redirected invalidation messages.
     pub fn handle_batch(&mut self, mut batch: Box<Batch>, now: Now) {
         self.env.counters.add(Counter::BatchesReceived, 1);
         self.env.counters.add(Counter::BatchBytesReceived, batch.bytes() as u64);
@@ -372,6 +374,9 @@ impl Shard {
             self.give_back(to, outcome, message, now);
         }
         self.hear_of_shared(&mut batch);
+        for message in batch.take_redirects() {
+            self.handle_redirect(message, now);
+        }
         batch.clear();
         self.peers.recycle(batch);
     }
@@ -444,6 +449,7 @@ impl Shard {
         revoked.into_iter().for_each(|id| self.clients.revoke(&mut self.env, id));
         self.hot_keys.handle_quotas(&quotas);
         self.rename_tenants_of_shared(&quotas);
+        self.private.handle_quotas();
         self.env.quotas = quotas;
         self.resume_waiting(now);
     }
@@ -569,6 +575,9 @@ impl Shard {
         }
         if self.clients.has_shared_work() || self.shared_channels.has_output() {
             self.send_shared(now);
+        }
+        if self.clients.has_redirects() {
+            self.exchange_redirects(now);
         }
         self.clients.begin_turn();
         let next_turn = self.is_busy().then_some(now.monotonic);

@@ -23,9 +23,9 @@ use crate::shard::cluster::Doubt;
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
 use crate::shard::outcome::{Outcome, Settlement};
+use crate::shard::overload::bulkheads_of;
 use crate::shard::private::{Abandoned, Event, InFlight, Kind, Orphans, Waiting};
 use crate::shard::refusal::{NotSent, Refusal, Stage, reasoned_abort};
-use crate::shard::overload::bulkheads_of;
 use crate::shard::request::{Envelope, Nature, PrivateId, ReplyTo};
 use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX};
 use crate::values::time::Now;
@@ -69,10 +69,10 @@ impl Shard {
         request: Request<'_>,
         now: Now,
     ) -> bool {
-        if matches!(handling, Handling::Local(LocalCommand::Hello)) {
+        let client = self.clients.client(id);
+        if matches!(handling, Handling::Local(LocalCommand::Hello)) && !client.is_subscriber_only() {
             return self.handle_tied_hello(id);
         }
-        let client = self.clients.client(id);
         if client.is_subscriber_only() {
             use LocalCommand::{Ping, Quit, Reset};
             let arguments = &request.arguments;
@@ -117,18 +117,12 @@ impl Shard {
     }
 
     /// Handles `HELLO` of a client that has private links, which speak the client's present dialect. Returns
-    /// true if it is refused; a watch is broken by it.
+    /// true if it is refused, because messages come over such a link; a watch is broken by it.
     fn handle_tied_hello(&mut self, id: ClientId) -> bool {
         let client = self.clients.client(id);
-        if client.is_subscribed() {
+        let subscriptions = client.ties().and_then(|ties| ties.subscriptions.as_ref());
+        if subscriptions.is_some_and(|subscriptions| subscriptions.links().next().is_some()) {
             self.answer_error(id, "ERR HELLO is not allowed while the connection is subscribed to channels");
-            return true;
-        }
-        if client.tracks_keys() {
-            self.answer_error(
-                id,
-                "ERR HELLO is not allowed while keys are tracked: send CLIENT TRACKING OFF first",
-            );
             return true;
         }
         self.break_watch(id, self.turn);
@@ -248,7 +242,7 @@ impl Shard {
             self.answer_not_sent(id, backend, NotSent::Full);
             return None;
         }
-        let tracking = if usage == LinkUse::Waits { None } else { self.tracking_link(id, backend) };
+        let tracking = self.tracking_link(id, backend);
         if usage == LinkUse::Request && tracking.is_some() {
             return tracking;
         }
@@ -348,11 +342,19 @@ impl Shard {
     }
 
     /// Sends a request that ends a script over a link for itself. False if there is no such link.
-    pub(super) fn interrupt(&mut self, id: ClientId, envelope: &Envelope, message: Message<'_>, now: Now) -> bool {
+    pub(super) fn interrupt(
+        &mut self,
+        id: ClientId,
+        envelope: &Envelope,
+        message: Message<'_>,
+        now: Now,
+    ) -> bool {
         let Some(client) = self.clients.find(id).filter(|_| self.private.is_on()) else { return false };
         let (holder, protocol) = ((id, client.identity().tenant_id()), client.protocol());
         let wanted = (envelope.route.backend, protocol);
-        let Some(link) = self.private.lend_for_interrupt(&mut self.env, holder, wanted, now) else { return false };
+        let Some(link) = self.private.lend_for_interrupt(&mut self.env, holder, wanted, now) else {
+            return false;
+        };
         let (to, deadline) = (envelope.reply_to, envelope.deadline);
         let request =
             InFlight { to, cells: Vec::new(), began: now.monotonic, deadline, kind: Kind::Interrupt };
@@ -516,6 +518,7 @@ impl Shard {
                         self.take_message((holder, link), &message, now);
                     }
                 }
+                Event::Numbered { holder } => self.answer_if_open(holder),
                 Event::Tracking { holder, reply } => self.take_tracking_reply(holder, reply, now),
                 Event::Abandoned { place, request, reply } => {
                     self.take_orphans(place, request, reply.as_deref(), now);
@@ -759,6 +762,10 @@ impl Shard {
         let mut text = self.env.pool.take();
         let name = self.env.backend_name(backend);
         Refusal::Unavailable { backend: name, reason, retry_after: RETRY_AFTER_LOSS }.encode(&mut text);
+        if self.lose_inbox(holder, link, &text) {
+            self.env.pool.give(text);
+            return;
+        }
         let (mut loss, mut tracked) = (FeedLoss::Unused, false);
         if let Some(client) = self.clients.find(holder)
             && let Some(ties) = client.ties()
