@@ -295,8 +295,9 @@ def test_many_clients_redirect_to_few_wherever_they_are(server: Server):
             reader.ok("GET", f"many:{index}")
             writer.ok("SET", f"many:{index}", "x")
         for index, (target, _) in enumerate(targets):
-            for key in (f"many:{index}".encode(), f"many:{index + 6}".encode()):
-                assert target.read().plain() == told(2 + index % 2, [key])
+            keys = (f"many:{index}".encode(), f"many:{index + 6}".encode())
+            # Each of several stores has an order of its own.
+            assert sorted(target.read().plain() for _ in keys) == [told(2 + index % 2, [key]) for key in sorted(keys)]
     for connection in [*readers, *(target for target, _ in targets)]:
         connection.close()
 
@@ -311,7 +312,7 @@ def test_options_hold_for_redirected_messages_too(server: Server):
         for key in ("other:1", "user:1", "item:1"):
             reader.ok("SET", key, "its own")
             writer.ok("SET", key, "x")
-        assert [target.read().plain()[2] for _ in range(2)] == [[b"user:1"], [b"item:1"]]
+        assert sorted(target.read().plain()[2] for _ in range(2)) == [[b"item:1"], [b"user:1"]]
         reader.ok("CLIENT", "TRACKING", "OFF")
         reader.ok("CLIENT", "TRACKING", "ON", "OPTIN", "REDIRECT", number)
         reader.ok("GET", "{o}not")

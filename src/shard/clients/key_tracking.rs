@@ -53,8 +53,8 @@ pub struct TrackingReply {
     pub reply: Vec<u8>,
     /// The client that no longer takes this client's messages.
     pub left: Option<Peer>,
-    /// True if some stores have accepted the options and others have refused them, so that the client would
-    /// miss messages.
+    /// True if some stores have accepted the options and others go on with those before, so that the client
+    /// would miss messages.
     pub is_divided: bool,
     /// True if the client that is to take the messages has left meanwhile.
     pub is_target_gone: bool,
@@ -130,7 +130,7 @@ impl KeyTracking {
         }
         let mut pending = self.pending.take_if(|pending| pending.replies_missing == 0)?;
         if let Some(refusal) = pending.refusal.take() {
-            let is_divided = pending.is_accepted;
+            let is_divided = pending.is_accepted && self.options.is_some();
             let sequence = pending.sequence;
             self.pending = Some(pending);
             let refused = self.refuse(sequence, refusal);
@@ -227,6 +227,11 @@ impl KeyTracking {
 pub const NOT_TRACKING: &str = "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled";
 
 impl ClientStage {
+    /// Returns the number of clients for which stores track keys.
+    pub fn tracking_clients(&self) -> usize {
+        self.clients.all().filter(|client| client.tracks_keys()).count()
+    }
+
     /// Answers `CLIENT TRACKINGINFO`.
     pub fn tracking_info(&mut self, env: &mut Env, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };

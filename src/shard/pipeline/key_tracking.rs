@@ -149,7 +149,7 @@ impl Shard {
             return self.deliver_redirected((id, link), message, now);
         }
         if message.starts_with(BROKEN) {
-            if let Some(number) = self.tracking_of(id).and_then(|tracking| tracking.break_redirect()) {
+            if let Some(number) = self.tracking_of(id).and_then(KeyTracking::break_redirect) {
                 self.tell_broken(id, number, now);
             }
             return true;

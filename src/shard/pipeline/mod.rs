@@ -230,6 +230,11 @@ impl Shard {
         self.clients.subscribers()
     }
 
+    /// Returns the number of clients for which stores track keys (`CLIENT TRACKING`).
+    pub fn tracking_clients(&self) -> usize {
+        self.clients.tracking_clients()
+    }
+
     /// Returns the numbers of shared channels and of shared patterns that are at home on this core.
     pub fn shared_channels(&self) -> [usize; 2] {
         self.shared_channels.counts()

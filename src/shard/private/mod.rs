@@ -342,9 +342,9 @@ impl PrivateLinks {
                 None if link.is_feed => &mut figures.shared,
                 None => &mut figures.idle,
                 Some(_) if link.is_streaming => &mut figures.subscribed,
+                Some(_) if waits => &mut figures.waiting,
                 Some(_) if link.is_inbox => &mut figures.redirected,
                 Some(_) if link.is_tracking => &mut figures.tracking,
-                Some(_) if waits => &mut figures.waiting,
                 Some(_) => &mut figures.watching,
             };
             *count += 1;
