@@ -69,7 +69,7 @@ fn write_section(out: &mut String, section: &str, facts: &ProcessFacts, totals: 
             }
             line("cluster_connections", &0);
             line("blocked_clients", &sum.private_links.waiting);
-            line("tracking_clients", &sum.private_links.tracking);
+            line("tracking_clients", &sum.tracking_clients);
             line("pubsub_clients", &sum.subscribers);
             line("watching_clients", &sum.private_links.watching);
         }

@@ -29,6 +29,8 @@ pub struct ShardReport {
     pub private_links: PrivateFigures,
     /// The number of clients that are subscribed to channels.
     pub subscribers: usize,
+    /// Number of clients for which stores track keys (`CLIENT TRACKING`).
+    pub tracking_clients: usize,
     /// The numbers of shared channels and of shared patterns that are at home on the shard.
     pub shared_channels: [usize; 2],
     /// The distribution of the times that backends took to reply.
@@ -78,6 +80,7 @@ impl ShardReport {
             links_open: shard.links_open(),
             private_links: shard.private_links(),
             subscribers: shard.subscribers(),
+            tracking_clients: shard.tracking_clients(),
             shared_channels: shard.shared_channels(),
             service_times: shard.service_times(),
             bulkheads: shard.bulkheads().collect(),
@@ -112,6 +115,7 @@ impl Totals {
             sum.links_open += report.links_open;
             sum.private_links.add(report.private_links);
             sum.subscribers += report.subscribers;
+            sum.tracking_clients += report.tracking_clients;
             sum.service_times.merge(&report.service_times);
             sum
         })

@@ -1,10 +1,13 @@
 //! Options of `CLIENT TRACKING ON`.
 
-use super::Arguments;
+use super::{Arguments, encode};
 
 /// Options of `CLIENT TRACKING ON`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrackingOptions {
+    /// The number (`CLIENT ID`) of the connection that messages go to in place of the client's own (`REDIRECT`);
+    /// 0 is the number of none.
+    pub redirect: Option<u64>,
     /// True for messages about all keys with certain prefixes, whether the client has read them or not
     /// (`BCAST`).
     pub is_broadcast: bool,
@@ -21,8 +24,10 @@ pub struct TrackingOptions {
 /// Reason why options are not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadTrackingOption {
-    /// Messages are wanted over another connection (`REDIRECT`).
-    Redirects,
+    /// The number of a connection behind `REDIRECT` is no number.
+    NoNumber,
+    /// `REDIRECT` stands there twice.
+    SecondRedirect,
     /// A word is no option, or lacks its value.
     Syntax,
 }
@@ -39,11 +44,51 @@ impl TrackingOptions {
                 b"OPTOUT" => options.opts_out = true,
                 b"NOLOOP" => options.leaves_out_own = true,
                 b"PREFIX" => options.prefixes.push(words.next().ok_or(BadTrackingOption::Syntax)?.to_vec()),
-                b"REDIRECT" => return Err(BadTrackingOption::Redirects),
+                b"REDIRECT" => {
+                    let word = words.next().ok_or(BadTrackingOption::Syntax)?;
+                    if options.redirect.is_some() {
+                        return Err(BadTrackingOption::SecondRedirect);
+                    }
+                    let number = std::str::from_utf8(word).ok().and_then(|word| word.parse::<i64>().ok());
+                    let number = number.ok_or(BadTrackingOption::NoNumber)?;
+                    options.redirect = Some(u64::try_from(number).unwrap_or(0));
+                }
                 _ => return Err(BadTrackingOption::Syntax),
             }
         }
         Ok(options)
+    }
+
+    /// Writes the command that asks a store for these options. `redirect` is the store's number of the connection
+    /// that its messages go to; none for the connection that the command is sent over.
+    pub fn encode(&self, out: &mut Vec<u8>, redirect: Option<u64>) {
+        let redirect = redirect.map(|number| number.to_string());
+        let mut words: Vec<&[u8]> = vec![b"CLIENT", b"TRACKING", b"ON"];
+        words.extend(redirect.iter().flat_map(|number| [b"REDIRECT", number.as_bytes()]));
+        words.extend(self.prefixes.iter().flat_map(|prefix| [b"PREFIX", prefix.as_slice()]));
+        let flags: [(bool, &[u8]); 4] = [
+            (self.is_broadcast, b"BCAST"),
+            (self.opts_in, b"OPTIN"),
+            (self.opts_out, b"OPTOUT"),
+            (self.leaves_out_own, b"NOLOOP"),
+        ];
+        words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, word)| word));
+        encode::request(out, words.into_iter());
+    }
+
+    /// Completes options that are in force from now on by the prefixes of those that were in force `before`:
+    /// prefixes add up, and no prefix means all keys.
+    pub fn add_prefixes_of(&mut self, before: Option<&Self>) {
+        if !self.is_broadcast {
+            return;
+        }
+        if self.prefixes.is_empty() {
+            self.prefixes.push(Vec::new());
+        }
+        let before = before.filter(|before| before.is_broadcast);
+        self.prefixes.extend(before.into_iter().flat_map(|before| before.prefixes.iter().cloned()));
+        self.prefixes.sort_unstable();
+        self.prefixes.dedup();
     }
 
     /// Returns the flags as `CLIENT TRACKINGINFO` names them. `is_exception` tells that `CLIENT CACHING` was sent
@@ -59,5 +104,63 @@ impl TrackingOptions {
             (self.leaves_out_own, "noloop"),
         ];
         flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, name)| name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{RequestDecoder, RequestLimits};
+
+    fn parsed(frame: &[u8]) -> Result<TrackingOptions, BadTrackingOption> {
+        let mut consumed = 0;
+        let limits = RequestLimits::trusted(1_000);
+        let mut decoder = RequestDecoder::default();
+        let request = decoder.next(frame, &mut consumed, &limits);
+        TrackingOptions::parse(&request.expect("well formed").expect("whole").arguments)
+    }
+
+    fn of(line: &str) -> Result<TrackingOptions, BadTrackingOption> {
+        let mut frame = Vec::new();
+        let words = format!("CLIENT TRACKING ON {line}");
+        encode::request(
+            &mut frame,
+            words.split_whitespace().map(str::as_bytes).collect::<Vec<_>>().into_iter(),
+        );
+        parsed(&frame)
+    }
+
+    #[test]
+    fn options_are_written_as_they_were_read_but_for_the_connection() {
+        for line in ["", "REDIRECT 7", "BCAST PREFIX a PREFIX bc REDIRECT 7 NOLOOP", "OPTIN", "optout noloop"]
+        {
+            let options = of(line).expect("good options");
+            let mut frame = Vec::new();
+            options.encode(&mut frame, options.redirect.map(|_| 41));
+            let told = parsed(&frame).expect("good options");
+            assert_eq!(told, TrackingOptions { redirect: options.redirect.map(|_| 41), ..options });
+        }
+        assert_eq!(of("REDIRECT -5").expect("a number").redirect, Some(0));
+        for (line, bad) in [
+            ("REDIRECT", BadTrackingOption::Syntax),
+            ("REDIRECT x", BadTrackingOption::NoNumber),
+            ("REDIRECT 1 REDIRECT 1", BadTrackingOption::SecondRedirect),
+            ("PREFIX", BadTrackingOption::Syntax),
+        ] {
+            assert_eq!(of(line), Err(bad), "{line}");
+        }
+    }
+
+    #[test]
+    fn prefixes_add_up() {
+        let mut options = of("BCAST PREFIX b").expect("good options");
+        options.add_prefixes_of(Some(&of("BCAST PREFIX c PREFIX a").expect("good options")));
+        assert_eq!(options.prefixes, [b"a", b"b", b"c"]);
+        let mut all = of("BCAST").expect("good options");
+        all.add_prefixes_of(None);
+        assert_eq!(all.prefixes, [b""]);
+        let mut none = of("OPTIN").expect("good options");
+        none.add_prefixes_of(Some(&options));
+        assert!(none.prefixes.is_empty());
     }
 }

@@ -36,6 +36,7 @@
 //! | the monitors of all cores, and what each may see | `monitor_board.rs` |
 //! | subscriptions of all cores that stores have yet to acknowledge | `subscription_board.rs` |
 //! | shared channels: what home cores and those with subscribers tell each other, and numbers of subscribers | `shared_channel.rs`, `shared_numbers.rs` |
+//! | clients that take the invalidation messages of others: what their cores tell each other | `tracking_redirect.rs` |
 //! | shed level of each backend, as agreed from the board: which requests cost more, or are refused | `backend_levels.rs` |
 //! | what travels with a request, and its bytes, on their way or waiting | `request.rs`, `message.rs`, `stored.rs` |
 //! | a request in flight on a backend connection | `pending.rs` |
@@ -86,6 +87,7 @@ mod shared_channels;
 mod shared_numbers;
 mod stored;
 mod subscription_board;
+mod tracking_redirect;
 mod upstream;
 mod versions;
 

@@ -25,6 +25,7 @@ mod secure;
 mod shared_channels;
 mod subscriptions;
 mod track;
+mod tracking_redirects;
 mod transactions;
 mod withdrawal;
 

@@ -66,6 +66,6 @@ impl Interest {
     pub(super) fn forget(&mut self, session: u64) {
         self.watches.end(session);
         self.waits.leave(session);
-        self.tracking.end(session);
+        self.tracking.forget(session);
     }
 }

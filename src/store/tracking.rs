@@ -1,4 +1,5 @@
-//! Changes of keys that clients are told of (CLIENT TRACKING), as in Redis 7.0, without REDIRECT.
+//! Changes of keys that clients are told of (CLIENT TRACKING), as in Redis 7.0. REDIRECT may name connections that speak
+//! RESP3.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,8 +26,6 @@ type Name = Box<[u8]>;
 #[derive(Clone, Debug, Default)]
 struct Client {
     options: TrackingOptions,
-    /// True for a connection that speaks RESP3: others cannot be sent invalidation messages.
-    can_hear: bool,
     /// True if `CLIENT CACHING` makes the next command or transaction an exception.
     is_exception: bool,
 }
@@ -42,9 +41,21 @@ pub(super) struct Tracking {
     /// The connection whose request is carried out, which gets no message of its own changes with NOLOOP;
     /// `None` for changes that time makes.
     actor: Option<u64>,
-    /// Invalidation messages to send: the connection, and the changed key, or `None` if all keys may have
-    /// changed.
-    told: Vec<(u64, Option<Name>)>,
+    /// The connections that speak RESP3, which can be sent messages.
+    hearing: BTreeSet<u64>,
+    /// Messages to send: the connection, and what it is told.
+    told: Vec<(u64, Told)>,
+}
+
+/// A message to a connection.
+#[derive(Debug)]
+enum Told {
+    /// A key has changed.
+    Key(Name),
+    /// All keys may have changed.
+    All,
+    /// The connection with this number, which takes the messages, is gone.
+    Broken(u64),
 }
 
 impl Tracking {
@@ -79,9 +90,9 @@ impl Tracking {
             && let Some((key, readers)) = self.readers.pop_first()
         {
             self.forget_key(&key, &readers);
-            let clients = &self.clients;
-            let hears = |reader: &u64| clients.get(reader).is_some_and(|client| client.can_hear);
-            self.told.extend(readers.into_iter().filter(hears).map(|reader| (reader, Some(key.clone()))));
+            let Self { clients, hearing, told, .. } = self;
+            let known = readers.into_iter().filter_map(|reader| Some((reader, clients.get(&reader)?)));
+            told.extend(known.filter_map(|known| message(hearing, known, || Told::Key(key.clone()))));
         }
     }
 
@@ -91,10 +102,10 @@ impl Tracking {
 
     /// Queues messages for all connections that track a key which has changed, and forgets their reads of it.
     pub(super) fn change(&mut self, key: &[u8]) {
-        let Self { clients, actor, told, .. } = self;
+        let Self { clients, actor, hearing, told, .. } = self;
         let mut tell = |reader: u64, client: &Client| {
-            if client.can_hear && (!client.options.leaves_out_own || *actor != Some(reader)) {
-                told.push((reader, Some(key.into())));
+            if !client.options.leaves_out_own || *actor != Some(reader) {
+                told.extend(message(hearing, (reader, client), || Told::Key(key.into())));
             }
         };
         for (reader, client) in clients.iter().filter(|(_, client)| client.hears(key)) {
@@ -112,12 +123,13 @@ impl Tracking {
     /// Handles that all keys of a database are gone: each tracking connection is sent the message that all
     /// keys may have changed, once for several databases.
     pub(super) fn clear(&mut self) {
-        let is_told = self.told.last().is_some_and(|(_, key)| key.is_none());
+        let is_told = self.told.last().is_some_and(|(_, told)| matches!(told, Told::All));
         if is_told && self.readers.is_empty() {
             return;
         }
-        let hearing = self.clients.iter().filter(|(_, client)| client.can_hear);
-        self.told.extend(hearing.map(|(client, _)| (*client, None)));
+        let Self { clients, hearing, told, .. } = self;
+        let known = clients.iter().map(|(session, client)| (*session, client));
+        told.extend(known.filter_map(|known| message(hearing, known, || Told::All)));
         self.readers.clear();
         self.bytes = 0;
     }
@@ -126,6 +138,12 @@ impl Tracking {
     /// turned on anew.
     pub(super) fn end(&mut self, session: u64) {
         self.clients.remove(&session);
+    }
+
+    /// Forgets a connection that is gone, or begins anew with RESET.
+    pub(super) fn forget(&mut self, session: u64) {
+        self.end(session);
+        self.hearing.remove(&session);
     }
 
     /// Forgets all reads once no connection tracks keys.
@@ -142,9 +160,16 @@ impl Tracking {
 
     /// Sets the RESP version of a connection: only with RESP3 it can be sent invalidation messages.
     pub(super) fn set_protocol(&mut self, session: u64, protocol: Protocol) {
-        if let Some(client) = self.clients.get_mut(&session) {
-            client.can_hear = protocol == Protocol::Resp3;
+        if protocol == Protocol::Resp3 {
+            self.hearing.insert(session);
+        } else {
+            self.hearing.remove(&session);
         }
+    }
+
+    /// True if the messages of a connection go to one that is gone, or that cannot be sent any.
+    fn is_broken(&self, client: &Client) -> bool {
+        client.options.redirect.is_some_and(|target| !self.hearing.contains(&target))
     }
 
     /// Ends a request of a connection, after which `CLIENT CACHING` has no effect any more.
@@ -156,20 +181,36 @@ impl Tracking {
 
     /// Returns the messages about changes since the last call.
     pub(super) fn take_messages(&mut self) -> impl Iterator<Item = Delivery> + use<> {
-        std::mem::take(&mut self.told).into_iter().map(|(session, key)| {
+        std::mem::take(&mut self.told).into_iter().map(|(session, told)| {
             let mut bytes = Vec::new();
+            let is_broken = matches!(told, Told::Broken(_));
             encode::push(&mut bytes, Protocol::Resp3, 2);
-            encode::bulk(&mut bytes, b"invalidate");
-            match key {
-                Some(key) => {
+            encode::bulk(&mut bytes, if is_broken { b"tracking-redir-broken" } else { b"invalidate" });
+            match told {
+                Told::Key(key) => {
                     encode::array(&mut bytes, 1);
                     encode::bulk(&mut bytes, &key);
                 }
-                None => encode::null(&mut bytes, Protocol::Resp3),
+                Told::All => encode::null(&mut bytes, Protocol::Resp3),
+                Told::Broken(target) => encode::integer(&mut bytes, target as i64),
             }
             Delivery { session, bytes: Bytes::from(bytes), ends_wait: false }
         })
     }
+}
+
+/// Returns the message for a connection that tracks keys, and the connection that it goes to; `None` if that cannot be
+/// sent any.
+fn message(
+    hearing: &BTreeSet<u64>,
+    (session, client): (u64, &Client),
+    told: impl FnOnce() -> Told,
+) -> Option<(u64, Told)> {
+    let target = client.options.redirect.unwrap_or(session);
+    if hearing.contains(&target) {
+        return Some((target, told()));
+    }
+    hearing.contains(&session).then_some((session, Told::Broken(target)))
 }
 
 impl Client {
@@ -217,9 +258,18 @@ pub(super) fn client_tracking(call: &mut Call<'_>) -> Done {
         return Err(Refusal::Syntax);
     }
     let mut options = TrackingOptions::parse(&call.arguments).map_err(|bad| match bad {
-        BadTrackingOption::Redirects => Refusal::Words("ERR REDIRECT is not supported: use RESP3"),
+        BadTrackingOption::NoNumber => Refusal::Words("ERR value is not an integer or out of range"),
+        BadTrackingOption::SecondRedirect => {
+            Refusal::Words("ERR A client can only redirect to a single other client")
+        }
         BadTrackingOption::Syntax => Refusal::Syntax,
     })?;
+    let hears = |target| call.keyspace.interest.tracking.hearing.contains(&target);
+    if options.redirect.is_some_and(|target| !hears(target)) {
+        return Err(Refusal::Words(
+            "ERR The client ID you want redirect to does not exist, or does not speak RESP3",
+        ));
+    }
     let clients = &mut call.keyspace.interest.tracking.clients;
     let known = clients.get(&session);
     check(&options, known.map(|known| &known.options))?;
@@ -236,10 +286,7 @@ pub(super) fn client_tracking(call: &mut Call<'_>) -> Done {
     }
     check_overlaps(&options.prefixes)?;
     let is_exception = known.is_some_and(|known| known.is_exception);
-    clients.insert(
-        session,
-        Client { options, can_hear: call.session.protocol == Protocol::Resp3, is_exception },
-    );
+    clients.insert(session, Client { options, is_exception });
     call.session.tracks = true;
     call.ok()
 }
@@ -308,14 +355,23 @@ pub(super) fn client_caching(call: &mut Call<'_>) -> Done {
 
 /// Carries out `CLIENT GETREDIR`.
 pub(super) fn client_getredir(call: &mut Call<'_>) -> Done {
-    call.integer(if call.session.tracks { 0 } else { -1 })
+    let client = call.keyspace.interest.tracking.clients.get(&call.session.id);
+    call.integer(redirect(client))
+}
+
+/// Returns the number of the connection that takes a connection's messages: 0 for its own, -1 if it tracks no keys.
+fn redirect(client: Option<&Client>) -> i64 {
+    client.map_or(-1, |client| client.options.redirect.unwrap_or(0) as i64)
 }
 
 /// Carries out `CLIENT TRACKINGINFO`.
 pub(super) fn client_trackinginfo(call: &mut Call<'_>) -> Done {
-    let client = call.keyspace.interest.tracking.clients.get(&call.session.id);
-    let flags: Vec<&str> =
+    let tracking = &call.keyspace.interest.tracking;
+    let client = tracking.clients.get(&call.session.id);
+    let mut flags: Vec<&str> =
         client.map_or_else(|| vec!["off"], |client| client.options.flags(client.is_exception).collect());
+    flags.extend(client.filter(|client| tracking.is_broken(client)).map(|_| "broken_redirect"));
+    let redirect = redirect(client);
     let prefixes = client.map(|client| client.options.prefixes.clone()).unwrap_or_default();
     let protocol = call.protocol();
     call.out.map(protocol, 3);
@@ -323,7 +379,7 @@ pub(super) fn client_trackinginfo(call: &mut Call<'_>) -> Done {
     call.out.set(protocol, flags.len());
     flags.iter().for_each(|flag| call.out.bulk(flag.as_bytes()));
     call.out.bulk(b"redirect");
-    call.out.integer(if call.session.tracks { 0 } else { -1 });
+    call.out.integer(redirect);
     call.out.bulk(b"prefixes");
     call.out.array(prefixes.len());
     prefixes.iter().for_each(|prefix| call.out.bulk(prefix));
@@ -333,6 +389,7 @@ pub(super) fn client_trackinginfo(call: &mut Call<'_>) -> Done {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Session;
     use crate::store::bench::Bench;
 
     fn told(bench: &mut Bench) -> Vec<(u64, String)> {
@@ -385,6 +442,36 @@ mod tests {
         bench.send("SET n v");
         assert_eq!(told(&mut bench), []);
         assert!(bench.engine.keyspace.interest.tracking.is_idle());
+    }
+
+    #[test]
+    fn messages_go_to_the_connection_that_is_named() {
+        let mut bench = Bench::new();
+        let mut target = Session::new(2);
+        let refusal = "-ERR The client ID you want redirect to does not exist, or does not speak RESP3|";
+        assert_eq!(bench.send("CLIENT TRACKING ON REDIRECT 2"), refusal);
+        std::mem::swap(&mut bench.session, &mut target);
+        bench.send("HELLO 3");
+        std::mem::swap(&mut bench.session, &mut target);
+        bench.talk(&[
+            ("CLIENT TRACKING ON REDIRECT x", "-ERR value is not an integer or out of range|"),
+            ("CLIENT TRACKING ON REDIRECT 2", "+OK|"),
+            ("CLIENT GETREDIR", ":2|"),
+            ("GET k", "$-1|"),
+            ("GET l", "$-1|"),
+            ("SET k v", "+OK|"),
+        ]);
+        let changed = (2, ">2|$10|invalidate|*1|$1|k|".to_owned());
+        assert_eq!(told(&mut bench), [changed]);
+        bench.engine.forget(&target);
+        bench.send("SET l v");
+        assert_eq!(told(&mut bench), [], "it speaks RESP2");
+        bench.send("HELLO 3");
+        bench.send("GET k");
+        bench.send("SET k w");
+        assert_eq!(told(&mut bench), [(1, ">2|$21|tracking-redir-broken|:2|".to_owned())]);
+        let info = "%3|$5|flags|~2|$2|on|$15|broken_redirect|$8|redirect|:2|$8|prefixes|*0|";
+        bench.talk(&[("CLIENT TRACKINGINFO", info)]);
     }
 
     #[test]
@@ -454,7 +541,8 @@ mod tests {
     #[test]
     fn the_table_is_bounded_and_forgets_in_exchange_for_messages() {
         let mut tracking = Tracking::default();
-        tracking.clients.insert(1, Client { can_hear: true, ..Client::default() });
+        tracking.clients.insert(1, Client::default());
+        tracking.set_protocol(1, Protocol::Resp3);
         let large = vec![b'k'; ENGINE_TRACKED_BYTES_MAX / 3];
         for first in [b'a', b'b', b'c'] {
             tracking.note_read(1, &[&[first], &large[..]].concat());

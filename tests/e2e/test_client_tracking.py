@@ -1,13 +1,15 @@
 """CLIENT TRACKING: clients are told of changes of the keys that they have read, whoever makes them.
 
-A client that keeps values by it is at work in test_programs.py.
+A client that keeps values by it is at work in test_programs.py. Messages that clients redirect to others are compared with
+those of a plain redis-server.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from harness.processes import Weir
+from harness import metrics
+from harness.processes import Server, Weir
 from harness.resp import Connection
 from harness.waiting import until
 
@@ -189,7 +191,7 @@ def test_other_databases_are_tracked_too(weir: Weir):
 
 @pytest.mark.parametrize(
     ("protocol", "options", "words"),
-    [(2, [], "HELLO 3"), (3, ["REDIRECT", "5"], "REDIRECT"), (3, ["OPTIN", "OPTOUT"], "ERR"), (3, ["PREFIX", "x"], "ERR"), (3, ["PERHAPS"], "syntax")],
+    [(2, ["OPTIN", "OPTOUT"], "ERR"), (3, ["PREFIX", "x"], "ERR"), (3, ["PERHAPS"], "syntax"), (2, ["REDIRECT", "0"], "redirect")],
 )
 def test_bad_options_are_refused_and_switch_nothing_on(weir: Weir, protocol: int, options: list, words: str):
     with weir.connect(protocol=protocol) as client:
@@ -212,3 +214,234 @@ def test_tenants_hear_of_their_own_keys(servers, tmp_path):
         for options in (["BCAST"], ["BCAST", "PREFIX", "zeta:"], ["BCAST", "PREFIX", "acme:", "PREFIX", "a"]):
             assert client.call("CLIENT", "TRACKING", "ON", *options).text.startswith("NOPERM "), options
         client.ok("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "acme:k")
+
+    with weir.connect() as target, weir.connect() as tracker, weir.connect() as foreign:
+        for connection in (target, tracker):
+            connection.ok("AUTH", "acme", "a")
+        foreign.ok("AUTH", "some", "s")
+        number = target.ok("CLIENT", "ID")
+        # The channel tells of keys that the tenant may read; other channels stay closed.
+        target.ok("SUBSCRIBE", CHANNEL)
+        assert tracker.call("PUBLISH", CHANNEL, "forged").text.startswith("NOPERM ")
+        assert tracker.call("SUBSCRIBE", "__redis__:other").text.startswith("NOPERM ")
+        assert foreign.call("CLIENT", "TRACKING", "ON", "REDIRECT", number).text == NO_TARGET
+        assert foreign.ok("CLIENT", "GETREDIR") == -1
+        tracker.ok("CLIENT", "TRACKING", "ON", "REDIRECT", number)
+        tracker.ok("GET", "acme:k")
+        tracker.ok("SET", "acme:k", "v")
+        assert target.read().plain() == [b"message", CHANNEL, [b"acme:k"]]
+
+
+CHANNEL = b"__redis__:invalidate"
+NO_TARGET = "ERR The client ID you want redirect to does not exist"
+
+
+@pytest.fixture(scope="module", params=["redis-server", "one store", "three stores", "embedded store"])
+def server(request, module_servers) -> Server:
+    """A plain redis-server, or weir, which does as that does."""
+    if request.param == "redis-server":
+        return module_servers.redis()
+    stores = {"one store": 1, "three stores": 3, "embedded store": 0}[request.param]
+    return module_servers.weir(*[module_servers.redis() for _ in range(stores)], flags=FLAGS)
+
+
+def listener(server: Server, protocol: int) -> tuple[Connection, int]:
+    """A connection that takes messages of others, and its number."""
+    connection = server.connect(protocol=protocol)
+    number = connection.ok("CLIENT", "ID")
+    if protocol == 2:
+        connection.ok("SUBSCRIBE", CHANNEL)
+    return connection, number
+
+
+def told(protocol: int, keys: list[bytes] | None) -> list:
+    return [b"message", CHANNEL, keys] if protocol == 2 else [b"invalidate", keys]
+
+
+@pytest.mark.parametrize("protocols", [(2, 2), (2, 3), (3, 2), (3, 3)], ids=["2 to 2", "2 to 3", "3 to 2", "3 to 3"])
+def test_messages_go_to_the_connection_that_is_named(server: Server, protocols: tuple[int, int]):
+    target, number = listener(server, protocols[1])
+    with target, server.connect(protocol=protocols[0]) as reader, server.connect() as writer:
+        writer.ok("SET", "k", "old")
+        reader.ok("CLIENT", "TRACKING", "ON", "REDIRECT", number)
+        assert reader.ok("GET", "k") == b"old"
+        writer.ok("SET", "k", "new")
+        assert target.read().plain() == told(protocols[1], [b"k"])
+        assert reader.ok("CLIENT", "GETREDIR") == number
+        line = line_of(reader)
+        assert line[b"redir"] == b"%d" % number and b"t" in line[b"flags"]
+        info = reader.ok("CLIENT", "TRACKINGINFO")
+        info = info if isinstance(info, dict) else dict(zip(info[::2], info[1::2]))
+        assert info == {b"flags": [b"on"], b"redirect": number, b"prefixes": []}
+        reader.ok("GET", "k")
+        writer.ok("FLUSHALL")
+        assert target.read().plain() == told(protocols[1], None)
+        # Messages come to the client itself again, which hears them in RESP3 only.
+        reader.ok("CLIENT", "TRACKING", "ON")
+        assert reader.ok("CLIENT", "GETREDIR") == 0
+        reader.ok("GET", "k")
+        writer.ok("SET", "k", "newer")
+        if protocols[0] == 3:
+            assert reader.read().plain() == changed("k")
+        assert reader.ok("PING", "nothing else") == b"nothing else"
+
+
+def test_many_clients_redirect_to_few_wherever_they_are(server: Server):
+    targets = [listener(server, protocol) for protocol in (2, 3) * 3]
+    readers = [server.connect() for _ in range(12)]
+    with server.connect() as writer:
+        for index, reader in enumerate(readers):
+            reader.ok("CLIENT", "TRACKING", "ON", "REDIRECT", targets[index % 6][1])
+            reader.ok("GET", f"many:{index}")
+            writer.ok("SET", f"many:{index}", "x")
+        for index, (target, _) in enumerate(targets):
+            keys = (f"many:{index}".encode(), f"many:{index + 6}".encode())
+            # Each of several stores has an order of its own.
+            assert sorted(target.read().plain() for _ in keys) == [told(2 + index % 2, [key]) for key in sorted(keys)]
+    for connection in [*readers, *(target for target, _ in targets)]:
+        connection.close()
+
+
+def test_options_hold_for_redirected_messages_too(server: Server):
+    target, number = listener(server, 2)
+    with target, server.connect() as reader, server.connect() as writer:
+        reader.ok("CLIENT", "TRACKING", "ON", "REDIRECT", number, "BCAST", "PREFIX", "user:")
+        reader.ok("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "item:", "NOLOOP", "REDIRECT", number)
+        info = reader.ok("CLIENT", "TRACKINGINFO")
+        assert info[1::2] == [[b"on", b"bcast", b"noloop"], number, [b"item:", b"user:"]]
+        for key in ("other:1", "user:1", "item:1"):
+            reader.ok("SET", key, "its own")
+            writer.ok("SET", key, "x")
+        assert sorted(target.read().plain()[2] for _ in range(2)) == [[b"item:1"], [b"user:1"]]
+        reader.ok("CLIENT", "TRACKING", "OFF")
+        reader.ok("CLIENT", "TRACKING", "ON", "OPTIN", "REDIRECT", number)
+        reader.ok("GET", "{o}not")
+        reader.ok("CLIENT", "CACHING", "YES")
+        assert reader.ok("CLIENT", "TRACKINGINFO")[1] == [b"on", b"optin", b"caching-yes"]
+        reader.ok("GET", "{o}yes")
+        for key in ("{o}not", "{o}yes"):
+            writer.ok("SET", key, "x")
+        assert target.read().plain() == told(2, [b"{o}yes"])
+        assert target.ok("PING") == [b"pong", b""]
+
+
+def test_bad_redirections_are_refused_as_a_server_does(server: Server):
+    target, number = listener(server, 3)
+    with target, server.connect(protocol=3) as reader:
+        for words, error in [
+            (["REDIRECT", 999_999_999], NO_TARGET),
+            (["REDIRECT", -1], NO_TARGET),
+            (["REDIRECT", "x"], "ERR value is not an integer or out of range"),
+            (["REDIRECT", number, "REDIRECT", number], "ERR A client can only redirect to a single other client"),
+            (["REDIRECT"], "ERR syntax error"),
+            (["REDIRECT", number, "PREFIX", "a"], "ERR PREFIX option requires BCAST mode to be enabled"),
+        ]:
+            assert reader.call("CLIENT", "TRACKING", "ON", *words).text == error
+            assert reader.ok("CLIENT", "GETREDIR") == -1
+        reader.ok("CLIENT", "TRACKING", "ON", "REDIRECT", number, "OPTIN")
+        for words, error in [
+            (["BCAST", "REDIRECT", number], "ERR You can't switch BCAST mode on/off before disabling"),
+            (["OPTOUT"], "ERR You can't switch OPTIN/OPTOUT mode before disabling"),
+            (["REDIRECT", 999_999_999], NO_TARGET),
+        ]:
+            assert reader.call("CLIENT", "TRACKING", "ON", *words).text.startswith(error)
+        assert reader.ok("CLIENT", "GETREDIR") == number
+
+
+def test_a_client_whose_target_has_left_is_told(server: Server):
+    target, number = listener(server, 2)
+    with server.connect(protocol=3) as reader, server.connect() as writer:
+        reader.ok("CLIENT", "TRACKING", "ON", "REDIRECT", number)
+        reader.ok("GET", "broken")
+        target.close()
+        lines = lambda: writer.ok("CLIENT", "LIST").decode().splitlines()  # noqa: E731
+        until(lambda: not any(line.startswith(f"id={number} ") for line in lines()), "the target is gone")
+        writer.ok("SET", "broken", "x")
+        assert reader.read().plain() == [b"tracking-redir-broken", number]
+        info = reader.ok("CLIENT", "TRACKINGINFO")
+        assert set(info[b"flags"]) == {b"on", b"broken_redirect"} and info[b"redirect"] == number
+        assert b"R" in line_of(reader)[b"flags"]
+        assert reader.ok("PING", "nothing else") == b"nothing else"
+        successor, number = listener(server, 2)
+        with successor:
+            reader.ok("CLIENT", "TRACKING", "ON", "REDIRECT", number)
+            assert reader.ok("CLIENT", "TRACKINGINFO")[b"flags"] == [b"on"]
+            reader.ok("GET", "broken")
+            writer.ok("SET", "broken", "y")
+            assert successor.read().plain() == told(2, [b"broken"])
+
+
+def test_dialects_change_while_keys_are_tracked(server: Server):
+    target, number = listener(server, 3)
+    with target, server.connect(protocol=3) as reader, server.connect() as writer:
+        writer.ok("HSET", "{d}h", "f", "v")
+        reader.ok("CLIENT", "TRACKING", "ON", "REDIRECT", number)
+        for protocol, pairs in [(2, [b"f", b"v"]), (3, {b"f": b"v"}), (2, [b"f", b"v"])]:
+            reader.ok("HELLO", protocol)
+            assert reader.ok("HGETALL", "{d}h") == pairs
+            writer.ok("HSET", "{d}h", "f", "v")
+            assert target.read().plain() == told(3, [b"{d}h"])
+        # A target may change its own, while it is subscribed to nothing else.
+        target.ok("SUBSCRIBE", CHANNEL)
+        assert target.ok("HELLO", 2)[5] == 2
+        reader.ok("HGETALL", "{d}h")
+        writer.ok("DEL", "{d}h")
+        assert target.read().plain() == told(2, [b"{d}h"])
+
+
+def test_messages_come_to_clients_that_are_sent_no_replies(server: Server):
+    target, number = listener(server, 3)
+    with target, server.connect(protocol=3) as reader, server.connect() as writer:
+        reader.ok("CLIENT", "TRACKING", "ON", "REDIRECT", number)
+        reader.ok("GET", "silent")
+        target.send("CLIENT", "REPLY", "OFF")
+        target.send("GET", "unanswered")
+        target.send("NO-SUCH-COMMAND")
+        writer.ok("SET", "silent", "x")
+        assert target.read().plain() == told(3, [b"silent"])
+        assert target.ok("CLIENT", "REPLY", "ON") == b"OK"
+        for words in (["CLIENT", "REPLY", "SKIP"], ["SET", "silent", "y"], ["GET", "silent"]):
+            target.send(*words)
+        assert target.read().plain() == b"y"
+
+
+def test_calls_that_wait_are_answered_before_messages_about_them(server: Server):
+    with server.connect(protocol=3) as reader, server.connect() as writer:
+        reader.ok("CLIENT", "TRACKING", "ON")
+        for _ in range(20):
+            reader.ok("LRANGE", "{w}to", 0, -1)
+            reader.send("BLMOVE", "{w}from", "{w}to", "LEFT", "LEFT", 0)
+            until(lambda: b"b" in line_named(writer, reader), "it waits")
+            writer.ok("RPUSH", "{w}from", "x")
+            assert reader.read().plain() == b"x"
+            assert reader.read().plain() == changed("{w}to")
+
+
+def line_named(asker: Connection, connection: Connection) -> bytes:
+    """The flags of another connection."""
+    port = connection.socket.getsockname()[1]
+    for line in asker.ok("CLIENT", "LIST").splitlines():
+        fields = dict(word.split(b"=", 1) for word in line.split())
+        if fields[b"addr"].endswith(b":%d" % port):
+            return fields[b"flags"]
+    return b""
+
+
+def test_links_for_redirected_messages_end_with_their_use(weir: Weir):
+    def links() -> float:
+        return metrics.total(weir, "weir_private_links", 'use="redirected"')
+
+    until(lambda: links() == 0, "earlier ones are gone")
+    target, number = listener(weir, 2)
+    with target, weir.connect() as reader:
+        reader.ok("CLIENT", "TRACKING", "ON", "REDIRECT", number)
+        until(lambda: links() == len(weir.backends), "there is one for each store")
+        reader.ok("CLIENT", "TRACKING", "OFF")
+        until(lambda: links() == 0, "they are closed when nobody redirects to the target")
+        # They are opened anew, and the target is closed if one is lost: it would miss messages.
+        reader.ok("CLIENT", "TRACKING", "ON", "REDIRECT", number)
+        with weir.backends[0].connect() as direct:
+            redirected = [line.split("redir=")[1].split()[0] for line in direct.ok("CLIENT", "LIST").decode().splitlines()]
+            for store_number in set(redirected) - {"-1", "0"}:
+                direct.ok("CLIENT", "KILL", "ID", store_number)
+        target.read_to_end()

@@ -389,8 +389,6 @@ CANNOT_PASS = [
     ("REPLICAOF", "NO", "ONE"),
     ("SHUTDOWN",),
     ("MIGRATE", "127.0.0.1", "1", "a", "0", "1"),
-    ("CLIENT", "REPLY", "OFF"),
-    ("CLIENT", "TRACKING", "ON"),
     ("FAILOVER",),
     ("CLUSTER", "RESET"),
 ]

@@ -286,7 +286,7 @@ def test_private_links_are_bounded_and_named_in_the_refusal(servers):
         assert other.ok("SET", "k", "v") == b"OK"
         gauges = metrics.parse(weir.admin("/metrics")[1])["weir_private_links"]
         by_use = {re.search(r'use="(\w+)"', labels)[1]: value for labels, value in gauges.items()}
-        assert by_use == {"waiting": 4, "watching": 0, "subscribed": 0, "tracking": 0, "shared": 0, "idle": 0}
+        assert by_use == {"waiting": 4, "watching": 0, "subscribed": 0, "tracking": 0, "redirected": 0, "shared": 0, "idle": 0}
         waiters.pop().close()
         until(lambda: other.call("WATCH", "k").text == "OK", "the place of one that left is free")
     for waiter in waiters:

@@ -497,7 +497,9 @@ impl Client {
         let subscriptions = self.ties.as_ref().and_then(|ties| ties.subscriptions.as_ref());
         let subscribed = subscriptions.map_or(0, |subscriptions| subscriptions.memory_bytes());
         let tracking = self.ties.as_ref().and_then(|ties| ties.tracking.as_ref());
-        let tracked = tracking.map_or(0, |tracking| tracking.memory_bytes());
+        let inbox = self.ties.as_ref().and_then(|ties| ties.inbox.as_ref());
+        let tracked = tracking.map_or(0, |tracking| tracking.memory_bytes())
+            + inbox.map_or(0, |inbox| inbox.memory_bytes());
         let tls = match (self.secure, self.sending_since) {
             (false, _) => 0,
             (true, None) => TLS_CLIENT_BYTES,
@@ -525,7 +527,8 @@ impl Client {
 }
 
 impl Client {
-    /// True if the client has ties to stores: private links, watched keys, subscriptions or tracked keys.
+    /// True if the client has ties to stores: private links, watched keys, subscriptions, tracked keys
+    /// or messages of other clients.
     #[inline]
     pub fn is_tied(&self) -> bool {
         self.ties.is_some()
@@ -557,17 +560,22 @@ impl Client {
         self.ties.as_ref().is_some_and(|ties| ties.subscriptions.is_some())
     }
 
-    /// True if the client is subscribed, and more bytes than `subscriber_slow_bytes` have waited for it for
+    /// True if the client is sent messages that it has not asked for one by one: it is subscribed to channels, or
+    /// takes the invalidation messages of others.
+    pub fn is_messaged(&self) -> bool {
+        self.ties.as_ref().is_some_and(|ties| ties.subscriptions.is_some() || ties.inbox.is_some())
+    }
+
+    /// True if the client is sent messages, and more bytes than `subscriber_slow_bytes` have waited for it for
     /// `subscriber_slow_time` or longer. Notes the time since which they do.
     pub(super) fn is_slow_subscriber(&mut self, settings: &ShardSettings, now: Timestamp) -> bool {
         let is_behind = self.order.waiting_bytes() > settings.clients.subscriber_slow_bytes;
-        let subscriptions = self.ties.as_mut().and_then(|ties| ties.subscriptions.as_mut());
-        let Some(subscriptions) = subscriptions else { return false };
+        let Some(ties) = self.ties.as_mut() else { return false };
         if !is_behind {
-            subscriptions.slow_since = None;
+            ties.slow_since = None;
             return false;
         }
-        let since = *subscriptions.slow_since.get_or_insert(now);
+        let since = *ties.slow_since.get_or_insert(now);
         now.since(since) >= settings.clients.subscriber_slow_time
     }
 
@@ -590,6 +598,7 @@ impl Client {
                 && ties.subscriptions.is_none()
                 && ties.tracking.is_none()
                 && ties.withdrawn.is_none()
+                && ties.inbox.is_none()
         };
         if self.ties.as_deref().is_some_and(is_free) {
             self.ties = None;

@@ -94,14 +94,17 @@ impl ClientFilter {
 
 impl Client {
     /// The client's flags in the letters of `CLIENT LIST`: `O` for a monitor, `b` in a blocking command, `P` subscribed to
-    /// channels, `t` and `B` while keys are tracked, `x` in a transaction, `N` none of these.
+    /// channels, `t` while keys are tracked,
+    /// `R` if their messages go to a client that is gone, `B` for broadcasts, `x` in a transaction, `N` none of these.
     fn flags(&self) -> String {
         let ties = self.ties.as_ref();
         let is_blocked = ties.is_some_and(|ties| ties.link.is_some() && ties.watch.is_none());
         let is_subscribed = ties.is_some_and(|ties| ties.subscriptions.is_some());
-        let tracking = ties.and_then(|ties| ties.tracking.as_ref()).and_then(|tracking| tracking.options());
-        let is_broadcast = tracking.is_some_and(|options| options.is_broadcast);
-        let tracks = [('t', tracking.is_some()), ('B', is_broadcast)];
+        let tracking = ties.and_then(|ties| ties.tracking.as_ref());
+        let options = tracking.and_then(|tracking| tracking.options());
+        let is_broadcast = options.is_some_and(|options| options.is_broadcast);
+        let is_broken = tracking.is_some_and(|tracking| tracking.is_broken());
+        let tracks = [('t', options.is_some()), ('R', is_broken), ('B', is_broadcast)];
         let in_transaction = self.transaction.is_some();
         let all = [('O', self.is_monitor), ('P', is_subscribed), ('x', in_transaction), ('b', is_blocked)];
         let flags: String =
@@ -121,7 +124,7 @@ impl Client {
             line,
             "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} qbuf={} \
              qbuf-free=0 argv-mem=0 multi-mem={} rbs=0 rbp=0 obl=0 oll={} omem={} tot-mem={} events=r cmd={} user={} \
-             redir=-1 resp={} tier={} lib-name={} lib-ver={}",
+             redir={} resp={} tier={} lib-name={} lib-ver={}",
             self.number,
             self.address.peer,
             self.address.local,
@@ -141,6 +144,7 @@ impl Client {
             self.memory_bytes(),
             self.last_command.map_or("NULL", |command| command.name),
             self.identity.full_name(quotas),
+            self.redirect(),
             if self.protocol == Protocol::Resp3 { 3 } else { 2 },
             self.identity.tier,
             name(&self.library[0]),

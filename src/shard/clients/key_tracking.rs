@@ -2,10 +2,11 @@
 //! requests of such a client about keys go over links of its own, one per store, because a store remembers
 //! for each connection what was read over it.
 
-use super::ClientStage;
+use super::{Client, ClientStage};
 use crate::protocol::{Protocol, TrackingOptions, encode};
 use crate::shard::env::Env;
 use crate::shard::request::PrivateId;
+use crate::shard::tracking_redirect::{Peer, Target};
 use crate::values::{BackendId, ClientId};
 
 /// The links over which stores track keys for a client.
@@ -18,6 +19,16 @@ pub struct KeyTracking {
     pending: Option<Pending>,
     /// The `CLIENT CACHING` command that is sent before the client's next request.
     caching: Option<&'static [u8]>,
+    /// The client that takes the messages in place of this one (`REDIRECT`).
+    target: Option<Aim>,
+}
+
+/// The client that takes another client's invalidation messages.
+#[derive(Clone, Copy, Debug)]
+struct Aim {
+    peer: Peer,
+    /// True once that client is gone, or may no longer take the messages.
+    is_gone: bool,
 }
 
 /// A command that switches tracking on and that not all stores have answered.
@@ -26,7 +37,27 @@ struct Pending {
     sequence: u32,
     options: TrackingOptions,
     replies_missing: usize,
+    /// True once a store has accepted the options.
+    is_accepted: bool,
     refusal: Option<Vec<u8>>,
+    /// The client that is to take the messages.
+    target: Option<Aim>,
+}
+
+/// The end of a command that switches tracking on.
+#[derive(Debug)]
+pub struct TrackingReply {
+    /// The number of the client's command.
+    pub sequence: u32,
+    /// The reply to it.
+    pub reply: Vec<u8>,
+    /// The client that no longer takes this client's messages.
+    pub left: Option<Peer>,
+    /// True if some stores have accepted the options and others go on with those before, so that the client
+    /// would miss messages.
+    pub is_divided: bool,
+    /// True if the client that is to take the messages has left meanwhile.
+    pub is_target_gone: bool,
 }
 
 impl KeyTracking {
@@ -59,23 +90,96 @@ impl KeyTracking {
     /// of the client's command.
     pub fn expect(&mut self, sequence: u32, options: TrackingOptions) {
         let replies_missing = self.links.len();
-        self.pending = Some(Pending { sequence, options, replies_missing, refusal: None });
+        self.pending = Some(Pending {
+            sequence,
+            options,
+            replies_missing,
+            is_accepted: false,
+            refusal: None,
+            target: None,
+        });
     }
 
-    /// Takes the reply of one store. With the last one, returns the number of the client's command and the
-    /// reply to it.
-    pub fn take_reply(&mut self, reply: Vec<u8>) -> Option<(u32, Vec<u8>)> {
+    /// Notes the client that takes the messages once the stores have confirmed it. Returns the stores with their
+    /// links, and the options for each; `None` if no command with this number waits for it.
+    pub fn aim(
+        &mut self,
+        sequence: u32,
+        target: &Target,
+    ) -> Option<(&[(BackendId, PrivateId)], &TrackingOptions)> {
+        let pending = self.pending.as_mut().filter(|pending| pending.sequence == sequence)?;
+        pending.target = Some(Aim { peer: target.peer, is_gone: false });
+        Some((&self.links, &pending.options))
+    }
+
+    /// Ends the command with this number, of which no store was told, with `error`. `None` if there is none.
+    pub fn refuse(&mut self, sequence: u32, error: Vec<u8>) -> Option<TrackingReply> {
+        let pending = self.pending.take_if(|pending| pending.sequence == sequence)?;
+        let left = pending.target.map(|aim| aim.peer).filter(|peer| !self.is_aimed_at(*peer));
+        Some(TrackingReply { sequence, reply: error, left, is_divided: false, is_target_gone: false })
+    }
+
+    /// Takes the reply of one store. With the last one, returns the reply to the client's command.
+    pub fn take_reply(&mut self, reply: Vec<u8>) -> Option<TrackingReply> {
         let pending = self.pending.as_mut()?;
         pending.replies_missing -= 1;
         if reply.starts_with(b"-") {
             pending.refusal.get_or_insert(reply);
+        } else {
+            pending.is_accepted = true;
         }
-        let pending = self.pending.take_if(|pending| pending.replies_missing == 0)?;
-        let reply = pending.refusal.unwrap_or_else(|| {
-            self.options = Some(pending.options);
-            b"+OK\r\n".to_vec()
-        });
-        Some((pending.sequence, reply))
+        let mut pending = self.pending.take_if(|pending| pending.replies_missing == 0)?;
+        if let Some(refusal) = pending.refusal.take() {
+            let is_divided = pending.is_accepted && self.options.is_some();
+            let sequence = pending.sequence;
+            self.pending = Some(pending);
+            let refused = self.refuse(sequence, refusal);
+            return refused.map(|refused| TrackingReply { is_divided, ..refused });
+        }
+        pending.options.add_prefixes_of(self.options.as_ref());
+        self.options = Some(pending.options);
+        let before = std::mem::replace(&mut self.target, pending.target);
+        let left = before.map(|aim| aim.peer).filter(|peer| !self.is_aimed_at(*peer));
+        let is_target_gone = self.target.is_some_and(|aim| aim.is_gone);
+        let (sequence, reply) = (pending.sequence, b"+OK\r\n".to_vec());
+        Some(TrackingReply { sequence, reply, left, is_divided: false, is_target_gone })
+    }
+
+    fn is_aimed_at(&self, peer: Peer) -> bool {
+        self.target.is_some_and(|aim| aim.peer == peer)
+    }
+
+    /// Returns the clients that take this client's messages, or will once the stores have confirmed it.
+    pub fn targets(&self) -> impl Iterator<Item = Peer> {
+        let pending = self.pending.as_ref().and_then(|pending| pending.target);
+        self.target.into_iter().chain(pending).map(|aim| aim.peer)
+    }
+
+    /// Notes that a client that takes the messages is gone. Returns the number of that connection, which this
+    /// client is to be told, if that is news.
+    pub fn lose_target(&mut self, peer: Peer) -> Option<u64> {
+        if let Some(aim) = self.pending.as_mut().and_then(|pending| pending.target.as_mut()) {
+            aim.is_gone |= aim.peer == peer;
+        }
+        let aim = self.target.as_mut().filter(|aim| aim.peer == peer && !aim.is_gone)?;
+        aim.is_gone = true;
+        self.redirect()
+    }
+
+    /// Notes that the client that takes the messages is gone. Returns the number of that connection, which this
+    /// client is to be told, if that is news.
+    pub fn break_redirect(&mut self) -> Option<u64> {
+        self.lose_target(self.target?.peer)
+    }
+
+    /// Returns the number of the connection that takes the messages; `None` if it is this client's own.
+    pub fn redirect(&self) -> Option<u64> {
+        self.options.as_ref()?.redirect
+    }
+
+    /// True if the connection that takes the messages is gone.
+    pub fn is_broken(&self) -> bool {
+        self.target.is_some_and(|aim| aim.is_gone)
     }
 
     /// Keeps `CLIENT CACHING` (`word` is `YES` or `NO`) for the client's next request. The error is the text
@@ -105,6 +209,11 @@ impl KeyTracking {
         self.caching.take()
     }
 
+    /// Returns the sum of the lengths of the prefixes in force.
+    pub fn prefix_bytes(&self) -> usize {
+        self.options.iter().flat_map(|options| &options.prefixes).map(Vec::len).sum()
+    }
+
     /// Returns the memory that this record takes, in bytes.
     pub fn memory_bytes(&self) -> usize {
         let pending = self.pending.as_ref().map(|pending| &pending.options);
@@ -118,24 +227,42 @@ impl KeyTracking {
 pub const NOT_TRACKING: &str = "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled";
 
 impl ClientStage {
+    /// Returns the number of clients for which stores track keys.
+    pub fn tracking_clients(&self) -> usize {
+        self.clients.all().filter(|client| client.tracks_keys()).count()
+    }
+
     /// Answers `CLIENT TRACKINGINFO`.
     pub fn tracking_info(&mut self, env: &mut Env, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
         let tracking = client.ties.as_ref().and_then(|ties| ties.tracking.as_ref());
         let options = tracking.and_then(|tracking| tracking.options.clone());
-        self.answer_now(env, id, |out, protocol| write_info(out, protocol, options.as_ref()));
+        let is_exception = tracking.is_some_and(|tracking| tracking.caching.is_some());
+        let mut flags: Vec<&str> =
+            options.as_ref().map_or_else(|| vec!["off"], |options| options.flags(is_exception).collect());
+        flags.extend(tracking.filter(|tracking| tracking.is_broken()).map(|_| "broken_redirect"));
+        self.answer_now(env, id, |out, protocol| write_info(out, protocol, &flags, options.as_ref()));
     }
 }
 
-fn write_info(out: &mut Vec<u8>, protocol: Protocol, options: Option<&TrackingOptions>) {
-    let flags: Vec<&str> = options.map_or_else(|| vec!["off"], |options| options.flags(false).collect());
+impl Client {
+    /// Returns the number that `CLIENT GETREDIR` answers: that of the connection which takes the messages about
+    /// the keys that the client reads, 0 for its own, -1 if no keys are tracked.
+    pub fn redirect(&self) -> i64 {
+        let tracking = self.ties.as_ref().and_then(|ties| ties.tracking.as_ref());
+        let options = tracking.and_then(|tracking| tracking.options());
+        options.map_or(-1, |options| options.redirect.map_or(0, |number| number as i64))
+    }
+}
+
+fn write_info(out: &mut Vec<u8>, protocol: Protocol, flags: &[&str], options: Option<&TrackingOptions>) {
     let prefixes = options.map_or(&[][..], |options| &options.prefixes);
     encode::map(out, protocol, 3);
     encode::bulk(out, b"flags");
     encode::set(out, protocol, flags.len());
     flags.iter().for_each(|flag| encode::bulk(out, flag.as_bytes()));
     encode::bulk(out, b"redirect");
-    encode::integer(out, if options.is_some() { 0 } else { -1 });
+    encode::integer(out, options.map_or(-1, |options| options.redirect.unwrap_or(0) as i64));
     encode::bulk(out, b"prefixes");
     encode::array(out, prefixes.len());
     prefixes.iter().for_each(|prefix| encode::bulk(out, prefix));

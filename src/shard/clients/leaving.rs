@@ -7,6 +7,7 @@ use super::order::Rewrite;
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::outcome::Settlement;
+use crate::shard::request::PrivateId;
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner};
 
@@ -77,13 +78,21 @@ impl ClientStage {
                 self.outbox.handle_done();
             }
             if let Some(ties) = &client.ties {
-                self.left_links.extend(ties.link);
-                self.left_links.extend(ties.tracking.iter().flat_map(|tracking| tracking.links()));
+                let tracking = ties.tracking.as_ref();
+                let is_tracking = |link: &PrivateId| tracking.is_some_and(|tracking| tracking.has(*link));
+                self.left_links.extend(ties.link.filter(|link| !is_tracking(link)));
+                self.left_links.extend(tracking.into_iter().flat_map(|tracking| tracking.links()));
+                self.left_links
+                    .extend(ties.inbox.iter().flat_map(|inbox| inbox.links()).map(|(_, link)| *link));
                 self.left_links
                     .extend(ties.subscriptions.iter().flat_map(|subscriptions| subscriptions.links()));
             }
-            let subscriptions = client.ties.take().and_then(|ties| ties.subscriptions);
-            subscriptions.into_iter().for_each(|left| self.listeners.handle_left(id, left));
+            if let Some(ties) = client.ties.take() {
+                let own = env.settings.id;
+                ties.subscriptions.into_iter().for_each(|left| self.listeners.handle_left(id, left));
+                ties.tracking.iter().for_each(|left| self.leave_targets(own, id, left.targets()));
+                ties.inbox.into_iter().for_each(|mut left| self.dissolve(own, id, &mut left));
+            }
             self.end_turns_of(client.congested > 0);
         }
     }
@@ -117,7 +126,7 @@ impl ClientStage {
             let has_passed = |since, timeout| now.monotonic.since(since) >= timeout;
             if client.sending_since.is_some_and(|since| has_passed(since, send_timeout)) {
                 self.expel(env, id, Counter::ClientsClosedUnread);
-            } else if client.is_subscribed() && client.is_slow_subscriber(&env.settings, now.monotonic) {
+            } else if client.is_messaged() && client.is_slow_subscriber(&env.settings, now.monotonic) {
                 self.expel(env, id, Counter::ClientsClosedSubscriber);
             } else if idle_timeout
                 .is_some_and(|timeout| !client.is_owed() && has_passed(client.last_heard, timeout))

@@ -12,6 +12,7 @@
 //! | requests queued since `MULTI` | `transaction.rs` |
 //! | private links to stores, watched keys | `ties.rs` |
 //! | keys that stores track for the client | `key_tracking.rs` |
+//! | links on which a client takes the invalidation messages of others | `inbox.rs` |
 //! | channels and patterns, and the stores that their messages come from | `subscriptions.rs` |
 //! | clients by the shared channels that they are subscribed to | `listeners.rs` |
 //! | requests that wait until the map of a cluster is confirmed | `map_confirmation.rs` |
@@ -35,6 +36,7 @@ mod held;
 mod http;
 mod http_login;
 mod identity;
+mod inbox;
 mod key_tracking;
 mod large_request;
 mod leaving;
@@ -60,7 +62,8 @@ mod turns;
 pub use client::{Address, Client};
 pub use cursor::split_cursor;
 pub use identity::{Chosen, Identity};
-pub use key_tracking::{KeyTracking, NOT_TRACKING};
+pub use inbox::{INVALIDATIONS, NO_TARGET};
+pub use key_tracking::{KeyTracking, NOT_TRACKING, TrackingReply};
 pub use listeners::SharedMessage;
 pub use map_confirmation::PATIENCE as MAP_PATIENCE;
 pub use moving::{Readiness, Session};
@@ -75,18 +78,21 @@ pub use ties::{Watch, Withdrawn};
 pub use transaction::{LocalRequest, NotQueued, Splice};
 pub use turns::Progress;
 
+use std::collections::VecDeque;
+
 use super::admission::{AdmissionStage, Charge};
 use super::counters::Counter;
 use super::env::Env;
 use super::gather::{Gathers, Join};
 use super::request::{PrivateId, ReplyTo};
 use super::settings::ShardSettings;
+use super::tracking_redirect::RedirectMessage;
 use crate::config::Quotas;
 use crate::protocol::RequestLimits;
 use crate::protocol::command::Effect;
 use crate::values::limits::HOT_REPLY_BYTES_MAX;
 use crate::values::time::Now;
-use crate::values::{ClientId, StoreVersion, Timestamp};
+use crate::values::{ClientId, ShardId, StoreVersion, Timestamp};
 use abandoned::Abandoned;
 use answer::Outbox;
 use held::Resumed;
@@ -150,6 +156,8 @@ pub struct ClientStage {
     monitors: Vec<Monitor>,
     /// Private links of clients that have left.
     left_links: Vec<PrivateId>,
+    /// Messages to the cores of other clients about redirected invalidation messages.
+    redirects: VecDeque<(ShardId, RedirectMessage)>,
     /// The backends' version, as `HELLO` reports it to clients.
     store_version: StoreVersion,
 }
@@ -182,6 +190,7 @@ impl ClientStage {
             has_own_terms: false,
             monitors: Vec::new(),
             left_links: Vec::new(),
+            redirects: VecDeque::new(),
             store_version: StoreVersion::default(),
         }
     }

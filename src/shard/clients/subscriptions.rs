@@ -24,7 +24,7 @@ use crate::shard::message::Message;
 use crate::shard::request::{PrivateId, ReplyTo};
 use crate::shard::shared_channel::word_of;
 use crate::shard::subscription_board::Opening;
-use crate::values::{BackendId, ClientId, Timestamp};
+use crate::values::{BackendId, ClientId};
 
 /// Maximum number of channels and patterns that one client may be subscribed to.
 pub const CHANNELS_MAX: usize = 16_384;
@@ -43,6 +43,8 @@ pub enum Origin {
     AllStores,
     /// The name's home core has the subscription, for all clients of this process together.
     Shared,
+    /// Weir itself sends the messages: no store is told of the subscription.
+    Weir,
 }
 
 /// The channels and patterns that a client is subscribed to.
@@ -55,9 +57,6 @@ pub struct Subscriptions {
     name_bytes: usize,
     /// The number of names with [`Origin::Shared`].
     shared: usize,
-    /// The time since which more than `subscriber_slow_bytes` bytes have waited for the client; None while
-    /// fewer do.
-    pub slow_since: Option<Timestamp>,
     /// The command of the client that not all links have acknowledged, if there is one.
     pending: Option<Pending>,
 }
@@ -371,7 +370,7 @@ impl Subscriptions {
             let is_here = |origin: Origin| match origin {
                 Origin::Store(backend) => backend == feed.backend,
                 Origin::AllStores => feed.has_all,
-                Origin::Shared => false,
+                Origin::Shared | Origin::Weir => false,
             };
             let here = names.iter().filter(|(_, origin)| is_here(*origin)).map(|(name, _)| &**name);
             let mut here: Vec<&[u8]> = here.collect();
@@ -443,7 +442,7 @@ impl Subscriptions {
         let is_used = |origin: &Origin| match origin {
             Origin::Store(backend) => *backend == feed.backend,
             Origin::AllStores => feed.has_all,
-            Origin::Shared => false,
+            Origin::Shared | Origin::Weir => false,
         };
         // The client does not know yet that it is subscribed to these.
         let begun: HashSet<&[u8]> =

@@ -1,13 +1,14 @@
 //! Ties of a client to stores: the private links that it has, and what it keeps on them: keys that it
-//! watches, channels that it is subscribed to, and keys that stores track for it.
+//! watches, channels that it is subscribed to, keys that stores track for it, and messages of other clients.
 
+use super::inbox::Inbox;
 use super::{ClientStage, KeyTracking, Subscriptions};
 use crate::shard::env::Env;
 use crate::shard::request::PrivateId;
 use crate::values::{Action, BackendId, ClientId, Owner, Timestamp};
 
-/// The ties of one client. A client has at most one link for requests, one per store for subscriptions, and
-/// one per store over which keys are tracked.
+/// The ties of one client. A client has at most one link for requests, and one per store for subscriptions, one
+/// over which keys are tracked, and one for the messages of other clients.
 #[derive(Debug, Default)]
 pub struct Ties {
     /// The link for the client's blocking command, or for all requests while it watches keys.
@@ -20,6 +21,11 @@ pub struct Ties {
     pub tracking: Option<Box<KeyTracking>>,
     /// The client's blocking command, once it was ended at its store so that the client can move.
     pub withdrawn: Option<Box<Withdrawn>>,
+    /// The links on which the client takes the invalidation messages of others; None if it takes none.
+    pub inbox: Option<Box<Inbox>>,
+    /// The time since which more than `subscriber_slow_bytes` bytes have waited for the client; None while
+    /// fewer do.
+    pub slow_since: Option<Timestamp>,
 }
 
 /// A blocking command that was ended at its store after it had waited in vain, and that another process goes on with.

@@ -16,6 +16,7 @@ use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
 use crate::shard::request::{Envelope, ReplyTo};
 use crate::shard::shared_channel::{FromHome, FromHomeQueue, ToHome};
+use crate::shard::tracking_redirect::RedirectMessage;
 use crate::values::ShardId;
 use crate::values::limits::{BATCH_BYTES_MAX, MONITOR_BATCH_BYTES_MAX};
 
@@ -69,6 +70,8 @@ pub struct Batch {
     to_home: Vec<(ShardId, ToHome)>,
     /// The sender's messages, as the home core, about names that clients of the receiver are subscribed to.
     from_home: FromHomeQueue,
+    /// The sender's messages about invalidation messages that clients redirect to others.
+    redirects: Vec<RedirectMessage>,
 }
 
 /// Size in bytes up to which an emptied batch keeps each buffer.
@@ -87,6 +90,7 @@ impl Batch {
             && self.lines.is_empty()
             && self.to_home.is_empty()
             && self.from_home.is_empty()
+            && self.redirects.is_empty()
     }
 
     /// Returns the bytes of all requests, replies, copies of hot replies, lines for monitors and published
@@ -181,6 +185,16 @@ impl Batch {
         self.from_home.pop()
     }
 
+    /// Adds a message about invalidation messages that a client redirects to another.
+    pub fn push_redirect(&mut self, message: RedirectMessage) {
+        self.redirects.push(message);
+    }
+
+    /// Takes the messages about invalidation messages that clients redirect to others.
+    pub fn take_redirects(&mut self) -> Vec<RedirectMessage> {
+        std::mem::take(&mut self.redirects)
+    }
+
     /// Returns the copies of hot replies.
     pub fn copies(&self) -> &[Copy] {
         &self.copies
@@ -237,6 +251,7 @@ impl Batch {
         self.fences.clear();
         self.lifted.clear();
         self.to_home.clear();
+        self.redirects.clear();
         while self.from_home.pop().is_some() {}
         for buffer in [&mut self.request_bytes, &mut self.reply_bytes, &mut self.line_bytes] {
             buffer.clear();

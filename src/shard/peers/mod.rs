@@ -14,6 +14,7 @@ use super::note::Note;
 use super::outcome::Outcome;
 use super::request::{Envelope, ReplyTo};
 use super::shared_channel::{FromHome, ToHome};
+use super::tracking_redirect::RedirectMessage;
 use crate::values::{ShardId, Spares};
 
 /// The largest number of spare batches that a shard keeps.
@@ -89,6 +90,11 @@ impl PeerStage {
     /// Adds a message of this core, as the home core of a name, to the batch for a core with subscribers.
     pub fn push_from_home(&mut self, to: ShardId, told: FromHome) {
         self.batch_for(to).push_from_home(told);
+    }
+
+    /// Adds a message about redirected invalidation messages to the batch for another core.
+    pub fn push_redirect(&mut self, to: ShardId, message: RedirectMessage) {
+        self.batch_for(to).push_redirect(message);
     }
 
     /// Tells all other cores that a fence of this core is lifted, because the store has answered it.

@@ -5,6 +5,7 @@
 use crate::config::Tenant;
 use crate::protocol::Arguments;
 use crate::protocol::command::{Command, FanOut, Handling, PrivateUse, Subscription, quoted};
+use crate::shard::clients::INVALIDATIONS;
 use crate::values::Database;
 use crate::values::limits::PREFIXES_NAMED_MAX;
 
@@ -29,6 +30,12 @@ pub(super) fn permit(
         arguments.iter().skip(first).try_fold(true, |_, name| may_name(name, are_patterns))
     };
     match handling {
+        // Weir itself sends the messages of this channel, about the tenant's own keys.
+        Handling::Private(PrivateUse::Subscribes(Subscription::Channels)) => arguments
+            .iter()
+            .skip(1)
+            .filter(|name| *name != INVALIDATIONS)
+            .try_fold(true, |_, name| may_name(name, false)),
         Handling::Private(PrivateUse::Subscribes(kind)) => all(1, kind == Subscription::Patterns),
         Handling::FanOut(FanOut::Channel) => may_name(arguments.get(1).unwrap_or_default(), false),
         // Without a pattern all channels are listed.

@@ -45,7 +45,7 @@ impl Destination {
     /// single home or changes the state of the connection.
     #[inline]
     pub fn is_alone(self) -> bool {
-        use LocalCommand::{ClientCaching, ClientTracking, Exec, Hello, Monitor, Reset, Select};
+        use LocalCommand::{ClientCaching, ClientReply, ClientTracking, Exec, Hello, Monitor, Reset, Select};
         match self {
             Self::Home { .. } | Self::Parts(_) => false,
             Self::Alone { .. }
@@ -54,7 +54,10 @@ impl Destination {
             | Self::Walk(_)
             | Self::Private { .. } => true,
             Self::Weir(local) => {
-                matches!(local, ClientCaching | ClientTracking | Exec | Hello | Monitor | Reset | Select)
+                matches!(
+                    local,
+                    ClientCaching | ClientReply | ClientTracking | Exec | Hello | Monitor | Reset | Select
+                )
             }
         }
     }

@@ -1,11 +1,11 @@
 //! Tracking of keys (`CLIENT TRACKING`): a client is told when keys change that it has read, so that it can
 //! keep their values itself. Its requests about keys go over links of its own, one at a time, past the kept
-//! replies of hot keys.
+//! replies of hot keys. Another client may take the messages in its place: see `tracking_redirects.rs`.
 
 use super::Shard;
 use crate::protocol::command::{Command, Refusal};
 use crate::protocol::{Arguments, BadTrackingOption, Protocol, TrackingOptions, encode};
-use crate::shard::clients::{KeyTracking, NOT_TRACKING, Rewrite};
+use crate::shard::clients::{KeyTracking, NO_TARGET, NOT_TRACKING, Rewrite, TrackingReply};
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
 use crate::shard::outcome::Outcome;
@@ -15,6 +15,12 @@ use crate::values::{BackendId, ClientId};
 
 /// Maximum number of bytes of a command that switches tracking on.
 const FRAME_BYTES_MAX: usize = 64 * 1024;
+/// The error for prefixes that are longer than `FRAME_BYTES_MAX` together.
+const PREFIXES_TOO_LONG: &str = "ERR CLIENT TRACKING has at most 64 KiB of prefixes";
+
+/// The beginning of a store's message that the connection is gone which takes invalidation messages. The store's
+/// number of that connection follows.
+const BROKEN: &[u8] = b">2\r\n$21\r\ntracking-redir-broken\r\n";
 
 impl Shard {
     /// Carries out `CLIENT TRACKING`.
@@ -38,7 +44,7 @@ impl Shard {
             return self.answer_error(id, &Refusal::Tracks.of(command).to_string());
         }
         match self.tracking_options(id, arguments) {
-            Ok(options) => self.begin_tracking(id, options, arguments, now),
+            Ok(options) => self.begin_tracking(id, options, now),
             Err(text) => self.answer_error(id, &text),
         }
     }
@@ -50,21 +56,19 @@ impl Shard {
         arguments: &Arguments<'_>,
     ) -> Result<TrackingOptions, String> {
         if arguments.frame().len() > FRAME_BYTES_MAX {
-            return Err("ERR CLIENT TRACKING has at most 64 KiB of prefixes".to_owned());
+            return Err(PREFIXES_TOO_LONG.to_owned());
         }
         let options = TrackingOptions::parse(arguments).map_err(|bad| match bad {
-            BadTrackingOption::Redirects => {
-                "ERR REDIRECT is not supported by weir: switch to RESP3 (HELLO 3), and messages come over the \
-                 connection that tracks"
-            }
+            BadTrackingOption::NoNumber => "ERR value is not an integer or out of range",
+            BadTrackingOption::SecondRedirect => "ERR A client can only redirect to a single other client",
             BadTrackingOption::Syntax => "ERR syntax error",
         })?;
-        if self.clients.client(id).protocol() != Protocol::Resp3 {
-            return Err(
-                "ERR CLIENT TRACKING needs RESP3, in which messages can come at any time: send HELLO 3 \
-                        first"
-                    .to_owned(),
-            );
+        if options.redirect == Some(0) {
+            return Err(NO_TARGET.to_owned());
+        }
+        let known = self.tracking_of(id).map_or(0, |tracking| tracking.prefix_bytes());
+        if known + options.prefixes.iter().map(Vec::len).sum::<usize>() > FRAME_BYTES_MAX {
+            return Err(PREFIXES_TOO_LONG.to_owned());
         }
         let Some(tenant) = self.tenant_of(id).filter(|_| options.is_broadcast) else { return Ok(options) };
         if !tenant.databases.is_empty() {
@@ -85,13 +89,7 @@ impl Shard {
         Ok(options)
     }
 
-    fn begin_tracking(
-        &mut self,
-        id: ClientId,
-        options: TrackingOptions,
-        arguments: &Arguments<'_>,
-        now: Now,
-    ) {
+    fn begin_tracking(&mut self, id: ClientId, options: TrackingOptions, now: Now) {
         let mut missing = self.env.stores();
         if let Some(known) = self.tracking_of(id) {
             missing.retain(|store| known.link_to(*store).is_none());
@@ -102,26 +100,45 @@ impl Shard {
         client.hold_back_later();
         let tracking = client.ties_mut().tracking.get_or_insert_with(|| Box::new(KeyTracking::default()));
         lent.into_iter().for_each(|(store, link)| tracking.add(store, link));
+        let (mut frame, number) = (Vec::new(), options.redirect);
+        options.encode(&mut frame, None);
         tracking.expect(sequence, options);
+        if let Some(number) = number {
+            return self.ask_for_target(ReplyTo::new(self.env.settings.id, id, sequence), number);
+        }
         let links: Vec<PrivateId> = tracking.links().collect();
         for link in links {
-            self.private.send_tracking(&mut self.env, link, arguments.frame(), now);
+            self.private.send_tracking(&mut self.env, link, &frame, now);
         }
     }
 
     /// Takes the reply of a store to `CLIENT TRACKING ON`.
     pub(super) fn take_tracking_reply(&mut self, id: ClientId, reply: Vec<u8>, now: Now) {
         let Some(tracking) = self.tracking_of(id) else { return };
-        let Some((sequence, reply)) = tracking.take_reply(reply) else { return };
-        if tracking.options().is_none() {
+        if let Some(replied) = tracking.take_reply(reply) {
+            self.complete_tracking(id, replied, now);
+        }
+    }
+
+    /// Answers a client's `CLIENT TRACKING ON`, and ends what its failure leaves behind.
+    pub(super) fn complete_tracking(&mut self, id: ClientId, replied: TrackingReply, now: Now) {
+        let TrackingReply { sequence, reply, left, is_divided, is_target_gone } = replied;
+        let own = self.env.settings.id;
+        self.clients.leave_targets(own, id, left.into_iter());
+        if self.tracking_of(id).is_some_and(|tracking| tracking.options().is_none()) {
             self.end_tracking(id, now);
         }
-        let to = ReplyTo::new(self.env.settings.id, id, sequence);
+        let to = ReplyTo::new(own, id, sequence);
         self.give_back(to, Outcome::answered(reply.len()), Message::Small(&reply), now);
+        if is_divided {
+            self.clients.stop_listening(&mut self.env, id);
+        } else if is_target_gone && let Some(number) = self.clients.find(id).map(|client| client.redirect()) {
+            self.tell_broken(id, number as u64, now);
+        }
     }
 
     /// Passes on what a store says about changed keys. False if the link is not one that keys are tracked
-    /// over.
+    /// over, or on which messages of other clients come.
     pub(super) fn pass_invalidation(
         &mut self,
         (id, link): (ClientId, PrivateId),
@@ -129,7 +146,17 @@ impl Shard {
         now: Now,
     ) -> bool {
         if !self.tracks_over(id, link) {
-            return false;
+            return self.deliver_redirected((id, link), message, now);
+        }
+        if message.starts_with(BROKEN) {
+            if let Some(number) = self.tracking_of(id).and_then(KeyTracking::break_redirect) {
+                self.tell_broken(id, number, now);
+            }
+            return true;
+        }
+        if self.clients.client(id).protocol() == Protocol::Resp2 {
+            // The client has changed its dialect since, in which it cannot be told.
+            return true;
         }
         self.clients.push_message(&mut self.env, id, message);
         self.env.counters.add(Counter::InvalidationsPassed, 1);
@@ -156,6 +183,9 @@ impl Shard {
         let Some(client) = self.clients.find(id) else { return };
         let tracking = client.ties().and_then(|ties| ties.tracking.take());
         client.release_ties();
+        if let Some(tracking) = &tracking {
+            self.clients.leave_targets(self.env.settings.id, id, tracking.targets());
+        }
         for link in tracking.iter().flat_map(|tracking| tracking.links()) {
             self.private.end_tracking(&mut self.env, link, now);
         }

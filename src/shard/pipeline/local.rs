@@ -40,16 +40,25 @@ impl Shard {
             C::Time => front.answer_now(env, id, |out, _| time(out, now)),
             C::Auth => {
                 self.settle(charge, &Settlement::of(Outcome::answered(0)), now);
+                let before = self.clients.client(id).identity().tenant_id();
                 self.clients.auth(&mut self.env, &mut self.admission, id, arguments);
+                self.keep_redirects_within(before, id, now);
             }
-            C::Hello => front.hello(env, admission, id, arguments, now),
+            C::Hello => {
+                let before = front.client(id).identity().tenant_id();
+                front.hello(env, admission, id, arguments, now);
+                self.follow_dialect(id, now);
+                self.keep_redirects_within(before, id, now);
+            }
             C::Quit => {
                 front.answer_now(env, id, |out, _| encode::simple(out, OK));
                 front.stop_listening(env, id);
             }
             C::Reset => {
+                let before = front.client(id).identity().tenant_id();
                 self.end_ties(id, now);
                 self.clients.reset(&mut self.env, id, now);
+                self.keep_redirects_within(before, id, now);
             }
             C::Select => self.select(id, arguments, now),
             C::ClientId => {
@@ -61,7 +70,7 @@ impl Shard {
             C::ClientSetInfo => front.set_client_info(env, id, arguments.at(2), arguments.at(3)),
             C::ClientInfo => front.client_info(env, id, now),
             C::ClientGetRedir => {
-                let redirect = if front.client(id).tracks_keys() { 0 } else { -1 };
+                let redirect = front.client(id).redirect();
                 front.answer_now(env, id, |out, _| encode::integer(out, redirect));
             }
             C::ClientKill | C::ClientList | C::ClientPause | C::ClientUnblock | C::ClientUnpause => {

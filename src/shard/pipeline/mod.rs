@@ -16,6 +16,7 @@
 //! | the client asks for messages: subscriptions | `subscriptions.rs` |
 //! | messages that clients share: between stores, home cores and clients | `shared_channels.rs` |
 //! | the client is told of changed keys: `CLIENT TRACKING` | `key_tracking.rs` |
+//! | another client is told of them: `REDIRECT` | `tracking_redirects.rs` |
 //! | it is shown to clients that watch (`MONITOR`) | `monitors.rs` |
 //! | its reply comes back | `replies.rs` |
 //!
@@ -41,6 +42,7 @@ mod shared_channels;
 mod split;
 mod stale_reads;
 mod subscriptions;
+mod tracking_redirects;
 mod transaction;
 mod upkeep;
 mod withdrawal;
@@ -233,6 +235,11 @@ impl Shard {
         self.clients.subscribers()
     }
 
+    /// Returns the number of clients for which stores track keys (`CLIENT TRACKING`).
+    pub fn tracking_clients(&self) -> usize {
+        self.clients.tracking_clients()
+    }
+
     /// Returns the numbers of shared channels and of shared patterns that are at home on this core.
     pub fn shared_channels(&self) -> [usize; 2] {
         self.shared_channels.counts()
@@ -360,7 +367,7 @@ impl Shard {
     }
 
     /// Takes a batch from another shard: fences first, then requests, copies of hot replies, lines for
-    /// monitors, notes, replies, and messages about shared channels.
+    /// monitors, notes, replies, and messages about shared channels and redirected invalidation messages.
     pub fn handle_batch(&mut self, mut batch: Box<Batch>, now: Now) {
         self.env.counters.add(Counter::BatchesReceived, 1);
         self.env.counters.add(Counter::BatchBytesReceived, batch.bytes() as u64);
@@ -377,6 +384,9 @@ impl Shard {
             self.give_back(to, outcome, message, now);
         }
         self.hear_of_shared(&mut batch);
+        for message in batch.take_redirects() {
+            self.handle_redirect(message, now);
+        }
         batch.clear();
         self.peers.recycle(batch);
     }
@@ -449,6 +459,7 @@ impl Shard {
         revoked.into_iter().for_each(|id| self.clients.revoke(&mut self.env, id));
         self.hot_keys.handle_quotas(&quotas);
         self.rename_tenants_of_shared(&quotas);
+        self.private.handle_quotas();
         self.env.quotas = quotas;
         self.resume_waiting(now);
     }
@@ -596,6 +607,9 @@ impl Shard {
         }
         if self.clients.has_shared_work() || self.shared_channels.has_output() {
             self.send_shared(now);
+        }
+        if self.clients.has_redirects() {
+            self.exchange_redirects(now);
         }
         self.clients.begin_turn();
         let next_turn = self.is_busy().then_some(now.monotonic);

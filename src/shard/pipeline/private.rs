@@ -67,10 +67,10 @@ impl Shard {
         request: Request<'_>,
         now: Now,
     ) -> bool {
-        if matches!(handling, Handling::Local(LocalCommand::Hello)) {
+        let client = self.clients.client(id);
+        if matches!(handling, Handling::Local(LocalCommand::Hello)) && !client.is_subscriber_only() {
             return self.handle_tied_hello(id);
         }
-        let client = self.clients.client(id);
         if client.is_subscriber_only() {
             use LocalCommand::{Ping, Quit, Reset};
             let arguments = &request.arguments;
@@ -115,18 +115,12 @@ impl Shard {
     }
 
     /// Handles `HELLO` of a client that has private links, which speak the client's present dialect. Returns
-    /// true if it is refused; a watch is broken by it.
+    /// true if it is refused, because messages come over such a link; a watch is broken by it.
     fn handle_tied_hello(&mut self, id: ClientId) -> bool {
         let client = self.clients.client(id);
-        if client.is_subscribed() {
+        let subscriptions = client.ties().and_then(|ties| ties.subscriptions.as_ref());
+        if subscriptions.is_some_and(|subscriptions| subscriptions.links().next().is_some()) {
             self.answer_error(id, "ERR HELLO is not allowed while the connection is subscribed to channels");
-            return true;
-        }
-        if client.tracks_keys() {
-            self.answer_error(
-                id,
-                "ERR HELLO is not allowed while keys are tracked: send CLIENT TRACKING OFF first",
-            );
             return true;
         }
         self.break_watch(id, self.turn);
@@ -246,7 +240,7 @@ impl Shard {
             self.answer_not_sent(id, backend, NotSent::Full);
             return None;
         }
-        let tracking = if usage == LinkUse::Waits { None } else { self.tracking_link(id, backend) };
+        let tracking = self.tracking_link(id, backend);
         if usage == LinkUse::Request && tracking.is_some() {
             return tracking;
         }
@@ -500,6 +494,7 @@ impl Shard {
                         self.take_message((holder, link), &message, now);
                     }
                 }
+                Event::Numbered { holder } => self.answer_if_open(holder),
                 Event::Tracking { holder, reply } => self.take_tracking_reply(holder, reply, now),
                 Event::Abandoned { place, request, reply } => {
                     self.take_orphans(place, request, reply.as_deref(), now);
@@ -748,6 +743,10 @@ impl Shard {
         let mut text = self.env.pool.take();
         let name = self.env.backend_name(backend);
         Refusal::Unavailable { backend: name, reason, retry_after: RETRY_AFTER_LOSS }.encode(&mut text);
+        if self.lose_inbox(holder, link, &text) {
+            self.env.pool.give(text);
+            return;
+        }
         let (mut loss, mut tracked) = (FeedLoss::Unused, false);
         if let Some(client) = self.clients.find(holder)
             && let Some(ties) = client.ties()

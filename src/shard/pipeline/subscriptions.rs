@@ -14,7 +14,8 @@ use crate::routing::cluster::{NodeRefusal, Reason};
 use crate::routing::slot_of;
 use crate::shard::admission::Charge;
 use crate::shard::clients::{
-    CHANNEL_BYTES_MAX, CHANNELS_MAX, Delivered, FeedRequest, Moved, Origin, Rewrite, Subscriptions,
+    CHANNEL_BYTES_MAX, CHANNELS_MAX, Delivered, FeedRequest, INVALIDATIONS, Moved, Origin, Rewrite,
+    Subscriptions,
 };
 use crate::shard::cluster::Doubt;
 use crate::shard::counters::Counter;
@@ -165,6 +166,7 @@ impl Shard {
         let node = node.unwrap_or(BackendId(0));
         let is_shared = self.shares_channels(id);
         let origin_of = |name: &&'a [u8]| match self.origin_of(kind, name, node) {
+            _ if kind == Subscription::Channels && *name == INVALIDATIONS => Origin::Weir,
             _ if is_shared && may_share(kind, name) => Origin::Shared,
             origin => origin,
         };
@@ -174,7 +176,7 @@ impl Shard {
             let all = match origin {
                 Origin::Store(store) => std::slice::from_ref(store),
                 Origin::AllStores => stores,
-                Origin::Shared => &[],
+                Origin::Shared | Origin::Weir => &[],
             };
             needed.extend(all.iter().filter(|store| !has_link.contains(store)));
             needed.sort_unstable();

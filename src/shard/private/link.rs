@@ -26,7 +26,7 @@ pub(super) enum State {
 /// A reply that the store owes on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
-    /// The reply to the login. An error closes the link.
+    /// The reply to the login, or to a change of the dialect. An error closes the link.
     Login,
     /// The reply to `SELECT`. An error closes the link.
     Select,
@@ -99,6 +99,11 @@ pub(super) struct Link {
     pub(super) owes_acknowledgements: bool,
     /// True if the store tracks keys on this link.
     pub(super) is_tracking: bool,
+    /// The tenant for whose client the store has tracked keys on this link. The store may remember which, so the
+    /// link is lent to no other tenant: its clients would hear of these keys.
+    pub(super) tracked_for: Option<TenantId>,
+    /// True for a link on which a client takes the invalidation messages of others.
+    pub(super) is_inbox: bool,
     /// True for a tracker: the core itself has the link, and the store tells it of changes of keys.
     pub(super) is_tracker: bool,
     /// True for a feed: the core itself has the link, over which messages of shared channels come.
@@ -144,6 +149,8 @@ impl Link {
             is_streaming: false,
             owes_acknowledgements: false,
             is_tracking: false,
+            tracked_for: None,
+            is_inbox: false,
             is_tracker: false,
             is_feed: false,
             was_unblocked: false,
@@ -191,6 +198,20 @@ impl Link {
         match message {
             Message::Small(bytes) => self.output.append(&mut env.pool, bytes),
             Message::Shared(bytes) => self.output.append_shared(&mut env.pool, bytes),
+        }
+    }
+
+    /// Changes the dialect of the requests that follow.
+    pub(super) fn change_dialect(&mut self, env: &mut Env, protocol: Protocol, now: Timestamp) {
+        if self.protocol != protocol {
+            self.protocol = protocol;
+            let version: &[u8] = if protocol == Protocol::Resp3 { b"3" } else { b"2" };
+            let mut words = env.pool.take();
+            encode::request(&mut words, [&b"HELLO"[..], version].into_iter());
+            self.append(env, Message::Small(&words));
+            env.pool.give(words);
+            self.expected.push_back(Expected::Login);
+            self.heard_at = now;
         }
     }
 

@@ -52,6 +52,8 @@ use crate::values::{Action, BackendId, ClientId, ConnectionId, Database, Owner, 
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// The part of a core's links that one tenant may hold, as a fraction: 4 of 5.
 const TENANT_PART: (usize, usize) = (4, 5);
+/// A number that no tenant has.
+const NO_TENANT: TenantId = TenantId(u16::MAX);
 /// The part of a core's links that may be open when a spare one is opened: one in this many.
 const SPARE_PART: usize = 16;
 /// Maximum number of links beyond a core's limit that are opened for requests that end scripts or tell of them.
@@ -188,6 +190,11 @@ pub enum Event {
         /// The store's reply.
         reply: Vec<u8>,
     },
+    /// A link on which a client takes the invalidation messages of others is open: its store has numbered it.
+    Numbered {
+        /// The client that has the link.
+        holder: ClientId,
+    },
     /// The end of a blocking command whose client has left.
     Abandoned {
         /// The store, and the database, that the request was sent to.
@@ -275,6 +282,8 @@ pub struct PrivateFigures {
     pub subscribed: usize,
     /// Links on which a store tracks keys for a client (`CLIENT TRACKING`).
     pub tracking: usize,
+    /// Links on which clients take the invalidation messages of others (`REDIRECT`).
+    pub redirected: usize,
     /// Links over which messages of shared channels come, one per store at most.
     pub shared: usize,
     /// Open links that no client has: idle, being cleaned, or left behind in a blocking command.
@@ -288,17 +297,19 @@ impl PrivateFigures {
         self.watching += other.watching;
         self.subscribed += other.subscribed;
         self.tracking += other.tracking;
+        self.redirected += other.redirected;
         self.shared += other.shared;
         self.idle += other.idle;
     }
 
     /// Returns the number of private links for each use, with the use's name in metrics.
-    pub const fn by_use(self) -> [(&'static str, usize); 6] {
+    pub const fn by_use(self) -> [(&'static str, usize); 7] {
         [
             ("waiting", self.waiting),
             ("watching", self.watching),
             ("subscribed", self.subscribed),
             ("tracking", self.tracking),
+            ("redirected", self.redirected),
             ("shared", self.shared),
             ("idle", self.idle),
         ]
@@ -389,8 +400,9 @@ impl PrivateLinks {
                 None if link.is_feed => &mut figures.shared,
                 None => &mut figures.idle,
                 Some(_) if link.is_streaming => &mut figures.subscribed,
-                Some(_) if link.is_tracking => &mut figures.tracking,
                 Some(_) if waits => &mut figures.waiting,
+                Some(_) if link.is_inbox => &mut figures.redirected,
+                Some(_) if link.is_tracking => &mut figures.tracking,
                 Some(_) => &mut figures.watching,
             };
             *count += 1;
@@ -459,7 +471,8 @@ impl PrivateLinks {
         now: Now,
     ) -> Option<PrivateId> {
         let found = self.take_idle(|link| {
-            link.backend == backend && link.protocol == protocol && link.database == database
+            let is_fit = link.backend == backend && link.protocol == protocol && link.database == database;
+            is_fit && link.tracked_for.is_none_or(|earlier| earlier == tenant)
         });
         let id = match found {
             Some(id) => id,
@@ -470,6 +483,13 @@ impl PrivateLinks {
         *self.held.entry(tenant).or_default() += 1;
         env.counters.add(Counter::PrivateLinksLent, 1);
         Some(id)
+    }
+
+    /// Handles new quotas, in which tenants may have other numbers: links on which keys were tracked are lent to none.
+    pub fn handle_quotas(&mut self) {
+        for link in self.places.iter_mut().filter_map(|place| place.link.as_mut()) {
+            link.tracked_for = link.tracked_for.map(|_| NO_TENANT);
+        }
     }
 
     /// Takes an idle link that fits, the one that was used last.
@@ -662,6 +682,7 @@ impl PrivateLinks {
     pub fn send_tracking(&mut self, env: &mut Env, id: PrivateId, frame: &[u8], now: Now) {
         if let Some(link) = self.at(id) {
             link.is_tracking = true;
+            link.tracked_for = link.holder.map(|(_, tenant)| tenant);
             self.post(env, (id, Expected::Tracking), frame, now);
         }
     }
@@ -715,6 +736,31 @@ impl PrivateLinks {
     pub fn end_messages(&mut self, id: PrivateId) {
         if let Some(link) = self.at(id) {
             link.is_streaming = false;
+        }
+    }
+
+    /// Makes a link one on which its holder takes the invalidation messages of others.
+    pub fn begin_inbox(&mut self, id: PrivateId) {
+        if let Some(link) = self.at(id) {
+            link.is_inbox = true;
+        }
+    }
+
+    /// True if a link's greeting was answered, so that its store's number for it is known, if the store tells it.
+    pub fn is_open(&self, id: PrivateId) -> bool {
+        self.peek(id).is_some_and(|link| link.state == State::Open)
+    }
+
+    /// Returns the store's number (`CLIENT ID`) for a link; `None` if the store has not told it.
+    pub fn number_of(&self, id: PrivateId) -> Option<u64> {
+        self.peek(id)?.number
+    }
+
+    /// Changes the dialect of a link's next requests.
+    pub fn change_dialect(&mut self, env: &mut Env, id: PrivateId, protocol: Protocol, now: Now) {
+        if let Some(link) = self.at(id) {
+            link.change_dialect(env, protocol, now.monotonic);
+            self.list_to_send(id);
         }
     }
 
@@ -838,7 +884,7 @@ impl PrivateLinks {
     pub fn give_back(&mut self, env: &mut Env, id: PrivateId, has_watched: bool, now: Now) {
         let Some(link) = self.at(id) else { return };
         // The store may end the next call on a link of which one was unblocked.
-        let is_spent = link.is_streaming || link.was_unblocked;
+        let is_spent = link.is_streaming || link.was_unblocked || link.is_inbox;
         if link.in_flight.is_some() || is_spent || link.state != State::Open {
             return self.close(env, id);
         }
@@ -1018,9 +1064,11 @@ impl PrivateLinks {
                 link.number = digits.and_then(|digits| digits.parse().ok());
                 link.state = State::Open;
                 link.idle_since = now.monotonic;
+                let holder = link.holder.filter(|_| link.is_inbox);
                 if self.spare.take_if(|spare| *spare == id).is_some() {
                     self.idle.push_back(id);
                 }
+                self.events.extend(holder.map(|(holder, _)| Event::Numbered { holder }));
                 self.list_to_send(id);
             }
             Some(Expected::Told) => {
@@ -1076,6 +1124,8 @@ impl PrivateLinks {
                 self.close(env, id);
             }
             Some(Expected::Answer) => {
+                // A link over which keys are tracked stays with its client, for calls that are unblocked anew.
+                link.was_unblocked &= !link.is_tracking;
                 let step_error = link.step_error.take();
                 if let (Some((holder, _)), Some(request)) = (link.holder, link.in_flight.take()) {
                     let event = Event::Reply { link: id, holder, request, reply, rows, step_error };

@@ -1,6 +1,7 @@
 //! Keys that stores track for clients.
 
 use super::*;
+use crate::shard::clients::client_filter::ClientFilter;
 
 fn tracking(backends: u16) -> (Rig, usize) {
     let mut rig = Rig::with(2, backends, |settings| settings.private_links_max = 20);
@@ -117,6 +118,31 @@ fn a_store_that_refuses_leaves_nothing_on() {
 }
 
 #[test]
+fn a_link_on_which_keys_were_tracked_is_lent_to_no_other_tenant() {
+    let mut rig = Rig::with(1, 1, |settings| settings.private_links_max = 20);
+    let now = rig.now;
+    rig.shards[0].handle_quotas(quotas(QUOTAS), now);
+    let track = |rig: &mut Rig, login: [&str; 2]| {
+        let client = rig.client(0);
+        rig.send(client, &[&["HELLO", "3", "AUTH", login[0], login[1]], &["CLIENT", "TRACKING", "ON"]]);
+        greet(rig);
+        let link = rig.frames("TRACKING")[0].link;
+        rig.answer_first("TRACKING", "+OK\r\n");
+        rig.send(client, &[&["CLIENT", "TRACKING", "OFF"]]);
+        rig.answer_first("OFF", "+OK\r\n");
+        link
+    };
+    let first = track(&mut rig, ["acme", "a"]);
+    let second = track(&mut rig, ["root", "r"]);
+    assert!(first != second, "the store may still know which keys were read over it");
+    assert_eq!(track(&mut rig, ["acme", "a"]), first);
+    let now = rig.now;
+    rig.shards[0].handle_quotas(quotas(QUOTAS), now);
+    let third = track(&mut rig, ["acme", "a"]);
+    assert!(third != first && third != second, "tenants may have other numbers");
+}
+
+#[test]
 fn without_enough_links_nothing_is_tracked() {
     let mut rig = Rig::with(1, 3, |settings| settings.private_links_max = 2);
     let client = rig.client(0);
@@ -136,11 +162,83 @@ fn a_watch_over_such_a_link_leaves_it_with_the_client() {
     rig.answer_next("+OK\r\n");
     rig.answer_next("$-1\r\n");
     assert_eq!((rig.told(client).as_str(), links(&rig)), ("+OK\r\n+OK\r\n$-1\r\n", (1, 0)));
-    // A call that waits has a link to itself, and gives that back.
+}
+
+#[test]
+fn a_call_that_waits_goes_over_the_link_so_that_its_reply_comes_before_messages_about_it() {
+    let (mut rig, client) = tracking(1);
+    for _ in 0..2 {
+        rig.send(client, &[&["BLMOVE", "q", "k", "LEFT", "LEFT", "0"]]);
+        let waits = rig.at_stores[0].clone();
+        rig.bytes(&waits, CHANGED.as_bytes());
+        assert_eq!(rig.told(client), CHANGED, "others change keys meanwhile");
+        let id = rig.id(client);
+        let filter = ClientsAsked::Unblock(ClientFilter::default(), false);
+        assert_eq!(rig.shards[0].handle_clients_asked(&filter, rig.now), ClientsTold::Counted(1), "{id:?}");
+        rig.turns();
+        greet(&mut rig);
+        rig.answer_first("UNBLOCK", ":1\r\n");
+        rig.bytes(&waits, format!("_\r\n{CHANGED}").as_bytes());
+        rig.at_stores.retain(|sent| !sent.frame.contains("BLMOVE"));
+        assert_eq!((rig.told(client), links(&rig)), (format!("_\r\n{CHANGED}"), (1, 1)));
+    }
+}
+
+#[test]
+fn a_client_that_leaves_while_it_waits_leaves_no_link() {
+    let (mut rig, client) = tracking(1);
     rig.send(client, &[&["BLPOP", "q", "0"]]);
+    let id = rig.id(client);
+    rig.shards[0].handle_client_lost(id);
+    rig.turns();
     greet(&mut rig);
-    rig.answer_first("BLPOP", "_\r\n");
-    assert_eq!((rig.told(client).as_str(), links(&rig)), ("_\r\n", (1, 1)));
+    rig.answer_first("UNBLOCK", ":1\r\n");
+    rig.answer_first("BLPOP", "*2\r\n$1\r\nq\r\n$1\r\n1\r\n");
+    assert_eq!(rig.shards[0].counters().get(Counter::OrphansLost), 1, "the store had popped an element");
+    assert_eq!(links(&rig).0, 0);
+}
+
+#[test]
+fn a_client_changes_its_dialect_while_keys_are_tracked() {
+    let (mut rig, client) = tracking(2);
+    rig.send(client, &[&["HELLO", "2"], &["GET", "k"]]);
+    assert!(rig.told(client).starts_with("*14\r\n"));
+    assert_eq!(rig.frames("HELLO").len(), 2, "each store is told");
+    let link = rig.frames("GET")[0].clone();
+    for _ in 0..2 {
+        rig.answer_first("HELLO", "*0\r\n");
+    }
+    rig.bytes(&link, format!("{CHANGED}$-1\r\n").as_bytes());
+    rig.at_stores.clear();
+    assert_eq!(rig.told(client), "$-1\r\n", "there are no such messages in RESP2");
+    rig.send(client, &[&["HELLO", "3"]]);
+    rig.told(client);
+    rig.bytes(&link, format!("%0\r\n{CHANGED}").as_bytes());
+    assert_eq!((rig.told(client).as_str(), links(&rig)), (CHANGED, (2, 0)));
+}
+
+#[test]
+fn information_names_prefixes_and_the_exception() {
+    let (mut rig, client) = tracking(1);
+    rig.send(client, &[&["CLIENT", "TRACKING", "ON", "OPTOUT"], &["CLIENT", "CACHING", "NO"]]);
+    rig.answer_first("TRACKING", "+OK\r\n");
+    rig.told(client);
+    rig.send(client, &[&["CLIENT", "TRACKINGINFO"]]);
+    assert!(rig.told(client).contains("~3\r\n$2\r\non\r\n$6\r\noptout\r\n$10\r\ncaching-no\r\n"));
+    for (options, prefixes) in
+        [(&["PREFIX", "b"][..], "*1\r\n$1\r\nb\r\n"), (&["PREFIX", "a"], "*2\r\n$1\r\na\r\n$1\r\nb\r\n")]
+    {
+        if prefixes.starts_with("*1") {
+            rig.send(client, &[&["CLIENT", "TRACKING", "OFF"]]);
+            rig.answer_first("OFF", "+OK\r\n");
+        }
+        rig.send(client, &[&[&["CLIENT", "TRACKING", "ON", "BCAST"], options].concat()]);
+        rig.answer_first("TRACKING", "+OK\r\n");
+        rig.told(client);
+        rig.send(client, &[&["CLIENT", "TRACKINGINFO"]]);
+        let told = rig.told(client);
+        assert!(told.ends_with(&format!("redirect\r\n:0\r\n$8\r\nprefixes\r\n{prefixes}")), "{told}");
+    }
 }
 
 #[test]

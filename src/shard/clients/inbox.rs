@@ -1,0 +1,174 @@
+//! Inboxes: the links on which a client takes the invalidation messages of other clients, which have named it with
+//! `CLIENT TRACKING ON REDIRECT`. A client has one link per store, for the messages of all those clients together,
+//! so that they come in the store's order.
+
+use super::ClientStage;
+use super::client::Client;
+use crate::config::Quotas;
+use crate::protocol::{Protocol, encode};
+use crate::shard::counters::Counter;
+use crate::shard::env::Env;
+use crate::shard::message::Message;
+use crate::shard::request::{PrivateId, ReplyTo};
+use crate::shard::tracking_redirect::{Peer, RedirectMessage};
+use crate::values::{BackendId, ClientId, ShardId};
+
+/// The channel on which a client that speaks RESP2 gets invalidation messages.
+pub const INVALIDATIONS: &[u8] = b"__redis__:invalidate";
+/// The beginning of a store's message that keys have changed. The keys follow, or a null for all.
+const INVALIDATE: &[u8] = b">2\r\n$10\r\ninvalidate\r\n";
+/// The error for the number of a connection that does not exist, or that belongs to another tenant.
+pub const NO_TARGET: &str = "ERR The client ID you want redirect to does not exist";
+
+/// The links on which a client takes the invalidation messages of others, and these others.
+#[derive(Debug, Default)]
+pub struct Inbox {
+    links: Vec<(BackendId, PrivateId)>,
+    /// The clients whose messages come here.
+    trackers: Vec<Peer>,
+    /// Commands of clients that wait until the links are open.
+    waiting: Vec<ReplyTo>,
+}
+
+impl Inbox {
+    /// Adds a link over which a store will send messages.
+    pub fn add(&mut self, store: BackendId, link: PrivateId) {
+        self.links.push((store, link));
+    }
+
+    /// Returns the stores, with the links over which they send messages.
+    pub fn links(&self) -> &[(BackendId, PrivateId)] {
+        &self.links
+    }
+
+    /// True if messages come over a link.
+    pub fn has(&self, link: PrivateId) -> bool {
+        self.links.iter().any(|(_, own)| *own == link)
+    }
+
+    /// Adds a command that waits until the links are open.
+    pub fn add_waiting(&mut self, from: ReplyTo) {
+        self.waiting.push(from);
+    }
+
+    /// Takes the commands that wait until the links are open.
+    pub fn take_waiting(&mut self) -> Vec<ReplyTo> {
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// Adds a client whose messages come here.
+    pub fn add_tracker(&mut self, tracker: Peer) {
+        if !self.trackers.contains(&tracker) {
+            self.trackers.push(tracker);
+        }
+    }
+
+    /// Removes a client whose messages came here.
+    pub fn remove_tracker(&mut self, tracker: Peer) {
+        self.trackers.retain(|other| *other != tracker);
+    }
+
+    /// True if no client's messages come here, and no command waits.
+    pub fn is_unused(&self) -> bool {
+        self.trackers.is_empty() && self.waiting.is_empty()
+    }
+
+    /// True if messages of some client come here.
+    pub fn is_in_use(&self) -> bool {
+        !self.trackers.is_empty()
+    }
+
+    /// Returns the memory that this record takes, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.links.capacity() * size_of::<(BackendId, PrivateId)>()
+            + self.trackers.capacity() * size_of::<Peer>()
+            + self.waiting.capacity() * size_of::<ReplyTo>()
+    }
+}
+
+impl ClientStage {
+    /// Returns the client with this number (`CLIENT ID`), if it belongs to the tenant with this name and can be sent
+    /// messages.
+    pub fn find_target(&self, quotas: &Quotas, number: u64, tenant: Option<&str>) -> Option<ClientId> {
+        let fits = |client: &Client| {
+            client.number == number
+                && !client.speaks_http
+                && client.identity.tenant(quotas).map(|tenant| tenant.name.as_str()) == tenant
+        };
+        self.clients.ids().find(|id| self.clients.peek(*id).is_some_and(fits))
+    }
+
+    /// Queues a message about redirected invalidation messages to a core, which may be this one.
+    pub fn send_redirect(&mut self, to: ShardId, message: RedirectMessage) {
+        self.redirects.push_back((to, message));
+    }
+
+    /// Takes the next message about redirected invalidation messages, and the core that it is for.
+    pub fn poll_redirect(&mut self) -> Option<(ShardId, RedirectMessage)> {
+        self.redirects.pop_front()
+    }
+
+    /// True if messages about redirected invalidation messages wait to be sent.
+    pub fn has_redirects(&self) -> bool {
+        !self.redirects.is_empty()
+    }
+
+    /// Tells the cores of the clients that took a client's messages that it has ended that.
+    pub fn leave_targets(&mut self, own: ShardId, id: ClientId, targets: impl Iterator<Item = Peer>) {
+        let tracker = Peer { shard: own, client: id };
+        for target in targets {
+            self.send_redirect(target.shard, RedirectMessage::Leave { target: target.client, tracker });
+        }
+    }
+
+    /// Ends the inbox of a client, whose links are to be closed: the clients whose messages came there are told, and
+    /// commands that wait for it fail.
+    pub fn dissolve(&mut self, own: ShardId, id: ClientId, inbox: &mut Inbox) {
+        let target = Peer { shard: own, client: id };
+        for tracker in std::mem::take(&mut inbox.trackers) {
+            self.send_redirect(tracker.shard, RedirectMessage::Gone { tracker: tracker.client, target });
+        }
+        for to in inbox.take_waiting() {
+            let mut error = Vec::new();
+            encode::error(&mut error, NO_TARGET);
+            self.send_redirect(to.shard, RedirectMessage::Answer { to, found: Err(error.into()) });
+        }
+    }
+
+    /// Passes a store's message that keys have changed to a client, in its dialect. In RESP2 it must be subscribed.
+    /// Returns the length of what the client is sent; `None` if it is sent nothing.
+    pub fn deliver_invalidation(&mut self, env: &mut Env, id: ClientId, message: &[u8]) -> Option<usize> {
+        let bytes_max = env.settings.subscriber_bytes_max();
+        let keys = message.strip_prefix(INVALIDATE)?;
+        let client = self.clients.get(id)?;
+        let protocol = client.protocol;
+        let mut subscriptions = client.ties.as_mut().and_then(|ties| ties.subscriptions.as_mut());
+        let mut out = Vec::with_capacity(message.len() + INVALIDATIONS.len());
+        match protocol {
+            Protocol::Resp3 => out.extend_from_slice(INVALIDATE),
+            Protocol::Resp2 => {
+                subscriptions.as_ref()?;
+                encode::array(&mut out, 3);
+                encode::bulk(&mut out, b"message");
+                encode::bulk(&mut out, INVALIDATIONS);
+            }
+        }
+        // The store writes the null in the dialect of the link that the keys were read over.
+        if keys.starts_with(b"*") && !keys.starts_with(b"*-") {
+            out.extend_from_slice(keys);
+        } else {
+            encode::null(&mut out, protocol);
+        }
+        let held = subscriptions.as_mut().and_then(|subscriptions| subscriptions.held_messages());
+        if let Some(held) = held {
+            held.extend_from_slice(&out);
+            if held.len() > bytes_max {
+                self.expel(env, id, Counter::ClientsClosedSubscriber);
+            }
+        } else {
+            self.push_published(env, id, Message::Small(&out));
+        }
+        Some(out.len())
+    }
+}

@@ -1,0 +1,79 @@
+//! Messages between cores about clients that take the invalidation messages of other clients (`CLIENT TRACKING ON
+//! REDIRECT`): the core of a client that tracks keys asks the core of the client that it names, its target.
+//!
+//! ```text
+//!   core of the tracking client ── Ask, Leave ──> core of the target ── opens links for the messages ──> stores
+//!                               <── Answer, Gone ──
+//! ```
+//!
+//! The messages themselves never pass between cores: stores send them over links of the target.
+
+use crate::shard::request::ReplyTo;
+use crate::values::{BackendId, ClientId, ShardId};
+
+/// A client connection, on whichever core it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The core that has the client.
+    pub shard: ShardId,
+    /// The client, by its id on that core.
+    pub client: ClientId,
+}
+
+impl Peer {
+    /// Returns the client that a reply goes to.
+    pub fn of(to: ReplyTo) -> Self {
+        Self { shard: to.shard, client: to.client_id() }
+    }
+}
+
+/// The client that takes another client's invalidation messages, and the links on which it takes them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The client that takes the messages.
+    pub peer: Peer,
+    /// For each store, the number (`CLIENT ID`) that it gave the target's link, for `REDIRECT`.
+    pub numbers: Box<[(BackendId, u64)]>,
+}
+
+impl Target {
+    /// Returns the number of the target's link at a store; `None` if it has none there.
+    pub fn number_at(&self, store: BackendId) -> Option<u64> {
+        self.numbers.iter().find(|(backend, _)| *backend == store).map(|(_, number)| *number)
+    }
+}
+
+/// A message from one core to another about the target of a client that tracks keys.
+#[derive(Debug)]
+pub enum RedirectMessage {
+    /// To the target's core: a client that tracks keys asks for it as a target.
+    Ask {
+        /// Destination of the answer: the client that tracks keys, and the number of its command.
+        from: ReplyTo,
+        /// The target's number, as its `CLIENT ID` returns it.
+        number: u64,
+        /// The name of the asking client's tenant, which has to be the target's too.
+        tenant: Option<Box<str>>,
+    },
+    /// The answer to an `Ask`: the target, or the error that becomes the reply to the client's command.
+    Answer {
+        /// Destination of the answer.
+        to: ReplyTo,
+        /// The target, or an encoded error.
+        found: Result<Target, Box<[u8]>>,
+    },
+    /// To the target's core: a client does not redirect to the target any more.
+    Leave {
+        /// The target, by its id on its core.
+        target: ClientId,
+        /// The client that tracked keys.
+        tracker: Peer,
+    },
+    /// To the core of a client that tracks keys: its target has left, or no longer belongs to its tenant.
+    Gone {
+        /// The client that tracks keys, by its id on its core.
+        tracker: ClientId,
+        /// The target that is gone.
+        target: Peer,
+    },
+}
