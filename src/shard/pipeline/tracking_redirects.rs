@@ -180,7 +180,8 @@ impl Shard {
         true
     }
 
-    /// Tells a client that the connection with this number, which took its messages, is gone. In RESP2 it cannot be told.
+    /// Tells a client that the connection with this number, which took its messages, is gone. A client that speaks
+    /// RESP2 cannot be told.
     pub(super) fn tell_broken(&mut self, id: ClientId, number: u64, now: Now) {
         let Some(client) = self.clients.find(id) else { return };
         if client.protocol() == Protocol::Resp3 {

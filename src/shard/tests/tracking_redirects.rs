@@ -20,7 +20,7 @@ fn greet(rig: &mut Rig) {
 
 /// Returns the numbers of links over which keys are tracked, and of those that messages are redirected to.
 fn links(rig: &Rig) -> (usize, usize) {
-    let figures = rig.shards.iter().map(|shard| shard.private_links());
+    let figures = rig.shards.iter().map(Shard::private_links);
     figures.fold((0, 0), |(tracking, redirected), figures| {
         (tracking + figures.tracking, redirected + figures.redirected)
     })
@@ -156,7 +156,8 @@ fn only_a_client_of_the_same_tenant_can_be_named() {
     let (target, tracker) = (rig.client(1), rig.client(0));
     rig.send(target, &[&["HELLO", "3", "AUTH", "root", "r"]]);
     rig.send(tracker, &[&["HELLO", "3", "AUTH", "acme", "a"]]);
-    (rig.told(target), rig.told(tracker));
+    rig.told(target);
+    rig.told(tracker);
     for number in [NUMBER, "4", "0", "-3", "9223372036854775807"] {
         rig.send(tracker, &[&["CLIENT", "TRACKING", "ON", "REDIRECT", number], &["CLIENT", "GETREDIR"]]);
         greet(&mut rig);
