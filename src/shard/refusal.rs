@@ -260,7 +260,7 @@ impl Refusal<'_> {
 
 /// Returns the error that a client is told while a backend is busy with a script, without the `-` before it.
 pub fn busy_with_script(backend: &str) -> String {
-    format!("BUSY {backend} is busy running a script. SCRIPT KILL or FUNCTION KILL ends it")
+    format!("BUSY backend={backend} is busy running a script. SCRIPT KILL or FUNCTION KILL ends it")
 }
 
 /// Returns the error for a client in place of `EXEC`'s reply: one that names the error of a step, without its `-`

@@ -1749,7 +1749,7 @@ fn entry_of(entries: &mut [Option<Box<Entry>>], id: HotId) -> Option<&mut Entry>
 /// Beginnings of errors that say that the store is away: the store's own, and weir's. Those of a store that
 /// is asked for too much are not among them.
 const AWAY_TOLD: [&[u8]; 3] = [b"-LOADING ", b"-MASTERDOWN ", b"-CLUSTERDOWN "];
-const AWAY_FOUND: [&[u8]; 3] = [b"-UNAVAILABLE ", b"-OVERLOADED reason=stalled ", b"-BUSY "];
+const AWAY_FOUND: [&[u8]; 3] = [b"-UNAVAILABLE ", b"-OVERLOADED reason=stalled ", b"-BUSY backend="];
 
 /// True if a reply, or weir's error in its place, says that the store is away. The store may itself be a
 /// weir, so both kinds are looked for.

@@ -106,10 +106,11 @@ impl Overload {
         backends
     }
 
-    /// Records a backend's answer to whether it is busy with a script.
-    pub fn handle_sign(&mut self, backend: BackendId, is_busy: bool) {
+    /// Records a backend's answer to whether it is busy with a script, and tells other cores.
+    pub fn handle_sign(&mut self, settings: &ShardSettings, backend: BackendId, is_busy: bool) {
         for index in bulkheads_of(backend) {
             self.bulkheads[index].handle_sign(is_busy);
+            self.tell_load(settings, index);
         }
     }
 

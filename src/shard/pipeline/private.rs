@@ -504,7 +504,9 @@ impl Shard {
                     let outcome = if is_done { Counter::OrphansPutBack } else { Counter::OrphansLost };
                     self.env.counters.add(outcome, count as u64);
                 }
-                Event::Sign { backend, is_busy } => self.upstream.handle_sign(backend, is_busy),
+                Event::Sign { backend, is_busy } => {
+                    self.upstream.handle_sign(&self.env.settings, backend, is_busy);
+                }
                 Event::Tracker { backend, said } => self.take_change(backend, said, now),
                 Event::Feed { backend, said } => self.take_from_feed(backend, said),
                 Event::WaitsOn { holder } => self.handle_waits_on(holder),

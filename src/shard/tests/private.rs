@@ -598,7 +598,7 @@ fn a_store_that_is_busy_with_a_script_is_found_out_and_keeps_nobody_waiting() {
     rig.wait(Duration::from_millis(100));
     rig.answer_first("PING", "-BUSY Redis is busy running a script\r\n");
     rig.wait(Duration::from_millis(1));
-    let refusal = "-BUSY store0 is busy running a script. SCRIPT KILL or FUNCTION KILL ends it\r\n";
+    let refusal = "-BUSY backend=store0 is busy running a script. SCRIPT KILL or FUNCTION KILL ends it\r\n";
     for client in [busy, far] {
         rig.send(client, &[&["PING"]]);
     }

@@ -121,6 +121,7 @@ fn a_wait_for_replicas_goes_on_as_well() {
     rig.send(client, &[&["WAIT", "2", "0"]]);
     greet(&mut rig);
     rig.answer_first("PING", "+PONG\r\n");
+    rig.answer_first("SPUBLISH", ":0\r\n");
     rig.withdraw(client);
     rig.answer_first("WAIT", ":1\r\n");
     assert_eq!((rig.taken(client).held, rig.told(client)), (request(&["WAIT", "2", "0"]), String::new()));

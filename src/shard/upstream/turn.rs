@@ -158,8 +158,8 @@ impl Upstream {
     }
 
     /// Records a backend's answer to whether it is busy with a script.
-    pub fn handle_sign(&mut self, backend: BackendId, is_busy: bool) {
-        self.overload.handle_sign(backend, is_busy);
+    pub fn handle_sign(&mut self, settings: &ShardSettings, backend: BackendId, is_busy: bool) {
+        self.overload.handle_sign(settings, backend, is_busy);
     }
 
     /// Compares recent response times of each backend with its usual ones. Called with the housekeeping.
