@@ -2,8 +2,7 @@
 //! `CLIENT TRACKING ON REDIRECT`. A client has one link per store, for the messages of all those clients together,
 //! so that they come in the store's order.
 
-use super::ClientStage;
-use super::client::Client;
+use super::{Client, ClientStage};
 use crate::config::Quotas;
 use crate::protocol::{Protocol, encode};
 use crate::shard::counters::Counter;
