@@ -559,7 +559,7 @@ fn start_shard(
             shard.handle_slots(slots, clock.now());
             doubts
         });
-        ShardThread {
+        let thread = ShardThread {
             shard,
             driver,
             mesh,
@@ -571,9 +571,9 @@ fn start_shard(
             clock,
             busy_poll,
             tally,
-        }
-        .run()
-        .await
+        };
+        // A task of this size would be copied when it is spawned.
+        Box::pin(thread.run()).await
     };
     executor::spawn(&name, cpu, task).map_err(|error| error.to_string())
 }
