@@ -53,6 +53,11 @@ impl Shard {
         let Some(transaction) = self.clients.client(id).take_transaction() else {
             return self.answer_error(id, "ERR EXEC without MULTI");
         };
+        if let Some(error) = self.only_store_is_busy() {
+            self.settle(charge, &Settlement::default(), now);
+            self.end_watch(id, now);
+            return self.answer_error(id, &format!("EXECABORT Transaction discarded because of: {error}"));
+        }
         if transaction.is_poisoned() {
             self.end_watch(id, now);
             let text = "EXECABORT Transaction discarded because of previous errors.";

@@ -607,7 +607,7 @@ fn a_store_that_is_busy_with_a_script_is_found_out_and_keeps_nobody_waiting() {
     rig.send(far, &[&["EVAL", "return 1", "1", &key]]);
     assert_eq!(rig.told(far), refusal);
     rig.send(other, &[&["GET", &key], &["EXEC"]]);
-    let aborted = "-EXECABORT Transaction discarded because of previous errors.\r\n";
+    let aborted = format!("-EXECABORT Transaction discarded because of: {}", &refusal[1..]);
     assert_eq!(rig.told(other), format!("{refusal}{aborted}"));
     rig.answer_first("EVAL", ":1\r\n");
     assert!(rig.told(busy).starts_with(":1\r\n"));
