@@ -10,12 +10,13 @@ const NOT_READY: &str = "not-ready";
 
 /// Returns the reason to give up a connection whose store has answered `SELECT` with this error.
 pub fn reason_of_refused_select(error: &[u8]) -> &'static str {
-    let is_passing = [&b"-BUSY"[..], b"-LOADING", b"-MASTERDOWN"].iter().any(|code| error.starts_with(code));
-    if is_passing { NOT_READY } else { NO_DATABASE }
+    let unavailability = NodeRefusal::parse(error).and_then(NodeRefusal::unavailability);
+    if unavailability.is_some() { NOT_READY } else { NO_DATABASE }
 }
 
 use super::counters::{Counter, Pressure};
 use crate::protocol::encode;
+use crate::routing::cluster::NodeRefusal;
 
 /// Reason why weir refused a request, with what its client is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -261,6 +262,11 @@ impl Refusal<'_> {
 /// Returns the error that a client is told while a backend is busy with a script, without the `-` before it.
 pub fn busy_with_script(backend: &str) -> String {
     format!("BUSY backend={backend} is busy running a script. SCRIPT KILL or FUNCTION KILL ends it")
+}
+
+/// Returns the error of an `EXEC` that is refused for this reason, an error itself; both without the `-` before them.
+pub fn abort_because_of(error: &str) -> String {
+    format!("EXECABORT Transaction discarded because of: {error}")
 }
 
 /// Returns the error for a client in place of `EXEC`'s reply: one that names the error of a step, without its `-`

@@ -94,8 +94,8 @@ impl ClientFilter {
 
 impl Client {
     /// The client's flags in the letters of `CLIENT LIST`: `O` for a monitor, `b` in a blocking command, `P` subscribed to
-    /// channels, `t` while keys are tracked,
-    /// `R` if their messages go to a client that is gone, `B` for broadcasts, `x` in a transaction, `N` none of these.
+    /// channels, `t` while keys are tracked, `R` if their messages go to a client that is gone, `B` for broadcasts, `x`
+    /// in a transaction, `N` none of these.
     fn flags(&self) -> String {
         let ties = self.ties.as_ref();
         let is_blocked = ties.is_some_and(|ties| ties.link.is_some() && ties.watch.is_none());

@@ -198,7 +198,7 @@ impl Bulkhead {
 
     /// Ends a stall if no request is in flight any more, because the connections were lost.
     pub fn handle_none_in_flight(&mut self, now: Timestamp) {
-        if self.in_flight == 0 && (self.is_stalled || self.is_busy) {
+        if self.in_flight == 0 && self.takes_nothing() {
             self.end_stall(now);
         }
     }
@@ -225,7 +225,7 @@ impl Bulkhead {
             self.handle_look(now);
             self.begin_turn(late, now);
         }
-        if self.is_stalled || self.is_busy {
+        if self.takes_nothing() {
             self.end_stall(now);
         }
         self.is_silent = false;
@@ -279,6 +279,11 @@ impl Bulkhead {
     pub fn handle_sign(&mut self, is_busy: bool) {
         self.is_busy = is_busy && self.is_silent();
         self.set_limit();
+    }
+
+    /// True while the backend stands still, stalled or busy with a script, so that it is sent nothing.
+    const fn takes_nothing(&self) -> bool {
+        self.is_stalled || self.is_busy
     }
 
     /// True while the backend counts as stalled.
@@ -432,15 +437,15 @@ impl Bulkhead {
         // Without requests in flight the next one is tried, as in [`Bulkhead::is_hopeless`]: replies may have
         // become faster.
         let expected = if self.in_flight == 0 { Duration::ZERO } else { self.expected() };
-        let gives_no_sign = self.is_stalled || self.is_busy;
+        let takes_nothing = self.takes_nothing();
         let Self { queue, parked, is_queue_obeyed, .. } = self;
         let mut has_missed = false;
-        queue.expire(now, expected, (gives_no_sign, *is_queue_obeyed), |taken, why| {
+        queue.expire(now, expected, (takes_nothing, *is_queue_obeyed), |taken, why| {
             has_missed |= why == Refused::Deadline;
             refuse((parked.remove(taken.item as usize), taken.is_eased), why);
         });
         while let Some(fetch) = self.fetches.front()
-            && gives_no_sign
+            && takes_nothing
             && now.since(fetch.came) > queue.interval()
         {
             refuse((self.fetches.pop_front().expect("it is the first"), false), Refused::Stalled);
@@ -457,7 +462,7 @@ impl Bulkhead {
         let size = self.window.size() as u32;
         let is_reserved = self.fetches.is_empty() && !self.queue.has_any_of(Tier::Critical);
         let size = if is_reserved { size - size / RESERVED } else { size };
-        if self.is_stalled || self.is_busy || self.is_gated || self.in_flight >= size {
+        if self.takes_nothing() || self.is_gated || self.in_flight >= size {
             return None;
         }
         if let Some(fetch) = self.fetches.pop_front() {

@@ -249,9 +249,12 @@ impl Shard {
     /// Returns the error for clients while the only store is busy with a script; `None` if it is not, or if there are
     /// several stores.
     pub(super) fn only_store_is_busy(&self) -> Option<String> {
+        if !self.has_one_store() {
+            return None;
+        }
         let (_, backend) = self.first_place();
-        let is_busy = self.has_one_store() && Overload::is_busy_anywhere(&self.env.settings, backend);
-        is_busy.then(|| busy_with_script(self.env.backend_name(backend)))
+        Overload::is_busy_anywhere(&self.env.settings, backend)
+            .then(|| busy_with_script(self.env.backend_name(backend)))
     }
 
     /// True if there is only one store, which has all keys.

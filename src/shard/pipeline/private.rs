@@ -24,7 +24,7 @@ use crate::shard::counters::Counter;
 use crate::shard::message::Message;
 use crate::shard::outcome::{Outcome, Settlement};
 use crate::shard::private::{Abandoned, Event, InFlight, Kind, Orphans, Waiting, call};
-use crate::shard::refusal::{NotSent, Refusal, Stage, reasoned_abort};
+use crate::shard::refusal::{NotSent, Refusal, Stage, abort_because_of, reasoned_abort};
 use crate::shard::request::{Envelope, Nature, PrivateId, ReplyTo};
 use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX};
 use crate::values::time::Now;
@@ -424,8 +424,7 @@ impl Shard {
         if place.is_some_and(|place| !watch.covers(place, self.env.slots.is_some())) {
             self.end_watch(id, now);
             self.settle(charge, &Settlement::default(), now);
-            return self
-                .answer_error(id, &format!("EXECABORT Transaction discarded because of: {CROSS_SLOT}"));
+            return self.answer_error(id, &abort_because_of(CROSS_SLOT));
         }
         let mut rewrite = Rewrite::AsItCame;
         if !splice.is_empty() {

@@ -12,7 +12,7 @@ use crate::shard::message::Message;
 use crate::shard::note::Note;
 use crate::shard::outcome::{Outcome, Settlement};
 use crate::shard::peers::PeerStage;
-use crate::shard::refusal::{NotSent, busy_with_script};
+use crate::shard::refusal::{NotSent, abort_because_of, busy_with_script};
 use crate::shard::replies::{Replies, turn_away};
 use crate::shard::request::{Envelope, Nature, ReplyTo};
 use crate::shard::upstream::Upstream;
@@ -159,7 +159,7 @@ impl Shard {
     pub(super) fn refuse(&mut self, envelope: &Envelope, why: NotSent, now: Now) {
         if why == NotSent::Busy && envelope.nature == Nature::TRANSACTION {
             let busy = busy_with_script(self.env.backend_name(envelope.route.backend));
-            let text = format!("-EXECABORT Transaction discarded because of: {busy}\r\n");
+            let text = format!("-{}\r\n", abort_because_of(&busy));
             self.env.counters.add(Counter::RefusedOverloaded, 1);
             return self.give_back(envelope.reply_to, Outcome::Refused, Message::Small(text.as_bytes()), now);
         }

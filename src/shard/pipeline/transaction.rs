@@ -9,6 +9,7 @@ use crate::shard::admission::{Charge, asked};
 use crate::shard::clients::{LocalRequest, NotQueued, Rewrite, Splice};
 use crate::shard::message::Message;
 use crate::shard::outcome::Settlement;
+use crate::shard::refusal::abort_because_of;
 use crate::shard::request::Nature;
 use crate::values::limits::DESCRIPTION_BYTES_MAX;
 use crate::values::time::Now;
@@ -56,7 +57,7 @@ impl Shard {
         if let Some(error) = self.only_store_is_busy() {
             self.settle(charge, &Settlement::default(), now);
             self.end_watch(id, now);
-            return self.answer_error(id, &format!("EXECABORT Transaction discarded because of: {error}"));
+            return self.answer_error(id, &abort_because_of(&error));
         }
         if transaction.is_poisoned() {
             self.end_watch(id, now);

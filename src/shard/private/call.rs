@@ -146,12 +146,7 @@ pub fn is_in_vain(frame: &[u8], told: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn encoded(request: &str) -> Vec<u8> {
-        let mut out = Vec::new();
-        encode::request(&mut out, request.split(' ').map(str::as_bytes).collect::<Vec<_>>().into_iter());
-        out
-    }
+    use crate::shard::private::encoded;
 
     #[test]
     fn the_time_left_takes_the_place_of_the_timeout() {

@@ -44,6 +44,7 @@ use super::request::{PrivateId, ReplyTo};
 use super::settings::ShardSettings;
 use super::versions::Cell;
 use crate::protocol::{Arguments, Protocol, Segment, encode};
+use crate::routing::cluster::NodeRefusal;
 use crate::values::limits::{COPY_BYTES_MAX, LINK_OUTPUT_BYTES_MAX};
 use crate::values::time::Now;
 use crate::values::{Action, BackendId, ClientId, ConnectionId, Database, Owner, TenantId, Timestamp};
@@ -782,10 +783,8 @@ impl PrivateLinks {
             return true;
         }
         let Some(number) = link.number.map(|number| number.to_string()) else { return false };
-        let found =
-            self.take_idle(|link| link.backend == backend).or_else(|| self.messenger(|_| true, backend));
-        let helper = found.or_else(|| self.open(env, (backend, Database::FIRST), protocol, 1, now));
-        let Some(helper) = helper else { return false };
+        let place = (backend, Database::FIRST);
+        let Some(helper) = self.helper(env, (place, protocol), |_| true, now) else { return false };
         if let Some(link) = self.at(id) {
             link.was_unblocked = true;
         }
@@ -809,6 +808,21 @@ impl PrivateLinks {
         if let Some(helper) = helper {
             self.ask(env, (helper, Expected::Sign), &[b"PING"], now);
         }
+    }
+
+    /// Returns a link to the store that fits, for a request of weir's own: an idle one, one on which such a request is
+    /// in flight, or one that is opened now. `None` if there is no room for another link.
+    fn helper(
+        &mut self,
+        env: &mut Env,
+        (place, protocol): ((BackendId, Database), Protocol),
+        fits: impl Fn(&Link) -> bool,
+        now: Now,
+    ) -> Option<PrivateId> {
+        let (backend, _) = place;
+        let found = self.take_idle(|link| link.backend == backend && fits(link));
+        let found = found.or_else(|| self.messenger(&fits, backend));
+        found.or_else(|| self.open(env, place, protocol, 1, now))
     }
 
     /// Returns a link to the store that fits, is lent to nobody, and awaits the reply to a command of weir's own
@@ -1100,11 +1114,11 @@ impl PrivateLinks {
             }
             Some(Expected::Sign) => {
                 let (backend, number) = (link.backend, link.number);
-                link.idle_since = now.monotonic;
-                self.events.push_back(Event::Sign { backend, is_busy: reply.starts_with(b"-BUSY") });
+                let is_busy = NodeRefusal::parse(&reply) == Some(NodeRefusal::Busy);
+                self.events.push_back(Event::Sign { backend, is_busy });
                 // A busy store may have refused a part of the greeting.
                 if number.is_some() {
-                    self.idle.push_back(id);
+                    self.rest_if_clean(id, now);
                 } else {
                     self.close(env, id);
                 }
@@ -1251,4 +1265,13 @@ impl PrivateLinks {
         let place = self.places.get(id.place as usize)?;
         place.link.as_ref().filter(|_| place.generation == id.generation)
     }
+}
+
+/// Encodes a request whose words are separated by spaces.
+#[cfg(test)]
+fn encoded(request: &str) -> Vec<u8> {
+    let words: Vec<&[u8]> = request.split(' ').map(str::as_bytes).collect();
+    let mut out = Vec::new();
+    encode::request(&mut out, words.into_iter());
+    out
 }

@@ -110,15 +110,10 @@ fn entries_without_pending(words: &Arguments<'_>, reply: &[u8]) -> Option<Orphan
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn frame(request: &str) -> Vec<u8> {
-        let mut out = Vec::new();
-        encode::request(&mut out, request.split(' ').map(str::as_bytes).collect::<Vec<_>>().into_iter());
-        out
-    }
+    use crate::shard::private::encoded;
 
     fn found(request: &str, reply: &str) -> Option<(String, usize, Option<Vec<u8>>)> {
-        let orphans = Orphans::of(&frame(request), reply.as_bytes())?;
+        let orphans = Orphans::of(&encoded(request), reply.as_bytes())?;
         Some((String::from_utf8_lossy(&orphans.key).into_owned(), orphans.count, orphans.way_back))
     }
 
@@ -141,7 +136,11 @@ mod tests {
             ),
         ];
         for (request, reply, count, back) in cases {
-            assert_eq!(found(request, reply), Some(("q".to_owned(), count, Some(frame(back)))), "{request}");
+            assert_eq!(
+                found(request, reply),
+                Some(("q".to_owned(), count, Some(encoded(back)))),
+                "{request}"
+            );
         }
     }
 

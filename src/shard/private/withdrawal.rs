@@ -66,9 +66,8 @@ impl PrivateLinks {
             CanMove::Yes => {}
         }
         let Some((place, stream)) = call::awaits_new_entries(&waiting.frame) else { return true };
-        let found = self.take_idle(|link| link.backend == backend && link.database == database);
-        let found = found.or_else(|| self.messenger(|link| link.database == database, backend));
-        let helper = found.or_else(|| self.open(env, (backend, database), Protocol::Resp2, 1, now));
+        let wanted = ((backend, database), Protocol::Resp2);
+        let helper = self.helper(env, wanted, |link| link.database == database, now);
         let Some(helper) = helper else { return false };
         if let Some(waiting) = self.at(id).and_then(|link| link.waiting()) {
             waiting.can_move = CanMove::Asks;

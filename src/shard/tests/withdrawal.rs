@@ -21,12 +21,18 @@ impl Rig {
     }
 }
 
-/// A client whose blocking command its store was told to end. The link of the command is number 7.
-fn withdrawn(call: &[&str]) -> (Rig, usize) {
+/// A client that has sent these requests, of which one waits at its store. The link of that is number 7.
+fn waiting(requests: &[&[&str]]) -> (Rig, usize) {
     let mut rig = lending(1, 1, 10);
     let client = rig.client(0);
-    rig.send(client, &[call]);
+    rig.send(client, requests);
     greet(&mut rig);
+    (rig, client)
+}
+
+/// A client whose blocking command its store was told to end. The link of the command is number 7.
+fn withdrawn(call: &[&str]) -> (Rig, usize) {
+    let (mut rig, client) = waiting(&[call]);
     rig.withdraw(client);
     greet(&mut rig);
     assert_eq!(rig.frames("UNBLOCK\r\n$1\r\n7\r\n$7\r\nTIMEOUT").len(), 1);
@@ -35,10 +41,7 @@ fn withdrawn(call: &[&str]) -> (Rig, usize) {
 
 #[test]
 fn a_call_that_waits_goes_on_elsewhere_with_the_time_that_is_left() {
-    let mut rig = lending(1, 1, 10);
-    let client = rig.client(0);
-    rig.send(client, &[&["BLPOP", "q", "10"], &["GET", "a"]]);
-    greet(&mut rig);
+    let (mut rig, client) = waiting(&[&["BLPOP", "q", "10"], &["GET", "a"]]);
     rig.wait(Duration::from_secs(4));
     rig.withdraw(client);
     greet(&mut rig);
@@ -116,10 +119,7 @@ fn a_call_is_ended_by_another_client_or_for_the_move() {
 
 #[test]
 fn a_wait_for_replicas_goes_on_as_well() {
-    let mut rig = lending(1, 1, 10);
-    let client = rig.client(0);
-    rig.send(client, &[&["WAIT", "2", "0"]]);
-    greet(&mut rig);
+    let (mut rig, client) = waiting(&[&["WAIT", "2", "0"]]);
     rig.answer_first("PING", "+PONG\r\n");
     rig.answer_first("SPUBLISH", ":0\r\n");
     rig.withdraw(client);
@@ -149,10 +149,7 @@ fn a_store_that_has_not_seen_the_call_yet_is_told_again_but_not_for_ever() {
 
 #[test]
 fn new_entries_of_a_stream_are_those_after_the_last_one_that_the_store_has() {
-    let mut rig = lending(1, 1, 10);
-    let client = rig.client(0);
-    rig.send(client, &[&["XREAD", "BLOCK", "0", "STREAMS", "s", "$"]]);
-    greet(&mut rig);
+    let (mut rig, client) = waiting(&[&["XREAD", "BLOCK", "0", "STREAMS", "s", "$"]]);
     rig.withdraw(client);
     greet(&mut rig);
     rig.withdraw(client);
@@ -253,10 +250,7 @@ fn a_deadline_counts_the_time_before_the_move() {
 #[test]
 fn a_drain_closes_who_waits_once_the_store_has_said_that_nothing_was_popped() {
     for (reply, told) in [("*-1\r\n", ""), (POPPED, POPPED)] {
-        let mut rig = lending(1, 1, 10);
-        let client = rig.client(0);
-        rig.send(client, &[&["BLPOP", "q", "0"], &["GET", "a"]]);
-        greet(&mut rig);
+        let (mut rig, client) = waiting(&[&["BLPOP", "q", "0"], &["GET", "a"]]);
         rig.shards[0].refuse_newcomers();
         let id = rig.id(client);
         rig.shards[0].handle_client_end(id);
@@ -272,10 +266,7 @@ fn a_drain_closes_who_waits_once_the_store_has_said_that_nothing_was_popped() {
 
 #[test]
 fn a_drain_closes_who_waits_where_the_store_knows_of_no_call() {
-    let mut rig = lending(1, 1, 10);
-    let client = rig.client(0);
-    rig.send(client, &[&["BLPOP", "q", "0"]]);
-    greet(&mut rig);
+    let (mut rig, client) = waiting(&[&["BLPOP", "q", "0"]]);
     rig.shards[0].refuse_newcomers();
     let id = rig.id(client);
     rig.shards[0].handle_client_end(id);
