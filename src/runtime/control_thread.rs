@@ -701,7 +701,7 @@ impl Control {
 /// The time between the first two samples of the metrics' history, whose difference is its first point.
 const HISTORY_BEGINS: Duration = Duration::from_secs(1);
 
-/// The longest time that a page waits for shards that may be stuck.
+/// The longest time that a page of the admin port waits for the counters of shards that may be stuck.
 const FIGURES_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Collects the counters of all shards. None if a shard does not answer within `FIGURES_TIMEOUT`.

@@ -40,7 +40,7 @@ const BEFORE_WAIT: (&[u8], usize) =
 const WATCH_MAX: Duration = Duration::from_secs(30);
 /// Maximum number of nodes of a cluster that one blocking command, or one `SSUBSCRIBE`, is sent to, one after the other.
 pub(super) const TRIES_MAX: u8 = 6;
-/// The shortest time between two log lines about elements that were taken for nobody.
+/// The shortest time between two log lines about elements that a store popped for clients that had left.
 const ORPHANS_SAID_EVERY: Duration = Duration::from_secs(1);
 /// The retry delay named to clients whose requests were lost with a private link.
 pub(super) const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
@@ -337,7 +337,7 @@ impl Shard {
         client.hold_back_later();
         let deadline = client.deadline();
         let to = ReplyTo::new(self.env.settings.id, id, sequence);
-        let request = InFlight { to, cells, began: now.monotonic, deadline, kind };
+        let request = InFlight { to, effect: nature.effect, cells, began: now.monotonic, deadline, kind };
         self.private.send(&mut self.env, link, (message, replies), request, now);
     }
 
@@ -356,8 +356,14 @@ impl Shard {
             return false;
         };
         let (to, deadline) = (envelope.reply_to, envelope.deadline);
-        let request =
-            InFlight { to, cells: Vec::new(), began: now.monotonic, deadline, kind: Kind::Interrupt };
+        let request = InFlight {
+            to,
+            effect: envelope.nature.effect,
+            cells: Vec::new(),
+            began: now.monotonic,
+            deadline,
+            kind: Kind::Interrupt,
+        };
         self.private.send(&mut self.env, link, (message, 1), request, now);
         true
     }

@@ -43,6 +43,7 @@ use super::refusal::reason_of_refused_select;
 use super::request::{PrivateId, ReplyTo};
 use super::settings::ShardSettings;
 use super::versions::Cell;
+use crate::protocol::command::Effect;
 use crate::protocol::{Arguments, Protocol, Segment, encode};
 use crate::routing::cluster::NodeRefusal;
 use crate::values::limits::{COPY_BYTES_MAX, LINK_OUTPUT_BYTES_MAX};
@@ -65,7 +66,10 @@ const INTERRUPTS_MAX: usize = 8;
 pub struct InFlight {
     /// Destination of the reply: the shard, the client and the number of the request on its connection.
     pub to: ReplyTo,
-    /// Version cells of the keys that the request may write, changed until it is over.
+    /// Whether the request may change something at the store.
+    pub effect: Effect,
+    /// Version cells of the keys that the request may write, changed until it is over; none while replies of hot keys
+    /// are not kept.
     pub cells: Vec<Cell>,
     /// The time at which the request was sent for the first time; a cluster may have it sent again.
     pub began: Timestamp,
@@ -349,8 +353,8 @@ pub struct PrivateLinks {
 }
 
 impl PrivateLinks {
-    /// Creates the state of a core without private links. `first` is the number of the core's first
-    /// connection that is not shared.
+    /// Creates the table of a core's private links, empty. `first` is the number of the core's first connection
+    /// that is not shared.
     pub fn new(settings: &ShardSettings, first: u32) -> Self {
         Self {
             first,
@@ -849,7 +853,7 @@ impl PrivateLinks {
     pub fn may_write(&self, id: PrivateId) -> bool {
         self.peek(id)
             .and_then(|link| link.in_flight.as_ref())
-            .is_some_and(|request| !request.cells.is_empty())
+            .is_some_and(|request| request.effect == Effect::Write)
     }
 
     /// Lets go of a link whose holder awaits no reply any more, and returns the request in flight. The link is

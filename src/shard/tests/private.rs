@@ -130,7 +130,16 @@ fn a_store_that_numbers_no_connections_sees_the_end_of_one_whose_client_has_left
 
 #[test]
 fn a_deadline_ends_the_wait() {
-    let mut rig = lending(1, 1, 10);
+    for hot in [Mode::On, Mode::Off] {
+        a_deadline_ends_the_wait_with(hot);
+    }
+}
+
+fn a_deadline_ends_the_wait_with(hot: Mode) {
+    let mut rig = Rig::with(1, 1, |settings| {
+        settings.private_links_max = 10;
+        settings.hot.mode = hot;
+    });
     let client = rig.client(0);
     rig.send(client, &[&["QOS", "SET", "DEADLINE", "200"]]);
     rig.told(client);
