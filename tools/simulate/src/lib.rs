@@ -250,9 +250,9 @@ mod tests {
     fn seeds_0_to_47_with_queues_and_counters_break_no_promise() {
         let Summary { elements_delivered, committed, conflicts, links_lost, waits_moved, .. } =
             sum(0..48, run_queues);
-        assert!(waits_moved > 100, "{waits_moved} blocking commands moved");
+        assert!(waits_moved > 60, "{waits_moved} blocking commands moved");
         assert!(elements_delivered > 5_000, "{elements_delivered} elements");
-        assert!(committed > 2_000 && conflicts > 200, "{committed} transactions, {conflicts} conflicts");
+        assert!(committed > 1_000 && conflicts > 100, "{committed} transactions, {conflicts} conflicts");
         assert!(links_lost > 50, "{links_lost} connections lost");
     }
 
