@@ -6,7 +6,7 @@ use crate::protocol::http::OF_CONNECTIONS;
 use crate::protocol::{Arguments, Protocol, Request, encode};
 use crate::routing::slot_of;
 use crate::shard::admission::Charge;
-use crate::shard::clients::{Question, Replies};
+use crate::shard::clients::{Question, Replies, StoreView};
 use crate::shard::outcome::{Outcome, Settlement};
 use crate::values::limits::INFO_SECTIONS_MAX;
 use crate::values::time::Now;
@@ -273,7 +273,12 @@ impl Shard {
         let named = arguments.iter().skip(1).take(INFO_SECTIONS_MAX);
         let sections = named.map(|word| quoted(word).to_lowercase()).collect();
         let protocol: Protocol = self.clients.client(id).protocol();
-        self.clients.ask(&self.env, id, charge, Question::Info { sections, protocol });
+        let view = match self.tenant_of(id) {
+            Some(tenant) if tenant.admin => StoreView::All,
+            Some(tenant) if tenant.keys.is_empty() && tenant.databases.is_empty() => StoreView::KeyCounts,
+            _ => StoreView::Settings,
+        };
+        self.clients.ask(&self.env, id, charge, Question::Info { sections, view, protocol });
     }
 
     /// Answers a request that weir carries out itself and that has a price: the bytes of its reply are
