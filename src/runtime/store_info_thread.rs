@@ -184,7 +184,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let thread = StoreInfoThread::new([(route_to(&listener), None)].into_iter(), None, Clock::start());
         thread::scope(|scope| {
-            scope.spawn(|| serve(&listener, 2, 2, b"$24\r\n# Stats\r\nexpired_keys:3\r\n"));
+            scope.spawn(|| serve(&listener, 2, 2, b"$23\r\n# Stats\r\nexpired_keys:3\r\n"));
             for _ in 0..4 {
                 let told = thread.ask(&everything());
                 assert_eq!((told.asked, told.answered, told.info.is_some()), (1, 1, true));
@@ -201,7 +201,7 @@ mod tests {
         let routes = [(route_to(&silent), None), (route_to(&talks), None)];
         let thread = StoreInfoThread::new(routes.into_iter(), None, Clock::start());
         thread::scope(|scope| {
-            scope.spawn(|| serve(&talks, 1, 3, b"$24\r\n# Stats\r\nexpired_keys:3\r\n"));
+            scope.spawn(|| serve(&talks, 1, 3, b"$23\r\n# Stats\r\nexpired_keys:3\r\n"));
             for _ in 0..2 {
                 let told = thread.ask(&everything());
                 assert_eq!((told.asked, told.answered, told.info), (2, 1, None));

@@ -176,10 +176,13 @@ impl Shard {
         Ok(())
     }
 
-    /// True if a `SELECT` of a client would change its database.
-    pub(super) fn names_another_database(&mut self, id: ClientId, arguments: &Arguments<'_>) -> bool {
-        let current = self.clients.client(id).database();
-        self.database_named(arguments).is_ok_and(|database| database != current)
+    /// Returns the database of a `SELECT` in a client's transaction, unless it is invalid or that of the client all
+    /// along. Such a request is carried out by the store.
+    pub(super) fn other_database(&mut self, id: ClientId, arguments: &Arguments<'_>) -> Option<Database> {
+        let client = self.clients.client(id);
+        let current = client.database();
+        let is_changed = client.transaction().is_some_and(|transaction| transaction.database().is_some());
+        self.database_named(arguments).ok().filter(|database| is_changed || *database != current)
     }
 
     /// Returns the database that `SELECT` names. The error is the reply.
