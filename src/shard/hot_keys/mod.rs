@@ -681,7 +681,8 @@ impl HotKeyStage {
         let mut cells: Vec<Cell> = Vec::new();
         let (keys, database) = (&self.keys, envelope.route.database);
         let bytes_max = env.settings.request_bytes_max;
-        let told = reach::for_each_written_key(frame, bytes_max, trusts, &mut |key| {
+        let within = (database, bytes_max);
+        let told = reach::for_each_written_key(frame, within, trusts, &mut |database, key| {
             cells.push(Cell::of_hash(hash_of(keys, database, key)));
         });
         if told.is_err() {
@@ -731,7 +732,8 @@ impl HotKeyStage {
         }
         let trusts = self.settings.scripts == HotScripts::Declared;
         let mut cells: Vec<Cell> = Vec::new();
-        let told = reach::for_each_written_key(message, env.settings.request_bytes_max, trusts, &mut |key| {
+        let within = (database, env.settings.request_bytes_max);
+        let told = reach::for_each_written_key(message, within, trusts, &mut |database, key| {
             cells.push(Cell::of_hash(hash_of(&self.keys, database, key)));
         });
         if told.is_err() {

@@ -40,7 +40,7 @@ use super::counters::Counter;
 use super::env::Env;
 use super::message::Message;
 use super::refusal::reason_of_refused_select;
-use super::request::{PrivateId, ReplyTo};
+use super::request::{PrivateId, ReplyTo, Selected};
 use super::settings::ShardSettings;
 use super::versions::Cell;
 use crate::protocol::command::Effect;
@@ -103,8 +103,11 @@ pub enum Kind {
     Waits(Waiting),
     /// `WATCH`; true if the client watched no keys before, so that it watches none if this fails.
     Watch(bool),
-    /// A transaction, after whose reply no keys are watched.
-    Exec,
+    /// A transaction of a client that watches keys, after whose reply it watches none; with the databases that the
+    /// transaction selects.
+    Exec(Vec<Selected>),
+    /// A transaction of any other client, with the databases that it selects.
+    Transaction(Vec<Selected>),
     /// A request that a store answers even while it is busy with a script, such as `SCRIPT KILL`. It has a link for
     /// itself, because a busy store reads nothing more from the connection that the script came over.
     Interrupt,
@@ -765,6 +768,21 @@ impl PrivateLinks {
     pub fn change_dialect(&mut self, env: &mut Env, id: PrivateId, protocol: Protocol, now: Now) {
         if let Some(link) = self.at(id) {
             link.change_dialect(env, protocol, now.monotonic);
+            self.list_to_send(id);
+        }
+    }
+
+    /// Records that a transaction has selected another database on a link.
+    pub fn note_selected(&mut self, id: PrivateId, database: Database) {
+        if let Some(link) = self.at(id) {
+            link.database = database;
+        }
+    }
+
+    /// Selects the database of a link's next requests once more, because the store may have selected another one.
+    pub fn select_anew(&mut self, env: &mut Env, id: PrivateId, now: Now) {
+        if let Some(link) = self.at(id) {
+            link.select_anew(env, now.monotonic);
             self.list_to_send(id);
         }
     }
