@@ -176,10 +176,10 @@ def test_a_key_that_is_hot_in_two_databases_is_two_keys(servers, cluster: Cluste
         one.ok("DEL", "viral"), third.ok("DEL", "viral")
 
 
-def loads(weir, options: list[str]) -> list[Load]:
-    """Clients that count in database 0, and in another one if there are several."""
+def loads(weir, databases: tuple[int, ...]) -> list[Load]:
+    """Clients that count in these databases."""
     keys = [f"count:{number}" for number in range(6)]
-    return [Load(weir, keys, clients=2, database=database) for database in ((0, 3) if options else (0,))]
+    return [Load(weir, keys, clients=2, database=database) for database in databases]
 
 
 def check(weir, load: Load) -> None:
@@ -193,18 +193,21 @@ def check(weir, load: Load) -> None:
 def test_slots_move_under_load_and_every_request_is_carried_out_once_and_in_order(weir, cluster: Cluster, options):
     with weir.connect() as client:
         client.ok("FLUSHALL")
-    running = loads(weir, options)
+    databases = (0, 3) if options else (0,)
+    running = loads(weir, databases)
     slots = [slot_of(cluster, key) for key in [*running[0].keys, "order:0", "order:1"]]
     for turn in range(2):
         for slot in slots:
-            cluster.move(slot, others(cluster, slot)[turn], databases=(0, 3) if options else (0,))
+            cluster.move(slot, others(cluster, slot)[turn], databases)
             for load in running:
                 load.go_on(2)
     for load in running:
         check(weir, load)
 
 
-def test_slots_that_move_as_one_step_lose_and_double_nothing(weir, cluster: Cluster, options):
+# One at a time: Valkey 9.1 itself puts writes into the wrong database if several are written to while a slot moves.
+@pytest.mark.parametrize("database", [0, 3])
+def test_slots_that_move_as_one_step_lose_and_double_nothing(weir, cluster: Cluster, options, database: int):
     node = cluster.nodes[0]
     with weir.connect() as client, node.connect() as operator:
         client.ok("FLUSHALL")
@@ -212,9 +215,9 @@ def test_slots_that_move_as_one_step_lose_and_double_nothing(weir, cluster: Clus
             refusal = operator.call("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", 0, 0, "NODE", cluster.id_of(node)).text
             assert refusal.startswith("ERR unknown subcommand"), "the server has no such step"
             return
-    running = loads(weir, options)
+    [load] = loads(weir, (database,))
     random = Random(5)
-    slots = [slot_of(cluster, key) for key in [*running[0].keys, "order:0", "order:1"]]
+    slots = [slot_of(cluster, key) for key in [*load.keys, "order:0", "order:1"]]
     for turn in range(12):
         slot = slots[turn % len(slots)]
         # Up to ten slots of one owner.
@@ -222,10 +225,8 @@ def test_slots_that_move_as_one_step_lose_and_double_nothing(weir, cluster: Clus
         while last < slot + 9 and last + 1 < 16_384 and cluster.owner(last + 1) is cluster.owner(slot):
             last += 1
         cluster.move_at_once(slot, last, random.choice(others(cluster, slot)))
-        for load in running:
-            load.go_on(2)
-    for load in running:
-        check(weir, load)
+        load.go_on(2)
+    check(weir, load)
 
 
 def test_replicas_are_read_from_in_the_database_of_the_client(servers, tmp_path: Path, options):

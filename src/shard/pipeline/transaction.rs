@@ -83,12 +83,19 @@ impl Shard {
         let Some((block, replies)) = transaction.into_block() else {
             return self.answer_priced(id, charge, now, |out, _| out.extend(splice.put_into(b"*0\r\n")));
         };
+        let tracking = match self.link_for_tracking(id, place.1, now) {
+            Ok(tracking) => tracking,
+            Err(why) => {
+                self.settle(charge, &Settlement::default(), now);
+                return self.answer_not_sent(id, place.1, why);
+            }
+        };
         let mut rewrite = Rewrite::AsItCame;
         if !splice.is_empty() {
             rewrite = Rewrite::Splice;
             self.clients.client(id).keep_splice(splice);
         }
-        if let Some(link) = self.tracking_link(id, place.1) {
+        if let Some(link) = tracking {
             return self.execute_tracked(id, (link, place.1), (block, replies), (rewrite, charge), now);
         }
         let envelope = self.envelope_alone(id, place, (rewrite, charge), Nature::TRANSACTION);

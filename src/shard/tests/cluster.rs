@@ -38,7 +38,11 @@ impl Rig {
     }
 
     /// Publishes a map of a cluster with this many nodes, one of which may have failed.
-    fn publish_of(&mut self, (nodes, failed): (u16, Option<u16>), owner_of: impl Fn(u16) -> Option<u16>) {
+    pub(super) fn publish_of(
+        &mut self,
+        (nodes, failed): (u16, Option<u16>),
+        owner_of: impl Fn(u16) -> Option<u16>,
+    ) {
         let view = self.view((nodes, failed), owner_of);
         self.publish_view(view);
         let map = self.cluster.map();
