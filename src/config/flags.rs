@@ -113,7 +113,8 @@ pub struct Flags {
     pub private_links: u64,
 
     /// Number of databases that clients may select, 1 to 256. weir opens connections to a database when a client
-    /// first uses it; the store must have as many. A Redis Cluster has one, the embedded store 16
+    /// first uses it; the store must have as many. A Redis Cluster has one, a Valkey Cluster as many as its setting
+    /// cluster-databases says, the embedded store 16
     #[arg(long, env = "WEIR_DATABASES", value_name = "N", help_heading = STORAGE, hide = true)]
     #[arg(value_parser = number(1, 256), default_value = "16")]
     pub databases: u64,

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::http::{Response, Status};
 use super::{ReplicaFacts, Totals};
-use crate::routing::cluster::{Map, Node, Role};
+use crate::routing::cluster::{Databases, Map, Node, Role};
 use crate::values::limits::SLOTS;
 use crate::values::{BackendId, Timestamp};
 
@@ -91,6 +91,7 @@ fn told(map: Option<&Map>, replicas: &ReplicaFacts, totals: Option<&Totals>, now
         "cluster": true,
         "version": map.version(),
         "slots_owned": owned.iter().sum::<u32>(),
+        "databases": map.databases().map(Databases::count),
         "nodes": nodes,
         "slots_on_their_way": open,
     })

@@ -602,7 +602,6 @@ fn shard_settings(
         private_links_max: config.private_links.div_ceil(shards),
         databases: match config.storage {
             Storage::Embedded => config.databases.min(u16::from(ENGINE_DATABASES)),
-            Storage::Cluster { .. } => 1,
             _ => config.databases,
         },
         heavy_from: config.heavy_from,
@@ -872,7 +871,8 @@ fn topology_thread(
     let credentials = credentials.as_ref().map(Credentials::pair);
     let places = backends.iter().filter_map(|(route, _)| route.place().cloned());
     let random = Random::new(random_seed());
-    Some(TopologyThread::new(seeds.clone(), credentials.as_ref(), places.collect(), tls, (clock, random)))
+    let asked = (credentials.as_ref(), config.databases);
+    Some(TopologyThread::new(seeds.clone(), asked, places.collect(), tls, (clock, random)))
 }
 
 /// Makes the thread that asks for the replication lag of a cluster's replicas, and the channel to it. None

@@ -1,6 +1,6 @@
 //! Asks the nodes of a cluster which node owns which slot, on a thread of its own, and tells all shards: once
 //! before the first client is served, then whenever a shard has reason to doubt its map, and every ten
-//! seconds.
+//! seconds. Once a minute each node that is asked also says how many databases it has.
 
 use std::io;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use super::connect::{Place, Spot, addresses_of, put};
 use super::failover_probe::{FailoverProbe, News};
 use super::log;
 use super::messages::{Mailbox, ToControl, ToShard};
-use super::tls::StoreTls;
-use crate::routing::cluster::{Ask, Cluster, Map, Node, Reason, Refresh, Strangers, View};
+use super::tls::{Line, StoreTls};
+use crate::routing::cluster::{Ask, Cluster, Databases, Map, Node, Reason, Refresh, Strangers, View};
 use crate::shard::Doubt;
 use crate::values::limits::CLUSTER_REPLY_BYTES_MAX;
 use crate::values::{BackendId, Random, ServerAddress, Timestamp};
@@ -26,6 +26,10 @@ const START_PATIENCE: Duration = Duration::from_secs(2);
 /// The longest time that a node may take to answer `CLUSTER SLOTS` and `CLUSTER NODES`; later it counts as
 /// without an answer.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The time for which a node's number of databases is not asked again. A node that restarts may have others.
+const DATABASES_HOLD: Duration = Duration::from_secs(60);
+/// The most bytes of a node's replies about its databases.
+const DATABASES_BYTES_MAX: usize = 64 * 1024;
 /// The stack size of a thread that asks a node and ends with its answer, in bytes.
 const STACK_BYTES: usize = 256 * 1024;
 /// The capacity of the channel of doubts (reports that the map may be wrong): further ones say nothing new.
@@ -35,6 +39,13 @@ pub(super) const DOUBTS_MAX: usize = 256;
 pub(super) struct TopologyThread {
     seeds: Vec<ServerAddress>,
     question: Question,
+    /// The setting that says how many databases a node has.
+    setting: Question,
+    /// `SELECT` of each database that weir may use, for nodes that do not permit `CONFIG`.
+    selects: Question,
+    /// The addresses of nodes that have said how many databases they have, each with the time at which that
+    /// is asked again.
+    databases_told: Vec<(ServerAddress, Timestamp)>,
     cluster: Cluster,
     refresh: Refresh,
     strangers: Strangers,
@@ -53,6 +64,15 @@ pub(super) struct Listeners {
     pub doubts: Receiver<Doubt>,
 }
 
+/// The answer of one node.
+struct Answer {
+    /// The address at which the node was asked.
+    address: ServerAddress,
+    view: View,
+    /// Databases of the node; `None` if it was not asked for them, or did not say.
+    databases: Option<Databases>,
+}
+
 /// The result of a round of questions to nodes.
 #[derive(Default)]
 struct Round {
@@ -63,17 +83,25 @@ struct Round {
 }
 
 impl TopologyThread {
-    /// Makes the thread's state, before anything was asked.
+    /// Makes the thread's state, before anything was asked. `databases` is the number of databases that weir
+    /// may use.
     pub fn new(
         seeds: Vec<ServerAddress>,
-        credentials: Option<&Credentials>,
+        (credentials, databases): (Option<&Credentials>, u16),
         places: Vec<Place>,
         tls: Option<StoreTls>,
         (clock, random): (Clock, Random),
     ) -> Self {
         let requests: [&[&str]; 2] = [&["CLUSTER", "SLOTS"], &["CLUSTER", "NODES"]];
+        let setting: [&[&str]; 1] = [&["CONFIG", "GET", "cluster-databases"]];
+        let numbers: Vec<String> = (1..databases).map(|number| number.to_string()).collect();
+        let selects: Vec<[&str; 2]> = numbers.iter().map(|number| ["SELECT", number.as_str()]).collect();
+        let selects: Vec<&[&str]> = selects.iter().map(<[&str; 2]>::as_slice).collect();
         Self {
             question: Question::new(credentials, &requests, 2 * CLUSTER_REPLY_BYTES_MAX),
+            setting: Question::new(None, &setting, DATABASES_BYTES_MAX),
+            selects: Question::new(None, &selects, DATABASES_BYTES_MAX),
+            databases_told: Vec::new(),
             cluster: Cluster::default(),
             refresh: Refresh::new(seeds.len(), random),
             strangers: Strangers::default(),
@@ -172,7 +200,9 @@ impl TopologyThread {
                 nodes.iter().filter_map(|key| map.node_of(*key).and_then(address)).collect()
             }
         };
-        let views = self.ask_together(&asked, started.after(PATIENCE));
+        self.databases_told.retain(|(_, again_at)| *again_at > started);
+        let answers = self.ask_together(&asked, started.after(PATIENCE));
+        let views = self.take_views(answers, started);
         let mut applied = self.cluster.apply(&views);
         let told = (views.len(), applied.strangers());
         if self.strangers.handle_round(&ask, told, self.clock.now().monotonic) {
@@ -190,7 +220,7 @@ impl TopologyThread {
 
     /// Asks nodes, each from a thread of its own, so that a silent node takes no time from others. At most
     /// `CLUSTER_NODES_MAX` threads.
-    fn ask_together(&self, asked: &[ServerAddress], deadline: Timestamp) -> Vec<View> {
+    fn ask_together(&self, asked: &[ServerAddress], deadline: Timestamp) -> Vec<Answer> {
         thread::scope(|scope| {
             let asked: Vec<_> = asked
                 .iter()
@@ -204,11 +234,34 @@ impl TopologyThread {
         })
     }
 
-    fn ask(&self, address: &ServerAddress, deadline: Timestamp) -> Option<View> {
-        let replies =
-            asking::ask(&found(address)?, self.tls.as_ref(), &self.question, self.clock, deadline).ok()?;
+    /// Takes the views of nodes, and notes which nodes said how many databases they have.
+    fn take_views(&mut self, answers: Vec<Answer>, started: Timestamp) -> Vec<View> {
+        let take = |Answer { address, view, databases }| {
+            if databases.is_some() {
+                self.databases_told.push((address, started.after(DATABASES_HOLD)));
+            }
+            view.with_databases(databases)
+        };
+        answers.into_iter().map(take).collect()
+    }
+
+    fn ask(&self, address: &ServerAddress, deadline: Timestamp) -> Option<Answer> {
+        let clock = self.clock;
+        let line = &mut asking::connect(&found(address)?, self.tls.as_ref(), clock, deadline).ok()?;
+        let replies = asking::ask_on(line, &self.question, clock, deadline).ok()?;
         let [slots, nodes] = <[Vec<u8>; 2]>::try_from(replies).ok()?;
-        View::parse(address, &slots, &nodes).ok()
+        let view = View::parse(address, &slots, &nodes).ok()?;
+        let is_told = self.databases_told.iter().any(|(told, _)| told == address);
+        let databases = if is_told { None } else { self.ask_for_databases(line, deadline) };
+        Some(Answer { address: address.clone(), view, databases })
+    }
+
+    /// Asks a node how many databases it has. `None` if it does not say so now.
+    fn ask_for_databases(&self, line: &mut Line, deadline: Timestamp) -> Option<Databases> {
+        let setting = asking::ask_on(line, &self.setting, self.clock, deadline).ok()?;
+        Databases::in_config(setting.first()?).or_else(|| {
+            Databases::in_selects(&asking::ask_on(line, &self.selects, self.clock, deadline).ok()?)
+        })
     }
 
     /// Publishes the current address of each node of the map, for shards that connect.

@@ -10,7 +10,7 @@ use super::pieces::Pieces;
 use super::settings::ShardSettings;
 use crate::config::Quotas;
 use crate::protocol::BufferPool;
-use crate::routing::cluster::{Map, Walks};
+use crate::routing::cluster::{Databases, Map, Walks};
 use crate::values::random::Random;
 use crate::values::{Action, BackendId, Tier, Timestamp};
 
@@ -36,6 +36,8 @@ pub struct Env {
     pub actions: VecDeque<Action>,
     /// Map of the cluster's slots to their nodes; none where weir stands before plain stores.
     pub slots: Option<Arc<Map>>,
+    /// Databases that clients may select; `None` before a cluster of which no node has said how many it has.
+    pub databases: Option<Databases>,
     /// Time at which weir began to ask all primaries of the cluster for the map, the last time that all of
     /// them confirmed it; none before.
     pub slots_confirmed: Option<Timestamp>,
@@ -63,6 +65,7 @@ impl Env {
         let random = Random::new(settings.seed);
         let backends = settings.topology.backends();
         let backend_levels = BackendLevels::new(backends);
+        let databases = Some(Databases::Numbered(settings.databases));
         Self {
             settings,
             quotas,
@@ -72,6 +75,7 @@ impl Env {
             refused_for: vec![0; usize::from(backends)],
             actions: VecDeque::new(),
             slots: None,
+            databases,
             slots_confirmed: None,
             walks: Walks::default(),
             pieces: Pieces::default(),
@@ -116,12 +120,14 @@ impl Env {
         self.slots_confirmed.is_some_and(|confirmed| confirmed > after)
     }
 
-    /// Puts a new map of the cluster in force, and takes the nodes' addresses from it.
+    /// Puts a new map of the cluster in force, and takes the nodes' addresses and databases from it.
     pub fn handle_slots(&mut self, slots: Arc<Map>) {
         let place = |place| slots.node(BackendId(place as u16)).and_then(|node| node.addresses.first());
         let name = |at| place(at).map_or_else(|| "none".to_owned(), ToString::to_string);
         self.node_names = (0..slots.places()).map(name).collect();
         self.walks.handle_map(&slots);
+        let most = Databases::Numbered(self.settings.databases);
+        self.databases = slots.databases().map(|databases| databases.min(most));
         self.slots = Some(slots);
     }
 

@@ -178,6 +178,13 @@ impl NotSent {
         }
     }
 
+    /// Returns the text of the error that the client is told, without the `-` and the line end.
+    pub fn words(self, backend: &str) -> String {
+        let mut text = Vec::new();
+        self.refusal(backend).1.encode(&mut text);
+        String::from_utf8_lossy(&text).trim_start_matches('-').trim_end().to_owned()
+    }
+
     /// Returns the refusal that the client is told, and the counter that counts it.
     pub fn refusal(self, backend: &str) -> (Counter, Refusal<'_>) {
         let overloaded = |reason, retry_after| Refusal::Overloaded { reason, backend, retry_after };

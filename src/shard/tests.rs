@@ -4,7 +4,9 @@ mod admission;
 mod breaker;
 mod clients;
 mod cluster;
+mod cluster_databases;
 mod cluster_down;
+mod cluster_tracking;
 mod explain_hot;
 mod fences;
 mod histories;
@@ -778,6 +780,10 @@ struct Rig {
     terms: &'static str,
     /// The reports of cluster nodes so far.
     cluster: Cluster,
+    /// The reply of stores to `SELECT` in the greeting of a shared connection.
+    select_reply: &'static str,
+    /// The database that the greeting of each connection has selected last.
+    selected: BTreeMap<(usize, ConnectionId), String>,
 }
 
 impl Rig {
@@ -825,6 +831,8 @@ impl Rig {
             inner: None,
             terms: "+OK\r\n",
             cluster: Cluster::default(),
+            select_reply: "+OK\r\n",
+            selected: BTreeMap::new(),
         }
     }
 
@@ -1010,12 +1018,15 @@ impl Rig {
             Owner::Client(_) => self.take(shard, owner, segment),
             Owner::Link(link, generation) => {
                 let backend = self.links[&(shard, link)];
-                for frame in frames_of(&segment.bytes()) {
+                let frames = frames_of(&segment.bytes());
+                let greets = frames.iter().any(|frame| frame.contains("\r\nCLIENT\r\n$4\r\nINFO\r\n"));
+                for frame in frames {
                     // Tests answer the greetings of private links themselves.
                     let is_greeting = ["INFO", "KILL", "INFLIGHT", "READONLY"]
                         .iter()
                         .any(|word| frame.contains(&format!("\r\n{word}\r\n")))
-                        && !frame.contains("\r\nSCRIPT\r\n");
+                        && !frame.contains("\r\nSCRIPT\r\n")
+                        || greets && frame.contains("\r\nSELECT\r\n");
                     if is_greeting {
                         self.greeted(shard, link, generation, &frame);
                         continue;
@@ -1032,6 +1043,10 @@ impl Rig {
         let reply = if frame.contains("\r\nKILL\r\n") {
             self.killed.push(frame.split("\r\n").nth(8).expect("an id").to_owned());
             ":1\r\n".to_owned()
+        } else if frame.contains("\r\nSELECT\r\n") {
+            let number = frame.split("\r\n").nth(4).expect("a number").to_owned();
+            self.selected.insert((shard, link), number);
+            self.select_reply.to_owned()
         } else if frame.contains("\r\nREADONLY\r\n") {
             "+OK\r\n".to_owned()
         } else if frame.contains("\r\nQOS\r\n") {

@@ -152,8 +152,8 @@ def test_a_script_that_says_that_it_was_refused_is_carried_out_once_and_goes_now
 class Load:
     """Clients that count, and append what tells their order, until they are stopped."""
 
-    def __init__(self, weir, keys: list[str], clients: int = 4) -> None:
-        self.weir, self.keys = weir, keys
+    def __init__(self, weir, keys: list[str], clients: int = 4, database: int = 0) -> None:
+        self.weir, self.keys, self.database = weir, keys, database
         self.stopping = threading.Event()
         self.lock = threading.Lock()
         self.done = {key: 0 for key in keys}
@@ -170,6 +170,7 @@ class Load:
         appended: list[int] = []
         count = 0
         with self.weir.connect() as client:
+            client.ok("SELECT", self.database)
             while not self.stopping.is_set():
                 requests = [("INCR", key) for key in self.keys]
                 for _ in range(8):
@@ -204,8 +205,9 @@ class Load:
         assert len(self.appended) == len(self.threads), "each ended in good order"
 
 
-def values(weir, keys: list[str]) -> list[str]:
+def values(weir, keys: list[str], database: int = 0) -> list[str]:
     with weir.connect() as client:
+        client.ok("SELECT", database)
         return [said(client, "GET", key) or "" for key in keys]
 
 

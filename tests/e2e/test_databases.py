@@ -377,16 +377,6 @@ def test_a_tenant_has_only_its_databases(servers, tmp_path):
         assert one.ok("GET", "k") == b"0"
 
 
-def test_a_cluster_has_one_database(module_servers):
-    from harness.cluster import Cluster
-
-    united = Cluster(module_servers)
-    weir = module_servers.weir(*united.nodes, storage=united.storage, flags=FLAGS)
-    with weir.connect() as connection:
-        assert connection.call("SELECT", 0).text == "OK"
-        assert connection.call("SELECT", 1).text == "ERR SELECT is not allowed in cluster mode"
-
-
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_info_keyspace_counts_the_keys_of_all_stores(servers, protocol: int):
     weir = servers.weir(*[servers.redis() for _ in range(3)], flags=FLAGS)

@@ -213,8 +213,7 @@ NODE = {
 }
 
 
-# CLIENT TRACKING is refused before a cluster.
-@programs_before(NODE, but={("cached", "cluster")})
+@programs_before(NODE, but=set())
 def test_programs_of_node_do_their_work(weir: Weir, tmp_path: Path, program: str):
     shutil.copy(NODE_PROGRAMS, tmp_path)
     (tmp_path / "node_modules").symlink_to(NODE_MODULES)

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use super::databases::Databases;
 use super::view::NodeId;
 use crate::values::limits::{CLUSTER_NODES_MAX, SLOTS};
 use crate::values::{BackendId, ServerAddress};
@@ -49,6 +50,8 @@ pub struct Node {
     pub failed: bool,
     /// Live replicas of the node, if it is a primary.
     pub replicas: Vec<BackendId>,
+    /// Databases of the node, as it said itself the last time that it was asked; `None` before that.
+    pub databases: Option<Databases>,
 }
 
 /// A slot whose keys are on the move: the source still owns it.
@@ -109,6 +112,11 @@ impl Map {
     /// Returns the node with this key, unless it is gone.
     pub fn node_of(&self, key: NodeKey) -> Option<&Node> {
         self.node(key.backend).filter(|node| node.key == key)
+    }
+
+    /// Returns the databases that all nodes have which said how many they have; `None` if none did.
+    pub fn databases(&self) -> Option<Databases> {
+        self.nodes().filter_map(|node| node.databases).min()
     }
 
     /// Returns the length of a table that has a place for each node.

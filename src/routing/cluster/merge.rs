@@ -17,6 +17,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::databases::Databases;
 use super::map::{Map, NOBODY, Node, NodeKey, OpenSlot, Role};
 use super::refresh::Outcome;
 use super::view::{NodeId, Open, Seen, View};
@@ -355,7 +356,9 @@ impl Cluster {
             }
             let id = (*id).clone();
             let (epoch, failed) = (fact.seen.epoch, fact.failed);
-            let node = Node { key, id, addresses, role, epoch, failed, replicas: Vec::new() };
+            let before = self.map.node_of(key).and_then(|node| node.databases);
+            let databases = fact.databases.or(before);
+            let node = Node { key, id, addresses, role, epoch, failed, replicas: Vec::new(), databases };
             nodes[usize::from(key.backend.0)] = Some(node);
         }
         for (id, fact) in facts.iter().filter(|(_, fact)| fact.live && !fact.failed) {
@@ -404,6 +407,8 @@ struct Fact<'a> {
     answered: bool,
     /// True of a replica that some node's `CLUSTER SLOTS` names, which says that it answers.
     live: bool,
+    /// Databases of the node, if it said how many it has.
+    databases: Option<Databases>,
 }
 
 type Facts<'a> = BTreeMap<&'a NodeId, Fact<'a>>;
@@ -413,12 +418,15 @@ fn facts<'a>(accepted: &[&'a View]) -> Facts<'a> {
     for view in accepted {
         for (place, seen) in view.nodes.iter().enumerate() {
             let is_own = place == view.myself;
-            let first = Fact { seen, is_own, failed: false, answered: false, live: false };
+            let first = Fact { seen, is_own, failed: false, answered: false, live: false, databases: None };
             let fact = facts.entry(&seen.id).or_insert(first);
             if (seen.epoch, is_own) > (fact.seen.epoch, fact.is_own) {
                 (fact.seen, fact.is_own) = (seen, is_own);
             }
             fact.answered |= is_own;
+            if is_own {
+                fact.databases = view.databases.or(fact.databases);
+            }
             fact.failed = (fact.failed || seen.failed) && !fact.answered;
             fact.live |= seen.live;
         }

@@ -13,6 +13,7 @@
 //! | view of one node | `view.rs` |
 //! | merge of views into the next map | `merge.rs` |
 //! | map: owners of slots; nodes, replicas, slots on the move | `map.rs` |
+//! | databases of a node | `databases.rs` |
 //! | when to ask nodes, and which | `refresh.rs` |
 //! | which replicas may be about to take over | `failover_probe.rs` |
 //! | `SCAN` over all nodes, while slots move | `walk.rs` |
@@ -23,6 +24,7 @@
 //! A node is its id; its addresses are aliases. What a node tells is bounded and checked, and what makes no
 //! sense is refused as a whole.
 
+mod databases;
 pub mod failover_probe;
 mod map;
 mod merge;
@@ -33,6 +35,7 @@ mod strangers;
 mod view;
 mod walk;
 
+pub use databases::{Databases, NOT_IN_CLUSTER};
 pub use map::{Map, Node, NodeKey, OpenSlot, Role};
 pub use merge::{Applied, Cluster, Rejected};
 pub use refresh::{Ask, Outcome, Reason, Refresh};

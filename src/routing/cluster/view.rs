@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use super::databases::Databases;
 use super::refusal::{digits, host_and_port, is_host};
 use crate::protocol::{ReplyScanner, reply};
 use crate::values::ServerAddress;
@@ -68,6 +69,8 @@ pub struct View {
     pub(super) myself: usize,
     /// Open slots (on the move) of the node that gave the view.
     pub(super) open: Vec<Open>,
+    /// Databases of the node that gave the view; `None` if it was not asked for them, or did not say.
+    pub(super) databases: Option<Databases>,
 }
 
 /// One node, as the node that gave the view sees it.
@@ -107,6 +110,12 @@ impl View {
         view.note_endpoints(asked, slots)?;
         let alone = view.nodes.len() == 1 && view.nodes[0].slots.is_empty();
         if alone { Err(Unusable::KnowsNobody) } else { Ok(view) }
+    }
+
+    /// Adds the databases of the node that gave the view; `None` if they are not known.
+    #[must_use]
+    pub fn with_databases(self, databases: Option<Databases>) -> Self {
+        Self { databases, ..self }
     }
 
     /// Returns the id of the node that gave the view.
@@ -180,7 +189,7 @@ fn read_nodes(asked: &ServerAddress, nodes: &[u8]) -> Result<View, Unusable> {
     const WRONG: Unusable = Unusable::Malformed("CLUSTER NODES");
     let text = if nodes[0] == b'$' { reply::text(nodes) } else { None };
     let text = text.and_then(|text| std::str::from_utf8(text).ok()).ok_or(WRONG)?;
-    let mut view = View { nodes: Vec::new(), myself: usize::MAX, open: Vec::new() };
+    let mut view = View { nodes: Vec::new(), myself: usize::MAX, open: Vec::new(), databases: None };
     let mut claimed = vec![false; usize::from(SLOTS)];
     let mut ids = std::collections::BTreeSet::new();
     for line in text.split('\n').filter(|line| !line.is_empty()) {

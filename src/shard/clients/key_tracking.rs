@@ -9,6 +9,9 @@ use crate::shard::request::PrivateId;
 use crate::shard::tracking_redirect::{Peer, Target};
 use crate::values::{BackendId, ClientId};
 
+/// Number of bytes that are kept allocated for a client's next request to a cluster.
+const KEPT_BYTES: usize = 1024;
+
 /// The links over which stores track keys for a client.
 #[derive(Debug, Default)]
 pub struct KeyTracking {
@@ -21,6 +24,35 @@ pub struct KeyTracking {
     caching: Option<&'static [u8]>,
     /// The client that takes the messages in place of this one (`REDIRECT`).
     target: Option<Aim>,
+    /// Links that were added after tracking was switched on, and whose stores have yet to confirm it: those to
+    /// nodes of a cluster that got keys since.
+    late: Vec<PrivateId>,
+    /// The client's request in flight, which is sent again if a node of a cluster redirects it.
+    request: Repeatable,
+    /// True if any key that the client has read may have changed unseen: it is told so after the next reply.
+    is_unsure: bool,
+}
+
+/// A request that may be sent once more, to another node of a cluster.
+#[derive(Debug, Default)]
+struct Repeatable {
+    /// The bytes of the request, or of a whole transaction; empty if it must not be sent again.
+    bytes: Vec<u8>,
+    /// The number of replies to it.
+    replies: usize,
+    /// The length of the `CLIENT CACHING` command at its beginning; 0 if there is none.
+    caching_bytes: usize,
+    /// The number of nodes that have redirected it.
+    tries: u8,
+}
+
+/// A redirected request on its way to another node of a cluster.
+#[derive(Debug)]
+pub struct Repeat {
+    /// The bytes to send.
+    pub bytes: Vec<u8>,
+    /// The number of replies to them.
+    pub replies: usize,
 }
 
 /// The client that takes another client's invalidation messages.
@@ -79,6 +111,80 @@ impl KeyTracking {
     /// Adds a link over which a store will track keys for the client.
     pub fn add(&mut self, store: BackendId, link: PrivateId) {
         self.links.push((store, link));
+    }
+
+    /// Adds a link on which a store tracks keys once it has confirmed the options in force, which it is told now.
+    pub fn add_late(&mut self, store: BackendId, link: PrivateId) {
+        self.links.push((store, link));
+        self.late.push(link);
+    }
+
+    /// Takes the confirmation of a store for a link that was added late. False if none is expected on the link.
+    pub fn confirm_late(&mut self, link: PrivateId) -> bool {
+        let place = self.late.iter().position(|late| *late == link);
+        place.map(|place| self.late.swap_remove(place)).is_some()
+    }
+
+    /// Removes a link, whose store tracks no keys of the client any more.
+    pub fn remove(&mut self, link: PrivateId) {
+        self.links.retain(|(_, other)| *other != link);
+        self.late.retain(|other| *other != link);
+    }
+
+    /// Returns the stores, each with the link over which it tracks keys for the client.
+    pub fn stores(&self) -> impl Iterator<Item = (BackendId, PrivateId)> {
+        self.links.iter().copied()
+    }
+
+    /// True while stores have yet to answer a command that switches tracking on.
+    pub fn is_pending(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// Keeps a request, or a transaction, of `replies` replies to send it once more if a node redirects it. It begins
+    /// with `caching_bytes` bytes of `CLIENT CACHING`.
+    pub fn keep_request(&mut self, (bytes, caching_bytes): (&[u8], usize), replies: usize) {
+        let request = &mut self.request;
+        request.bytes.clear();
+        request.bytes.extend_from_slice(bytes);
+        (request.replies, request.caching_bytes, request.tries) = (replies, caching_bytes, 0);
+    }
+
+    /// Forgets the request in flight, because it is answered or must not be sent again.
+    pub fn forget_request(&mut self) {
+        self.request.bytes.clear();
+        self.request.bytes.shrink_to(KEPT_BYTES);
+    }
+
+    /// Returns the request in flight to be sent to another node, behind `ASKING` if that node is importing its slot.
+    /// `None` if it must not be sent again, or was redirected `tries_max` times.
+    pub fn repeat(&mut self, is_asking: bool, tries_max: u8) -> Option<Repeat> {
+        const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
+        let request = &mut self.request;
+        if request.bytes.is_empty() || request.tries >= tries_max {
+            return None;
+        }
+        request.tries += 1;
+        if !is_asking {
+            return Some(Repeat { bytes: request.bytes.clone(), replies: request.replies });
+        }
+        // Only the command right behind `ASKING` is carried out at a node that imports the slot, and only the one right
+        // behind `CLIENT CACHING` is an exception: there is no order for both.
+        let (caching, rest) = request.bytes.split_at(request.caching_bytes);
+        let opts_in = self.options.as_ref().is_some_and(|options| options.opts_in);
+        self.is_unsure |= opts_in && !caching.is_empty();
+        let replies = request.replies - usize::from(!caching.is_empty()) + 1;
+        Some(Repeat { bytes: [ASKING, rest].concat(), replies })
+    }
+
+    /// Notes that any key that the client has read may have changed unseen.
+    pub fn note_unsure(&mut self) {
+        self.is_unsure = true;
+    }
+
+    /// Takes the note that any key that the client has read may have changed unseen. True if there is one.
+    pub fn take_unsure(&mut self) -> bool {
+        std::mem::take(&mut self.is_unsure)
     }
 
     /// Returns the tracking options in force; `None` before the stores have confirmed any.
@@ -220,7 +326,8 @@ impl KeyTracking {
         let pending = self.pending.as_ref().map(|pending| &pending.options);
         let prefixes = self.options.iter().chain(pending).flat_map(|options| &options.prefixes);
         let prefixes = prefixes.map(|prefix| prefix.capacity() + size_of::<Vec<u8>>()).sum::<usize>();
-        size_of::<Self>() + self.links.capacity() * size_of::<(BackendId, PrivateId)>() + prefixes
+        let request = self.request.bytes.capacity() + self.late.capacity() * size_of::<PrivateId>();
+        size_of::<Self>() + request + self.links.capacity() * size_of::<(BackendId, PrivateId)>() + prefixes
     }
 }
 
@@ -231,6 +338,12 @@ impl ClientStage {
     /// Returns the number of clients for which stores track keys.
     pub fn tracking_clients(&self) -> usize {
         self.clients.all().filter(|client| client.tracks_keys()).count()
+    }
+
+    /// Returns the clients for which stores track keys.
+    pub fn tracking_ids(&self) -> Vec<ClientId> {
+        let tracks = |id: &ClientId| self.clients.peek(*id).is_some_and(Client::tracks_keys);
+        self.clients.ids().filter(tracks).collect()
     }
 
     /// Answers `CLIENT TRACKINGINFO`.

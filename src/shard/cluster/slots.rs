@@ -199,7 +199,8 @@ struct Down {
 }
 
 /// For each client connection and key, the sequence number of the newest request that was carried out since
-/// the slot's requests are held back. Older ones may not be sent again.
+/// the slot's requests are held back. Older ones may not be sent again. Keys of this name in all databases
+/// count as one, because `MOVE` and `COPY` change keys of two.
 #[derive(Debug, Default)]
 struct CarriedOut(HashMap<(u64, Box<[u8]>), u32>);
 
@@ -400,12 +401,23 @@ impl Slots {
     /// True if the bytes kept for a connection are below their limit, so that more requests may be sent.
     #[inline]
     pub fn has_room(&self, connection: ConnectionId) -> bool {
-        self.unanswered[connection.0 as usize].has_room()
+        self.unanswered.get(connection.0 as usize).is_none_or(Unanswered::has_room)
     }
 
     /// The unanswered requests of a connection.
     pub(super) fn unanswered_mut(&mut self, connection: ConnectionId) -> &mut Unanswered {
-        &mut self.unanswered[connection.0 as usize]
+        let place = connection.0 as usize;
+        if place >= self.unanswered.len() {
+            self.make_places(place + 1);
+        }
+        &mut self.unanswered[place]
+    }
+
+    /// Makes places for connections that were added since the start: those to a database that a client has
+    /// used for the first time. There are at most [`connections_max`](crate::shard::links::connections_max).
+    #[cold]
+    fn make_places(&mut self, connections: usize) {
+        self.unanswered.resize_with(connections, Unanswered::default);
     }
 
     /// Takes all unanswered requests of a connection, because it is lost.
@@ -489,7 +501,7 @@ impl Slots {
     /// Makes this turn check which held-back requests can be sent, if the slot of a connection's next reply
     /// has such requests.
     pub(super) fn touch_next(&mut self, connection: ConnectionId) {
-        let slot = self.unanswered[connection.0 as usize].next_slot();
+        let slot = self.unanswered_mut(connection).next_slot();
         self.is_touched |= slot.is_some_and(|slot| self.is_held(slot));
     }
 
@@ -589,6 +601,7 @@ impl Slots {
     #[inline]
     pub fn settle_if_plain(&mut self, connection: ConnectionId, is_error: bool, is_compared: bool) -> bool {
         let Self { holds, down, unanswered, .. } = self;
+        // A connection with a reply was sent a request, and so has a place.
         let unanswered = &mut unanswered[connection.0 as usize];
         // Most replies are for slots that are not held.
         let is_of_rest = holds.is_empty()

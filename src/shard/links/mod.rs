@@ -23,7 +23,7 @@ mod silence;
 pub use greeting::Greeted;
 pub use link::{Link, LinkState};
 pub use receive::Received;
-pub use send::{connection_for, connections_max};
+pub use send::connections_max;
 pub use silence::{overdue, patient_until};
 
 use std::collections::VecDeque;

@@ -97,8 +97,8 @@ fn place_among(settings: &ShardSettings, route: Route, per_dialect: u32) -> u32 
 /// The number of connections of one core, if all databases of all backends are in use.
 pub fn connections_max(settings: &ShardSettings) -> u32 {
     let backends = settings.topology.all_backends().count() as u32;
-    let (shared, replicas) = (settings.links_per_backend + settings.heavy_links, settings.replica_links());
-    backends * 2 * (u32::from(shared) * u32::from(settings.databases) + u32::from(replicas))
+    let each = settings.links_per_backend + settings.heavy_links + settings.replica_links();
+    backends * 2 * u32::from(each) * u32::from(settings.databases)
 }
 
 impl Links {
@@ -118,6 +118,7 @@ impl Links {
     #[cold]
     fn connection_elsewhere(&mut self, settings: &ShardSettings, route: Route) -> ConnectionId {
         let (usual, heavy) = (settings.links_per_backend, settings.heavy_links);
+        let replica = settings.replica_links();
         let databases = usize::from(settings.databases);
         if self.others.is_empty() {
             self.others = vec![0; settings.topology.all_backends().count() * databases];
@@ -126,13 +127,12 @@ impl Links {
         if self.others[place] == 0 {
             self.others[place] = self.connections.len() as u32;
             for protocol in [Protocol::Resp2, Protocol::Resp3] {
-                let tracks = [(usual, Track::Usual), (heavy, Track::Heavy)];
+                let tracks = [(usual, Track::Usual), (heavy, Track::Heavy), (replica, Track::Replica)];
                 for track in tracks.into_iter().flat_map(|(count, track)| (0..count).map(move |_| track)) {
                     self.connections.push(Link::new(route.backend, protocol, route.database, track));
                 }
             }
         }
-        debug_assert!(route.track != Track::Replica, "a cluster has one database");
-        ConnectionId(self.others[place] + place_among(settings, route, u32::from(usual + heavy)))
+        ConnectionId(self.others[place] + place_among(settings, route, u32::from(usual + heavy + replica)))
     }
 }

@@ -1,6 +1,7 @@
 //! Tracking of keys (`CLIENT TRACKING`): a client is told when keys change that it has read, so that it can
 //! keep their values itself. Its requests about keys go over links of its own, one at a time, past the kept
-//! replies of hot keys. Another client may take the messages in its place: see `tracking_redirects.rs`.
+//! replies of hot keys. Another client may take the messages in its place: see `tracking_redirects.rs`. Before a
+//! cluster, slots move between stores: see `tracking_in_clusters.rs`.
 
 use super::Shard;
 use crate::protocol::command::{Command, Refusal};
@@ -10,14 +11,17 @@ use crate::shard::counters::Counter;
 use crate::shard::message::Message;
 use crate::shard::outcome::Outcome;
 use crate::shard::request::{PrivateId, ReplyTo};
+use crate::values::ClientId;
 use crate::values::time::Now;
-use crate::values::{BackendId, ClientId};
 
 /// Maximum number of bytes of a command that switches tracking on.
 const FRAME_BYTES_MAX: usize = 64 * 1024;
 /// The error for prefixes that are longer than `FRAME_BYTES_MAX` together.
 const PREFIXES_TOO_LONG: &str = "ERR CLIENT TRACKING has at most 64 KiB of prefixes";
 
+/// The error for `REDIRECT` before a cluster.
+const NO_REDIRECT: &str =
+    "ERR CLIENT TRACKING with REDIRECT works before plain stores only, and not before a cluster";
 /// The beginning of a store's message that the connection is gone which takes invalidation messages. The store's
 /// number of that connection follows.
 const BROKEN: &[u8] = b">2\r\n$21\r\ntracking-redir-broken\r\n";
@@ -39,8 +43,7 @@ impl Shard {
         if !word.eq_ignore_ascii_case(b"on") {
             return self.answer_error(id, "ERR syntax error");
         }
-        // A node of a cluster tells of its own keys only, and slots move.
-        if !self.private.is_on() || self.env.slots.is_some() {
+        if !self.private.is_on() {
             return self.answer_error(id, &Refusal::Tracks.of(command).to_string());
         }
         match self.tracking_options(id, arguments) {
@@ -65,6 +68,9 @@ impl Shard {
         })?;
         if options.redirect == Some(0) {
             return Err(NO_TARGET.to_owned());
+        }
+        if options.redirect.is_some() && self.env.slots.is_some() {
+            return Err(NO_REDIRECT.to_owned());
         }
         let known = self.tracking_of(id).map_or(0, |tracking| tracking.prefix_bytes());
         if known + options.prefixes.iter().map(Vec::len).sum::<usize>() > FRAME_BYTES_MAX {
@@ -113,8 +119,16 @@ impl Shard {
     }
 
     /// Takes the reply of a store to `CLIENT TRACKING ON`.
-    pub(super) fn take_tracking_reply(&mut self, id: ClientId, reply: Vec<u8>, now: Now) {
+    pub(super) fn take_tracking_reply(
+        &mut self,
+        (link, id): (PrivateId, ClientId),
+        reply: Vec<u8>,
+        now: Now,
+    ) {
         let Some(tracking) = self.tracking_of(id) else { return };
+        if tracking.confirm_late(link) {
+            return self.take_late_confirmation(id, &reply, now);
+        }
         if let Some(replied) = tracking.take_reply(reply) {
             self.complete_tracking(id, replied, now);
         }
@@ -134,6 +148,10 @@ impl Shard {
             self.clients.stop_listening(&mut self.env, id);
         } else if is_target_gone && let Some(number) = self.clients.find(id).map(|client| client.redirect()) {
             self.tell_broken(id, number as u64, now);
+        }
+        // The cluster's map has changed meanwhile.
+        if self.tracking_of(id).is_some_and(KeyTracking::take_unsure) {
+            self.follow_nodes(id, now);
         }
     }
 
@@ -198,10 +216,5 @@ impl Shard {
     /// True if a store tracks keys for this client over this link.
     pub(super) fn tracks_over(&mut self, id: ClientId, link: PrivateId) -> bool {
         self.tracking_of(id).is_some_and(|tracking| tracking.has(link))
-    }
-
-    /// Returns the link over which a store tracks keys for a client; None if there is none.
-    pub(super) fn tracking_link(&mut self, id: ClientId, store: BackendId) -> Option<PrivateId> {
-        self.tracking_of(id)?.link_to(store)
     }
 }

@@ -4,13 +4,15 @@ use super::Shard;
 use crate::protocol::command::{Command, LocalCommand, describe, quoted};
 use crate::protocol::http::OF_CONNECTIONS;
 use crate::protocol::{Arguments, Protocol, Request, encode};
+use crate::routing::cluster::{Databases, NOT_IN_CLUSTER};
 use crate::routing::slot_of;
 use crate::shard::admission::Charge;
 use crate::shard::clients::{Question, Replies, StoreView};
 use crate::shard::outcome::{Outcome, Settlement};
+use crate::shard::refusal::NotSent;
 use crate::values::limits::INFO_SECTIONS_MAX;
 use crate::values::time::Now;
-use crate::values::{ClientId, Database};
+use crate::values::{BackendId, ClientId, Database};
 
 const OK: &str = "OK";
 
@@ -151,8 +153,7 @@ impl Shard {
     /// Answers `SELECT`: changes the database of the client's next requests. Connections to it are opened
     /// when it is used.
     fn select(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
-        let named = self.database_named(arguments).map_err(str::to_owned);
-        match named.and_then(|database| self.select_database(id, database, now)) {
+        match self.database_named(arguments).and_then(|database| self.select_database(id, database, now)) {
             Ok(()) => self.clients.answer_now(&mut self.env, id, |out, _| encode::simple(out, OK)),
             Err(text) => self.answer_error(id, &text),
         }
@@ -169,7 +170,7 @@ impl Shard {
 
     /// Changes the database of a client to that of its HTTP request. The error is the reply.
     pub(super) fn assume_database(&mut self, id: ClientId, number: i64, now: Now) -> Result<(), String> {
-        let database = self.database_numbered(number).map_err(str::to_owned)?;
+        let database = self.database_numbered(number)?;
         if self.clients.find(id).is_some_and(|client| client.database() != database) {
             self.select_database(id, database, now)?;
         }
@@ -186,22 +187,23 @@ impl Shard {
     }
 
     /// Returns the database that `SELECT` names. The error is the reply.
-    pub(super) fn database_named(&self, arguments: &Arguments<'_>) -> Result<Database, &'static str> {
+    pub(super) fn database_named(&self, arguments: &Arguments<'_>) -> Result<Database, String> {
         let index = std::str::from_utf8(arguments.at(1)).ok().and_then(|text| text.parse::<i64>().ok());
         self.database_numbered(index.ok_or("ERR value is not an integer or out of range")?)
     }
 
-    fn database_numbered(&self, number: i64) -> Result<Database, &'static str> {
-        match number {
-            0 => Ok(Database::FIRST),
-            _ if self.env.settings.databases == 1 && self.env.slots.is_some() => {
-                Err("ERR SELECT is not allowed in cluster mode")
-            }
-            index if (0..i64::from(self.env.settings.databases)).contains(&index) => {
-                Ok(Database(index as u8))
-            }
-            _ => Err("ERR DB index is out of range"),
+    /// Returns the database with this number. The error is the reply: that of a cluster's nodes, before one.
+    fn database_numbered(&self, number: i64) -> Result<Database, String> {
+        if number == 0 {
+            return Ok(Database::FIRST);
         }
+        let count = match self.env.databases {
+            Some(Databases::Numbered(count)) => count,
+            Some(Databases::OnlyFirst) => return Err(NOT_IN_CLUSTER.to_owned()),
+            None => return Err(NotSent::Unconfirmed.words(self.env.backend_name(BackendId(0)))),
+        };
+        let found = u8::try_from(number).ok().filter(|number| u16::from(*number) < count);
+        found.map(Database).ok_or_else(|| "ERR DB index is out of range".to_owned())
     }
 
     /// Answers `CLIENT NO-EVICT`: sets whether a client is spared when clients are closed because all of them
@@ -246,11 +248,12 @@ impl Shard {
 
     /// Answers `CONFIG GET` with the few parameters that benchmarks and clients read.
     fn config_get(&mut self, id: ClientId, arguments: &Arguments<'_>) {
+        let databases = self.env.databases.map_or(1, Databases::count);
         let known = [
             ("save", String::new()),
             ("appendonly", "no".to_owned()),
             ("maxmemory", "0".to_owned()),
-            ("databases", self.env.settings.databases.to_string()),
+            ("databases", databases.to_string()),
             ("timeout", self.env.settings.idle_timeout.map_or(0, |timeout| timeout.as_secs()).to_string()),
             ("proto-max-bulk-len", self.env.settings.request_bytes_max.to_string()),
         ];

@@ -16,6 +16,7 @@
 //! | the client asks for messages: subscriptions | `subscriptions.rs` |
 //! | messages that clients share: between stores, home cores and clients | `shared_channels.rs` |
 //! | the client is told of changed keys: `CLIENT TRACKING` | `key_tracking.rs` |
+//! | the same while slots of a cluster move | `tracking_in_clusters.rs` |
 //! | another client is told of them: `REDIRECT` | `tracking_redirects.rs` |
 //! | it is shown to clients that watch (`MONITOR`) | `monitors.rs` |
 //! | its reply comes back | `replies.rs` |
@@ -42,6 +43,7 @@ mod shared_channels;
 mod split;
 mod stale_reads;
 mod subscriptions;
+mod tracking_in_clusters;
 mod tracking_redirects;
 mod transaction;
 mod upkeep;
@@ -402,16 +404,21 @@ impl Shard {
     pub fn handle_slots(&mut self, slots: Arc<Map>, now: Now) {
         let (env, upstream, mut replies) = self.towards_clients();
         upstream.handle_slots(env, Arc::clone(&slots), &mut replies, now);
+        let mut trackers = Vec::new();
         if let Some(older) = &self.env.slots {
             self.hot_keys.handle_owners(|slot| older.owner(slot) != slots.owner(slot));
             let older = Arc::clone(older);
             let key_in = |map: &Map, backend| map.node(backend).map(|node| node.key);
             let has_left = |backend| key_in(&older, backend) != key_in(&slots, backend);
+            trackers = self.leave_nodes(&older, &slots, now);
             self.private.leave(&mut self.env, has_left, "node-gone");
             self.handle_private_events(now);
         }
         self.env.handle_slots(slots);
         self.spread_subscriptions(now);
+        for id in trackers {
+            self.follow_nodes(id, now);
+        }
     }
 
     /// Closes the connections to a store whose name resolves to another address; later requests connect to

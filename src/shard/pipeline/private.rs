@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::Shard;
 use super::destination::{CROSS_SLOT, Destination, Placement};
-use crate::protocol::command::{Command, Effect, Handling, LocalCommand, PrivateUse};
+use crate::protocol::command::{Class, Command, Effect, Handling, LocalCommand, PrivateUse};
 use crate::protocol::{Arguments, Protocol, Request, encode, reply};
 use crate::routing::cluster::{NodeRefusal, Reason};
 use crate::shard::admission::Charge;
@@ -211,6 +211,10 @@ impl Shard {
                     Some((block, replies)) => (Message::Small(block), *replies),
                     None => (Message::new(frame, request.shared), 1),
                 };
+                if matches!(kind, Kind::Plain) && command.class != Class::Script {
+                    let caching_bytes = caching.map_or(0, |(caching, _)| caching.len());
+                    self.keep_for_another_node(id, (message.0.bytes(), caching_bytes), message.1);
+                }
                 self.send_over(
                     id,
                     (link, backend),
@@ -240,7 +244,14 @@ impl Shard {
             self.answer_not_sent(id, backend, NotSent::Full);
             return None;
         }
-        let tracking = self.tracking_link(id, backend);
+        let tracking = match self.link_for_tracking(id, backend, now) {
+            Ok(tracking) => tracking,
+            Err(why) => {
+                self.settle(charge, &Settlement::default(), now);
+                self.answer_not_sent(id, backend, why);
+                return None;
+            }
+        };
         if usage == LinkUse::Request && tracking.is_some() {
             return tracking;
         }
@@ -313,10 +324,12 @@ impl Shard {
         let place = (backend, block.len());
         let Some(link) = self.link_for_request((id, LinkUse::Request), place, charge, now) else { return };
         let rewrite = self.keep_splice(id, splice);
-        let (block, replies) = match self.take_caching((id, link)) {
-            Some(caching) => ([caching, &block].concat(), replies + 1),
-            None => (block, replies),
+        let (block, replies, caching_bytes) = match self.take_caching((id, link)) {
+            Some(caching) => ([caching, &block].concat(), replies + 1, caching.len()),
+            None => (block, replies, 0),
         };
+        // None of a transaction that nodes redirect is carried out.
+        self.keep_for_another_node(id, (&block, caching_bytes), replies);
         let kind = (Nature::TRANSACTION, Kind::Transaction(selects));
         let message = (Message::Small(&block), replies);
         self.send_over(id, (link, backend), message, kind, (rewrite, charge), now);
@@ -490,6 +503,10 @@ impl Shard {
         while let Some(event) = self.private.poll_event() {
             match event {
                 Event::Reply { link, holder, request, mut reply, rows, step_error } => {
+                    let answer = (reply.as_slice(), step_error.as_deref());
+                    let Some(request) = self.track_elsewhere((link, holder), request, answer, now) else {
+                        continue;
+                    };
                     if reply.starts_with(b"-") {
                         reply = self.reworded(&request, reply, step_error.as_deref(), link);
                     }
@@ -501,7 +518,9 @@ impl Shard {
                     }
                 }
                 Event::Numbered { holder } => self.answer_if_open(holder),
-                Event::Tracking { holder, reply } => self.take_tracking_reply(holder, reply, now),
+                Event::Tracking { link, holder, reply } => {
+                    self.take_tracking_reply((link, holder), reply, now);
+                }
                 Event::Abandoned { place, request, reply } => {
                     self.take_orphans(place, request, reply.as_deref(), now);
                 }
@@ -628,6 +647,7 @@ impl Shard {
         } else {
             self.give_back(request.to, outcome, Message::Small(&reply), now);
         }
+        self.end_tracked_request(holder, now);
     }
 
     /// Changes the database of a client, and that of the link, to the last one that its transaction has selected.
@@ -766,8 +786,11 @@ impl Shard {
         let left = call::with_time_left(&waiting.frame, now.monotonic.since(request.began));
         let (tenant, protocol) = (client.identity().tenant_id(), client.protocol());
         let place = (owner.backend, client.database());
-        self.private.give_back(&mut self.env, link, false, now);
-        let lent = self.private.lend(&mut self.env, (holder, tenant), (place, protocol), now);
+        self.return_link((holder, link), false, now);
+        let lent = match self.link_for_tracking(holder, owner.backend, now) {
+            Ok(None) => self.private.lend(&mut self.env, (holder, tenant), (place, protocol), now),
+            tracking => tracking.ok().flatten(),
+        };
         let client = self.clients.client(holder);
         client.ties_mut().link = lent;
         let Some(lent) = lent else {

@@ -193,6 +193,8 @@ pub enum Event {
     },
     /// The reply to `CLIENT TRACKING ON`.
     Tracking {
+        /// The link that the reply came over.
+        link: PrivateId,
         /// The client that has the link.
         holder: ClientId,
         /// The store's reply.
@@ -1119,7 +1121,7 @@ impl PrivateLinks {
             }
             Some(Expected::Tracking) => {
                 if let Some((holder, _)) = link.holder {
-                    self.events.push_back(Event::Tracking { holder, reply });
+                    self.events.push_back(Event::Tracking { link: id, holder, reply });
                 }
             }
             Some(Expected::Step) => {

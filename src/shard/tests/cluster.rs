@@ -10,7 +10,7 @@ use crate::values::limits::{LINK_UNANSWERED_BYTES_MAX, SLOTS};
 use crate::values::{Random, ServerAddress};
 
 pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
-const NODES: u16 = 3;
+pub(super) const NODES: u16 = 3;
 
 pub(super) fn bulk(value: &str) -> String {
     format!("${}\r\n{value}\r\n", value.len())
@@ -38,7 +38,36 @@ impl Rig {
     }
 
     /// Publishes a map of a cluster with this many nodes, one of which may have failed.
-    fn publish_of(&mut self, (nodes, failed): (u16, Option<u16>), owner_of: impl Fn(u16) -> Option<u16>) {
+    pub(super) fn publish_of(
+        &mut self,
+        (nodes, failed): (u16, Option<u16>),
+        owner_of: impl Fn(u16) -> Option<u16>,
+    ) {
+        let view = self.view((nodes, failed), owner_of);
+        self.publish_view(view);
+        let map = self.cluster.map();
+        assert!((0..nodes).all(|node| {
+            map.node(BackendId(node)).is_some_and(|at| at.id.as_str().ends_with(&node.to_string()))
+        }));
+    }
+
+    /// Publishes the map that follows from a node's view to all cores.
+    pub(super) fn publish_view(&mut self, view: View) {
+        self.cluster.apply(&[view]);
+        let map = Arc::clone(self.cluster.map());
+        for shard in &mut self.shards {
+            shard.handle_slots(Arc::clone(&map), self.now);
+        }
+        self.turns();
+    }
+
+    /// Returns the view of the first node that has not failed, of a cluster in which each node owns the slots
+    /// that `owner_of` says.
+    pub(super) fn view(
+        &self,
+        (nodes, failed): (u16, Option<u16>),
+        owner_of: impl Fn(u16) -> Option<u16>,
+    ) -> View {
         let mut slots: Vec<Vec<String>> = vec![Vec::new(); usize::from(nodes)];
         let all: Vec<u16> = (0..SLOTS).collect();
         for range in all.chunk_by(|one, next| owner_of(*one) == owner_of(*next)) {
@@ -56,16 +85,7 @@ impl Rig {
         };
         let told: String = slots.into_iter().enumerate().map(line).collect();
         let asked = ServerAddress { host: "10.0.0.0".to_owned(), port: 7000 };
-        let view = View::parse(&asked, b"*0\r\n", bulk(&told).as_bytes()).expect("a view");
-        self.cluster.apply(&[view]);
-        let map = Arc::clone(self.cluster.map());
-        assert!((0..nodes).all(|node| {
-            map.node(BackendId(node)).is_some_and(|at| at.id.as_str().ends_with(&node.to_string()))
-        }));
-        for shard in &mut self.shards {
-            shard.handle_slots(Arc::clone(&map), self.now);
-        }
-        self.turns();
+        View::parse(&asked, b"*0\r\n", bulk(&told).as_bytes()).expect("a view")
     }
 
     /// The node and command of each request at stores.
@@ -79,7 +99,7 @@ pub(super) fn moved(key: &str, node: u16) -> String {
     format!("-MOVED {} 10.0.0.{node}:{}\r\n", slot_of(key.as_bytes()), 7000 + node)
 }
 
-fn ask(key: &str, node: u16) -> String {
+pub(super) fn ask(key: &str, node: u16) -> String {
     format!("-ASK {} 10.0.0.{node}:{}\r\n", slot_of(key.as_bytes()), 7000 + node)
 }
 

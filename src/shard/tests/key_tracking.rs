@@ -19,7 +19,7 @@ fn tracking(backends: u16) -> (Rig, usize) {
 }
 
 /// Answers the greetings of all links that were opened: the dialect, and the connection's number.
-fn greet(rig: &mut Rig) {
+pub(super) fn greet(rig: &mut Rig) {
     for (word, reply) in [("HELLO", "%0\r\n"), ("\r\nID\r\n", ":7\r\n")] {
         while rig.at_stores.iter().any(|sent| sent.frame.contains(word)) {
             rig.answer_first(word, reply);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::policy::window::Bounds;
-use crate::routing::cluster::{Map, ReplicaState, View};
+use crate::routing::cluster::{Databases, Map, ReplicaState, View};
 use crate::values::limits::SLOTS;
 use crate::values::{Random, ServerAddress};
 
@@ -51,7 +51,7 @@ fn map_with(rig: &mut Rig, own: &str) -> Arc<Map> {
     let (nodes, slots) = (bulk(&nodes.concat()), slots.concat());
     let asked = ServerAddress { host: "10.0.0.0".to_owned(), port: 7000 };
     let view = View::parse(&asked, slots.as_bytes(), nodes.as_bytes()).expect("a view");
-    rig.cluster.apply(&[view]);
+    rig.cluster.apply(&[view.with_databases(Some(Databases::Numbered(4)))]);
     Arc::clone(rig.cluster.map())
 }
 
@@ -564,4 +564,35 @@ fn whatever_replicas_do_requests_are_answered_once_and_in_their_order() {
         }
     }
     assert!(from_replicas > 50 && sent_on > 100, "{from_replicas} answered, {sent_on} sent on");
+}
+
+#[test]
+fn replicas_are_read_from_in_the_database_of_the_client() {
+    let mut rig = before_replicas(1);
+    let (client, key) = (rig.client(0), key_of(0));
+    rig.send(client, &[&["SELECT", "3"], &["GET", &key]]);
+    assert_eq!(rig.nodes_asked(), [0]);
+    rig.wait(20 * MILLISECOND);
+    rig.answer_next("$1\r\n0\r\n");
+    assert_eq!(rig.told(client), "+OK\r\n$1\r\n0\r\n");
+    let is_in_database =
+        |rig: &Rig| rig.selected.get(&(0, rig.at_stores[0].link)).is_some_and(|at| at == "3");
+    for (reply, told) in [("$1\r\n7\r\n", "$1\r\n7\r\n"), ("$-1\r\n", "$1\r\n8\r\n"), ("", "$1\r\n8\r\n")] {
+        rig.tell_of_replicas(true);
+        rig.read_from_replica(client, &key);
+        assert!(is_in_database(&rig));
+        if reply.is_empty() {
+            rig.lose(&key);
+        } else {
+            rig.answer_next(reply);
+        }
+        if reply != told {
+            assert!(
+                rig.nodes_asked() == [0] && is_in_database(&rig),
+                "the primary is asked in the same database"
+            );
+            rig.answer_next(told);
+        }
+        assert_eq!(rig.told(client), told);
+    }
 }

@@ -9,7 +9,7 @@ use crate::shard::cluster::{
     Cluster, Doubt, Heard, MapChange, Place, Released, ReplicaReply, Slots, behind_asking,
 };
 use crate::shard::env::Env;
-use crate::shard::links::{Link, LinkState, connection_for};
+use crate::shard::links::{Link, LinkState};
 use crate::shard::message::Message;
 use crate::shard::overload::bulkhead_for;
 use crate::shard::pending::{Pending, whole};
@@ -131,7 +131,7 @@ impl Upstream {
         let home = Route { track: Track::Usual, ..route };
         let Self { links, overload, cluster, .. } = self;
         let offer = |slots: &Slots, route: Route, role: Role| {
-            let connection = connection_for(&env.settings, route);
+            let connection = links.connection_for(&env.settings, route);
             let can_take_read = match role {
                 // An unreachable owner is not asked.
                 Role::Owner => {

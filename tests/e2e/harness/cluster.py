@@ -15,8 +15,9 @@ NODE_TIMEOUT_MS = 1_000
 class Cluster:
     """Nodes of which the first `primaries` own the slots, and each further one copies one of those."""
 
-    def __init__(self, servers, primaries: int = 3, replicas: int = 0) -> None:
+    def __init__(self, servers, primaries: int = 3, replicas: int = 0, options: list[str] | None = None) -> None:
         self.bus_ports: dict[int, int] = {}
+        self.options = options or []
         self.nodes: list[Redis] = [self._start(servers) for _ in range(primaries + replicas)]
         self.primaries = self.nodes[:primaries]
         self._unite()
@@ -48,7 +49,7 @@ class Cluster:
 
     def _start(self, servers) -> Redis:
         bus = free_port()
-        node = servers.redis(*self._options(bus))
+        node = servers.redis(*self._options(bus), *self.options)
         self.bus_ports[node.port] = bus
         return node
 
@@ -113,24 +114,28 @@ class Cluster:
         self.call(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", self.id_of(target))
         return source
 
-    def move_keys(self, slot: int, source: Redis, target: Redis, most: int = 1_000) -> int:
+    def move_keys(self, slot: int, source: Redis, target: Redis, most: int = 1_000, database: int = 0) -> int:
         """Some of its keys go over. How many."""
-        keys = self.call(source, "CLUSTER", "GETKEYSINSLOT", slot, most).plain()
+        with source.connect() as connection:
+            connection.ok("SELECT", database)
+            keys = connection.ok("CLUSTER", "GETKEYSINSLOT", slot, most)
         if keys:
             # While nodes do not hear each other on a busy machine, the target takes no keys.
-            until(lambda: self._migrates(source, target, keys), "the target takes the keys", seconds=60)
+            until(lambda: self._migrates(source, target, keys, database), "the target takes the keys", seconds=60)
         return len(keys)
 
     @staticmethod
-    def _migrates(source: Redis, target: Redis, keys: list[bytes]) -> bool:
+    def _migrates(source: Redis, target: Redis, keys: list[bytes], database: int) -> bool:
         with source.connect() as connection:
-            reply = connection.call("MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys)
+            connection.ok("SELECT", database)
+            reply = connection.call("MIGRATE", "127.0.0.1", target.port, "", database, 5_000, "KEYS", *keys)
         assert not reply.is_error or "CLUSTERDOWN" in reply.text, reply
         return not reply.is_error
 
-    def end_move(self, slot: int, source: Redis, target: Redis) -> None:
-        while self.move_keys(slot, source, target):
-            pass
+    def end_move(self, slot: int, source: Redis, target: Redis, databases: tuple[int, ...] = (0,)) -> None:
+        for database in databases:
+            while self.move_keys(slot, source, target, database=database):
+                pass
         for node in (target, source, *(other for other in self.nodes if other not in (source, target))):
             with node.connect() as connection:
                 # Replicas are told by their primaries.
@@ -142,7 +147,15 @@ class Cluster:
         told = [self.info(node) for node in self.nodes if not node.exited()]
         return {line for each in told for line in each.splitlines() if line.startswith("cluster_current_epoch:")}
 
-    def move(self, slot: int, target: Redis) -> None:
-        """All of a slot goes to another node."""
+    def move(self, slot: int, target: Redis, databases: tuple[int, ...] = (0,)) -> None:
+        """All of a slot goes to another node, with its keys in these databases."""
         source = self.begin_move(slot, target)
-        self.end_move(slot, source, target)
+        self.end_move(slot, source, target, databases)
+
+    def move_at_once(self, first: int, last: int, target: Redis) -> None:
+        """A range of slots of one node goes over with all its keys, as one step (Valkey 9)."""
+        source = self.owner(first)
+        assert source is not target
+        self.call(source, "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", first, last, "NODE", self.id_of(target))
+        owners = lambda: [self.owner(slot) for slot in (first, last)]  # noqa: E731
+        until(lambda: owners() == [target, target], "the slots have moved", seconds=60)

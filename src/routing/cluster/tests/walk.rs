@@ -115,8 +115,8 @@ impl World {
             let key = NodeKey { backend: BackendId(place as u16), generation: place as u32 };
             let id = NodeId::new(id).expect("an id");
             let (addresses, replicas) = (Vec::new(), Vec::new());
-            let node =
-                Node { key, id, addresses, role: Role::Primary, epoch: *epoch, failed: false, replicas };
+            let (role, databases) = (Role::Primary, None);
+            let node = Node { key, id, addresses, role, epoch: *epoch, failed: false, replicas, databases };
             (!is_gone).then_some(node)
         };
         let open = self.open.iter().map(|(slot, target)| OpenSlot {

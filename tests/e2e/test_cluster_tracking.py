@@ -1,0 +1,203 @@
+"""CLIENT TRACKING before a real cluster: what a client keeps is never old for long, wherever slots and primaries go."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+
+from harness.cluster import Cluster
+from harness.resp import Closed, Connection
+from harness.waiting import until
+
+from test_cluster import SHARDS, others, slot_of
+
+pytestmark = pytest.mark.weir_only
+
+
+@pytest.fixture(scope="module")
+def cluster(module_servers) -> Cluster:
+    return Cluster(module_servers)
+
+
+@pytest.fixture(scope="module")
+def weir(module_servers, cluster: Cluster):
+    return module_servers.weir(flags=SHARDS, storage=cluster.storage)
+
+
+class Keeper:
+    """A client that keeps what it has read until it is told that it may have changed."""
+
+    def __init__(self, weir, *options) -> None:
+        self.connection: Connection = weir.connect(protocol=3)
+        self.kept: dict[str, bytes | None] = {}
+        self.hits = 0
+        self.whole = 0
+        assert self.ask("CLIENT", "TRACKING", "ON", *options).text == "OK"
+
+    def ask(self, *words):
+        self.connection.send(*words)
+        while (reply := self.connection.read()).kind == b">":
+            self.hear(reply.plain())
+        return reply
+
+    def hear(self, message: list) -> None:
+        assert message[0] == b"invalidate", message
+        if message[1] is None:
+            self.whole += 1
+            self.kept.clear()
+        for key in message[1] or []:
+            self.kept.pop(key.decode(), None)
+
+    def get(self, key: str) -> bytes | None:
+        # What was told by now is heard.
+        assert self.ask("PING").text == "PONG"
+        if key in self.kept:
+            self.hits += 1
+            return self.kept[key]
+        reply = self.ask("GET", key)
+        if reply.is_error:
+            assert reply.text.startswith("UNAVAILABLE "), reply
+            return None
+        # A message that came before the reply is about an older value.
+        self.kept[key] = reply.plain()
+        return self.kept[key]
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def set_at_owner(cluster: Cluster, key: str, value: str) -> None:
+    """Writes at the node itself, of which weir knows nothing."""
+
+    def is_done() -> bool:
+        with cluster.owner(slot_of(cluster, key)).connect() as node:
+            return not node.call("SET", key, value).is_error
+
+    until(is_done, "the owner takes it")
+
+
+def test_what_a_client_keeps_is_not_old_for_long_while_slots_move(weir, cluster: Cluster):
+    keys = [f"kept:{number}" for number in range(8)]
+    random = Random(11)
+    with cluster.nodes[0].connect() as node:
+        moves_at_once = "unknown subcommand" not in node.call("CLUSTER", "MIGRATESLOTS").text
+    keeper = Keeper(weir)
+    with weir.connect() as writer:
+        for turn in range(80):
+            key = random.choice(keys)
+            for each in keys:
+                keeper.get(each)
+            if turn % 4 == 0:
+                slot = slot_of(cluster, key)
+                target = random.choice(others(cluster, slot))
+                if moves_at_once and turn % 8 == 0:
+                    cluster.move_at_once(slot, slot, target)
+                else:
+                    cluster.move(slot, target)
+            value = str(turn)
+            if turn % 2:
+                writer.ok("SET", key, value)
+            else:
+                set_at_owner(cluster, key, value)
+            until(lambda: keeper.get(key) == value.encode(), f"{key} is {value}")  # noqa: B023
+    assert keeper.hits > 100, "most is kept"
+    keeper.close()
+
+
+def test_a_half_moved_slot_is_read_from_both_nodes(weir, cluster: Cluster):
+    names = [f"{{half}}{number}" for number in range(10)]
+    slot = slot_of(cluster, "{half}")
+    keeper = Keeper(weir)
+    with weir.connect() as writer:
+        for name in names[:6]:
+            writer.ok("SET", name, "old")
+            assert keeper.get(name) == b"old"
+        target = others(cluster, slot)[0]
+        source = cluster.begin_move(slot, target)
+        assert cluster.move_keys(slot, source, target, most=3) == 3
+        for name in names:
+            assert keeper.get(name) == (b"old" if name in names[:6] else None)
+        for name in names:
+            writer.ok("SET", name, "new")
+            until(lambda: keeper.get(name) == b"new", "it has changed")  # noqa: B023
+        cluster.end_move(slot, source, target)
+        for name in names:
+            writer.ok("SET", name, "newer")
+            until(lambda: keeper.get(name) == b"newer", "it has changed again")  # noqa: B023
+    keeper.close()
+
+
+def test_that_a_key_was_absent_is_forgotten_when_its_slot_has_another_owner(weir, cluster: Cluster):
+    keeper = Keeper(weir)
+    slot = slot_of(cluster, "absent")
+    assert keeper.get("absent") is None and keeper.get("absent") is None and keeper.hits == 1
+    cluster.move(slot, others(cluster, slot)[0])
+    # No node tells of this: the former owner has lost the slot, the new one was not asked for the key.
+    set_at_owner(cluster, "absent", "present")
+    until(lambda: keeper.get("absent") == b"present", "weir has heard of the move", seconds=60)
+    assert keeper.whole > 0
+    keeper.close()
+
+
+def test_broadcasts_are_heard_from_a_node_that_joins(servers):
+    cluster = Cluster(servers)
+    weir = servers.weir(flags=SHARDS, storage=cluster.storage)
+    keeper = Keeper(weir, "BCAST", "PREFIX", "bc:")
+    for number in range(9):
+        keeper.kept[f"bc:{number}"] = b"old"
+        set_at_owner(cluster, f"bc:{number}", "new")
+        until(lambda: keeper.get(f"bc:{number}") == b"new", "it is told")  # noqa: B023
+    joined = cluster._start(servers)
+    cluster.call(joined, "CLUSTER", "SET-CONFIG-EPOCH", 10)
+    cluster.call(cluster.nodes[0], "CLUSTER", "MEET", "127.0.0.1", joined.port, cluster.bus_ports[joined.port])
+    cluster.nodes.append(joined)
+    until(lambda: all(cluster._sees_all(node) for node in cluster.nodes), "nodes know each other")
+    known = lambda: len(json.loads(weir.admin("/cluster")[1])["nodes"])  # noqa: E731
+    until(lambda: known() == 4, "weir knows the node", seconds=60)
+    cluster.move(slot_of(cluster, "bc:3"), joined)
+    for turn in range(5):
+        keeper.get("bc:3")
+        set_at_owner(cluster, "bc:3", f"there {turn}")
+        until(lambda: keeper.get("bc:3") == b"there %d" % turn, "it is told", seconds=60)  # noqa: B023
+    keeper.close()
+
+
+def test_a_failover_costs_no_client_a_change(servers):
+    cluster = Cluster(servers, primaries=3, replicas=3)
+    weir = servers.weir(flags=SHARDS, storage=cluster.storage)
+    key = next(name for name in map(str, range(100)) if cluster.owner(slot_of(cluster, name)) is cluster.nodes[0])
+    set_at_owner(cluster, key, "before")
+    keeper = Keeper(weir)
+    assert keeper.get(key) == b"before"
+    # The primary hands over, and stays connected as a replica.
+    replica = cluster.nodes[3]
+    cluster.call(replica, "CLUSTER", "FAILOVER")
+    until(lambda: cluster.owner(slot_of(cluster, key)) is replica, "it has taken over")
+    set_at_owner(cluster, key, "after")
+    until(lambda: keeper.get(key) == b"after", "it is told", seconds=60)
+    # A primary that is lost closes the client, which then keeps nothing.
+    until(lambda: keeper.get(key) == b"after" and key in keeper.kept, "it is kept")
+    replica.kill()
+
+    def is_closed() -> bool:
+        try:
+            keeper.ask("PING")
+            return False
+        except Closed:
+            return True
+
+    until(is_closed, "the client is closed")
+
+
+def test_what_is_refused_before_a_cluster(weir):
+    with weir.connect(protocol=3) as client:
+        number = client.ok("CLIENT", "ID")
+        refusal = client.call("CLIENT", "TRACKING", "ON", "REDIRECT", number).text
+        assert refusal.startswith("ERR CLIENT TRACKING with REDIRECT works before plain stores only")
+        assert client.ok("CLIENT", "GETREDIR") == -1
+        assert client.ok("CLIENT", "TRACKING", "ON") == b"OK"
+        assert client.call("MGET", "a", "b").text.startswith("CROSSSLOT")
+        assert client.ok("CLIENT", "TRACKING", "OFF") == b"OK"
+        assert client.ok("MGET", "a", "b") == [None, None]
