@@ -250,6 +250,8 @@ pub(super) struct Private {
     /// The mean time between two moves of a client to another shard, as in a takeover by another process; `None` if no
     /// client moves.
     pub moves_apart: Option<Duration>,
+    /// The mean time between two connections that stores drop, idle or not; `None` if they drop none so.
+    pub cuts_apart: Option<Duration>,
 }
 
 impl Plan {
@@ -329,6 +331,7 @@ impl Plan {
             private: Some(Private {
                 links: *random.pick(&[3, 16, 64, 64]),
                 gives_back: random.per_mille(300),
+                cuts_apart: random.per_mille(300).then(|| Duration::from_millis(*random.pick(&[3, 30]))),
                 moves_apart: random
                     .per_mille(500)
                     .then(|| Duration::from_millis(*random.pick(&[1, 10, 100]))),
@@ -469,7 +472,8 @@ impl Plan {
     /// True if no fault can make weir refuse a request.
     pub fn is_calm(&self) -> bool {
         let falls = self.cluster.is_some_and(|moves| moves.falls.is_some());
-        if falls || self.store_servers.is_some() || self.window_most < WIDE {
+        let cuts = self.private.is_some_and(|private| private.cuts_apart.is_some());
+        if falls || cuts || self.store_servers.is_some() || self.window_most < WIDE {
             return false;
         }
         let Faults {

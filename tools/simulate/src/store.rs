@@ -277,9 +277,18 @@ impl Store {
     /// Drops one of the simulated store's connections over which it reports changes of keys, as a fault, and
     /// returns it; none if there is no such connection.
     pub fn cut_tracker(&mut self) -> Option<SocketId> {
-        let trackers: Vec<SocketId> =
-            self.connections.iter().filter(|(_, known)| known.tracks).map(|(socket, _)| *socket).collect();
-        let cut = (!trackers.is_empty()).then(|| *self.random.pick(&trackers))?;
+        self.cut(|known| known.tracks)
+    }
+
+    /// Drops any connection, as a fault, and returns it; none if there is none.
+    pub fn cut_any(&mut self) -> Option<SocketId> {
+        self.cut(|_| true)
+    }
+
+    fn cut(&mut self, is_meant: impl Fn(&Connection) -> bool) -> Option<SocketId> {
+        let meant: Vec<SocketId> =
+            self.connections.iter().filter(|(_, known)| is_meant(known)).map(|(socket, _)| *socket).collect();
+        let cut = (!meant.is_empty()).then(|| *self.random.pick(&meant))?;
         self.drop_connection(cut);
         Some(cut)
     }

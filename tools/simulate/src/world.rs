@@ -80,6 +80,8 @@ enum Event {
     MoveBegins,
     /// The next step of a client's move, and the number of steps before it.
     MoveGoesOn(usize, u32),
+    /// A store drops a connection.
+    LinkBreaks,
     /// Calls that wait at a store may have waited for as long as they were to.
     WaitsEnd(usize),
     PoolsHear(Report),
@@ -395,6 +397,9 @@ impl World {
         if world.plan.private.is_some_and(|private| private.moves_apart.is_some()) {
             world.after(Duration::ZERO, Event::MoveBegins);
         }
+        if world.plan.private.is_some_and(|private| private.cuts_apart.is_some()) {
+            world.after(Duration::ZERO, Event::LinkBreaks);
+        }
         world
     }
 
@@ -582,6 +587,7 @@ impl World {
             }
             Event::StoreActs(socket) => self.store_acts(socket)?,
             Event::MoveBegins => self.begin_move(),
+            Event::LinkBreaks => self.break_link(),
             Event::MoveGoesOn(client, steps) => self.move_goes_on(client, steps),
             Event::WaitsEnd(store) => {
                 let now = self.clocks();
@@ -1069,6 +1075,19 @@ impl World {
             self.after(delay, Event::ClientActs(client));
         }
         Ok(())
+    }
+
+    fn break_link(&mut self) {
+        let Some(apart) = self.plan.private.and_then(|private| private.cuts_apart).filter(|_| !self.over)
+        else {
+            return;
+        };
+        let store = self.random.index(self.stores.len());
+        if let Some(cut) = self.stores[store].cut_any() {
+            self.send_to_shard(cut, Input::Lost(cut));
+        }
+        let next = apart.mul_f64(self.random.exponential());
+        self.after(next, Event::LinkBreaks);
     }
 
     // Moves of clients.
