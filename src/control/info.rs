@@ -104,14 +104,11 @@ pub fn info(
         if theirs.is_empty() && !is_stores && !ALWAYS.contains(&name) {
             continue;
         }
-        let mut own = own_fields(name, view, facts, totals, stores);
-        let count = own.len();
-        for (field, value) in theirs {
-            if !own[..count].iter().any(|(other, _)| other == field) {
-                own.push((field.clone(), value.clone()));
-            }
-        }
-        write_section(&mut out, title, &own);
+        let own = own_fields(name, view, facts, totals, stores);
+        let theirs = theirs.into_iter().cloned();
+        // A store knows best whether it loads its data.
+        let fields = if name == "persistence" { with(theirs.collect(), own) } else { with(own, theirs) };
+        write_section(&mut out, title, &fields);
     }
     let others = stores.info.iter().flat_map(StoreInfo::sections).filter(|_| view == StoreView::All);
     for section in
@@ -122,6 +119,21 @@ pub fn info(
         }
     }
     out
+}
+
+/// The fields of `first`, and those of `others` whose names are not among them.
+fn with(
+    first: Vec<(String, String)>,
+    others: impl IntoIterator<Item = (String, String)>,
+) -> Vec<(String, String)> {
+    let mut fields = first;
+    let count = fields.len();
+    for (name, value) in others {
+        if !fields[..count].iter().any(|(other, _)| *other == name) {
+            fields.push((name, value));
+        }
+    }
+    fields
 }
 
 /// The fields of a store's section that a client with this view may see.
@@ -179,7 +191,7 @@ fn own_fields(
                 line("tls_clients", &tls.open);
             }
             line("cluster_connections", &0);
-            line("blocked_clients", &sum.private_links.waiting);
+            line("blocked_clients", &(sum.private_links.blocked + sum.paused_clients));
             line("tracking_clients", &sum.tracking_clients);
             line("pubsub_clients", &sum.subscribers);
             line("watching_clients", &sum.private_links.watching);
@@ -190,7 +202,7 @@ fn own_fields(
             line("used_memory_human", &human(facts.resident_bytes));
             line("used_memory_rss", &facts.resident_bytes);
         }
-        "persistence" if stores.info.is_none() => {
+        "persistence" => {
             line("loading", &0);
             line("async_loading", &0);
         }
@@ -326,7 +338,7 @@ mod tests {
         assert_eq!(shown(&["memory"]), "# Memory\r\nused_memory:77\r\nmaxmemory_policy:allkeys-lru\r\n");
         assert_eq!(
             shown(&["persistence"]),
-            "# Persistence\r\nloading:1\r\nrdb_changes_since_last_save:4\r\n"
+            "# Persistence\r\nloading:1\r\nrdb_changes_since_last_save:4\r\nasync_loading:0\r\n"
         );
         let stats = shown(&["stats"]);
         assert!(

@@ -29,6 +29,8 @@ pub struct ShardReport {
     pub private_links: PrivateFigures,
     /// The number of clients that are subscribed to channels.
     pub subscribers: usize,
+    /// The number of clients whose requests wait for the end of a `CLIENT PAUSE`.
+    pub paused_clients: usize,
     /// Number of clients for which stores track keys (`CLIENT TRACKING`).
     pub tracking_clients: usize,
     /// The numbers of shared channels and of shared patterns that are at home on the shard.
@@ -80,6 +82,7 @@ impl ShardReport {
             links_open: shard.links_open(),
             private_links: shard.private_links(),
             subscribers: shard.subscribers(),
+            paused_clients: shard.paused_clients(),
             tracking_clients: shard.tracking_clients(),
             shared_channels: shard.shared_channels(),
             service_times: shard.service_times(),
@@ -115,6 +118,7 @@ impl Totals {
             sum.links_open += report.links_open;
             sum.private_links.add(report.private_links);
             sum.subscribers += report.subscribers;
+            sum.paused_clients += report.paused_clients;
             sum.tracking_clients += report.tracking_clients;
             sum.service_times.merge(&report.service_times);
             sum

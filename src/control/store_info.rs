@@ -280,7 +280,9 @@ mod tests {
 
     fn shown(info: &StoreInfo, title: &str) -> String {
         let section = info.section(title).expect("it has the section");
-        section.fields.iter().map(|(name, value)| format!("{name}:{value} ")).collect()
+        let lines: Vec<String> =
+            section.fields.iter().map(|(name, value)| format!("{name}:{value} ")).collect();
+        lines.concat()
     }
 
     #[test]

@@ -122,16 +122,12 @@ impl StoreInfoThread {
         };
         let kept = asked.line.take().and_then(|line| ask_on(line).ok());
         let told = kept.map_or_else(|| self.connect(&store.route, deadline).and_then(ask_on), Ok);
-        match told {
-            Ok((line, info)) => {
-                asked.line = Some(line);
-                Some(info)
-            }
-            Err(_) => {
-                asked.rests_until = self.clock.now().monotonic.after(REST);
-                None
-            }
-        }
+        let Ok((line, info)) = told else {
+            asked.rests_until = self.clock.now().monotonic.after(REST);
+            return None;
+        };
+        asked.line = Some(line);
+        Some(info)
     }
 
     fn connect(&self, route: &Route, deadline: Timestamp) -> io::Result<Line> {

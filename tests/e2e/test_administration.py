@@ -43,6 +43,62 @@ def test_clients_are_listed_and_killed(weir: Weir):
         root.client_kill_filter()
 
 
+def test_clients_are_selected_by_type_and_user(weir: Weir):
+    root, acme = client(weir, "root"), client(weir, "acme")
+    with weir.connect() as subscriber:
+        subscriber.ok("AUTH", "acme", "a")
+        subscriber.send("SUBSCRIBE", "news")
+        assert subscriber.read().plain() == [b"subscribe", b"news", 1]
+        users = lambda kind: sorted(entry["user"] for entry in root.client_list(_type=kind))
+        assert users("pubsub") == ["acme"] and users("normal") == ["acme", "root"] and users("replica") == []
+        for caller, user in [(root, "nobody"), (acme, "nobody"), (acme, "root")]:
+            with pytest.raises(redis.ResponseError, match=f"No such user '{user}'"):
+                caller.execute_command("CLIENT", "KILL", "USER", user)
+        assert root.execute_command("CLIENT", "KILL", "TYPE", "pubsub", "USER", "acme") == 1
+        assert subscriber.read_to_end() == []
+    assert root.execute_command("CLIENT", "KILL", "USER", "acme") == 1
+
+
+def test_what_pause_holds_back_is_counted(weir: Weir):
+    root, acme = client(weir, "root"), client(weir, "acme")
+    acme.pfadd("hll", "a")
+    assert root.client_pause(timeout=100_000, all=False)
+    blocked = lambda: root.info("clients")["blocked_clients"]
+    # A transaction that only reads goes on.
+    assert acme.pipeline().get("k").ping().execute() == [None, True]
+    waiters = []
+    for words in [("SET", "k", "v"), ("PFCOUNT", "hll"), ("PUBLISH", "news", "x")]:
+        waiter = weir.connect()
+        waiter.ok("AUTH", "acme", "a")
+        waiter.send(*words)
+        waiters.append(waiter)
+        until(lambda: blocked() == len(waiters), f"{words[0]} waits")
+    writer = weir.connect()
+    writer.ok("AUTH", "acme", "a")
+    writer.ok("MULTI")
+    writer.ok("SET", "l", "v")
+    writer.send("EXEC")
+    waiters.append(writer)
+    until(lambda: blocked() == 4, "a transaction that writes waits")
+    assert sum("b" in entry["flags"] for entry in root.client_list()) == 4
+    assert root.client_unpause()
+    assert [waiter.read().plain() for waiter in waiters] == [b"OK", 1, 0, [b"OK"]]
+    until(lambda: blocked() == 0, "nobody waits")
+    for waiter in waiters:
+        waiter.close()
+
+
+def test_hyperloglogs_are_debugged_by_administrators(weir: Weir):
+    root, acme = client(weir, "root"), client(weir, "acme")
+    root.pfadd("hll", "a", "b")
+    assert root.execute_command("PFDEBUG", "ENCODING", "hll") == b"sparse"
+    assert root.execute_command("PFDEBUG", "TODENSE", "hll") == 1
+    assert len(root.execute_command("PFDEBUG", "GETREG", "hll")) == 16_384
+    for words in [("PFDEBUG", "ENCODING", "hll"), ("PFSELFTEST",)]:
+        with pytest.raises(redis.ResponseError, match="may not run"):
+            acme.execute_command(*words)
+
+
 def test_clients_are_paused(weir: Weir):
     root, acme = client(weir, "root"), client(weir, "acme")
     acme.set("k", "before")

@@ -12,6 +12,7 @@ mod learned;
 mod lookup;
 mod specs;
 mod table;
+mod uses;
 mod walk;
 
 use std::borrow::Cow;

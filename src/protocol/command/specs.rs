@@ -1,7 +1,7 @@
 //! Key specifications of `COMMAND INFO`: rules for finding the first key of a command, and from there the
 //! others.
 
-use super::{Arguments, Command, Effect, KeyError, Keys, keys};
+use super::{Arguments, Command, Effect, KeyError, Keys, keys, uses};
 use crate::protocol::encode::{self, Protocol};
 
 /// Rule for some of a command's keys.
@@ -18,6 +18,8 @@ pub(super) enum Access {
     Read,
     ReadAndWrite,
     Overwrite,
+    /// The use that Redis tells with exactly these flags.
+    As(&'static [&'static str]),
     /// A channel or a cursor, which stands where a key might and has a key's place.
     NoKey,
 }
@@ -70,13 +72,24 @@ pub(super) fn of(command: &Command) -> Vec<KeySpec> {
         Effect::Write => Access::ReadAndWrite,
         Effect::None => Access::NoKey,
     };
+    // The first key and the others may be used in two ways.
+    let (access, others) = uses::of(command.name).unwrap_or((access, access));
     let spec = |access, begin, find| KeySpec { access, begin, find };
     match command.keys {
         Keys::None => Vec::new(),
         Keys::Range { first, last, step } => {
             let (first, last, step) = (i64::from(first), i64::from(last), i64::from(step));
-            let last = if last > 0 { last - first } else { last };
-            vec![spec(access, Begin::Index(first), Find::Range { last, step, limit: 0 })]
+            let from = |first| {
+                let last = if last > 0 { last - first } else { last };
+                (Begin::Index(first), Find::Range { last, step, limit: 0 })
+            };
+            if access == others {
+                let (begin, find) = from(first);
+                vec![spec(access, begin, find)]
+            } else {
+                let (begin, find) = from(first + step);
+                vec![spec(access, Begin::Index(first), ONE), spec(others, begin, find)]
+            }
         }
         Keys::NumKeys { at, destination: None, .. } => {
             vec![spec(access, Begin::Index(i64::from(at)), COUNTED)]
@@ -215,6 +228,7 @@ impl Access {
             Self::Read => &["RO", "access"],
             Self::ReadAndWrite => &["RW", "access", "update"],
             Self::Overwrite => &["OW", "update"],
+            Self::As(words) => words,
             Self::NoKey => &["not_key"],
         }
     }

@@ -6,11 +6,11 @@ use super::http_login::HttpLogin;
 use super::identity::Identity;
 use super::map_confirmation::{Addressed, FirstTry};
 use super::order::{Order, Replies, Rewrite};
-use super::pause::Paused;
+use super::pause::{Paused, is_held_as_write};
 use super::ties::{Ties, Watch};
 use super::track::Tracks;
 use super::transaction::{Splice, Transaction};
-use crate::protocol::command::Command;
+use crate::protocol::command::{Command, Handling, LocalCommand};
 use crate::protocol::http::Conversation;
 use crate::protocol::{Arguments, Protocol, RequestDecoder};
 use crate::shard::admission::{Charge, Payer};
@@ -476,6 +476,21 @@ impl Client {
     #[inline]
     pub(super) fn is_stuck(&self) -> bool {
         self.stalled || self.held_request.is_some() || self.barrier
+    }
+
+    /// True if a request is one that `CLIENT PAUSE ... WRITE` holds back. `EXEC` is one if a queued request is.
+    pub fn would_write(&self, command: &Command, handling: Handling) -> bool {
+        match handling {
+            Handling::Local(LocalCommand::Exec) => {
+                self.transaction.as_ref().is_some_and(|transaction| transaction.may_write())
+            }
+            _ => is_held_as_write(command),
+        }
+    }
+
+    /// True while a request of the client waits for the end of a `CLIENT PAUSE`.
+    pub(super) fn is_held_by_pause(&self) -> bool {
+        self.waits_by_order && (self.stalled || self.held_request.is_some())
     }
 
     /// True if the client's next request may not be taken on yet. `replies_bytes_max` is the most bytes of

@@ -24,9 +24,19 @@ pub struct ClientFilter {
     /// The number (`CLIENT ID`) of the client that sent the command. If it is to be closed itself, it gets
     /// its reply first.
     pub(super) asker: u64,
-    /// True if a type of client was asked for that weir has none of, such as replicas: then no client
-    /// matches.
-    pub(super) nobody: bool,
+    /// The type of the clients.
+    pub(super) kind: Option<ClientKind>,
+}
+
+/// Type of a client, as `CLIENT LIST TYPE` names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientKind {
+    /// Any client that is not subscribed to channels.
+    Normal,
+    /// A client that is subscribed to channels or patterns.
+    PubSub,
+    /// A type that weir has no clients of: replicas, and a primary.
+    Nobody,
 }
 
 /// The client that sends a `CLIENT` command, and the clients that it may see and affect.
@@ -127,6 +137,14 @@ impl ClientsAsked {
         Ok(Self::Kill(filter))
     }
 
+    /// Returns the user that `CLIENT KILL` names, a tenant or a user of one (`tenant/user`), if it names one.
+    pub fn named_user(&self) -> Option<&str> {
+        match self {
+            Self::Kill(filter) => filter.user.as_deref(),
+            _ => None,
+        }
+    }
+
     /// Parses `CLIENT UNBLOCK id [TIMEOUT|ERROR]`. The error is the reply to the client.
     pub fn unblock(asker: Reach, arguments: &Arguments<'_>) -> Result<Self, String> {
         let is_error = match arguments.get(3) {
@@ -203,8 +221,9 @@ impl ClientFilter {
 
     fn take_kind(&mut self, kind: &[u8]) -> Result<(), String> {
         match kind.to_ascii_lowercase().as_slice() {
-            b"normal" => {}
-            b"master" | b"primary" | b"replica" | b"slave" | b"pubsub" => self.nobody = true,
+            b"normal" => self.kind = Some(ClientKind::Normal),
+            b"pubsub" => self.kind = Some(ClientKind::PubSub),
+            b"master" | b"primary" | b"replica" | b"slave" => self.kind = Some(ClientKind::Nobody),
             _ => return Err(format!("ERR Unknown client type '{}'", quoted(kind))),
         }
         Ok(())

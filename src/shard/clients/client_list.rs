@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use super::ClientStage;
 use super::client::Client;
-use super::client_filter::{ClientFilter, ClientsAsked, ClientsTold};
+use super::client_filter::{ClientFilter, ClientKind, ClientsAsked, ClientsTold};
 use crate::config::Quotas;
 use crate::protocol::Protocol;
 use crate::shard::counters::Counter;
@@ -81,7 +81,7 @@ impl ClientFilter {
     fn fits(&self, client: &Client, quotas: &Quotas, now: Now) -> bool {
         let tenant = client.identity.tenant(quotas).map(|tenant| tenant.name.as_str());
         let age = now.monotonic.since(client.opened);
-        !self.nobody
+        self.kind.is_none_or(|kind| client.is_of(kind))
             && self.tenant.as_deref().is_none_or(|wanted| tenant == Some(wanted))
             && self.ids.as_ref().is_none_or(|ids| ids.contains(&client.number))
             && self.address.as_deref().is_none_or(|wanted| *client.address.peer == *wanted)
@@ -93,12 +93,22 @@ impl ClientFilter {
 }
 
 impl Client {
-    /// The client's flags in the letters of `CLIENT LIST`: `O` for a monitor, `b` in a blocking command, `P` subscribed to
+    fn is_of(&self, kind: ClientKind) -> bool {
+        let is_subscribed = self.ties.as_ref().is_some_and(|ties| ties.subscriptions.is_some());
+        match kind {
+            ClientKind::Normal => !is_subscribed,
+            ClientKind::PubSub => is_subscribed,
+            ClientKind::Nobody => false,
+        }
+    }
+
+    /// The client's flags in the letters of `CLIENT LIST`: `O` for a monitor, `b` in a blocking command or held back by `CLIENT PAUSE`, `P` subscribed to
     /// channels, `t` while keys are tracked, `R` if their messages go to a client that is gone, `B` for broadcasts, `x`
     /// in a transaction, `N` none of these.
     fn flags(&self) -> String {
         let ties = self.ties.as_ref();
-        let is_blocked = ties.is_some_and(|ties| ties.link.is_some() && ties.watch.is_none());
+        let waits = ties.is_some_and(|ties| ties.link.is_some() && ties.watch.is_none());
+        let is_blocked = waits || self.is_held_by_pause();
         let is_subscribed = ties.is_some_and(|ties| ties.subscriptions.is_some());
         let tracking = ties.and_then(|ties| ties.tracking.as_ref());
         let options = tracking.and_then(|tracking| tracking.options());
@@ -139,7 +149,7 @@ impl Client {
             self.transaction.as_ref().map_or(-1, |transaction| transaction.len() as i64),
             self.decoder.held_bytes(),
             self.transaction.as_ref().map_or(0, |transaction| transaction.memory_bytes()),
-            self.unanswered(),
+            u8::from(self.order.waiting_bytes() > 0),
             self.order.waiting_bytes(),
             self.memory_bytes(),
             self.last_command.map_or("NULL", |command| command.name),

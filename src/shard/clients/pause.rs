@@ -1,6 +1,17 @@
 //! The data of a `CLIENT PAUSE`.
 
+use crate::protocol::command::{Command, Effect};
 use crate::values::Timestamp;
+
+/// Commands that change no key by their own account and are still held back with writes, as in Redis: a primary passes
+/// them on to its replicas, `PFCOUNT` when it notes the count beside the key.
+const PASSED_ON: [&str; 3] = ["pfcount", "publish", "spublish"];
+
+/// True if `CLIENT PAUSE ... WRITE` holds a command back. A script counts as writing, because weir does not look into
+/// it.
+pub fn is_held_as_write(command: &Command) -> bool {
+    command.effect == Effect::Write || PASSED_ON.contains(&command.name)
+}
 
 /// An order that clients wait (`CLIENT PAUSE`).
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -60,6 +60,14 @@ impl ClientStage {
         }
     }
 
+    /// Returns the number of clients that a pause holds back now.
+    pub fn clients_held(&self) -> usize {
+        if self.pauses.is_empty() {
+            return 0;
+        }
+        self.clients.all().filter(|client| client.is_held_by_pause()).count()
+    }
+
     /// Returns the time at which the next pause ends, if there is one.
     pub fn pause_ends(&self) -> Option<Timestamp> {
         self.pauses.iter().map(|pause| pause.until).min()

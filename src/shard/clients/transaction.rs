@@ -1,6 +1,7 @@
 //! Transactions: the requests that a connection has queued since `MULTI`, and the reply to its `EXEC`.
 
 use super::held::HeldRequest;
+use super::pause::is_held_as_write;
 use crate::policy::price::Asked;
 use crate::protocol::command::{Command, LocalCommand};
 use crate::protocol::{Arguments, RequestDecoder, RequestLimits, encode, reply};
@@ -24,6 +25,8 @@ pub struct Transaction {
     place: Option<(u16, BackendId)>,
     /// The `SELECT` requests of other databases, which the backend carries out.
     selects: Vec<Selected>,
+    /// True if a queued request may write.
+    may_write: bool,
     /// True if a request could not be queued, so that `EXEC` will refuse the transaction.
     poisoned: bool,
 }
@@ -89,6 +92,16 @@ impl Transaction {
     /// 0 except for a cluster, where all keys of a transaction must share one.
     pub fn place(&self) -> Option<(u16, BackendId)> {
         self.place
+    }
+
+    /// True if a queued request is one that `CLIENT PAUSE ... WRITE` holds back.
+    pub fn may_write(&self) -> bool {
+        self.may_write
+    }
+
+    /// Records that a request of this command is about to be queued.
+    pub fn note_command(&mut self, command: &Command) {
+        self.may_write |= is_held_as_write(command);
     }
 
     /// Returns the database that is selected behind the requests queued so far; None if it is still the client's.

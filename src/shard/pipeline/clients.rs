@@ -23,7 +23,10 @@ impl Shard {
         let asker = self.reach_of(id);
         let asked = match command {
             LocalCommand::ClientList => ClientsAsked::list(asker, arguments),
-            LocalCommand::ClientKill => ClientsAsked::kill(asker, arguments),
+            LocalCommand::ClientKill => {
+                let tenant = asker.tenant.clone();
+                ClientsAsked::kill(asker, arguments).and_then(|asked| self.with_known_user(asked, tenant))
+            }
             LocalCommand::ClientUnblock => ClientsAsked::unblock(asker, arguments),
             LocalCommand::ClientPause => ClientsAsked::pause(asker, arguments, now),
             _ => Ok(ClientsAsked::Unpause(asker.tenant)),
@@ -35,6 +38,18 @@ impl Shard {
             }
             Err(text) => self.answer_priced(id, charge, now, |out, _| encode::error(out, &text)),
         }
+    }
+
+    /// Checks that the user of a `CLIENT KILL USER` exists: a tenant, or a user of one. A client that is confined to a
+    /// tenant is told of no others. The error is the reply.
+    fn with_known_user(&self, asked: ClientsAsked, tenant: Option<String>) -> Result<ClientsAsked, String> {
+        let Some(user) = asked.named_user() else { return Ok(asked) };
+        let name = user.split('/').next().unwrap_or(user);
+        let may_know = tenant.is_none_or(|tenant| tenant == name);
+        if may_know && self.env.quotas.find(name).is_some() {
+            return Ok(asked);
+        }
+        Err(format!("ERR No such user '{user}'"))
     }
 
     fn reach_of(&mut self, id: ClientId) -> Reach {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::Shard;
 use super::destination::step_of;
-use crate::protocol::command::{self, Class, Command, Effect, Handling, LocalCommand};
+use crate::protocol::command::{self, Class, Command, Handling, LocalCommand};
 use crate::protocol::{Argument, Arguments, Request, RequestDecoder, encode};
 use crate::shard::clients::{Identity, Progress};
 use crate::shard::counters::Counter;
@@ -185,7 +185,7 @@ impl Shard {
         let client = self.clients.client(id);
         client.note_command(command);
         let is_queued = client.transaction().is_some() && !ends_transaction(handling);
-        if client.must_not_write() && !is_queued && may_write(command, handling) {
+        if client.must_not_write() && !is_queued && client.would_write(command, handling) {
             return self.clients.hold_by_order(&mut self.env, id, arguments);
         }
         if is_queued {
@@ -262,12 +262,6 @@ impl Shard {
         }
         self.answer_error(id, text);
     }
-}
-
-/// True if a command may write. A script or a transaction counts as writing, because weir does not look into
-/// it.
-fn may_write(command: &Command, handling: Handling) -> bool {
-    command.effect == Effect::Write || matches!(handling, Handling::Local(LocalCommand::Exec))
 }
 
 fn ends_transaction(handling: Handling) -> bool {

@@ -237,6 +237,11 @@ impl Shard {
         self.clients.subscribers()
     }
 
+    /// Returns the number of clients whose requests wait for the end of a `CLIENT PAUSE`.
+    pub fn paused_clients(&self) -> usize {
+        self.clients.clients_held()
+    }
+
     /// Returns the number of clients for which stores track keys (`CLIENT TRACKING`).
     pub fn tracking_clients(&self) -> usize {
         self.clients.tracking_clients()

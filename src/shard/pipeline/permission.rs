@@ -35,7 +35,6 @@ impl Shard {
         arguments: &Arguments<'_>,
     ) -> Result<(), String> {
         let client = self.clients.client(id);
-        let database = client.database_of_next();
         let Some(tenant) = client.identity().tenant(&self.env.quotas) else {
             use LocalCommand::{Auth, Hello, Quit, Reset};
             let opens_the_door = matches!(handling, Handling::Local(Auth | Hello | Quit | Reset));
@@ -49,6 +48,7 @@ impl Shard {
             ));
         }
         if !tenant.databases.is_empty() && !matches!(handling, Handling::Local(_)) {
+            let database = client.database_of_next();
             permit_databases(tenant, database, (command, handling), arguments)?;
         }
         if !tenant.channels.is_empty() && command.class == Class::Script {

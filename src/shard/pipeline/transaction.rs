@@ -235,6 +235,7 @@ impl Shard {
         let asked = asked(Some(command), arguments);
         let bytes_max = self.env.settings.request_bytes_max;
         let transaction = self.clients.client(id).transaction().expect("only called inside a transaction");
+        transaction.note_command(command);
         let queued = transaction.queue(place, arguments, (&asked, self.admission.weights()), bytes_max);
         self.handle_queued(id, queued);
     }

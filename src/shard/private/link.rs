@@ -237,6 +237,11 @@ impl Link {
         self.expected.extend(std::iter::repeat_n(Expected::Step, steps));
     }
 
+    /// True if everything that was to be sent has been passed to the socket.
+    pub(super) fn is_sent(&self) -> bool {
+        self.state == State::Open && self.output.is_empty() && !self.is_sending
+    }
+
     /// True if the request in flight is a blocking command, whose reply may never come.
     pub(super) fn waits(&self) -> bool {
         self.in_flight.as_ref().is_some_and(InFlight::waits)

@@ -298,6 +298,8 @@ pub struct PrivateFigures {
     pub shared: usize,
     /// Open links that no client has: idle, being cleaned, or left behind in a blocking command.
     pub idle: usize,
+    /// Clients whose blocking command has been sent to its store.
+    pub blocked: usize,
 }
 
 impl PrivateFigures {
@@ -310,6 +312,7 @@ impl PrivateFigures {
         self.redirected += other.redirected;
         self.shared += other.shared;
         self.idle += other.idle;
+        self.blocked += other.blocked;
     }
 
     /// Returns the number of private links for each use, with the use's name in metrics.
@@ -406,6 +409,7 @@ impl PrivateLinks {
         let links = self.places.iter().filter_map(|place| place.link.as_ref());
         for link in links.filter(|link| !link.is_tracker) {
             let waits = link.abandoned.is_some() || link.waits();
+            figures.blocked += usize::from(link.holder.is_some() && link.waits() && link.is_sent());
             let count = match link.holder {
                 None if link.is_feed => &mut figures.shared,
                 None => &mut figures.idle,

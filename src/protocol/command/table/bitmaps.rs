@@ -1,7 +1,7 @@
 //! Commands on bitmaps (strings as arrays of bits) and on `HyperLogLog` (approximate counters, which are
 //! strings too).
 
-use super::super::{Command, Flags, Refusal};
+use super::super::{Command, FanOut, Flags};
 use super::build::{plain, read, write};
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -17,7 +17,7 @@ pub(super) const COMMANDS: &[Command] = &[
 pub(super) const HYPERLOGLOG: &[Command] = &[
     write("pfadd", -2).fast().needs_memory(),
     read("pfcount", -2).hides_work().several(1, -1, 1),
-    write("pfdebug", 3).needs_memory().keys(2, 2, 1).flags(Flags::ADMIN).refused(Refusal::Debugs),
+    write("pfdebug", 3).needs_memory().keys(2, 2, 1).flags(Flags::ADMIN).admin_only(),
     write("pfmerge", -2).hides_work().needs_memory().several(1, -1, 1),
-    plain("pfselftest", 1).flags(Flags::ADMIN).refused(Refusal::Debugs),
+    plain("pfselftest", 1).to_all(FanOut::AllOk).flags(Flags::ADMIN).admin_only(),
 ];

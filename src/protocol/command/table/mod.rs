@@ -213,6 +213,8 @@ mod tests {
             "flushdb",
             "keys",
             "swapdb",
+            "pfdebug",
+            "pfselftest",
             "function|delete",
             "function|flush",
             "function|kill",
