@@ -142,6 +142,7 @@ def test_what_is_kept_on_a_connection_is_kept_in_its_database(weir, options):
             one.ok("SET", "{q}done", change)
             assert one.ok("EXEC") == (None if change == 4 else [b"OK"])
         assert in_text(one.call("EVAL", "return redis.call('GET', KEYS[1])", 1, "{q}done").plain()) == "6"
+        assert not one.call("QOS", "EXPLAIN", "GET", "{q}done").is_error
 
 
 def test_a_call_that_waits_follows_its_slot_in_its_database(weir, cluster: Cluster, options):
