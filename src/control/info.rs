@@ -1,14 +1,41 @@
-//! The text of `INFO`: the fields that clients look for, and weir's own sections.
+//! The text of `INFO`: the fields that clients look for, those of the stores, and weir's own sections.
 
 use std::fmt::Write as _;
 
 use super::bulkhead_series::bulkhead_lines;
 use super::hot_series::hot_lines;
-use super::{ProcessFacts, Totals};
-use crate::shard::{COUNTERS, Counter};
+use super::store_info::human;
+use super::{ProcessFacts, StoreInfo, StoreSection, Totals};
+use crate::shard::{COUNTERS, Counter, StoreView};
 
-/// The sections in the order they are shown. Each is shown once, however often it is named.
-const SECTIONS: [&str; 11] = [
+/// The sections in the order they are shown, with their titles. Each is shown once, however often it is named.
+const SECTIONS: [(&str, &str); 15] = [
+    ("server", "Server"),
+    ("clients", "Clients"),
+    ("memory", "Memory"),
+    ("persistence", "Persistence"),
+    ("stats", "Stats"),
+    ("replication", "Replication"),
+    ("cpu", "CPU"),
+    ("modules", "Modules"),
+    ("commandstats", "Commandstats"),
+    ("errorstats", "Errorstats"),
+    ("latencystats", "Latencystats"),
+    ("cluster", "Cluster"),
+    ("keyspace", "Keyspace"),
+    ("weir", "Weir"),
+    ("weir_shards", "Weir_shards"),
+];
+
+/// Sections that are shown for `all`, `everything` or their own name only.
+const ON_REQUEST: [&str; 2] = ["commandstats", "latencystats"];
+
+/// Sections that weir fills alone: a store's are about its connections to weir, its replicas, which weir does not
+/// show, or its own cluster.
+const OWN: [&str; 5] = ["clients", "replication", "cluster", "weir", "weir_shards"];
+
+/// Sections that weir shows whether or not a store has them.
+const ALWAYS: [&str; 11] = [
     "server",
     "clients",
     "memory",
@@ -22,30 +49,114 @@ const SECTIONS: [&str; 11] = [
     "weir_shards",
 ];
 
-/// The text of the named sections, or of all if none is named.
-pub fn info(sections: &[String], facts: &ProcessFacts, totals: &Totals) -> String {
-    let everything = sections.is_empty()
-        || sections.iter().any(|name| matches!(name.as_str(), "default" | "all" | "everything"));
+/// Fields of a store's section `server` that would be taken for weir's own.
+const STORES_OWN: [&str; 3] = ["executable", "config_file", "availability_zone"];
+
+/// Fields that every client may see, because they are settings and tell of nobody's requests.
+const SETTINGS: [&str; 3] = ["maxmemory_policy", "loading", "async_loading"];
+
+/// What stores have told for an `INFO`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoresTold {
+    /// The number of stores that were asked.
+    pub asked: usize,
+    /// The number of stores that answered in time.
+    pub answered: usize,
+    /// The answers as one; none unless all stores answered.
+    pub info: Option<StoreInfo>,
+}
+
+/// True if the sections that are named, or all if none is, have fields that only stores can fill.
+pub fn info_needs_stores(sections: &[String]) -> bool {
+    let is_own = |name: &String| OWN.contains(&name.as_str());
+    sections.is_empty() || !sections.iter().all(is_own)
+}
+
+/// True if the sections that are named have some that a store shows on request only.
+pub fn info_needs_everything(sections: &[String]) -> bool {
+    let is_default = |name: &String| {
+        name == "default"
+            || SECTIONS.iter().any(|(section, _)| section == name) && !ON_REQUEST.contains(&name.as_str())
+    };
+    !sections.iter().all(is_default)
+}
+
+/// The text of the named sections, or of the default ones if none is named. Of the stores' fields it has those that
+/// `view` permits.
+pub fn info(
+    sections: &[String],
+    view: StoreView,
+    facts: &ProcessFacts,
+    totals: &Totals,
+    stores: &StoresTold,
+) -> String {
+    let names = |wanted: &str| sections.iter().any(|name| name == wanted);
+    let all = names("all") || names("everything");
+    let by_default = all || sections.is_empty() || names("default");
     let mut out = String::new();
-    for section in SECTIONS {
-        if everything || sections.iter().any(|name| name == section) {
-            if !out.is_empty() {
-                out.push_str("\r\n");
+    for (name, title) in SECTIONS {
+        if !names(name) && !all && (!by_default || ON_REQUEST.contains(&name)) {
+            continue;
+        }
+        let section = stores.info.as_ref().and_then(|info| info.section(name));
+        let theirs = section.map(|section| permitted(name, section, view)).unwrap_or_default();
+        let is_stores = section.is_some() && view == StoreView::All;
+        if theirs.is_empty() && !is_stores && !ALWAYS.contains(&name) {
+            continue;
+        }
+        let mut own = own_fields(name, view, facts, totals, stores);
+        let count = own.len();
+        for (field, value) in theirs {
+            if !own[..count].iter().any(|(other, _)| other == field) {
+                own.push((field.clone(), value.clone()));
             }
-            write_section(&mut out, section, facts, totals);
+        }
+        write_section(&mut out, title, &own);
+    }
+    let others = stores.info.iter().flat_map(StoreInfo::sections).filter(|_| view == StoreView::All);
+    for section in
+        others.filter(|section| !SECTIONS.iter().any(|(name, _)| section.title.eq_ignore_ascii_case(name)))
+    {
+        if names("everything") || names(&section.title.to_lowercase()) {
+            write_section(&mut out, &section.title, &section.fields);
         }
     }
     out
 }
 
-fn write_section(out: &mut String, section: &str, facts: &ProcessFacts, totals: &Totals) {
-    let sum = totals.sum();
-    let mut title = section.to_owned();
-    title[..1].make_ascii_uppercase();
+/// The fields of a store's section that a client with this view may see.
+fn permitted<'a>(name: &str, section: &'a StoreSection, view: StoreView) -> Vec<&'a (String, String)> {
+    if OWN.contains(&name) {
+        return Vec::new();
+    }
+    let may_see = |field: &str| match view {
+        StoreView::All => name != "server" || !STORES_OWN.contains(&field) && !field.starts_with("listener"),
+        StoreView::KeyCounts => name == "keyspace" || SETTINGS.contains(&field),
+        StoreView::Settings => SETTINGS.contains(&field),
+    };
+    section.fields.iter().filter(|(field, _)| may_see(field)).collect()
+}
+
+fn write_section(out: &mut String, title: &str, fields: &[(String, String)]) {
     // Writing to a string does not fail.
-    let _ = write!(out, "# {title}\r\n");
-    let mut line = |name: &str, value: &dyn std::fmt::Display| {
+    let _ = write!(out, "{}# {title}\r\n", if out.is_empty() { "" } else { "\r\n" });
+    for (name, value) in fields {
         let _ = write!(out, "{name}:{value}\r\n");
+    }
+}
+
+/// The fields of a section that weir knows itself.
+fn own_fields(
+    section: &str,
+    view: StoreView,
+    facts: &ProcessFacts,
+    totals: &Totals,
+    stores: &StoresTold,
+) -> Vec<(String, String)> {
+    let sum = totals.sum();
+    let mut fields = Vec::new();
+    let mut line = |name: &str, value: &dyn std::fmt::Display| {
+        fields.push((name.to_owned(), value.to_string()));
     };
     match section {
         "server" => {
@@ -73,16 +184,13 @@ fn write_section(out: &mut String, section: &str, facts: &ProcessFacts, totals: 
             line("pubsub_clients", &sum.subscribers);
             line("watching_clients", &sum.private_links.watching);
         }
-        "memory" => {
+        // An administrator sees the memory of the stores, which is absent rather than weir's while they do not tell it.
+        "memory" if view != StoreView::All => {
             line("used_memory", &facts.resident_bytes);
             line("used_memory_human", &human(facts.resident_bytes));
             line("used_memory_rss", &facts.resident_bytes);
-            // The eviction policy is known for the embedded store only.
-            if totals.engine.is_some() {
-                line("maxmemory_policy", &"noeviction");
-            }
         }
-        "persistence" => {
+        "persistence" if stores.info.is_none() => {
             line("loading", &0);
             line("async_loading", &0);
         }
@@ -96,17 +204,12 @@ fn write_section(out: &mut String, section: &str, facts: &ProcessFacts, totals: 
             line("role", &"master");
             line("connected_slaves", &0);
         }
-        // There are no modules; Redis too shows only the title then.
-        "modules" => {}
         "cluster" => line("cluster_enabled", &0),
-        "keyspace" => {
-            let databases = totals.engine.iter().flat_map(|engine| engine.databases).enumerate();
-            for (number, (keys, volatile)) in databases.filter(|(_, (keys, _))| *keys > 0) {
-                line(&format!("db{number}"), &format!("keys={keys},expires={volatile},avg_ttl=0"));
-            }
-        }
         "weir" => {
             line("shards", &totals.shards.len());
+            line("resident_bytes", &facts.resident_bytes);
+            line("info_stores_asked", &stores.asked);
+            line("info_stores_answered", &stores.answered);
             line("draining", &u8::from(facts.draining));
             line("tenants", &facts.quotas.tenants);
             line("quotas_version", &facts.quotas.version);
@@ -130,7 +233,7 @@ fn write_section(out: &mut String, section: &str, facts: &ProcessFacts, totals: 
                 line(&short_name(name, label), &sum.counters.get(counter));
             }
         }
-        _ => {
+        "weir_shards" => {
             for (index, report) in totals.shards.iter().enumerate() {
                 let requests = report.counters.get(Counter::Requests);
                 line(
@@ -139,16 +242,9 @@ fn write_section(out: &mut String, section: &str, facts: &ProcessFacts, totals: 
                 );
             }
         }
+        _ => {}
     }
-}
-
-/// A number of bytes in the form that Redis shows to people: `1.50M`.
-fn human(bytes: u64) -> String {
-    const UNITS: [(u64, char); 4] = [(1 << 40, 'T'), (1 << 30, 'G'), (1 << 20, 'M'), (1 << 10, 'K')];
-    match UNITS.into_iter().find(|(unit, _)| bytes >= *unit) {
-        Some((unit, letter)) => format!("{:.2}{letter}", bytes as f64 / unit as f64),
-        None => format!("{bytes}B"),
-    }
+    fields
 }
 
 /// The name of an `INFO` field for a metric: without the prefix `weir_`, and with the label's value appended.
@@ -164,9 +260,32 @@ fn short_name(name: &str, label: &str) -> String {
 mod tests {
     use super::*;
 
+    fn own(sections: &[&str]) -> String {
+        shown(sections, StoreView::All, &StoresTold::default())
+    }
+
+    fn shown(sections: &[&str], view: StoreView, stores: &StoresTold) -> String {
+        let sections: Vec<String> = sections.iter().map(|name| (*name).to_owned()).collect();
+        info(&sections, view, &ProcessFacts::default(), &Totals::default(), stores)
+    }
+
+    fn told() -> StoresTold {
+        let text = "# Server\r\nredis_version:1.0.0\r\nconfig_file:/etc/store\r\nhz:10\r\n\r\n\
+            # Clients\r\nconnected_clients:9\r\nmaxclients:1\r\ntotal_blocking_keys:3\r\n\r\n\
+            # Memory\r\nused_memory:77\r\nmaxmemory_policy:allkeys-lru\r\n\r\n\
+            # Persistence\r\nloading:1\r\nrdb_changes_since_last_save:4\r\n\r\n\
+            # Stats\r\ntotal_commands_processed:999\r\nexpired_keys:2\r\n\r\n\
+            # Replication\r\nrole:slave\r\nmaster_host:10.0.0.1\r\n\r\n\
+            # CPU\r\nused_cpu_sys:1.5\r\n\r\n# Modules\r\nmodule:name=a\r\nmodule:name=b\r\n\r\n\
+            # Commandstats\r\ncmdstat_get:calls=2\r\n\r\n# Errorstats\r\nerrorstat_ERR:count=1\r\n\r\n\
+            # Latencystats\r\n\r\n# Cluster\r\ncluster_enabled:1\r\n\r\n\
+            # Keyspace\r\ndb0:keys=3\r\n\r\n# a_things\r\na_count:5\r\n";
+        StoresTold { asked: 1, answered: 1, info: StoreInfo::parse(text.as_bytes()) }
+    }
+
     #[test]
     fn what_ready_checks_read_is_there() {
-        let text = info(&[], &ProcessFacts::default(), &Totals::default());
+        let text = own(&[]);
         for field in [
             "redis_version:7.2.4\r\n",
             "redis_mode:standalone\r\n",
@@ -182,29 +301,115 @@ mod tests {
 
     #[test]
     fn only_the_sections_that_were_named() {
-        let text = info(&["replication".to_owned()], &ProcessFacts::default(), &Totals::default());
-        assert_eq!(text, "# Replication\r\nrole:master\r\nconnected_slaves:0\r\n");
+        assert_eq!(own(&["replication"]), "# Replication\r\nrole:master\r\nconnected_slaves:0\r\n");
     }
 
     #[test]
     fn a_section_named_twice_is_shown_once_and_in_its_place() {
-        let info = |names: &[&str]| {
-            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            info(&names, &ProcessFacts::default(), &Totals::default())
-        };
         let two = "# Modules\r\n\r\n# Cluster\r\ncluster_enabled:0\r\n";
-        assert_eq!(info(&["cluster", "modules", "cluster", "none"]), two);
+        assert_eq!(own(&["cluster", "modules", "cluster", "none"]), two);
         for name in ["default", "all", "everything"] {
-            assert_eq!(info(&[name, "cluster", name]), info(&[]), "{name}");
+            assert_eq!(own(&[name, "cluster", name]), own(&[]), "{name}");
         }
-        assert_eq!(info(&["none"]), "");
+        assert_eq!(own(&["none"]), "");
+    }
+
+    #[test]
+    fn the_fields_of_stores_stand_behind_weirs_own() {
+        let shown = |sections: &[&str]| shown(sections, StoreView::All, &told());
+        let server = shown(&["server"]);
+        assert!(
+            server.starts_with("# Server\r\nredis_version:7.2.4\r\n") && server.ends_with("\r\nhz:10\r\n"),
+            "{server}"
+        );
+        assert!(!server.contains("config_file"), "{server}");
+        assert_eq!(shown(&["memory"]), "# Memory\r\nused_memory:77\r\nmaxmemory_policy:allkeys-lru\r\n");
+        assert_eq!(
+            shown(&["persistence"]),
+            "# Persistence\r\nloading:1\r\nrdb_changes_since_last_save:4\r\n"
+        );
+        let stats = shown(&["stats"]);
+        assert!(
+            stats.contains("total_commands_processed:0\r\n") && stats.ends_with("expired_keys:2\r\n"),
+            "{stats}"
+        );
+        assert_eq!(shown(&["modules"]), "# Modules\r\nmodule:name=a\r\nmodule:name=b\r\n");
+        assert_eq!(shown(&["commandstats"]), "# Commandstats\r\ncmdstat_get:calls=2\r\n");
+        assert_eq!(
+            shown(&["cpu", "keyspace"]),
+            "# CPU\r\nused_cpu_sys:1.5\r\n\r\n# Keyspace\r\ndb0:keys=3\r\n"
+        );
+        assert_eq!(shown(&["latencystats"]), "# Latencystats\r\n", "the store has the title alone");
+        assert_eq!(shown(&["a_things"]), "# a_things\r\na_count:5\r\n");
+        assert!(!shown(&["clients"]).contains("total_blocking_keys"));
+        assert_eq!(shown(&["replication", "cluster"]), own(&["replication", "cluster"]));
+    }
+
+    #[test]
+    fn sections_on_request_are_not_among_the_default_ones() {
+        let shown = |sections: &[&str]| shown(sections, StoreView::All, &told());
+        for (sections, has_commands, has_modules_own) in [
+            (&[][..], false, false),
+            (&["default"], false, false),
+            (&["all"], true, false),
+            (&["everything"], true, true),
+        ] {
+            let text = shown(sections);
+            assert_eq!(text.contains("# Commandstats\r\n"), has_commands, "{text}");
+            assert_eq!(text.contains("# a_things\r\n"), has_modules_own, "{text}");
+            assert!(text.contains("# Errorstats\r\nerrorstat_ERR:count=1\r\n"), "{text}");
+        }
+    }
+
+    #[test]
+    fn tenants_see_settings_and_nothing_of_the_traffic_of_others() {
+        for (view, keys) in [(StoreView::Settings, ""), (StoreView::KeyCounts, "db0:keys=3\r\n")] {
+            let text = shown(&["everything"], view, &told());
+            assert!(
+                text.contains("maxmemory_policy:allkeys-lru\r\n") && text.contains("\nloading:1\r\n"),
+                "{text}"
+            );
+            assert!(text.contains("used_memory:0\r\n"), "{text}");
+            assert!(text.contains(&format!("# Keyspace\r\n{keys}\r\n# Weir\r\n")), "{text}");
+            for absent in [
+                "used_memory:77",
+                "cmdstat",
+                "errorstat",
+                "expired_keys",
+                "CPU",
+                "a_things",
+                "hz:",
+                "module:",
+            ] {
+                assert!(!text.contains(absent), "{absent} in {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn stores_are_asked_only_for_what_weir_does_not_know() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        for (sections, needs_stores, needs_everything) in [
+            (&[][..], true, false),
+            (&["clients", "replication"], false, false),
+            (&["clients", "memory"], true, false),
+            (&["default"], true, false),
+            (&["all"], true, true),
+            (&["commandstats"], true, true),
+            (&["a_things"], true, true),
+        ] {
+            let sections = names(sections);
+            assert_eq!(info_needs_stores(&sections), needs_stores, "{sections:?}");
+            assert_eq!(info_needs_everything(&sections), needs_everything, "{sections:?}");
+        }
     }
 
     #[test]
     fn the_version_is_that_of_the_stores() {
         let store_version = crate::values::StoreVersion::parse(b"7.0.15").expect("a version");
         let facts = ProcessFacts { store_version, ..ProcessFacts::default() };
-        let text = info(&["server".to_owned()], &facts, &Totals::default());
+        let sections = ["server".to_owned()];
+        let text = info(&sections, StoreView::All, &facts, &Totals::default(), &StoresTold::default());
         assert!(text.contains("redis_version:7.0.15\r\n"), "{text}");
     }
 

@@ -41,7 +41,7 @@ struct PastShard {
 pub struct Since {
     /// The length of the interval.
     pub period: Duration,
-    /// The increases of each shard's counters.
+    /// The increases of each shard's counters in the interval.
     pub shards: Vec<ShardSince>,
     /// Service times of the replies that came in the interval, over all shards.
     pub service_times: Durations,

@@ -46,7 +46,7 @@ pub struct BucketTable<V> {
 }
 
 impl<V> BucketTable<V> {
-    /// Creates an empty table with room for `entries_max` entries.
+    /// Creates an empty table that holds at most `entries_max` buckets.
     pub fn new(entries_max: usize) -> Self {
         Self {
             parts: Box::new(std::array::from_fn(|_| Part::default())),

@@ -298,9 +298,15 @@ impl HotKeys {
     /// traffic, and at [`wake_at`](Self::wake_at).
     #[inline]
     pub fn tick(&mut self, now: Timestamp, events: &mut impl FnMut(Event<'_>)) {
-        if now >= self.pane_ends {
+        if self.is_due(now) {
             self.end_pane(now, events);
         }
+    }
+
+    /// True if [`tick`](Self::tick) has anything to do.
+    #[inline]
+    pub fn is_due(&self, now: Timestamp) -> bool {
+        now >= self.pane_ends
     }
 
     /// Returns when the next pane ends, if any key has a record; else nothing depends on it.

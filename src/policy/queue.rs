@@ -17,12 +17,12 @@
 //! milliseconds instead of a tenth of a second, and the newest are served first, because their clients still
 //! wait.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use slab::Slab;
 
-use crate::values::{MicroUnits, TenantId, Tier, Timestamp, UNIT};
+use crate::values::{IdMap, MicroUnits, TenantId, Tier, Timestamp, UNIT};
 
 /// Maximum number of requests and bytes of one connection that may wait before [`Queue::push`] says that the
 /// core should take on no more of it; less where many connections wait.
@@ -281,7 +281,7 @@ struct TierQueue {
     /// Number of connections with waiting requests.
     connections: usize,
     /// Shares of the tenants with waiting requests.
-    tenants: HashMap<TenantId, Share>,
+    tenants: IdMap<TenantId, Share>,
     /// Tenants in the order of their turns.
     turns: VecDeque<TenantId>,
     /// Time at which the tier was empty last, by the queue's clock.
@@ -304,7 +304,7 @@ pub struct Queue<T> {
     /// Chains of the connections with waiting requests.
     chains: Slab<Chain>,
     /// Index of the chain of each connection.
-    chain_of: HashMap<u64, u32>,
+    chain_of: IdMap<u64, u32>,
     /// Requests by tier, the most important first.
     tiers: [TierQueue; TIERS],
     /// The queue's clock, which pauses for delays that the backend did not cause.
@@ -346,7 +346,7 @@ impl<T: Copy> Queue<T> {
         Self {
             nodes: Slab::new(),
             chains: Slab::new(),
-            chain_of: HashMap::new(),
+            chain_of: IdMap::default(),
             tiers: std::array::from_fn(|_| TierQueue::default()),
             clock: Duration::ZERO,
             turned_at: now,
@@ -689,7 +689,7 @@ impl<T: Copy> Queue<T> {
     /// Frees the memory of a burst once nothing waits.
     pub fn tidy(&mut self) {
         if self.is_empty() && self.nodes.capacity() > KEPT {
-            (self.nodes, self.chains, self.chain_of) = (Slab::new(), Slab::new(), HashMap::new());
+            (self.nodes, self.chains, self.chain_of) = (Slab::new(), Slab::new(), IdMap::default());
             for queue in &mut self.tiers {
                 queue.tenants.shrink_to_fit();
                 queue.turns.shrink_to_fit();

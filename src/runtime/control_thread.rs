@@ -18,7 +18,8 @@ use super::admin;
 use super::clock::Clock;
 use super::log;
 use super::messages::{
-    Mailbox, QuotasRead, Signal, Takeover, ToControl, ToFleet, ToQuotas, ToReplicas, ToShard, ToTakeover,
+    Mailbox, QuotasRead, Signal, Takeover, ToControl, ToFleet, ToQuotas, ToReplicas, ToShard, ToStoreInfo,
+    ToTakeover,
 };
 use super::notify::Notify;
 use super::park::Parking;
@@ -31,11 +32,12 @@ use crate::control::quota_page::{self, Guard};
 use crate::control::reconciliation::Reconciliation;
 use crate::control::tenants::Tenants;
 use crate::control::{
-    self, FLEET_PERIOD, FleetQuotas, HISTORY_PERIOD, Looks, Meter, ProcessFacts, ShardReport, Totals,
-    Versions, View,
+    self, FLEET_PERIOD, FleetQuotas, HISTORY_PERIOD, Looks, Meter, ProcessFacts, ShardReport, StoresTold,
+    Totals, Versions, View,
 };
 use crate::protocol::{Protocol, encode};
-use crate::shard::{ClientsAsked, Explained, Question, ReplyTo};
+use crate::routing::cluster::Map;
+use crate::shard::{ClientsAsked, Explained, Question, ReplyTo, StoreView};
 use crate::store::EngineStatistics;
 use crate::values::allowance::Report;
 use crate::values::{ShardId, Timestamp};
@@ -44,6 +46,8 @@ use crate::values::{ShardId, Timestamp};
 pub(super) struct ControlSettings {
     pub shards: Vec<Mailbox<ToShard>>,
     pub storage: Option<Mailbox<ToStorage>>,
+    /// The thread that asks stores for their `INFO`.
+    pub store_info: Sender<ToStoreInfo>,
     /// The control executor's own mailbox: given to the storage executor for its reports, and used by timers
     /// of the control executor (the next round of counters, the end of draining).
     pub own: Mailbox<ToControl>,
@@ -81,7 +85,7 @@ pub(super) struct TlsMailboxes {
 
 /// A client's question whose reply takes the counters of all shards.
 enum Wanted {
-    Info { sections: Vec<String>, protocol: Protocol },
+    Info { sections: Vec<String>, view: StoreView, protocol: Protocol },
     HotKeys { asker: String, count: usize, protocol: Protocol },
 }
 
@@ -97,6 +101,17 @@ enum Due {
     Asked(ReplyTo, Question),
     /// A question for which a round of counters is complete.
     Figures(ReplyTo, Wanted, Rc<Totals>),
+    /// A question for which the stores were asked as well.
+    Told(InfoAsked, Rc<StoresTold>),
+}
+
+/// An `INFO` of a client, with the counters of all shards, that waits for what the stores tell of themselves.
+struct InfoAsked {
+    to: ReplyTo,
+    wanted: Wanted,
+    totals: Rc<Totals>,
+    /// True if it has sections that stores show on request only.
+    needs_everything: bool,
 }
 
 /// Maximum number of replies made before other messages (quotas, say) are handled again.
@@ -139,6 +154,10 @@ pub(super) struct Control {
     /// Clients' questions (`INFO`, `QOS LIMITS` and the like) to be answered, in order; at most as many as
     /// the shards have under way.
     due: VecDeque<Due>,
+    /// `INFO` of clients that the stores are asked for now; empty while they are not asked.
+    asked_of_stores: Vec<InfoAsked>,
+    /// `INFO` of clients that came since, for which the stores are asked next.
+    next_for_stores: Vec<InfoAsked>,
     /// Admin connections that posted quotas and wait for the result of the check, by ticket.
     posted: BTreeMap<u64, LocalSender<Response>>,
     posts: u64,
@@ -211,6 +230,12 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
                 // The asking thread may have ended, which is no error.
                 drop(sender.try_send(told));
             }
+        }
+        ToControl::StoresTold(told) => {
+            let told = Rc::new(told);
+            let asked = std::mem::take(&mut this.asked_of_stores);
+            this.due.extend(asked.into_iter().map(|asked| Due::Told(asked, Rc::clone(&told))));
+            this.ask_stores();
         }
         ToControl::Ask(to, question) => this.due.push_back(Due::Asked(to, question)),
         ToControl::RoundDue => {
@@ -385,6 +410,8 @@ impl Control {
             round_started: None,
             round_planned: false,
             due: VecDeque::new(),
+            asked_of_stores: Vec::new(),
+            next_for_stores: Vec::new(),
             posted: BTreeMap::new(),
             posts: 0,
             explaining: BTreeMap::new(),
@@ -494,17 +521,49 @@ impl Control {
         for due in self.due.drain(..count).collect::<Vec<_>>() {
             match due {
                 Due::Asked(to, question) => self.ask(to, question),
-                Due::Figures(to, wanted, totals) => self.tell(to, &wanted, &totals),
+                Due::Figures(to, wanted, totals) => self.take_figures(to, wanted, totals),
+                Due::Told(InfoAsked { to, wanted, totals, .. }, stores) => {
+                    self.tell(to, &wanted, &totals, &stores);
+                }
             }
         }
         count > 0
     }
 
-    fn tell(&self, to: ReplyTo, wanted: &Wanted, totals: &Totals) {
+    /// Answers a question for which the counters of all shards have come, unless it takes what stores tell as well.
+    fn take_figures(&mut self, to: ReplyTo, wanted: Wanted, totals: Rc<Totals>) {
+        match &wanted {
+            Wanted::Info { sections, .. } if control::info_needs_stores(sections) => {
+                let needs_everything = control::info_needs_everything(sections);
+                self.next_for_stores.push(InfoAsked { to, wanted, totals, needs_everything });
+                if self.asked_of_stores.is_empty() {
+                    self.ask_stores();
+                }
+            }
+            _ => self.tell(to, &wanted, &totals, &StoresTold::default()),
+        }
+    }
+
+    /// Asks the stores on behalf of all clients whose `INFO` waits for that, if there are any: in a cluster those that
+    /// hold keys.
+    fn ask_stores(&mut self) {
+        self.asked_of_stores = std::mem::take(&mut self.next_for_stores);
+        if self.asked_of_stores.is_empty() {
+            return;
+        }
+        let stores_of = |map: &Arc<Map>| map.stores().map(|node| usize::from(node.key.backend.0)).collect();
+        let everything = self.asked_of_stores.iter().any(|asked| asked.needs_everything);
+        let letter = ToStoreInfo { everything, only: self.settings.facts.cluster.as_ref().map(stores_of) };
+        // The thread ends with the process, and the clients with it.
+        let _ = self.settings.store_info.send(letter);
+    }
+
+    fn tell(&self, to: ReplyTo, wanted: &Wanted, totals: &Totals, stores: &StoresTold) {
         let mut reply = Vec::new();
         match wanted {
-            Wanted::Info { sections, protocol } => {
-                encode::verbatim(&mut reply, *protocol, &control::info(sections, &self.facts(), totals));
+            Wanted::Info { sections, view, protocol } => {
+                let text = control::info(sections, *view, &self.facts(), totals, stores);
+                encode::verbatim(&mut reply, *protocol, &text);
             }
             Wanted::HotKeys { asker, count, protocol } => {
                 let quotas = self.settings.versions.current();
@@ -516,8 +575,8 @@ impl Control {
 
     fn ask(&mut self, to: ReplyTo, question: Question) {
         match question {
-            Question::Info { sections, protocol } => {
-                self.collect_for(Waiter::Client(to, Wanted::Info { sections, protocol }));
+            Question::Info { sections, view, protocol } => {
+                self.collect_for(Waiter::Client(to, Wanted::Info { sections, view, protocol }));
             }
             Question::HotKeys { asker, count, protocol } => {
                 self.collect_for(Waiter::Client(to, Wanted::HotKeys { asker, count, protocol }));
@@ -701,7 +760,7 @@ impl Control {
 /// The time between the first two samples of the metrics' history, whose difference is its first point.
 const HISTORY_BEGINS: Duration = Duration::from_secs(1);
 
-/// The longest time that a page waits for shards that may be stuck.
+/// The longest time that a page of the admin port waits for the counters of shards that may be stuck.
 const FIGURES_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Collects the counters of all shards. None if a shard does not answer within `FIGURES_TIMEOUT`.

@@ -19,7 +19,8 @@ use crate::values::{Action, BackendId, ClientId, ConnectionId, Loss, Owner, Time
 /// Deciding code that opens connections and accepts none. It names each connection by an identifier and a
 /// generation of its choice, as [`Owner::Link`].
 pub trait Dials {
-    /// Handles that a connection is open.
+    /// Handles that a connection that was dialed is open. A connection that is dialed again has another
+    /// `generation`.
     fn handle_connected(&mut self, id: ConnectionId, generation: u32);
     /// Takes bytes that a connection has received.
     fn handle_bytes(&mut self, id: ConnectionId, generation: u32, bytes: &[u8], now: Timestamp);

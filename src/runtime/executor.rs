@@ -9,8 +9,8 @@ use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// The memory of an executor's own `io_uring`. The data path has another ring, so this one needs little
-/// memory and few entries.
+/// The memory that glommio reserves for buffers of an executor's own `io_uring`. The data path has another ring,
+/// so this one needs little memory and few entries.
 const IO_MEMORY_BYTES: usize = 64 * 1024;
 /// The number of entries of an executor's own `io_uring`.
 const RING_ENTRIES: usize = 64;

@@ -14,6 +14,7 @@
 //! | `Slots` | one per map: maps are a second apart, or differ by a slot that a node refused, or someone asked to confirm one |
 //! | `SlotsConfirmed` | one per round of all primaries; there is none four fifths of the time |
 //! | `Replicas` | one per shard and second, and one per second to the control executor |
+//! | `ToStoreInfo`, `StoresTold` | one in progress |
 //! | `Map`, `Wanted` | one per map, and one per version of the quotas |
 //! | `SecureClient` | `TLS_IN_TRANSIT_MAX` over all shards |
 //! | `Withdrawn` | one for each time that certificates are read again, and one per handshake in progress then |
@@ -39,7 +40,7 @@ use super::log;
 use super::tls::SecureClient;
 use crate::config::{AdminToken, QuotaError, Quotas};
 use crate::control::explain_page::ExplainQuery;
-use crate::control::{Exchange, QuotaSource, ShardReport};
+use crate::control::{Exchange, QuotaSource, ShardReport, StoresTold};
 use crate::routing::cluster::{Map, ReplicaState};
 use crate::shard::{ClientsAsked, ClientsTold, Explained, Question, ReplyTo, Session};
 use crate::store::EngineStatistics;
@@ -159,6 +160,8 @@ pub(super) enum ToControl {
     Quotas(Box<QuotasRead>),
     /// The lowest Redis version among the stores changed.
     StoreVersion(StoreVersion),
+    /// The stores' answers to a [`ToStoreInfo`].
+    StoresTold(StoresTold),
     /// Log line: the name of a store resolves to another address.
     StoreMoved(String),
     /// A new map of the cluster, and the reason for it.
@@ -190,6 +193,16 @@ pub(super) enum ToQuotas {
     Reload,
     /// An order to check quotas that were posted over HTTP.
     Check { body: Vec<u8>, ticket: u64 },
+}
+
+/// A message from the control executor to the thread that asks stores for their `INFO`: ask now, and answer with
+/// [`ToControl::StoresTold`].
+#[derive(Debug)]
+pub(super) struct ToStoreInfo {
+    /// True to ask for all sections; false for the default ones, which take a store less time.
+    pub everything: bool,
+    /// Indices of the stores to ask; `None` for all.
+    pub only: Option<Vec<usize>>,
 }
 
 /// A message from the control executor to the thread that asks replicas for their replication lag.

@@ -7,6 +7,7 @@
 //!  weir-control       counters, quotas in force, drain, admin port: control_thread.rs, admin.rs
 //!  weir-quotas        reads and checks quotas, watches the quota file: quotas_thread.rs, watch.rs
 //!  weir-versions      asks stores for their versions, once a minute: versions_thread.rs
+//!  weir-store-info    asks stores for their INFO when a client asks weir: store_info_thread.rs
 //!  weir-names         looks the names of stores up again: names_thread.rs
 //!  weir-topology      asks nodes of a cluster which node owns which slot: topology_thread.rs
 //!  weir-failover          asks a replica of a lost primary whether it has taken over: failover_probe.rs
@@ -48,6 +49,7 @@ mod ring;
 mod server;
 mod shard_thread;
 mod storage_thread;
+mod store_info_thread;
 mod takeover;
 mod tls;
 mod top;

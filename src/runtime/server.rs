@@ -29,6 +29,7 @@ use super::replicas_thread::ReplicasThread;
 use super::ring::Ring;
 use super::shard_thread::{Door, ShardThread};
 use super::storage_thread::{self, ToStorage};
+use super::store_info_thread::StoreInfoThread;
 use super::takeover::{self, Incumbent, Manager, Predecessor};
 use super::tls::{CertificatesThread, HandshakesThread, Rates, StoreTls, Tally, Terms, TlsFiles, Watched};
 use super::topology_thread::{DOUBTS_MAX, Listeners, TopologyThread};
@@ -122,6 +123,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         .map_or_else(|| (None, None), |(slots, topology)| (Some(topology), Some(slots)));
     let mut versions = ask_versions(&backends, storage_tls.clone(), clock);
     let store_version = versions.ask_first();
+    let store_info = ask_for_info(&backends, storage_tls.clone(), clock);
     let (routes, backends): (Vec<Route>, Vec<BackendSettings>) = backends.into_iter().unzip();
     check_places(config, cpus.len(), backends.len())?;
     let routes = Routes { routes: routes.into(), tls: storage_tls.clone() };
@@ -211,9 +213,11 @@ pub fn run(config: &Config) -> Result<(), String> {
     let file_name = config.quotas.as_ref().map(|path| path.display().to_string());
     let secure = std::mem::take(&mut opened.secure);
     let tls = certificates.start(secure, (mailboxes.clone(), control.clone()), &tally, clock)?;
+    let (to_store_info, store_info_letters) = crossbeam_channel::unbounded();
     let settings = ControlSettings {
         shards: mailboxes,
         storage,
+        store_info: to_store_info,
         own: control.clone(),
         quotas: quotas_mailbox,
         versions: Versions::new(Arc::clone(&quotas), file_name, clock.now().unix_ms),
@@ -253,6 +257,9 @@ pub fn run(config: &Config) -> Result<(), String> {
         replicas.start(credentials.as_ref()).map_err(|error| format!("cannot start a thread: {error}"))?;
     }
     versions.start(control.clone()).map_err(|error| format!("cannot start a thread: {error}"))?;
+    store_info
+        .start(store_info_letters, control.clone())
+        .map_err(|error| format!("cannot start a thread: {error}"))?;
     report_start(config, &opened, &cpus, (&backends, slots.as_deref()), &quotas);
     let is_over = begin_succession(takeover, predecessor, &control)?;
     manager.ready();
@@ -834,6 +841,12 @@ fn ask_versions(backends: &Backends, tls: Option<StoreTls>, clock: Clock) -> Ver
         tls,
         clock,
     )
+}
+
+/// Makes the thread that asks stores for their `INFO`.
+fn ask_for_info(backends: &Backends, tls: Option<StoreTls>, clock: Clock) -> StoreInfoThread {
+    let stores = backends.iter().map(|(route, settings)| (route.clone(), settings.credentials.as_ref()));
+    StoreInfoThread::new(stores, tls, clock)
 }
 
 /// Makes the thread that looks up the names of stores again.

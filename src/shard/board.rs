@@ -19,8 +19,8 @@ struct Place {
     /// Median latency in the upper 32 bits and base latency in the lower, in seconds, as 32-bit floating
     /// point numbers.
     seconds: AtomicU64,
-    /// Window size in the upper 32 bits, as a 32-bit floating point number; in the lower, twice the number of
-    /// replies, plus 1 if requests waited for room in the window.
+    /// The window (the most requests that may be in flight) in the upper 32 bits, as a 32-bit floating point
+    /// number; in the lower, twice the number of replies so far, plus 1 if requests waited for room in the window.
     window: AtomicU64,
     /// Median latency at a quarter of the window, in seconds, as a 32-bit floating point number.
     quarter: AtomicU64,

@@ -98,7 +98,7 @@ pub use admission::{
 };
 pub use board::Noticeboard;
 pub use clients::client_filter::{ClientsAsked, ClientsTold};
-pub use clients::{Address, Identity, Question, Readiness, ScopeLimit, Session};
+pub use clients::{Address, Identity, Question, Readiness, ScopeLimit, Session, StoreView};
 pub use cluster::{Doubt, ReaderFigures};
 pub use counters::{COUNTERS, Counter, Counters, Pressure, Pressures};
 pub use durations::Durations;

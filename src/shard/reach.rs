@@ -3,6 +3,10 @@
 
 use crate::protocol::command::{self, Class, Effect, Flags, Handling};
 use crate::protocol::{Arguments, RequestDecoder, RequestLimits};
+use crate::values::Database;
+
+/// Maximum number of databases of one transaction whose keys are told; with more, its keys count as unknown.
+const DATABASES_MAX: usize = 4;
 
 /// Error for a message whose keys cannot be found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,17 +22,27 @@ pub fn for_each_key(message: &[u8], bytes_max: usize, each: &mut impl FnMut(&[u8
     })
 }
 
-/// Calls `each` with every key that a message may change. With `trusts_scripts` a script changes the keys
-/// that it names; without, a script makes the call fail, as does a command that changes keys without naming
-/// them.
+/// Calls `each` with every key that a message may change, and its database: `database`, or one that the message
+/// selects. Because a store may refuse a `SELECT`, keys behind one are told for each database before it, too.
+/// With `trusts_scripts` a script changes the keys that it names; without, a script makes the call fail, as does a
+/// command that changes keys without naming them.
 pub fn for_each_written_key(
     message: &[u8],
-    bytes_max: usize,
+    (database, bytes_max): (Database, usize),
     trusts_scripts: bool,
-    each: &mut impl FnMut(&[u8]),
+    each: &mut impl FnMut(Database, &[u8]),
 ) -> Result<(), Untold> {
+    let mut databases = vec![database];
     for_each_request(message, bytes_max, &mut |arguments| {
         let command = command::recognise(arguments).map_err(|_| Untold)?;
+        if command.name == "select" {
+            let number = arguments.get(1).and_then(|word| std::str::from_utf8(word).ok()?.parse().ok());
+            let selected = Database(number.ok_or(Untold)?);
+            if !databases.contains(&selected) {
+                databases.push(selected);
+            }
+            return if databases.len() > DATABASES_MAX { Err(Untold) } else { Ok(()) };
+        }
         match command.effect {
             Effect::Read => return Ok(()),
             // Commands without an effect on keys are harmless, except those for administrators (settings,
@@ -46,7 +60,7 @@ pub fn for_each_written_key(
         let mut count = 0;
         let called = command.for_each_key(arguments, &mut |index| {
             count += 1;
-            each(arguments.at(index));
+            databases.iter().for_each(|database| each(*database, arguments.at(index)));
         });
         // A write that names no key (`FLUSHALL`) changes all of them; a script that names none declares that
         // it needs none.
@@ -131,9 +145,19 @@ mod tests {
 
     fn written(requests: &[&str], trusts_scripts: bool) -> Result<Vec<String>, Untold> {
         let mut keys = Vec::new();
-        for_each_written_key(&message(requests), 1 << 20, trusts_scripts, &mut |key| {
-            keys.push(String::from_utf8_lossy(key).into_owned());
-        })?;
+        for_each_written_key(
+            &message(requests),
+            (Database(2), 1 << 20),
+            trusts_scripts,
+            &mut |database, key| {
+                let key = String::from_utf8_lossy(key);
+                keys.push(if database == Database(2) {
+                    key.into_owned()
+                } else {
+                    format!("{}:{key}", database.0)
+                });
+            },
+        )?;
         Ok(keys)
     }
 
@@ -176,6 +200,16 @@ mod tests {
         let block = ["MULTI", "GET x", "SET a 1", "DEL b c", "EXEC"];
         assert_eq!(written(&block, false), Ok(["a", "b", "c"].map(str::to_owned).into()));
         assert_eq!(written(&["MULTI", "SET a 1", "FLUSHALL", "EXEC"], false), Err(Untold));
+    }
+
+    #[test]
+    fn keys_behind_a_select_may_be_of_either_database() {
+        let block = ["MULTI", "SET a 1", "SELECT 5", "GET b", "SET c 1", "SELECT 2", "DEL d", "EXEC"];
+        let keys = ["a", "c", "5:c", "d", "5:d"];
+        assert_eq!(written(&block, false), Ok(keys.map(str::to_owned).into()));
+        assert_eq!(written(&["SELECT 3", "SELECT 4", "SELECT 5"], false), Ok(Vec::new()));
+        assert_eq!(written(&["SELECT 3", "SELECT 4", "SELECT 5", "SELECT 6"], false), Err(Untold));
+        assert_eq!(written(&["SELECT x", "SET a 1"], false), Err(Untold));
     }
 
     #[test]

@@ -106,6 +106,15 @@ pub struct PrivateId {
     pub generation: u32,
 }
 
+/// A `SELECT` in a transaction, carried out by the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Selected {
+    /// Index of the request's reply among the elements of the backend's reply to `EXEC`.
+    pub element: u32,
+    /// The database that the request names.
+    pub database: Database,
+}
+
 /// Keys that a request is about, as far as the cache of hot keys needs to know. 4 bytes; [`Touches::of`]
 /// unpacks them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -198,7 +198,7 @@ impl Log {
         true
     }
 
-    /// Removes the oldest entries, and returns how many it removed.
+    /// Removes the stream's oldest entries beyond those to keep, and returns how many it removed.
     pub(super) fn trim(&mut self, keep: Keep, precision: Precision) -> u64 {
         let mut removed = 0;
         while let Some((first, entry)) = self.entries.first_key_value() {

@@ -149,7 +149,7 @@ impl StoreService for Service {
         if !self.ready.is_empty() {
             return Some(Timestamp::ZERO);
         }
-        [self.sweeper.deadline(), self.engine.waits_until()].into_iter().flatten().min()
+        Timestamp::earliest([self.sweeper.deadline(), self.engine.waits_until()])
     }
 
     fn is_busy(&self) -> bool {

@@ -95,7 +95,8 @@ struct Table<'a> {
     right: &'a [u8],
     /// The length in bytes of the longest common subsequence of `left` and `right`, which LCS replies.
     length: usize,
-    /// Bits that are set where the way back passes over a byte of the left string.
+    /// A bit set with a row per byte of the left string: a bit is set where tracing the longest common
+    /// subsequence back from the end leaves a byte of the left string out.
     upward: Vec<u64>,
 }
 

@@ -49,6 +49,20 @@ impl Timestamp {
     pub const fn before(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(duration.as_nanos() as u64))
     }
+
+    /// Returns the earliest of some moments; `None` if there is none. A loop takes a third of the instructions of an
+    /// iterator that flattens.
+    #[inline]
+    pub fn earliest<const N: usize>(moments: [Option<Self>; N]) -> Option<Self> {
+        let mut earliest = None;
+        for moment in moments {
+            earliest = match (earliest, moment) {
+                (Some(one), Some(other)) => Some(Self::min(one, other)),
+                (one, other) => one.or(other),
+            };
+        }
+        earliest
+    }
 }
 
 /// The time on both clocks, read together once per turn.

@@ -201,17 +201,131 @@ def test_what_is_kept_on_a_connection_is_kept_in_its_database(weir: Weir):
         assert one.ok("EXISTS", "done{x}") == 0
 
 
-def test_a_transaction_has_one_database(weir: Weir):
-    with weir.connect() as connection:
+def test_a_transaction_selects_databases(weir: Weir):
+    with weir.connect() as connection, weir.connect() as other:
         connection.ok("SELECT", 2)
         connection.ok("MULTI")
-        assert connection.call("SELECT", 2).text == "QUEUED"
-        connection.ok("SET", "k", "2")
-        assert connection.ok("EXEC") == [b"OK", b"OK"]
+        for words in [("SELECT", 2), ("SET", "k", "2"), ("SELECT", 1), ("SET", "k", "1"), ("CLIENT", "INFO"), ("SELECT", 3), ("PING",)]:
+            assert connection.call(*words).text == "QUEUED"
+        assert b" db=2 " in other.ok("CLIENT", "LIST"), "nothing has happened yet"
+        *first, told, selected, pong = connection.ok("EXEC")
+        assert (first, selected, pong) == ([b"OK"] * 4, b"OK", b"PONG") and b" db=1 " in told
+        assert b" db=3 " in connection.ok("CLIENT", "INFO") and connection.ok("EXISTS", "k") == 0
+        # No connection that others share has gone along.
+        for database, value in [(0, None), (1, b"1"), (2, b"2"), (3, None)]:
+            other.ok("SELECT", database)
+            assert other.ok("GET", "k") == value, database
+        # Redis, which is left in the database of the last SELECT that succeeded.
         connection.ok("MULTI")
-        assert connection.call("SELECT", 1).text.startswith("ERR SELECT of another database cannot stand in a transaction")
-        assert connection.call("EXEC").text.startswith("EXECABORT ")
-        assert connection.ok("GET", "k") == b"2"
+        for words in [("SELECT", 4), ("SELECT", 999), ("SET", "k", "4")]:
+            assert connection.call(*words).text == "QUEUED"
+        assert [reply.text for reply in connection.call("EXEC").children] == ["OK", "ERR DB index is out of range", "OK"]
+        assert connection.ok("GET", "k") == b"4"
+
+
+def test_a_transaction_that_fails_leaves_its_client_where_it_was(weir: Weir):
+    with weir.connect() as one, weir.connect() as other:
+        for end in [("DISCARD",), ("SET", "k"), ("RESET",)]:
+            one.ok("SET", "f{x}", "0")
+            one.ok("MULTI")
+            one.ok("SELECT", 5)
+            one.call(*end)
+            one.call("EXEC")
+            assert one.ok("GET", "f{x}") == b"0", end
+        for changes in (False, True):
+            one.ok("WATCH", "f{x}")
+            if changes:
+                other.ok("SET", "f{x}", "1")
+            one.ok("MULTI")
+            one.ok("SELECT", 5)
+            one.ok("SET", "f{x}", "5")
+            assert one.ok("EXEC") == (None if changes else [b"OK", b"OK"])
+            assert one.ok("GET", "f{x}") == (b"1" if changes else b"5")
+            one.ok("SELECT", 0)
+
+
+def test_a_tracked_client_selects_within_a_transaction(servers):
+    weir = servers.weir(servers.redis(), flags=FLAGS)
+    with weir.connect(protocol=3) as client, weir.connect() as other:
+        client.ok("CLIENT", "TRACKING", "ON")
+        client.ok("MULTI")
+        client.ok("SELECT", 5)
+        client.ok("SET", "k", "5")
+        assert client.ok("EXEC") == [b"OK", b"OK"]
+        assert client.ok("GET", "k") == b"5" and other.ok("EXISTS", "k") == 0
+        client.ok("SELECT", 0)
+        assert client.ok("EXISTS", "k") == 0
+
+
+def test_a_store_with_fewer_databases_says_so_within_the_transaction(servers):
+    weir = servers.weir(servers.redis("--databases", "4"), flags=FLAGS)
+    with weir.connect() as client:
+        client.ok("MULTI")
+        for words in [("SELECT", 3), ("SELECT", 9), ("SET", "k", "3"), ("SELECT", 9)]:
+            assert client.call(*words).text == "QUEUED"
+        told = ["OK", "ERR DB index is out of range", "OK", "ERR DB index is out of range"]
+        assert [reply.text for reply in client.call("EXEC").children] == told
+        assert client.ok("GET", "k") == b"3"
+
+
+def test_transactions_that_select_take_links(servers):
+    store = servers.redis()
+    with servers.weir(store, flags=[*FLAGS, "--private-links", "0"]).connect() as client:
+        client.ok("MULTI")
+        text = "ERR SELECT of another database cannot stand in a transaction, since weir was started with --private-links 0"
+        assert client.call("SELECT", 1).text.startswith(text)
+        assert client.call("EXEC").text.startswith("EXECABORT ")
+    weir = servers.weir(store, flags=["--shards", "1", "--private-links", "4"])
+    waiters = [weir.connect() for _ in range(3)]
+    with weir.connect() as client:
+        # One tenant may have three of four.
+        for waiter in waiters:
+            waiter.send("BLPOP", "q", 0)
+        until(lambda: b"blocked_clients:3\r" in client.ok("INFO", "clients"), "they wait")
+        client.ok("MULTI")
+        client.ok("SELECT", 1)
+        client.ok("SET", "k", "1")
+        assert client.call("EXEC").text.startswith("OVERLOADED reason=links ")
+        assert client.ok("EXISTS", "k") == 0
+        client.ok("LPUSH", "q", "a")
+
+        def executes() -> bool:
+            client.ok("MULTI")
+            client.ok("SELECT", 1)
+            client.ok("SELECT", 0)
+            return not client.call("EXEC").is_error
+
+        until(executes, "there is a link again")
+        # It is used again and again.
+        opened = weir.metric("weir_links_opened_total") if hasattr(weir, "metric") else None
+        assert all(executes() for _ in range(20))
+        if opened is not None:
+            assert weir.metric("weir_links_opened_total") == opened
+    for waiter in waiters:
+        waiter.close()
+
+
+def test_kept_replies_of_all_databases_of_a_transaction_are_dropped(servers):
+    weir = servers.weir(servers.redis(), flags=[*FLAGS, "--hot-rate", "50", "--hot-ttl", "10s"])
+    with weir.connect() as writer, weir.connect() as reader:
+        for database in (0, 1):
+            reader.ok("SELECT", database)
+            writer.ok("SELECT", database)
+            writer.ok("SET", "hot", "old")
+            for _ in range(40):
+                for _ in range(200):
+                    reader.send("GET", "hot")
+                assert all(reply.value == b"old" for reply in reader.read_many(200))
+        for number in range(20):
+            writer.ok("SELECT", 0)
+            writer.ok("MULTI")
+            writer.ok("SET", "hot", f"{number}-0")
+            writer.ok("SELECT", 1)
+            writer.ok("SET", "hot", f"{number}-1")
+            assert writer.ok("EXEC") == [b"OK"] * 3
+            for database in (0, 1):
+                reader.ok("SELECT", database)
+                assert reader.ok("GET", "hot") == f"{number}-{database}".encode()
 
 
 def test_info_counts_the_keys_of_each_database_of_the_embedded_store(servers):
@@ -252,9 +366,14 @@ def test_a_tenant_has_only_its_databases(servers, tmp_path):
                       ("EVAL", "redis.call('select', 0) return redis.call('get', KEYS[1])", 1, "k")]:
             assert some.call(*words).text.startswith(refusal), words
         assert some.ok("MOVE", "k", 1) == 1
+        for words in [("MOVE", "k", 0), ("SELECT", 2)]:
+            some.ok("MULTI")
+            assert some.call(*words).text.startswith(refusal), words
+            assert some.call("EXEC").text.startswith("EXECABORT ")
         some.ok("MULTI")
-        assert some.call("MOVE", "k", 0).text.startswith(refusal)
-        assert some.call("EXEC").text.startswith("EXECABORT ")
+        some.ok("SELECT", 1)
+        some.ok("SET", "k", "1")
+        assert some.ok("EXEC") == [b"OK", b"OK"]
         assert one.ok("GET", "k") == b"0"
 
 

@@ -68,9 +68,9 @@ pub enum Ask {
 pub enum Outcome {
     /// The views led to a new map, which is in force.
     Changed,
-    /// The views agree with the map in force.
+    /// The nodes' views of the cluster agree with the slot map in force.
     Unchanged,
-    /// No view could be used.
+    /// No node sent a view that could be used.
     NobodyAnswered,
 }
 

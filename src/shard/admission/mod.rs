@@ -179,7 +179,7 @@ impl AdmissionStage {
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let patience = if self.is_answer_awaited() { self.accounts.patience_ends() } else { None };
         let settlement = self.for_settlement.poll_deadline();
-        [self.accounts.poll_deadline(), patience, settlement].into_iter().flatten().min()
+        Timestamp::earliest([self.accounts.poll_deadline(), patience, settlement])
     }
 
     /// Reports to the pools at once what was spent on this core since the last report.

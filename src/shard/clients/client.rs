@@ -237,6 +237,12 @@ impl Client {
         self.database
     }
 
+    /// Returns the database that the client's next request will be about: in a transaction the one that is selected
+    /// there.
+    pub fn database_of_next(&self) -> Database {
+        self.transaction.as_ref().and_then(|transaction| transaction.database()).unwrap_or(self.database)
+    }
+
     /// Sets the database of the client's next requests.
     pub fn select(&mut self, database: Database) {
         self.database = database;

@@ -255,7 +255,8 @@ impl KeyTracking {
         self.target.is_some_and(|aim| aim.peer == peer)
     }
 
-    /// Returns the clients that take this client's messages, or will once the stores have confirmed it.
+    /// Returns the clients that get this client's invalidations (`CLIENT TRACKING` with `REDIRECT`), or will once
+    /// the stores have confirmed that command.
     pub fn targets(&self) -> impl Iterator<Item = Peer> {
         let pending = self.pending.as_ref().and_then(|pending| pending.target);
         self.target.into_iter().chain(pending).map(|aim| aim.peer)

@@ -92,7 +92,7 @@ impl MapConfirmation {
         let first = self.waiting.iter().filter_map(|(_, since)| *since).min();
         let asks_again =
             self.asked.filter(|_| !self.waiting.is_empty()).map(|asked| asked.after(ASKED_EVERY));
-        [first.map(|since| since.after(PATIENCE)), asks_again].into_iter().flatten().min()
+        Timestamp::earliest([first.map(|since| since.after(PATIENCE)), asks_again])
     }
 }
 

@@ -68,7 +68,7 @@ pub use listeners::SharedMessage;
 pub use map_confirmation::PATIENCE as MAP_PATIENCE;
 pub use moving::{Readiness, Session};
 pub use order::{Replies, Rewrite};
-pub use question::{Question, ScopeLimit};
+pub use question::{Question, ScopeLimit, StoreView};
 pub use request_options::RequestOptions;
 pub use seats::no_seat_left;
 pub use subscriptions::{

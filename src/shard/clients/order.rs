@@ -54,6 +54,7 @@ struct Silence {
 
 impl Silence {
     /// Decides whether the reply to the client's next request will be dropped.
+    #[cold]
     fn takes_next(&mut self) -> bool {
         match self.replies {
             Replies::All => return false,
@@ -64,7 +65,16 @@ impl Silence {
         !std::mem::take(&mut self.is_next_sent)
     }
 
+    /// Records the number of the client's next request, if its reply will be dropped.
+    #[cold]
+    fn note_next(&mut self, sequence: u32) {
+        if self.takes_next() {
+            self.dropped.push_back(sequence);
+        }
+    }
+
     /// True if the reply with this number is to be dropped; asked once for each reply.
+    #[cold]
     fn drops(&mut self, sequence: u32) -> bool {
         let place = self.dropped.iter().position(|dropped| *dropped == sequence);
         place.and_then(|place| self.dropped.remove(place)).is_some()
@@ -108,10 +118,8 @@ impl Order {
     #[inline]
     pub fn expect_reply(&mut self, rewrite: Rewrite, charge: Option<Charge>) -> u32 {
         let (_, sequence) = self.sequences();
-        if let Some(silence) = &mut self.silence
-            && silence.takes_next()
-        {
-            silence.dropped.push_back(sequence);
+        if let Some(silence) = &mut self.silence {
+            silence.note_next(sequence);
         }
         self.entries.push_back(Entry::Waiting(rewrite, charge));
         sequence

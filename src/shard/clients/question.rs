@@ -19,6 +19,17 @@ pub struct ScopeLimit {
     pub bucket: Option<(BucketId, Capacity)>,
 }
 
+/// Fields of the stores' own `INFO` that a client may see in weir's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreView {
+    /// Settings that tell of nobody's requests.
+    Settings,
+    /// The same settings, and the numbers of keys, for a client that may use all keys.
+    KeyCounts,
+    /// All fields, for an administrator.
+    All,
+}
+
 /// A client's request that needs what only the control executor knows of all shards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
@@ -33,6 +44,8 @@ pub enum Question {
     Info {
         /// Names of the sections; none means the default ones.
         sections: Vec<String>,
+        /// Fields of the stores that the client may see.
+        view: StoreView,
         /// RESP version of the reply.
         protocol: Protocol,
     },

@@ -98,7 +98,7 @@ enum Purpose {
     Undoes,
 }
 
-/// A command of the client that not all stores have acknowledged.
+/// A (P|S)(UN)SUBSCRIBE command that not all stores to which it was sent have acknowledged.
 #[derive(Debug)]
 struct Pending {
     sequence: u32,

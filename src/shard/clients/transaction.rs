@@ -4,8 +4,9 @@ use super::held::HeldRequest;
 use crate::policy::price::Asked;
 use crate::protocol::command::{Command, LocalCommand};
 use crate::protocol::{Arguments, RequestDecoder, RequestLimits, encode, reply};
+use crate::shard::request::Selected;
 use crate::values::limits::DESCRIPTION_BYTES_MAX;
-use crate::values::{BackendId, Weights};
+use crate::values::{BackendId, Database, Weights};
 
 /// The requests that a connection has queued since `MULTI`, to be carried out together.
 #[derive(Debug, Default)]
@@ -21,6 +22,8 @@ pub struct Transaction {
     /// The slot and backend of the keys queued so far; None as long as no key was named. The slot is 0 except
     /// for a cluster, where all keys of a transaction must share one.
     place: Option<(u16, BackendId)>,
+    /// The `SELECT` requests of other databases, which the backend carries out.
+    selects: Vec<Selected>,
     /// True if a request could not be queued, so that `EXEC` will refuse the transaction.
     poisoned: bool,
 }
@@ -30,6 +33,8 @@ pub struct Transaction {
 pub struct LocalRequest {
     /// The request's position among all queued requests, from 0.
     position: usize,
+    /// The database that is selected at the request's place in the transaction.
+    pub database: Database,
     /// The way in which weir answers the request.
     pub local: LocalCommand,
     /// The request's row in the table of commands.
@@ -51,7 +56,8 @@ pub enum NotQueued {
 impl Transaction {
     /// Returns the memory that the transaction takes, in bytes.
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + self.frames.capacity() + self.locals_bytes
+        let selects = self.selects.capacity() * size_of::<Selected>();
+        size_of::<Self>() + self.frames.capacity() + self.locals_bytes + selects
     }
 
     /// Returns the number of queued requests, for a backend or for weir itself.
@@ -83,6 +89,16 @@ impl Transaction {
     /// 0 except for a cluster, where all keys of a transaction must share one.
     pub fn place(&self) -> Option<(u16, BackendId)> {
         self.place
+    }
+
+    /// Returns the database that is selected behind the requests queued so far; None if it is still the client's.
+    pub fn database(&self) -> Option<Database> {
+        self.selects.last().map(|last| last.database)
+    }
+
+    /// Takes the list of `SELECT` requests that the backend carries out.
+    pub fn take_selects(&mut self) -> Vec<Selected> {
+        std::mem::take(&mut self.selects)
     }
 
     /// Returns the requests queued since `MULTI` that weir answers itself, without a backend.
@@ -143,13 +159,33 @@ impl Transaction {
             return Err(NotQueued::TooLarge);
         }
         self.place = self.place.or(place);
+        self.append(arguments);
+        self.asked.add(asked, weights);
+        Ok(())
+    }
+
+    /// Queues a `SELECT` of another database for the backend. `bytes_max` is the most bytes that the transaction may
+    /// take.
+    pub fn queue_select(
+        &mut self,
+        database: Database,
+        arguments: &Arguments<'_>,
+        bytes_max: usize,
+    ) -> Result<(), NotQueued> {
+        if !self.has_room_for(arguments.frame().len(), bytes_max) {
+            return Err(NotQueued::TooLarge);
+        }
+        self.selects.push(Selected { element: self.requests as u32, database });
+        self.append(arguments);
+        Ok(())
+    }
+
+    fn append(&mut self, arguments: &Arguments<'_>) {
         if self.requests == 0 {
             encode::request(&mut self.frames, [b"MULTI".as_slice()].into_iter());
         }
         self.frames.extend_from_slice(arguments.frame());
         self.requests += 1;
-        self.asked.add(asked, weights);
-        Ok(())
     }
 
     /// Queues a request that weir answers itself. `bytes_max` is the most bytes that the transaction may
@@ -157,7 +193,7 @@ impl Transaction {
     pub fn queue_local(
         &mut self,
         (command, local): (&'static Command, LocalCommand),
-        request: HeldRequest,
+        (request, database): (HeldRequest, Database),
         (asked, weights): (&Asked, &Weights),
         bytes_max: usize,
     ) -> Result<(), NotQueued> {
@@ -165,7 +201,7 @@ impl Transaction {
         if !self.has_room_for(bytes, bytes_max) {
             return Err(NotQueued::TooLarge);
         }
-        self.locals.push(LocalRequest { position: self.len(), local, command, request });
+        self.locals.push(LocalRequest { position: self.len(), database, local, command, request });
         self.locals_bytes += bytes;
         if local.is_priced() {
             self.asked.add(asked, weights);

@@ -51,7 +51,7 @@ pub struct Readers {
     figures: Vec<ReaderFigures>,
     /// The time of the last read that a replica might have answered.
     used_at: Option<Timestamp>,
-    /// The reason for each node's last failure.
+    /// The reason why each node of the cluster last failed to answer a read; empty if it has not failed.
     reasons: Vec<&'static str>,
 }
 

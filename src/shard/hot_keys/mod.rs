@@ -681,7 +681,8 @@ impl HotKeyStage {
         let mut cells: Vec<Cell> = Vec::new();
         let (keys, database) = (&self.keys, envelope.route.database);
         let bytes_max = env.settings.request_bytes_max;
-        let told = reach::for_each_written_key(frame, bytes_max, trusts, &mut |key| {
+        let within = (database, bytes_max);
+        let told = reach::for_each_written_key(frame, within, trusts, &mut |database, key| {
             cells.push(Cell::of_hash(hash_of(keys, database, key)));
         });
         if told.is_err() {
@@ -731,7 +732,8 @@ impl HotKeyStage {
         }
         let trusts = self.settings.scripts == HotScripts::Declared;
         let mut cells: Vec<Cell> = Vec::new();
-        let told = reach::for_each_written_key(message, env.settings.request_bytes_max, trusts, &mut |key| {
+        let within = (database, env.settings.request_bytes_max);
+        let told = reach::for_each_written_key(message, within, trusts, &mut |database, key| {
             cells.push(Cell::of_hash(hash_of(&self.keys, database, key)));
         });
         if told.is_err() {
@@ -1307,6 +1309,27 @@ impl HotKeyStage {
         late
     }
 
+    /// Records the time of a turn.
+    #[inline]
+    pub fn handle_time(&mut self, now: Timestamp) {
+        self.turned_at = now;
+    }
+
+    /// True if the end of a turn has anything to do for hot keys at this time. In most turns it has not.
+    #[inline]
+    pub fn is_due(&self, now: Timestamp) -> bool {
+        let has_slow = self.stale_max > Duration::ZERO
+            && self.flights.len() + self.held > 0
+            && now.since(self.counted_at) >= ASKS_AGAIN;
+        let has_unnoticed = self.unnoticed > 0 && now.since(self.noticed_at) >= NOTICES_APART;
+        has_slow
+            || has_unnoticed
+            || self.has_to_send()
+            || self.tracking.has_tasks()
+            || self.keys.is_due(now)
+            || self.poll_deadline().is_some_and(|at| at <= now)
+    }
+
     /// Ends a turn: reports copy hits, adds and drops hot keys, and lets lost writes expire. `is_sent` says
     /// whether a request for a backend and slot that was sent up to a time is still unanswered.
     pub fn handle_turn_end(
@@ -1315,10 +1338,6 @@ impl HotKeyStage {
         is_sent: impl Fn((BackendId, u16), Timestamp) -> bool,
         now: Timestamp,
     ) {
-        if !self.is_on() {
-            return;
-        }
-        self.turned_at = now;
         let to_tell = &mut self.to_tell;
         self.copies.handle_turn_end(env.settings.id, now, &mut |home, hits| to_tell.push_back((home, hits)));
         if self.stale_max > Duration::ZERO && self.flights.len() + self.held > 0 {
@@ -1552,7 +1571,7 @@ impl HotKeyStage {
         let copies = self.copies.due();
         let held = Some(self.held_until).filter(|until| *until != Timestamp::MAX);
         let trackers = self.tracking.poll_deadline();
-        let own = [
+        Timestamp::earliest([
             self.keys.wake_at(),
             self.under_way.due(),
             self.flights.late_at(),
@@ -1560,8 +1579,7 @@ impl HotKeyStage {
             warming,
             held,
             trackers,
-        ];
-        own.into_iter().flatten().min()
+        ])
     }
 
     /// Handles a change of slot owners in a cluster: makes all that is kept of their keys invalid, because

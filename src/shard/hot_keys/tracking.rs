@@ -251,6 +251,12 @@ impl Tracking {
         self.trackers.iter().filter_map(Tracker::due).min()
     }
 
+    /// True if there is something to do about a tracker.
+    #[inline]
+    pub fn has_tasks(&self) -> bool {
+        !self.tasks.is_empty()
+    }
+
     /// Returns the next thing to do about a tracker, if any.
     pub fn poll_task(&mut self) -> Option<Task> {
         self.tasks.pop_front()

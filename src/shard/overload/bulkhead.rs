@@ -13,7 +13,7 @@
 //! A bulkhead without waiting requests costs a comparison and a count per request. One with waiting requests
 //! is handled at the end of every turn, at least every 5 ms.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use slab::Slab;
@@ -26,7 +26,7 @@ use crate::shard::refusal::NotSent;
 use crate::shard::request::Envelope;
 use crate::shard::settings::{Mode, OverloadSettings};
 use crate::shard::stored::Stored;
-use crate::values::{TenantId, Tier, Timestamp, UNIT};
+use crate::values::{IdMap, TenantId, Tier, Timestamp, UNIT};
 
 /// The silence after which a backend with requests in flight counts as stalled: 250 ms, or four times the
 /// median response time if that is longer.
@@ -93,7 +93,7 @@ pub struct Bulkhead {
     /// turn.
     is_listed: bool,
     /// Requests in flight by tenant. Counted only while requests wait.
-    tenants: HashMap<TenantId, u32>,
+    tenants: IdMap<TenantId, u32>,
 }
 
 impl Bulkhead {
@@ -116,7 +116,7 @@ impl Bulkhead {
             took: None,
             was_empty: true,
             is_listed: false,
-            tenants: HashMap::new(),
+            tenants: IdMap::default(),
         };
         bulkhead.set_limit();
         bulkhead

@@ -45,7 +45,9 @@ impl Destination {
     /// single home or changes the state of the connection.
     #[inline]
     pub fn is_alone(self) -> bool {
-        use LocalCommand::{ClientCaching, ClientReply, ClientTracking, Exec, Hello, Monitor, Reset, Select};
+        use LocalCommand::{
+            ClientCaching, ClientReply, ClientTracking, Exec, Hello, Info, Monitor, Reset, Select,
+        };
         match self {
             Self::Home { .. } | Self::Parts(_) => false,
             Self::Alone { .. }
@@ -56,7 +58,16 @@ impl Destination {
             Self::Weir(local) => {
                 matches!(
                     local,
-                    ClientCaching | ClientReply | ClientTracking | Exec | Hello | Monitor | Reset | Select
+                    ClientCaching
+                        | ClientReply
+                        | ClientTracking
+                        | Exec
+                        | Hello
+                        // The figures of stores count the client's earlier requests.
+                        | Info
+                        | Monitor
+                        | Reset
+                        | Select
                 )
             }
         }

@@ -258,6 +258,14 @@ impl Shard {
         if !self.hot_keys.is_on() {
             return;
         }
+        self.hot_keys.handle_time(now.monotonic);
+        if self.hot_keys.is_due(now.monotonic) {
+            self.do_what_is_due(now);
+        }
+    }
+
+    #[inline(never)]
+    fn do_what_is_due(&mut self, now: Now) {
         let Self { env, upstream, hot_keys, .. } = self;
         let is_sent = |place, until| upstream.has_in_flight(place, until);
         hot_keys.handle_turn_end(env, is_sent, now.monotonic);

@@ -7,7 +7,7 @@ use crate::protocol::{Arguments, Protocol, Request, encode};
 use crate::routing::cluster::{Databases, NOT_IN_CLUSTER};
 use crate::routing::slot_of;
 use crate::shard::admission::Charge;
-use crate::shard::clients::{Question, Replies};
+use crate::shard::clients::{Question, Replies, StoreView};
 use crate::shard::outcome::{Outcome, Settlement};
 use crate::shard::refusal::NotSent;
 use crate::values::limits::INFO_SECTIONS_MAX;
@@ -177,10 +177,13 @@ impl Shard {
         Ok(())
     }
 
-    /// True if a `SELECT` of a client would change its database.
-    pub(super) fn names_another_database(&mut self, id: ClientId, arguments: &Arguments<'_>) -> bool {
-        let current = self.clients.client(id).database();
-        self.database_named(arguments).is_ok_and(|database| database != current)
+    /// Returns the database of a `SELECT` in a client's transaction, unless it is invalid or that of the client all
+    /// along. Such a request is carried out by the store.
+    pub(super) fn other_database(&mut self, id: ClientId, arguments: &Arguments<'_>) -> Option<Database> {
+        let client = self.clients.client(id);
+        let current = client.database();
+        let is_changed = client.transaction().is_some_and(|transaction| transaction.database().is_some());
+        self.database_named(arguments).ok().filter(|database| is_changed || *database != current)
     }
 
     /// Returns the database that `SELECT` names. The error is the reply.
@@ -276,7 +279,12 @@ impl Shard {
         let named = arguments.iter().skip(1).take(INFO_SECTIONS_MAX);
         let sections = named.map(|word| quoted(word).to_lowercase()).collect();
         let protocol: Protocol = self.clients.client(id).protocol();
-        self.clients.ask(&self.env, id, charge, Question::Info { sections, protocol });
+        let view = match self.tenant_of(id) {
+            Some(tenant) if tenant.admin => StoreView::All,
+            Some(tenant) if tenant.keys.is_empty() && tenant.databases.is_empty() => StoreView::KeyCounts,
+            _ => StoreView::Settings,
+        };
+        self.clients.ask(&self.env, id, charge, Question::Info { sections, view, protocol });
     }
 
     /// Answers a request that weir carries out itself and that has a price: the bytes of its reply are

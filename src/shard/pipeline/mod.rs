@@ -620,7 +620,7 @@ impl Shard {
         }
         self.clients.begin_turn();
         let next_turn = self.is_busy().then_some(now.monotonic);
-        let later = [self.upkeep.poll_deadline(), self.hot_keys.poll_deadline()].into_iter().flatten().min();
+        let later = Timestamp::earliest([self.upkeep.poll_deadline(), self.hot_keys.poll_deadline()]);
         self.upstream.plan(next_turn.or(later));
     }
 
@@ -679,20 +679,17 @@ impl Shard {
 
     /// Returns the time at which `handle_turn_end` should be called at the latest.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
-        let next_turn = self.is_busy().then_some(self.turn.monotonic);
-        let upkeep = self.upkeep.poll_deadline();
-        let own = [
+        Timestamp::earliest([
+            self.is_busy().then_some(self.turn.monotonic),
+            self.upkeep.poll_deadline(),
             self.admission.poll_deadline(),
             self.hot_keys.poll_deadline(),
             self.upstream.poll_deadline(),
             self.private.poll_deadline(),
-        ];
-        let front = [
             self.clients.pause_ends(),
             self.clients.map_confirmation_deadline(),
             self.clients.publications_deadline(),
-        ];
-        own.into_iter().chain([upkeep, next_turn]).chain(front).flatten().min()
+        ])
     }
 
     /// True if memory was given back to the allocator since the last call, so that it may be given back to

@@ -46,9 +46,13 @@ impl Shard {
         let fails = client.is_watch_broken();
         let Some(transaction) = client.take_transaction() else { return };
         if !transaction.is_poisoned() && !fails {
+            let mut selected = None;
             transaction.for_each_request(MONITOR_TRANSACTION_MAX, |arguments| {
                 let command = command::recognise(arguments).ok();
-                self.show_in(id, None, command, arguments, now);
+                if command.is_some_and(|command| command.name == "select") {
+                    selected = self.database_named(arguments).ok().or(selected);
+                }
+                self.show_in(id, selected, command, arguments, now);
             });
             let more = transaction.len().saturating_sub(MONITOR_TRANSACTION_MAX) as u32;
             let sender = self.sender_of(id);

@@ -35,7 +35,7 @@ impl Shard {
         arguments: &Arguments<'_>,
     ) -> Result<(), String> {
         let client = self.clients.client(id);
-        let database = client.database();
+        let database = client.database_of_next();
         let Some(tenant) = client.identity().tenant(&self.env.quotas) else {
             use LocalCommand::{Auth, Hello, Quit, Reset};
             let opens_the_door = matches!(handling, Handling::Local(Auth | Hello | Quit | Reset));

@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::Shard;
 use super::destination::{CROSS_SLOT, Destination, Placement};
 use crate::protocol::command::{Class, Command, Effect, Handling, LocalCommand, PrivateUse};
-use crate::protocol::{Arguments, Protocol, Request, encode};
+use crate::protocol::{Arguments, Protocol, Request, encode, reply};
 use crate::routing::cluster::{NodeRefusal, Reason};
 use crate::shard::admission::Charge;
 use crate::shard::clients::{FeedLoss, Rewrite, Splice, Watch};
@@ -25,7 +25,7 @@ use crate::shard::message::Message;
 use crate::shard::outcome::{Outcome, Settlement};
 use crate::shard::private::{Abandoned, Event, InFlight, Kind, Orphans, Waiting, call};
 use crate::shard::refusal::{NotSent, Refusal, Stage, abort_because_of, reasoned_abort};
-use crate::shard::request::{Envelope, Nature, PrivateId, ReplyTo};
+use crate::shard::request::{Envelope, Nature, PrivateId, ReplyTo, Selected};
 use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, Database};
@@ -40,7 +40,7 @@ const BEFORE_WAIT: (&[u8], usize) =
 const WATCH_MAX: Duration = Duration::from_secs(30);
 /// Maximum number of nodes of a cluster that one blocking command, or one `SSUBSCRIBE`, is sent to, one after the other.
 pub(super) const TRIES_MAX: u8 = 6;
-/// The shortest time between two log lines about elements that were taken for nobody.
+/// The shortest time between two log lines about elements that a store popped for clients that had left.
 const ORPHANS_SAID_EVERY: Duration = Duration::from_secs(1);
 /// The retry delay named to clients whose requests were lost with a private link.
 pub(super) const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
@@ -310,22 +310,27 @@ impl Shard {
         tracking.take_caching()
     }
 
-    /// Carries out a transaction of a client for which keys are tracked.
-    pub(super) fn execute_tracked(
+    /// Carries out a transaction over a link: that of a client for which keys are tracked, or one that is lent until the
+    /// reply comes, because the transaction selects other databases.
+    pub(super) fn execute_apart(
         &mut self,
         id: ClientId,
-        (link, backend): (PrivateId, BackendId),
+        backend: BackendId,
         (block, replies): (Vec<u8>, usize),
-        (rewrite, charge): (Rewrite, Option<Charge>),
+        (splice, selects): (Splice, Vec<Selected>),
+        charge: Option<Charge>,
         now: Now,
     ) {
+        let place = (backend, block.len());
+        let Some(link) = self.link_for_request((id, LinkUse::Request), place, charge, now) else { return };
+        let rewrite = self.keep_splice(id, splice);
         let (block, replies, caching_bytes) = match self.take_caching((id, link)) {
             Some(caching) => ([caching, &block].concat(), replies + 1, caching.len()),
             None => (block, replies, 0),
         };
         // None of a transaction that nodes redirect is carried out.
         self.keep_for_another_node(id, (&block, caching_bytes), replies);
-        let kind = (Nature::TRANSACTION, Kind::Plain);
+        let kind = (Nature::TRANSACTION, Kind::Transaction(selects));
         let message = (Message::Small(&block), replies);
         self.send_over(id, (link, backend), message, kind, (rewrite, charge), now);
     }
@@ -350,7 +355,7 @@ impl Shard {
         client.hold_back_later();
         let deadline = client.deadline();
         let to = ReplyTo::new(self.env.settings.id, id, sequence);
-        let request = InFlight { to, cells, began: now.monotonic, deadline, kind };
+        let request = InFlight { to, effect: nature.effect, cells, began: now.monotonic, deadline, kind };
         self.private.send(&mut self.env, link, (message, replies), request, now);
     }
 
@@ -369,8 +374,14 @@ impl Shard {
             return false;
         };
         let (to, deadline) = (envelope.reply_to, envelope.deadline);
-        let request =
-            InFlight { to, cells: Vec::new(), began: now.monotonic, deadline, kind: Kind::Interrupt };
+        let request = InFlight {
+            to,
+            effect: envelope.nature.effect,
+            cells: Vec::new(),
+            began: now.monotonic,
+            deadline,
+            kind: Kind::Interrupt,
+        };
         self.private.send(&mut self.env, link, (message, 1), request, now);
         true
     }
@@ -421,7 +432,7 @@ impl Shard {
         id: ClientId,
         place: Option<(u16, BackendId)>,
         (block, replies): (&[u8], usize),
-        splice: Splice,
+        (splice, selects): (Splice, Vec<Selected>),
         charge: Option<Charge>,
         now: Now,
     ) {
@@ -439,12 +450,8 @@ impl Shard {
             self.settle(charge, &Settlement::default(), now);
             return self.answer_error(id, &abort_because_of(CROSS_SLOT));
         }
-        let mut rewrite = Rewrite::AsItCame;
-        if !splice.is_empty() {
-            rewrite = Rewrite::Splice;
-            self.clients.client(id).keep_splice(splice);
-        }
-        let kind = (Nature::TRANSACTION, Kind::Exec);
+        let rewrite = self.keep_splice(id, splice);
+        let kind = (Nature::TRANSACTION, Kind::Exec(selects));
         self.send_over(
             id,
             (link, watch.backend),
@@ -560,7 +567,7 @@ impl Shard {
         if self.env.slots.is_some() && !request.waits() && is_redirect(decisive) {
             self.private_doubt = Some(Doubt { reason: Reason::Moved(None), moved: None });
             let mut text = Vec::new();
-            if matches!(request.kind, Kind::Exec) {
+            if matches!(request.kind, Kind::Exec(_)) {
                 let protocol = self.clients.find(request.to.client_id()).map(|client| client.protocol());
                 encode::null_array(&mut text, protocol.unwrap_or(Protocol::Resp2));
                 self.env.counters.add(Counter::WatchesBroken, 1);
@@ -595,9 +602,12 @@ impl Shard {
             self.lose_reply((link, holder), &mut request, &reply, now);
         }
         self.hot_keys.end_writes(&request.cells);
+        if let Kind::Exec(selects) | Kind::Transaction(selects) = &request.kind {
+            self.follow_selects((link, holder), selects, &reply, now);
+        }
         let is_over = match request.kind {
             Kind::Waits(_) => self.clients.find(holder).is_none_or(|client| client.watch().is_none()),
-            Kind::Exec => true,
+            Kind::Exec(_) | Kind::Transaction(_) => true,
             Kind::Watch(is_first) => is_first && reply.starts_with(b"-"),
             Kind::Plain => false,
             Kind::Interrupt => {
@@ -638,6 +648,40 @@ impl Shard {
             self.give_back(request.to, outcome, Message::Small(&reply), now);
         }
         self.end_tracked_request(holder, now);
+    }
+
+    /// Changes the database of a client, and that of the link, to the last one that its transaction has selected.
+    fn follow_selects(
+        &mut self,
+        (link, holder): (PrivateId, ClientId),
+        selects: &[Selected],
+        reply: &[u8],
+        now: Now,
+    ) {
+        if selects.is_empty() {
+            return;
+        }
+        if let Some(elements) = reply::elements(reply) {
+            let mut selects = selects.iter().peekable();
+            let mut selected = None;
+            for (index, element) in elements.enumerate() {
+                let select = selects.next_if(|select| select.element as usize == index);
+                selected =
+                    select.filter(|_| element == b"+OK\r\n").map(|select| select.database).or(selected);
+            }
+            let Some(database) = selected else { return };
+            self.private.note_selected(link, database);
+            if self.clients.find(holder).is_some() {
+                self.change_database(holder, database, now);
+            }
+        } else if reply.starts_with(b"-") {
+            // The error may stand for a reply that was too large, so the link's database is not known.
+            if self.tracks_over(holder, link) {
+                self.private.select_anew(&mut self.env, link, now);
+            } else {
+                self.private.close(&mut self.env, link);
+            }
+        }
     }
 
     /// Handles the reply to a blocking command whose client has left in this turn.
@@ -783,7 +827,7 @@ impl Shard {
                 ties.link = None;
                 let is_over = matches!(
                     request.as_ref().map(|request| &request.kind),
-                    Some(Kind::Exec | Kind::Watch(true))
+                    Some(Kind::Exec(_) | Kind::Watch(true))
                 );
                 match &mut ties.watch {
                     Some(_) if is_over => ties.watch = None,

@@ -13,7 +13,7 @@ use crate::shard::refusal::abort_because_of;
 use crate::shard::request::Nature;
 use crate::values::limits::DESCRIPTION_BYTES_MAX;
 use crate::values::time::Now;
-use crate::values::{BackendId, ClientId};
+use crate::values::{BackendId, ClientId, Database};
 
 /// An encoded transaction without requests: `MULTI`, `EXEC`.
 const EMPTY_TRANSACTION: &[u8] = b"*1\r\n$5\r\nMULTI\r\n*1\r\n$4\r\nEXEC\r\n";
@@ -51,7 +51,7 @@ impl Shard {
 
     /// Carries out a transaction at `EXEC`. It has been admitted as a whole.
     pub(super) fn execute_transaction(&mut self, id: ClientId, charge: Option<Charge>, now: Now) {
-        let Some(transaction) = self.clients.client(id).take_transaction() else {
+        let Some(mut transaction) = self.clients.client(id).take_transaction() else {
             return self.answer_error(id, "ERR EXEC without MULTI");
         };
         if let Some(error) = self.only_store_is_busy() {
@@ -73,45 +73,48 @@ impl Shard {
             return self.answer_error(id, &text);
         };
         let place = transaction.place();
+        let selects = transaction.take_selects();
         if self.watches(id) {
             // An empty transaction also tells whether a key has changed.
             let (block, replies) =
                 transaction.into_block().unwrap_or_else(|| (EMPTY_TRANSACTION.to_vec(), 2));
-            return self.execute_watched(id, place, (&block, replies), splice, charge, now);
+            return self.execute_watched(id, place, (&block, replies), (splice, selects), charge, now);
         }
         let place = place.unwrap_or_else(|| self.first_place());
         let Some((block, replies)) = transaction.into_block() else {
             return self.answer_priced(id, charge, now, |out, _| out.extend(splice.put_into(b"*0\r\n")));
         };
-        let tracking = match self.link_for_tracking(id, place.1, now) {
-            Ok(tracking) => tracking,
-            Err(why) => {
-                self.settle(charge, &Settlement::default(), now);
-                return self.answer_not_sent(id, place.1, why);
-            }
-        };
-        let mut rewrite = Rewrite::AsItCame;
-        if !splice.is_empty() {
-            rewrite = Rewrite::Splice;
-            self.clients.client(id).keep_splice(splice);
+        // A shared connection stays with its database.
+        if !selects.is_empty() || self.clients.client(id).tracks_keys() {
+            return self.execute_apart(id, place.1, (block, replies), (splice, selects), charge, now);
         }
-        if let Some(link) = tracking {
-            return self.execute_tracked(id, (link, place.1), (block, replies), (rewrite, charge), now);
-        }
+        let rewrite = self.keep_splice(id, splice);
         let envelope = self.envelope_alone(id, place, (rewrite, charge), Nature::TRANSACTION);
         self.send_from_here(&envelope, Message::Shared(&block.into()), replies, now);
+    }
+
+    /// Keeps weir's own replies in a transaction until that of the backend comes. Returns how that is rewritten.
+    pub(super) fn keep_splice(&mut self, id: ClientId, splice: Splice) -> Rewrite {
+        if splice.is_empty() {
+            return Rewrite::AsItCame;
+        }
+        self.clients.client(id).keep_splice(splice);
+        Rewrite::Splice
     }
 
     /// Answers those requests of a transaction that weir carries out itself. None if the answers are longer
     /// than [`DESCRIPTION_BYTES_MAX`] together.
     fn answer_locals(&mut self, id: ClientId, locals: &[LocalRequest], now: Now) -> Option<Splice> {
         let mut splice = Splice::default();
+        let before = self.clients.client(id).database();
         for queued in locals {
+            self.clients.client(id).select(queued.database);
             let arguments = Arguments::new(&queued.request.frame, &queued.request.places);
             self.clients.begin_capture(&mut self.env);
             let request = Request { arguments, shared: None };
             self.answer_locally(id, queued.command, queued.local, None, request, now);
             let reply = self.clients.end_capture();
+            self.clients.client(id).select(before);
             splice.push(queued, reply).ok()?;
         }
         Some(splice)
@@ -148,9 +151,10 @@ impl Shard {
             }
             Handling::FanOut(FanOut::Channel) => true,
             Handling::FanOut(_) => single,
-            // The whole transaction is sent over a connection of one database.
-            Handling::Local(LocalCommand::Select) if self.names_another_database(id, arguments) => {
-                return self.refuse_in_transaction(id, "ERR SELECT of another database cannot stand in a transaction that passes through weir: send it before MULTI");
+            Handling::Local(LocalCommand::Select)
+                if let Some(database) = self.other_database(id, arguments) =>
+            {
+                return self.queue_select(id, database, arguments);
             }
             Handling::Local(local) if local.stands_in_transaction() => {
                 return self.queue_local(id, command, local, arguments);
@@ -191,10 +195,26 @@ impl Shard {
         let asked = asked(Some(command), arguments);
         let bytes_max = self.env.settings.request_bytes_max;
         let client = self.clients.client(id);
-        let request = client.held(arguments);
+        let request = (client.held(arguments), client.database_of_next());
         let transaction = client.transaction().expect("only called inside a transaction");
         let price = (&asked, self.admission.weights());
         let queued = transaction.queue_local((command, local), request, price, bytes_max);
+        self.handle_queued(id, queued);
+    }
+
+    /// Queues a `SELECT` of another database, if the client may use that. It takes a link at `EXEC`.
+    fn queue_select(&mut self, id: ClientId, database: Database, arguments: &Arguments<'_>) {
+        if let Some(tenant) = self.tenant_of(id).filter(|tenant| !tenant.may_use(database)) {
+            let text = tenant.refusal_of(database);
+            return self.refuse_in_transaction(id, &text);
+        }
+        if !self.private.is_on() {
+            let text = "ERR SELECT of another database cannot stand in a transaction, since weir was started with --private-links 0: send it before MULTI";
+            return self.refuse_in_transaction(id, text);
+        }
+        let bytes_max = self.env.settings.request_bytes_max;
+        let transaction = self.clients.client(id).transaction().expect("only called inside a transaction");
+        let queued = transaction.queue_select(database, arguments, bytes_max);
         self.handle_queued(id, queued);
     }
 

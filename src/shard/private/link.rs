@@ -219,13 +219,18 @@ impl Link {
     pub(super) fn select(&mut self, env: &mut Env, database: Database, now: Timestamp) {
         if self.database != database {
             self.database = database;
-            let mut words = env.pool.take();
-            encode::select(&mut words, database);
-            self.append(env, Message::Small(&words));
-            env.pool.give(words);
-            self.expected.push_back(Expected::Select);
-            self.heard_at = now;
+            self.select_anew(env, now);
         }
+    }
+
+    /// Selects the link's database once more.
+    pub(super) fn select_anew(&mut self, env: &mut Env, now: Timestamp) {
+        let mut words = env.pool.take();
+        encode::select(&mut words, self.database);
+        self.append(env, Message::Small(&words));
+        env.pool.give(words);
+        self.expected.push_back(Expected::Select);
+        self.heard_at = now;
     }
 
     pub(super) fn expect_steps(&mut self, steps: usize) {

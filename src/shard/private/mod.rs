@@ -40,9 +40,10 @@ use super::counters::Counter;
 use super::env::Env;
 use super::message::Message;
 use super::refusal::reason_of_refused_select;
-use super::request::{PrivateId, ReplyTo};
+use super::request::{PrivateId, ReplyTo, Selected};
 use super::settings::ShardSettings;
 use super::versions::Cell;
+use crate::protocol::command::Effect;
 use crate::protocol::{Arguments, Protocol, Segment, encode};
 use crate::routing::cluster::NodeRefusal;
 use crate::values::limits::{COPY_BYTES_MAX, LINK_OUTPUT_BYTES_MAX};
@@ -65,7 +66,10 @@ const INTERRUPTS_MAX: usize = 8;
 pub struct InFlight {
     /// Destination of the reply: the shard, the client and the number of the request on its connection.
     pub to: ReplyTo,
-    /// Version cells of the keys that the request may write, changed until it is over.
+    /// Whether the request may change something at the store.
+    pub effect: Effect,
+    /// Version cells of the keys that the request may write, changed until it is over; none while replies of hot keys
+    /// are not kept.
     pub cells: Vec<Cell>,
     /// The time at which the request was sent for the first time; a cluster may have it sent again.
     pub began: Timestamp,
@@ -99,8 +103,11 @@ pub enum Kind {
     Waits(Waiting),
     /// `WATCH`; true if the client watched no keys before, so that it watches none if this fails.
     Watch(bool),
-    /// A transaction, after whose reply no keys are watched.
-    Exec,
+    /// A transaction of a client that watches keys, after whose reply it watches none; with the databases that the
+    /// transaction selects.
+    Exec(Vec<Selected>),
+    /// A transaction of any other client, with the databases that it selects.
+    Transaction(Vec<Selected>),
     /// A request that a store answers even while it is busy with a script, such as `SCRIPT KILL`. It has a link for
     /// itself, because a busy store reads nothing more from the connection that the script came over.
     Interrupt,
@@ -351,8 +358,8 @@ pub struct PrivateLinks {
 }
 
 impl PrivateLinks {
-    /// Creates the state of a core without private links. `first` is the number of the core's first
-    /// connection that is not shared.
+    /// Creates the table of a core's private links, empty. `first` is the number of the core's first connection
+    /// that is not shared.
     pub fn new(settings: &ShardSettings, first: u32) -> Self {
         Self {
             first,
@@ -767,6 +774,21 @@ impl PrivateLinks {
         }
     }
 
+    /// Records that a transaction has selected another database on a link.
+    pub fn note_selected(&mut self, id: PrivateId, database: Database) {
+        if let Some(link) = self.at(id) {
+            link.database = database;
+        }
+    }
+
+    /// Selects the database of a link's next requests once more, because the store may have selected another one.
+    pub fn select_anew(&mut self, env: &mut Env, id: PrivateId, now: Now) {
+        if let Some(link) = self.at(id) {
+            link.select_anew(env, now.monotonic);
+            self.list_to_send(id);
+        }
+    }
+
     /// Changes the database of a link's next requests.
     pub fn select(&mut self, env: &mut Env, id: PrivateId, database: Database, now: Now) {
         if let Some(link) = self.at(id) {
@@ -851,7 +873,7 @@ impl PrivateLinks {
     pub fn may_write(&self, id: PrivateId) -> bool {
         self.peek(id)
             .and_then(|link| link.in_flight.as_ref())
-            .is_some_and(|request| !request.cells.is_empty())
+            .is_some_and(|request| request.effect == Effect::Write)
     }
 
     /// Lets go of a link whose holder awaits no reply any more, and returns the request in flight. The link is

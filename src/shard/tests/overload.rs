@@ -292,6 +292,15 @@ fn in_shadow_deadlines_are_counted_once_and_nobody_is_told() {
     let counted = late(&rig);
     rig.wait(Duration::from_millis(80));
     assert_eq!(late(&rig), counted);
+    // With nothing in flight the next request is tried however long replies take, and counted when it is late.
+    while !rig.at_stores.is_empty() {
+        rig.answer_next("$1\r\n1\r\n");
+    }
+    let before = late(&rig);
+    rig.send(client, &[&["GET", "a"]]);
+    assert_eq!(late(&rig), before);
+    rig.wait(Duration::from_millis(80));
+    assert_eq!(late(&rig), before + 1);
 }
 
 /// The words of the requests that stores have yet to answer.

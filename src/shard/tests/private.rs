@@ -130,7 +130,16 @@ fn a_store_that_numbers_no_connections_sees_the_end_of_one_whose_client_has_left
 
 #[test]
 fn a_deadline_ends_the_wait() {
-    let mut rig = lending(1, 1, 10);
+    for hot in [Mode::On, Mode::Off] {
+        a_deadline_ends_the_wait_with(hot);
+    }
+}
+
+fn a_deadline_ends_the_wait_with(hot: Mode) {
+    let mut rig = Rig::with(1, 1, |settings| {
+        settings.private_links_max = 10;
+        settings.hot.mode = hot;
+    });
     let client = rig.client(0);
     rig.send(client, &[&["QOS", "SET", "DEADLINE", "200"]]);
     rig.told(client);
@@ -325,6 +334,57 @@ fn a_watch_that_is_lost_fails_its_transaction() {
         let told = "+OK\r\n+OK\r\n+OK\r\n+QUEUED\r\n*-1\r\n-ERR EXEC without MULTI\r\n";
         assert_eq!((rig.told(client).as_str(), rig.at_stores.len()), (told, 0));
         assert_eq!(rig.counted(Counter::WatchesBroken), 1);
+    }
+}
+
+/// The databases of a client and of the link that was used last, as the next requests show them.
+fn selects_again(rig: &mut Rig, client: usize, database: &str) -> bool {
+    rig.send(client, &[&["MULTI"], &["SELECT", database], &["GET", "k"], &["EXEC"]]);
+    rig.words_at_stores().contains(&"MULTI")
+}
+
+#[test]
+fn a_transaction_that_selects_takes_a_link_and_its_client_follows() {
+    let mut rig = lending(1, 1, 10);
+    let client = rig.client(0);
+    rig.send(
+        client,
+        &[&["MULTI"], &["SELECT", "5"], &["GET", "k"], &["SELECT", "3"], &["EXEC"], &["CLIENT", "INFO"]],
+    );
+    greet(&mut rig);
+    assert_eq!(links(&rig), (1, 1));
+    assert_eq!(rig.words_at_stores(), ["MULTI", "SELECT", "GET", "SELECT", "EXEC"]);
+    for step in ["MULTI", "SELECT", "GET", "SELECT"] {
+        rig.answer_first(step, "+QUEUED\r\n");
+    }
+    // The store has no database 3, so that the client stays in 5.
+    rig.answer_first("EXEC", "*3\r\n+OK\r\n$-1\r\n-ERR DB index is out of range\r\n");
+    let told = rig.told(client);
+    assert!(told.contains("*3\r\n+OK\r\n$-1\r\n-ERR DB index") && told.contains(" db=5 "), "{told}");
+    assert_eq!(links(&rig), (0, 1));
+
+    // The link is lent again for that database only, and stays where it is.
+    assert!(selects_again(&mut rig, client, "6"));
+    assert_eq!((links(&rig), rig.words_at_stores()), ((1, 1), vec!["MULTI", "SELECT", "GET", "EXEC"]));
+}
+
+#[test]
+fn a_link_whose_database_is_not_known_is_closed() {
+    for (reply, open) in [("*-1\r\n", 1), ("*2\r\n+OK\r\n$-1\r\n", 1), ("-ERR the reply is too large\r\n", 0)]
+    {
+        let mut rig = lending(1, 1, 10);
+        let client = rig.client(0);
+        assert!(!selects_again(&mut rig, client, "5"));
+        greet(&mut rig);
+        for step in ["MULTI", "SELECT", "GET"] {
+            rig.answer_first(step, "+QUEUED\r\n");
+        }
+        rig.answer_first("EXEC", reply);
+        assert_eq!(links(&rig), (0, open), "{reply}");
+        rig.told(client);
+        rig.send(client, &[&["CLIENT", "INFO"]]);
+        let database = if reply.starts_with("*2") { " db=5 " } else { " db=0 " };
+        assert!(rig.told(client).contains(database), "{reply}");
     }
 }
 

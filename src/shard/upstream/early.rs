@@ -26,7 +26,7 @@ const LOOKS_APART: Duration = Duration::from_millis(1);
 
 impl Upstream {
     /// Answers requests in flight whose deadline has passed, or whose backend has been stalled for too long,
-    /// and plans the next search.
+    /// and plans when to look for such requests next.
     pub(super) fn answer_early(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         // Requests that are sent during the search plan the next one, too.
         self.overload.plan_no_search();

@@ -32,8 +32,13 @@ impl Upstream {
         let deadlines = self.overload.deadlines();
         if deadlines != Mode::On && envelope.deadline != Timestamp::MAX {
             let bulkhead = self.overload.bulkhead(index);
-            if deadlines == Mode::Shadow && bulkhead.is_hopeless(envelope.deadline, now.monotonic) {
-                env.counters.add(Counter::LateInShadow, 1);
+            if deadlines == Mode::Shadow {
+                if bulkhead.is_hopeless(envelope.deadline, now.monotonic) {
+                    env.counters.add(Counter::LateInShadow, 1);
+                } else if bulkhead.has_room(Timestamp::MAX, now.monotonic) {
+                    // The deadline goes along: the request is counted if its reply comes later.
+                    return self.send_now(env, envelope, message, requests, now);
+                }
             }
             let envelope = Envelope { deadline: Timestamp::MAX, ..*envelope };
             return self.send(env, &envelope, message, requests, now);

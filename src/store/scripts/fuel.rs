@@ -14,7 +14,8 @@ pub(in crate::store) type Stopwatch = Rc<dyn Fn() -> Timestamp>;
 /// The number of instructions between two checks of the effort and the time. One instruction may take milliseconds,
 /// if it compares long texts.
 pub(super) const INSTRUCTIONS_PER_CHECK: u32 = 200;
-/// The units of effort charged for [`INSTRUCTIONS_PER_CHECK`] instructions: some ten nanoseconds each.
+/// The units of effort charged for [`INSTRUCTIONS_PER_CHECK`] instructions of Lua, each of which takes about ten
+/// nanoseconds.
 const UNITS_PER_CHECK: u64 = 25;
 /// The number of bytes that a library reads or writes per unit.
 const BYTES_PER_UNIT: u64 = 64;

@@ -105,7 +105,7 @@ impl Service {
     }
 
     /// Carries out requests of the embedded engine's connections in the queue, each within its allowance,
-    /// until about `ENGINE_EFFORT_PER_TURN` of effort is spent in all. Then the driver receives and sends.
+    /// until about `ENGINE_EFFORT_PER_TURN` of effort is spent in all; then bytes are received and sent again.
     /// Connections that owe effort are passed over.
     pub(super) fn serve_ready(&mut self, now: Now) {
         let mut spent = 0;

@@ -52,7 +52,7 @@ pub enum Found {
 /// The number of a write, which is in its value: no two writes have the same.
 pub type Token = u64;
 
-/// Whether an operation took effect.
+/// Whether a recorded operation of a client took effect at the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Done,

@@ -55,7 +55,7 @@ fn tables() -> String {
     headings.into_iter().map(table).collect::<String>() + "\n"
 }
 
-/// The row of a flag; none for an argument without a name, and for `--help-all`.
+/// The row of a flag in the table of configuration.md; none for an argument without a name, and for `--help-all`.
 fn row(flag: &Arg) -> Option<String> {
     let name = flag.get_long().filter(|name| *name != "help-all")?;
     let values = flag.get_value_names().filter(|_| flag.get_action().takes_values());

@@ -8,6 +8,7 @@ use super::history::{Fate, History};
 use super::network::SocketId;
 use super::overload::Tally;
 use super::plan::{Load, Plan};
+use super::queues::Duty;
 use super::request::{Burst, Writer};
 use weir::protocol::{Protocol, ReplyScanner};
 use weir::routing::Topology;
@@ -66,6 +67,8 @@ pub(super) struct Client {
     partial: Vec<u8>,
     walk: Option<Walk>,
     work: Option<Work>,
+    /// The client's work with queues or counters, if it does nothing else.
+    duty: Option<Duty>,
     pub replies: u64,
     pub refusals: u64,
     /// The least number of replies that the client must get before it is closed, because their requests were
@@ -124,6 +127,11 @@ impl Client {
             53..=64 if plan.idle_timeout.is_some() => Leaving::Idle,
             _ => Leaving::HalfClose,
         };
+        let duty = plan.private.map(|_| Duty::new(number, random.fork()));
+        let leaving = match leaving {
+            Leaving::Malformed | Leaving::Stuck | Leaving::Idle if duty.is_some() => Leaving::HalfClose,
+            leaving => leaving,
+        };
         let (bursts_left, patient) = (random.between(1, 12), random.per_mille(500));
         let burst_most = *random.pick(&[1, 8, 40, 40, 200]);
         Self {
@@ -152,6 +160,7 @@ impl Client {
             partial: Vec::new(),
             walk: None,
             work,
+            duty,
             replies: 0,
             refusals: 0,
             replies_least: 0,
@@ -161,6 +170,9 @@ impl Client {
 
     /// Decides on the client's next action.
     pub fn act(&mut self, step: u64, now: Timestamp, over: bool, history: &mut History) -> Move {
+        if let Some(duty) = &mut self.duty {
+            return duty.act(over, &mut history.ledger, (&mut self.stage, self.leaving));
+        }
         if self.work.is_some() && self.stage == Stage::Talking && !over {
             return Move::Send(self.send_one(step, now, history));
         }
@@ -290,6 +302,11 @@ impl Client {
         history: &mut History,
         allowed: Allowed,
     ) -> Result<(), String> {
+        if let Some(duty) = &mut self.duty {
+            let is_refusal = duty.take_reply(reply, step, &mut history.ledger)?;
+            (self.replies, self.refusals) = (self.replies + 1, self.refusals + u64::from(is_refusal));
+            return Ok(());
+        }
         let Some(asked) = self.asked.pop_front() else {
             let shown = String::from_utf8_lossy(&reply[..reply.len().min(100)]).escape_debug().to_string();
             return Err(self.told(&format!("was answered without having asked: {shown}")));
@@ -360,6 +377,10 @@ impl Client {
 
     /// Requires that all requests sent so far are answered before the client is closed.
     pub fn must_be_served(&mut self) {
+        if self.duty.is_some() {
+            // Some wait for elements that nobody pushes any more.
+            return;
+        }
         let is_heard = self.stage == Stage::Talking || self.leaving == Leaving::HalfClose;
         self.replies_least = if is_heard { self.replies + self.asked.len() as u64 } else { 0 };
     }
@@ -371,6 +392,11 @@ impl Client {
         idle_allowed: bool,
         history: &mut History,
     ) -> Result<(), String> {
+        if let Some(duty) = &mut self.duty {
+            duty.closed(self.stage, may_be_early, &mut history.ledger)?;
+            self.stage = Stage::Gone;
+            return Ok(());
+        }
         let leaving = self.stage == Stage::Leaving;
         let served = self.asked.is_empty() && self.partial.is_empty();
         let expected = match self.leaving {

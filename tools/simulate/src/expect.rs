@@ -452,6 +452,30 @@ const REDIRECTS: &str = "reason=redirects ";
 /// Reasons for refusals by a cluster. None of these requests was carried out.
 const OF_CLUSTERS: [&str; 4] = [REDIRECTS, "reason=no-owner ", "reason=not-primary ", "reason=topology "];
 
+fn contains(reply: &[u8], text: &str) -> bool {
+    reply.windows(text.len()).any(|window| window == text.as_bytes())
+}
+
+/// True for a refusal because no node of a cluster is known to have the slot.
+fn is_of_cluster(reply: &[u8]) -> bool {
+    reply.starts_with(b"-UNAVAILABLE ") && OF_CLUSTERS.iter().any(|text| contains(reply, text))
+}
+
+/// The fate of a request's effect, from the text of weir's error; `None` for other errors, which are the store's.
+pub(super) fn fate_of(reply: &[u8]) -> Option<Fate> {
+    if contains(reply, MAY_HAVE_HAPPENED) || contains(reply, REST_MAY_HAVE_HAPPENED) {
+        return Some(Fate::Unknown);
+    }
+    if [&b"-LOADING "[..], b"-OVERLOADED ", b"-DEADLINE "].iter().any(|word| reply.starts_with(word)) {
+        return Some(Fate::Never);
+    }
+    let never_sent =
+        ["reason=connect-failed", "reason=connect-timeout"].iter().any(|text| contains(reply, text))
+            || is_of_cluster(reply);
+    let fate = if never_sent { Fate::Never } else { Fate::Unknown };
+    reply.starts_with(b"-UNAVAILABLE ").then_some(fate)
+}
+
 /// The fate of the request's effect if the reply is a refusal; `None` if it is none.
 fn refusal(reply: &[u8], allowed: Allowed) -> Result<Option<Fate>, String> {
     if reply.starts_with(OVERSIZED) && allowed.oversized {
@@ -460,27 +484,16 @@ fn refusal(reply: &[u8], allowed: Allowed) -> Result<Option<Fate>, String> {
     if reply.starts_with(THROTTLED) {
         return if allowed.throttling { Ok(Some(Fate::Never)) } else { Err("there is no quota".into()) };
     }
-    let contains = |text: &str| reply.windows(text.len()).any(|window| window == text.as_bytes());
-    let may_go_on = contains(REST_MAY_HAVE_HAPPENED);
+    let may_go_on = contains(reply, REST_MAY_HAVE_HAPPENED);
     if reply.starts_with(b"-CLUSTERDOWN ") {
         let fate = if may_go_on { Fate::Unknown } else { Fate::Never };
         return if allowed.down { Ok(Some(fate)) } else { Err("no node has said so".into()) };
     }
-    if contains(REDIRECTS) && !allowed.going_around {
+    if contains(reply, REDIRECTS) && !allowed.going_around {
         return Err("nobody sent it around".into());
     }
-    let is_of_cluster = reply.starts_with(b"-UNAVAILABLE ") && OF_CLUSTERS.iter().any(|text| contains(text));
-    let fate = if contains(MAY_HAVE_HAPPENED) || may_go_on {
-        Fate::Unknown
-    } else if [&b"-LOADING "[..], b"-OVERLOADED ", b"-DEADLINE "].iter().any(|word| reply.starts_with(word)) {
-        Fate::Never
-    } else if reply.starts_with(b"-UNAVAILABLE ") {
-        let never_sent =
-            is_of_cluster || contains("reason=connect-failed") || contains("reason=connect-timeout");
-        if never_sent { Fate::Never } else { Fate::Unknown }
-    } else {
-        return Ok(None);
-    };
+    let is_of_cluster = is_of_cluster(reply);
+    let Some(fate) = fate_of(reply) else { return Ok(None) };
     let is_late = allowed.lateness && reply.starts_with(b"-DEADLINE ");
     let is_lost = allowed.redirections && is_of_cluster;
     if (allowed.refusals && !is_of_cluster) || is_late || is_lost {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::queues::Ledger;
 use super::token::Token;
 use weir::routing::slot_of;
 use weir::values::Timestamp;
@@ -79,6 +80,8 @@ pub(super) struct History {
     lost_unnamed: BTreeMap<String, Vec<u64>>,
     /// The step and the time when a node last said that the cluster is down.
     down: Option<(u64, Timestamp)>,
+    /// The queues and counters that clients share.
+    pub ledger: Ledger,
 }
 
 /// The failure of a node whose slots another node takes over, with the steps at which that happened.

@@ -24,6 +24,7 @@
 //! | the search for the owners of slots, and when cores hear of it | `topology.rs` |
 //! | overload: how requests end when stores cannot serve them all | `overload.rs` |
 //! | the number of requests that could have been served under overload | `capacity.rs` |
+//! | clients that wait for elements of queues, or watch counters | `queues.rs` |
 //! | whether a reply is possible | `expect.rs`, `history.rs`, `token.rs` |
 //! | the hash by which two runs of one seed are compared | `trace.rs` |
 
@@ -36,6 +37,7 @@ mod history;
 mod network;
 pub mod overload;
 mod plan;
+mod queues;
 mod request;
 mod store;
 mod token;
@@ -52,7 +54,7 @@ use world::World;
 /// The figures of a run that broke no promise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// The number of events until no more were left.
+    /// The number of simulated events until none was left to happen.
     pub steps: u64,
     /// The number of replies that clients received.
     pub replies: u64,
@@ -74,6 +76,16 @@ pub struct Summary {
     pub changes_told: u64,
     /// The number of lost connections over which stores reported changes of keys.
     pub trackers_lost: u64,
+    /// The number of elements of queues that clients got.
+    pub elements_delivered: u64,
+    /// The number of elements that stores had taken for clients which had left, or whose answers were lost.
+    pub elements_missing: u64,
+    /// The number of blocking commands that went on at another shard.
+    pub waits_moved: u64,
+    /// The number of transactions under `WATCH` that took effect.
+    pub committed: u64,
+    /// The number of transactions under `WATCH` that did not, because another client had written.
+    pub conflicts: u64,
     /// A hash over all events, by which two runs of one seed are compared.
     pub trace: u64,
 }
@@ -92,6 +104,11 @@ impl AddAssign for Summary {
         self.takeovers += other.takeovers;
         self.changes_told += other.changes_told;
         self.trackers_lost += other.trackers_lost;
+        self.elements_delivered += other.elements_delivered;
+        self.elements_missing += other.elements_missing;
+        self.waits_moved += other.waits_moved;
+        self.committed += other.committed;
+        self.conflicts += other.conflicts;
         self.trace ^= other.trace;
     }
 }
@@ -144,6 +161,11 @@ pub fn run_clustered(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Fai
 /// bypass weir write there too.
 pub fn run_tracked(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
     finish(&mut World::tracked(seed, steps, voice), seed, &format!("--tracked --steps {steps}"))
+}
+
+/// Runs the world of a seed in which clients wait for elements of queues that they share, and count under `WATCH`.
+pub fn run_queues(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
+    finish(&mut World::queueing(seed, steps, voice), seed, &format!("--queues --steps {steps}"))
 }
 
 /// Runs the world of a seed in which clients send half as much again as stores can serve, with the same
@@ -222,6 +244,16 @@ mod tests {
             "{changes_told} changes told, {trackers_lost} lost"
         );
         assert!(from_memory > 1_000, "{from_memory} replies from memory");
+    }
+
+    #[test]
+    fn seeds_0_to_47_with_queues_and_counters_break_no_promise() {
+        let Summary { elements_delivered, committed, conflicts, links_lost, waits_moved, .. } =
+            sum(0..48, run_queues);
+        assert!(waits_moved > 60, "{waits_moved} blocking commands moved");
+        assert!(elements_delivered > 5_000, "{elements_delivered} elements");
+        assert!(committed > 1_000 && conflicts > 100, "{committed} transactions, {conflicts} conflicts");
+        assert!(links_lost > 50, "{links_lost} connections lost");
     }
 
     #[test]

@@ -37,6 +37,10 @@ struct Flags {
     /// stores tell break, become half-open, and are opened late
     #[arg(long, conflicts_with_all = ["overload", "cluster"])]
     tracked: bool,
+    /// Simulates clients that wait for elements of queues (BLPOP and its kin), and clients that count under WATCH:
+    /// no element is delivered twice or lost, and no increase
+    #[arg(long, conflicts_with_all = ["overload", "cluster", "tracked"])]
+    queues: bool,
     /// Faults during the overload: none, all, or some of cold-start, late-cores, stalls and lost-links joined
     /// by +. By default weir-simulate runs none, each fault alone, all except cold-start, and all
     #[arg(long, value_name = "WHAT", requires = "overload")]
@@ -77,9 +81,10 @@ impl Flags {
 fn usual_worlds(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
     let Range { start: first, end } = seeds;
     let mut sum = Summary::default();
-    let run = match (flags.cluster, flags.tracked) {
-        (true, _) => weir_simulate::run_clustered,
-        (_, true) => weir_simulate::run_tracked,
+    let run = match (flags.cluster, flags.tracked, flags.queues) {
+        (true, ..) => weir_simulate::run_clustered,
+        (_, true, _) => weir_simulate::run_tracked,
+        (.., true) => weir_simulate::run_queues,
         _ => weir_simulate::run,
     };
     for seed in seeds {
@@ -100,12 +105,18 @@ fn usual_worlds(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
         takeovers,
         changes_told,
         trackers_lost,
+        elements_delivered,
+        elements_missing,
+        waits_moved,
+        committed,
+        conflicts,
         trace: _,
     } = sum;
     println!(
         "seeds {first}..{end}: {steps} steps, {replies} replies ({refusals} refusals), {from_memory} answered from \
          memory, {from_copies} of them from copies, {links_lost} connections to stores lost, {slots_moved} slots moved, \
-         {takeovers} takeovers, {redirections} redirections, {changes_told} changes told, {trackers_lost} trackers lost: all as promised"
+         {takeovers} takeovers, {redirections} redirections, {changes_told} changes told, {trackers_lost} trackers lost, {elements_delivered} elements of queues delivered and \
+         {elements_missing} missing, {waits_moved} waits moved, {committed} increases under WATCH and {conflicts} conflicts: all as promised"
     );
     Ok(())
 }

@@ -54,6 +54,8 @@ pub(super) struct Socket {
     pub cut_at: Option<Timestamp>,
     /// True while the shard has paused reading: bytes that arrive wait.
     pub paused: bool,
+    /// True while nothing is read because the client is about to move to another shard: bytes that arrive wait.
+    pub detained: bool,
     /// True while a segment is on its way to the other end.
     pub sending: bool,
     /// The state of a client's socket whose shard drains and still reads it.
@@ -79,6 +81,7 @@ impl Socket {
             closed_by_peer: false,
             cut_at: None,
             paused: false,
+            detained: false,
             sending: false,
             last_words: None,
         }

@@ -236,6 +236,20 @@ pub(super) struct Plan {
     pub cluster: Option<Moves>,
     /// Writes that bypass weir, which stores report to it; `None` if there are none.
     pub around: Option<Around>,
+    /// Settings of private links, if clients share queues and counters; `None` if no client needs a link of its own.
+    pub private: Option<Private>,
+}
+
+/// Connections to stores that one client has to itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Private {
+    /// The most links that a core lends.
+    pub links: usize,
+    /// True if elements are put back that a store popped for a client that had left.
+    pub gives_back: bool,
+    /// The mean time between two moves of a client to another shard, as in a takeover by another process; `None` if no
+    /// client moves.
+    pub moves_apart: Option<Duration>,
 }
 
 impl Plan {
@@ -299,6 +313,31 @@ impl Plan {
             ends_by_draining: random.per_mille(300),
             cluster: None,
             around: None,
+            private: None,
+        }
+    }
+
+    /// Draws a plan in which clients share queues, for whose elements they wait, and counters, which they watch.
+    pub fn queueing(random: &mut Random) -> Self {
+        let plan = Self::drawn(random);
+        let plan = if random.per_mille(400) { plan.before_cluster(random) } else { plan };
+        // Writes are lost with primaries, and are so with elements; nobody keeps a record of that.
+        let cluster = plan.cluster.map(|moves| Moves { falls: None, lies: 0, ..moves });
+        Self {
+            cluster,
+            clients: random.between(4, 16) as usize,
+            private: Some(Private {
+                links: *random.pick(&[3, 16, 64, 64]),
+                gives_back: random.per_mille(300),
+                moves_apart: random
+                    .per_mille(500)
+                    .then(|| Duration::from_millis(*random.pick(&[1, 10, 100]))),
+            }),
+            // Elements are few, and replies to the one client that takes them are small.
+            output_bytes_max: 64_000_000,
+            reply_bytes_max: 64_000_000,
+            quota: None,
+            ..plan
         }
     }
 

@@ -12,7 +12,7 @@ use super::token::{token_of_word, tokens};
 use weir::protocol::command::Effect;
 use weir::protocol::{Argument, Arguments, RequestDecoder, RequestLimits, command, encode, reply};
 use weir::routing::slot_of;
-use weir::store::{Engine, EngineLimits, Session};
+use weir::store::{Disposition, Engine, EngineLimits, Session};
 use weir::values::Random;
 use weir::values::Timestamp;
 use weir::values::time::Now;
@@ -23,6 +23,15 @@ pub(super) enum StoreAnswer {
     Reply(Vec<u8>),
     /// The connection breaks, after these bytes.
     Broken(Vec<u8>),
+}
+
+/// Bytes that a store sends without having been asked just then: a message, or the reply to a call that waited.
+#[derive(Debug)]
+pub(super) struct Delivered {
+    pub socket: SocketId,
+    pub answer: StoreAnswer,
+    /// The number of later requests of the connection that can go on.
+    pub resumed: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -76,6 +85,9 @@ struct Connection {
     ended: bool,
     /// True if the store reports changes of keys over the connection (CLIENT TRACKING).
     tracks: bool,
+    /// The call that waits (BLPOP and its kin), if one does. `held` is the number of later requests whose time has come.
+    waits: Option<Waiting>,
+    held: usize,
 }
 
 /// The work of a store's servers during the counted time.
@@ -159,21 +171,32 @@ impl Store {
             queued: Vec::new(),
             ended: false,
             tracks: false,
+            waits: None,
+            held: 0,
         };
         self.connections.insert(socket, connection);
     }
 
     /// Removes a connection that the store has dropped.
     pub fn disconnected(&mut self, socket: SocketId, now: Timestamp) {
-        let connection = self.connections.remove(&socket);
+        let connection = self.drop_connection(socket);
         if self.counted.contains(&now) {
             self.work.in_vain += connection.map_or(0, |connection| connection.waiting.len() as u64);
         }
     }
 
+    /// Removes a connection with all that it has in the engine.
+    fn drop_connection(&mut self, socket: SocketId) -> Option<Connection> {
+        let connection = self.connections.remove(&socket)?;
+        self.engine.forget(&connection.session);
+        Some(connection)
+    }
+
     /// Removes all connections, since the node is away.
     pub fn forget_connections(&mut self) {
-        self.connections.clear();
+        for connection in std::mem::take(&mut self.connections).into_values() {
+            self.engine.forget(&connection.session);
+        }
     }
 
     /// Takes the next requests that the replica has received by `by`; `None` if there are none.
@@ -237,37 +260,67 @@ impl Store {
 
     /// Drops a connection that the other end has reset while the store was stopped: unread requests are lost.
     pub fn reset_unread(&mut self, socket: SocketId) {
-        self.connections.remove(&socket);
+        self.drop_connection(socket);
     }
 
     /// Handles that weir has closed a connection, after everything that it sent.
     pub fn ended(&mut self, socket: SocketId) {
         if let Some(connection) = self.connections.get_mut(&socket) {
             connection.ended = true;
-            if connection.waiting.is_empty() {
-                self.connections.remove(&socket);
+            // A store closes a connection whose call waits as soon as it sees the end.
+            if connection.waiting.is_empty() || connection.waits.is_some() {
+                self.drop_connection(socket);
             }
         }
     }
 
-    /// Drops a connection over which the store reports changes of keys, and returns it, if there is one.
+    /// Drops one of the simulated store's connections over which it reports changes of keys, as a fault, and
+    /// returns it; none if there is no such connection.
     pub fn cut_tracker(&mut self) -> Option<SocketId> {
         let trackers: Vec<SocketId> =
             self.connections.iter().filter(|(_, known)| known.tracks).map(|(socket, _)| *socket).collect();
         let cut = (!trackers.is_empty()).then(|| *self.random.pick(&trackers))?;
-        self.connections.remove(&cut);
+        self.drop_connection(cut);
         Some(cut)
     }
 
-    /// The next message about a changed key, with the connection that it is sent over.
-    pub fn poll_message(&mut self) -> Option<(SocketId, Vec<u8>)> {
+    /// The next message about a changed key, or reply to a call that waited.
+    pub fn poll_delivery(&mut self) -> Option<Delivered> {
         loop {
             let delivery = self.engine.poll_delivery()?;
             let socket = SocketId(delivery.session as usize);
-            if self.connections.contains_key(&socket) {
-                return Some((socket, delivery.bytes.to_vec()));
+            let Some(connection) = self.connections.get_mut(&socket) else { continue };
+            let mut bytes = delivery.bytes.to_vec();
+            if !delivery.ends_wait {
+                return Some(Delivered { socket, answer: StoreAnswer::Reply(bytes), resumed: 0 });
             }
+            connection.waits = None;
+            let resumed = std::mem::take(&mut connection.held);
+            let answer = if self.random.per_mille(self.faults.lost_after) {
+                bytes.truncate(self.random.below(bytes.len() as u64) as usize);
+                StoreAnswer::Broken(bytes)
+            } else {
+                StoreAnswer::Reply(bytes)
+            };
+            return Some(Delivered { socket, answer, resumed });
         }
+    }
+
+    /// Ends the calls that have waited for as long as they were to.
+    pub fn expire_waits(&mut self, now: Now) {
+        self.engine.expire_waits(now);
+    }
+
+    /// The time at which the next call has waited for as long as it was to.
+    pub fn waits_until(&self) -> Option<Timestamp> {
+        self.engine.waits_until()
+    }
+
+    /// The elements of a list, read directly from the engine.
+    pub fn list(&mut self, key: &[u8], now: Now) -> Vec<Vec<u8>> {
+        let told = said(&mut self.engine, &[b"LRANGE", key, b"0", b"-1"], now);
+        let elements = reply::elements(&told).expect("an array").filter_map(reply::text);
+        elements.map(<[u8]>::to_vec).collect()
     }
 
     /// The next connection that another one had closed (CLIENT KILL), if any.
@@ -332,7 +385,7 @@ impl Store {
         let answer = self.carry_out_next(socket, now, history, cluster)?;
         while let Some(killed) = self.engine.poll_killed() {
             let killed = SocketId(killed as usize);
-            if self.connections.remove(&killed).is_some() {
+            if self.drop_connection(killed).is_some() {
                 self.killed.push(killed);
             }
         }
@@ -343,7 +396,7 @@ impl Store {
             .get(&socket)
             .is_some_and(|known| known.ended && (leaves || known.waiting.is_empty()))
         {
-            self.connections.remove(&socket);
+            self.drop_connection(socket);
         }
         Ok(answer)
     }
@@ -356,6 +409,10 @@ impl Store {
         cluster: Option<(&Cluster, usize)>,
     ) -> Result<Option<StoreAnswer>, String> {
         let Some(connection) = self.connections.get_mut(&socket) else { return Ok(None) };
+        if connection.waits.is_some() {
+            connection.held += 1;
+            return Ok(None);
+        }
         let waiting = connection.waiting.pop_front().expect("each request has its time");
         let arguments = Arguments::new(&waiting.frame, &waiting.places);
         if self.random.per_mille(self.faults.lost_before) {
@@ -404,7 +461,13 @@ impl Store {
             Some(_) if arguments.name() == b"SCAN" => {
                 reply = self.cursors.scan(&mut self.engine, &arguments, now)?;
             }
-            _ => _ = self.engine.execute(&mut connection.session, arguments, now, &mut reply),
+            _ => {
+                let disposition = self.engine.execute(&mut connection.session, arguments, now, &mut reply);
+                if disposition == Disposition::Wait {
+                    connection.waits = Some(waiting);
+                    return Ok(None);
+                }
+            }
         }
         if connection.block.is_some() {
             connection.queued.push(waiting);
@@ -478,7 +541,34 @@ impl Store {
         self.connections.values().any(|known| known.asking || known.waiting.iter().any(is_asking))
     }
 
-    /// Removes a key that moves away; returns its value, and when it expires if it does.
+    /// Ends calls that wait for keys of slots that the node has lost, with a redirection, as a node does.
+    pub fn redirect_waits(
+        &mut self,
+        now: Now,
+        (cluster, node): (&Cluster, usize),
+    ) -> Result<Vec<Delivered>, String> {
+        let Self { engine, connections, .. } = self;
+        let mut redirected = Vec::new();
+        for (socket, connection) in connections {
+            let Some(call) = &connection.waits else { continue };
+            let arguments = Arguments::new(&call.frame, &call.places);
+            let holds = &mut |_: &[u8]| true;
+            let verdict = cluster.judge((node, now.monotonic), false, std::iter::once(arguments), holds)?;
+            if let Verdict::Refused(line) = verdict {
+                engine.forget(&connection.session);
+                connection.waits = None;
+                let resumed = std::mem::take(&mut connection.held);
+                redirected.push(Delivered {
+                    socket: *socket,
+                    answer: StoreAnswer::Reply(line.into_bytes()),
+                    resumed,
+                });
+            }
+        }
+        Ok(redirected)
+    }
+
+    /// Removes a key that moves away; returns its value as DUMP writes it, and when it expires if it does.
     pub fn take(&mut self, key: &[u8], now: Now) -> Option<(Vec<u8>, Option<i64>)> {
         let found = self.value_and_end(key, now)?;
         said(&mut self.engine, &[b"DEL", key], now);
@@ -486,18 +576,15 @@ impl Store {
     }
 
     fn value_and_end(&mut self, key: &[u8], now: Now) -> Option<(Vec<u8>, Option<i64>)> {
-        let value = self.value(key, now)?;
+        let value = reply::text(&said(&mut self.engine, &[b"DUMP", key], now))?.to_vec();
         let until = reply::integer(&said(&mut self.engine, &[b"PEXPIRETIME", key], now));
         Some((value, until.filter(|until| *until > 0)))
     }
 
     /// Stores a key that moves here.
     pub fn put(&mut self, key: &[u8], value: &[u8], until: Option<i64>, now: Now) {
-        let until = until.map(|until| until.to_string());
-        match &until {
-            Some(until) => said(&mut self.engine, &[b"SET", key, value, b"PXAT", until.as_bytes()], now),
-            None => said(&mut self.engine, &[b"SET", key, value], now),
-        };
+        let until = until.unwrap_or(0).to_string();
+        said(&mut self.engine, &[b"RESTORE", key, until.as_bytes(), value, b"REPLACE", b"ABSTTL"], now);
     }
 }
 

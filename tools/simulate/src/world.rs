@@ -15,7 +15,8 @@ use super::history::{Fate, History, Sent};
 use super::network::{Lane, LastWords, Peer, Socket, SocketId, pieces};
 use super::overload::{Outcome, Trouble};
 use super::plan::{ASKED, Load, Plan};
-use super::store::{Store, StoreAnswer};
+use super::queues::{Ledger, Left};
+use super::store::{Delivered, Store, StoreAnswer};
 use super::token::{Token, tokens, value};
 use super::topology::{Found, Topology as Lookout, delay_of_news};
 use super::trace::Trace;
@@ -29,13 +30,13 @@ use weir::routing::cluster::{Map, NodeKey};
 use weir::routing::{Topology, slot_of};
 use weir::shard::{
     AdmissionSettings, BackendSettings, Batch, BulkheadFigures, ClientLimits, Counter, Doubt, Mode,
-    OverloadSettings, Question, ReplyTo, Shard, ShardSettings,
+    OverloadSettings, Question, Readiness, ReplyTo, Shard, ShardSettings,
 };
 use weir::values::Random;
 use weir::values::allowance::Report;
 use weir::values::limits::SLOTS;
 use weir::values::time::Now;
-use weir::values::{Action, BackendId, Grant, Loss, Owner, ShardId, Timestamp};
+use weir::values::{Action, BackendId, ClientId, Grant, Loss, Owner, ShardId, Timestamp};
 
 /// The virtual time (one hour) by which everything must be at rest; nothing that weir waits for takes nearly
 /// so long.
@@ -75,6 +76,12 @@ enum Event {
     StoreReceives(SocketId, Vec<u8>),
     StoreSeesEnd(SocketId),
     StoreActs(SocketId),
+    /// A client begins to move to another shard, as it would to another process in a takeover.
+    MoveBegins,
+    /// The next step of a client's move, and the number of steps before it.
+    MoveGoesOn(usize, u32),
+    /// Calls that wait at a store may have waited for as long as they were to.
+    WaitsEnd(usize),
     PoolsHear(Report),
     /// The next step of slots that move between nodes of the cluster.
     SlotsGoOn,
@@ -183,6 +190,8 @@ pub(super) struct World {
     stopped: Vec<SocketId>,
     /// The number of writes so far by a client that writes past weir.
     beside: u64,
+    /// The earliest time for which `Event::WaitsEnd` is planned, by store.
+    waits_end: Vec<Option<Timestamp>>,
 }
 
 /// A change of the owner of some slots.
@@ -212,6 +221,9 @@ const POOL_STALL: Duration = Duration::from_millis(300);
 /// The interval at which a draining shard checks whether its clients' sockets have been read to the end.
 const LOOKED_AFTER: Duration = Duration::from_millis(5);
 
+/// The number of steps after which a client that has not moved is read from again.
+const STEPS_MOST: u32 = 200;
+
 /// The interval of virtual time at which a world under load prints its bulkheads, if it prints its events.
 const BETWEEN_TOLD: Duration = Duration::from_millis(100);
 
@@ -219,6 +231,9 @@ fn quotas_of(plan: &Plan) -> Quotas {
     if plan.load.is_some() {
         // No request is more important than its tenant allows.
         return Quotas::parse("quotas.toml", "[default]\ntier = \"critical\"\n").expect("a valid file");
+    }
+    if plan.private.is_some_and(|private| private.gives_back) {
+        return Quotas::parse("quotas.toml", "[default]\ngive_back = true\n").expect("a valid file");
     }
     let Some(quota) = plan.quota else { return Quotas::trusting() };
     let text = format!("[default]\nru_per_second = {quota}\nadmin = true\n");
@@ -258,6 +273,13 @@ impl World {
         Self::of(plan, random, steps, voice)
     }
 
+    /// Creates a world in which clients share queues and counters.
+    pub fn queueing(seed: u64, steps: u64, voice: Voice) -> Self {
+        let mut random = Random::new(seed);
+        let plan = Plan::queueing(&mut random);
+        Self::of(plan, random, steps, voice)
+    }
+
     /// Creates a world in which more is requested than the stores can serve.
     pub fn overloaded(seed: u64, trouble: Trouble, voice: Voice) -> Self {
         let mut random = Random::new(seed);
@@ -285,7 +307,7 @@ impl World {
                     replicas: Mode::Off,
                     retries: plan.cluster.map_or(Mode::Off, |moves| moves.retries),
                     heavy_links: plan.heavy_links,
-                    private_links_max: 0,
+                    private_links_max: plan.private.map_or(0, |private| private.links),
                     databases: 16,
                     heavy_from: plan.heavy_from,
                     request_bytes_max: 4 << 20,
@@ -353,9 +375,11 @@ impl World {
             unsettled: Vec::new(),
             stopped: Vec::new(),
             beside: 0,
+            waits_end: vec![None; usize::from(plan.backends)],
             plan,
         };
         world.find_cluster();
+        world.history.ledger.gives_back = world.plan.private.is_some_and(|private| private.gives_back);
         if voice == Voice::Narrating {
             eprintln!("{:?}", world.plan);
             if world.plan.load.is_some() {
@@ -367,6 +391,9 @@ impl World {
         }
         if let Some(around) = world.plan.around {
             world.after(around.apart, Event::WritesAround);
+        }
+        if world.plan.private.is_some_and(|private| private.moves_apart.is_some()) {
+            world.after(Duration::ZERO, Event::MoveBegins);
         }
         world
     }
@@ -393,7 +420,14 @@ impl World {
         }
         self.check_rest()?;
         self.check_stores()?;
+        let elements_missing = self.check_queues()?;
+        let ledger = &self.history.ledger;
         Ok(Summary {
+            elements_delivered: ledger.delivered,
+            elements_missing,
+            waits_moved: self.counted(Counter::WaitsTakenOver),
+            committed: ledger.committed,
+            conflicts: ledger.conflicts,
             steps: self.step,
             replies: self.clients.iter().map(|client| client.replies).sum(),
             refusals: self.clients.iter().map(|client| client.refusals).sum(),
@@ -547,6 +581,14 @@ impl World {
                 }
             }
             Event::StoreActs(socket) => self.store_acts(socket)?,
+            Event::MoveBegins => self.begin_move(),
+            Event::MoveGoesOn(client, steps) => self.move_goes_on(client, steps),
+            Event::WaitsEnd(store) => {
+                let now = self.clocks();
+                self.waits_end[store].take_if(|at| *at <= now.monotonic);
+                self.stores[store].expire_waits(now);
+                self.deliver(store);
+            }
             Event::PoolsHear(report) => self.pools_hear(&report),
             Event::SlotsGoOn => self.slots_go_on()?,
             Event::NodesGoOn => self.nodes_go_on()?,
@@ -569,9 +611,10 @@ impl World {
 
     // Shards.
 
-    /// Passes an event to a shard, unless its socket is closed; keeps the event back while the shard has
-    /// paused reading there.
+    /// Passes an event to a shard, unless its socket is closed; keeps the event back while the shard does not read
+    /// there.
     fn come_in(&mut self, shard: usize, input: Input) {
+        let mut shard = shard;
         if let Input::Bytes(socket, _) | Input::End(socket) | Input::Lost(socket) | Input::Connected(socket) =
             &input
         {
@@ -579,7 +622,9 @@ impl World {
             if known.closed_by_shard {
                 return;
             }
-            if known.paused && !matches!(input, Input::Lost(_)) {
+            // The client may have moved since the event was planned.
+            shard = known.shard;
+            if (known.paused || known.detained) && !matches!(input, Input::Lost(_)) {
                 self.cores[shard].unread.entry(*socket).or_default().push(input);
                 return;
             }
@@ -1026,6 +1071,84 @@ impl World {
         Ok(())
     }
 
+    // Moves of clients.
+
+    fn begin_move(&mut self) {
+        let Some(apart) = self.plan.private.and_then(|private| private.moves_apart).filter(|_| !self.over)
+        else {
+            return;
+        };
+        let client = self.random.index(self.clients.len());
+        self.move_goes_on(client, 0);
+        let next = apart.mul_f64(self.random.exponential());
+        self.after(next, Event::MoveBegins);
+    }
+
+    /// Moves a client as the real runtime does: it is not read from, its call is ended if it waits, and it goes with its
+    /// state once nothing of it is under way.
+    fn move_goes_on(&mut self, client: usize, steps: u32) {
+        let id = self.clients[client].socket;
+        let socket = &self.sockets[id.0];
+        let shard = socket.shard;
+        let Some(Owner::Client(owner)) = socket.owner.filter(|_| !socket.closed_by_shard) else { return };
+        let now = self.clocks();
+        let readiness = self.cores[shard].shard.readiness(owner);
+        let is_at_rest = !self.sockets[id.0].sending
+            && !self.cores[shard].inbox.iter().any(
+                |input| matches!(input, Input::Bytes(of, _) | Input::End(of) | Input::Lost(of) if *of == id),
+            );
+        self.take_room_back(shard, id, now);
+        match readiness {
+            Readiness::Unfinished | Readiness::Stays => return self.read_again(id),
+            _ if self.over || steps > STEPS_MOST => return self.read_again(id),
+            Readiness::Waits => {
+                let was_detained = std::mem::replace(&mut self.sockets[id.0].detained, true);
+                if was_detained && is_at_rest {
+                    self.cores[shard].shard.withdraw_waiting(owner, now);
+                }
+            }
+            Readiness::Ready if is_at_rest => return self.hand_over(id, owner, now),
+            Readiness::Owed | Readiness::Ready => self.sockets[id.0].detained = true,
+        }
+        self.plan_turn(shard, self.now);
+        let next = Duration::from_micros(self.random.between(100, 5_000));
+        self.after(next, Event::MoveGoesOn(client, steps + 1));
+    }
+
+    /// Lets the bytes through that have come while a client was about to move.
+    fn read_again(&mut self, socket: SocketId) {
+        let known = &mut self.sockets[socket.0];
+        if std::mem::take(&mut known.detained) && !known.paused {
+            let shard = known.shard;
+            for input in self.cores[shard].unread.remove(&socket).unwrap_or_default() {
+                self.come_in(shard, input);
+            }
+        }
+    }
+
+    /// Gives a client of which nothing is under way to another shard.
+    fn hand_over(&mut self, socket: SocketId, id: ClientId, now: Now) {
+        let from = self.sockets[socket.0].shard;
+        let to = self.random.index(self.cores.len());
+        let session = self.cores[from].shard.take_session(id, now);
+        self.by_owner.remove(&(from, Owner::Client(id)));
+        let unread = self.cores[from].unread.remove(&socket).unwrap_or_default();
+        let moved = self.cores[to].shard.handle_client_moved(&session, now);
+        let owner = Owner::Client(moved);
+        self.by_owner.insert((to, owner), socket);
+        let known = &mut self.sockets[socket.0];
+        (known.shard, known.owner, known.detained, known.paused) = (to, Some(owner), false, false);
+        self.narrate(&format_args!("{socket:?} moves from shard {from} to {to}"));
+        if !session.held.is_empty() {
+            self.cores[to].shard.handle_client_held(moved, &session, now);
+        }
+        for input in unread {
+            self.come_in(to, input);
+        }
+        self.plan_turn(from, self.now);
+        self.plan_turn(to, self.now);
+    }
+
     // Pools of quotas.
 
     fn pools_hear(&mut self, report: &Report) {
@@ -1060,7 +1183,11 @@ impl World {
 
     fn slots_go_on(&mut self) -> Checked {
         let now = self.clocks();
-        let known: Vec<&str> = self.history.keys().chain(self.history.counters()).collect();
+        let mut known: Vec<String> =
+            self.history.keys().chain(self.history.counters()).map(str::to_owned).collect();
+        if self.plan.private.is_some() {
+            known.extend(Ledger::lists());
+        }
         let wanted = (!known.is_empty() && !self.over).then(|| slot_of(self.random.pick(&known).as_bytes()));
         let Some((cluster, _)) = &mut self.cluster else { return Ok(()) };
         let news = cluster.go_on(&mut self.stores, wanted, now, &mut self.random);
@@ -1072,7 +1199,21 @@ impl World {
         if goes_on {
             self.after(apart, Event::SlotsGoOn);
         }
+        for node in 0..self.stores.len() {
+            self.deliver(node);
+        }
         let Some((slot, source)) = news.and_then(|news| news.moved) else { return Ok(()) };
+        if let Some((cluster, _)) = &self.cluster {
+            let node = usize::from(source);
+            for Delivered { socket, answer, resumed } in
+                self.stores[node].redirect_waits(now, (cluster, node))?
+            {
+                self.send_answer(socket, answer);
+                for _ in 0..resumed {
+                    self.after(Duration::ZERO, Event::StoreActs(socket));
+                }
+            }
+        }
         let mut slots = vec![false; usize::from(SLOTS)];
         slots[usize::from(slot)] = true;
         self.change(slots, source, None)
@@ -1163,12 +1304,21 @@ impl World {
         Ok(write)
     }
 
-    /// Sends messages of a store about changed keys, over the connections that it tracks them for.
+    /// Sends a store's messages about changed keys, over the connections that it tracks them for, and its replies to
+    /// calls that waited.
     fn deliver(&mut self, store: usize) {
-        while let Some((socket, message)) = self.stores[store].poll_message() {
-            for piece in pieces(&message, self.plan.piece_bytes, &mut self.random) {
-                self.send_to_shard(socket, Input::Bytes(socket, piece));
+        while let Some(Delivered { socket, answer, resumed }) = self.stores[store].poll_delivery() {
+            self.send_answer(socket, answer);
+            for _ in 0..resumed {
+                self.after(Duration::ZERO, Event::StoreActs(socket));
             }
+        }
+        let planned = self.waits_end[store];
+        if let Some(at) =
+            self.stores[store].waits_until().filter(|at| planned.is_none_or(|planned| *at < planned))
+        {
+            self.waits_end[store] = Some(at);
+            self.at(at.max(self.now), Event::WaitsEnd(store));
         }
     }
 
@@ -1405,20 +1555,27 @@ impl World {
         while let Some(killed) = self.stores[usize::from(backend.0)].poll_killed() {
             self.send_to_shard(killed, Input::Lost(killed));
         }
+        if let Some(answer) = answer {
+            self.send_answer(socket, answer);
+        }
+        Ok(())
+    }
+
+    /// Sends what a store answers over a connection, which may break with it.
+    fn send_answer(&mut self, socket: SocketId, answer: StoreAnswer) {
         let (bytes, broken) = match answer {
-            None => return Ok(()),
-            Some(StoreAnswer::Reply(bytes)) => (bytes, false),
-            Some(StoreAnswer::Broken(bytes)) => (bytes, true),
+            StoreAnswer::Reply(bytes) => (bytes, false),
+            StoreAnswer::Broken(bytes) => (bytes, true),
         };
         for piece in pieces(&bytes, self.plan.piece_bytes, &mut self.random) {
             self.send_to_shard(socket, Input::Bytes(socket, piece));
         }
         if broken {
-            self.store_of(socket).disconnected(socket, now.monotonic);
+            let now = self.now;
+            self.store_of(socket).disconnected(socket, now);
             let end = if self.random.per_mille(500) { Input::End(socket) } else { Input::Lost(socket) };
             self.send_to_shard(socket, end);
         }
-        Ok(())
     }
 
     // The end.
@@ -1451,6 +1608,10 @@ impl World {
                     "shard {} is left with {left:?} (clients, owed replies, gathers, requests of clients that left)",
                     shard.id().0
                 ));
+            }
+            let private = shard.private_links();
+            if [private.waiting, private.watching] != [0; 2] || shard.owes_orphans() {
+                return Err(format!("shard {} is left with {private:?}", shard.id().0));
             }
             if self.plan.quota.is_some() && core.spent != core.metered as i64 {
                 return Err(format!(
@@ -1493,13 +1654,39 @@ impl World {
         Ok(())
     }
 
+    /// Checks that the queues hold the elements that no client got, and counters the increases that took effect. Returns
+    /// the number of elements that are missing.
+    fn check_queues(&mut self) -> Result<u64, String> {
+        if self.plan.private.is_none() {
+            return Ok(0);
+        }
+        let now = self.clocks();
+        let mut lists = BTreeMap::new();
+        for list in Ledger::lists() {
+            let holders = self.holders_of(slot_of(list.as_bytes()));
+            let words = holders.into_iter().flat_map(|store| self.stores[store].list(list.as_bytes(), now));
+            lists.insert(list.clone(), words.collect());
+        }
+        let mut counters = BTreeMap::new();
+        for counter in Ledger::counters() {
+            let value = self.stored(&counter, now).unwrap_or_default();
+            counters.insert(counter, String::from_utf8_lossy(&value).parse().unwrap_or(0));
+        }
+        let orphans = self.plan.is_calm().then(|| self.counted(Counter::OrphansLost));
+        self.history.ledger.check(&Left { lists, counters, orphans })
+    }
+
     fn stored(&mut self, key: &str, now: Now) -> Option<Vec<u8>> {
-        let slot = slot_of(key.as_bytes());
-        let holders = match &self.cluster {
+        let holders = self.holders_of(slot_of(key.as_bytes()));
+        holders.into_iter().find_map(|store| self.stores[store].value(key.as_bytes(), now))
+    }
+
+    /// The stores that may hold keys of a slot.
+    fn holders_of(&self, slot: u16) -> Vec<usize> {
+        match &self.cluster {
             Some((cluster, _)) => cluster.holders_of(slot),
             None => vec![usize::from(self.topology.backend_of(slot).0)],
-        };
-        holders.into_iter().find_map(|store| self.stores[store].value(key.as_bytes(), now))
+        }
     }
 
     // Time.

@@ -98,7 +98,7 @@ impl Accounts {
 
     /// Returns the time at which [`Self::handle_turn_end`] should be called at the latest.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
-        [self.agenda.next_tick, self.metered_report_at].into_iter().flatten().min()
+        Timestamp::earliest([self.agenda.next_tick, self.metered_report_at])
     }
 
     /// Returns the time at which requests stop waiting for a pool's answer: a lease after the oldest

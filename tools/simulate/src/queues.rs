@@ -1,0 +1,531 @@
+//! Simulated clients that share queues and counters: producers push elements, consumers wait for them in blocking
+//! commands, and others count under `WATCH`. Whatever breaks, no element is delivered twice, none is there whose push
+//! was refused, and no increase is lost. An element is missing only if the call that may have taken it was never
+//! answered.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+use super::client::{Leaving, Move, Stage};
+use super::expect::fate_of;
+use super::history::Fate;
+use weir::protocol::{encode, reply};
+use weir::values::Random;
+
+/// The number of hash tags: keys with one tag are at one store.
+const GROUPS: u64 = 3;
+/// The number of queues of each hash tag.
+const QUEUES: u64 = 2;
+/// The timeouts of blocking commands, in seconds.
+const TIMEOUTS: [&str; 4] = ["0.02", "0.3", "2", "20"];
+
+/// An element that was pushed to a queue.
+#[derive(Debug)]
+struct Element {
+    producer: u32,
+    queue: String,
+    push: Fate,
+    /// True once a client has got the element and the queue has lost it.
+    is_taken: bool,
+    /// True once a client has got the element and another list has it.
+    is_moved: bool,
+}
+
+/// The increases of a counter that took effect, and those that may have.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    done: u64,
+    unknown: u64,
+}
+
+/// The queues and counters of a world: what was asked of them, and what clients were told.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    elements: Vec<Element>,
+    counts: BTreeMap<String, Count>,
+    /// The most elements that calls may have taken which were never answered.
+    unanswered: u64,
+    /// The part of `unanswered` whose clients were gone before they could read an answer.
+    unread: u64,
+    /// True if weir puts elements back that a store popped for clients that had left.
+    pub gives_back: bool,
+    /// The number of elements that clients got.
+    pub delivered: u64,
+    /// The number of transactions under `WATCH` that took effect.
+    pub committed: u64,
+    /// The number of transactions that did not, because another client had written.
+    pub conflicts: u64,
+}
+
+/// The content of the stores at the end of a world.
+pub(super) struct Left {
+    /// The lists of the stores, by name.
+    pub lists: BTreeMap<String, Vec<Vec<u8>>>,
+    /// The values of counters, by name.
+    pub counters: BTreeMap<String, u64>,
+    /// The number of elements that the shards know to be lost with clients that had left, if nothing else can lose any.
+    pub orphans: Option<u64>,
+}
+
+impl Ledger {
+    /// Returns the names of all lists that clients use: each queue, and where its elements are moved to.
+    pub fn lists() -> impl Iterator<Item = String> {
+        let queues = (0..GROUPS).flat_map(|group| (0..QUEUES).map(move |queue| queue_of(group, queue)));
+        queues.chain((0..GROUPS).map(target_of))
+    }
+
+    /// Returns the names of all counters.
+    pub fn counters() -> impl Iterator<Item = String> {
+        (0..GROUPS).map(counter_of)
+    }
+
+    fn push(&mut self, producer: u32, queue: &str, count: u64) -> Range<usize> {
+        let first = self.elements.len();
+        for _ in 0..count {
+            let queue = queue.to_owned();
+            self.elements.push(Element {
+                producer,
+                queue,
+                push: Fate::Open,
+                is_taken: false,
+                is_moved: false,
+            });
+        }
+        first..self.elements.len()
+    }
+
+    fn settle(&mut self, pushed: Range<usize>, fate: Fate) -> Result<(), String> {
+        for number in pushed {
+            let element = &mut self.elements[number];
+            element.push = fate;
+            if fate == Fate::Never && (element.is_taken || element.is_moved) {
+                return Err(format!("e{number} was delivered, and its push is refused"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Records that a client has got an element of a queue.
+    fn deliver(&mut self, word: &[u8], queue: &str, moves: bool) -> Result<usize, String> {
+        let number = number_of(word).ok_or("what nobody pushed")?;
+        let element = self.elements.get_mut(number).ok_or("what nobody has pushed yet")?;
+        if element.queue != queue {
+            return Err(format!("e{number} is of {}, not of {queue}", element.queue));
+        }
+        if element.push == Fate::Never {
+            return Err(format!("the push of e{number} was refused"));
+        }
+        if element.is_taken || element.is_moved {
+            return Err(format!("e{number} was delivered before"));
+        }
+        if moves {
+            element.is_moved = true;
+        } else {
+            element.is_taken = true;
+        }
+        self.delivered += 1;
+        Ok(number)
+    }
+
+    fn count(&mut self, counter: &str, fate: Fate) {
+        let count = self.counts.entry(counter.to_owned()).or_default();
+        match fate {
+            Fate::Done(_) => count.done += 1,
+            Fate::Open | Fate::Unknown => count.unknown += 1,
+            Fate::Never => {}
+        }
+    }
+
+    /// Checks the content of the stores at the end. Returns the number of elements that are missing.
+    pub fn check(&self, left: &Left) -> Result<u64, String> {
+        let mut places: BTreeMap<usize, &str> = BTreeMap::new();
+        for (list, words) in &left.lists {
+            for word in words {
+                let number = number_of(word).ok_or_else(|| format!("{list} has what nobody pushed"))?;
+                if let Some(other) = places.insert(number, list) {
+                    return Err(format!("e{number} is in {other} and in {list}"));
+                }
+            }
+        }
+        let mut missing = Vec::new();
+        for (number, element) in self.elements.iter().enumerate() {
+            match (places.get(&number), element) {
+                (Some(list), Element { is_taken: true, .. }) => {
+                    return Err(format!("e{number} was delivered and is in {list}"));
+                }
+                (Some(list), Element { push: Fate::Never, .. }) => {
+                    return Err(format!("the push of e{number} was refused, and it is in {list}"));
+                }
+                (None, Element { is_moved: true, .. }) => {
+                    return Err(format!("e{number} was moved and is gone"));
+                }
+                (None, Element { push: Fate::Done(_), is_taken: false, .. }) => missing.push(number),
+                _ => {}
+            }
+        }
+        let may_be_missing = left.orphans.map_or(self.unanswered, |orphans| self.unread + orphans);
+        if missing.len() as u64 > may_be_missing {
+            return Err(format!("{missing:?} are missing, though only {may_be_missing} elements may be"));
+        }
+        for (counter, value) in &left.counters {
+            let Count { done, unknown } = self.counts.get(counter).copied().unwrap_or_default();
+            if !(done..=done + unknown).contains(value) {
+                return Err(format!("{counter} is {value}, not {done} to {}", done + unknown));
+            }
+        }
+        Ok(missing.len() as u64)
+    }
+}
+
+fn queue_of(group: u64, queue: u64) -> String {
+    format!("{{{group}}}queue{queue}")
+}
+
+fn target_of(group: u64) -> String {
+    format!("{{{group}}}done")
+}
+
+fn counter_of(group: u64) -> String {
+    format!("{{{group}}}count")
+}
+
+/// Returns the number of an element from its text.
+fn number_of(word: &[u8]) -> Option<usize> {
+    std::str::from_utf8(word).ok()?.strip_prefix('e')?.parse().ok()
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Producer,
+    Consumer,
+    Counter,
+}
+
+/// A request whose reply is still to come.
+#[derive(Debug)]
+enum Asked {
+    /// A push of elements.
+    Push(Range<usize>),
+    /// A call that takes up to so many elements, from the beginning of a queue or from its end.
+    Pop {
+        most: u64,
+        is_left: bool,
+    },
+    /// A call that moves an element from this queue.
+    Move(String),
+    Watch,
+    /// The value of a counter that is watched.
+    Get,
+    /// An increase of this counter.
+    Commit(String),
+    /// A request with this reply.
+    Exactly(&'static [u8]),
+}
+
+/// What a counting client knows of the counter that it watches.
+#[derive(Debug, Default)]
+struct Watched {
+    counter: String,
+    is_held: bool,
+    value: Option<u64>,
+}
+
+/// The work of one client with queues or counters.
+#[derive(Debug)]
+pub(super) struct Duty {
+    client: u32,
+    role: Role,
+    random: Random,
+    rounds_left: u64,
+    asked: VecDeque<Asked>,
+    watched: Option<Watched>,
+    /// The newest element that the client has taken from the beginning of a queue, by producer and queue.
+    newest: BTreeMap<(u32, String), usize>,
+    /// True if weir closes the client behind the error that it was told last.
+    is_given_up: bool,
+    has_deadline: bool,
+}
+
+impl Duty {
+    pub fn new(client: u32, mut random: Random) -> Self {
+        let role = [Role::Producer, Role::Consumer, Role::Consumer, Role::Counter][client as usize % 4];
+        Self {
+            client,
+            role,
+            rounds_left: random.between(3, 40),
+            asked: VecDeque::new(),
+            watched: None,
+            newest: BTreeMap::new(),
+            is_given_up: false,
+            has_deadline: random.per_mille(200),
+            random,
+        }
+    }
+
+    /// Decides on the client's next action.
+    pub fn act(&mut self, over: bool, ledger: &mut Ledger, (stage, leaving): (&mut Stage, Leaving)) -> Move {
+        let is_patient = self.role != Role::Producer || self.random.per_mille(700);
+        if *stage != Stage::Talking || (is_patient && !over && !self.asked.is_empty()) {
+            return Move::Nothing;
+        }
+        if self.rounds_left == 0 || over {
+            return self.leave(ledger, stage, leaving);
+        }
+        self.rounds_left -= 1;
+        let mut out = Vec::new();
+        if std::mem::take(&mut self.has_deadline) {
+            let deadline = *self.random.pick(&["5", "50", "500"]);
+            self.ask(
+                &mut out,
+                &[b"QOS", b"SET", b"DEADLINE", deadline.as_bytes()],
+                Asked::Exactly(b"+OK\r\n"),
+            );
+        }
+        match self.role {
+            Role::Producer => self.produce(&mut out, ledger),
+            Role::Consumer => self.consume(&mut out),
+            Role::Counter => self.count(&mut out),
+        }
+        Move::Send(out)
+    }
+
+    fn ask(&mut self, out: &mut Vec<u8>, words: &[&[u8]], asked: Asked) {
+        encode::request(out, words.iter().copied());
+        self.asked.push_back(asked);
+    }
+
+    fn produce(&mut self, out: &mut Vec<u8>, ledger: &mut Ledger) {
+        for _ in 0..self.random.between(1, 3) {
+            let queue = queue_of(self.random.below(GROUPS), self.random.below(QUEUES));
+            let pushed = ledger.push(self.client, &queue, self.random.between(1, 3));
+            let elements: Vec<String> = pushed.clone().map(|number| format!("e{number}")).collect();
+            let words: Vec<&[u8]> = [&b"RPUSH"[..], queue.as_bytes()]
+                .into_iter()
+                .chain(elements.iter().map(String::as_bytes))
+                .collect();
+            self.ask(out, &words, Asked::Push(pushed));
+        }
+    }
+
+    fn consume(&mut self, out: &mut Vec<u8>) {
+        let group = self.random.below(GROUPS);
+        let [one, other] = [0, 1].map(|queue| queue_of(group, queue));
+        let timeout = self.random.pick(&TIMEOUTS).as_bytes();
+        match self.random.below(10) {
+            0..=3 => {
+                let words = [b"BLPOP", one.as_bytes(), other.as_bytes(), timeout];
+                self.ask(out, &words, Asked::Pop { most: 1, is_left: true });
+            }
+            4..=5 => {
+                self.ask(out, &[b"BRPOP", one.as_bytes(), timeout], Asked::Pop { most: 1, is_left: false });
+            }
+            6..=7 => {
+                let words = [
+                    &b"BLMPOP"[..],
+                    timeout,
+                    b"2",
+                    one.as_bytes(),
+                    other.as_bytes(),
+                    b"LEFT",
+                    b"COUNT",
+                    b"3",
+                ];
+                self.ask(out, &words, Asked::Pop { most: 3, is_left: true });
+            }
+            8 => {
+                let target = target_of(group);
+                let words = [&b"BLMOVE"[..], one.as_bytes(), target.as_bytes(), b"LEFT", b"RIGHT", timeout];
+                self.ask(out, &words, Asked::Move(one.clone()));
+            }
+            _ => {
+                let target = target_of(group);
+                let words = [&b"BRPOPLPUSH"[..], one.as_bytes(), target.as_bytes(), timeout];
+                self.ask(out, &words, Asked::Move(one.clone()));
+            }
+        }
+        if self.random.per_mille(300) {
+            self.ask(out, &[b"PING"], Asked::Exactly(b"+PONG\r\n"));
+        }
+    }
+
+    fn count(&mut self, out: &mut Vec<u8>) {
+        let Some(Watched { counter, is_held, value }) = self.watched.take() else {
+            let counter = counter_of(self.random.below(GROUPS));
+            self.ask(out, &[b"WATCH", counter.as_bytes()], Asked::Watch);
+            self.ask(out, &[b"GET", counter.as_bytes()], Asked::Get);
+            self.watched = Some(Watched { counter, ..Watched::default() });
+            return;
+        };
+        let Some(value) = value.filter(|_| is_held && self.random.per_mille(900)) else {
+            return self.ask(out, &[b"UNWATCH"], Asked::Exactly(b"+OK\r\n"));
+        };
+        let next = (value + 1).to_string();
+        self.ask(out, &[b"MULTI"], Asked::Exactly(b"+OK\r\n"));
+        self.ask(out, &[b"SET", counter.as_bytes(), next.as_bytes()], Asked::Exactly(b"+QUEUED\r\n"));
+        self.ask(out, &[b"EXEC"], Asked::Commit(counter));
+    }
+
+    /// True if the client waits in a blocking command, as far as it knows.
+    fn waits(&self) -> bool {
+        self.asked.iter().any(|asked| matches!(asked, Asked::Pop { .. } | Asked::Move(_)))
+    }
+
+    fn leave(&mut self, ledger: &mut Ledger, stage: &mut Stage, leaving: Leaving) -> Move {
+        *stage = Stage::Leaving;
+        let mut out = Vec::new();
+        match leaving {
+            Leaving::Lost => {
+                *stage = Stage::Gone;
+                self.gone(true, ledger);
+                Move::Leave
+            }
+            Leaving::Quit if !self.waits() => {
+                self.ask(&mut out, &[b"QUIT"], Asked::Exactly(b"+OK\r\n"));
+                Move::Send(out)
+            }
+            _ => {
+                self.ask(&mut out, &[b"PING"], Asked::Exactly(b"+PONG\r\n"));
+                Move::SendAndEnd(out)
+            }
+        }
+    }
+
+    /// Takes a reply. Returns true if it is a refusal.
+    pub fn take_reply(&mut self, reply: &[u8], step: u64, ledger: &mut Ledger) -> Result<bool, String> {
+        let asked = self.asked.pop_front().ok_or("was answered without having asked")?;
+        let described = format!("{asked:?}");
+        self.is_given_up = false;
+        let is_error = reply.starts_with(b"-");
+        let judged = if is_error {
+            self.refused(asked, reply, ledger)
+        } else {
+            self.answered(asked, reply, step, ledger)
+        };
+        judged.map(|()| is_error).map_err(|why| {
+            let shown = String::from_utf8_lossy(&reply[..reply.len().min(200)]).escape_debug().to_string();
+            format!("client {}: {described} was answered {shown}: {why}", self.client)
+        })
+    }
+
+    fn refused(&mut self, asked: Asked, reply: &[u8], ledger: &mut Ledger) -> Result<(), String> {
+        let fate = fate_of(reply).unwrap_or(Fate::Never);
+        self.is_given_up = fate == Fate::Unknown;
+        match asked {
+            Asked::Exactly(b"+QUEUED\r\n") => Ok(()),
+            Asked::Exactly(_) => Err("weir answers this by itself".into()),
+            asked => Self::end(asked, fate, ledger),
+        }
+    }
+
+    /// Ends a request that has no answer but an error, or none.
+    fn end(asked: Asked, fate: Fate, ledger: &mut Ledger) -> Result<(), String> {
+        match asked {
+            Asked::Push(pushed) => return ledger.settle(pushed, fate),
+            Asked::Pop { most, .. } if fate == Fate::Unknown => ledger.unanswered += most,
+            Asked::Commit(counter) => ledger.count(&counter, fate),
+            Asked::Pop { .. } | Asked::Move(_) | Asked::Watch | Asked::Get | Asked::Exactly(_) => {}
+        }
+        Ok(())
+    }
+
+    fn answered(&mut self, asked: Asked, reply: &[u8], step: u64, ledger: &mut Ledger) -> Result<(), String> {
+        let is_nothing = matches!(reply, b"*-1\r\n" | b"$-1\r\n");
+        match asked {
+            Asked::Push(pushed) => {
+                reply::integer(reply).ok_or("not a number")?;
+                ledger.settle(pushed, Fate::Done(step))
+            }
+            Asked::Pop { .. } | Asked::Move(_) if is_nothing => Ok(()),
+            Asked::Pop { most, is_left } => {
+                let mut parts = reply::elements(reply).ok_or("not an array")?;
+                let queue = parts.next().and_then(reply::text).ok_or("no name of a queue")?;
+                let queue = String::from_utf8_lossy(queue).into_owned();
+                let told = parts.next().ok_or("no element")?;
+                let words: Vec<&[u8]> = match reply::elements(told) {
+                    Some(all) => all.filter_map(reply::text).collect(),
+                    None => reply::text(told).into_iter().collect(),
+                };
+                if !(1..=most).contains(&(words.len() as u64)) {
+                    return Err(format!("{} elements", words.len()));
+                }
+                for word in words {
+                    let number = ledger.deliver(word, &queue, false)?;
+                    if is_left {
+                        self.check_order(number, ledger)?;
+                    }
+                }
+                Ok(())
+            }
+            Asked::Move(queue) => {
+                let word = reply::text(reply).ok_or("no element")?;
+                ledger.deliver(word, &queue, true).map(|_| ())
+            }
+            Asked::Watch => {
+                same(reply, b"+OK\r\n")?;
+                self.watched.iter_mut().for_each(|watched| watched.is_held = true);
+                Ok(())
+            }
+            Asked::Get => {
+                let value = if is_nothing { Some(0) } else { reply::text(reply).and_then(value_of) };
+                let value = value.ok_or("not a number")?;
+                self.watched.iter_mut().for_each(|watched| watched.value = Some(value));
+                Ok(())
+            }
+            Asked::Commit(_) if is_nothing => {
+                ledger.conflicts += 1;
+                Ok(())
+            }
+            Asked::Commit(counter) => {
+                same(reply, b"*1\r\n+OK\r\n")?;
+                ledger.committed += 1;
+                ledger.count(&counter, Fate::Done(step));
+                Ok(())
+            }
+            Asked::Exactly(bytes) => same(reply, bytes),
+        }
+    }
+
+    /// Checks that elements that one client takes from the beginning of a queue come in the order of their pushes.
+    fn check_order(&mut self, number: usize, ledger: &Ledger) -> Result<(), String> {
+        let Element { producer, queue, .. } = &ledger.elements[number];
+        let newest = self.newest.insert((*producer, queue.clone()), number);
+        match newest.filter(|newest| *newest > number && !ledger.gives_back) {
+            Some(newest) => Err(format!("e{newest} was pushed later, and was taken before")),
+            None => Ok(()),
+        }
+    }
+
+    /// Handles that weir has closed the connection. `may_be_early` tells that it may do so at any time.
+    pub fn closed(&mut self, stage: Stage, may_be_early: bool, ledger: &mut Ledger) -> Result<(), String> {
+        // A client is closed behind the error of a call that may have taken an element, and one that has sent its last
+        // without an answer to a call that waits.
+        let has_left = stage == Stage::Leaving && (self.asked.is_empty() || self.waits());
+        if !has_left && !self.is_given_up && !may_be_early {
+            return Err(format!(
+                "client {} was closed in stage {stage:?}, and awaits {:?}",
+                self.client, self.asked
+            ));
+        }
+        self.gone(false, ledger);
+        Ok(())
+    }
+
+    /// Ends all requests that are not answered. `is_unread` tells that answers may be on their way.
+    fn gone(&mut self, is_unread: bool, ledger: &mut Ledger) {
+        let before = ledger.unanswered;
+        for asked in self.asked.drain(..) {
+            Self::end(asked, Fate::Unknown, ledger).expect("an unknown fate contradicts nothing");
+        }
+        if is_unread {
+            ledger.unread += ledger.unanswered - before;
+        }
+    }
+}
+
+fn value_of(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+fn same(reply: &[u8], expected: &[u8]) -> Result<(), String> {
+    if reply == expected { Ok(()) } else { Err(format!("expected {}", expected.escape_ascii())) }
+}
