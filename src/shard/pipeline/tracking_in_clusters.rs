@@ -173,8 +173,11 @@ impl Shard {
         (reply, step_error): (&[u8], Option<&[u8]>),
         now: Now,
     ) -> Option<InFlight> {
-        let is_repeatable = matches!(request.kind, Kind::Plain | Kind::Transaction(_));
-        let Some(map) = self.env.slots.as_ref().filter(|_| is_repeatable) else { return Some(request) };
+        let Some(map) =
+            self.env.slots.as_ref().filter(|_| matches!(request.kind, Kind::Plain | Kind::Transaction(_)))
+        else {
+            return Some(request);
+        };
         let error = step_error.filter(|_| reply.starts_with(b"-EXECABORT")).unwrap_or(reply);
         let (slot, target, is_asking) = match NodeRefusal::parse(error) {
             Some(NodeRefusal::Moved { slot, target }) => (slot, target, false),

@@ -84,8 +84,15 @@ impl Shard {
         let Some((block, replies)) = transaction.into_block() else {
             return self.answer_priced(id, charge, now, |out, _| out.extend(splice.put_into(b"*0\r\n")));
         };
+        let tracking = match self.link_for_tracking(id, place.1, now) {
+            Ok(tracking) => tracking,
+            Err(why) => {
+                self.settle(charge, &Settlement::default(), now);
+                return self.answer_not_sent(id, place.1, why);
+            }
+        };
         // A shared connection stays with its database.
-        if !selects.is_empty() || self.clients.client(id).tracks_keys() {
+        if !selects.is_empty() || tracking.is_some() {
             return self.execute_apart(id, place.1, (block, replies), (splice, selects), charge, now);
         }
         let rewrite = self.keep_splice(id, splice);
