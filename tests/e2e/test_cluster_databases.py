@@ -122,6 +122,10 @@ def test_requests_in_a_pipeline_keep_their_order_across_databases(weir, options)
             value = b"%d" % number
             assert replies[:9] == [b"OK", 1, None, b"OK", value, b"OK", 1, b"OK", value], number
             assert replies[11:] == [[number + 1], b"OK"]
+        # The client follows a transaction that selects another database.
+        client.pipeline([("MULTI",), ("SET", "{a}t", "0"), ("SELECT", 2), ("GET", "c{a}")])
+        assert client.ok("EXEC") == [b"OK", b"OK", b"100"]
+        assert client.ok("GET", "c{a}") == b"100" and client.ok("GET", "{a}t") is None
 
 
 def test_what_is_kept_on_a_connection_is_kept_in_its_database(weir, options):
@@ -142,6 +146,7 @@ def test_what_is_kept_on_a_connection_is_kept_in_its_database(weir, options):
             one.ok("SET", "{q}done", change)
             assert one.ok("EXEC") == (None if change == 4 else [b"OK"])
         assert in_text(one.call("EVAL", "return redis.call('GET', KEYS[1])", 1, "{q}done").plain()) == "6"
+        assert not one.call("QOS", "EXPLAIN", "GET", "{q}done").is_error
 
 
 def test_a_call_that_waits_follows_its_slot_in_its_database(weir, cluster: Cluster, options):
