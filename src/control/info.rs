@@ -55,7 +55,7 @@ const STORES_OWN: [&str; 3] = ["executable", "config_file", "availability_zone"]
 /// Fields that every client may see, because they are settings and tell of nobody's requests.
 const SETTINGS: [&str; 3] = ["maxmemory_policy", "loading", "async_loading"];
 
-/// What stores have told for an `INFO`.
+/// The answers of stores that were asked for an `INFO`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoresTold {
     /// The number of stores that were asked.

@@ -1,5 +1,4 @@
-//! What the stores' own `INFO` says: read into sections and fields, and made into one where there are several
-//! stores.
+//! The stores' own `INFO`: its sections and fields, and how the answers of several stores become one.
 
 use std::borrow::Cow;
 

@@ -40,7 +40,7 @@ struct Store {
     asked: Mutex<Asked>,
 }
 
-/// What is kept from one question to a store to the next.
+/// The connection to a store, and its rest after a failure, kept from one question to the next.
 #[derive(Default)]
 struct Asked {
     line: Option<Line>,

@@ -24,7 +24,7 @@ pub struct ScopeLimit {
 pub enum StoreView {
     /// Settings that tell of nobody's requests.
     Settings,
-    /// The same settings, and the numbers of keys, for a client that may use all keys.
+    /// Settings, and the numbers of keys, for a client that may use all keys.
     KeyCounts,
     /// All fields, for an administrator.
     All,

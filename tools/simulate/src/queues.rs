@@ -222,7 +222,7 @@ enum Asked {
     Exactly(&'static [u8]),
 }
 
-/// What a counting client knows of the counter that it watches.
+/// The counter that a counting client watches, as far as the client has been told of it.
 #[derive(Debug, Default)]
 struct Watched {
     counter: String,
