@@ -32,16 +32,17 @@ pub fn for_each_written_key(
     trusts_scripts: bool,
     each: &mut impl FnMut(Database, &[u8]),
 ) -> Result<(), Untold> {
-    let mut databases = vec![database];
+    let (mut databases, mut count) = ([database; DATABASES_MAX], 1);
     for_each_request(message, bytes_max, &mut |arguments| {
         let command = command::recognise(arguments).map_err(|_| Untold)?;
         if command.name == "select" {
             let number = arguments.get(1).and_then(|word| std::str::from_utf8(word).ok()?.parse().ok());
             let selected = Database(number.ok_or(Untold)?);
-            if !databases.contains(&selected) {
-                databases.push(selected);
+            if !databases[..count].contains(&selected) {
+                *databases.get_mut(count).ok_or(Untold)? = selected;
+                count += 1;
             }
-            return if databases.len() > DATABASES_MAX { Err(Untold) } else { Ok(()) };
+            return Ok(());
         }
         match command.effect {
             Effect::Read => return Ok(()),
@@ -57,14 +58,14 @@ pub fn for_each_written_key(
         if command.handling_for(arguments) == Handling::BetweenDatabases {
             return Err(Untold);
         }
-        let mut count = 0;
+        let mut keys = 0;
         let called = command.for_each_key(arguments, &mut |index| {
-            count += 1;
-            databases.iter().for_each(|database| each(*database, arguments.at(index)));
+            keys += 1;
+            databases[..count].iter().for_each(|database| each(*database, arguments.at(index)));
         });
         // A write that names no key (`FLUSHALL`) changes all of them; a script that names none declares that
         // it needs none.
-        let is_told = called.is_ok() && (count > 0 || command.class == Class::Script);
+        let is_told = called.is_ok() && (keys > 0 || command.class == Class::Script);
         if is_told { Ok(()) } else { Err(Untold) }
     })
 }

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from harness import processes
+from harness.cluster import Cluster
 from harness.processes import Redis, Server, StandIn, Storage, Weir
 
 FILES_WANTED = 65_536
@@ -106,6 +107,12 @@ def servers(weir_class: type) -> Iterator[Servers]:
 def module_servers(weir_class: type) -> Iterator[Servers]:
     """Servers that the tests of one file share."""
     yield from _servers(weir_class)
+
+
+@pytest.fixture(scope="module")
+def cluster(module_servers: Servers) -> Cluster:
+    """A cluster of three primaries that the tests of one file share."""
+    return Cluster(module_servers)
 
 
 @pytest.fixture(scope="module", params=["one_redis", "two_redis"])

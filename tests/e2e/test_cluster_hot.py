@@ -19,11 +19,6 @@ FLAGS = ["--shards", "2", *EASILY_HOT]
 READS = 400
 
 
-@pytest.fixture(scope="module")
-def cluster(module_servers) -> Cluster:
-    return Cluster(module_servers)
-
-
 def reads(cluster: Cluster) -> int:
     return sum(reads_at(cluster, node) for node in cluster.nodes)
 

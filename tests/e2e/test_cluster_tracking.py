@@ -17,11 +17,6 @@ pytestmark = pytest.mark.weir_only
 
 
 @pytest.fixture(scope="module")
-def cluster(module_servers) -> Cluster:
-    return Cluster(module_servers)
-
-
-@pytest.fixture(scope="module")
 def weir(module_servers, cluster: Cluster):
     return module_servers.weir(flags=SHARDS, storage=cluster.storage)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
@@ -297,10 +298,11 @@ def test_transactions_that_select_take_links(servers):
 
         until(executes, "there is a link again")
         # It is used again and again.
-        opened = weir.metric("weir_links_opened_total") if hasattr(weir, "metric") else None
-        assert all(executes() for _ in range(20))
-        if opened is not None:
-            assert weir.metric("weir_links_opened_total") == opened
+        with store.connect() as direct:
+            connections = lambda: int(re.search(rb"total_connections_received:(\d+)", direct.ok("INFO", "stats"))[1])
+            before = connections()
+            assert all(executes() for _ in range(20))
+            assert connections() < before + 20
     for waiter in waiters:
         waiter.close()
 

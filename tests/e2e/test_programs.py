@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.cluster import Cluster
 from harness.processes import TARGET, Weir
 
 pytestmark = pytest.mark.weir_only
@@ -28,11 +27,6 @@ SECONDS_TO_END_MAX = 30
 
 STORES = {"embedded": 0, "one store": 1, "three stores": 3}
 EVERYWHERE = [*STORES, "cluster"]
-
-
-@pytest.fixture(scope="module")
-def cluster(module_servers) -> Cluster:
-    return Cluster(module_servers)
 
 
 @pytest.fixture

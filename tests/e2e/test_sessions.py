@@ -27,11 +27,6 @@ FLAGS = ["--shards", "2"]
 DRAINS, WORKERS = 5, 8
 
 
-@pytest.fixture(scope="module")
-def cluster(module_servers) -> Cluster:
-    return Cluster(module_servers)
-
-
 @pytest.fixture(scope="module", params=["one store", "three stores", "cluster", "embedded"])
 def weir(request, module_servers) -> Weir:
     if request.param == "cluster":

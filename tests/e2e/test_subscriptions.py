@@ -27,11 +27,6 @@ def weir(module_servers) -> Weir:
     return module_servers.weir(*[module_servers.redis() for _ in range(3)], flags=FLAGS)
 
 
-@pytest.fixture(scope="module")
-def cluster(module_servers) -> Cluster:
-    return Cluster(module_servers)
-
-
 def step_of(rng: random.Random) -> list[str]:
     """A command about subscriptions. Without names they would end in any order."""
     word = rng.choice(["SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE"])

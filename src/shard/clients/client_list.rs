@@ -102,9 +102,9 @@ impl Client {
         }
     }
 
-    /// The client's flags in the letters of `CLIENT LIST`: `O` for a monitor, `b` in a blocking command or held back by `CLIENT PAUSE`, `P` subscribed to
-    /// channels, `t` while keys are tracked, `R` if their messages go to a client that is gone, `B` for broadcasts, `x`
-    /// in a transaction, `N` none of these.
+    /// The client's flags in the letters of `CLIENT LIST`: `O` for a monitor, `b` in a blocking command or held back by
+    /// `CLIENT PAUSE`, `P` subscribed to channels, `t` while keys are tracked, `R` if their messages go to a client that
+    /// is gone, `B` for broadcasts, `x` in a transaction, `N` none of these.
     fn flags(&self) -> String {
         let ties = self.ties.as_ref();
         let waits = ties.is_some_and(|ties| ties.link.is_some() && ties.watch.is_none());

@@ -544,9 +544,14 @@ impl HotKeyStage {
         }
     }
 
+    /// True if [`Self::unnoticed`] may return keys at this time.
+    fn is_notice_due(&self, now: Timestamp) -> bool {
+        self.unnoticed > 0 && now.since(self.noticed_at) >= NOTICES_APART
+    }
+
     /// Returns keys that have become hot and may have requests in the queues; at most once in 5 ms.
     pub fn unnoticed(&mut self, now: Timestamp) -> Vec<Unnoticed> {
-        if self.unnoticed == 0 || now.since(self.noticed_at) < NOTICES_APART {
+        if !self.is_notice_due(now) {
             return Vec::new();
         }
         self.noticed_at = now;
@@ -1318,12 +1323,8 @@ impl HotKeyStage {
     /// True if the end of a turn has anything to do for hot keys at this time. In most turns it has not.
     #[inline]
     pub fn is_due(&self, now: Timestamp) -> bool {
-        let has_slow = self.stale_max > Duration::ZERO
-            && self.flights.len() + self.held > 0
-            && now.since(self.counted_at) >= ASKS_AGAIN;
-        let has_unnoticed = self.unnoticed > 0 && now.since(self.noticed_at) >= NOTICES_APART;
-        has_slow
-            || has_unnoticed
+        self.is_count_due(now)
+            || self.is_notice_due(now)
             || self.has_to_send()
             || self.tracking.has_tasks()
             || self.keys.is_due(now)
@@ -1340,7 +1341,7 @@ impl HotKeyStage {
     ) {
         let to_tell = &mut self.to_tell;
         self.copies.handle_turn_end(env.settings.id, now, &mut |home, hits| to_tell.push_back((home, hits)));
-        if self.stale_max > Duration::ZERO && self.flights.len() + self.held > 0 {
+        if self.is_count_due(now) {
             self.count_waiting(now);
         }
         let mut forgotten = Vec::new();
@@ -1534,12 +1535,16 @@ impl HotKeyStage {
         }
     }
 
+    /// True if reads wait that are to be counted now ([`Self::count_waiting`]).
+    fn is_count_due(&self, now: Timestamp) -> bool {
+        self.stale_max > Duration::ZERO
+            && self.flights.len() + self.held > 0
+            && now.since(self.counted_at) >= ASKS_AGAIN
+    }
+
     /// Counts reads that wait for a store which stands still as further requests, so that their keys stay
     /// hot: their clients ask for nothing else, and kept replies may be needed soon.
     fn count_waiting(&mut self, now: Timestamp) {
-        if now.since(self.counted_at) < ASKS_AGAIN {
-            return;
-        }
         self.counted_at = now;
         for (hot, waiting) in self.flights.slow(now.before(ASKS_AGAIN)) {
             self.keys.note_many(hot, waiting as u64);

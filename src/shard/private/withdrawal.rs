@@ -81,14 +81,13 @@ impl PrivateLinks {
     /// vain ([`Self::is_withheld`]).
     pub fn withhold(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Withholding {
         let Some(link) = self.peek(id).filter(|link| link.waits()) else { return Withholding::Never };
-        let was_sent = link.state == State::Open && link.output.is_empty() && !link.is_sending;
         if link.is_withheld {
             return Withholding::Told;
         }
         if link.cannot_be_ended() {
             return Withholding::Never;
         }
-        if link.was_unblocked || !was_sent {
+        if link.was_unblocked || !link.is_sent() {
             return Withholding::Later;
         }
         if !self.unblock(env, id, false, now) {

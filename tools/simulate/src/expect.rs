@@ -516,7 +516,8 @@ fn all(writes: &[usize], fate: Fate, history: &mut History) -> Result<(), String
     writes.iter().try_for_each(|write| history.settle(*write, fate))
 }
 
-fn same(reply: &[u8], expected: &[u8]) -> Result<(), String> {
+/// Checks that a reply has exactly these bytes.
+pub(super) fn same(reply: &[u8], expected: &[u8]) -> Result<(), String> {
     if reply == expected { Ok(()) } else { Err(format!("expected {}", expected.escape_ascii())) }
 }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use super::client::{Leaving, Move, Stage};
-use super::expect::fate_of;
+use super::expect::{fate_of, same};
 use super::history::Fate;
 use weir::protocol::{encode, reply};
 use weir::values::Random;
@@ -524,8 +524,4 @@ impl Duty {
 
 fn value_of(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.parse().ok()
-}
-
-fn same(reply: &[u8], expected: &[u8]) -> Result<(), String> {
-    if reply == expected { Ok(()) } else { Err(format!("expected {}", expected.escape_ascii())) }
 }

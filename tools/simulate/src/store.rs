@@ -299,18 +299,13 @@ impl Store {
             let delivery = self.engine.poll_delivery()?;
             let socket = SocketId(delivery.session as usize);
             let Some(connection) = self.connections.get_mut(&socket) else { continue };
-            let mut bytes = delivery.bytes.to_vec();
+            let bytes = delivery.bytes.to_vec();
             if !delivery.ends_wait {
                 return Some(Delivered { socket, answer: StoreAnswer::Reply(bytes), resumed: 0 });
             }
             connection.waits = None;
             let resumed = std::mem::take(&mut connection.held);
-            let answer = if self.random.per_mille(self.faults.lost_after) {
-                bytes.truncate(self.random.below(bytes.len() as u64) as usize);
-                StoreAnswer::Broken(bytes)
-            } else {
-                StoreAnswer::Reply(bytes)
-            };
+            let answer = self.answer(bytes);
             return Some(Delivered { socket, answer, resumed });
         }
     }
@@ -516,12 +511,16 @@ impl Store {
         if self.random.per_mille(self.faults.garbage) {
             return Ok(Some(StoreAnswer::Reply(b"what?\r\n".to_vec())));
         }
-        if self.random.per_mille(self.faults.lost_after) {
-            let some = self.random.below(reply.len() as u64);
-            reply.truncate(some as usize);
-            return Ok(Some(StoreAnswer::Broken(reply)));
+        Ok(Some(self.answer(reply)))
+    }
+
+    /// The way in which a reply leaves: whole, or only its beginning before the connection breaks.
+    fn answer(&mut self, mut reply: Vec<u8>) -> StoreAnswer {
+        if !self.random.per_mille(self.faults.lost_after) {
+            return StoreAnswer::Reply(reply);
         }
-        Ok(Some(StoreAnswer::Reply(reply)))
+        reply.truncate(self.random.below(reply.len() as u64) as usize);
+        StoreAnswer::Broken(reply)
     }
 
     /// The value of a key, read directly from the engine.

@@ -1224,13 +1224,8 @@ impl World {
         let Some((slot, source)) = news.and_then(|news| news.moved) else { return Ok(()) };
         if let Some((cluster, _)) = &self.cluster {
             let node = usize::from(source);
-            for Delivered { socket, answer, resumed } in
-                self.stores[node].redirect_waits(now, (cluster, node))?
-            {
-                self.send_answer(socket, answer);
-                for _ in 0..resumed {
-                    self.after(Duration::ZERO, Event::StoreActs(socket));
-                }
+            for redirected in self.stores[node].redirect_waits(now, (cluster, node))? {
+                self.hand_out(redirected);
             }
         }
         let mut slots = vec![false; usize::from(SLOTS)];
@@ -1326,11 +1321,8 @@ impl World {
     /// Sends a store's messages about changed keys, over the connections that it tracks them for, and its replies to
     /// calls that waited.
     fn deliver(&mut self, store: usize) {
-        while let Some(Delivered { socket, answer, resumed }) = self.stores[store].poll_delivery() {
-            self.send_answer(socket, answer);
-            for _ in 0..resumed {
-                self.after(Duration::ZERO, Event::StoreActs(socket));
-            }
+        while let Some(delivered) = self.stores[store].poll_delivery() {
+            self.hand_out(delivered);
         }
         let planned = self.waits_end[store];
         if let Some(at) =
@@ -1338,6 +1330,14 @@ impl World {
         {
             self.waits_end[store] = Some(at);
             self.at(at.max(self.now), Event::WaitsEnd(store));
+        }
+    }
+
+    /// Sends bytes that a store sends of itself. Requests that came behind a call that waited go on.
+    fn hand_out(&mut self, Delivered { socket, answer, resumed }: Delivered) {
+        self.send_answer(socket, answer);
+        for _ in 0..resumed {
+            self.after(Duration::ZERO, Event::StoreActs(socket));
         }
     }
 
