@@ -27,6 +27,8 @@
 //! | clients that wait for elements of queues, or watch counters | `queues.rs` |
 //! | whether a reply is possible | `expect.rs`, `history.rs`, `token.rs` |
 //! | the hash by which two runs of one seed are compared | `trace.rs` |
+//! | fleets of hosts with many cores, without faults | `hosts.rs` |
+//! | figures of these: quotas, messages, reads of a hot key | `scale.rs` |
 
 mod capacity;
 mod client;
@@ -34,11 +36,13 @@ mod cluster;
 mod expect;
 mod falls;
 mod history;
+mod hosts;
 mod network;
 pub mod overload;
 mod plan;
 mod queues;
 mod request;
+pub mod scale;
 mod store;
 mod token;
 mod topology;

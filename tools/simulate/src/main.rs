@@ -48,6 +48,10 @@ struct Flags {
     /// Least goodput of every seed, in percent of the capacity that running shards could have used
     #[arg(long, value_name = "PERCENT", requires = "overload")]
     goodput: Option<f64>,
+    /// Simulates hosts of 1 to 64 cores and fleets of up to 1,000 hosts, without faults. Prints how exactly quotas
+    /// hold, how many messages that takes, and how often stores are asked for a hot key; takes some minutes
+    #[arg(long, conflicts_with_all = ["overload", "cluster", "tracked", "queues", "seed", "seeds"])]
+    scale: bool,
     /// Prints every event on standard error
     #[arg(long)]
     narrate: bool,
@@ -59,6 +63,10 @@ const OVERLOADS: u64 = 20;
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
+    if flags.scale {
+        weir_simulate::scale::print_all();
+        return ExitCode::SUCCESS;
+    }
     let usual = if flags.overload { OVERLOADS } else { 1_000 };
     let (first, end) = flags.seed.map_or(flags.seeds.unwrap_or((0, usual)), |seed| (seed, seed + 1));
     let outcome =
