@@ -157,6 +157,9 @@ pub const REQUESTS_PER_TURN_OF_ALL: u32 = 2_048;
 /// Maximum number of keys of one request that a core splits by key, or whose values it joins, without doing other
 /// work in between: some tenths of a millisecond.
 pub const KEYS_PER_TURN: usize = 4_096;
+/// Maximum number of bytes of a transaction, or another message whose keys are not known beforehand, that is read for
+/// the keys that it changes, which takes up to a millisecond. A longer one counts as a change of all keys of its store.
+pub const MESSAGE_READ_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of replies by weir itself that count as one more request in a turn.
 pub const ANSWER_BYTES_PER_REQUEST: usize = 256;
 /// Maximum number of bytes of a user's name.

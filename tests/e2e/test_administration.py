@@ -223,3 +223,35 @@ def test_what_cannot_stand_in_a_transaction_ends_it(weir: Weir):
             assert connection.call(*words).text == "ERR Command not allowed inside a transaction"
             assert connection.call("EXEC").text.startswith("EXECABORT ")
         assert connection.call("EXISTS", "k").plain() == 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [["requirepass", "x"], ["maxmemory", "0", "RequirePass", ""], ["port", "0"], ["bind", "127.0.0.9"], ["protected-mode", "yes"]],
+    ids=" ".join,
+)
+def test_nobody_locks_weir_out_of_its_stores(weir: Weir, settings: list[str]):
+    """weir logs in at its stores with what it was started with, so a new password there would end the service for everybody."""
+    root = client(weir, "root")
+    with pytest.raises(redis.ResponseError, match=r"CONFIG SET is not supported by weir: it would change how the store is reached .* ask that store itself"):
+        root.execute_command("CONFIG", "SET", *settings)
+    pipeline = root.pipeline(transaction=True)
+    pipeline.execute_command("CONFIG", "SET", *settings)
+    with pytest.raises(redis.ResponseError, match="would change how the store is reached"):
+        pipeline.execute()
+    root.config_set("maxmemory-samples", "7")
+    # A client that subscribes takes a connection that has to log in.
+    listener = root.pubsub()
+    listener.subscribe("news")
+    assert listener.get_message(timeout=5)["type"] == "subscribe"
+    listener.close()
+
+
+def test_what_stores_know_of_categories_and_passwords_is_told(weir: Weir):
+    root = client(weir, "root")
+    assert {"read", "write", "dangerous"} <= set(root.acl_cat())
+    assert "get" in root.acl_cat("read")
+    assert len(root.acl_genpass()) == 64
+    with pytest.raises(redis.ResponseError, match="manages users, and weir takes them from its quota file"):
+        root.acl_list()
+    assert "Redis ver. 7" in str(root.lolwut())

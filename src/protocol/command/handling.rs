@@ -326,6 +326,9 @@ pub enum Refusal {
     Debugs,
     /// The command prepares later ones of its connection.
     Prepares,
+    /// The command would change how clients reach the store and log in there, and so keep weir out (`CONFIG SET
+    /// requirepass`).
+    LocksOut,
 }
 
 impl Refusal {
@@ -355,6 +358,9 @@ impl Refusal {
                 "keeps names of fields on its connection, and connections to the store are shared"
             }
             Self::Debugs => "is for debugging a store, so ask that store itself",
+            Self::LocksOut => {
+                "would change how the store is reached (bind, port, protected-mode, requirepass, tls-port) and keep weir out, so ask that store itself"
+            }
         }
     }
 
@@ -389,6 +395,7 @@ pub(super) fn decide(command: &Command, arguments: &Arguments<'_>) -> Handling {
         Keys::Streams => {
             names_option_before_streams(arguments, b"block").then_some(Handling::Private(PrivateUse::Waits))
         }
+        Keys::None => sets_access(arguments).then_some(Handling::Refused(Refusal::LocksOut)),
         _ => copies_to_another_database(arguments).then_some(Handling::BetweenDatabases),
     };
     other.unwrap_or(command.handling)
@@ -406,6 +413,15 @@ fn names_option_before_streams(arguments: &Arguments<'_>, option: &[u8]) -> bool
         index += skipped;
     }
     false
+}
+
+/// Settings of a store that say how clients reach it and log in there.
+const ACCESS: [&str; 5] = ["bind", "port", "protected-mode", "requirepass", "tls-port"];
+
+/// True if `CONFIG SET name value ...` has the name of one of the settings in [`ACCESS`].
+fn sets_access(arguments: &Arguments<'_>) -> bool {
+    let names = (2..arguments.len()).step_by(2).map(|index| arguments.at(index));
+    names.into_iter().any(|name| ACCESS.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes())))
 }
 
 /// True if `COPY source destination [DB number] [REPLACE]` names another database than 0.

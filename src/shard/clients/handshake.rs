@@ -19,6 +19,13 @@ const WRONGPASS: &str = "WRONGPASS invalid username-password pair or user is dis
 const NAME_ERROR: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
 
 impl ClientStage {
+    /// Answers `LOLWUT` with a line that names the version of the stores, as Redis does, and that of weir.
+    pub fn answer_lolwut(&mut self, env: &mut Env, id: ClientId) {
+        let (stores, own) = (self.store_version, env!("CARGO_PKG_VERSION"));
+        let text = format!("A weir holds the river, not the fish.\nRedis ver. {stores}, weir {own}\n");
+        self.answer_now(env, id, |out, protocol| encode::verbatim(out, protocol, &text));
+    }
+
     /// Answers `AUTH password` and `AUTH tenant[/user] password`.
     pub fn auth(
         &mut self,

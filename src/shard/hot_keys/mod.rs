@@ -74,7 +74,9 @@ use crate::policy::hot_keys::{Access, Event, HotId, HotKeys, Report};
 use crate::protocol::command::{Class, Effect};
 use crate::protocol::reply::{elements, pushed, text};
 use crate::protocol::{Protocol, encode};
-use crate::values::limits::{HOT_FRAME_BYTES_MAX, HOT_HELD_BYTES_MAX, HOT_REPLY_BYTES_MAX, HOT_WAITERS_MAX};
+use crate::values::limits::{
+    HOT_FRAME_BYTES_MAX, HOT_HELD_BYTES_MAX, HOT_REPLY_BYTES_MAX, HOT_WAITERS_MAX, MESSAGE_READ_BYTES_MAX,
+};
 use crate::values::{BackendId, Database, ShardId, Timestamp};
 use copies::Copies;
 use entry::{Entry, Found, Held, Read, Stale, Warmth, Way};
@@ -664,7 +666,7 @@ impl HotKeyStage {
 
     /// Handles a request that may be about keys of any core (`EXEC`, a script, an unknown command). Changes
     /// the version cell of each key that it writes, for all cores; if the keys cannot be read from the
-    /// request, the backend's cell.
+    /// request, or it is longer than [`MESSAGE_READ_BYTES_MAX`], the backend's cell.
     ///
     /// A client that reads past what is kept could see something newer. What prevents that it then gets the
     /// older reply from memory:
@@ -682,6 +684,9 @@ impl HotKeyStage {
     /// that reads a key's value and its length while somebody writes around weir may get one that is up to
     /// `--hot-ttl` older than the other.
     fn meet_unknown(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8]) {
+        if frame.len() > MESSAGE_READ_BYTES_MAX {
+            return self.meet_all(env, envelope);
+        }
         let trusts = self.settings.scripts == HotScripts::Declared;
         let mut cells: Vec<Cell> = Vec::new();
         let (keys, database) = (&self.keys, envelope.route.database);
@@ -724,8 +729,8 @@ impl HotKeyStage {
     }
 
     /// Records that a message may change keys from now on, though this stage does not see it pass: changes
-    /// the version cells of all keys that it writes, or of its backend if they are unknown. Returns the cells
-    /// for [`Self::end_writes`].
+    /// the version cells of all keys that it writes, or of its backend if they are unknown or the message is
+    /// longer than [`MESSAGE_READ_BYTES_MAX`]. Returns the cells for [`Self::end_writes`].
     pub fn begin_writes(
         &self,
         env: &Env,
@@ -738,10 +743,12 @@ impl HotKeyStage {
         let trusts = self.settings.scripts == HotScripts::Declared;
         let mut cells: Vec<Cell> = Vec::new();
         let within = (database, env.settings.request_bytes_max);
-        let told = reach::for_each_written_key(message, within, trusts, &mut |database, key| {
-            cells.push(Cell::of_hash(hash_of(&self.keys, database, key)));
-        });
-        if told.is_err() {
+        let is_known = message.len() <= MESSAGE_READ_BYTES_MAX
+            && reach::for_each_written_key(message, within, trusts, &mut |database, key| {
+                cells.push(Cell::of_hash(hash_of(&self.keys, database, key)));
+            })
+            .is_ok();
+        if !is_known {
             cells = vec![Cell::of_backend(store_of(env, backend))];
         }
         cells.sort_unstable();

@@ -103,13 +103,7 @@ impl Shard {
             C::Help => front.answer_now(env, id, |out, _| describe::help(out, command)),
             C::ConfigGet => self.config_get(id, arguments),
             C::Info => self.info(id, arguments, charge),
-            C::Lolwut => front.answer_now(env, id, |out, protocol| {
-                encode::verbatim(
-                    out,
-                    protocol,
-                    concat!("A weir holds the river, not the fish. ver. ", env!("CARGO_PKG_VERSION"), "\n"),
-                );
-            }),
+            C::Lolwut => front.answer_lolwut(env, id),
             C::Role => front.answer_now(env, id, |out, _| {
                 encode::array(out, 3);
                 encode::bulk(out, b"master");

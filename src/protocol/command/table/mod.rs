@@ -223,6 +223,8 @@ mod tests {
             "function|stats",
             "script|flush",
             "script|kill",
+            "acl|cat",
+            "acl|genpass",
             "bgrewriteaof",
             "bgsave",
             "commandlog|get",

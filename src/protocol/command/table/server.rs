@@ -7,10 +7,10 @@ use super::build::{ADMINISTERS, ANY_TIME, NOT_SCRIPTED, container, help, local, 
 
 pub(super) const COMMANDS: &[Command] = &[
     container("acl"),
-    refused("acl|cat", -2, Refusal::Users).flags(NOT_SCRIPTED),
+    plain("acl|cat", -2).to_all(FanOut::One).admin_only().flags(NOT_SCRIPTED),
     refused("acl|deluser", -3, Refusal::Users).flags(ADMINISTERS),
     refused("acl|dryrun", -4, Refusal::Users).flags(ADMINISTERS),
-    refused("acl|genpass", -2, Refusal::Users).flags(NOT_SCRIPTED),
+    plain("acl|genpass", -2).to_all(FanOut::One).admin_only().flags(NOT_SCRIPTED),
     refused("acl|getuser", 3, Refusal::Users).flags(ADMINISTERS),
     help("acl|help"),
     refused("acl|list", 2, Refusal::Users).flags(ADMINISTERS),
@@ -33,7 +33,10 @@ pub(super) const COMMANDS: &[Command] = &[
     help("config|help"),
     plain("config|resetstat", 2).to_all(FanOut::AllOk).flags(ADMINISTERS).admin_only(),
     plain("config|rewrite", 2).to_all(FanOut::AllOk).flags(ADMINISTERS).admin_only(),
-    plain("config|set", -4).to_all(FanOut::AllOk).flags(ADMINISTERS).admin_only(),
+    plain("config|set", -4)
+        .to_all(FanOut::AllOk)
+        .flags(ADMINISTERS.and(Flags::ARGUMENTS_DECIDE))
+        .admin_only(),
     plain("debug", -2).to_all(FanOut::AnyOk).admin_only().flags(ADMINISTERS),
     refused("failover", -1, Refusal::OneStore).flags(Flags::ADMIN.and(Flags::NOSCRIPT).and(Flags::STALE)),
     local("info", -1, LocalCommand::Info).dangerous().flags(ANY_TIME),

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::*;
 use crate::values::Random;
+use crate::values::limits::MESSAGE_READ_BYTES_MAX;
 
 /// Two cores, a client of each, and a key that is at home on the first, of which "old" is kept.
 fn kept_on_two_cores() -> (Rig, [usize; 2], String) {
@@ -65,6 +66,19 @@ fn who_has_read_what_is_newer_in_a_transaction_is_not_told_what_is_kept() {
                 rig.send(client, &[&["GET", &key]]);
                 assert_eq!(rig.told(client), "", "{requests:?} on core {reader}");
             }
+        }
+    }
+}
+
+#[test]
+fn a_transaction_too_long_to_be_read_for_its_keys_counts_as_a_change_of_all() {
+    for (bytes, is_kept) in [(1_000, true), (MESSAGE_READ_BYTES_MAX, false)] {
+        for reader in [0, 1] {
+            let (mut rig, clients, key) = kept_on_two_cores();
+            let (cold, value) = (format!("{{{key}}}cold"), "x".repeat(bytes));
+            let requests = [&["SET", &cold, &value][..]];
+            assert_eq!(rig.transact(clients[reader], &requests, "*1\r\n+OK\r\n"), "*1\r\n+OK\r\n");
+            assert_eq!(rig.knows(clients[0], &key, "old"), is_kept, "{bytes} bytes on core {reader}");
         }
     }
 }
