@@ -1,4 +1,4 @@
-//! Questions that a shard cannot answer alone, and passes to the control executor.
+//! Questions of clients that a shard cannot answer alone, and passes to the control executor.
 
 use std::collections::VecDeque;
 
@@ -8,21 +8,21 @@ use crate::shard::request::ReplyTo;
 use crate::values::limits::QUESTIONS_UNDER_WAY_MAX;
 use crate::values::{BucketId, Capacity};
 
-/// A quota scope that a client's requests are charged to.
+/// One of the quota scopes (global, tenant, user) that a client's requests are charged to, with its limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScopeLimit {
     /// Kind of the scope: `global`, `tenant` or `user`.
     pub scope: &'static str,
     /// Name of the tenant or user.
     pub name: String,
-    /// The bucket of the scope and its size; none if the scope is unlimited.
+    /// The bucket of the scope and its size; None if the scope is unlimited.
     pub bucket: Option<(BucketId, Capacity)>,
 }
 
-/// Fields of the stores' own `INFO` that a client may see in weir's.
+/// Which fields of the stores' own `INFO` a client may see in weir's `INFO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreView {
-    /// Settings that tell of nobody's requests.
+    /// Settings only, which say nothing about anybody's requests or keys.
     Settings,
     /// Settings, and the numbers of keys, for a client that may use all keys.
     KeyCounts,
@@ -40,9 +40,9 @@ pub enum Question {
         /// RESP version of the reply.
         protocol: Protocol,
     },
-    /// The command `INFO`, with the sections that were named, in lower case.
+    /// The command `INFO`, with the names of sections in lower case.
     Info {
-        /// Names of the sections; none means the default ones.
+        /// Names of the sections; empty means the default sections.
         sections: Vec<String>,
         /// Fields of the stores that the client may see.
         view: StoreView,
@@ -69,7 +69,7 @@ pub enum Question {
     Tenants {
         /// Name of the tenant that asks.
         asker: String,
-        /// Name after which the list starts, exclusive, in the order of names.
+        /// Name after which the list of tenants starts, exclusive, in the order of names.
         after: String,
         /// RESP version of the reply.
         protocol: Protocol,
@@ -92,8 +92,8 @@ impl Questions {
         self.waiting.push_back((to, question));
     }
 
-    /// Returns the next question for the control executor, or none if it already has
-    /// [`QUESTIONS_UNDER_WAY_MAX`] of this shard.
+    /// Takes the next question for the control executor; None if there is none, or if
+    /// [`QUESTIONS_UNDER_WAY_MAX`] questions of this shard are unanswered.
     pub fn poll(&mut self) -> Option<(ReplyTo, Question)> {
         if self.in_flight >= QUESTIONS_UNDER_WAY_MAX {
             return None;
