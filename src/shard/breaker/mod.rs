@@ -1,5 +1,5 @@
 //! Breaker: the health of each backend as one core knows it, and the ejection of backends that are unhealthy.
-//! It is called with replies, losses and response times, and says whether requests pass; it never sees a
+//! The room is called with replies, losses and response times, and says whether requests pass; it never sees a
 //! connection or a window. `policy/breaker.rs` decides, and the decision holds for all cores (`health.rs`).
 
 use std::collections::VecDeque;
