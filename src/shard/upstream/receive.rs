@@ -206,7 +206,7 @@ impl Upstream {
         }
     }
 
-    /// Passes on the reply to a command that was sent right before a fetch, for it (`PTTL`, `HPTTL`).
+    /// Passes on the reply to a command that was sent right before a fetch (`PTTL`, `HPTTL`, `ASKING`).
     fn take_ahead(
         &mut self,
         env: &mut Env,
