@@ -64,7 +64,7 @@ pub struct Exposition {
     families: BTreeSet<String>,
 }
 
-/// The family of all samples with one name, which the format wants next to each other.
+/// The family of all samples of one metric, which the format requires next to each other.
 #[derive(Debug)]
 pub struct Family<'a> {
     text: &'a mut String,
@@ -96,7 +96,7 @@ impl Exposition {
         Family { text: &mut self.text, name }
     }
 
-    /// The finished text of all metrics.
+    /// Returns the finished text of all metrics.
     pub fn finish(self) -> String {
         self.text
     }
@@ -125,7 +125,7 @@ impl Family<'_> {
 }
 
 impl Family<'_> {
-    /// Adds the sum and the count of the values that a summary's quantiles are of.
+    /// Adds the sum and the count of the values from which a summary's quantiles are computed.
     pub fn sum_and_count(&mut self, sum: f64, count: u64) {
         let name = self.name;
         writeln!(self.text, "{name}_sum {}\n{name}_count {count}", Value::from(sum))
@@ -133,8 +133,9 @@ impl Family<'_> {
     }
 }
 
-/// Appends `text` with a backslash before each of `special`, and with `\n` for a line end. Other control
-/// characters become `?`: the format cannot express them, and some readers take them for line ends.
+/// Appends `text` with a backslash before each character in `special`, and with `
+/// ` for a line end. Other control characters become `?`: the format cannot express them, and some readers
+/// take them for line ends.
 fn escape(out: &mut String, text: &str, special: &[char]) {
     for letter in text.chars() {
         if special.contains(&letter) {
