@@ -1,6 +1,6 @@
 //! The table of commands: the effect of each on keys, the positions of its keys, and how weir handles it.
 //!
-//! It contains plain facts and lookups, no behaviour. A request is recognised in three steps that
+//! The module contains plain facts and lookups, no behaviour. A request is recognised in three steps that
 //! [`recognise`] takes together: [`find`] its name, [`Command::resolve`] the subcommand where the name is
 //! only a container (`OBJECT ENCODING`), and check the argument count.
 
