@@ -7,12 +7,12 @@ use crate::protocol::request::split_line;
 use crate::shard::Explained;
 use crate::values::percent_decoded;
 
-/// A question of an operator: what would be decided about a command.
+/// A query of an operator: how weir would treat this command of this tenant's client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExplainQuery {
     /// The name of the tenant on whose behalf the command would be sent.
     pub tenant: String,
-    /// The command and its arguments.
+    /// The command and its arguments, as in a request.
     pub words: Vec<Vec<u8>>,
 }
 

@@ -6,23 +6,23 @@ use std::fmt::{self, Write as _};
 /// The value of the HTTP header `content-type` for this format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The type of a metric.
+/// The type of a metric, as Prometheus knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A number that only grows; the metric's name ends in `_total`.
     Counter,
-    /// A number that goes up and down.
+    /// A metric whose value goes up and down.
     Gauge,
     /// Quantiles, with the sum and the count of the values.
     Summary,
 }
 
-/// The value of a sample.
+/// The value of one sample of a metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
     /// An integer value of a sample, exact however large.
     Whole(u64),
-    /// Any other value of a sample.
+    /// Any value of a sample that is not a whole number.
     Real(f64),
 }
 
@@ -72,7 +72,7 @@ pub struct Family<'a> {
 }
 
 impl Exposition {
-    /// A text of metrics that is empty so far.
+    /// Creates a text of metrics that is empty so far.
     pub fn new() -> Self {
         Self::default()
     }

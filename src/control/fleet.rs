@@ -49,7 +49,7 @@ pub struct FleetSettings {
 /// A round trip to the fleet's store: the requests, and the number of their replies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// The number of the exchange; its answer comes with the same number.
+    /// The number of the exchange; the store's reply is passed back with the same number.
     pub number: u64,
     /// The encoded commands to send to the fleet's store.
     pub request: Vec<u8>,
@@ -60,11 +60,11 @@ pub struct Exchange {
 /// The outcome of an exchange with the fleet's store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The answer of the fleet's store was used.
+    /// The reply of the fleet's store to the exchange was used.
     Answered,
-    /// No answer of the fleet's store came within a period.
+    /// No reply of the fleet's store came within a period.
     Lost,
-    /// The answer was an error, or could not be understood.
+    /// The reply of the fleet's store was an error, or could not be parsed.
     Refused,
 }
 
@@ -85,14 +85,15 @@ impl Ending {
 /// The state of this host's connection to the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The host has not heard of other hosts yet.
+    /// The host has not learned of other hosts of the fleet since its start.
     Starting,
     /// The last exchange with the fleet's store was answered.
     Connected,
-    /// The last exchange was not answered; the last shares stay in force.
+    /// The last exchange with the fleet's store was not answered; the shares of quotas from the one before
+    /// stay in force.
     Away,
-    /// No answer has come for longer than shares stay in force: this host gives out at most an even part of
-    /// each quota.
+    /// No reply of the fleet's store has come for longer than shares stay in force: this host gives out at
+    /// most an even part of each quota.
     Alone,
 }
 
@@ -152,7 +153,7 @@ pub struct FleetQuotas {
     /// Indices into `places` of the quotas whose counters the last exchange added to, in the order of its
     /// replies.
     added: Vec<usize>,
-    /// The number of the exchange whose answer is awaited; None if none is.
+    /// The number of the exchange whose reply is awaited; None if none is.
     awaited: Option<u64>,
     begun_at: Option<Timestamp>,
     counts: [u64; Ending::ALL.len()],
@@ -310,8 +311,8 @@ impl FleetQuotas {
         exchange
     }
 
-    /// Takes the answer to the exchange with this number: all its replies in a row, or the reason why there
-    /// are none. Ignores an answer that is no longer awaited.
+    /// Handles the reply to the exchange with this number: all of the store's replies in a row, or the reason
+    /// why there are none. Ignores a reply that is no longer awaited.
     pub fn handle_answer(
         &mut self,
         number: u64,
@@ -465,7 +466,7 @@ impl FleetQuotas {
         self.fleet.hosts()
     }
 
-    /// Returns the time since an answer of the fleet's store was last used; None before the first.
+    /// Returns the time since a reply of the fleet's store was last used; None before the first.
     pub fn age(&self, now: Timestamp) -> Option<Duration> {
         self.fleet.heard_at().map(|heard_at| now.since(heard_at))
     }

@@ -46,7 +46,7 @@ struct Point {
     stores: Named<2>,
     /// For each tenant: request units per second that were used, and that were refused.
     tenants: Named<2>,
-    /// For each hot key: reads and writes per second.
+    /// For each hot key, by its name: reads and writes per second at each point.
     hot_keys: Named<2>,
 }
 

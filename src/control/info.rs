@@ -56,14 +56,14 @@ const STORES_OWN: [&str; 3] = ["executable", "config_file", "availability_zone"]
 /// Fields that every client may see, because they are settings and say nothing about anybody's requests.
 const SETTINGS: [&str; 3] = ["maxmemory_policy", "loading", "async_loading"];
 
-/// The answers of stores that were sent an `INFO` request.
+/// The `INFO` replies of the stores that were asked on behalf of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoresTold {
-    /// The number of stores that were asked.
+    /// The number of stores that were asked for their `INFO`.
     pub asked: usize,
-    /// The number of stores that answered in time.
+    /// The number of stores that replied to `INFO` in time.
     pub answered: usize,
-    /// The joined answers; None unless all stores answered.
+    /// The stores' `INFO` replies, joined into one; None unless all stores replied.
     pub info: Option<StoreInfo>,
 }
 

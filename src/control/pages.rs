@@ -29,12 +29,12 @@ impl Route {
     }
 }
 
-/// Everything that a page may show.
+/// The state of the process from which an admin page is made.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// Facts about the process, independent of its traffic.
     pub facts: &'a ProcessFacts,
-    /// The counters of all shards. None if they were not collected, or a shard did not answer.
+    /// The counters of all shards. None if they were not collected, or a shard did not report in time.
     pub totals: Option<&'a Totals>,
     /// Quotas in force and those of the version before, with the source and time of the change and the
     /// numbers of quotas accepted and refused.

@@ -38,9 +38,9 @@ const SURPRISE_PARTS: u64 = 4;
 /// The timing of reports from cores and of grants to them.
 #[derive(Clone, Copy, Debug)]
 pub struct Rhythm {
-    /// The interval at which cores report.
+    /// The interval at which cores report spent quota to the pools.
     pub period: Duration,
-    /// The time for which a grant may be spent.
+    /// The time for which a core may spend a grant.
     pub lease: Duration,
 }
 
@@ -59,7 +59,7 @@ struct Holder {
     heard_at: Timestamp,
 }
 
-/// A bucket, and the cores that draw from it.
+/// A bucket of a quota, and the cores that draw grants from it.
 #[derive(Clone, Debug)]
 pub struct Pool {
     bucket: Bucket,
@@ -223,7 +223,8 @@ impl Pool {
         self.forgiven = self.forgiven.saturating_add(self.bucket.book(amount, debt_max));
     }
 
-    /// Returns the most that the global bucket may owe for costs beyond what was taken for requests.
+    /// Returns the most that the global bucket may owe for requests that cost more than was taken for them on
+    /// arrival.
     fn surprise_max(&self) -> MicroUnits {
         self.bucket.part().of(self.capacity().second()) / SURPRISE_PARTS
     }

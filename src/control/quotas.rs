@@ -48,7 +48,7 @@ pub struct QuotaHistory {
     pub tenants: usize,
 }
 
-/// A refusal of quotas that were wrong.
+/// A refusal of a quota file, or posted quotas, that had a mistake.
 #[derive(Clone, Debug)]
 pub struct QuotaRefusal {
     /// The time of the refusal, in milliseconds since 1970.

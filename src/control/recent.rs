@@ -39,7 +39,7 @@ struct PastShard {
 /// The increases of counters over a recent interval of 0.9 to 10 s.
 #[derive(Clone, Debug, Default)]
 pub struct Since {
-    /// The length of the interval.
+    /// The length of the interval between the earlier counters and the present ones.
     pub period: Duration,
     /// The increases of each shard's counters in the interval.
     pub shards: Vec<ShardSince>,
@@ -52,11 +52,11 @@ pub struct Since {
 /// The increases of one shard's counters over a recent interval.
 #[derive(Clone, Debug, Default)]
 pub struct ShardSince {
-    /// The increase of the shard's counters.
+    /// The increase of the shard's counters during the interval.
     pub counters: Counters,
     /// The requests that the shard refused because of overload, by reason and tier.
     pub pressures: Pressures,
-    /// The CPU time that the shard's thread used.
+    /// The CPU time that the shard's thread used during the interval.
     pub cpu: Duration,
 }
 

@@ -50,11 +50,11 @@ pub struct UserTerms {
 /// A user whose demand in one measuring interval was above [`UserTerms::floor`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeavyUser {
-    /// The user's bucket.
+    /// The bucket of the user's quota.
     pub bucket: BucketId,
     /// The user's whole quota.
     pub capacity: Capacity,
-    /// The user's demand in the interval.
+    /// The user's demand in the interval, in millionths of a request unit.
     pub asked: MicroUnits,
 }
 
@@ -150,7 +150,7 @@ impl Reconciliation {
         self.forgiven
     }
 
-    /// Handles a core's report: answers each of its demands with a grant, in order.
+    /// Handles a core's report: adds a grant to `grants` for each of its demands, in order.
     pub fn handle_report(&mut self, report: &Report, now: Timestamp, grants: &mut Vec<Grant>) {
         let rhythm = self.rhythm;
         let current = report.version >= self.version;
@@ -186,7 +186,7 @@ impl Reconciliation {
         self.pools.get(bucket).map_or_else(full, |pool| pool.remaining(now))
     }
 
-    /// Returns the interval at which cores report.
+    /// Returns the interval at which cores report spent quota.
     pub fn period(&self) -> Duration {
         self.rhythm.period
     }

@@ -135,9 +135,9 @@ pub struct ProcessFacts {
     pub port: u16,
     /// A random identifier drawn at the start, which distinguishes this process from others.
     pub run_id: String,
-    /// The lowest version among the stores, which weir tells clients.
+    /// The lowest version among the stores, which weir shows to clients.
     pub store_version: StoreVersion,
-    /// The time since the start.
+    /// The time since the process started.
     pub uptime: Duration,
     /// Resident memory of the process, in bytes.
     pub resident_bytes: u64,

@@ -122,7 +122,7 @@ fn head(state: &Value, from: &str, window: Window) -> Vec<String> {
 
 struct Table {
     titles: Vec<&'static str>,
-    /// The grade and the cells of each row.
+    /// The rows of a table: for each, its grade (which decides its colour) and the texts of its columns.
     rows: Vec<(String, Vec<String>)>,
     left_out: u64,
 }

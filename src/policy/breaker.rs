@@ -83,7 +83,7 @@ const OPENINGS_MAX: u8 = 63;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stage {
-    /// All requests pass.
+    /// All requests to the store are sent.
     #[default]
     Well,
     /// The store is ejected: all requests are refused until the pause is over.
@@ -130,9 +130,9 @@ impl Cause {
 /// State of one store's breaker, which all cores share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// The present stage.
+    /// The breaker's present stage.
     pub stage: Stage,
-    /// Reason of the last ejection.
+    /// Reason why the store was last ejected.
     pub cause: Cause,
     /// Number of ejections that are not forgotten yet, at most 63. Each doubles the pause after the next
     /// ejection.
@@ -219,14 +219,14 @@ impl Standing {
         Self { stage: Stage::Out, at: until, ..self }
     }
 
-    /// Returns the fraction of requests, 0.1 to 1, that is let through in stage [`Stage::Returning`]; `None`
-    /// once its 2 s are over.
+    /// Returns the fraction of requests, 0.1 to 1, that is sent in stage [`Stage::Returning`]; `None` once
+    /// its 2 s are over.
     pub fn part(self, now: Timestamp) -> Option<f64> {
         let gone = now.since(self.at).as_secs_f64() / RETURN.as_secs_f64();
         (gone < 1.0).then_some(FIRST_PART + (1.0 - FIRST_PART) * gone)
     }
 
-    /// Ends stage [`Stage::Returning`]: returns the state in which all requests pass again.
+    /// Ends stage [`Stage::Returning`]: returns the state in which all requests are sent again.
     #[must_use]
     pub fn back(self, now: Timestamp) -> Self {
         Self { stage: Stage::Well, at: now, ..self }
@@ -253,7 +253,7 @@ const RETRY_LEAST: Duration = Duration::from_millis(20);
 /// Numbers of replies of a store to all cores, as counts that only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// All replies, failures included.
+    /// Number of all replies, failures included.
     pub replies: u64,
     /// Failures: replies that count as failures, and lost connections.
     pub failures: u64,
@@ -391,7 +391,7 @@ pub struct Comparison {
     pub own: Duration,
     /// Median of the other stores' 95th percentiles.
     pub others: Duration,
-    /// Requests per second at this store.
+    /// Requests per second of this core at the store.
     pub rate: f64,
     /// Requests per second at this store some seconds earlier; None if unknown.
     pub rate_before: Option<f64>,

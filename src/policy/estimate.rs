@@ -22,7 +22,8 @@ const UNKNOWN_PER_SAMPLE: u32 = 2;
 /// its mean at most.
 const DEVIATIONS: f64 = 3.0;
 
-/// Costs of a tenant's requests beyond what is known on arrival, by class, in millionths of a request unit.
+/// Costs of a tenant's requests that are known only from their replies, by class, in millionths of a request
+/// unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Expected {
     averages: [MicroUnits; COMMAND_CLASSES],

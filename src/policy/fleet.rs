@@ -32,7 +32,7 @@ const MISSED_MAX: u32 = 3;
 /// Consecutive answers of the fleet's store without a new tick of another host after which that host's entry
 /// is removed there.
 const FORGOTTEN_AFTER: u32 = 60;
-/// Time for which shares hold without an answer of the store.
+/// Time for which shares of quotas stay in force without a reply of the fleet's store.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The most demand that a host reports for a period, in whole quotas; refused requests count up to that.
 const CLAIM_QUOTAS: u64 = 4;
@@ -65,14 +65,14 @@ pub struct Question {
     pub added: Vec<(usize, u64)>,
 }
 
-/// Outcome of the answer of the fleet's store to a question.
+/// Outcome of handling a reply of the fleet's store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The answer was used to compute the shares of quotas.
+    /// The reply was used to compute the shares of quotas.
     Heard,
-    /// The answer was ignored: it came later than a period, or no question was open.
+    /// The reply was ignored: it came later than a period, or none was awaited.
     Late,
-    /// The answer was ignored: the fleet has more hosts than this one can keep track of.
+    /// The reply was ignored: the fleet has more hosts than this one can keep track of.
     Crowded,
 }
 
@@ -80,16 +80,16 @@ pub enum Outcome {
 #[derive(Clone, Debug)]
 struct Scope {
     ru_per_second: u64,
-    /// Price of all requests for this quota since the last question to the fleet's store, refused ones
-    /// included, in millionths of a request unit.
+    /// Price of all requests for this quota since the fleet's store was last asked, refused ones included, in
+    /// millionths of a request unit.
     demand: MicroUnits,
-    /// Price of all requests for this quota in the period before the last question, in millionths of a
-    /// request unit per second.
+    /// Price of all requests for this quota in the period before the fleet's store was last asked, in
+    /// millionths of a request unit per second.
     demand_shown: MicroUnits,
-    /// Value of the fleet's counter when it was last read; `None` if an answer was lost since.
+    /// Value of the fleet's counter when it was last read; `None` if a reply of the store was lost since.
     total: Option<u64>,
-    /// Share of the quota that the last answer gives, where it is larger than `part`: the part grows to it
-    /// with the next answer.
+    /// Share of the quota that follows from the store's last reply, where it is larger than `part`: the part
+    /// grows to it with the next reply.
     target: Part,
     part: Part,
     heard_at: Option<Timestamp>,
@@ -99,7 +99,7 @@ struct Scope {
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     tick: u64,
-    /// Number of answers of the fleet's store since the host's tick last changed.
+    /// Number of replies of the fleet's store since the host's tick last changed.
     missed: u32,
 }
 
@@ -125,7 +125,7 @@ pub struct Fleet {
     scopes: Vec<Scope>,
     /// Number of quotas that are never removed: that of all tenants together, and those of tenants.
     fixed: usize,
-    /// The question to the fleet's store that was not answered yet; `None` if none is in flight.
+    /// The amounts and counters of the exchange with the fleet's store that is in flight; `None` if none is.
     asked: Option<Asked>,
     asked_at: Option<Timestamp>,
     heard_at: Option<Timestamp>,
@@ -156,8 +156,8 @@ impl Fleet {
         self.scopes.push(Scope { heard_at: self.heard_at, ..Scope::new(ru_per_second, part) });
     }
 
-    /// Removes a quota that [`Fleet::admit`] added; the last one takes its place. An open question is given
-    /// up.
+    /// Removes a quota that [`Fleet::admit`] added; the quota in the last place moves into its place. An
+    /// exchange in flight is given up.
     pub fn dismiss(&mut self, place: usize) {
         self.handle_lost();
         debug_assert!(place >= self.fixed, "it is one that came");
@@ -170,13 +170,13 @@ impl Fleet {
     }
 
     /// Returns the part that this host may give out of a quota whose demand is too small to be counted: an
-    /// even part, or 10 % before any answer.
+    /// even part, or 10 % before the store's first reply.
     pub fn uncounted(&self) -> Part {
         if self.heard_at.is_some() { Part::even(self.hosts()) } else { UNKNOWN }
     }
 
-    /// Replaces the quotas that are always there: gives for each new one its size, and the place that it had
-    /// before, if any. An open question is given up.
+    /// Replaces the quotas that are always counted: gives for each new one its size, and the place that it
+    /// had before, if any. An exchange in flight is given up.
     pub fn replace(&mut self, quotas: impl Iterator<Item = (u64, Option<usize>)>) {
         self.handle_lost();
         let newcomer = if self.heard_at.is_some() { self.floor() } else { UNKNOWN };
@@ -202,20 +202,20 @@ impl Fleet {
         }
     }
 
-    /// True if the demand on a quota since the last question exceeds the part that every host may give out
-    /// anyway, so that other hosts have to know.
+    /// True if the demand on a quota since the store was last asked exceeds the part that every host may give
+    /// out anyway, so that other hosts have to know of it.
     pub fn is_heavy(&self, scope: usize, now: Timestamp) -> bool {
         let elapsed = self.elapsed(now);
         self.scopes.get(scope).is_some_and(|scope| scope.is_above(self.floor(), elapsed))
     }
 
-    /// Returns the time since the last question to the fleet's store, or one period before the first.
+    /// Returns the time since the fleet's store was last asked, or one period before the first time.
     fn elapsed(&self, now: Timestamp) -> Duration {
         self.asked_at.map_or(self.period, |asked_at| now.since(asked_at))
     }
 
-    /// Begins a period and returns the question to send to the fleet's store. An earlier unanswered question
-    /// is given up.
+    /// Begins a period and returns the exchange for the fleet's store: counters to read and amounts to add to
+    /// them. An earlier exchange in flight is given up.
     pub fn begin(&mut self, now: Timestamp) -> Question {
         self.handle_lost();
         let elapsed = self.elapsed(now);
@@ -233,8 +233,8 @@ impl Fleet {
         Question { tick: self.tick, gone, added }
     }
 
-    /// Chooses the counters to read, with the amounts to add to them. `elapsed` is the time since the last
-    /// question.
+    /// Chooses the counters to read at the fleet's store, with the amounts to add to them. `elapsed` is the
+    /// time since it was last asked.
     fn choose(&mut self, elapsed: Duration, hosts: u64) -> Vec<(usize, u64)> {
         let floor = self.floor();
         let is_heavy = |scope: &Scope| scope.is_above(floor, elapsed);
@@ -268,7 +268,7 @@ impl Fleet {
         asked.map(|place| (place, self.scopes[place].take_demand(elapsed))).collect()
     }
 
-    /// Takes the store's answer: the hosts with their ticks, and the counters in the order of the question,
+    /// Handles the store's reply: the hosts with their ticks, and the counters in the order of the exchange,
     /// `None` where one could not be read.
     pub fn handle_answer(
         &mut self,
@@ -310,8 +310,8 @@ impl Fleet {
         Outcome::Heard
     }
 
-    /// Gives up the open question: whether its amounts reached the counters is unknown, so they are never
-    /// sent again.
+    /// Gives up the exchange in flight: whether its amounts reached the counters is unknown, so they are
+    /// never sent again.
     pub fn handle_lost(&mut self) {
         let Some(asked) = self.asked.take() else { return };
         for (place, _) in asked.added {
@@ -348,12 +348,12 @@ impl Fleet {
         self.scopes.get(scope).map_or(0, |scope| scope.demand_shown)
     }
 
-    /// Returns when an answer of the fleet's store was last used; `None` before the first.
+    /// Returns when a reply of the fleet's store was last used; `None` before the first.
     pub fn heard_at(&self) -> Option<Timestamp> {
         self.heard_at
     }
 
-    /// True if no answer was used for longer than shares hold (60 s).
+    /// True if no reply of the fleet's store was used for longer than shares stay in force (60 s).
     pub fn is_out_of_patience(&self, now: Timestamp) -> bool {
         is_too_old(self.heard_at, now)
     }
@@ -398,7 +398,7 @@ impl Scope {
         milli.min(u128::from(u64::MAX)) as u64
     }
 
-    /// Records that this quota is not part of the period's question to the fleet's store, and sets the part
+    /// Records that this quota is not part of the period's exchange with the fleet's store, and sets the part
     /// of it that this host may give out.
     fn leave_out(&mut self, part: Part) {
         self.demand = 0;
@@ -430,7 +430,7 @@ impl Scope {
     }
 
     /// Sets the part that this host may give out of the quota: it shrinks to `target` at once, and grows only
-    /// to what two consecutive answers allow.
+    /// to a value that two consecutive replies allow.
     fn settle(&mut self, target: Part) {
         self.part = target.min(self.target);
         self.target = target;

@@ -361,8 +361,8 @@ impl HotKeys {
         }
     }
 
-    /// Counts a request for a key without a record in stage 2, and gives the key a record if it has a quarter
-    /// of the load that makes it hot, or costs much.
+    /// Counts a request for a key without a record, once its slot is warm, and gives the key a record if it
+    /// has a quarter of the load that makes it hot, or costs much.
     fn note_stranger(&mut self, slot: u16, hash: u64, key: &[u8], access: Access) {
         let Some(counted) = self.counts.add(hash, 1, self.slots.missed(slot)) else { return };
         let cost = self.costs.get(hash).unwrap_or_default().certain();

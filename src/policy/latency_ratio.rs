@@ -117,9 +117,9 @@ pub struct Seen {
 /// Change of the shedding level that a core has chosen for a backend, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
-    /// The level before.
+    /// The level of load shedding before the change.
     pub from: Level,
-    /// The level from now on.
+    /// The level of load shedding from now on.
     pub to: Level,
     /// The ratio of usual to recent latency that led to the change; `None` if the level fell because there
     /// were too few replies to measure one.
@@ -294,7 +294,7 @@ struct Verdict {
 /// Shedding level of a core for a backend, and the counts of checks that change it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Steps {
-    /// The present level.
+    /// The present level of load shedding.
     level: Level,
     /// Consecutive checks (250 ms apart) with the ratio below the threshold of each level, while requests
     /// waited or more were in flight than usual.

@@ -22,7 +22,7 @@ const LOOKED_AT_ESTIMATED_MAX: u64 = 1_000;
 pub struct Asked {
     /// Number of requests: more than one in a transaction.
     pub requests: u64,
-    /// Bytes of the request.
+    /// Number of bytes of the request.
     pub bytes_in: u64,
     /// Keys that the request writes, where it names several.
     pub keys: u64,
@@ -67,7 +67,7 @@ pub struct Quote {
 /// Measurements of a request's reply on which its price depends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
-    /// Bytes of the reply.
+    /// Number of bytes of the reply.
     pub bytes_out: u64,
     /// Elements of the reply; 0 if it has none.
     pub rows: u64,

@@ -105,8 +105,8 @@ pub struct Waiting<T> {
 pub struct Taken<T> {
     /// The caller's handle, as given in [`Waiting`].
     pub item: T,
-    /// True if further requests of the connection may be started: [`Queue::push`] had said that none should
-    /// be, and few of its requests wait now.
+    /// True if further requests of the connection may be started: [`Queue::push`] had returned that none
+    /// should be, and few of its requests wait now.
     pub is_eased: bool,
     /// True if the request had waited longer than the queue's rules permit.
     pub is_old: bool,
@@ -125,9 +125,9 @@ pub enum Choice {
 /// Amount of waiting requests, or a limit of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Number of requests.
+    /// Number of waiting requests.
     pub requests: usize,
-    /// Bytes of their messages.
+    /// Number of bytes of their messages.
     pub bytes: usize,
 }
 
@@ -255,7 +255,7 @@ struct Chain {
     tenant: TenantId,
     /// Number and bytes of the requests.
     held: Held,
-    /// True if the caller was told to start no further requests of the connection.
+    /// True if [`Queue::push`] has returned that no further requests of the connection should be started.
     is_long: bool,
     /// Moment at which the present first request of the connection became the first.
     since: Moment,
@@ -325,7 +325,7 @@ pub struct Queue<T> {
     held: Held,
     /// Maximum number of requests and bytes that may wait.
     limit: Held,
-    /// Times that requests may wait.
+    /// Limits of the time that requests may wait.
     patience: Patience,
     /// The earliest deadline of any waiting request, or an earlier time.
     soonest: Timestamp,
@@ -731,7 +731,7 @@ impl<T: Copy> Queue<T> {
             })
     }
 
-    /// Removes a request from all lists.
+    /// Removes a request from the queue and from all lists of it.
     fn remove(&mut self, index: u32) -> Taken<T> {
         let node = &self.nodes[index as usize];
         let place = self.chain_of[&node.waiting.connection];

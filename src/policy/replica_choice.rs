@@ -38,7 +38,7 @@ const SLOW_WINDOWS: u32 = 3;
 const FAILURES: u32 = 5;
 /// Time for which a replica is ejected, multiplied by the number of recent ejections.
 const OUT_FOR: Duration = Duration::from_secs(5);
-/// Longest time for which a replica is ejected.
+/// Longest time for which a replica is ejected from answering reads.
 const OUT_MOST: Duration = Duration::from_secs(300);
 /// Healthy time that takes back one step of the ejection time.
 const HEALTHY: Duration = Duration::from_secs(60);
@@ -50,7 +50,7 @@ const RETURNING: Duration = Duration::from_secs(10);
 /// Role of a node for the keys of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The node owns the keys.
+    /// The node owns the slot of the read's keys.
     Owner,
     /// The node is a replica of the owner.
     Replica,
@@ -70,8 +70,8 @@ pub struct Candidate {
 /// Reason why a replica is ejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// This many consecutive failures: timeouts, lost connections, or replies that say that the node cannot
-    /// answer.
+    /// This many consecutive failures: timeouts, lost connections, or replies by which the node cannot serve
+    /// reads now.
     Failures(u32),
     /// The replica was slow in one class of commands.
     Slow {
@@ -178,8 +178,8 @@ impl ReplicaChoice {
         peer.times[class].get_or_insert_default().add(took.as_micros() as u64);
     }
 
-    /// Records a failure of a node: a timeout, a lost connection, or a reply that says that it cannot answer.
-    /// The fifth in a row ejects a replica.
+    /// Records a failure of a node: a timeout, a lost connection, or a reply by which it cannot serve reads
+    /// now. The fifth in a row ejects a replica.
     pub fn handle_failure(&mut self, place: usize, role: Role, now: Timestamp) {
         let peer = self.peer(place, role, now);
         peer.failures += 1;

@@ -21,7 +21,7 @@ pub struct RetryBudget {
     saved_max: f64,
     /// Number of retries that each second adds to this core's budget.
     per_second: f64,
-    /// Number of requests sent, as of the last call.
+    /// Number of requests sent, as of the last call of [`RetryBudget::take`].
     sent: u64,
     /// Time of the last call.
     at: Timestamp,

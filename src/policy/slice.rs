@@ -46,7 +46,7 @@ pub struct Rules {
     pub lease: Duration,
     /// True if the pool has not answered for longer than a lease.
     pub silent: bool,
-    /// Share of the bucket assumed for a core that the pool has not told its share, in 65,536ths.
+    /// Share of the bucket assumed for a core as long as the pool has not reported its share, in 65,536ths.
     pub even_share: u32,
 }
 
@@ -63,7 +63,7 @@ pub struct Slice {
     /// Sum of the costs of requests in the period before, refused ones included, in thousandths of a request
     /// unit, rounded up.
     wanted_before_milli: u32,
-    /// Level of the pool at its last grant.
+    /// Level of the central pool at its last grant.
     level: i64,
     /// Time of the last grant, or, while the pool is silent, the time up to which this core has refilled its
     /// own allowance. Before the first grant it is the time when the slice was made.
@@ -88,7 +88,7 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Creates the slice of a bucket that counts as full, since this core has heard nothing of it.
+    /// Creates the slice of a bucket that counts as full, since this core has no grant of it yet.
     pub const fn untouched(now: Timestamp) -> Self {
         Self {
             allowance: 0,
@@ -173,8 +173,8 @@ impl Slice {
         self.heard_at
     }
 
-    /// Takes the difference between what a request cost and what was taken for it; a negative one is given
-    /// back.
+    /// Adds the difference between the cost of a request and the amount taken for it on arrival; a negative
+    /// difference is given back.
     pub const fn book(&mut self, difference: i64) {
         self.allowance = self.allowance.saturating_sub(difference);
         self.spent = self.spent.saturating_add(difference);
@@ -226,7 +226,7 @@ impl Slice {
         self.wanted_milli as u64 * MICRO_PER_MILLI
     }
 
-    /// True if an answer of the pool is awaited already. If not, one counts as awaited from now on, and the
+    /// True if a grant of the pool is awaited already. If not, one counts as awaited from now on, and the
     /// caller has to send a report.
     pub const fn await_answer(&mut self) -> bool {
         let awaited = self.is_awaited();
@@ -347,7 +347,8 @@ impl Slice {
         moment.since(now)
     }
 
-    /// Decides while the pool is silent: this core goes on with its last known share of the bucket's income.
+    /// Decides on a request while the pool is silent: this core continues with its last known share of the
+    /// bucket's income.
     fn check_alone(&mut self, cost: Price, capacity: Capacity, now: Timestamp, rules: Rules) -> Verdict {
         let share = u128::from(if self.heard { u32::from(self.share) } else { rules.even_share });
         let part = |whole: u64| signed((u128::from(whole) * share / WHOLE_SHARE) as u64);

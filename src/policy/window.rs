@@ -55,7 +55,7 @@ const ROUND_MEDIANS: f64 = 1.5;
 /// Fewest replies that end a round.
 const SAMPLES_LEAST: usize = 3;
 /// Fewest replies in a round for a grave decision (more than twice the allowed latency): with fewer, the
-/// round goes on.
+/// round continues.
 const SAMPLES_GRAVE: usize = 9;
 /// Maximum number of samples kept of a round. When they are full, every second one is dropped, and from then
 /// on half as many replies are sampled.
@@ -159,7 +159,7 @@ const MIX_KEPT: f64 = 0.9;
 /// The facts about a sampled reply by which the window is adjusted.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
-    /// Time at which the request was sent.
+    /// Time at which the sampled request was sent.
     pub sent_at: Timestamp,
     /// Time since `sent_at` during which this core did not run, which is not the backend's latency.
     pub late: Duration,
@@ -188,14 +188,15 @@ pub struct Record {
     /// The core's base (latency of a reply when little waits at the backend), in seconds; 0 while it is
     /// unknown.
     pub base: f64,
-    /// The core's window, in requests.
+    /// The core's window: the number of requests that it may have in flight.
     pub window: f64,
     /// True if requests waited for room in the window.
     pub is_limited: bool,
     /// The median latency at a quarter of the window, in seconds, as the last probe saw it; 0 where that is
     /// unknown or older than 10 s.
     pub quarter: f64,
-    /// Time at which the core asks all cores to probe. Meaningless once it has passed.
+    /// Time at which the core asks all cores to measure the base latency with few requests in flight (probe).
+    /// Meaningless once it has passed.
     pub probe_at: Timestamp,
 }
 
@@ -214,7 +215,7 @@ struct Common {
     crowd: f64,
     /// The median latency at a quarter of the window, in seconds; 0 where no core knows it.
     quarter: f64,
-    /// The earliest probe that any core asks for, in seconds.
+    /// The earliest time, in seconds, at which any core asks all cores to measure the base latency (probe).
     probe_at: f64,
 }
 
@@ -251,7 +252,7 @@ enum Trial {
 struct Seen {
     /// The backend's part of the latency, in seconds, as if the request were of the usual mix of kinds.
     low: f64,
-    /// Requests in flight when the request was sent.
+    /// Number of requests in flight when the request was sent.
     depth: f64,
     /// Time between sending and deadline, in seconds; infinite without deadline.
     left: f64,
@@ -390,9 +391,9 @@ pub struct Window {
     own_base: f64,
     /// Base over all cores (latency of a reply when few requests wait at the backend), in seconds.
     base: f64,
-    /// Time of the next probe, in seconds.
+    /// Time of the next probe (measurement of the base latency with few requests in flight), in seconds.
     probe_at: f64,
-    /// Time between probes for the base, in seconds.
+    /// Time between two probes of the base latency, in seconds.
     probe_every: f64,
     /// End of the last probe, in seconds; 0 before the first.
     probed_at: f64,
@@ -421,7 +422,7 @@ pub struct Window {
     peak: usize,
     /// Maximum number of requests in flight in the period before.
     peak_before: usize,
-    /// Start of this period, in seconds.
+    /// Start of the period in which `peak` is measured, in seconds.
     peak_since: f64,
 }
 

@@ -11,7 +11,7 @@ use crate::values::{ShardId, TenantId};
 /// new quotas in force one after the other, so ids of different versions are never compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
-    /// The tenant.
+    /// The tenant whose client sent the request.
     pub tenant: TenantId,
     /// Version of the quotas ([`Quotas::version`](crate::config::Quotas::version)).
     pub version: u64,
@@ -102,7 +102,7 @@ pub struct MonitorBoard {
     taken: Taken,
     /// An entry for each place; [`FREE`] if it has no monitor. See [`entry`].
     entries: Box<[AtomicU64]>,
-    /// Number of lines that other cores have left out for each monitor, and that it was not told of yet.
+    /// Number of lines that other cores have left out for each monitor, and that has not been sent to it yet.
     left_out: Box<[AtomicU64]>,
 }
 

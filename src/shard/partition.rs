@@ -153,8 +153,7 @@ impl Partition {
         self.permission
     }
 
-    /// Makes the partition no longer tell whether the tenant may use the keys, because the quotas have
-    /// changed.
+    /// Clears the partition's record of whether the tenant may use the keys, because the quotas have changed.
     pub fn forget_permission(&mut self) {
         self.permission = Permission::Unknown;
     }

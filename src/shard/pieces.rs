@@ -22,7 +22,7 @@ struct Whole {
     /// Index of the request's entry in `Pieces::gathers`, where the replies are joined.
     gather: u32,
     missing: usize,
-    /// Combined outcome of the pieces answered so far.
+    /// Combined outcome of those pieces of the request that have been answered.
     outcome: Outcome,
 }
 

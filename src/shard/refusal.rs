@@ -26,9 +26,9 @@ pub enum Refusal<'a> {
     Unavailable {
         /// Address of the backend.
         backend: &'a str,
-        /// Word for the event, such as `connection-lost`.
+        /// Word for the event that made the backend unavailable, such as `connection-lost`.
         reason: &'static str,
-        /// Time after which a retry makes sense.
+        /// Time after which the client may try again.
         retry_after: Duration,
     },
     /// A quota is used up (`-THROTTLED`).
@@ -52,7 +52,7 @@ pub enum Refusal<'a> {
         reason: &'static str,
         /// Address of the backend that the request was for.
         backend: &'a str,
-        /// Time after which a retry makes sense.
+        /// Time after which the client may try again.
         retry_after: Duration,
     },
     /// The backend stalled with the request in flight (`-OVERLOADED`). A write may still be carried out.
@@ -61,7 +61,7 @@ pub enum Refusal<'a> {
         backend: &'a str,
         /// True if the request was a write, which may still be carried out.
         may_have_happened: bool,
-        /// Time after which a retry makes sense.
+        /// Time after which the client may try again.
         retry_after: Duration,
     },
     /// The backend is busy with a script (`-BUSY`, like a store's own error).
@@ -153,9 +153,9 @@ impl Stage {
 const RETRY_STRAINED: Duration = Duration::from_secs(1);
 /// Retry delay for a request whose slot is moving between two nodes.
 const RETRY_MOVED: Duration = Duration::from_millis(100);
-/// Retry delay when all private links are in use.
+/// Time after which a client may try again when all private links are in use.
 const RETRY_NO_LINK: Duration = Duration::from_secs(1);
-/// Retry delay when a buffer was full.
+/// Time after which a client may try again when a buffer of weir (such as a batch for another core) was full.
 const RETRY_WHEN_FULL: Duration = Duration::from_millis(10);
 
 impl NotSent {

@@ -51,16 +51,16 @@ impl Target {
 pub enum RedirectMessage {
     /// To the target's core: a client that tracks keys asks for it as a target.
     Ask {
-        /// Destination of the answer: the client that tracks keys, and the number of its command.
+        /// Destination of the reply: the client that tracks keys, and the number of its command.
         from: ReplyTo,
         /// The target's number, as its `CLIENT ID` returns it.
         number: u64,
         /// The name of the asking client's tenant, which has to be the target's too.
         tenant: Option<Box<str>>,
     },
-    /// The answer to an `Ask`: the target, or the error that becomes the reply to the client's command.
+    /// The reply to an `Ask`: the target, or the error that becomes the reply to the client's command.
     Answer {
-        /// Destination of the answer: the client that tracks keys, and the number of its command.
+        /// Destination of the reply: the client that tracks keys, and the number of its command.
         to: ReplyTo,
         /// The target, or an encoded error.
         found: Result<Target, Box<[u8]>>,

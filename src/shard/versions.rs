@@ -37,12 +37,12 @@ pub struct Versions {
 pub struct Cell(u32);
 
 impl Cell {
-    /// Returns the cell of keys with this hash. All cores have to hash alike.
+    /// Returns the cell (counter of writes) of keys with this hash. All cores have to hash alike.
     pub const fn of_hash(hash: u64) -> Self {
         Self((hash >> 48) as u32)
     }
 
-    /// Returns the cell of a backend, for writes whose keys are unknown.
+    /// Returns the cell (counter of writes) of a backend, for writes whose keys are unknown.
     pub const fn of_backend(backend: BackendId) -> Self {
         Self(CELLS as u32 + backend.0 as u32)
     }
@@ -64,7 +64,7 @@ impl Snapshot {
 }
 
 impl Versions {
-    /// Creates cells for keys and for this many backends, all zero.
+    /// Creates cells (counters of writes) for keys and for this many backends, all zero.
     pub fn new(backends: u16) -> Self {
         let cells = std::iter::repeat_with(AtomicU64::default).take(CELLS + usize::from(backends)).collect();
         Self { cells, last_told: LastTold::default() }
@@ -82,8 +82,8 @@ impl Versions {
         debug_assert!(before & UNDER_WAY > 0, "a write ends once");
     }
 
-    /// Changes a cell as a write that begins and ends at once, so that replies kept for its keys are no
-    /// longer used.
+    /// Changes a cell (counter of writes) like a write that begins and ends at once, so that replies kept for
+    /// its keys are no longer used.
     pub fn pass(&self, cell: Cell) {
         self.begin(cell);
         self.end(cell);

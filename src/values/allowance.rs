@@ -107,7 +107,7 @@ pub struct Demand {
     pub returned: MicroUnits,
     /// Amount that the core spent beyond its allowance and that no grant has covered since.
     pub owed: MicroUnits,
-    /// Amount that a request which waits for the answer needs; 0 if none waits.
+    /// Amount of quota that a request needs which waits for the grant; 0 if none waits.
     pub needed: MicroUnits,
     /// The largest recent cost of one request: an allowance below it is useless.
     pub lump: MicroUnits,

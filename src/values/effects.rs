@@ -14,9 +14,10 @@ pub enum Owner {
 /// Cause of the loss of a connection, as far as the runtime can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// The peer ended the connection, or was never there: it carries out nothing of what it had not read.
+    /// The peer ended the connection, or was never there: it will carry out no request that it had not read.
     ByPeer,
-    /// The connection failed on the way: the peer may not know yet, and may still carry out what it received.
+    /// The connection failed on the way: the peer may not know yet, and may still carry out requests that it
+    /// received.
     OnTheWay,
 }
 

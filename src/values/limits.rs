@@ -182,7 +182,7 @@ pub const HOT_KEYS_MAX: usize = 256;
 pub const HOT_NAME_BYTES_MAX: usize = 1024;
 /// Bytes kept of a hot key that is too long to be kept whole.
 pub const HOT_NAME_BYTES_SHOWN: usize = 128;
-/// Hot keys in one reply or on one page, if the request does not say how many.
+/// Maximum number of hot keys in one reply or on one page, if the request gives no number.
 pub const HOT_KEYS_SHOWN: usize = 100;
 /// Maximum number of hot keys in one reply or on one page.
 pub const HOT_KEYS_SHOWN_MAX: usize = 1_000;
@@ -254,7 +254,7 @@ pub const ENGINE_WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// short key.
 pub const ENGINE_WATCHED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Maximum number of bytes of the embedded engine's table of tracked keys (`CLIENT TRACKING`), about 150 for
-/// a short key. Above that, clients are told of keys that have not changed.
+/// a short key. Above that, clients are sent messages about keys that have not changed.
 pub const ENGINE_TRACKED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Maximum number of bytes of all subscriptions to channels of the embedded engine, about 250 for one with a
 /// short name.

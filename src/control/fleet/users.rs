@@ -130,7 +130,8 @@ impl FleetQuotas {
         });
     }
 
-    /// Passes the terms for users who are not counted to the pools, if they have changed.
+    /// Passes the part of their quotas that users who are not counted may spend to the pools, if it has
+    /// changed.
     pub(super) fn tell_terms(&mut self, pools: &mut Reconciliation) {
         let terms = UserTerms { part: self.fleet.uncounted(), floor: self.fleet.floor() };
         if self.settings.users_max > 0 && self.users.terms != Some(terms) {

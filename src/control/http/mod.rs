@@ -18,7 +18,7 @@ pub enum Route {
     State,
     /// `/history.json`: some of the data of the page `/` over the last ten minutes.
     History,
-    /// `/explain`: what would be decided for a command.
+    /// `/explain`: how weir would treat a command.
     Explain,
     /// `/metrics`: metrics for Prometheus.
     Metrics,
@@ -80,7 +80,7 @@ impl Route {
 pub enum Persistence {
     /// The connection stays open, so that another request may follow.
     KeepAlive,
-    /// The connection is closed.
+    /// The connection is closed after the reply.
     Close,
 }
 
@@ -95,7 +95,7 @@ pub enum Method {
     Post,
 }
 
-/// The status of a reply.
+/// The status of an HTTP reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is the status of its name")]
 pub enum Status {

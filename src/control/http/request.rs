@@ -8,7 +8,7 @@ use crate::protocol::http::headers::{credentials, lasts, length_of, values};
 
 /// Maximum number of bytes of a request up to the end of its headers; a longer one is refused.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
-/// Maximum number of headers of a request.
+/// Maximum number of headers of an HTTP request.
 const HEADERS_MAX: usize = 64;
 
 /// The result of parsing the bytes received so far.
@@ -31,7 +31,7 @@ pub struct Head {
     pub query: String,
     /// The server's name that the client used (the `Host` header).
     pub host: Host,
-    /// The method of the request.
+    /// The HTTP method of the request.
     pub method: Method,
     /// Whether the connection stays open after the reply.
     pub persistence: Persistence,

@@ -10,7 +10,7 @@ use crate::control::json;
 /// A reply of the admin port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// The status of the reply.
+    /// The HTTP status of the reply.
     pub status: Status,
     /// The media type of the body.
     pub content_type: &'static str,

@@ -38,7 +38,7 @@ use verdict::Verdict;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Grade {
-    /// All requests are served.
+    /// Nothing needs attention: all requests are served.
     #[default]
     Well,
     /// Some requests are held back, as configured.

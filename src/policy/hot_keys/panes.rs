@@ -24,7 +24,7 @@ impl Window {
     }
 }
 
-/// Stores the newest pane's value in front and drops the oldest.
+/// Puts the counter of the newest pane (interval of counting) in front and drops that of the oldest.
 pub(super) fn keep(panes: &mut [u64; PANES], newest: u64) {
     panes.rotate_right(1);
     panes[0] = newest;

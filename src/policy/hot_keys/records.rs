@@ -7,9 +7,9 @@ use crate::values::{MicroUnits, Timestamp};
 /// Maximum number of records of one core. At most 200 keys can have a quarter of a fiftieth of the load in
 /// each of two panes.
 pub(super) const RECORDS_MAX: usize = 512;
-/// Number of cells of the hash table: twice as many as records, so that searches in it are short.
+/// Number of places in the hash table: twice as many as records, so that searches in it are short.
 const CELLS: usize = 2 * RECORDS_MAX;
-/// Index that stands for an empty cell.
+/// Index that stands for an empty place in the hash table.
 const EMPTY: u16 = u16::MAX;
 
 /// A key's name: the whole key, or the start of a long one.
@@ -203,8 +203,8 @@ impl Record {
 pub(super) struct Records {
     all: Vec<Record>,
     unused: Vec<u16>,
-    /// Hash table of the records' indexes: each is in the cell of its hash or, if that is taken, in the next
-    /// free one after it.
+    /// Hash table of the records' indexes: each is in the place that its hash gives or, if that is taken, in
+    /// the next free one after it.
     cells: Box<[u16; CELLS]>,
 }
 

@@ -17,12 +17,13 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Creates empty counters; a slot is warm at `warm_at` requests.
+    /// Creates empty counters of requests by hash slot. A slot is warm, so that its keys are counted one by
+    /// one, from `warm_at` requests on.
     pub fn new(warm_at: u64) -> Self {
         Self { counters: Box::new([0; COUNTERS]), warm_at: clamped(warm_at) }
     }
 
-    /// Counts a request; true if its slot is warm.
+    /// Counts a request for a key of a slot. True if the slot is warm, so that the key is to be counted too.
     #[inline]
     pub fn count(&mut self, slot: u16) -> bool {
         let counter = &mut self.counters[usize::from(slot) % COUNTERS];
@@ -40,8 +41,8 @@ impl Slots {
         *counter = (*counter & WARM) | sum.min(u64::from(!WARM)) as u32;
     }
 
-    /// Returns the most requests for a slot that stage 2 cannot have counted, because the slot was not warm
-    /// yet; without the present request.
+    /// Returns the largest number of requests for a slot before it was warm, whose keys were not counted one
+    /// by one; without the present request.
     pub fn missed(&self, slot: u16) -> u64 {
         match self.counters[usize::from(slot) % COUNTERS] {
             counter if counter & WARM != 0 => 0,

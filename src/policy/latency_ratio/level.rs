@@ -73,9 +73,9 @@ impl Level {
 /// A core's proposal of a shedding level for one backend, which it publishes to the other cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// Time of the proposal.
+    /// Time at which the core made the proposal.
     pub at: Timestamp,
-    /// The level that the core would choose.
+    /// The level of load shedding that the core would choose.
     pub level: Level,
     /// Replies of the last seconds that the proposal is based on, its weight in the vote; a core that saw too
     /// few has weight 0.

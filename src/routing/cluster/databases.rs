@@ -12,7 +12,8 @@ pub const NOT_IN_CLUSTER: &str = "ERR SELECT is not allowed in cluster mode";
 /// the less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Databases {
-    /// Database 0 alone: in a cluster the server has no others, and says so ([`NOT_IN_CLUSTER`]).
+    /// Database 0 alone: the node is a server that has no others in a cluster, and replies so
+    /// ([`NOT_IN_CLUSTER`]).
     OnlyFirst,
     /// This many databases, numbered from 0. A larger number is out of range.
     Numbered(u16),

@@ -66,7 +66,7 @@ impl Watch {
         Self { since: now, trouble: now }
     }
 
-    /// Takes the replica's reply to `ROLE` (None if it did not answer). Returns the time until the next
+    /// Handles the replica's reply to `ROLE` (None if it did not reply). Returns the time until the next
     /// `ROLE` is to be sent; None ends the watch.
     pub fn handle(&mut self, said: Option<Said>, now: Timestamp) -> Option<Duration> {
         if said == Some(Said::HasNone) {

@@ -51,7 +51,7 @@ pub struct Node {
     pub failed: bool,
     /// Live replicas of the node, if it is a primary.
     pub replicas: Vec<BackendId>,
-    /// Databases of the node, as its last answer said; None before it was asked.
+    /// Databases of the node, by its last reply about them; None before it was asked.
     pub databases: Option<Databases>,
 }
 
@@ -115,7 +115,8 @@ impl Map {
         self.node(key.backend).filter(|node| node.key == key)
     }
 
-    /// Returns the databases that exist at all nodes which have said how many they have; None if none has.
+    /// Returns the databases that exist at all nodes which have reported how many they have; None if none
+    /// has.
     pub fn databases(&self) -> Option<Databases> {
         self.nodes().filter_map(|node| node.databases).min()
     }

@@ -45,7 +45,7 @@ impl Epoch {
 /// Reason why a node's view of the cluster was not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejected {
-    /// The view has less than half of the known node ids: another cluster answers at this address.
+    /// The view has less than half of the known node ids: another cluster uses this address.
     Strangers,
     /// With the view there would be more nodes than weir can handle.
     TooManyNodes,
@@ -402,10 +402,11 @@ struct Fact<'a> {
     /// The node as in the view with the highest epoch for it; between equal epochs, as in its own view.
     seen: &'a Seen,
     is_own: bool,
-    /// True if a view says that most primaries consider the node failed, and the node did not answer itself.
+    /// True if a view reports that most primaries consider the node failed, and the node did not reply
+    /// itself.
     failed: bool,
     answered: bool,
-    /// True for a replica that is in some node's `CLUSTER SLOTS`, which shows that it answers.
+    /// True for a replica that is in some node's `CLUSTER SLOTS`, which shows that it works.
     live: bool,
     /// Databases of the node; None if it did not say how many it has.
     databases: Option<Databases>,

@@ -49,7 +49,7 @@ pub enum Reason {
     ClusterDown(NodeKey),
     /// A connection to this node was lost, or could not be made: other nodes may know why.
     LinkLost(Option<NodeKey>),
-    /// This replica says that it is a primary now.
+    /// This replica reports that it is a primary now.
     TookOver(NodeKey),
     /// No event, but a caller needs certainty: all primaries are asked.
     Unsure,
@@ -85,7 +85,7 @@ pub struct Refresh {
     next_seed: usize,
     /// Least time between two rounds that have a reason; it doubles while nothing changes.
     gap: Duration,
-    /// Time before which no round begins for a reason.
+    /// Time before which no round begins just because of a reason to doubt the map.
     not_before: Timestamp,
     /// Time of the next round if there is no reason to ask earlier.
     due: Timestamp,
@@ -127,7 +127,7 @@ impl Refresh {
         }
     }
 
-    /// Takes a reason why the map may be old.
+    /// Handles a reason why the map may be old, which may bring the next round forward.
     pub fn handle_reason(&mut self, reason: Reason) {
         if reason == Reason::Unsure {
             self.unsure = true;

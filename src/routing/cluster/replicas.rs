@@ -17,7 +17,7 @@ use super::map::{Map, Node, NodeKey, Role};
 use crate::protocol::reply;
 use crate::values::Timestamp;
 
-/// Number of answers (time and offset) kept for each primary, about one for each of the last seconds; the
+/// Number of replies (time and offset) kept for each primary, about one for each of the last seconds; the
 /// oldest is dropped.
 const ANSWERS_KEPT: usize = 16;
 
@@ -31,7 +31,7 @@ pub struct Replication {
     offset: u64,
     link_is_up: bool,
     is_syncing: bool,
-    /// Seconds since the node last heard of its primary.
+    /// Seconds since the node last received data from its primary.
     heard: Option<u64>,
 }
 
@@ -60,11 +60,11 @@ impl Replication {
 /// Result of asking one node for its replication state.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// The node that was asked.
+    /// The node that was asked for `INFO replication`.
     pub node: NodeKey,
     /// Time at which the node was asked.
     pub asked_at: Timestamp,
-    /// The node's answer; None if it did not answer, or not understandably.
+    /// The facts in the node's reply; None if it did not reply, or the reply could not be parsed.
     pub told: Option<Replication>,
 }
 
@@ -80,14 +80,14 @@ pub struct ReplicaState {
     pub as_of: Option<Timestamp>,
     /// Bytes of its primary's replication stream that the replica has not carried out yet; None if unknown.
     pub behind_bytes: Option<u64>,
-    /// Seconds since the replica last heard of its primary; None if unknown.
+    /// Seconds since the replica last received data from its primary; None if unknown.
     pub heard_seconds: Option<u64>,
     /// Reason why the replica must not be used, as far as is known without looking at a clock; None if there
     /// is none.
     pub unfit: Option<&'static str>,
 }
 
-/// Time at which a primary was asked, and the replication offset in its answer.
+/// Time at which a primary was asked, and the replication offset in its reply.
 type Told = (Timestamp, u64);
 
 /// Replication state of all replicas of a cluster.
@@ -106,7 +106,7 @@ impl Replicas {
         [primaries.into_iter().map(|node| node.key).collect(), replicas]
     }
 
-    /// Takes the answers of one round, primaries first, and returns the state of every replica.
+    /// Handles the replies of one round, primaries first, and returns the state of every replica.
     pub fn handle_answers(&mut self, map: &Map, answers: &[Answer]) -> Arc<[ReplicaState]> {
         self.primaries.retain(|key, _| map.node_of(*key).is_some_and(|node| node.role == Role::Primary));
         for answer in answers {

@@ -53,7 +53,7 @@ pub enum Unusable {
     /// The node replied with this error: it is not in a cluster, is still loading, or does not permit the
     /// command.
     Refused(String),
-    /// The replies do not have the form of replies to these commands; the text says what is wrong.
+    /// The replies do not have the form of replies to these commands; the text names the problem.
     Malformed(&'static str),
     /// The replies are larger than a view may be.
     TooLarge,
@@ -88,7 +88,7 @@ pub(super) struct Seen {
     pub(super) failed: bool,
     /// Addresses of the node, the best first; may be empty.
     pub(super) addresses: Vec<ServerAddress>,
-    /// True for a replica that is in `CLUSTER SLOTS`, which shows that it answers.
+    /// True for a replica that is in `CLUSTER SLOTS`, which shows that it works.
     pub(super) live: bool,
     /// Ranges of slots, both ends included; no slot is in two ranges of a view.
     pub(super) slots: Vec<(u16, u16)>,

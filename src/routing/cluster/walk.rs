@@ -55,7 +55,7 @@ pub struct WalkPosition {
 pub enum WalkStep {
     /// Sends the next SCAN to a node, with the node's own cursor.
     Visit {
-        /// The node to ask.
+        /// The node that gets the next `SCAN`.
         node: NodeKey,
         /// Cursor that the node gave last, or 0.
         cursor: u64,
@@ -68,7 +68,7 @@ pub enum WalkStep {
     Unsure,
     /// Ends the walk: all keys were returned.
     Done,
-    /// Refuses the walk: there is no node to ask.
+    /// Refuses the walk, because there is no node to send `SCAN` to.
     Nowhere,
 }
 

@@ -35,7 +35,7 @@ pub enum Admission {
     AfterReplies,
     /// The request has to wait until another request of its tenant is settled (charged at its real cost).
     AfterSettlement,
-    /// The request waits for the answer of a pool of quotas.
+    /// The request waits for a grant of a pool of quotas.
     AfterGrant,
     /// The request is refused because a quota is used up.
     Throttled(Throttled),
@@ -169,7 +169,7 @@ impl AdmissionStage {
         track_of(self.heavy_from, estimate, class, self.accounts.is_seen(payer, class))
     }
 
-    /// Returns a charge for a request that is answered even if its quota is used up, such as a question about
+    /// Returns a charge for a request that is answered even if its quota is used up, such as a request about
     /// the quota itself. Nothing is taken until it is settled.
     pub fn charge_afterwards(&mut self, payer: Option<Payer>, asked: &Asked, class: Class) -> Option<Charge> {
         let payer = payer.filter(|_| self.is_priced())?;

@@ -40,12 +40,12 @@ pub struct AdmissionStage {
     /// own, in millionths of a request unit; None without such connections.
     heavy_from: Option<MicroUnits>,
     accounts: Accounts,
-    /// Clients whose next request waits for the answer of a pool of quotas.
+    /// Clients whose next request waits for a grant of a pool of quotas.
     waiting: Vec<ClientId>,
     /// Clients whose next request waits until a request of their tenant is settled.
     for_settlement: Waiting,
-    /// The payer and price of requests that passed in shadow mode before a pool had said whether they could
-    /// be paid for.
+    /// The payer and price of requests that passed in shadow mode before a grant of the pool had shown
+    /// whether they could be paid for.
     undecided_in_shadow: Vec<(Payer, Price)>,
 }
 
@@ -111,13 +111,13 @@ impl AdmissionStage {
         }
     }
 
-    /// Adds a client whose next request waits for the answer of a pool of quotas.
+    /// Adds a client whose next request waits for a grant of a pool of quotas.
     pub fn await_grant(&mut self, id: ClientId) {
         self.waiting.push(id);
     }
 
-    /// Takes all clients whose requests waited for a pool's answer, in their order. The caller tries those
-    /// requests again.
+    /// Removes and returns all clients whose requests waited for a pool's grant, in their order. The caller
+    /// tries those requests again.
     pub fn take_waiting(&mut self) -> Vec<ClientId> {
         std::mem::take(&mut self.waiting)
     }
@@ -140,7 +140,7 @@ impl AdmissionStage {
         !self.for_settlement.is_empty()
     }
 
-    /// True if requests wait for a pool's answer, or passed in shadow mode without one.
+    /// True if requests wait for a pool's grant, or passed in shadow mode without one.
     pub fn is_answer_awaited(&self) -> bool {
         !self.waiting.is_empty() || !self.undecided_in_shadow.is_empty()
     }

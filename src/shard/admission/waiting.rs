@@ -10,7 +10,7 @@ use crate::values::{ClientId, TenantId, Timestamp};
 #[derive(Debug, Default)]
 pub struct Waiting {
     tenants: Vec<(TenantId, VecDeque<Waiter>)>,
-    /// Clients that go on in this turn even if no request was settled.
+    /// Clients whose requests are tried again in this turn even if no request was settled.
     released: Vec<ClientId>,
 }
 
@@ -60,7 +60,7 @@ impl Waiting {
         due
     }
 
-    /// Lets all waiting clients go on in this turn.
+    /// Lets the requests of all waiting clients be tried again in this turn.
     pub fn release(&mut self) {
         for (_, queue) in self.tenants.drain(..) {
             self.released.extend(queue.into_iter().map(|waiter| waiter.client));

@@ -49,7 +49,7 @@ pub struct Breaker {
 /// Whether one core checks each request to a backend before it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// All requests to the backend pass.
+    /// All requests to the backend are sent.
     Open,
     /// The backend is ejected or returning: [`Breaker::check`] decides about each request to it.
     Closed,
@@ -337,7 +337,7 @@ impl Breaker {
         }
     }
 
-    /// Forgets what is known of a backend's health, because another server has its place.
+    /// Drops all observations of a backend's health, because another server has its place.
     pub fn forget(&mut self, env: &Env, backend: BackendId) {
         env.settings.overload.health.forget(usize::from(backend.0));
         self.open_gate(backend);

@@ -137,7 +137,7 @@ pub struct Client {
     pub(super) turn: u32,
     /// The number of requests of this client that may still be started in the turn `turn`.
     pub(super) turn_left: u32,
-    /// True while received bytes have not been decoded yet, because the client may not go on.
+    /// True while received bytes have not been decoded yet, because the client has to wait.
     pub(super) stalled: bool,
     /// True while the client is in the outbox's list of clients with replies to send.
     pub(super) listed_to_send: bool,

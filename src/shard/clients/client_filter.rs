@@ -1,5 +1,5 @@
 //! The arguments of `CLIENT LIST`, `CLIENT KILL`, `CLIENT UNBLOCK` and `CLIENT PAUSE`, and the one reply that
-//! is made from the answers of all shards.
+//! is made from the parts of all shards.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ pub enum ClientsAsked {
     Unpause(Option<String>),
 }
 
-/// The answer of one shard to a `CLIENT` command that goes to all shards.
+/// The part of one shard in the reply to a `CLIENT` command that goes to all shards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientsTold {
     /// A line for each client that matches, with the client's number.
@@ -185,7 +185,7 @@ impl ClientsAsked {
         Ok(Self::Pause(Pause { tenant: asker.tenant, until, extent, asker: asker.number }))
     }
 
-    /// Writes the reply to the `CLIENT` command. `told` holds the answers of all shards.
+    /// Writes the reply to the `CLIENT` command. `told` holds the parts of all shards.
     pub fn reply(&self, protocol: Protocol, told: Vec<ClientsTold>) -> Vec<u8> {
         let mut out = Vec::new();
         let counted: u64 =

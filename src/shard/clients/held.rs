@@ -84,7 +84,8 @@ impl ClientStage {
         self.resumed = Some(Resumed { address, is_held_again: false, partition, newest });
     }
 
-    /// Restores what [`Self::begin_held`] changed. Keeps the request if it has to wait again.
+    /// Restores the client's state that [`Self::begin_held`] changed. Keeps the request if it has to wait
+    /// again.
     pub fn end_held(&mut self, id: ClientId, mut held: Box<HeldRequest>) {
         let Some(Resumed { is_held_again, partition, newest, .. }) = self.resumed.take() else { return };
         let Some(client) = self.clients.get(id) else { return };

@@ -126,7 +126,7 @@ impl ClientStage {
     }
 
     /// Ends the inbox of a client, whose links the caller closes: the clients whose messages came there are
-    /// told, and commands that wait for it fail.
+    /// sent a message about it, and commands that wait for it fail.
     pub fn dissolve(&mut self, own: ShardId, id: ClientId, inbox: &mut Inbox) {
         let target = Peer { shard: own, client: id };
         for tracker in std::mem::take(&mut inbox.trackers) {

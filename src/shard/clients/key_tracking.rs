@@ -40,7 +40,7 @@ pub struct KeyTracking {
 struct Repeatable {
     /// The bytes of the request, or of a whole transaction; empty if it must not be sent again.
     bytes: Vec<u8>,
-    /// The number of replies that the bytes cause.
+    /// The number of replies that the store will send to the bytes.
     replies: usize,
     /// The length of the `CLIENT CACHING` command at the beginning of `bytes`; 0 if there is none.
     caching_bytes: usize,
@@ -51,9 +51,9 @@ struct Repeatable {
 /// A redirected request on its way to another node of a cluster.
 #[derive(Debug)]
 pub struct Repeat {
-    /// The bytes to send.
+    /// The bytes of the requests to send to the store.
     pub bytes: Vec<u8>,
-    /// The number of replies that the bytes cause.
+    /// The number of replies that the store will send to the bytes.
     pub replies: usize,
 }
 
@@ -141,7 +141,7 @@ impl KeyTracking {
         self.links.iter().copied()
     }
 
-    /// True while stores have yet to answer a command that switches tracking on.
+    /// True while stores have not replied yet to a command that switches tracking on.
     pub fn is_pending(&self) -> bool {
         self.pending.is_some()
     }

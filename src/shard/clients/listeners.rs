@@ -78,8 +78,8 @@ pub struct Listeners {
     last_generation: u32,
     to_homes: Vec<ToHome>,
     undelivered: FromHomeQueue,
-    /// The clients that have disconnected, with their subscriptions, whose end the home cores have not been
-    /// told of yet.
+    /// The clients that have disconnected, with their subscriptions, whose end has not been reported to the
+    /// home cores yet.
     left: Vec<(ClientId, Box<Subscriptions>)>,
     numbers: SharedNumbers,
 }
@@ -105,8 +105,8 @@ impl Listeners {
         &self.numbers
     }
 
-    /// Adds a client to the listeners of a channel or pattern, and tells its home core. The client gets
-    /// messages once stores have acknowledged its subscription.
+    /// Adds a client to the listeners of a channel or pattern, and reports it to the name's home core. The
+    /// client gets messages once stores have acknowledged its subscription.
     pub fn join(&mut self, kind: Subscription, name: &[u8], (client, tenant): (ClientId, TenantId)) {
         let name = Bytes::copy_from_slice(name);
         let listening = match self.names[kind as usize].entry(name.clone()) {
@@ -122,8 +122,8 @@ impl Listeners {
         self.to_homes.push(ToHome::Join { name, client, tenant });
     }
 
-    /// Removes a client from the listeners of a channel or pattern, and tells its home core; does nothing if
-    /// the client is no listener.
+    /// Removes a client from the listeners of a channel or pattern, and reports it to the name's home core;
+    /// does nothing if the client is no listener.
     pub fn leave(&mut self, kind: Subscription, name: &[u8], client: ClientId) {
         let names = &mut self.names[kind as usize];
         let Some(listening) = names.get_mut(name) else { return };
@@ -174,7 +174,8 @@ impl Listeners {
         listening.filter(|listening| listening.generation == name.generation)
     }
 
-    /// Keeps the subscriptions of a client that has left, so that its home cores are told of their end.
+    /// Keeps the subscriptions of a client that has disconnected, so that their end is reported to the names'
+    /// home cores.
     pub fn handle_left(&mut self, client: ClientId, subscriptions: Box<Subscriptions>) {
         if subscriptions.has_shared() {
             self.left.push((client, subscriptions));

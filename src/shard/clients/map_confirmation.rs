@@ -66,8 +66,8 @@ impl MapConfirmation {
         self.asked = None;
     }
 
-    /// Takes the clients that may go on: the map of slots was confirmed after they began to wait, or they
-    /// have waited for [`PATIENCE`].
+    /// Removes and returns the clients that no longer wait: the map of slots was confirmed after they began
+    /// to wait, or they have waited for [`PATIENCE`].
     pub fn take_ready(&mut self, env: &Env, now: Timestamp) -> Vec<ClientId> {
         let is_ready = |(_, since): &mut (ClientId, Option<Timestamp>)| {
             let since = *since.get_or_insert(now);

@@ -129,8 +129,8 @@ pub struct ClientStage {
     gathers: Gathers,
     /// Charged requests in flight whose clients have disconnected.
     abandoned: Abandoned,
-    /// Questions for the control executor (`INFO`, `CLIENT LIST` and the like), which a shard cannot answer
-    /// by itself.
+    /// Requests for the control executor (`INFO`, `CLIENT LIST` and the like), which a shard cannot answer by
+    /// itself.
     questions: Questions,
     /// Clients whose next request waits until the map of the cluster is confirmed.
     map_confirmation: MapConfirmation,
@@ -160,7 +160,7 @@ pub struct ClientStage {
     /// Messages to cores about clients that take the invalidation messages of other clients, which wait to be
     /// sent.
     redirects: VecDeque<(ShardId, RedirectMessage)>,
-    /// The backends' version, which `HELLO` tells clients.
+    /// The backends' version, which `HELLO` shows to clients.
     store_version: StoreVersion,
 }
 
@@ -353,8 +353,8 @@ impl ClientStage {
         client.expect_reply(Rewrite::Gather(index), charge)
     }
 
-    /// Queues a question for the control executor on behalf of a client. The client's later requests wait for
-    /// the reply, so that each client has at most one question in flight.
+    /// Queues a request of a client for the control executor. The client's later requests wait for the reply,
+    /// so that each client has at most one such request in flight.
     pub fn ask(&mut self, env: &Env, id: ClientId, charge: Option<Charge>, question: Question) {
         let client = self.clients.at(id);
         let sequence = client.expect_reply(Rewrite::AsItCame, charge);
@@ -362,13 +362,13 @@ impl ClientStage {
         self.questions.ask(ReplyTo::new(env.settings.id, id, sequence), question);
     }
 
-    /// Takes the next question for the control executor; None if there is none, or if too many are
-    /// unanswered.
+    /// Removes and returns the next request for the control executor; None if there is none, or if too many
+    /// are unanswered.
     pub fn poll_question(&mut self) -> Option<(ReplyTo, Question)> {
         self.questions.poll()
     }
 
-    /// Counts a question of this shard as answered, so that another may be sent.
+    /// Counts a request to the control executor as answered, so that another may be sent.
     pub fn handle_question_answered(&mut self) {
         self.questions.handle_answer();
     }

@@ -139,9 +139,9 @@ impl ClientStage {
         Some((monitor.id, std::mem::take(&mut monitor.uncharged)))
     }
 
-    /// Updates this shard's monitors at the end of a turn: those that have ended leave the board, and the
-    /// others' entries on it are brought up to date. A monitor that has room again after lines were left out
-    /// is told how many it has missed, before further lines.
+    /// Updates this shard's monitors (clients in MONITOR) at the end of a turn: those that have ended leave
+    /// the board, and the others' entries on it are brought up to date. A monitor that has room again after
+    /// lines were left out is sent their number, before further lines.
     pub fn look_after_monitors(&mut self, env: &mut Env, unix_micros: u64) {
         let bytes_max = waiting_bytes_max(env);
         let mut monitors = std::mem::take(&mut self.monitors);

@@ -44,13 +44,13 @@ pub struct Session {
     /// The time in milliseconds after which the reply to the blocking command is useless; None for no
     /// deadline.
     wait_deadline_ms: Option<u64>,
-    /// The bytes received of the client's next request. A blocking command that goes on comes first, with the rest of
-    /// its timeout.
+    /// The bytes received of the client's next request. A blocking command that still waits comes first, with
+    /// the rest of its timeout.
     #[serde(skip)]
     pub held: Vec<u8>,
 }
 
-/// The answer to whether a client can move to another process now.
+/// Whether a client can move to another process now, and the reason if not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
     /// The client can move to the successor process: no request of it is in flight.
@@ -62,9 +62,10 @@ pub enum Readiness {
     /// store, and no bytes of the client come in meanwhile.
     Waits,
     /// The client waits in a blocking command that cannot be withdrawn from its store, or has other ties to
-    /// stores: it is watching keys, for instance. Weir goes on reading from it, so that its end is noticed.
+    /// stores: it is watching keys, for instance. Weir continues to read from it, so that its end is noticed.
     Stays,
-    /// The client must send more first: the rest of a large request, or the end of a transaction.
+    /// The client cannot move before it has sent more: the rest of a large request, or the end of a
+    /// transaction.
     Unfinished,
 }
 

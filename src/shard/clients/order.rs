@@ -17,7 +17,7 @@ pub enum Rewrite {
     AsItCame,
     /// The cursor in a reply to `SCAN` is replaced by one that also says which backend is next.
     Cursor {
-        /// The backend that was asked with this `SCAN`.
+        /// The number of the backend that was sent this `SCAN`.
         backend: u16,
     },
     /// The cursor in the reply of a cluster node to `SCAN` is replaced by one that also holds the position in
@@ -33,12 +33,12 @@ pub enum Rewrite {
 /// Which of a client's next requests get replies (`CLIENT REPLY`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Replies {
-    /// All requests get replies.
+    /// All requests get replies, as without `CLIENT REPLY`.
     #[default]
     All,
     /// The next requests, so many (at least one), get no replies; those after them do.
     NoneTo(u8),
-    /// No requests get replies.
+    /// No requests get replies (`CLIENT REPLY OFF`).
     None,
 }
 

@@ -30,10 +30,10 @@ pub struct Pause {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Paused {
     #[default]
-    /// No requests.
+    /// No requests are paused.
     Nothing,
-    /// Requests that may write.
+    /// Requests that may write are paused.
     Writes,
-    /// All requests.
+    /// All requests are paused.
     Everything,
 }

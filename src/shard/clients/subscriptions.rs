@@ -38,7 +38,7 @@ const SHARED_SUBSCRIPTION_BYTES: usize = 96;
 pub enum Origin {
     /// All messages come from this store.
     Store(BackendId),
-    /// Each store has messages of its own: a pattern matches channels of all of them, and each tells of the
+    /// Each store has messages of its own: a pattern matches channels of all of them, and each publishes the
     /// events of its own keys.
     AllStores,
     /// The channel's or pattern's home core has the subscription, for all clients of this process together.
@@ -128,7 +128,7 @@ pub struct FeedRequest {
     pub frame: Vec<u8>,
 }
 
-/// A change of a client's subscriptions that stores have not been told of yet.
+/// A change of a client's subscriptions that has not been sent to stores yet.
 #[derive(Debug)]
 pub struct Change {
     /// The requests to stores; empty if no store's subscriptions change.
@@ -147,7 +147,7 @@ pub struct Change {
 pub enum FeedLoss {
     /// No consequence: no messages of the client came over the link.
     Unused,
-    /// The client's command has got its answer, an error, from this store.
+    /// The client's command has got its reply, an error, from this store.
     Answered,
     /// The client may miss messages of channels that it is subscribed to.
     Missed,
@@ -191,7 +191,7 @@ pub enum Delivered {
     },
     /// Channels have to be subscribed to at another node, since this one no longer has their slot.
     Moved(Moved),
-    /// The store has refused to go on, so that the client may miss messages.
+    /// The store has refused to continue the subscription, so that the client may miss messages.
     Revoked,
     /// The client has disconnected, or has no such link.
     Nobody,
@@ -601,13 +601,13 @@ impl Feed {
 
 /// Meaning of a store's message over a link with subscriptions.
 enum Heard {
-    /// A published message for the client.
+    /// A published message for the client, to be passed on.
     Message,
     /// The last acknowledgement of a request that the client's command waits for.
     Acknowledged,
     /// An error in place of the acknowledgements of a request, with the store that sent it.
     Refused(Owed, BackendId),
-    /// An error that is not the answer to a request.
+    /// An error that is not the reply to a request.
     Unasked,
     /// The end of a subscription to a sharded channel that the client still wants, with the store that ended
     /// it.
@@ -670,8 +670,8 @@ impl ClientStage {
         }
     }
 
-    /// Ends the command about subscriptions that a client waits for, if all stores have answered. Returns
-    /// what is to be sent to the client.
+    /// Ends the command about subscriptions that a client waits for, if all stores have replied. Returns the
+    /// bytes to be sent to the client.
     pub fn end_subscription_command(&mut self, env: &Env, id: ClientId) -> Delivered {
         let client = self.clients.get(id);
         let ties = client.and_then(|client| client.ties.as_mut());

@@ -38,7 +38,7 @@ pub struct LocalRequest {
     position: usize,
     /// The database that is selected at the request's place in the transaction.
     pub database: Database,
-    /// The way in which weir answers the request.
+    /// The command that weir answers itself.
     pub local: LocalCommand,
     /// The request's row in the table of commands.
     pub command: &'static Command,

@@ -39,10 +39,10 @@ pub struct Turns {
     /// The number of congested clients: those with so many requests in backend queues that no more are
     /// started.
     congested: u32,
-    /// Clients that no longer have to wait, and go on with their requests at the end of this turn.
+    /// Clients that no longer have to wait, and whose requests are continued at the end of this turn.
     to_resume: VecDeque<ClientId>,
-    /// Clients that have started as many requests as a turn permits, but have sent more; they go on in the
-    /// next turn.
+    /// Clients that have started as many requests as a turn permits, but have sent more, which are continued
+    /// in the next turn.
     next: VecDeque<ClientId>,
     /// Clients whose next request has so many keys that it is split by key over several turns.
     partitioning: VecDeque<ClientId>,
@@ -275,8 +275,8 @@ impl ClientStage {
         }
     }
 
-    /// Puts a client on the list of those that go on at the end of the turn, if it was waiting and no longer
-    /// has to.
+    /// Puts a client on the list of those whose requests are continued at the end of the turn, if it was
+    /// waiting and no longer has to.
     pub(super) fn list_to_resume(&mut self, id: ClientId) {
         let client = self.clients.at(id);
         if !client.is_stuck() || client.listed_to_resume {
@@ -317,7 +317,7 @@ impl ClientStage {
         if self.turns.taken == limits::REQUESTS_PER_TURN_OF_ALL { None } else { self.turns.next.pop_front() }
     }
 
-    /// Takes the next client that no longer has to wait, to go on with its requests.
+    /// Removes and returns the next client that no longer has to wait, so that its requests are continued.
     pub fn take_resumable(&mut self) -> Option<ClientId> {
         self.turns.to_resume.pop_front()
     }

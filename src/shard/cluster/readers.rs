@@ -52,8 +52,7 @@ pub struct Readers {
     figures: Vec<ReaderFigures>,
     /// The time of the last read that a replica might have answered.
     used_at: Option<Timestamp>,
-    /// The reason why each node last failed to answer a read, by the node's index; empty if it has not
-    /// failed.
+    /// The reason why each node last failed to serve a read, by the node's index; empty if it has not failed.
     reasons: Vec<&'static str>,
 }
 
@@ -62,7 +61,7 @@ pub struct Readers {
 enum Doubt {
     /// The reply is empty: the key may have moved to another node.
     Empty,
-    /// The replica says that it cannot answer now (loading, busy, without its primary).
+    /// The replica replied that it cannot serve reads now (loading, busy, without its primary).
     Sick,
     /// The reply is another error, such as a redirect.
     Error,
@@ -82,7 +81,7 @@ impl Readers {
         }
     }
 
-    /// Takes a report on how far replicas are behind their primaries.
+    /// Handles a report of the lag of replicas behind their primaries.
     pub fn handle_states(&mut self, states: &[ReplicaState]) {
         self.fresh.clear();
         for state in states {
@@ -172,7 +171,7 @@ impl Readers {
         self.used_at.is_some()
     }
 
-    /// Forgets what is known of a node as a replica, because another node has its place or the node has
+    /// Drops all observations of a node as a replica, because another node has its place or the node has
     /// another role.
     pub fn forget(&mut self, backend: BackendId) {
         self.policy.forget(usize::from(backend.0));

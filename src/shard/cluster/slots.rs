@@ -55,10 +55,10 @@ const SILENT: Duration = Duration::from_millis(500);
 const PAUSE_FIRST: Duration = Duration::from_millis(2);
 /// The longest pause before a request follows a redirect.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
-/// The pause before a request is sent again to a node that said TRYAGAIN or CLUSTERDOWN. It doubles each
+/// The pause before a request is sent again to a node that replied TRYAGAIN or CLUSTERDOWN. It doubles each
 /// time, up to `PAUSE_NOT_YET_MAX`.
 const PAUSE_NOT_YET_FIRST: Duration = Duration::from_millis(5);
-/// The longest pause before a request is sent again to a node that said TRYAGAIN or CLUSTERDOWN.
+/// The longest pause before a request is sent again to a node that replied TRYAGAIN or CLUSTERDOWN.
 const PAUSE_NOT_YET_MAX: Duration = Duration::from_millis(50);
 /// Maximum number of requests that one core holds back because their slots are moving; further ones are
 /// refused.
@@ -90,8 +90,8 @@ pub struct Held {
     message: Stored,
     requests: usize,
     tries: Tries,
-    /// The node that is importing the slot, and the time at which the owner said so (ASK); None if no owner
-    /// did.
+    /// The node that is importing the slot, and the time at which the owner replied so (ASK); None if no
+    /// owner did.
     ask: Option<(BackendId, Timestamp)>,
     /// The version of the map and the time when the request was refused, if the refusal may be untrue (a
     /// script's, or one from an old map); None if the refusal is certain or there was none.
@@ -101,11 +101,11 @@ pub struct Held {
     words: Option<Arc<[u8]>>,
 }
 
-/// The meaning of an owner's reply to a request: its answer, or a refusal after which the request is held or
-/// its client was sent an error.
+/// The meaning of an owner's reply to a request: the reply for the client, or a refusal after which the
+/// request is held or its client was sent an error.
 #[derive(Debug)]
 pub enum Heard {
-    /// The reply is the request's answer.
+    /// The reply is passed to the request's client.
     Answered,
     /// The node refused the request: it is held back to be sent again, or its client was sent an error.
     Redirected,
@@ -184,7 +184,7 @@ struct Hold {
     list: Vec<Held>,
     not_before: Timestamp,
     carried_out: CarriedOut,
-    /// The last answer to a request for the slot, if it was CLUSTERDOWN; else None.
+    /// The last reply to a request for the slot, if it was CLUSTERDOWN; else None.
     down: Option<Down>,
 }
 
@@ -195,7 +195,7 @@ struct Down {
     words: Arc<[u8]>,
     /// The time at which the request that was answered with it was sent.
     sent_at: Timestamp,
-    /// The number of CLUSTERDOWN answers in a row, without those to requests that were in flight at the first
+    /// The number of CLUSTERDOWN replies in a row, without those to requests that were in flight at the first
     /// one.
     times: u8,
     /// The time before which no request for the slot is sent to the node again.
@@ -297,7 +297,7 @@ pub struct Slots {
     /// The time of the last check which held-back requests can be sent.
     looked_at: Timestamp,
     is_touched: bool,
-    /// Nodes that said CLUSTERDOWN and have given no better answer since, each with the time from which a
+    /// Nodes that replied CLUSTERDOWN and have given no better reply since, each with the time from which a
     /// request of another slot may be sent to them.
     down: BTreeMap<BackendId, Timestamp>,
     /// The index of the connection from which the search for silent nodes continues.
@@ -437,7 +437,7 @@ impl Slots {
         self.unanswered.iter().any(|unanswered| unanswered.has_again(slot))
     }
 
-    /// Frees the memory that a burst took.
+    /// Frees unused memory that a burst of requests took.
     pub fn tidy(&mut self) {
         self.unanswered.iter_mut().for_each(Unanswered::tidy);
     }
@@ -838,7 +838,7 @@ pub fn behind_asking(frame: &[u8]) -> Vec<u8> {
     [ASKING, frame].concat()
 }
 
-/// The answer to the client of a held request that is not sent again.
+/// The reply to the client of a held request that is not sent again.
 enum Told {
     /// An error of weir's own, with the reason why the request was not sent.
     Why(NotSent),
@@ -862,8 +862,8 @@ impl Hold {
     }
 }
 
-/// Returns the pause before a request is sent again to a node that has said TRYAGAIN or CLUSTERDOWN `times`
-/// times in a row.
+/// Returns the pause before a request is sent again to a node that has replied TRYAGAIN or CLUSTERDOWN
+/// `times` times in a row.
 fn pause_not_yet(times: u8) -> Duration {
     doubled(PAUSE_NOT_YET_FIRST, times).min(PAUSE_NOT_YET_MAX)
 }
@@ -962,8 +962,8 @@ impl Slots {
         has_time && !is_spared && self.has_room_for(request.frame.len())
     }
 
-    /// Handles a redirect (MOVED, ASK, READONLY) or TRYAGAIN: holds the request to send it again, or answers
-    /// its client with an error.
+    /// Handles a node's redirect (MOVED, ASK, READONLY) or TRYAGAIN in reply to a request: holds the request
+    /// to send it again, or answers its client with an error.
     fn redirect(
         &mut self,
         env: &mut Env,
@@ -1030,7 +1030,7 @@ impl Slots {
         hold.not_before = hold.not_before.max(until);
     }
 
-    /// Returns how many times in a row a node has said CLUSTERDOWN for a slot, including the answer to a
+    /// Returns how many times in a row a node has replied CLUSTERDOWN for a slot, including the reply to a
     /// request sent at `sent_at`, and the time from which it may be sent requests for the slot again.
     fn down_until(&self, slot: u16, sent_at: Timestamp, now: Timestamp) -> (u8, Timestamp) {
         match self.holds.get(&slot).and_then(|hold| hold.down.as_ref()) {
@@ -1149,7 +1149,7 @@ impl Held {
         now >= self.envelope.deadline || now.since(self.tries.held_since) >= SLOT_HELD_MAX
     }
 
-    /// Returns the answer for the client if the request is not sent again: the error of the node that was
+    /// Returns the reply for the client if the request is not sent again: the error of the node that was
     /// down, if the request waited for that node, else `why`.
     fn told(&self, down: Option<&Down>, why: NotSent) -> Told {
         let has_waited = |down: &&Down| !self.tries.were_refused() && self.tries.held_since <= down.sent_at;

@@ -225,7 +225,7 @@ impl Unanswered {
         self.bytes.len() - self.offset(self.first) + self.shared_length
     }
 
-    /// Frees the memory that a burst took.
+    /// Frees unused memory that a burst of requests took.
     pub fn tidy(&mut self) {
         self.close_up();
         shorten(&mut self.odd);

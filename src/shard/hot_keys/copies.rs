@@ -66,7 +66,7 @@ impl Copies {
 
     /// Stores a copy in place of an older one of the same reply. Drops it if there are `HOT_COPIES_MAX`
     /// copies already, or more than `bytes_max` bytes. Calls `tell` with the number of requests that the
-    /// replaced copy answered.
+    /// replaced copy answered, for its home core.
     pub fn take(
         &mut self,
         copy: &Copy,

@@ -123,9 +123,9 @@ pub struct Tally {
     fenced: u64,
     /// Reads answered from memory since the key became hot.
     pub hits: u64,
-    /// All reads since the key became hot.
+    /// Number of reads since the key became hot.
     pub all_reads: u64,
-    /// Writes since the key became hot.
+    /// Number of writes since the key became hot.
     pub writes: u64,
 }
 

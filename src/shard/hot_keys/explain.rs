@@ -1,5 +1,5 @@
-//! Finds out for `QOS EXPLAIN` how the hot keys' stage would handle a request. Counts, keeps and sends
-//! nothing.
+//! Finds out for `QOS EXPLAIN` how the stage of hot keys would handle a request, without counting, keeping or
+//! sending anything.
 
 use super::entry::{Found, Read};
 use super::{HotKeyStage, as_fetched, hash_of};

@@ -15,7 +15,7 @@ const FIELDS_MAX: usize = 128;
 const NAMING_FIELDS: [&[u8]; 4] = [b"HGET", b"HMGET", b"HEXISTS", b"HSTRLEN"];
 /// A time that stands for no expiry: longer than any that matters, and short enough to be added to any other.
 const ENDLESS: Duration = Duration::from_secs(u32::MAX as u64);
-/// The time for which a store that has said that it has no fields that expire is not asked about them again.
+/// The time for which a store that has shown that it has no fields that expire is not asked about them again.
 const BELIEVED: Duration = Duration::from_secs(60);
 /// The beginning of the error of a store that does not have a command.
 const UNKNOWN_COMMAND: &[u8] = b"ERR unknown command";
@@ -23,7 +23,7 @@ const UNKNOWN_COMMAND: &[u8] = b"ERR unknown command";
 /// The time until a key or field expires, counted from when the store was asked (PTTL, HPTTL).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Left {
-    /// The store was not asked, or its answer was not a number.
+    /// The store was not asked, or its reply was not a number.
     #[default]
     Unknown,
     /// The store has no such key.
@@ -33,8 +33,8 @@ enum Left {
     For(Duration),
 }
 
-/// The commands sent before a fetch to learn how long its reply holds (PTTL, HPTTL), and the store's answers
-/// to them.
+/// The commands sent before a fetch to learn how long its reply is valid (PTTL, HPTTL), and the store's
+/// replies to them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lifetime {
     questions: usize,
@@ -65,7 +65,7 @@ impl Lifetime {
         self.questions
     }
 
-    /// Handles that the read was sent, with the commands before it: their answers are expected from the first
+    /// Handles that the read was sent, with the commands before it: their replies are expected from the first
     /// one on.
     pub fn handle_sent(&mut self) {
         self.answers = 0;
@@ -119,8 +119,8 @@ impl Left {
         if let Self::For(left) = self { left } else { ENDLESS }
     }
 
-    /// Reads a store's answer in milliseconds (-1: no expiry); `missing` is returned for -2, the answer of a
-    /// store without such a key or field.
+    /// Reads a store's reply to PTTL or HPTTL in milliseconds (-1: no expiry); `missing` is returned for -2,
+    /// the reply of a store without such a key or field.
     fn of(answer: &[u8], missing: Self) -> Self {
         match integer(answer) {
             Some(-1) => Self::Endless,
@@ -137,7 +137,7 @@ impl Left {
 pub struct FieldExpiry(Vec<(BackendId, Timestamp)>);
 
 impl FieldExpiry {
-    /// True unless the store has said in the last minute that its fields never expire.
+    /// True unless the store has shown in the last minute that its fields never expire.
     pub fn may_expire(&self, backend: BackendId, now: Timestamp) -> bool {
         !self.0.iter().any(|(own, until)| *own == backend && now < *until)
     }
@@ -158,7 +158,7 @@ fn key_left(told: &[u8]) -> Left {
     Left::of(told, Left::NoKey)
 }
 
-/// Returns the earliest expiry among the fields in an answer to `HPTTL`. A field that is missing does not
+/// Returns the earliest expiry among the fields in a reply to `HPTTL`. A field that is missing does not
 /// expire.
 fn fields_left(told: &[u8]) -> Left {
     let Some(answers) = elements(told) else { return Left::Unknown };

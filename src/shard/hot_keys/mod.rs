@@ -1434,7 +1434,7 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles a store's answer to the registration of a key, or to a PING, on its tracker (the connection on
+    /// Handles a store's reply to the registration of a key, or to a PING, on its tracker (the connection on
     /// which it reports changes of keys); `is_error` if it refuses.
     pub fn handle_tracker_answer(&mut self, backend: BackendId, is_error: bool, now: Timestamp) {
         let Some((id, number)) = self.tracking.handle_answer(backend, now) else { return };

@@ -25,8 +25,8 @@ use std::time::Duration;
 use crate::policy::hot_keys::HotId;
 use crate::values::{BackendId, Timestamp};
 
-/// The time without a message on a tracker after which its store is sent a PING; also the time without an
-/// answer to that after which the tracker is given up.
+/// The time without a message on a tracker (the connection on which a store reports changes of keys) after
+/// which its store is sent a PING; also the time without a reply to that after which the tracker is given up.
 const SILENT_MAX: Duration = Duration::from_millis(100);
 /// The time after which a lost tracker is opened again; it doubles with each tracker that is lost within
 /// [`SETTLED`].
@@ -72,13 +72,13 @@ impl Registration {
 /// carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Open a tracker to a store.
+    /// Open a tracker (connection on which a store reports changes of keys) to a store.
     Open(BackendId),
     /// Ask a store to report the next change of this key.
     Register(BackendId, Vec<u8>),
     /// Send a PING to a store whose tracker has been silent, to learn whether the connection still works.
     Ping(BackendId),
-    /// Close a tracker.
+    /// Close the tracker of a backend (the connection on which its store reports changes of keys).
     Close(BackendId),
 }
 
@@ -87,7 +87,7 @@ enum State {
     #[default]
     Absent,
     Opening,
-    /// The store tracks what is read, since this time.
+    /// The store reports changes of the keys that were read since this time.
     Tracks(Timestamp),
 }
 
@@ -96,7 +96,7 @@ enum State {
 #[derive(Debug, Default)]
 struct Tracker {
     state: State,
-    /// The time before which no tracker is opened.
+    /// The time before which no tracker is opened to the store.
     opens_at: Timestamp,
     /// True if a tracker is opened at `opens_at` even if no fetch is sent: until then replies may be kept
     /// without a tracker.

@@ -162,8 +162,8 @@ impl Links {
         }
     }
 
-    /// Sends a `CLIENT KILL` for every connection that weir gave up since this was last done on this
-    /// connection, before the next request.
+    /// Before the next request on this connection, sends a `CLIENT KILL` for every connection to the backend
+    /// that weir has given up since this was last done here.
     fn fence_off(&mut self, env: &mut Env, connection: ConnectionId, now: Now) {
         let link = &mut self.connections[connection.0 as usize];
         let seen = std::mem::replace(&mut link.fenced, self.fences.count());
@@ -207,8 +207,8 @@ impl Links {
     }
 
     /// Raises a fence for a connection that is about to be given up, so that the store carries out none of
-    /// its requests after later ones. False if no request is unanswered, or the store did not tell its id of
-    /// the connection.
+    /// its requests after later ones. False if no request is unanswered, or the store did not report its id
+    /// of the connection.
     pub fn raise_fence(&mut self, connection: ConnectionId) -> bool {
         let link = &mut self.connections[connection.0 as usize];
         let sent = link.state == LinkState::Open && !link.pending.is_empty() && !link.is_for_replica();

@@ -65,7 +65,7 @@ impl MonitorStage {
         MonitorSet::default()
     }
 
-    /// Subtracts the bytes of a line from what this core may write now.
+    /// Subtracts the bytes of a line from the bytes of lines that this core may write now.
     pub fn handle_written(&mut self, bytes: usize) {
         self.written.spend(bytes + BYTES_PER_LINE);
     }
@@ -103,7 +103,8 @@ impl MonitorStage {
         self.delivered.has_some(now)
     }
 
-    /// Subtracts the bytes that were passed to this core's monitors from what it may pass now.
+    /// Subtracts the bytes that were passed to this core's monitors from the bytes that it may pass to them
+    /// now.
     pub fn handle_delivered(&mut self, bytes: usize) {
         self.delivered.spend(bytes);
     }

@@ -83,7 +83,7 @@ pub struct Bulkhead {
     is_stalled: bool,
     /// True if requests were in flight and the backend had sent nothing for [`SILENT`] at the last check.
     is_silent: bool,
-    /// True if the backend has said, over another connection, that it is busy with a script.
+    /// True if the backend has shown, over another connection, that it is busy with a script.
     is_busy: bool,
     /// True while the backend is ejected or returning: the breaker checks each request, and requests are not
     /// queued.
@@ -132,8 +132,8 @@ impl Bulkhead {
         self.in_flight < self.limit && now.as_nanos() + self.full_nanos <= deadline.as_nanos()
     }
 
-    /// True if a request cannot be answered by its deadline, judging by response times. The window is then
-    /// told of a missed deadline, which counts towards its size.
+    /// True if a request cannot be answered by its deadline, judging by response times. A missed deadline is
+    /// then counted for the window's size.
     pub fn count_if_hopeless(&mut self, deadline: Timestamp, now: Timestamp) -> bool {
         let is_hopeless = self.is_hopeless(deadline, now);
         if is_hopeless {
@@ -278,7 +278,7 @@ impl Bulkhead {
         self.is_silent && self.mode == Mode::On
     }
 
-    /// Records the backend's answer to whether it is busy with a script. While it is, and its other
+    /// Records by the backend's reply to a PING whether it is busy with a script. While it is, and its other
     /// connections are silent, nothing more is sent to it.
     pub fn handle_sign(&mut self, is_busy: bool) {
         self.is_busy = is_busy && self.is_silent();

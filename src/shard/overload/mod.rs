@@ -107,7 +107,8 @@ impl Overload {
         backends
     }
 
-    /// Records a backend's answer to whether it is busy with a script, and publishes it to other cores.
+    /// Records by a backend's reply to a PING whether it is busy with a script, and publishes it to other
+    /// cores.
     pub fn handle_sign(&mut self, settings: &ShardSettings, backend: BackendId, is_busy: bool) {
         for index in bulkheads_of(backend) {
             self.bulkheads[index].handle_sign(is_busy);

@@ -91,7 +91,7 @@ impl Destination {
 /// Where the keys of a request are: their backends and home cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placement {
-    /// The request names no keys.
+    /// The request names no keys, so no place follows from them.
     Nowhere,
     /// All keys are on one backend, have one home core and use one connection.
     Together { slot: u16, backend: BackendId, home: ShardId },

@@ -40,7 +40,7 @@ const NO_CONNECTION: u64 = u64::MAX;
 
 impl Shard {
     /// Answers `QOS LIMITS` with the quotas of a client's three scopes (global, tenant, user). Passes the
-    /// question on to the control executor, because only the quota pools know how much other cores spent.
+    /// request on to the control executor, because only the quota pools know how much other cores spent.
     pub(super) fn qos_limits(
         &mut self,
         id: ClientId,
@@ -98,7 +98,7 @@ impl Shard {
     }
 
     /// Explains a request (`words`) to an operator as if a client of this tenant without options of its own
-    /// had sent it. The error says which part of the question is wrong.
+    /// had sent it. The error names the part of the query that is wrong.
     pub fn handle_explain(&mut self, tenant: &str, words: &[Vec<u8>], now: Now) -> Result<Explained, String> {
         let quotas = &self.env.quotas;
         let tenant = quotas.find(tenant).ok_or_else(|| format!("there is no tenant '{tenant}'"))?;
@@ -187,8 +187,8 @@ impl Shard {
         map
     }
 
-    /// Adds to an explanation what would be done about the request's key if it is hot. Only the key's home
-    /// core knows; another core adds the number of the home core.
+    /// Adds to an explanation how the request's key would be treated if it is hot. Only the key's home core
+    /// knows that; another core adds the number of the home core.
     fn explain_hot(
         &mut self,
         map: &mut Explained,

@@ -22,7 +22,7 @@ use crate::values::limits::{HOT_FRAME_BYTES_MAX, HOT_NAME_BYTES_SHOWN};
 use crate::values::time::Now;
 use crate::values::{BackendId, escaped};
 
-/// Returns a copy of a request's envelope that asks for a `Note::Sent`, which tells this core that the
+/// Returns a copy of a request's envelope that asks for a `Note::Sent`, which reports to this core that the
 /// request was written to its connection to the store, so that no later request can overtake it.
 fn reported(envelope: &Envelope) -> Envelope {
     Envelope { touches: envelope.touches.reported(), ..*envelope }
@@ -219,8 +219,8 @@ impl Shard {
         false
     }
 
-    /// Handles what a store says on its tracker, the connection on which it tells of changes of hot keys, or
-    /// the loss of that connection.
+    /// Handles a message on a store's tracker, the connection on which it reports changes of hot keys, or the
+    /// loss of that connection.
     pub(super) fn take_change(&mut self, backend: BackendId, said: Said, now: Now) {
         let Self { env, hot_keys, .. } = self;
         let now = now.monotonic;
@@ -232,8 +232,8 @@ impl Shard {
         }
     }
 
-    /// Opens and closes trackers (connections on which stores tell of changes of hot keys), and sends
-    /// requests over them, as the hot keys' state asks for.
+    /// Opens and closes trackers (connections on which stores report changes of hot keys), and sends requests
+    /// over them, as the hot keys' state asks for.
     fn do_tracker_tasks(&mut self, now: Now) {
         while let Some(task) = self.hot_keys.poll_task() {
             match task {

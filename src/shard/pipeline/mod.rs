@@ -400,7 +400,8 @@ impl Shard {
         self.peers.recycle(batch);
     }
 
-    /// Takes the quota pools' answers to this core's reports. Requests that waited for them are tried again.
+    /// Handles the quota pools' grants in reply to this core's reports. Requests that waited for them are
+    /// tried again.
     pub fn handle_grants(&mut self, grants: &[Grant], now: Now) {
         self.admission.handle_grants(grants, now.monotonic);
         self.resume_waiting(now);
@@ -439,7 +440,7 @@ impl Shard {
         self.handle_private_events(now);
     }
 
-    /// Records how far the replicas of a cluster are behind their primaries.
+    /// Records the lag of a cluster's replicas behind their primaries.
     pub fn handle_replicas(&mut self, states: &[ReplicaState]) {
         self.upstream.handle_replicas(states);
     }
@@ -461,7 +462,7 @@ impl Shard {
             .or_else(|| self.clients.map_confirmation().take_question(turn).then_some(unsure))
     }
 
-    /// Sets the store's version, which weir tells clients in replies to `HELLO` from now on.
+    /// Sets the store's version, which weir shows to clients in replies to `HELLO` from now on.
     pub fn handle_store_version(&mut self, version: StoreVersion) {
         self.clients.handle_store_version(version);
     }
@@ -645,13 +646,13 @@ impl Shard {
         self.env.actions.pop_front()
     }
 
-    /// Returns the next line for the log.
+    /// Returns the next line for the log, if any.
     pub fn poll_line(&mut self) -> Option<String> {
         self.env.lines.pop_front()
     }
 
-    /// Returns the next question that only the control executor can answer; the answer comes back through
-    /// `handle_answer`.
+    /// Returns the next client's request that only the control executor can answer; the reply comes back
+    /// through `handle_answer`. None if there is none.
     pub fn poll_question(&mut self) -> Option<(ReplyTo, Question)> {
         loop {
             let (to, question) = self.clients.poll_question()?;
@@ -676,7 +677,7 @@ impl Shard {
         Some(to_client)
     }
 
-    /// Returns the next batch for another shard.
+    /// Returns the next batch of messages for another shard, with that shard's id; None if there is none.
     pub fn poll_batch(&mut self) -> Option<(ShardId, Box<Batch>)> {
         let batch = self.peers.poll(self.upstream.fences())?;
         self.env.counters.add(Counter::BatchesSent, 1);

@@ -87,7 +87,7 @@ impl TowardsClients<'_> {
         }
     }
 
-    /// Takes the reply to a fetch of a hot key, or its failure, and answers all requests that wait for it.
+    /// Handles the reply to a fetch of a hot key, or its failure, and answers all requests that wait for it.
     #[inline(never)]
     fn land(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
         let bytes = message.bytes();
@@ -169,7 +169,7 @@ impl Shard {
         turn_away(env, &mut replies, envelope.addressee(), why, now);
     }
 
-    /// Takes the control executor's answer to a question, and gives it to the client that asked.
+    /// Handles the control executor's reply to a client's request, and passes it to the client.
     pub fn handle_answer(&mut self, to: ReplyTo, reply: &[u8], now: Now) {
         self.clients.handle_question_answered();
         self.give_back(to, Outcome::answered(reply.len()), Message::Small(reply), now);

@@ -57,7 +57,7 @@ impl Shard {
     }
 
     /// Returns the stores at which a channel or pattern has to be subscribed to. `node` is the node of a
-    /// cluster from which a client hears all channels.
+    /// cluster at which the client subscribes to all plain channels.
     fn origin_of(&self, kind: Subscription, name: &[u8], node: BackendId) -> Origin {
         const EVENTS: [&[u8]; 2] = [b"__keyspace@", b"__keyevent@"];
         let is_cluster = self.env.slots.is_some();
@@ -288,8 +288,8 @@ impl Shard {
         self.send_to_feeds(request.into_iter().collect(), now);
     }
 
-    /// Subscribes clients that hear of events of keys at all primaries of a cluster, after the cluster's map
-    /// has changed.
+    /// Subscribes clients of events of keys at all primaries of a cluster, after the cluster's map has
+    /// changed.
     pub(super) fn spread_subscriptions(&mut self, now: Now) {
         if self.private.lent() == 0 {
             return;

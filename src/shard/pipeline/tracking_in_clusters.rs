@@ -93,8 +93,9 @@ impl Shard {
         ids
     }
 
-    /// Makes a client's tracking fit the map in force: tells the client that any key may have changed, and
-    /// opens links to nodes whose messages it would miss. If it cannot be told yet, this is done later.
+    /// Makes a client's tracking fit the map in force: sends the client the message that any key may have
+    /// changed, and opens links to nodes whose messages it would miss. If no message can be sent yet, this is
+    /// done later.
     pub(super) fn follow_nodes(&mut self, id: ClientId, now: Now) {
         let Some(tracking) = self.tracking_of(id) else { return };
         if tracking.is_pending() {
@@ -140,8 +141,8 @@ impl Shard {
         }
     }
 
-    /// Tells a client for which keys are tracked that any of them may have changed. A client that speaks
-    /// RESP2 cannot be told.
+    /// Sends a client for which keys are tracked the message that any of them may have changed. A client with
+    /// RESP2 cannot be sent any.
     fn tell_any_key(&mut self, id: ClientId, now: Now) {
         if self.clients.find(id).is_none_or(|client| client.protocol() == Protocol::Resp2) {
             return;

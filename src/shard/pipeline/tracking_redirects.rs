@@ -18,7 +18,7 @@ use crate::shard::tracking_redirect::{Peer, RedirectMessage, Target};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, Database, ShardId, TenantId};
 
-/// The error for stores that do not answer `CLIENT ID` with the number of a connection.
+/// The error reply if the stores do not reply to `CLIENT ID` with the number of a connection.
 const NO_NUMBER: &str = "ERR CLIENT TRACKING with REDIRECT needs stores that answer CLIENT ID";
 
 impl Shard {
@@ -184,8 +184,8 @@ impl Shard {
         true
     }
 
-    /// Tells a client that the connection with this number, which took its invalidation messages, is gone. A
-    /// client that speaks RESP2 cannot be told.
+    /// Sends a client the message that the connection with this number, which took its invalidation messages,
+    /// has been closed. A client with RESP2 cannot be sent any.
     pub(super) fn tell_broken(&mut self, id: ClientId, number: u64, now: Now) {
         let Some(client) = self.clients.find(id) else { return };
         if client.protocol() == Protocol::Resp3 {
@@ -226,8 +226,8 @@ impl Shard {
         }
     }
 
-    /// Closes the links on which a client takes invalidation messages of other clients, and tells those
-    /// clients.
+    /// Closes the links on which a client takes invalidation messages of other clients, and sends those
+    /// clients a message about it.
     fn end_inbox(&mut self, id: ClientId) {
         let Some(client) = self.clients.find(id) else { return };
         let Some(mut inbox) = client.ties().and_then(|ties| ties.inbox.take()) else { return };

@@ -42,16 +42,16 @@ impl Shard {
         waits
     }
 
-    /// Tries again to end the blocking commands of clients that are closed in a drain, whose stores could not
-    /// be told earlier.
+    /// Tries again to end the blocking commands of clients that are closed in a drain, for which no request
+    /// could be sent to their stores earlier.
     pub(super) fn end_waits_of_leaving(&mut self) {
         for id in std::mem::take(&mut self.leaving) {
             self.end_waiting(id);
         }
     }
 
-    /// Handles the event that a blocking command still waits, though its store was told to end it. In a drain
-    /// the store is told again; in a takeover the next call of [`Self::withdraw_waiting`] does so.
+    /// Handles the event that a blocking command still waits, though its store was asked to end it. In a
+    /// drain the store is asked again; in a takeover the next call of [`Self::withdraw_waiting`] does so.
     pub(super) fn handle_waits_on(&mut self, id: ClientId) {
         if self.clients.is_draining() {
             self.leaving.push(id);

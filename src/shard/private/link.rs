@@ -83,7 +83,7 @@ pub(super) struct Link {
     /// The database that the link's requests use.
     pub(super) database: Database,
     pub(super) state: State,
-    /// The store's number for the connection (`CLIENT ID`); None if the store has not told it.
+    /// The store's number for the connection (`CLIENT ID`); None if the store has not reported it.
     pub(super) number: Option<u64>,
     /// The client that has the link, and its tenant; `None` while the link is idle or being cleaned.
     pub(super) holder: Option<(ClientId, TenantId)>,
@@ -105,7 +105,7 @@ pub(super) struct Link {
     /// True if the store tracks keys on this link.
     pub(super) is_tracking: bool,
     /// The tenant for whose client the store has tracked keys on this link. The store may remember which
-    /// keys, so the link is lent to no other tenant: its clients would be told of these keys.
+    /// keys, so the link is lent to no other tenant: its clients would be sent messages about these keys.
     pub(super) tracked_for: Option<TenantId>,
     /// True for a link on which a client takes the invalidation messages of other clients (`REDIRECT`).
     pub(super) is_inbox: bool,

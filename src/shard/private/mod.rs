@@ -147,12 +147,13 @@ impl Waiting {
 /// Whether another process can go on with a blocking command for the rest of its wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CanMove {
-    /// Yes, once the stores have told the last ids of the streams of which it awaits new entries.
+    /// The command can move, once the stores have reported the last ids of the streams of which it awaits new
+    /// entries.
     Yes,
-    /// Yes, but the store has not told the last id of a stream yet.
+    /// The command can move, but a store has not reported the last id of a stream yet.
     Asks,
-    /// No: the request is too large to be kept, its words are not known, it has terms of its own (`QOS CALL`), or the
-    /// store has not told the last id of a stream.
+    /// The command cannot move: the request is too large to be kept, its words are not known, it has terms of
+    /// its own (`QOS CALL`), or the store has not reported the last id of a stream.
     No,
 }
 
@@ -175,7 +176,7 @@ pub enum Event {
     Reply {
         /// The link that the reply came over.
         link: PrivateId,
-        /// The client that has the link.
+        /// The client that the link is lent to.
         holder: ClientId,
         /// The request that the reply is to.
         request: InFlight,
@@ -190,22 +191,22 @@ pub enum Event {
     Pushed {
         /// The link that the message came over.
         link: PrivateId,
-        /// The client that has the link.
+        /// The client that the link is lent to.
         holder: ClientId,
         /// The whole message.
         message: Vec<u8>,
     },
     /// The reply to `CLIENT TRACKING ON`.
     Tracking {
-        /// The link that the reply came over.
+        /// The link that the reply came on.
         link: PrivateId,
-        /// The client that has the link.
+        /// The client that the link is lent to.
         holder: ClientId,
         /// The store's reply.
         reply: Vec<u8>,
     },
-    /// A link on which a client takes the invalidation messages of others is open, and its store has told the
-    /// link's number.
+    /// A link on which a client takes the invalidation messages of others is open, and its store has reported
+    /// the link's number.
     Numbered {
         /// The client that has the link.
         holder: ClientId,
@@ -214,7 +215,7 @@ pub enum Event {
     Abandoned {
         /// The store, and the database, that the request was sent to.
         place: (BackendId, Database),
-        /// The blocking command.
+        /// The blocking command whose client had disconnected.
         request: Abandoned,
         /// The reply; `None` if the store ended the connection without one.
         reply: Option<Vec<u8>>,
@@ -244,9 +245,9 @@ pub enum Event {
         /// The whole message; as the error, the reason of the feed's end in one word.
         said: Result<Vec<u8>, &'static str>,
     },
-    /// The answer to the `PING` that a store was sent because it was silent on other connections.
+    /// The reply to the `PING` that a store was sent because it was silent on other connections.
     Sign {
-        /// The store that was asked.
+        /// The store that was sent the `PING`.
         backend: BackendId,
         /// True if the store is busy with a script.
         is_busy: bool,
@@ -261,7 +262,7 @@ pub enum Event {
     Lost {
         /// The lost link.
         link: PrivateId,
-        /// The client that had the link.
+        /// The client that the link was lent to.
         holder: ClientId,
         /// The request in flight, if there was one.
         request: Option<InFlight>,
@@ -283,7 +284,7 @@ pub enum Said {
     Answer(bool),
     /// A message that is not a reply to a request, such as that keys have changed.
     Message(Vec<u8>),
-    /// The tracker is lost.
+    /// The tracker (connection on which a store reports changes of keys) is lost.
     Lost,
 }
 
@@ -778,12 +779,12 @@ impl PrivateLinks {
     }
 
     /// True if a private link's greeting was answered, so that its store's number for it is known, if the
-    /// store has told it.
+    /// store has reported one.
     pub fn is_open(&self, id: PrivateId) -> bool {
         self.peek(id).is_some_and(|link| link.state == State::Open)
     }
 
-    /// Returns the store's number (`CLIENT ID`) for a private link; None if the store has not told it.
+    /// Returns the store's number (`CLIENT ID`) for a private link; None if the store has not reported it.
     pub fn number_of(&self, id: PrivateId) -> Option<u64> {
         self.peek(id)?.number
     }
@@ -821,7 +822,7 @@ impl PrivateLinks {
     }
 
     /// Asks the store, over another link, to end the blocking command that waits on a private link: as at its
-    /// timeout, or with an error. False if none waits, if the store has not told the link's number, or if
+    /// timeout, or with an error. False if none waits, if the store has not reported the link's number, or if
     /// there is no room for another link.
     pub fn unblock(&mut self, env: &mut Env, id: PrivateId, is_error: bool, now: Now) -> bool {
         let Some(link) = self.peek(id).filter(|link| link.waits()) else { return false };
@@ -843,7 +844,7 @@ impl PrivateLinks {
 
     /// Sends `PING` over a private link to a store that is silent on other connections, to find out whether
     /// it is busy with a script; not if an earlier one is unanswered, or there is no room for another link.
-    /// The answer comes as [`Event::Sign`].
+    /// The reply comes as [`Event::Sign`].
     pub fn ask_for_sign(&mut self, env: &mut Env, backend: BackendId, now: Now) {
         let places = self.places.iter().filter_map(|place| place.link.as_ref());
         if places.into_iter().any(|link| link.backend == backend && link.expected.contains(&Expected::Sign)) {

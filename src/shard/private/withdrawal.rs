@@ -25,18 +25,18 @@ const TOLD_MAX: u8 = 20;
 /// Whether a store ends a blocking command when it is asked to (`CLIENT UNBLOCK`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withholding {
-    /// The store was asked to, and answers the command.
+    /// The store was asked to end the blocking command, and replies to the command.
     Told,
     /// The store cannot be asked yet, because it has not been sent the command, or because a client has had
     /// the command ended and its reply is awaited.
     Later,
-    /// The store cannot be asked to.
+    /// The store cannot be asked to end the blocking command.
     Never,
 }
 
 impl Link {
     /// True if the store has been asked too often to end the blocking command in flight, or if it has not
-    /// told the connection's number.
+    /// reported the connection's number.
     fn cannot_be_ended(&self) -> bool {
         let told = self.in_flight.as_ref().and_then(|request| request.waiting()).map(|waiting| waiting.told);
         told.is_none_or(|told| told >= TOLD_MAX) || self.state == State::Open && self.number.is_none()

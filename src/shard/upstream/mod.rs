@@ -138,7 +138,7 @@ impl Upstream {
         self.links.take_lifted()
     }
 
-    /// Handles a report on how far replicas are behind their primaries.
+    /// Handles a report of the lag of replicas behind their primaries.
     pub fn handle_replicas(&mut self, states: &[ReplicaState]) {
         if let Some(readers) = &mut self.cluster.readers {
             readers.handle_states(states);

@@ -23,7 +23,7 @@ use crate::values::{BackendId, ConnectionId, Timestamp};
 /// The result of a reply for its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// The reply is the request's answer, which its client gets.
+    /// The reply is passed to the request's client.
     Answered,
     /// The request is held or sent elsewhere, or its client was sent an error, so the reply is not passed on.
     Redirected,
@@ -50,7 +50,7 @@ impl Upstream {
         slots.hold_moved(owner_at, overload.waiting_slots());
     }
 
-    /// Forgets what is known of a node's health, because another node has its place or the node has another
+    /// Drops all observations of a node's health, because another node has its place or the node has another
     /// role.
     fn meet_anew(&mut self, env: &Env, backend: BackendId) {
         if let Some(readers) = &mut self.cluster.readers {

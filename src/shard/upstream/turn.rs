@@ -159,7 +159,7 @@ impl Upstream {
         self.overload.silent()
     }
 
-    /// Records a backend's answer to whether it is busy with a script.
+    /// Records by a backend's reply to a PING whether it is busy with a script.
     pub fn handle_sign(&mut self, settings: &ShardSettings, backend: BackendId, is_busy: bool) {
         self.overload.handle_sign(settings, backend, is_busy);
     }

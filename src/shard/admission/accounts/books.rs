@@ -9,7 +9,7 @@ use crate::values::{MicroUnits, Price, TenantId, Timestamp, Usage};
 /// The price that was taken for a request, with what is needed to settle it once its reply has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
-    /// The price that was taken.
+    /// The price that was taken from the payer's buckets on arrival.
     pub taken: Price,
     /// The parts of the cost that were known when the price was taken.
     pub quote: Quote,

@@ -19,7 +19,7 @@ use crate::values::{BucketId, Capacity, MicroUnits, Part, TenantId, Timestamp, U
 #[derive(Debug)]
 pub(super) struct Account {
     bucket: BucketId,
-    /// The whole quota.
+    /// The whole quota of the bucket.
     quota: Capacity,
     /// The part of the quota that this process may use, as the pool's last grant says.
     capacity: Capacity,
@@ -108,7 +108,7 @@ impl Sizes {
 /// A reference to the account of a scope, in the same form for global, tenants' and users' buckets.
 pub(super) struct Entry<'a> {
     pub bucket: BucketId,
-    /// The whole quota.
+    /// The whole quota of the bucket.
     pub quota: Capacity,
     /// The part of the quota that this process may use.
     pub capacity: Capacity,

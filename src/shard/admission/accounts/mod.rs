@@ -118,16 +118,16 @@ pub enum Scope {
 /// from none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The price was taken from all buckets.
+    /// The price of the request was taken from all its payer's buckets.
     Admitted,
-    /// The request has to wait for the answer of a pool, and is tried again then.
+    /// The request has to wait for a grant of a pool, and is tried again then.
     Wait,
     /// The request is refused: a bucket does not have enough.
     Refused {
         /// The scope whose bucket takes the longest to have enough.
         scope: Scope,
-        /// Time until the bucket of `scope` has enough for the request, if nobody else takes any: the longest
-        /// of all buckets that lack something.
+        /// Time until the bucket of `scope` has enough for the request, if no other request takes any: the
+        /// longest of all buckets that lack quota.
         retry_after: Duration,
     },
 }
@@ -372,7 +372,7 @@ impl Accounts {
 
 impl Decision {
     /// Returns the decision with one more bucket's verdict included. A refusal wins, the one with the longest
-    /// wait first; after that, waiting for the answer of a pool.
+    /// wait first; after that, waiting for a grant of a pool.
     fn and(self, scope: Scope, verdict: Verdict) -> Self {
         match (self, verdict) {
             (Self::Refused { retry_after: longest, .. }, Verdict::Refused(retry_after))

@@ -31,7 +31,7 @@ pub(super) struct Agenda {
 enum Moment {
     /// The end of a period, when the next one begins.
     PeriodEnds,
-    /// Some time within a period: a request waits for a pool's answer, or everything is to be reported at
+    /// A moment within a period: a request waits for a grant of a pool, or everything is to be reported at
     /// once.
     Between,
 }
@@ -105,8 +105,8 @@ impl Accounts {
         Timestamp::earliest([self.agenda.next_tick, self.metered_report_at])
     }
 
-    /// Returns the time at which requests stop waiting for a pool's answer: a lease after the oldest
-    /// unanswered report. None if all reports are answered.
+    /// Returns the time at which requests stop waiting for a pool's grant: a lease (validity of a grant)
+    /// after the oldest unanswered report. None if all reports are answered.
     pub fn patience_ends(&self) -> Option<Timestamp> {
         self.unanswered.front().map(|sent| sent.after(self.lease))
     }

@@ -32,23 +32,25 @@ pub struct Tab {
     /// opened. [`NO_BOUND`] without any limit; `i64::MIN` where all requests of the tenant have the same
     /// price, as the amount is not needed then.
     in_sight: i64,
-    /// The time at which the oldest grant for the payer's buckets expires; later requests cannot use the tab.
+    /// The time at which the oldest grant for the payer's buckets expires; later requests cannot be charged
+    /// to the tab (sum of one payer's consecutive requests).
     good_until: Timestamp,
-    /// The sum of the prices taken on this tab.
+    /// The sum of the prices taken on this tab (sum of one payer's consecutive requests).
     wanted: MicroUnits,
-    /// The largest price taken on this tab.
+    /// The largest price of one request taken on this tab.
     lump: Price,
     /// The real cost of the requests that were settled.
     used: MicroUnits,
     /// The cost of the requests that weir answered without a backend.
     cached: MicroUnits,
-    /// The sum of what requests cost beyond the prices that were taken for them.
+    /// The sum of the costs of requests beyond the prices that were taken for them on arrival.
     surprise: MicroUnits,
     /// The recent cost of requests of the payer's tenant, by class.
     expected: Expected,
     /// Requests of the payer's tenant that are admitted and not settled.
     under_way: UnderWay,
-    /// The number of requests settled since the tab was opened.
+    /// The number of requests settled since the tab was opened, which is counted for the tenant when the tab
+    /// is booked.
     settled: u32,
 }
 
@@ -139,7 +141,7 @@ impl Tab {
 /// The buckets, with the tab that is booked in them before they are accessed.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    /// The payer whose tab is open; None if no tab is.
+    /// The payer whose tab (sum of its consecutive requests, not booked yet) is open; None if no tab is.
     open_for: Option<Payer>,
     tab: Tab,
     buckets: Buckets,
@@ -173,8 +175,8 @@ impl Ledger {
         &mut self.buckets
     }
 
-    /// Returns the buckets without booking the tab: only for their ids, sizes and counts, which no tab
-    /// changes.
+    /// Returns the buckets without booking the tab: only for their ids, sizes and counts, which do not depend
+    /// on it.
     pub fn names(&self) -> &Buckets {
         &self.buckets
     }
@@ -184,7 +186,8 @@ impl Ledger {
         (self.open_for == Some(payer)).then_some(&mut self.tab)
     }
 
-    /// Opens a tab for a payer, if booking it later will cause no new report, and if no other tab is open.
+    /// Opens a tab (sum of its consecutive requests, booked in the buckets later) for a payer, if booking it
+    /// later will cause no new report, and if no other tab is open.
     #[inline(never)]
     pub fn open(&mut self, payer: Payer, lease: Duration, rules: Rules, now: Timestamp) {
         let Self { open_for, tab, buckets, .. } = self;

@@ -18,8 +18,7 @@ use crate::values::{Price, TenantId, Timestamp};
 /// are settled, and may have cost less.
 const RETRY_AT_LATEST: Duration = Duration::from_secs(1);
 
-/// The answer to whether a request may be admitted beside those of its tenant that are not settled on this
-/// core.
+/// Whether a request may be admitted beside those of its tenant that are not settled on this core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outlook {
     /// The request may be admitted: all could be paid for.
@@ -70,7 +69,8 @@ impl Accounts {
         if is_bounded && !is_let_in { Outlook::Unknown } else { Outlook::Covered }
     }
 
-    /// Counts a request as admitted. Each is settled once, by [`Accounts::settle`] or on a tab.
+    /// Counts a request as admitted. Each is settled once, by [`Accounts::settle`] or on a tab (sum of one
+    /// payer's consecutive requests).
     #[inline]
     pub fn begin(&mut self, payer: Payer, class: Class) {
         if let Some(tab) = self.ledger.tab_of(payer) {
