@@ -7,14 +7,14 @@ use std::str::FromStr;
 /// Address to listen on, or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// Listening is switched off.
+    /// The value `off`: weir does not listen there.
     Off,
-    /// The address to listen on. Port 0 means any free one.
+    /// The address to listen on. Port 0 means any free port.
     At(SocketAddr),
 }
 
 impl ListenAddress {
-    /// Returns the address, unless listening is switched off.
+    /// Returns the address; `None` for `off`.
     pub const fn address(self) -> Option<SocketAddr> {
         match self {
             Self::Off => None,
@@ -51,7 +51,8 @@ impl FromStr for ListenAddress {
     }
 }
 
-/// Returns the address that the writer may have meant, if it can be guessed.
+/// Returns an address that is close to the text and may have been meant, for an error text; `None` if none
+/// can be guessed.
 fn nearest(text: &str) -> Option<String> {
     let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
     let port: u16 = port.parse().ok()?;

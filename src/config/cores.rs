@@ -12,7 +12,7 @@ const CPUS_MAX: usize = 1024;
 /// The CPUs that `--cores` asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cores {
-    /// The first CPUs, this many, that the process may use.
+    /// The first CPUs that the process may use, as many as this number.
     Count(usize),
     /// Exactly these CPUs, in this order.
     These(Vec<usize>),
@@ -44,7 +44,7 @@ impl FromStr for Cores {
     }
 }
 
-/// Reads `3` or `0-3`.
+/// Reads a range of CPU numbers, such as `3` or `0-3`. The error is a text for the operator.
 fn range(text: &str) -> Result<std::ops::RangeInclusive<usize>, String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let wanted = || "CPUs such as 0-3,5 or a count such as 4 are expected".to_owned();
@@ -69,7 +69,7 @@ impl fmt::Display for Cores {
 }
 
 /// Returns the CPU that each shard is bound to: one entry per shard, `None` for a shard that the kernel may
-/// move. `usable` are the CPUs that this process may run on, in order.
+/// move. `usable` are the CPUs that this process may run on, in ascending order.
 pub fn placement(
     cores: Option<&Cores>,
     shards: Option<usize>,
@@ -102,7 +102,7 @@ pub fn placement(
     }
 }
 
-/// Returns CPUs as a list such as `0-3,5`, for messages.
+/// Returns CPU numbers as a list such as `0-3,5`, for messages.
 fn shown(cpus: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for cpu in cpus {

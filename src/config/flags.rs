@@ -43,9 +43,10 @@ Examples:
                                                     check flags and quota file, and exit
   weir top --sort tenant                            show the state of the weir with admin port 127.0.0.1:7381";
 
-/// Largest `--queue-limit`. Each waiting request takes some hundred bytes more than its message.
+/// Largest value of `--queue-limit`, in requests. Each request in a queue takes some hundred bytes besides
+/// its own bytes.
 const QUEUE_REQUESTS_MAX: u64 = 1_000_000;
-/// Largest `--window-max`: the most that one connection to a server can have in flight.
+/// Largest value of `--window-max`: the most requests that one connection to a server can have in flight.
 const WINDOW_MAX: u64 = u16::MAX as u64;
 
 /// Traffic management between Redis-protocol clients and a shared key-value store.
@@ -540,7 +541,8 @@ impl Flags {
     }
 }
 
-/// Reads a `--fleet-namespace`, with which names of keys begin.
+/// Reads the value of `--fleet-namespace`, with which the names of the fleet's keys begin. The error is a
+/// text for the operator.
 fn namespace(text: &str) -> Result<String, String> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
     if (1..=FLEET_NAMESPACE_BYTES_MAX).contains(&text.len()) && text.bytes().all(fits) {
@@ -549,7 +551,8 @@ fn namespace(text: &str) -> Result<String, String> {
     Err(format!("1 to {FLEET_NAMESPACE_BYTES_MAX} letters, digits, '-', '_', '.' or ':' are expected"))
 }
 
-/// Reads the origin of a web page, and writes it as browsers do.
+/// Reads the origin of a web page, and returns it in the form that browsers send. The error is a text for the
+/// operator.
 fn web_origin(text: &str) -> Result<String, String> {
     let lower = text.to_ascii_lowercase();
     let parts = lower.split_once("://").filter(|(scheme, host)| {
@@ -569,7 +572,7 @@ fn web_origin(text: &str) -> Result<String, String> {
     Ok(format!("{scheme}://{}", host.strip_suffix(usual).unwrap_or(host)))
 }
 
-/// Reads a host name without its port.
+/// Reads a host name without a port. The error is a text for the operator.
 fn host_name(text: &str) -> Result<String, String> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let name = text.strip_suffix('.').unwrap_or(text);

@@ -1,4 +1,4 @@
-//! Settings of a fleet, whose weirs share quotas: `--fleet` and related flags.
+//! Settings of a fleet, a set of weir processes that share quotas: `--fleet` and related flags.
 
 use sha2::{Digest as _, Sha256};
 
@@ -9,15 +9,15 @@ use super::{ConfigError, Credentials, Flags, FleetStore};
 pub struct FleetTerms {
     /// The Redis server in which all hosts of the fleet count their demand.
     pub store: FleetStore,
-    /// Name of the fleet, with which its keys at the server begin.
+    /// Name of the fleet, with which the names of its keys in the Redis server begin.
     pub namespace: String,
-    /// Number of users with the highest demand on this host whose demand is counted in the fleet; 0 if users'
-    /// quotas are each host's own.
+    /// Number of users whose demand is counted in the fleet, those with the highest demand on this host; 0 if
+    /// each host enforces users' quotas by itself.
     pub users_max: usize,
 }
 
 impl FleetTerms {
-    /// Reads the flags; `None` without `--fleet`.
+    /// Reads the settings of the fleet from the flags; `None` without `--fleet`.
     pub(super) fn from_flags(flags: &Flags) -> Result<Option<Self>, ConfigError> {
         let users_max = flags.fleet_users as usize;
         let Some(store) = flags.fleet.clone() else {
@@ -35,8 +35,9 @@ impl FleetTerms {
         Ok(Some(Self { store, namespace: flags.fleet_namespace.clone(), users_max }))
     }
 
-    /// Returns the secret with which users' names are hashed to bucket ids, the same on all hosts; `None` if
-    /// users are not counted. Without the fleet's password, two names that share a bucket cannot be found.
+    /// Returns the secret with which users' names are hashed to bucket ids, equal on all hosts; `None` if
+    /// users are not counted. Somebody without the fleet's password cannot find two names that share a
+    /// bucket.
     pub fn secret(&self) -> Option<[u64; 2]> {
         let Credentials { password, .. } = self.store.credentials.as_ref().filter(|_| self.users_max > 0)?;
         // No name has this byte in it.

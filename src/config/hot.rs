@@ -1,4 +1,4 @@
-//! Settings of hot keys.
+//! Settings of the hot-key cache.
 
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -6,38 +6,40 @@ use std::time::Duration;
 
 use super::{ConfigError, Flags};
 
-/// Range of `--hot-ttl`. In a shorter time hardly anything is asked for twice, and in a longer one writes
-/// that bypass weir go unseen.
+/// Range of `--hot-ttl`. Within a shorter time hardly any key is read twice, and for a longer time writes
+/// that bypass weir would go unseen.
 const TTLS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
 
 /// Range of `--hot-ttl-tracked`: 10 ms to 1 h.
 const TRACKED_TTLS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(3600);
 
-/// Limits of hot keys, on each core: when a key counts as hot, and how much is kept of its replies.
+/// Limits of the hot-key cache of each core: when a key counts as hot, and how many replies are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HotLimits {
-    /// Requests for a key per second from which on it is hot, if `share_per_mille` is reached too.
+    /// Requests for a key per second at which it becomes hot, if `share_per_mille` is reached too.
     pub rate: u64,
-    /// Share of a core's requests, in thousandths, from which on a key is hot, if `rate` is reached too.
+    /// Share of a core's requests, in thousandths, at which a key becomes hot, if `rate` is reached too.
     pub share_per_mille: u64,
-    /// Longest time that a reply to a read of a hot key is kept.
+    /// Longest time that the reply to a read of a hot key is kept, if its store does not report changes of
+    /// the key.
     pub ttl: Duration,
-    /// Longest time that a reply is kept while its store tells of changes of its key.
+    /// Longest time that the reply to a read of a hot key is kept while its store reports changes of the key
+    /// (CLIENT TRACKING).
     pub tracked_ttl: Duration,
     /// Maximum number of replies to reads of hot keys that are kept.
     pub entries: usize,
-    /// Maximum number of bytes of the replies that are kept.
+    /// Maximum number of bytes of all replies that are kept.
     pub bytes: usize,
-    /// Keys that a script is taken to write.
+    /// The keys that a script is assumed to write.
     pub scripts: HotScripts,
-    /// Reads of one hot key per second for other cores, from which on those cores get copies.
+    /// Reads of one hot key per second for other cores at which those cores get copies of the reply.
     pub copy_rate: u64,
-    /// Maximum number of writes of one hot key per second; `None` for no limit.
+    /// Maximum number of writes of one hot key per second, above which they are refused; `None` for no limit.
     pub write_rate: Option<u64>,
 }
 
 impl HotLimits {
-    /// Reads the flags, and checks what no flag can check alone.
+    /// Reads the limits from the flags, and checks that the flags agree with each other.
     pub(super) fn from_flags(flags: &Flags) -> Result<Self, ConfigError> {
         if !TTLS.contains(&flags.hot_ttl) {
             let problem = format!("--hot-ttl {:?}: 10ms to 60s is expected", flags.hot_ttl);
@@ -61,7 +63,7 @@ impl HotLimits {
     }
 }
 
-/// Keys that a script is taken to write, as far as hot keys are concerned.
+/// The keys that a script is assumed to write, as far as the hot-key cache is concerned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum HotScripts {
     /// Any key of its store: no reply kept of that store's hot keys is used after the script.
@@ -71,7 +73,7 @@ pub enum HotScripts {
     Declared,
 }
 
-/// A share of the whole, in thousandths.
+/// A share of a whole, in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share(pub u64);
 

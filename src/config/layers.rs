@@ -1,4 +1,4 @@
-//! Layers of traffic management, which can be switched off one by one.
+//! Layers of traffic management (such as quotas or queues), each of which can be switched off.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,21 +8,21 @@ use std::str::FromStr;
 pub enum Layer {
     /// Prices, quotas and their buckets.
     Rate,
-    /// Shedding by tier, latency ratio and deadline.
+    /// Refusing or charging more for requests of low tiers when latency rises, and deadlines.
     Shed,
     /// The queue before each backend.
     Queue,
     /// The window of requests in flight at each backend.
     Window,
-    /// The hot-key cache, and flights (fetches that several waiting reads share).
+    /// The hot-key cache, and fetches from the store that several waiting reads of a hot key share.
     Hot,
-    /// Connections over which stores tell of changes of hot keys.
+    /// Connections on which stores report changes of hot keys.
     Tracking,
     /// The circuit breaker, which ejects failing or slow stores.
     Breaker,
     /// Reads from replicas of a cluster.
     Replicas,
-    /// Retries of reads that were lost with a connection to a node of a cluster.
+    /// Retries of reads that were in flight on a lost connection to a cluster's node.
     Retries,
 }
 
@@ -40,7 +40,7 @@ impl Layer {
         Self::Retries,
     ];
 
-    /// Returns what the layer does, for `--help`; empty where the name says it.
+    /// Returns a note for `--help` on what the layer does, in parentheses; empty if the name says it.
     const fn meaning(self) -> &'static str {
         match self {
             Self::Rate => " (quotas)",
@@ -54,18 +54,18 @@ impl Layer {
         }
     }
 
-    /// True if the layer can decide without effect (`--shadow`).
+    /// True if the layer can run without effect (`--shadow`), deciding and counting only.
     pub const fn has_shadow(self) -> bool {
         !matches!(self, Self::Replicas | Self::Tracking)
     }
 
-    /// Help of `--disable`.
+    /// Builds the help text of `--disable`.
     pub fn help_of_disable() -> String {
         let layers = Self::ALL.map(|layer| format!("{layer}{}", layer.meaning()));
         format!("Layers to switch off: {}", layers.join(", "))
     }
 
-    /// Help of `--shadow`.
+    /// Builds the help text of `--shadow`.
     pub fn help_of_shadow() -> String {
         let layers: Vec<&str> =
             Self::ALL.into_iter().filter(|layer| layer.has_shadow()).map(Self::name).collect();
@@ -75,7 +75,7 @@ impl Layer {
         )
     }
 
-    /// Returns the layer's name.
+    /// Returns the layer's name, as flags have it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rate => "rate",
@@ -110,7 +110,7 @@ impl FromStr for Layer {
     }
 }
 
-/// Way in which quotas are enforced.
+/// Algorithm by which quotas are enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LimiterKind {
     /// Request units in token buckets: global, tenant, user.

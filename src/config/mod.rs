@@ -38,17 +38,18 @@ pub use crate::values::{TenantId, Tier};
 use crate::values::limits::{REPLY_BYTES_CEILING, REQUEST_BYTES_CEILING};
 use crate::values::{MicroUnits, Weights};
 
-/// Memory of the embedded store by default.
+/// Default memory limit of the embedded store.
 const EMBEDDED_BYTES_DEFAULT: Size = Size::mebibytes(256);
 /// Least value of `--embedded-max-bytes`.
 const EMBEDDED_BYTES_MIN: Size = Size::mebibytes(1);
-/// Least limit on requests or replies: handshakes must fit.
+/// Least limit on the bytes of a request or a reply: connection handshakes must fit.
 const MESSAGE_BYTES_MIN: Size = Size(1024);
-/// Smallest `--max-clients-bytes`: with less, not even a few clients would have room for their requests.
+/// Least value of `--max-clients-bytes`: with less, not even a few clients would have room for their
+/// requests.
 const CLIENTS_BYTES_MIN: Size = Size::mebibytes(16);
-/// Longest path of a Unix socket that fits the kernel's address.
+/// Maximum number of bytes of a Unix socket's path, which must fit the kernel's address structure.
 const UNIX_PATH_BYTES_MAX: usize = 107;
-/// Longest timeout; a longer one could only be a slip of the pen.
+/// Longest timeout that a flag may set; a longer one is taken for a mistake.
 const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// The checked configuration of weir, from its flags.
@@ -58,20 +59,20 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// Addresses where the same keys are served over HTTP.
     pub http: Vec<SocketAddr>,
-    /// Origins of web pages that may ask over HTTP.
+    /// Origins of web pages whose HTTP requests are served.
     pub http_origins: Vec<String>,
     /// Host names by which HTTP requests without an `Authorization` header may reach weir.
     pub http_hosts: Vec<String>,
-    /// Addresses and certificates for clients with TLS, if any.
+    /// Addresses and certificates for clients that connect with TLS; none without such clients.
     pub tls: Option<TlsSettings>,
-    /// The Unix socket where clients connect.
+    /// The Unix socket where clients connect; none without `--unix`.
     pub unix: Option<PathBuf>,
-    /// Unix socket by which a process takes over listening sockets and clients from the process before;
-    /// `None` without such upgrades.
+    /// Unix socket by which a new process takes over listening sockets and clients from the running one;
+    /// `None` without `--takeover`.
     pub takeover: Option<PathBuf>,
     /// Address of the admin port, where metrics, health and quotas are served; `None` if it is off.
     pub admin: Option<SocketAddr>,
-    /// Host names by which the admin port may be called, besides IP addresses and localhost.
+    /// Host names by which the admin port may be addressed, besides IP addresses and localhost.
     pub admin_hosts: Vec<String>,
     /// Source of the token that the admin port requires for a change of quotas; `None` if it has no token.
     pub admin_token: Option<TokenSource>,
@@ -81,95 +82,105 @@ pub struct Config {
     pub cores: Option<Cores>,
     /// Number of shards to run; `None` for one per CPU.
     pub shards: Option<usize>,
-    /// Time for which an idle core polls for work before it sleeps.
+    /// Time for which an idle core polls for work before it sleeps; zero if it sleeps at once.
     pub busy_poll: Duration,
     /// The stores behind weir, as `--storage` names them.
     pub storage: Storage,
-    /// Certificates for stores that speak TLS, if any do.
+    /// Certificates for connections to stores with TLS; none if the stores use none.
     pub store_tls: Option<StoreTlsSettings>,
     /// Maximum number of bytes that the embedded store may hold.
     pub embedded_bytes_max: usize,
-    /// Connections of each shard to each backend that it sends to, in each dialect (RESP2, RESP3).
+    /// Number of connections of each shard to each backend that it sends to, for each RESP version (RESP2,
+    /// RESP3) that clients use.
     pub backend_connections: u16,
-    /// Further connections of each shard to each backend, for costly requests, in each dialect.
+    /// Number of further connections of each shard to each backend, for costly requests, for each RESP
+    /// version.
     pub heavy_connections: u16,
-    /// Connections to backends that clients may have to themselves, over all shards.
+    /// Maximum number of connections to backends that one client has to itself (private links), over all
+    /// shards.
     pub private_links: usize,
-    /// Maximum number of clients that are monitors (`MONITOR`) at once, over all shards.
+    /// Maximum number of clients that run `MONITOR` at once, over all shards.
     pub monitors: usize,
-    /// Longest time that PUBLISH waits for subscriptions of its tenant to the same channel; zero if it does not wait.
+    /// Longest time that PUBLISH waits until stores have acknowledged its tenant's earlier subscriptions to
+    /// the channel; zero if it does not wait.
     pub publish_wait: Duration,
-    /// Maximum number of shared channels and patterns over all shards.
+    /// Maximum number of channels and patterns for which all clients share one subscription at the store,
+    /// over all shards.
     pub shared_channels: usize,
-    /// Bytes that may wait for one subscriber; a subscriber with more is closed.
+    /// Maximum number of bytes of messages that may wait for one subscriber; above it, the subscriber's
+    /// connection is closed.
     pub subscriber_bytes_max: usize,
-    /// Bytes that may wait for one subscriber for any time; with more for `subscriber_slow_time` it is
-    /// closed.
+    /// Number of bytes of messages that may wait for one subscriber without a time limit; above it for
+    /// `subscriber_slow_time`, the subscriber's connection is closed.
     pub subscriber_slow_bytes: usize,
-    /// Longest time that more than `subscriber_slow_bytes` may wait for one subscriber.
+    /// Longest time that more than `subscriber_slow_bytes` may wait for one subscriber before its connection
+    /// is closed.
     pub subscriber_slow_time: Duration,
     /// Number of databases of each backend that clients may select.
     pub databases: u16,
-    /// Estimated price from which on a request counts as costly, in millionths of a request unit.
+    /// Estimated price, in millionths of a request unit, at which a request counts as costly and uses the
+    /// heavy connections.
     pub heavy_from: MicroUnits,
     /// Time after which weir gives up connecting to a backend.
     pub connect_timeout: Duration,
-    /// Time after which weir gives up a connection whose backend owes a reply.
+    /// Time after which weir closes a connection whose backend owes a reply and sends nothing.
     pub reply_timeout: Duration,
-    /// Time between lookups of the stores' names; zero means only at the start.
+    /// Time between two lookups of the stores' host names; zero means only at the start.
     pub names_interval: Duration,
     /// Maximum number of clients connected at once, over all shards.
     pub clients_max: usize,
-    /// Maximum number of clients of one tenant, if there are several tenants and the quota file has no
-    /// `max_clients` for this one.
+    /// Maximum number of clients of one tenant that are connected at once, if there are several tenants and
+    /// the quota file has no `max_clients` for this one.
     pub tenant_clients_max: usize,
-    /// Maximum number of bytes that weir holds for all clients together.
+    /// Maximum number of bytes that weir holds for all clients together: incomplete requests and unread
+    /// replies.
     pub clients_bytes_max: usize,
-    /// Time after which clients that have yet to log in are closed; `None` for never.
+    /// Time after which clients that must authenticate and have not are closed; `None` for never.
     pub login_timeout: Option<Duration>,
     /// Algorithm by which quotas are enforced.
     pub limiter: LimiterKind,
-    /// Time between reconciliations, in which cores report what they spent.
+    /// Time between two reconciliations, in which cores report the quota that they spent and receive grants.
     pub reconcile: Duration,
-    /// The fleet with which quotas are shared; `None` if they apply to this process alone.
+    /// The fleet of weir processes with which quotas are shared; `None` if quotas apply to this process
+    /// alone.
     pub fleet: Option<FleetTerms>,
-    /// Prices of the terms (such as bytes and keys) that a request's price is the sum of.
+    /// Price per base, byte, row and key, from which a request's price is added up.
     pub weights: Weights,
-    /// Maximum number of elements that a walk (`SCAN`) may look at in one step.
+    /// Maximum number of elements that one `SCAN`, `HSCAN`, `SSCAN` or `ZSCAN` request may examine.
     pub scan_count_max: u32,
-    /// Layers that are switched off.
+    /// Layers of traffic management that are switched off.
     pub disabled: Vec<Layer>,
-    /// Layers in dry run: they decide and count, without effect.
+    /// Layers of traffic management in dry run: they decide and count, without effect.
     pub shadowed: Vec<Layer>,
     /// Limits of the window and the queue before each backend.
     pub overload: OverloadLimits,
-    /// Limits of hot keys, on each core.
+    /// Limits of the hot-key cache of each core.
     pub hot: HotLimits,
     /// Maximum number of bytes of a request.
     pub request_bytes_max: usize,
-    /// Maximum number of bytes of a reply that is taken from a backend.
+    /// Maximum number of bytes of a reply of a backend; the client gets an error in place of a larger one.
     pub reply_bytes_max: usize,
-    /// Maximum number of bytes of output that may wait for one client.
+    /// Maximum number of bytes of output that may wait for one client, before it is closed.
     pub output_bytes_max: usize,
-    /// Time after which silent clients are closed; `None` for never.
+    /// Time after which clients that send nothing are closed; `None` for never.
     pub idle_timeout: Option<Duration>,
-    /// Time after which a client is closed that takes nothing of the replies sent to it.
+    /// Time after which a client is closed that reads too little of the replies that wait for it.
     pub send_timeout: Duration,
-    /// Longest time that weir waits for requests in flight after SIGTERM.
+    /// Longest time that weir waits for requests in flight after SIGTERM before it ends.
     pub drain_timeout: Duration,
 }
 
-/// Source of the admin port's token.
+/// Source of the admin port's token, without which it accepts no change of quotas.
 #[derive(Clone, Debug)]
 pub enum TokenSource {
     /// The token itself, given by a flag or the environment.
     Given(AdminToken),
-    /// A file, which is read at the start and on SIGHUP.
+    /// A file, which is read at the start and again on SIGHUP.
     File(PathBuf),
 }
 
 impl TokenSource {
-    /// Returns the token, and reads its file if it comes from one.
+    /// Returns the token, reading its file if it comes from one.
     pub fn load(&self) -> Result<AdminToken, ConfigError> {
         match self {
             Self::Given(token) => Ok(token.clone()),
@@ -179,7 +190,7 @@ impl TokenSource {
     }
 }
 
-/// Error about flags that do not go together, worded for the operator.
+/// Error about flags that are invalid or contradict each other, worded for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(String);
 
@@ -198,7 +209,7 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// Checks the flags, including what no flag can check alone.
+    /// Makes the configuration from the flags, and checks that the flags agree with each other.
     pub fn from_flags(flags: Flags) -> Result<Self, ConfigError> {
         check_sizes(&flags)?;
         check_timeouts(&flags)?;
@@ -325,7 +336,7 @@ fn tls_settings(flags: &Flags, listen: &[SocketAddr]) -> Result<Option<TlsSettin
     Ok(Some(settings))
 }
 
-/// Checks that no address is listened on twice.
+/// Checks that no address of a flag is given twice, or is among those of other flags (`others`).
 fn distinct(
     flag: &str,
     addresses: &[SocketAddr],
@@ -439,8 +450,8 @@ fn check_timeouts(flags: &Flags) -> Result<(), ConfigError> {
     }
 }
 
-/// Range of `--reconcile`. Cores that reconcile more often do little else, and grants are good for five of
-/// these.
+/// Range of `--reconcile`. Cores that reconcile more often do little else, and a grant of quota is valid for
+/// five of these intervals.
 const RECONCILE: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(1);
 
 fn check_layers(flags: &Flags) -> Result<(), ConfigError> {

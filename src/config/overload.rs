@@ -1,4 +1,4 @@
-//! Settings of windows, queues and shedding.
+//! Settings of windows, queues and load shedding.
 
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -6,33 +6,34 @@ use std::time::Duration;
 
 use super::{ConfigError, Flags, Size};
 
-/// Range of `--queue-interval`. In shorter intervals any burst looks like an overload; before longer ones
-/// end, clients have left.
+/// Range of `--queue-interval`. Over a shorter interval any burst looks like an overload; before the end of a
+/// longer one, clients have given up.
 const INTERVALS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(1);
-/// Least value of `--queue-bytes`: room for a few requests.
+/// Least value of `--queue-bytes`: memory for a few requests.
 const QUEUE_BYTES_MIN: Size = Size::mebibytes(1);
 
-/// Limits of the window and the queue before each backend, on each core.
+/// Limits of the window of requests in flight, and of the queue, of each backend on each core.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OverloadLimits {
-    /// Smallest size of a window, in requests in flight.
+    /// Smallest size of a backend's window, in requests in flight.
     pub window_least: u16,
-    /// Largest size of a window, in requests in flight.
+    /// Largest size of a backend's window, in requests in flight.
     pub window_most: u16,
-    /// Maximum number of requests that may wait before one backend.
+    /// Maximum number of requests that wait in the queue of one backend.
     pub queue_requests: usize,
-    /// Maximum number of bytes of requests that may wait before all backends together.
+    /// Maximum number of bytes of the requests in the queues of all backends together.
     pub queue_bytes: usize,
-    /// Longest time that requests wait in an overload.
+    /// Longest time that a request waits in a queue during an overload.
     pub queue_target: Duration,
-    /// Interval over which an overload is judged.
+    /// Interval over which a queue is observed before it counts as overloaded.
     pub queue_interval: Duration,
-    /// Latency ratios below which the levels of shedding are entered, highest first.
+    /// Latency ratios (usual latency divided by present latency) below which each level of load shedding
+    /// begins, highest first.
     pub shed_levels: [f64; 3],
 }
 
 impl OverloadLimits {
-    /// Reads the flags, and checks what no flag can check alone.
+    /// Reads the limits from the flags, and checks that the flags agree with each other.
     pub(super) fn from_flags(flags: &Flags) -> Result<Self, ConfigError> {
         let Flags { window_min, window_max, queue_target, queue_interval, queue_bytes, .. } = *flags;
         let problem = if window_min > window_max {
@@ -60,7 +61,7 @@ impl OverloadLimits {
     }
 }
 
-/// Value of `--shed-levels`: three latency ratios between 1 and 0, each below the one before.
+/// Value of `--shed-levels`: three latency ratios between 1 and 0, each below the previous one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ShedLevels(pub [f64; 3]);
 

@@ -1,4 +1,4 @@
-//! Storage behind weir: `--storage` and `--fleet`.
+//! The stores that `--storage` and `--fleet` name.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -13,7 +13,7 @@ pub use crate::values::ServerAddress;
 use crate::values::limits::BACKENDS_MAX;
 use crate::values::percent_decoded;
 
-/// TCP port of a server that is named without one.
+/// TCP port of a server whose address has none.
 const DEFAULT_PORT: u16 = 6379;
 
 /// The stores that `--storage` names.
@@ -25,18 +25,18 @@ pub enum Storage {
     Servers {
         /// The servers: at least one, all different.
         servers: Vec<ServerAddress>,
-        /// User and password by which weir logs in to the servers.
+        /// User and password with which weir authenticates to the servers; none if they need none.
         credentials: Option<Credentials>,
-        /// True if the servers speak TLS.
+        /// True if weir connects to the servers with TLS.
         secure: bool,
     },
-    /// A cluster, of which some nodes are known.
+    /// A cluster, of which some nodes' addresses are given.
     Cluster {
-        /// The known nodes: at least one, all different.
+        /// The given nodes: at least one, all different.
         seeds: Vec<ServerAddress>,
-        /// User and password by which weir logs in to all nodes.
+        /// User and password with which weir authenticates to all nodes; none if they need none.
         credentials: Option<Credentials>,
-        /// True if the nodes speak TLS.
+        /// True if weir connects to the nodes with TLS.
         secure: bool,
     },
     /// One server, at the Unix socket with this path.
@@ -44,16 +44,16 @@ pub enum Storage {
 }
 
 impl Storage {
-    /// True if the stores speak TLS.
+    /// True if weir connects to the stores with TLS.
     pub fn is_secure(&self) -> bool {
         matches!(self, Self::Servers { secure: true, .. } | Self::Cluster { secure: true, .. })
     }
 }
 
-/// User and password by which weir logs in to a store.
+/// User and password with which weir authenticates to a store.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// The user, unless the store knows only passwords.
+    /// The user; none for a store that knows only passwords.
     pub user: Option<String>,
     /// The password.
     pub password: String,
@@ -72,7 +72,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Writes the storage as it would be given, without the password.
+/// Writes the storage as an operator would give it to `--storage`, without the password.
 impl fmt::Display for Storage {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -172,7 +172,8 @@ impl FromStr for ServerAddress {
     }
 }
 
-/// Reads `user:password` or `:password`, in percent encoding (`%40` stands for `@`).
+/// Reads `user:password` or `:password`, in percent encoding (`%40` stands for `@`). The error is a text for
+/// the operator.
 fn read_credentials(text: &str) -> Result<Credentials, String> {
     let decoded = |text: &str| {
         percent_decoded(text)
@@ -193,13 +194,13 @@ fn read_credentials(text: &str) -> Result<Credentials, String> {
 pub struct FleetStore {
     /// Address of the server.
     pub server: ServerAddress,
-    /// User and password by which weir logs in to the server.
+    /// User and password with which weir authenticates to the server; none if it needs none.
     pub credentials: Option<Credentials>,
-    /// True if the server speaks TLS.
+    /// True if weir connects to the server with TLS.
     pub secure: bool,
 }
 
-/// Writes the store as it would be given, without the password.
+/// Writes the store as an operator would give it to `--fleet`, without the password.
 impl fmt::Display for FleetStore {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hidden = if self.credentials.is_some() { "...@" } else { "" };
@@ -226,8 +227,8 @@ impl FromStr for FleetStore {
     }
 }
 
-/// Parser of `--storage` and `--fleet`. Unlike others it never repeats the whole value in an error: a
-/// password may be in it.
+/// Parser of the values of `--storage` and `--fleet`. Its errors never repeat the whole value, since that may
+/// contain a password.
 #[derive(Clone, Debug)]
 pub(super) struct AddressParser<T>(PhantomData<T>);
 
@@ -258,7 +259,8 @@ impl<T: FromStr<Err = String> + Clone + Send + Sync + 'static> TypedValueParser 
     }
 }
 
-/// Returns a value as it may be shown: everything before the last `@` may be a secret.
+/// Returns a value of `--storage` or `--fleet` that can be shown: the part between `://` and the last `@`,
+/// which may be a password, is replaced by `...`.
 fn without_credentials(text: &str) -> String {
     match text.rsplit_once('@') {
         Some((before, servers)) => {

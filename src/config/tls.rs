@@ -1,4 +1,5 @@
-//! Settings of TLS: where it is spoken, and with which certificates. The runtime reads the files themselves.
+//! Settings of TLS for clients and for stores: addresses, and files of certificates. The runtime reads the
+//! files themselves.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,49 +8,50 @@ use std::time::Duration;
 use super::address::addresses_of;
 use super::{ConfigError, Flags};
 
-/// Settings of TLS towards clients.
+/// Settings of TLS for clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsSettings {
     /// Addresses where clients connect with TLS.
     pub listen: Vec<SocketAddr>,
-    /// Addresses where clients of HTTP connect with TLS.
+    /// Addresses where HTTP clients connect with TLS.
     pub http: Vec<SocketAddr>,
-    /// File with weir's certificate, and the chain up to the one that clients trust.
+    /// File with weir's certificate for clients, and its chain up to the certificate that clients trust.
     pub certificate: PathBuf,
-    /// File with the key of the certificate.
+    /// File with the private key of the certificate.
     pub key: PathBuf,
-    /// File with the authorities that sign certificates of clients; without it, clients need none.
+    /// File with the authorities that sign clients' certificates; clients need no certificate if it is
+    /// `None`.
     pub client_ca: Option<PathBuf>,
-    /// File with the revocation lists for certificates of clients.
+    /// File with the revocation lists for clients' certificates; none without such lists.
     pub client_crl: Option<PathBuf>,
-    /// Time after which a handshake with a client is given up.
+    /// Time after which a TLS handshake with a client is given up.
     pub handshake_timeout: Duration,
-    /// Maximum number of handshakes that are carried out in a second.
+    /// Maximum number of TLS handshakes with clients per second.
     pub handshakes_per_second: u32,
 }
 
-/// Settings of TLS towards stores.
+/// Settings of TLS for connections to stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreTlsSettings {
     /// File with the authorities that sign the stores' certificates.
     pub ca: PathBuf,
-    /// Name in the stores' certificates, where it is not that of the host.
+    /// Name that must be in the stores' certificates; `None` if it is each store's host name.
     pub name: Option<String>,
-    /// weir's own certificate, for stores that require one of their clients.
+    /// weir's own certificate, for stores that require one; none if it shows none.
     pub own: Option<OwnCertificate>,
 }
 
-/// A certificate that weir shows, with its key.
+/// A certificate that weir shows to stores, with its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnCertificate {
-    /// File with the certificate, and the chain up to the one that is trusted.
+    /// File with the certificate, and its chain up to the certificate that the stores trust.
     pub certificate: PathBuf,
     /// File with the private key of the certificate.
     pub key: PathBuf,
 }
 
 impl TlsSettings {
-    /// Reads the flags; `None` without TLS towards clients.
+    /// Reads the settings of TLS for clients from the flags; `None` without TLS for clients.
     pub(super) fn from_flags(flags: &Flags) -> Result<Option<Self>, ConfigError> {
         let (listen, http) = (addresses_of(&flags.tls_listen), addresses_of(&flags.tls_http));
         let files = [
@@ -88,8 +90,8 @@ impl TlsSettings {
 }
 
 impl StoreTlsSettings {
-    /// Reads the flags; `None` without TLS towards stores. Requires authorities to trust, since encryption
-    /// alone would not tell the right server.
+    /// Reads the settings of TLS for stores from the flags; `None` without TLS for stores. Requires
+    /// authorities to trust, since encryption alone does not prove which server replies.
     pub(super) fn from_flags(flags: &Flags) -> Result<Option<Self>, ConfigError> {
         let fleet = flags.fleet.as_ref().filter(|store| store.secure);
         let store = match &flags.storage {
@@ -126,7 +128,7 @@ impl OwnCertificate {
     }
 }
 
-/// Returns the error for flags about stores with TLS where there are no such stores.
+/// Returns the error for flags about stores with TLS if no store uses TLS; `None` if no such flag is given.
 fn no_store(flags: &Flags) -> Option<ConfigError> {
     let given = [
         ("--storage-tls-ca", flags.storage_tls_ca.is_some()),

@@ -1,4 +1,4 @@
-//! Token of the admin port, without which it changes nothing. Only a digest of it is kept.
+//! Token of the admin port, without which it accepts no change of quotas. Only a digest of the token is kept.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::str::FromStr;
 use super::quotas::PasswordDigest;
 use crate::values::limits::ADMIN_TOKEN_BYTES_MAX;
 
-/// A secret as given, not checked yet. A type of its own, so that errors and logs do not show it.
+/// A secret text as given, not checked yet. It is a type of its own, so that errors and logs do not show it.
 #[derive(Clone)]
 pub struct Secret(String);
 
@@ -28,12 +28,13 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The admin port's token, as a digest.
+/// The admin port's token, kept as a digest.
 #[derive(Clone, Debug)]
 pub struct AdminToken(PasswordDigest);
 
 impl AdminToken {
-    /// Checks and takes a token from a flag or the environment.
+    /// Checks a token from a flag or the environment, and keeps its digest. The error is a text for the
+    /// operator.
     pub fn new(secret: &Secret) -> Result<Self, String> {
         let fits = |text: &str| {
             (1..=ADMIN_TOKEN_BYTES_MAX).contains(&text.len())
@@ -47,7 +48,8 @@ impl AdminToken {
         }
     }
 
-    /// Reads the token from a file that has nothing else in it but white space around it.
+    /// Reads the token from a file that contains nothing else but white space around it. The error is a text
+    /// for the operator.
     pub fn load(path: &Path) -> Result<Self, String> {
         let mut text = String::new();
         // A little more than a token with its line end: whatever is longer is none.

@@ -39,8 +39,7 @@ pub struct TopFlags {
     pub no_color: bool,
 }
 
-/// True if the environment has any word for a flag, as programs have agreed on; `false` stands for a flag
-/// that is not given.
+/// Returns true if an environment variable for a flag has any text but `false`, as many programs have it.
 fn is_said(text: &str) -> bool {
     !matches!(text, "" | "false")
 }

@@ -11,7 +11,7 @@ use crate::values::Tier;
 /// The two kinds of connections that each store has a bulkhead for, in the order of `shard::Track`.
 const TRACKS: [&str; BULKHEADS] = ["usual", "heavy"];
 
-/// The way in which a figure of several cores becomes one number: their sum, or the largest.
+/// The way in which a figure of several cores becomes one: their sum, or the largest.
 #[derive(Clone, Copy)]
 enum Join {
     Sum,
@@ -57,13 +57,13 @@ const FIGURES: [(&str, &str, Join, Figure); 9] = [
     ),
 ];
 
-/// The figures of one bulkhead on each core; `place` is backend × `BULKHEADS` + track.
+/// Returns the figures of one bulkhead on each core; `place` is backend × `BULKHEADS` + track.
 pub(super) fn at(totals: &Totals, place: usize) -> impl Iterator<Item = &BulkheadFigures> + Clone {
     totals.shards.iter().filter_map(move |report| report.bulkheads.get(place))
 }
 
-/// Backends that exist, with their numbers. A cluster's places without a node have an empty name and are left
-/// out.
+/// Returns the backends that exist, with their numbers. A cluster's places without a node have an empty name
+/// and are left out.
 pub(super) fn known(backends: &[String]) -> impl Iterator<Item = (usize, &String)> {
     backends.iter().enumerate().filter(|(_, backend)| !backend.is_empty())
 }
@@ -131,7 +131,7 @@ fn write_health(page: &mut Exposition, backends: &[String], totals: &Totals) {
     }
 }
 
-/// The state of a backend's breaker. The first core's is taken, since all cores share it.
+/// Returns the state of a backend's breaker, as the first core reports it, since all cores share it.
 pub(super) fn stage_of(totals: &Totals, backend: usize) -> BreakerStage {
     at(totals, backend * BULKHEADS).next().map(|own| own.breaker).unwrap_or_default()
 }
@@ -139,7 +139,8 @@ pub(super) fn stage_of(totals: &Totals, backend: usize) -> BreakerStage {
 /// Maximum number of backends with an `INFO` line each; the metrics have all of them.
 const LINES_MAX: usize = 64;
 
-/// The lines of `INFO` about bulkheads: one per backend, then the number of requests refused for each reason.
+/// Returns the lines of `INFO` about bulkheads: one per backend, then the number of requests refused for each
+/// reason.
 pub(super) fn bulkhead_lines(backends: &[String], totals: &Totals) -> Vec<(String, String)> {
     let mut lines: Vec<(String, String)> = Vec::new();
     for (index, backend) in known(backends).take(LINES_MAX) {

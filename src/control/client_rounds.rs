@@ -1,5 +1,5 @@
-//! Questions of clients that concern the clients of all shards (`CLIENT LIST`, say). One such question at a
-//! time is with the shards; their answers become one reply.
+//! Questions of clients that concern the clients of all shards (`CLIENT LIST`, for instance). Only one such
+//! question at a time is sent to the shards; their answers become one reply.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::values::ShardId;
 #[derive(Debug, Default)]
 pub struct ClientRounds {
     under_way: Option<Round>,
-    /// Questions that wait until the one under way is answered; their number is bounded by that of questions
-    /// which the control executor takes from shards.
+    /// Questions that wait until the present one is answered. Their number is bounded, because the control
+    /// executor takes only so many questions from shards.
     waiting: VecDeque<Round>,
 }
 
@@ -26,7 +26,7 @@ struct Round {
 }
 
 impl ClientRounds {
-    /// Queues a question. Returns the question to put to all shards now, if none was under way.
+    /// Queues a question. Returns the question to send to all shards now; None if another one is unanswered.
     pub fn ask(
         &mut self,
         to: ReplyTo,
@@ -39,8 +39,8 @@ impl ClientRounds {
         self.begin()
     }
 
-    /// Takes a shard's answer to the question under way. After the last shard's, returns the joined reply and
-    /// its addressee; the caller then calls [`ClientRounds::begin`].
+    /// Takes a shard's answer to the present question. After the last shard's, returns the joined reply and
+    /// its addressee, and the caller calls [`ClientRounds::begin`]; None before.
     pub fn handle_told(&mut self, shard: ShardId, told: ClientsTold) -> Option<(ReplyTo, Vec<u8>)> {
         let round = self.under_way.as_mut()?;
         round.told[usize::from(shard.0)] = Some(told);
@@ -49,8 +49,8 @@ impl ClientRounds {
         Some((round.to, round.asked.reply(round.protocol, told)))
     }
 
-    /// Starts the next question, unless one is under way. Returns it, to be sent to all shards; None if there
-    /// is none to start.
+    /// Starts the next question, unless one is unanswered. Returns it, to be sent to all shards; None if
+    /// there is none to start.
     pub fn begin(&mut self) -> Option<Arc<ClientsAsked>> {
         if self.under_way.is_some() {
             return None;

@@ -1,4 +1,4 @@
-//! Descriptions of a cluster: its nodes, how many slots each owns, and which slots are being moved.
+//! Descriptions of a cluster: its nodes, the number of slots that each owns, and the slots that are moving.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::routing::cluster::{Databases, Map, Node, Role};
 use crate::values::limits::SLOTS;
 use crate::values::{BackendId, Timestamp};
 
-/// The names of a map's nodes by backend number; empty for a number without a node.
+/// Returns the names of a map's nodes by backend number; empty for a number without a node.
 pub fn node_names(map: &Map) -> Vec<String> {
     (0..map.places())
         .map(|place| map.node(BackendId(place as u16)).map(name_of).unwrap_or_default())
@@ -19,7 +19,7 @@ fn name_of(node: &Node) -> String {
     node.addresses.first().map_or_else(|| node.id.to_string(), ToString::to_string)
 }
 
-/// The number of slots that each node owns, by backend number.
+/// Returns the number of slots that each node owns, by backend number.
 fn owned(map: &Map) -> Vec<u32> {
     let mut owned = vec![0; map.places()];
     for owner in (0..SLOTS).filter_map(|slot| map.owner(slot)) {
@@ -30,7 +30,7 @@ fn owned(map: &Map) -> Vec<u32> {
     owned
 }
 
-/// The log line about a new map of the cluster; `why` is the reason why it was asked for.
+/// Returns the log line about a new map of the cluster; `why` is the reason why it was asked for.
 pub fn slots_line(map: &Map, why: &str) -> String {
     let owned = owned(map);
     let primaries = map.primaries().filter(|node| owned[usize::from(node.key.backend.0)] > 0).count();
@@ -44,7 +44,7 @@ pub fn slots_line(map: &Map, why: &str) -> String {
     )
 }
 
-/// The admin page `/cluster`.
+/// Makes the admin page `/cluster`.
 pub(super) fn cluster_page(
     map: Option<&Map>,
     replicas: &ReplicaFacts,

@@ -1,22 +1,23 @@
-//! The admin page `/explain`: the answer of `QOS EXPLAIN`, for operators. They name the tenant without its
-//! password: a reader of the admin port may know all that is shown about tenants, and nothing is executed.
+//! The admin page `/explain`: the answer of `QOS EXPLAIN`, for operators. They name a tenant without its
+//! password: readers of the admin port may see everything that is shown about tenants, and no command is
+//! executed.
 
 use super::http::{Response, Status};
 use crate::protocol::request::split_line;
 use crate::shard::Explained;
 use crate::values::percent_decoded;
 
-/// A request to explain what would be decided for a command.
+/// A query of an operator: how weir would treat this command of this tenant's client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExplainQuery {
     /// The name of the tenant on whose behalf the command would be sent.
     pub tenant: String,
-    /// The command and its arguments.
+    /// The command and its arguments, as in a request.
     pub words: Vec<Vec<u8>>,
 }
 
 impl ExplainQuery {
-    /// Parses the query string of the page. The error is the reply.
+    /// Parses the query string of the page. The error is the HTTP reply.
     pub fn parse(query: &str) -> Result<Self, Response> {
         Self::read(query).map_err(|problem| Response::problem(Status::BadRequest, &problem, None))
     }
@@ -43,7 +44,7 @@ impl ExplainQuery {
     }
 }
 
-/// The page with an explanation, or a reply that names the problem.
+/// Makes the page with an explanation, or the reply that describes the problem.
 pub fn explained(told: Result<Explained, String>) -> Response {
     match told {
         Ok(told) => Response::json(Status::Ok, &told),

@@ -6,23 +6,23 @@ use std::fmt::{self, Write as _};
 /// The value of the HTTP header `content-type` for this format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The type of a metric.
+/// The type of a metric, as Prometheus knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A number that only grows; the metric's name ends in `_total`.
     Counter,
-    /// A number that goes up and down.
+    /// A metric whose value goes up and down.
     Gauge,
     /// Quantiles, with the sum and the count of the values.
     Summary,
 }
 
-/// The value of a sample.
+/// The value of one sample of a metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
     /// An integer value of a sample, exact however large.
     Whole(u64),
-    /// Any other value of a sample.
+    /// Any value of a sample that is not a whole number.
     Real(f64),
 }
 
@@ -64,7 +64,7 @@ pub struct Exposition {
     families: BTreeSet<String>,
 }
 
-/// The family of all samples with one name, which the format wants next to each other.
+/// The family of all samples of one metric, which the format requires next to each other.
 #[derive(Debug)]
 pub struct Family<'a> {
     text: &'a mut String,
@@ -72,7 +72,7 @@ pub struct Family<'a> {
 }
 
 impl Exposition {
-    /// A text of metrics that is empty so far.
+    /// Creates a text of metrics that is empty so far.
     pub fn new() -> Self {
         Self::default()
     }
@@ -96,7 +96,7 @@ impl Exposition {
         Family { text: &mut self.text, name }
     }
 
-    /// The finished text of all metrics.
+    /// Returns the finished text of all metrics.
     pub fn finish(self) -> String {
         self.text
     }
@@ -125,7 +125,7 @@ impl Family<'_> {
 }
 
 impl Family<'_> {
-    /// Adds the sum and the count of the values that a summary's quantiles are of.
+    /// Adds the sum and the count of the values from which a summary's quantiles are computed.
     pub fn sum_and_count(&mut self, sum: f64, count: u64) {
         let name = self.name;
         writeln!(self.text, "{name}_sum {}\n{name}_count {count}", Value::from(sum))
@@ -133,8 +133,9 @@ impl Family<'_> {
     }
 }
 
-/// Appends `text` with a backslash before each of `special`, and with `\n` for a line end. Other control
-/// characters become `?`: the format cannot express them, and some readers take them for line ends.
+/// Appends `text` with a backslash before each character in `special`, and with `
+/// ` for a line end. Other control characters become `?`: the format cannot express them, and some readers
+/// take them for line ends.
 fn escape(out: &mut String, text: &str, special: &[char]) {
     for letter in text.chars() {
         if special.contains(&letter) {

@@ -1,5 +1,6 @@
-//! Quotas shared with a fleet: once per period this host adds what tenants asked for to counters in the
-//! fleet's store, and the totals of all hosts determine this host's part of each quota, which the pools obey.
+//! Quotas shared with a fleet: once per period this host adds the demand of its tenants to counters in the
+//! fleet's store, and the totals of all hosts determine this host's part of each quota, which the pools give
+//! out.
 
 mod users;
 
@@ -45,10 +46,10 @@ pub struct FleetSettings {
     pub users_max: usize,
 }
 
-/// A round trip to the fleet's store: the requests, and how many replies they have.
+/// A round trip to the fleet's store: the requests, and the number of their replies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// The number of the exchange; its answer comes with the same number.
+    /// The number of the exchange; the store's reply is passed back with the same number.
     pub number: u64,
     /// The encoded commands to send to the fleet's store.
     pub request: Vec<u8>,
@@ -59,11 +60,11 @@ pub struct Exchange {
 /// The outcome of an exchange with the fleet's store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The answer of the fleet's store was used.
+    /// The reply of the fleet's store to the exchange was used.
     Answered,
-    /// No answer of the fleet's store came within a period.
+    /// No reply of the fleet's store came within a period.
     Lost,
-    /// The answer was an error, or could not be understood.
+    /// The reply of the fleet's store was an error, or could not be parsed.
     Refused,
 }
 
@@ -81,17 +82,18 @@ impl Ending {
     }
 }
 
-/// The state of this host's relation to the fleet's store.
+/// The state of this host's connection to the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The host has not heard of other hosts yet.
+    /// The host has not learned of other hosts of the fleet since its start.
     Starting,
     /// The last exchange with the fleet's store was answered.
     Connected,
-    /// The last exchange was not answered; the last shares stay in force.
+    /// The last exchange with the fleet's store was not answered; the shares of quotas from the one before
+    /// stay in force.
     Away,
-    /// No answer has come for longer than shares stay in force: this host gives out at most an even part of
-    /// each quota.
+    /// No reply of the fleet's store has come for longer than shares stay in force: this host gives out at
+    /// most an even part of each quota.
     Alone,
 }
 
@@ -106,12 +108,12 @@ impl State {
     }
 }
 
-/// The owner of a shared quota: everybody, a tenant or a user.
+/// The owner of a shared quota: all tenants together, a tenant or a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     Everybody,
     Tenant(TenantId),
-    /// A user. `quiet` is the number of periods in a row in which the user asked for little.
+    /// A user. `quiet` is the number of periods in a row in which the user's demand was low.
     User {
         quiet: u32,
     },
@@ -125,11 +127,11 @@ struct Place {
     key: String,
     bucket: BucketId,
     capacity: Capacity,
-    /// This host's part of the quota, as last given to the pools; none before the first.
+    /// This host's part of the quota, as last passed to the pools; None before the first time.
     told: Option<Part>,
 }
 
-/// The amounts that a tenant asked for in this period: what passed and what was denied.
+/// The prices of a tenant's requests in this period: of those admitted and of those refused.
 #[derive(Clone, Copy, Debug, Default)]
 struct Asked {
     passed: MicroUnits,
@@ -145,25 +147,25 @@ pub struct FleetQuotas {
     /// ids, then users in no order.
     places: Vec<Place>,
     users: Users,
-    /// The index into `places` of each tenant's quota, by tenant id; none without a quota.
+    /// The index into `places` of each tenant's quota, by tenant id; None without a quota.
     place_of: Vec<Option<usize>>,
     asked: Vec<Asked>,
     /// Indices into `places` of the quotas whose counters the last exchange added to, in the order of its
     /// replies.
     added: Vec<usize>,
-    /// The number of the exchange whose answer is awaited; none if no exchange is under way.
+    /// The number of the exchange whose reply is awaited; None if none is.
     awaited: Option<u64>,
     begun_at: Option<Timestamp>,
     counts: [u64; Ending::ALL.len()],
     state: State,
     hosts_told: u64,
     problem: Option<String>,
-    /// Messages about the fleet that are to be logged.
+    /// Lines about the fleet that are to be logged.
     lines: Vec<String>,
 }
 
 impl FleetQuotas {
-    /// The state of a host that has heard of no other yet.
+    /// Creates the state of a host that knows no other host yet.
     pub fn new(settings: FleetSettings, quotas: &Quotas) -> Self {
         let places = places(&settings, quotas);
         let sizes = places.iter().map(|place| place.capacity.ru_per_second);
@@ -187,13 +189,13 @@ impl FleetQuotas {
         this
     }
 
-    /// The time after the start at which this host's first exchange is due, so that hosts do not all ask at
-    /// once.
+    /// Returns the time after the start at which this host's first exchange is due, so that hosts do not all
+    /// send at once.
     pub fn phase(&self) -> Duration {
         self.settings.host.phase(PERIOD)
     }
 
-    /// Puts other quotas in force. Tenants keep their state by name.
+    /// Puts other quotas in force. Tenants keep their state by their names.
     pub fn handle_quotas(&mut self, quotas: &Quotas, pools: &mut Reconciliation, now: Timestamp) {
         let mut next = places(&self.settings, quotas);
         let users = self.take_users();
@@ -241,7 +243,7 @@ impl FleetQuotas {
         }
     }
 
-    /// Ends a period: updates demands and parts, and returns the exchange to send.
+    /// Ends a period: updates demands and this host's parts, and returns the exchange to send.
     pub fn begin(&mut self, now: Timestamp, pools: &mut Reconciliation) -> Exchange {
         if self.awaited.is_some() {
             self.handle_loss(Ending::Lost, "it did not answer in time");
@@ -257,8 +259,8 @@ impl FleetQuotas {
         exchange
     }
 
-    /// Gives the amounts that tenants asked for to the fleet's accounts. Towards the global quota a tenant
-    /// counts for at most what its own quota lets pass on this host.
+    /// Adds the tenants' demand in this period to the fleet policy's accounts. Towards the global quota a
+    /// tenant counts for at most as much as its own quota permits on this host.
     fn tell_demand(&mut self, now: Timestamp) {
         let elapsed = self.begun_at.map_or(PERIOD, |begun_at| now.since(begun_at));
         let mut everybody = 0_u64;
@@ -283,7 +285,7 @@ impl FleetQuotas {
         }
     }
 
-    /// True if there is a global quota, which then has the first place.
+    /// True if there is a global quota, which is then the first in `places`.
     fn is_shared_by_everybody(&self) -> bool {
         self.places.first().is_some_and(|place| place.whose == Whose::Everybody)
     }
@@ -309,8 +311,8 @@ impl FleetQuotas {
         exchange
     }
 
-    /// Takes the answer to the exchange with this number: all its replies in a row, or the reason why there
-    /// are none. Ignores an answer that is not awaited any more.
+    /// Handles the reply to the exchange with this number: all of the store's replies in a row, or the reason
+    /// why there are none. Ignores a reply that is no longer awaited.
     pub fn handle_answer(
         &mut self,
         number: u64,
@@ -428,7 +430,7 @@ impl FleetQuotas {
         self.state = next;
     }
 
-    /// Passes this host's parts that have changed to the pools.
+    /// Passes those of this host's parts to the pools that have changed.
     fn apply(&mut self, pools: &mut Reconciliation, now: Timestamp) {
         self.tell_terms(pools);
         for (at, place) in self.places.iter_mut().enumerate() {
@@ -445,7 +447,7 @@ impl FleetQuotas {
         self.apply(pools, now);
     }
 
-    /// Returns the next message to be logged, if there is any.
+    /// Returns the next line to be logged; None if there is none.
     pub fn poll_line(&mut self) -> Option<String> {
         (!self.lines.is_empty()).then(|| self.lines.remove(0))
     }
@@ -454,23 +456,23 @@ impl FleetQuotas {
         self.counts[ending as usize] += 1;
     }
 
-    /// The number of exchanges that ended in this way.
+    /// Returns the number of exchanges that ended in this way.
     pub fn counted(&self, ending: Ending) -> u64 {
         self.counts[ending as usize]
     }
 
-    /// The number of hosts of the fleet that are alive, this one included.
+    /// Returns the number of live hosts of the fleet, this one included.
     pub fn hosts(&self) -> u64 {
         self.fleet.hosts()
     }
 
-    /// The time since an answer of the fleet's store was last used; none before the first.
+    /// Returns the time since a reply of the fleet's store was last used; None before the first.
     pub fn age(&self, now: Timestamp) -> Option<Duration> {
         self.fleet.heard_at().map(|heard_at| now.since(heard_at))
     }
 
-    /// This host's part of a tenant's quota, or of the global one for no tenant; none if there is no such
-    /// quota.
+    /// Returns this host's part of a tenant's quota, or for None of the global quota; None if there is no
+    /// such quota.
     pub fn part(&self, tenant: Option<TenantId>, now: Timestamp) -> Option<Part> {
         let at = match tenant {
             Some(tenant) => self.place_of.get(usize::from(tenant.0)).copied().flatten()?,
@@ -479,7 +481,7 @@ impl FleetQuotas {
         Some(self.fleet.part(at, now))
     }
 
-    /// The admin page `/fleet`; `query` is the query string.
+    /// Makes the admin page `/fleet`; `query` is the query string.
     pub fn page(&self, quotas: &Quotas, query: &str, now: Timestamp) -> Response {
         let Some(after) = query.strip_prefix("after=").or(query.is_empty().then_some("")) else {
             let problem = format!("{query} is not known here: after=NAME is expected");
@@ -575,7 +577,7 @@ impl Exchange {
 }
 
 impl FleetSettings {
-    /// The key of a quota's counter in the store.
+    /// Returns the key of a quota's counter in the fleet's store.
     fn key(&self, scope: &str) -> String {
         format!("{{weir:{}}}:d:{scope}", self.namespace)
     }
@@ -602,12 +604,12 @@ fn places(settings: &FleetSettings, quotas: &Quotas) -> Vec<Place> {
     everybody.into_iter().chain(tenants).collect()
 }
 
-/// The name of a host in the store: sixteen hexadecimal digits.
+/// Returns the name of a host in the fleet's store: sixteen hexadecimal digits.
 fn name_of(host: HostId) -> String {
     format!("{:016x}", host.0)
 }
 
-/// Splits bytes into replies. None if they are not replies, or the last is incomplete.
+/// Splits bytes into replies. None if they are not RESP replies, or the last is incomplete.
 fn split(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let mut replies = Vec::new();
     while !bytes.is_empty() {
@@ -619,7 +621,7 @@ fn split(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
     Some(replies)
 }
 
-/// Parses the list of hosts and their ticks. Entries of another form are skipped.
+/// Parses the list of hosts and their ticks in the store's answer. Entries of another form are skipped.
 fn hosts_of(listed: &[u8]) -> Option<Vec<(HostId, u64)>> {
     let words: Vec<&[u8]> =
         reply::names_and_values(listed)?.map(|word| reply::text(word).unwrap_or(b"")).collect();
@@ -632,7 +634,7 @@ fn total_of(reply: &[u8]) -> Option<u64> {
     u64::try_from(reply::integer(reply)?).ok()
 }
 
-/// The text of an unexpected reply, cut at `PROBLEM_CHARS_MAX`.
+/// Returns the text of an unexpected reply, cut at `PROBLEM_CHARS_MAX` characters.
 fn shown(reply: &[u8]) -> String {
     let text = reply::text(reply).unwrap_or(b"no such reply was expected");
     String::from_utf8_lossy(text).chars().take(PROBLEM_CHARS_MAX).collect()

@@ -1,6 +1,7 @@
-//! The page `/history.json`: some figures of the last ten minutes, of weir, its stores, tenants and hot keys. They are
-//! noted every five seconds, whether anybody looks or not, so that somebody who opens the page `/` in a bad hour sees
-//! how it began. The process keeps them, at most about a mebibyte; they end with it.
+//! The page `/history.json`: some figures of the last ten minutes, of weir, its stores, tenants and hot keys.
+//! They are recorded every five seconds, whether or not anybody looks, so that somebody who opens the page
+//! `/` during a problem sees how it began. They are kept in memory, at most about a mebibyte, and are lost
+//! with the process.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,7 +22,8 @@ use crate::values::time::rfc3339;
 pub const PERIOD: Duration = Duration::from_secs(5);
 /// The number of points that are kept: those of ten minutes.
 const POINTS: usize = 120;
-/// Requests that were refused, by reason. Those that an ejected store refused are among the unavailable ones.
+/// Counters of refused requests, by reason. Those refused because a store was ejected are among the
+/// unavailable ones.
 const REFUSED: [Counter; 5] = [
     Counter::RefusedThrottled,
     Counter::RefusedOverloaded,
@@ -44,7 +46,7 @@ struct Point {
     stores: Named<2>,
     /// For each tenant: request units per second that were used, and that were refused.
     tenants: Named<2>,
-    /// For each hot key: reads and writes per second.
+    /// For each hot key, by its name: reads and writes per second at each point.
     hot_keys: Named<2>,
 }
 
@@ -56,8 +58,8 @@ pub struct History {
 }
 
 impl History {
-    /// Appends the current figures. Nothing is appended if no figures were compared in the last ten seconds:
-    /// the first time, and after the process stood still.
+    /// Appends the current figures. Nothing is appended without counters of the last ten seconds to compare
+    /// with: the first time, and after the process stood still.
     pub fn note(&mut self, view: View<'_>, totals: &Totals) {
         let quotas = view.versions.current();
         let Some(since) = self.recent.look(totals, view.meter, quotas, view.now.monotonic) else { return };
@@ -104,7 +106,7 @@ impl History {
         Response::json(Status::Ok, &document)
     }
 
-    /// Returns series of figures by name: those of the names that are in the latest points, at most `most`.
+    /// Returns the series of figures of each name in the latest points, for at most `most` names.
     fn series<'a, const N: usize, S>(
         &'a self,
         most: usize,

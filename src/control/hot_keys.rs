@@ -14,14 +14,14 @@ use crate::values::{Database, escaped};
 
 /// A hot key as the reply to `QOS HOTKEYS` and the pages show it, with the core that is its home.
 pub(super) struct Told<'a> {
-    /// The core that the key is at home on.
+    /// The home core of the key.
     pub home: usize,
     pub key: &'a HotKey,
     /// The tenant that asked for the key last, if the asker may know it.
     tenant: Option<&'a str>,
 }
 
-/// The keys with the most requests, the hottest first: at most `count`, with at most
+/// Returns the keys with the most requests, the hottest first: at most `count`, with at most
 /// `HOT_KEYS_SHOWN_BYTES_MAX` bytes of names. Returns also the number of keys left out.
 pub(super) fn hottest<'a>(
     totals: &'a Totals,
@@ -52,8 +52,8 @@ pub(super) fn hottest<'a>(
 }
 
 /// Writes the reply to `QOS HOTKEYS`: an array of maps. A tenant with key prefixes sees only keys with these,
-/// one with databases only those in them, and only administrators see which other tenants asked for a key. Empty if the asker is not a tenant any
-/// more.
+/// one with databases only those in them, and only administrators see which other tenants asked for a key.
+/// Empty if the asker is no longer a tenant.
 pub fn write_hot_keys(
     out: &mut Vec<u8>,
     protocol: Protocol,
@@ -76,7 +76,7 @@ fn is_for(asker: &Tenant, key: &HotKey) -> bool {
     asker.may_use(key.database) && (asker.keys.is_empty() || asker.keys.iter().any(is_own))
 }
 
-/// The admin page `/hotkeys`, which shows all keys.
+/// Makes the admin page `/hotkeys`, which shows all hot keys.
 pub(super) fn hot_keys_page(totals: &Totals, query: &str, now: Now) -> Response {
     let count = match count_in(query) {
         Ok(count) => count,
@@ -119,8 +119,8 @@ enum Field<'a> {
 }
 
 impl Told<'_> {
-    /// The properties of the key in the order in which they are shown. A key of the first database has none
-    /// that names the database.
+    /// Returns the properties of the key in the order in which they are shown. The database is left out for a
+    /// key of the first one.
     fn fields(&self) -> impl ExactSizeIterator<Item = (&'static str, Field<'_>)> {
         let key = self.key;
         let per_second = |rate: f64| Field::Real(rounded(rate, 10.0));

@@ -69,8 +69,8 @@ fn ages(totals: &Totals) -> Durations {
     all
 }
 
-/// Writes the rates of the hottest keys. Each key is a time series in the system that scrapes it, so only a
-/// few are written. Keys of a core whose cut names are equal share a series.
+/// Writes the request rates of the hottest keys. Each key is a time series in the system that scrapes it, so
+/// only a few are written. Keys of a core whose shortened names are equal share a series.
 fn write_hottest(page: &mut Exposition, totals: &Totals) {
     let mut rates: BTreeMap<(usize, String), [f64; 2]> = BTreeMap::new();
     for told in hottest(totals, HOT_KEY_SERIES_MAX, |_| true).0 {
@@ -92,7 +92,7 @@ pub(super) fn label(key: &HotKey) -> String {
     escaped(&key.key[..shown]) + more
 }
 
-/// The lines of `INFO` about hot keys, of all cores together.
+/// Returns the lines of `INFO` about hot keys, of all cores together.
 pub(super) fn hot_lines(totals: &Totals) -> impl Iterator<Item = (&'static str, usize)> {
     let lines = FIGURES.into_iter().map(|(name, _, figure)| {
         let all = totals.shards.iter().map(|report| figure(&report.hot));

@@ -8,7 +8,8 @@ use super::store_info::human;
 use super::{ProcessFacts, StoreInfo, StoreSection, Totals};
 use crate::shard::{COUNTERS, Counter, StoreView};
 
-/// The sections in the order they are shown, with their titles. Each is shown once, however often it is named.
+/// The sections of `INFO` in the order in which they are shown, with their titles. Each is shown once,
+/// however often it is named.
 const SECTIONS: [(&str, &str); 15] = [
     ("server", "Server"),
     ("clients", "Clients"),
@@ -30,11 +31,11 @@ const SECTIONS: [(&str, &str); 15] = [
 /// Sections that are shown for `all`, `everything` or their own name only.
 const ON_REQUEST: [&str; 2] = ["commandstats", "latencystats"];
 
-/// Sections that weir fills alone: a store's are about its connections to weir, its replicas, which weir does not
-/// show, or its own cluster.
+/// Sections that weir fills without a store's fields: a store's are about its connections to weir, its
+/// replicas, which weir does not show, or its own cluster.
 const OWN: [&str; 5] = ["clients", "replication", "cluster", "weir", "weir_shards"];
 
-/// Sections that weir shows whether or not a store has them.
+/// Sections that weir shows even if no store has them.
 const ALWAYS: [&str; 11] = [
     "server",
     "clients",
@@ -49,30 +50,30 @@ const ALWAYS: [&str; 11] = [
     "weir_shards",
 ];
 
-/// Fields of a store's section `server` that would be taken for weir's own.
+/// Fields of a store's section `server` that are left out, because they would be taken for weir's own.
 const STORES_OWN: [&str; 3] = ["executable", "config_file", "availability_zone"];
 
-/// Fields that every client may see, because they are settings and tell of nobody's requests.
+/// Fields that every client may see, because they are settings and say nothing about anybody's requests.
 const SETTINGS: [&str; 3] = ["maxmemory_policy", "loading", "async_loading"];
 
-/// The answers of stores that were asked for an `INFO`.
+/// The `INFO` replies of the stores that were asked on behalf of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoresTold {
-    /// The number of stores that were asked.
+    /// The number of stores that were asked for their `INFO`.
     pub asked: usize,
-    /// The number of stores that answered in time.
+    /// The number of stores that replied to `INFO` in time.
     pub answered: usize,
-    /// The answers as one; none unless all stores answered.
+    /// The stores' `INFO` replies, joined into one; None unless all stores replied.
     pub info: Option<StoreInfo>,
 }
 
-/// True if the sections that are named, or all if none is, have fields that only stores can fill.
+/// True if the named sections, or all if none is named, have fields that only stores can fill.
 pub fn info_needs_stores(sections: &[String]) -> bool {
     let is_own = |name: &String| OWN.contains(&name.as_str());
     sections.is_empty() || !sections.iter().all(is_own)
 }
 
-/// True if the sections that are named have some that a store shows on request only.
+/// True if some of the named sections are shown by a store on request only.
 pub fn info_needs_everything(sections: &[String]) -> bool {
     let is_default = |name: &String| {
         name == "default"
@@ -81,8 +82,8 @@ pub fn info_needs_everything(sections: &[String]) -> bool {
     !sections.iter().all(is_default)
 }
 
-/// The text of the named sections, or of the default ones if none is named. Of the stores' fields it has those that
-/// `view` permits.
+/// Returns the text of the named sections, or of the default ones if none is named. Of the stores' fields it
+/// contains those that `view` permits.
 pub fn info(
     sections: &[String],
     view: StoreView,
@@ -121,7 +122,7 @@ pub fn info(
     out
 }
 
-/// The fields of `first`, and those of `others` whose names are not among them.
+/// Returns the fields of `first`, and those of `others` whose names are not among them.
 fn with(
     first: Vec<(String, String)>,
     others: impl IntoIterator<Item = (String, String)>,
@@ -136,7 +137,7 @@ fn with(
     fields
 }
 
-/// The fields of a store's section that a client with this view may see.
+/// Returns the fields of a store's section that a client with this view may see.
 fn permitted<'a>(name: &str, section: &'a StoreSection, view: StoreView) -> Vec<&'a (String, String)> {
     if OWN.contains(&name) {
         return Vec::new();
@@ -157,7 +158,7 @@ fn write_section(out: &mut String, title: &str, fields: &[(String, String)]) {
     }
 }
 
-/// The fields of a section that weir knows itself.
+/// Returns the fields of a section that weir fills itself.
 fn own_fields(
     section: &str,
     view: StoreView,
@@ -259,7 +260,8 @@ fn own_fields(
     fields
 }
 
-/// The name of an `INFO` field for a metric: without the prefix `weir_`, and with the label's value appended.
+/// Returns the name of an `INFO` field for a metric: without the prefix `weir_`, and with the label's value
+/// appended.
 fn short_name(name: &str, label: &str) -> String {
     let short = name.trim_start_matches("weir_");
     match label.split('"').nth(1) {

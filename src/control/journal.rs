@@ -1,4 +1,4 @@
-//! The journal: the last lines of the log, shown on the admin page.
+//! The journal: the last lines of the log, which the admin page shows.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -14,7 +14,7 @@ pub struct Line {
     pub number: u64,
     /// The time of the line, in milliseconds since 1970.
     pub unix_ms: u64,
-    /// The word for the kind of the event.
+    /// The word for the kind of event that the line is about.
     pub about: &'static str,
     /// The text, cut at `JOURNAL_LINE_CHARS_MAX` characters.
     pub text: String,
@@ -42,12 +42,12 @@ impl Journal {
         self.lines.push_back(Line { number: self.written, unix_ms, about, text: cut });
     }
 
-    /// The lines of the log that are kept, the newest first.
+    /// Returns the lines of the log that are kept, the newest first.
     pub fn latest(&self) -> impl Iterator<Item = &Line> {
         self.lines.iter().rev()
     }
 
-    /// Lines about keys that became hot, or stopped being hot, since the last call. At most
+    /// Returns lines about keys that became hot, or ceased to be, since the last call. At most
     /// `HOT_KEY_SERIES_MAX` of the hottest keys are reported.
     pub fn news_of_hot_keys(&mut self, totals: &Totals) -> Vec<String> {
         let mut news = Vec::new();

@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use serde_json::ser::Formatter;
 use serde_json::value::RawValue;
 
-/// A JSON document, with a line end behind it.
+/// Returns a value as a JSON document, with a line end after it.
 pub fn document(value: &impl Serialize) -> String {
     let mut bytes = Vec::new();
     let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, NoMarkup);
@@ -31,8 +31,8 @@ pub fn as_shown_or_null<S: Serializer>(number: &Option<impl Display>, to: S) -> 
     }
 }
 
-/// A formatter for compact JSON that also escapes characters of markup and the line ends of JavaScript, for
-/// safety in browsers.
+/// A formatter for compact JSON that also escapes characters of HTML markup and the line ends of JavaScript,
+/// for safety in browsers.
 struct NoMarkup;
 
 impl Formatter for NoMarkup {

@@ -1,11 +1,11 @@
-//! The reply to `QOS LIMITS`: how much is left of each quota over all cores.
+//! The reply to `QOS LIMITS`: how much is left of each of a client's quotas, over all cores.
 
 use super::reconciliation::Reconciliation;
 use crate::protocol::{Protocol, encode};
 use crate::shard::ScopeLimit;
 use crate::values::{Timestamp, UNIT, signed};
 
-/// Writes an array with a map for each scope (such as the global quota, the tenant and the user).
+/// Writes an array with a map for each scope of the client: the global quota, the tenant's and the user's.
 pub fn write_limits(
     out: &mut Vec<u8>,
     protocol: Protocol,

@@ -1,8 +1,8 @@
 //! Usage of each tenant, minute by minute, for the last day.
 //!
 //! Minutes are counted from the start of the process on the monotonic clock. Only minutes in which a tenant
-//! did something take memory, with a bound on all of them together: beyond it the oldest minute of all
-//! tenants is dropped, so that figures of different tenants stay comparable.
+//! sent requests take memory, with a bound on all of them together: above it the oldest minute of all tenants
+//! is dropped, so that figures of different tenants stay comparable.
 
 use std::collections::VecDeque;
 
@@ -19,10 +19,10 @@ pub const HOUR: u64 = 60;
 /// The usage that all tenants made of their quotas, by minute.
 #[derive(Clone, Debug)]
 pub struct Meter {
-    /// Usage by minute, by tenant id; none for tenants that did nothing.
+    /// Usage by minute, by tenant id; None for tenants that sent no requests.
     tenants: Vec<Option<Box<Minutes>>>,
     series: TenantSeries,
-    /// The number of tenants that did something in each kept minute.
+    /// The number of tenants that sent requests in each kept minute.
     active: VecDeque<(u64, u32)>,
     /// The number of entries in all `tenants`, at most `entries_max` after each new minute.
     entries: usize,
@@ -34,7 +34,7 @@ pub struct Meter {
     late_reports: u64,
 }
 
-/// The minutes in which a tenant did something, in order, each with the usage in it.
+/// The minutes in which a tenant sent requests, in order, each with the usage in it.
 type Minutes = VecDeque<(u64, Usage)>;
 
 /// The usage of a tenant in the current minute, the last one, the last hour and the last day.
@@ -51,7 +51,7 @@ pub struct Figures {
 }
 
 impl Meter {
-    /// A meter without any usage yet, for the tenants of these quotas.
+    /// Creates a meter without any usage yet, for the tenants of these quotas.
     pub fn new(quotas: &Quotas) -> Self {
         Self {
             tenants: vec![None; quotas.len()],
@@ -65,14 +65,14 @@ impl Meter {
         }
     }
 
-    /// The number of the minute in which a moment lies.
+    /// Returns the number of the minute in which a moment lies.
     pub const fn minute_of(moment: Timestamp) -> u64 {
         const NANOS_PER_MINUTE: u64 = 60_000_000_000;
         moment.as_nanos() / NANOS_PER_MINUTE
     }
 
-    /// Adds a shard's report, whose tenant ids are those of a quota version. A report by a version that is no
-    /// longer kept is dropped and counted, since its ids cannot be resolved.
+    /// Adds a shard's report, whose tenant ids belong to the given version of the quotas. A report of a
+    /// version that is no longer kept is dropped and counted, since its ids cannot be resolved.
     pub fn take_report(
         &mut self,
         versions: &Versions,
@@ -113,8 +113,8 @@ impl Meter {
         }
     }
 
-    /// Begins `minute` (minutes since 1970): drops minutes that are older than a day, then the oldest ones
-    /// while the tenants' entries of all minutes exceed their limit.
+    /// Begins `minute`: drops minutes that are older than a day, then the oldest ones while the tenants'
+    /// entries of all minutes exceed their limit.
     fn begin(&mut self, minute: u64) {
         self.series.pass_minutes(minute - self.latest);
         self.latest = minute;
@@ -159,19 +159,19 @@ impl Meter {
         self.check();
     }
 
-    /// The usage of a tenant in a minute; empty if it is not kept.
+    /// Returns the usage of a tenant in a minute; empty if it is not kept.
     pub fn minute(&self, tenant: TenantId, minute: u64) -> Usage {
         self.series_of(tenant, minute, minute).next().map_or(Usage::default(), |(_, usage)| usage)
     }
 
-    /// The usage of a tenant from one minute to another, both included.
+    /// Returns the usage of a tenant from one minute to another, both included.
     pub fn sum(&self, tenant: TenantId, from: u64, to: u64) -> UsageSum {
         let mut sum = UsageSum::default();
         self.series_of(tenant, from, to).for_each(|(_, usage)| sum.add(usage));
         sum
     }
 
-    /// The minutes in which a tenant used anything, from one minute to another, both included.
+    /// Returns the minutes in which a tenant used anything, from one minute to another, both included.
     pub fn series_of(&self, tenant: TenantId, from: u64, to: u64) -> impl Iterator<Item = (u64, Usage)> {
         let minutes = self.tenants.get(usize::from(tenant.0)).and_then(Option::as_deref);
         let start = minutes.map_or(0, |minutes| minutes.partition_point(|(minute, _)| *minute < from));
@@ -179,7 +179,7 @@ impl Meter {
         found.copied().take_while(move |(minute, _)| *minute <= to)
     }
 
-    /// The figures shown for a tenant in a given minute.
+    /// Returns the figures shown for a tenant in a given minute.
     pub fn figures(&self, tenant: TenantId, minute: u64) -> Figures {
         let before = |minutes: u64| minute.saturating_sub(minutes);
         let last_minute = minute.checked_sub(1).map(|last| self.minute(tenant, last));
@@ -191,17 +191,18 @@ impl Meter {
         }
     }
 
-    /// The first minute that the figures shown in the given minute reach back to.
+    /// Returns the first minute that the figures shown in the given minute reach back to.
     pub fn kept_from(&self, minute: u64) -> u64 {
         self.kept_from.max((minute + 1).saturating_sub(METERED_MINUTES_MAX))
     }
 
-    /// The counters since the start, for the metrics.
+    /// Returns the counters since the start, for the metrics.
     pub fn series(&self) -> &TenantSeries {
         &self.series
     }
 
-    /// The number of reports that were dropped because their quota version was no longer kept.
+    /// Returns the number of reports that were dropped because their version of the quotas was no longer
+    /// kept.
     pub fn late_reports(&self) -> u64 {
         self.late_reports
     }

@@ -29,19 +29,19 @@ impl Route {
     }
 }
 
-/// Everything that a page may show.
+/// The state of the process from which an admin page is made.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// Facts about the process, independent of its traffic.
     pub facts: &'a ProcessFacts,
-    /// The counters of all shards. None if they were not collected, or a shard did not answer.
+    /// The counters of all shards. None if they were not collected, or a shard did not report in time.
     pub totals: Option<&'a Totals>,
-    /// Quotas in force and those of the version before, with the source and time of the change and the counts
-    /// of quotas taken and refused.
+    /// Quotas in force and those of the version before, with the source and time of the change and the
+    /// numbers of quotas accepted and refused.
     pub versions: &'a Versions,
     /// The usage of tenants, minute by minute.
     pub meter: &'a Meter,
-    /// The quotas shared with a fleet, if they are.
+    /// The quotas shared with a fleet; None if none are.
     pub fleet: Option<&'a FleetQuotas>,
     /// The moment at which the page is made.
     pub now: Now,
@@ -50,7 +50,7 @@ pub struct View<'a> {
 /// State that is kept from one request for a page to the next.
 #[derive(Clone, Debug, Default)]
 pub struct Looks {
-    /// Counters of some moments ago, by which rates per second are computed.
+    /// Counters of some moments ago, from which rates per second are computed.
     pub recent: Recent,
     /// The last lines of the log.
     pub journal: Journal,
@@ -58,8 +58,8 @@ pub struct Looks {
     pub history: History,
 }
 
-/// The refusal of a request that a page of another site made a browser send; none for any other request. That
-/// page could not read the reply, but would cause weir to collect counters.
+/// Returns the refusal of a request that a page of another site made a browser send; None for any other
+/// request. Such a page could not read the reply, but would make weir collect counters.
 pub fn foreign(head: &Head) -> Option<Response> {
     (head.is_foreign && matches!(head.route, Route::State | Route::History | Route::Explain))
         .then(|| Response::problem(Status::Forbidden, "web pages of other origins may not read this", None))
@@ -97,8 +97,8 @@ pub fn page(route: Route, query: &str, view: View<'_>, looks: &mut Looks) -> Res
     }
 }
 
-/// The text of `/metrics`. Figures of shards are shown per shard, since uneven load is what operators look
-/// for.
+/// Returns the text of `/metrics`. Figures of shards are shown per shard, since operators look for uneven
+/// load.
 fn metrics(view: View<'_>, totals: &Totals) -> String {
     let mut page = Exposition::new();
     write_facts(&mut page, view.facts);
@@ -161,7 +161,7 @@ fn write_quota_history(page: &mut Exposition, quotas: &QuotaHistory) {
     }
 }
 
-/// The name that stands for all tenants without metrics of their own. No tenant can have it.
+/// The name under which all tenants without metrics of their own are shown. No tenant can have it.
 const OTHERS: &str = "(other)";
 
 fn write_tenants(page: &mut Exposition, quotas: &Quotas, meter: &Meter) {
@@ -277,7 +277,8 @@ fn write_users(page: &mut Exposition, totals: &Totals) {
     }
 }
 
-/// Writes the table of counters. Neighbours in the table that differ only in their label are one family.
+/// Writes the table of counters. Neighbours in the table that differ only in their label are one family of
+/// samples.
 fn write_counters(page: &mut Exposition, totals: &Totals) {
     for rows in COUNTERS.chunk_by(|one, other| one.1 == other.1) {
         let (_, name, _, help) = rows[0];

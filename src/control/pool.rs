@@ -1,14 +1,14 @@
-//! The pool of a bucket, from which cores draw allowances: it decides which core gets how much.
+//! The pool of a bucket, from which cores draw allowances: it decides how much each core gets.
 //!
-//! Each core is entitled to a share of the pool: a tenth is split evenly, the rest by what was wanted of each
-//! core, granted or not. The part of its share that a core does not need is for the others. Shares limit what
-//! cores are given in advance. A request that waits gets what it needs whenever the pool has it, as with a
-//! single bucket, except that as much is left to the core that has waited longest. So equals take turns, and
-//! small requests do not wait for large ones.
+//! Each core is entitled to a share of the pool: a tenth is split evenly, the rest by the demand at each
+//! core, granted or not. The part of its share that a core does not need is for the others. Shares limit the
+//! amounts that cores are given in advance. A request that waits gets the amount that it needs whenever the
+//! pool has it, as with a single bucket, except that as much is left to the core that has waited longest. So
+//! equals take turns, and small requests do not wait for large ones.
 //!
 //! A debt to a bucket is paid off by its debtors. Only the global bucket forgives: the cost of requests
 //! beyond what was taken for them, and beyond a whole burst, makes it owe at most a part of a second's quota,
-//! because everybody would have to wait for that. The tenant and the user pay all of it.
+//! because all tenants would have to wait for that. The tenant and the user pay all of it.
 
 use std::time::Duration;
 
@@ -26,87 +26,86 @@ const PERIODS_GIVEN: u64 = 2;
 /// The number of times that the largest cost of a request is in the allowance of a core at the start of a
 /// period.
 const LUMPS_GIVEN: u64 = 4;
-/// The divisor for the amount that a core gets when it asks within a period: an eighth of the pool at least,
-/// so that it need not ask again after a few requests. Up to the amount that the core wants for a period,
-/// this takes precedence over other cores' shares.
+/// The divisor for the amount that a core gets when it asks within a period: at least an eighth of the pool,
+/// so that it need not ask again after a few requests. Up to the core's demand for a period, this takes
+/// precedence over other cores' shares.
 const PART_WHEN_ASKED: i64 = 8;
 
-/// The divisor for what the global bucket may owe because of surprises: at most a quarter of a second's
-/// quota.
+/// The divisor for the most that the global bucket may owe because requests cost more than their prices: a
+/// quarter of a second's quota.
 const SURPRISE_PARTS: u64 = 4;
 
 /// The timing of reports from cores and of grants to them.
 #[derive(Clone, Copy, Debug)]
 pub struct Rhythm {
-    /// The interval at which cores report.
+    /// The interval at which cores report spent quota to the pools.
     pub period: Duration,
-    /// The time for which a grant may be spent.
+    /// The time for which a core may spend a grant.
     pub lease: Duration,
 }
 
-/// A core that draws from a pool: the allowance that it holds, and the amount that it wanted.
+/// A core that draws from a pool: the allowance that it holds, and its demand.
 #[derive(Clone, Debug)]
 struct Holder {
     shard: ShardId,
-    /// The amount that the core may still spend, by its own reports.
+    /// The amount that the core may still spend, according to its own reports.
     outstanding: i64,
     wanted: u64,
-    /// The amount that was not granted of what the core would have needed to go on without asking.
+    /// The amount that was not granted of what the core needed to continue without asking.
     unmet: u64,
-    /// The amount that was not granted of what one request needs.
+    /// The amount that was not granted of what one request needed.
     denied: u64,
     granted_at: Timestamp,
     heard_at: Timestamp,
 }
 
-/// A bucket, and the cores that draw from it.
+/// A bucket of a quota, and the cores that draw grants from it.
 #[derive(Clone, Debug)]
 pub struct Pool {
     bucket: Bucket,
     holders: Vec<Holder>,
     forgiven: MicroUnits,
-    /// The amount that was asked for in the measuring interval with number `asked_in`.
+    /// The demand in the measuring interval with number `asked_in`.
     asked: MicroUnits,
     asked_in: u32,
 }
 
 impl Pool {
-    /// A pool with a full bucket, of which this process has a part.
+    /// Creates a pool with a full bucket, of which this process has a part.
     pub fn full(capacity: Capacity, part: Part, now: Timestamp) -> Self {
         let bucket = Bucket::full(capacity, part, now);
         Self { bucket, holders: Vec::new(), forgiven: 0, asked: 0, asked_in: 0 }
     }
 
-    /// This process's part of the bucket; less than the whole if a fleet shares it.
+    /// Returns this process's part of the bucket; less than the whole if a fleet shares it.
     pub fn part(&self) -> Part {
         self.bucket.part()
     }
 
-    /// Adds to the amount asked for in the measuring interval number `stretch`. Returns the amount before and
-    /// after.
+    /// Adds to the demand in measuring interval number `stretch`. Returns the demand before and after.
     pub fn note_asked(&mut self, amount: MicroUnits, stretch: u32) -> (MicroUnits, MicroUnits) {
         let before = self.asked(stretch);
         (self.asked, self.asked_in) = (before.saturating_add(amount), stretch);
         (before, self.asked)
     }
 
-    /// The amount asked for so far in the measuring interval number `stretch`; 0 in any but the latest.
+    /// Returns the demand so far in measuring interval number `stretch`; 0 for any but the latest.
     pub fn asked(&self, stretch: u32) -> MicroUnits {
         if self.asked_in == stretch { self.asked } else { 0 }
     }
 
-    /// The capacity of the whole bucket, of which this process has a part.
+    /// Returns the capacity of the whole bucket, of which this process has a part.
     pub fn capacity(&self) -> Capacity {
         self.bucket.capacity()
     }
 
-    /// Changes the capacity or this process's part. The level stays, as far as it fits.
+    /// Changes the capacity or this process's part. The level stays, but is cut to the new burst.
     pub fn resize(&mut self, capacity: Capacity, part: Part, now: Timestamp) {
         let elsewhere = self.outstanding();
         self.bucket.resize(capacity, part, now, elsewhere);
     }
 
-    /// The amount left in the bucket and in all cores' allowances.
+    /// Returns the amount left in the bucket and in all cores' allowances together.
     pub fn remaining(&self, now: Timestamp) -> i64 {
         let elsewhere = self.outstanding();
         self.bucket.level_at(now, elsewhere).saturating_add(signed(elsewhere))
@@ -117,7 +116,7 @@ impl Pool {
         std::mem::take(&mut self.forgiven)
     }
 
-    /// True if the pool can be dropped without loss: it is full, and no core uses it.
+    /// True if the pool can be dropped without loss: it is full, and no core holds an allowance from it.
     pub fn is_idle(&self, now: Timestamp, rhythm: Rhythm) -> bool {
         let active = |holder: &Holder| holder.outstanding != 0 || now.since(holder.heard_at) <= rhythm.lease;
         !self.holders.iter().any(active) && self.remaining(now) >= signed(self.bucket.burst())
@@ -195,8 +194,8 @@ impl Pool {
         })
     }
 
-    /// Books a core's report. Spending beyond its allowance is charged to the pool; returns how much of that
-    /// the core counts as its debt and is relieved of.
+    /// Books a core's report. Spending beyond its allowance is charged to the pool; returns the part of it
+    /// that the core counts as its debt and is relieved of.
     fn book(&mut self, index: usize, demand: &Demand, now: Timestamp) -> i64 {
         let holder = &mut self.holders[index];
         holder.heard_at = now;
@@ -224,7 +223,8 @@ impl Pool {
         self.forgiven = self.forgiven.saturating_add(self.bucket.book(amount, debt_max));
     }
 
-    /// The most that the global bucket may owe for costs beyond what was taken for requests.
+    /// Returns the most that the global bucket may owe for requests that cost more than was taken for them on
+    /// arrival.
     fn surprise_max(&self) -> MicroUnits {
         self.bucket.part().of(self.capacity().second()) / SURPRISE_PARTS
     }
@@ -265,7 +265,7 @@ impl Pool {
         Granted { amount: amount as u64, dry_from: dry.then_some(whole) }
     }
 
-    /// The amount to leave to other cores: what they need and are entitled to.
+    /// Returns the amount to leave to other cores: the part of their shares that they need.
     fn reserved_for_others(&self, index: usize, now: Timestamp, rhythm: Rhythm) -> i64 {
         let there = self.bucket.level().max(0).saturating_add(signed(self.outstanding()));
         let others =
@@ -278,7 +278,7 @@ impl Pool {
             .fold(0, i64::saturating_add)
     }
 
-    /// A core's share of the pool, in 65,536ths.
+    /// Returns a core's share of the pool, in 65,536ths.
     fn share_of(&self, index: usize, now: Timestamp, rhythm: Rhythm) -> u64 {
         let live = |holder: &&Holder| now.since(holder.heard_at) <= rhythm.lease;
         let (count, wanted) = self
@@ -294,14 +294,14 @@ impl Pool {
         EVEN_PARTS / count.max(1) + by_demand as u64
     }
 
-    /// True if the bucket is full and no core but the given one holds an allowance of it.
+    /// True if the bucket is full and no core but the given one holds an allowance from it.
     fn holds_all(&self, index: usize) -> bool {
         let own = self.holders[index].outstanding;
         signed(self.outstanding()) == own.max(0)
             && self.bucket.level().saturating_add(own) >= signed(self.bucket.burst())
     }
 
-    /// The amount that a request of the core that has waited longest needs; 0 if that is this core.
+    /// Returns the amount that a request of the core that has waited longest needs; 0 if that is this core.
     fn left_to_the_first(&self, index: usize) -> i64 {
         let waiting = self.holders.iter().filter(|holder| holder.denied > 0);
         let first = waiting.min_by_key(|holder| holder.granted_at);

@@ -12,10 +12,10 @@ use crate::config::{AdminToken, QuotaError, Size};
 use crate::values::limits::{QUOTA_POST_BYTES_MAX, TENANTS_SHOWN_MAX};
 use crate::values::time::rfc3339;
 
-/// The access check before the admin port's only writing page.
+/// The access check before the only page of the admin port that changes something.
 #[derive(Clone, Debug)]
 pub struct Guard {
-    /// The token that a request must bring, if one is set.
+    /// The token that a request must have; None if none is configured.
     pub token: Option<AdminToken>,
     /// The address on which the admin port listens.
     pub address: SocketAddr,
@@ -27,7 +27,7 @@ impl Guard {
         self.token.is_none() && !self.address.ip().to_canonical().is_loopback()
     }
 
-    /// Checks whether the body behind this head may be received. The error is the reply.
+    /// Checks whether the body after this head may be received. The error is the HTTP reply.
     pub fn admit(&self, head: &Head) -> Result<(), Response> {
         if head.is_foreign {
             // A page of any site can make a browser on this machine send a request to a loopback address.
@@ -67,8 +67,8 @@ impl Guard {
     }
 }
 
-/// The page that shows the quotas in force, tenants in the order of their names, at most `TENANTS_SHOWN_MAX`
-/// from where `query` (the query string) says. Passwords are not shown.
+/// Makes the page that shows the quotas in force, tenants in the order of their names, at most
+/// `TENANTS_SHOWN_MAX` from the name in `query` (the query string). Passwords are not shown.
 pub fn quotas_page(versions: &Versions, query: &str) -> Response {
     let quotas = versions.current();
     let Some(after) = query.strip_prefix("after=").or(query.is_empty().then_some("")) else {
@@ -162,7 +162,7 @@ fn burst(limit: Option<Limit>) -> Option<f64> {
     limit.map(|limit| limit.burst.as_secs_f64())
 }
 
-/// The source of the quotas in force, in words for a log.
+/// Returns the source of the quotas in force, in words for a log.
 pub fn origin(versions: &Versions) -> String {
     let file = versions.file().unwrap_or("nowhere");
     match versions.source() {
@@ -173,7 +173,7 @@ pub fn origin(versions: &Versions) -> String {
     }
 }
 
-/// The reply to a POST of quotas that are in force now.
+/// Makes the reply to a POST of quotas that have been put in force.
 pub fn posted(versions: &Versions) -> Response {
     let answer = Posted {
         version: versions.current().version(),
@@ -201,7 +201,7 @@ fn lasts(versions: &Versions) -> String {
     }
 }
 
-/// The reply to a POST of quotas that are wrong.
+/// Makes the reply to a POST of quotas that are wrong.
 pub fn refused(problem: &QuotaError) -> Response {
     Response::problem(Status::BadRequest, &problem.to_string(), problem.place())
 }

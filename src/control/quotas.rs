@@ -1,11 +1,11 @@
-//! The versions of the quotas: those in force, those in force before, and where they came from.
+//! The versions of the quotas: those in force, those in force before, and their sources.
 
 use std::sync::Arc;
 
 use crate::config::{QuotaError, Quotas};
 use crate::values::TenantId;
 
-/// The reason why quotas were read.
+/// The event because of which quotas were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaSource {
     /// Quotas that the process started with: those of its quota file, or those that hold without one.
@@ -33,7 +33,7 @@ impl QuotaSource {
     }
 }
 
-/// Counts of the quotas that this process was given, and the last refusal.
+/// Numbers of the quotas that this process was given, and the last refusal.
 #[derive(Clone, Debug, Default)]
 pub struct QuotaHistory {
     /// The number of times that quotas were put in force, by source.
@@ -48,14 +48,14 @@ pub struct QuotaHistory {
     pub tenants: usize,
 }
 
-/// A refusal of quotas that were wrong.
+/// A refusal of a quota file, or posted quotas, that had a mistake.
 #[derive(Clone, Debug)]
 pub struct QuotaRefusal {
     /// The time of the refusal, in milliseconds since 1970.
     pub unix_ms: u64,
     /// The reason why the quotas were read.
     pub source: QuotaSource,
-    /// The description of what is wrong with them.
+    /// The description of the mistake in the quotas.
     pub problem: QuotaError,
 }
 
@@ -82,7 +82,7 @@ impl QuotaHistory {
     }
 }
 
-/// The quotas in force, and those before them, whose ids shards still use for a moment.
+/// The quotas in force, and those before them, whose tenant ids shards still use for a moment.
 ///
 /// Both are kept here so that a shard is never the last to drop the old ones: freeing thousands of tenants
 /// would take a shard too long.
@@ -97,7 +97,8 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// The quotas that a process starts with. `file` is the name of its quota file, if it has one.
+    /// Creates the versions with the quotas that the process starts with. `file` is the name of its quota
+    /// file, if it has one.
     pub fn new(quotas: Arc<Quotas>, file: Option<String>, unix_ms: u64) -> Self {
         let mut history =
             QuotaHistory { version: quotas.version(), tenants: quotas.len(), ..Default::default() };
@@ -112,7 +113,7 @@ impl Versions {
         }
     }
 
-    /// Puts quotas in force, under the next version number.
+    /// Puts quotas in force, under the next version number, and returns them.
     pub fn take(&mut self, quotas: Quotas, source: QuotaSource, unix_ms: u64) -> Arc<Quotas> {
         let next = Arc::new(quotas.with_version(self.current.version() + 1));
         self.before = Some(std::mem::replace(&mut self.current, Arc::clone(&next)));
@@ -134,7 +135,7 @@ impl Versions {
         &self.current
     }
 
-    /// The quotas of a version, if it is the one in force or the one before it.
+    /// Returns the quotas of a version; None unless it is the one in force or the one before it.
     pub fn find(&self, version: u64) -> Option<&Arc<Quotas>> {
         [Some(&self.current), self.before.as_ref()]
             .into_iter()
@@ -142,8 +143,8 @@ impl Versions {
             .find(|quotas| quotas.version() == version)
     }
 
-    /// The current id of a tenant that has this id in `version`. None if the tenant is gone, or the version
-    /// is no longer kept.
+    /// Returns the current id of a tenant that has this id in `version`. None if the tenant is gone, or the
+    /// version is no longer kept.
     pub fn now_called(&self, version: u64, tenant: TenantId) -> Option<TenantId> {
         let spoken = self.find(version)?;
         if spoken.version() == self.current.version() {
@@ -155,22 +156,22 @@ impl Versions {
         self.current.find(&spoken.tenant(tenant).name)
     }
 
-    /// The reason why the quotas in force were read.
+    /// Returns the event because of which the quotas in force were read.
     pub fn source(&self) -> QuotaSource {
         self.source
     }
 
-    /// The time at which the quotas in force were put in force, in milliseconds since 1970.
+    /// Returns the time at which the quotas in force were put in force, in milliseconds since 1970.
     pub fn since_unix_ms(&self) -> u64 {
         self.since_unix_ms
     }
 
-    /// The name of the quota file, if there is one.
+    /// Returns the name of the quota file; None if there is none.
     pub fn file(&self) -> Option<&str> {
         self.file.as_deref()
     }
 
-    /// The counts of all quotas that this process was given, and the last refusal.
+    /// Returns the numbers of all quotas that this process was given, and the last refusal.
     pub fn history(&self) -> &QuotaHistory {
         &self.history
     }

@@ -1,5 +1,5 @@
-//! Events of the last second or so: the difference between counters now and a moment ago. Past counters are
-//! kept only while somebody looks.
+//! Increases of counters over the last second or so: the difference between counters now and some moments
+//! ago. Past counters are kept only while a page is looked at.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use crate::shard::{Counter, Counters, Durations, Pressures};
 use crate::values::usage::{Usage, UsageSum};
 use crate::values::{TenantId, Timestamp};
 
-/// The least age (0.9 s) of the counters that new ones are compared with.
+/// The least age (0.9 s) of the earlier counters that present ones are compared with.
 const PERIOD: Duration = Duration::from_millis(900);
-/// The greatest age of the counters that new ones are compared with: older ones mean that nobody has looked
-/// since.
+/// The greatest age of the earlier counters that present ones are compared with: older ones mean that nobody
+/// has looked since.
 const PERIOD_MAX: Duration = Duration::from_secs(10);
 
 /// Counters of all shards and tenants as of a moment.
@@ -25,7 +25,7 @@ struct Past {
     /// The version of the quotas that the tenant ids belong to.
     version: u64,
     minute: u64,
-    /// The usage so far in that minute of tenants that did anything, in the order of their ids.
+    /// The usage so far, in minute `minute`, of tenants that sent requests, in the order of their ids.
     tenants: Vec<(TenantId, Usage)>,
 }
 
@@ -39,11 +39,11 @@ struct PastShard {
 /// The increases of counters over a recent interval of 0.9 to 10 s.
 #[derive(Clone, Debug, Default)]
 pub struct Since {
-    /// The length of the interval.
+    /// The length of the interval between the earlier counters and the present ones.
     pub period: Duration,
     /// The increases of each shard's counters in the interval.
     pub shards: Vec<ShardSince>,
-    /// Service times of the replies that came in the interval, over all shards.
+    /// Response times of stores for the replies that came in the interval, over all shards.
     pub service_times: Durations,
     /// Usage of the tenants that sent requests in the interval.
     pub tenants: Vec<(TenantId, UsageSum)>,
@@ -52,21 +52,21 @@ pub struct Since {
 /// The increases of one shard's counters over a recent interval.
 #[derive(Clone, Debug, Default)]
 pub struct ShardSince {
-    /// The increase of the shard's counters.
+    /// The increase of the shard's counters during the interval.
     pub counters: Counters,
-    /// The requests that the shard refused under pressure, by reason and tier.
+    /// The requests that the shard refused because of overload, by reason and tier.
     pub pressures: Pressures,
-    /// The CPU time that the shard's thread used.
+    /// The CPU time that the shard's thread used during the interval.
     pub cpu: Duration,
 }
 
 impl Since {
-    /// The rate per second of a count over this interval.
+    /// Returns the rate per second of an increase over this interval.
     pub fn per_second(&self, count: f64) -> f64 {
         count / self.period.as_secs_f64().max(0.001)
     }
 
-    /// The sum of the given counters' increases over all shards.
+    /// Returns the sum of the given counters' increases over all shards.
     pub fn count(&self, counters: &[Counter]) -> u64 {
         let of =
             |shard: &ShardSince| counters.iter().map(|counter| shard.counters.get(*counter)).sum::<u64>();

@@ -1,4 +1,4 @@
-//! Quotas over all cores: the pools that cores draw their allowances from, and the grants to each core.
+//! Quotas over all cores: the pools from which cores draw their allowances, and the grants to each core.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,18 +20,19 @@ pub struct Reconciliation {
     pools: BucketTable<Pool>,
     /// This process's part of each bucket that a fleet shares.
     parts: HashMap<BucketId, Part>,
-    /// The terms for users without parts of their own; none if users' quotas are not shared.
+    /// The terms for users without parts of their own; None if users' quotas are not shared with other hosts.
     users: Option<Users>,
     /// The latest version of the quotas that a core reported.
     version: u64,
     forgiven: MicroUnits,
 }
 
-/// State for quotas of users that are shared with other processes; most users are not counted there.
+/// State for quotas of users that are shared with other hosts; most users are not counted there.
 #[derive(Debug)]
 struct Users {
     terms: UserTerms,
-    /// Number of the interval in which demand is being measured. The next begins when heavy users are taken.
+    /// Number of the interval in which demand is being measured. The next interval begins when heavy users
+    /// are taken.
     stretch: u32,
     /// Buckets of users found to be heavy in this interval, at most `FLEET_CANDIDATES_MAX`.
     heavy: Vec<BucketId>,
@@ -42,23 +43,23 @@ struct Users {
 pub struct UserTerms {
     /// This process's part of each such user's quota.
     pub part: Part,
-    /// Part of a second's quota; a user whose demand within a measuring interval is above it counts as heavy.
+    /// Part of a second's quota; a user whose demand in a measuring interval is above it counts as heavy.
     pub floor: Part,
 }
 
-/// A user who asked for more than [`UserTerms::floor`] in one measuring interval.
+/// A user whose demand in one measuring interval was above [`UserTerms::floor`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeavyUser {
-    /// The user's bucket.
+    /// The bucket of the user's quota.
     pub bucket: BucketId,
     /// The user's whole quota.
     pub capacity: Capacity,
-    /// Amount that the user asked for in the interval.
+    /// The user's demand in the interval, in millionths of a request unit.
     pub asked: MicroUnits,
 }
 
 impl Reconciliation {
-    /// A state without pools, in which every bucket is full.
+    /// Creates a state without pools, in which every bucket is full.
     pub fn new(rhythm: Rhythm) -> Self {
         Self {
             rhythm,
@@ -70,8 +71,8 @@ impl Reconciliation {
         }
     }
 
-    /// Sets this process's part of a bucket. The level stays, as far as it fits: a part that grows is not
-    /// filled at once, or each change would grant a burst.
+    /// Sets this process's part of a bucket. The level stays, but is cut to the new burst: a part that grows
+    /// is not filled at once, or each change would grant a burst.
     pub fn set_part(&mut self, bucket: BucketId, capacity: Capacity, part: Part, now: Timestamp) {
         let before = self.shared_part(bucket).unwrap_or(part);
         self.parts.insert(bucket, part);
@@ -98,7 +99,7 @@ impl Reconciliation {
     }
 
     /// Ends a measuring interval. Returns the users found to be heavy in it that have no part of their own,
-    /// with the amounts asked for.
+    /// with their demand.
     pub fn take_heavy_users(&mut self) -> Vec<HeavyUser> {
         let Some(users) = &mut self.users else { return Vec::new() };
         let stretch = users.stretch;
@@ -113,9 +114,9 @@ impl Reconciliation {
         heavy.collect()
     }
 
-    /// Returns the amount that all cores have asked for of a bucket in the current measuring interval (which
-    /// began when heavy users were last taken), and the bucket's capacity. None if the bucket is not in use,
-    /// or if users' quotas are not shared with other processes.
+    /// Returns the demand of all cores on a bucket in the current measuring interval (which began when heavy
+    /// users were last taken), and the bucket's capacity. None if the bucket is not in use, or if users'
+    /// quotas are not shared with other hosts.
     pub fn asked(&self, bucket: BucketId) -> Option<(MicroUnits, Capacity)> {
         let (users, pool) = (self.users.as_ref()?, self.pools.get(bucket)?);
         Some((pool.asked(users.stretch), pool.capacity()))
@@ -127,29 +128,29 @@ impl Reconciliation {
         self.parts.remove(&bucket);
     }
 
-    /// This process's part of a bucket that a fleet shares; none if it is not shared.
+    /// Returns this process's part of a bucket that a fleet shares; None if it is not shared.
     pub fn shared_part(&self, bucket: BucketId) -> Option<Part> {
         // Where users' quotas are shared, the buckets of tenants and the global one always have parts of
         // their own.
         self.parts.get(&bucket).copied().or(self.users.as_ref().map(|users| users.terms.part))
     }
 
-    /// This process's part of a bucket, which is the whole if it is not shared.
+    /// Returns this process's part of a bucket, which is the whole if it is not shared.
     pub fn part(&self, bucket: BucketId) -> Part {
         self.shared_part(bucket).unwrap_or(Part::WHOLE)
     }
 
-    /// The number of buckets that have a pool: those that are not full, or are in use.
+    /// Returns the number of buckets that have a pool: those that are not full, or are in use.
     pub fn pools(&self) -> usize {
         self.pools.len()
     }
 
-    /// The amount of debt that the global bucket has forgiven so far.
+    /// Returns the amount of debt that the global bucket has forgiven so far.
     pub fn forgiven(&self) -> MicroUnits {
         self.forgiven
     }
 
-    /// Handles a core's report: answers each of its demands with a grant, in order.
+    /// Handles a core's report: adds a grant to `grants` for each of its demands, in order.
     pub fn handle_report(&mut self, report: &Report, now: Timestamp, grants: &mut Vec<Grant>) {
         let rhythm = self.rhythm;
         let current = report.version >= self.version;
@@ -178,22 +179,22 @@ impl Reconciliation {
         self.pools.sweep(SWEPT_PER_REPORT + 2 * report.demands.len(), |pool| pool.is_idle(now, rhythm));
     }
 
-    /// The amount left in a bucket, in its pool and in all cores' allowances; the whole burst of this
+    /// Returns the amount left in a bucket, in its pool and in all cores' allowances; the whole burst of this
     /// process's part if it is not in use.
     pub fn remaining(&self, bucket: BucketId, capacity: Capacity, now: Timestamp) -> i64 {
         let full = || signed(capacity.scaled(self.part(bucket)).burst);
         self.pools.get(bucket).map_or_else(full, |pool| pool.remaining(now))
     }
 
-    /// The interval at which cores report.
+    /// Returns the interval at which cores report spent quota.
     pub fn period(&self) -> Duration {
         self.rhythm.period
     }
 }
 
 impl Users {
-    /// Records the amount asked for, and that the user is heavy if it crossed the floor. Users in `others`
-    /// have parts of their own, and are never recorded as heavy here.
+    /// Adds to the demand on a user's bucket, and records the user as heavy if the demand crosses the floor.
+    /// Users in `others` have parts of their own, and are never recorded as heavy here.
     fn note(&mut self, pool: &mut Pool, demand: &Demand, others: &HashMap<BucketId, Part>) {
         let (before, after) = pool.note_asked(demand.asked, self.stretch);
         let floor = self.terms.floor.of(demand.capacity.second());
@@ -204,7 +205,7 @@ impl Users {
     }
 }
 
-/// The empty grant for a bucket that no pool can be made for, since too many are in use.
+/// Returns the empty grant for a bucket for which no pool can be made, since too many are in use.
 fn nothing(bucket: BucketId, part: Part, now: Timestamp) -> Grant {
     Grant { bucket, amount: 0, holds: 0, level: 0, at: now, share: 0, part, dry_from: Some(0) }
 }

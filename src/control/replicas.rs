@@ -1,5 +1,5 @@
-//! Descriptions of replicas that answer reads: how far behind they are, what they did, and why one is not
-//! used.
+//! Descriptions of replicas that answer reads: how far they are behind, how many reads they answered, and why
+//! one is not used.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub struct ReplicaFacts {
     pub is_on: bool,
     /// True if there are tenants with `stale_reads`, whose reads replicas may answer.
     pub is_wanted: bool,
-    /// The state of each replica, as last found out.
+    /// The state of each replica, as last reported.
     pub states: Arc<[ReplicaState]>,
 }
 
@@ -29,7 +29,7 @@ fn figures_at(totals: Option<&Totals>, node: NodeKey) -> impl Iterator<Item = &R
 }
 
 impl ReplicaFacts {
-    /// A replica as JSON, for the page `/cluster`.
+    /// Returns a description of a replica as JSON, for the page `/cluster`.
     pub(super) fn told(&self, node: NodeKey, totals: Option<&Totals>, now: Timestamp) -> Value {
         let state = self.states.iter().find(|state| state.node == node);
         let figures = figures_at(totals, node);

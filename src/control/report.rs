@@ -33,39 +33,39 @@ pub struct ShardReport {
     pub paused_clients: usize,
     /// Number of clients for which stores track keys (`CLIENT TRACKING`).
     pub tracking_clients: usize,
-    /// The numbers of shared channels and of shared patterns that are at home on the shard.
+    /// The numbers of shared channels and of shared patterns whose home is the shard.
     pub shared_channels: [usize; 2],
     /// The distribution of the times that backends took to reply.
     pub service_times: Durations,
-    /// The state of each bulkhead, by backend and track.
+    /// The state of each bulkhead (window and queue), by backend and track.
     pub bulkheads: Vec<BulkheadFigures>,
-    /// The requests refused under pressure, by reason and tier.
+    /// Numbers of requests refused because of overload, by reason and tier.
     pub pressures: Pressures,
     /// Numbers of hot keys, kept replies and fetches in flight for them.
     pub hot: HotFigures,
-    /// The ages of the replies from memory when they were sent.
+    /// The ages of the replies that were sent from memory.
     pub hot_ages: Durations,
-    /// The hot keys that are at home on the shard.
+    /// The hot keys whose home is the shard.
     pub hot_keys: Vec<HotKey>,
-    /// How each node did at reads that replicas may answer, by backend number.
+    /// Each node's figures for reads that replicas may answer, by backend number.
     pub readers: Vec<ReaderFigures>,
-    /// The users whose quotas the shard keeps account of.
+    /// Numbers of the users of whose quotas the shard keeps accounts.
     pub users: UserFigures,
     /// The counters of the shard's event loop.
     pub event_loop: EventLoopFigures,
 }
 
-/// Counters of a core's event loop. Few turns per request mean large batches.
+/// Counters of a core's event loop. Few turns per request mean that many requests are handled together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventLoopFigures {
     /// The number of turns (rounds of work between two waits for the ring) that found something to do.
     pub turns: u64,
     /// The number of times the core slept.
     pub sleeps: u64,
-    /// The number of times it woke another core.
+    /// The number of times that it woke another core.
     pub doorbells: u64,
-    /// The number of sleeps that ended by timeout though there was something to do; more than a few mean lost
-    /// wake-ups.
+    /// The number of sleeps that ended by timeout although there was something to do; more than a few mean
+    /// lost wake-ups.
     pub overslept: u64,
     /// The CPU time that the core's thread has used.
     pub cpu: Duration,
@@ -103,13 +103,13 @@ impl ShardReport {
 pub struct Totals {
     /// The reports of all shards, in the order of the shards.
     pub shards: Vec<ShardReport>,
-    /// The embedded store's statistics, if it is the store.
+    /// The embedded store's statistics; None with other stores.
     pub engine: Option<EngineStatistics>,
 }
 
 impl Totals {
-    /// The sum over all shards of the counters, of clients, replies owed and connections, and of service
-    /// times. Everything else is left at its default.
+    /// Returns the sum over all shards of the counters, of clients, replies owed and connections, and of
+    /// response times. Everything else is left at its default.
     pub fn sum(&self) -> ShardReport {
         self.shards.iter().fold(ShardReport::default(), |mut sum, report| {
             sum.counters.merge(&report.counters);
@@ -133,11 +133,11 @@ pub struct ProcessFacts {
     pub pid: u32,
     /// The first TCP port, or 0 if there is none.
     pub port: u16,
-    /// A random identifier drawn at the start, which tells this process from others.
+    /// A random identifier drawn at the start, which distinguishes this process from others.
     pub run_id: String,
-    /// The lowest version among the stores, which clients are told.
+    /// The lowest version among the stores, which weir shows to clients.
     pub store_version: StoreVersion,
-    /// The time since the start.
+    /// The time since the process started.
     pub uptime: Duration,
     /// Resident memory of the process, in bytes.
     pub resident_bytes: u64,
@@ -151,14 +151,14 @@ pub struct ProcessFacts {
     pub replicas: ReplicaFacts,
     /// The history of quotas that the process was given.
     pub quotas: QuotaHistory,
-    /// The number of admin requests that would have changed something and lacked the right token.
+    /// The number of admin requests that would have changed something but lacked the right token.
     pub admin_denied: u64,
     /// The number of token buckets of quotas that are not full or are in use.
     pub quota_pools: usize,
     /// The debt to the global quota that was forgiven so far, in millionths of a request unit.
     pub forgiven: u64,
-    /// The counters of TLS; none where TLS is not spoken.
+    /// The counters of TLS; None where TLS is not used.
     pub tls: Option<TlsFigures>,
-    /// True while the process takes no new clients, since it is about to end.
+    /// True while the process accepts no new clients, since it is about to end.
     pub draining: bool,
 }

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-/// A section of `INFO`: its title as the store writes it, and its fields in the store's order. A field's name may
-/// stand more than once (`module`).
+/// A section of `INFO`: its title as the store writes it, and its fields in the store's order. A field's name
+/// may occur more than once (`module`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreSection {
     /// The title, such as `Memory`.
@@ -43,8 +43,8 @@ impl StoreInfo {
         (!sections.is_empty()).then_some(Self { sections })
     }
 
-    /// Makes one `INFO` of those of several stores: a field is in it if one value is true of all of them together, as
-    /// a sum or because all have the same one.
+    /// Joins the `INFO` of several stores into one: a field is in it if one value is true for all of them
+    /// together, as a sum or because all have the same value. None if there are none.
     pub fn join(mut infos: Vec<Self>) -> Option<Self> {
         if infos.len() < 2 {
             return infos.pop();
@@ -63,7 +63,7 @@ impl StoreInfo {
         Some(Self { sections: first.sections.iter().map(join_section).collect() })
     }
 
-    /// The section of this title, in whatever case.
+    /// Returns the section with this title, in upper or lower case; None if there is none.
     pub fn section(&self, title: &str) -> Option<&StoreSection> {
         self.sections.iter().find(|section| section.is(title))
     }
@@ -81,15 +81,15 @@ enum Rule {
     Sum,
     /// The sum of numbers with a fraction.
     SumOfFractions,
-    /// The sum of bytes as people read it, of the field without `_human`.
+    /// The sum of bytes as people read it, made from the field without `_human`.
     Human,
     /// The sum of integers; 0, which stands for no limit, if one of them is 0.
     SumOfLimits,
-    /// The largest integer: 1 if anything of that kind happens at one store.
+    /// The largest integer: for flags, 1 if it is 1 at any store.
     Largest,
     /// The smallest integer.
     Smallest,
-    /// `ok` if it is that at all stores, else the first other value.
+    /// `ok` if all stores have that value, else the first other value.
     AllOk,
     /// The value that all stores have; none if they differ.
     Agreed,
@@ -200,8 +200,8 @@ fn join_values(rule: Rule, values: &[&str]) -> Option<String> {
     }
 }
 
-/// Joins sections whose fields are lists of numbers (`calls=2,usec=9`), and may be absent where there is nothing to
-/// count. Numbers of one name are added up, and those that are quotients of others computed anew.
+/// Joins sections whose fields are lists of numbers (`calls=2,usec=9`), and may be absent where there is
+/// nothing to count. Numbers with the same name are added up, and quotients of others are computed again.
 fn join_lists(all: &[Cow<'_, StoreSection>]) -> Vec<(String, String)> {
     let mut names: Vec<&str> = Vec::new();
     let mut lines: std::collections::HashMap<&str, Vec<(&str, f64)>> = std::collections::HashMap::new();
@@ -240,7 +240,7 @@ fn join_lists(all: &[Cow<'_, StoreSection>]) -> Vec<(String, String)> {
     names.into_iter().map(line_of).collect()
 }
 
-/// A number of bytes in the form that Redis shows to people: `1.50M`.
+/// Returns a number of bytes in the form that Redis shows to people: `1.50M`.
 pub fn human(bytes: u64) -> String {
     const UNITS: [(u64, char); 4] = [(1 << 40, 'T'), (1 << 30, 'G'), (1 << 20, 'M'), (1 << 10, 'K')];
     match UNITS.into_iter().find(|(unit, _)| bytes >= *unit) {

@@ -1,4 +1,4 @@
-//! The versions of all stores, and the lowest of them, which clients are told, since every store has its
+//! The versions of all stores, and the lowest of them, which weir shows to clients, since every store has its
 //! commands.
 
 use crate::values::StoreVersion;
@@ -24,7 +24,7 @@ impl StoreVersions {
         self.0[store] = None;
     }
 
-    /// The lowest known version, which clients are told; the default if none is known.
+    /// Returns the lowest known version, which weir shows to clients; the default if none is known.
     pub fn lowest(&self) -> StoreVersion {
         self.0.iter().flatten().min().copied().unwrap_or_default()
     }

@@ -1,10 +1,11 @@
 //! Suggestions for tenants whose quota is too small: when to make one, and of which size.
 //!
-//! A minute counts as near the quota if the tenant *consumed* 80 % of it: what was admitted, and what was
-//! answered from the cache, which the quota pays for too. What was throttled does not count here. A tenant
-//! that is held back by its own quota consumes nearly all of it and so counts anyway; a tenant that is held
-//! back earlier, by the limits of its users or by the global quota, would gain nothing by a larger quota of
-//! its own. What was throttled counts when the larger quota is chosen, because it tells how much is missing.
+//! A minute counts as near the quota if the tenant *consumed* 80 % of it: the prices of requests that were
+//! admitted or answered from the cache, which the quota pays for too. Refused requests do not count here. A
+//! tenant that is held back by its own quota consumes nearly all of it and so counts anyway; a tenant that is
+//! held back earlier, by the limits of its users or by the global quota, would gain nothing from a larger
+//! quota of its own. Refused requests count when the larger quota is chosen, because they show how much is
+//! missing.
 //!
 //! All minutes are compared with the current quota, so after an increase the suggestion disappears at once.
 
@@ -14,7 +15,7 @@ use crate::values::limits::RU_PER_SECOND_MAX;
 use crate::values::usage::{UsageKind, UsageSum};
 use crate::values::{TenantId, UNIT};
 
-/// The percentage of the quota from which on a minute counts as near it.
+/// The percentage of the quota at which a minute counts as near it.
 const NEAR_PERCENT: u128 = 80;
 /// The least number of minutes near the quota, of the last 60, for a suggestion.
 const MINUTES_NEAR_MIN: usize = 45;
@@ -30,8 +31,8 @@ pub struct Suggestion {
     pub minutes_near: usize,
 }
 
-/// The suggestion for a tenant as of a minute, by the 60 complete minutes before it. None if its quota
-/// suffices, or there has been no hour yet.
+/// Returns the suggestion for a tenant as of a minute, from the 60 complete minutes before it. None if its
+/// quota suffices, or if the process is younger than an hour.
 pub fn suggestion(meter: &Meter, tenant: TenantId, limit: Option<Limit>, minute: u64) -> Option<Suggestion> {
     let quota = limit?.ru_per_second;
     let (first, last) = (minute.checked_sub(HOUR)?, minute - 1);
@@ -47,9 +48,9 @@ pub fn suggestion(meter: &Meter, tenant: TenantId, limit: Option<Limit>, minute:
     (larger > quota).then_some(Suggestion { ru_per_second: larger, minutes_near })
 }
 
-/// A quota of which nine minutes in ten would have asked for at most 80 %. It is at least a quarter more than
-/// the current one, so that the change is worthwhile, and at most twice as much, because refused clients
-/// retry and so inflate their demand.
+/// Returns a quota of which nine minutes in ten would have demanded at most 80 %. It is at least a quarter
+/// more than the current one, so that the change is worthwhile, and at most twice as much, because refused
+/// clients retry and so inflate their demand.
 fn larger_quota(quota: u64, minutes: Vec<UsageSum>) -> u64 {
     let mut asked: Vec<u128> =
         minutes.into_iter().map(|usage| usage.asked().0 - usage.of(UsageKind::Shed).0).collect();
@@ -61,7 +62,7 @@ fn larger_quota(quota: u64, minutes: Vec<UsageSum>) -> u64 {
     rounded_up(wanted).min(RU_PER_SECOND_MAX)
 }
 
-/// Rounds up to two digits and zeros, as people choose quotas.
+/// Rounds up to a number of two digits and zeros, as people choose quotas.
 fn rounded_up(number: u64) -> u64 {
     let mut unit = 1;
     while number / unit >= 100 {

@@ -12,11 +12,11 @@ use crate::values::usage::{Usage, UsageSum};
 
 /// The factor by which a tenant's past demand is reduced per minute, so that it counts for about an hour.
 const KEPT_PER_MINUTE: f64 = 59.0 / 60.0;
-/// The factor by which a tenant without metrics of its own must have asked for more than one with them to
+/// The factor by which the demand of a tenant without metrics of its own must exceed that of one with them to
 /// replace it.
 const LEAD: f64 = 2.0;
 
-/// The value of [`Standing::place`] that means that the tenant has no metrics of its own.
+/// The value of [`Standing::place`] which means that the tenant has no metrics of its own.
 const NONE: u8 = u8::MAX;
 
 /// Counters since the start: one series for each tenant with high demand, and one for all others.
@@ -46,8 +46,8 @@ impl Standing {
 }
 
 impl TenantSeries {
-    /// Makes counters for the tenants of these quotas. The first tenants get metrics of their own before any
-    /// has asked for anything.
+    /// Creates counters for the tenants of these quotas. The first tenants get metrics of their own before
+    /// any has sent a request.
     pub fn new(quotas: &Quotas) -> Self {
         let mut series = Self { standing: vec![Standing::NEW; quotas.len()], ..Self::default() };
         series.fill();
@@ -64,8 +64,8 @@ impl TenantSeries {
         }
     }
 
-    /// Handles that minutes have passed: demands fade, and a tenant that asked for more than `LEAD` times as
-    /// much as one with metrics of its own replaces it.
+    /// Handles that minutes have passed: demands fade, and a tenant with more than `LEAD` times the demand of
+    /// one with metrics of its own replaces it.
     pub fn pass_minutes(&mut self, minutes: u64) {
         let kept = KEPT_PER_MINUTE.powf(minutes as f64);
         self.standing.iter_mut().for_each(|standing| standing.asked *= kept);
@@ -111,20 +111,20 @@ impl TenantSeries {
         self.fill();
     }
 
-    /// The tenants that have metrics of their own, with their counters, in the order of their ids.
+    /// Returns the tenants that have metrics of their own, with their counters, in the order of their ids.
     pub fn named(&self) -> Vec<(TenantId, UsageSum)> {
         let mut named: Vec<_> = self.places.iter().map(|place| (place.tenant, place.sum)).collect();
         named.sort_by_key(|(tenant, _)| *tenant);
         named
     }
 
-    /// The counters of all tenants without metrics of their own. They include what a tenant used before it
-    /// got its own.
+    /// Returns the counters of all tenants without metrics of their own. They include the usage of a tenant
+    /// before it got its own.
     pub fn others(&self) -> UsageSum {
         self.others
     }
 
-    /// Gives free places for metrics of their own to tenants without one.
+    /// Gives free places for metrics to tenants that have none of their own.
     fn fill(&mut self) {
         let free = TENANT_SERIES_MAX - self.places.len();
         let without: Vec<TenantId> =

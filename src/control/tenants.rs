@@ -81,7 +81,7 @@ impl Told<'_> {
         self.tenant.limit.map(|limit| limit.ru_per_second)
     }
 
-    /// The part of its quota that the tenant consumed in this many minutes; none without a quota.
+    /// Returns the part of its quota that the tenant consumed in this many minutes; None without a quota.
     fn share(&self, sum: &UsageSum, minutes: u64) -> Option<Share> {
         let allowed = u128::from(self.quota()?) * 60 * u128::from(minutes) * u128::from(UNIT);
         Some(Share(sum.consumed().0 * 1_000_000 / allowed))
@@ -104,7 +104,7 @@ impl Tenants<'_> {
         Meter::minute_of(self.now.monotonic)
     }
 
-    /// The start of a minute in wall-clock time (RFC 3339).
+    /// Returns the start of a minute in wall-clock time (RFC 3339).
     fn start_of(&self, minute: u64) -> String {
         let started_ms = minute * 60_000;
         let now_ms = self.now.monotonic.as_nanos() / 1_000_000;
@@ -117,7 +117,7 @@ impl Tenants<'_> {
         Told { id, tenant, figures, suggestion: suggestion(self.meter, id, tenant.limit, minute) }
     }
 
-    /// The page `/tenants`, in the order of names.
+    /// Makes the page `/tenants`, in the order of names.
     pub fn page(&self, query: &str) -> Response {
         let query = match TenantsQuery::parse(query) {
             Ok(query) => query,
@@ -169,7 +169,7 @@ impl Tenants<'_> {
         }
     }
 
-    /// The minutes with any usage among the last `minutes`, the current one included.
+    /// Returns the minutes with any usage among the last `minutes`, the current one included.
     fn minutes_shown(&self, told: &Told<'_>, minutes: u64) -> Vec<MinuteShown> {
         let now = self.minute();
         let series = self.meter.series_of(told.id, (now + 1).saturating_sub(minutes), now);
@@ -182,8 +182,8 @@ impl Tenants<'_> {
     }
 
     /// Writes the reply to `QOS TENANTS`: an array of maps. A tenant sees only itself; an administrator sees
-    /// at most `TENANTS_SHOWN_MAX` tenants whose names come after `after`. Empty if the asker is not a tenant
-    /// any more.
+    /// at most `TENANTS_SHOWN_MAX` tenants whose names come after `after`. Empty if the asker is no longer a
+    /// tenant.
     pub fn reply(&self, out: &mut Vec<u8>, protocol: Protocol, asker: &str, after: &str) {
         let told: Vec<Told<'_>> = match self.quotas.find(asker) {
             Some(id) if !self.quotas.tenant(id).admin => vec![self.told(id, self.quotas.tenant(id))],

@@ -12,16 +12,16 @@ pub enum Handshake {
     Done,
     /// The handshake took too long.
     TimedOut,
-    /// The handshake was given up in favour of a new one, since its address had most under way; or too many
-    /// clients were on the way to shards.
+    /// The handshake was given up in favour of a new one, since its client's address had the most in
+    /// progress; or too many clients waited to be taken over by shards.
     Crowded,
     /// The peer sent bytes that are not TLS.
     NotTls,
     /// A certificate was not trusted, or none was shown.
     Certificate,
-    /// Something else was wrong, or the two ends had no version or cipher in common.
+    /// Another error occurred, or the two ends had no version or cipher in common.
     Refused,
-    /// The peer closed the connection.
+    /// The peer closed the connection during the handshake.
     Left,
 }
 
@@ -58,7 +58,7 @@ pub struct TlsFigures {
     pub clients: [u64; Handshake::ALL.len()],
     /// The number of handshakes with stores, by outcome.
     pub stores: [u64; Handshake::ALL.len()],
-    /// The number of handshakes with clients that are under way.
+    /// The number of handshakes with clients that are in progress.
     pub under_way: u64,
     /// The number of clients connected with TLS.
     pub open: u64,
@@ -67,8 +67,7 @@ pub struct TlsFigures {
     /// Number of TLS connections, with clients and stores together, that sent bytes which are not valid TLS
     /// after the TLS handshake was completed.
     pub broken: u64,
-    /// The number of times that certificates were read again: first those put in force, then those that were
-    /// wrong.
+    /// The numbers of times that certificates were read again: those put in force, and those that were wrong.
     pub reloads: [u64; 2],
 }
 

@@ -36,7 +36,8 @@ const OTHERS_LINES: usize = 5;
 /// The greatest width of a column, in characters.
 const CELL_LETTERS_MAX: usize = 48;
 
-/// The whole display, line by line. `from` is the address of the admin port that `state` came from.
+/// Returns the whole display, line by line. `from` is the address of the admin port from which `state` was
+/// read.
 pub fn top(state: &Value, from: &str, window: Window) -> Vec<String> {
     let mut lines = head(state, from, window);
     let tables = tables(state, window.sort);
@@ -121,7 +122,7 @@ fn head(state: &Value, from: &str, window: Window) -> Vec<String> {
 
 struct Table {
     titles: Vec<&'static str>,
-    /// The grade and the cells of each row.
+    /// The rows of a table: for each, its grade (which decides its colour) and the texts of its columns.
     rows: Vec<(String, Vec<String>)>,
     left_out: u64,
 }
@@ -204,7 +205,7 @@ fn keys(state: &Value) -> Table {
 }
 
 impl Table {
-    /// An empty line, the titles, and at most `count` rows.
+    /// Returns an empty line, the titles, and at most `count` rows.
     fn lines(&self, count: usize, window: Window) -> Vec<String> {
         let rows = &self.rows[..count.min(self.rows.len())];
         let width = |column: usize| {

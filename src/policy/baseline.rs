@@ -1,8 +1,8 @@
-//! Baseline of a backend: the usual latency of each class of requests, so that slow requests can be told from
-//! others and billed. Each class has two moving averages (EWMA), of the last moments and of a long time.
+//! Baseline of a backend: the usual latency of each class of requests, so that slow requests are recognised
+//! and billed. Each class has two moving averages (EWMA), of the last moments and of a long time.
 //!
-//! Slowness is billed only while the backend as a whole is well: when everything takes longer than it used
-//! to, whoever waits there is the victim and pays nothing for it.
+//! Slowness is billed only while the backend as a whole is healthy: when all requests take longer than they
+//! used to, the clients that wait are victims and pay nothing for it.
 
 use crate::values::limits::COMMAND_CLASSES;
 
@@ -12,15 +12,15 @@ const SAMPLES_MIN: u32 = 100;
 const SHORT: f64 = 1.0 / 16.0;
 /// Weight of a new sample in the long-term average.
 const LONG: f64 = 1.0 / LONG_SAMPLES as f64;
-/// Number of last replies that the long-term average counts, about.
+/// Number of last replies that count in the long-term average, about.
 const LONG_SAMPLES: u32 = 1_024;
-/// Multiple of the long-term average up to which a latency is usual. More than this varies rarely, and is no
-/// noise.
+/// Multiple of the long-term average up to which a latency counts as usual. Longer ones are rare enough not
+/// to be chance.
 const USUAL: f64 = 3.0;
-/// Latency up to which nothing is slow, in microseconds: the scheduler and the network may add so much at any
-/// time.
+/// Latency up to which no reply counts as slow, in microseconds: the scheduler and the network may add so
+/// much at any time.
 const SLOW_MIN_MICROS: f64 = 2_000.0;
-/// Ratio of the short-term to the long-term average above which the backend is not well.
+/// Ratio of the short-term to the long-term average above which the backend as a whole counts as slow.
 const DEGRADED: f64 = 1.5;
 
 #[derive(Clone, Copy, Debug, Default)]

@@ -33,56 +33,57 @@ use std::time::Duration;
 
 use crate::values::Timestamp;
 
-/// Failures in a row, on one core, that eject a store.
+/// Consecutive failures seen by one core that eject a store.
 const ROW: u32 = 5;
-/// Time within which several lost connections count as one failure.
+/// Time within which several lost connections to a store count as one failure.
 const LOSSES_APART: Duration = Duration::from_millis(100);
-/// Fewest replies before the share of failures can eject a store.
+/// Fewest recent replies of a store before their share of failures can eject it.
 const SAMPLES: u64 = 100;
-/// Fewest replies before the share of failures can eject a store that was ejected lately.
+/// Fewest recent replies before their share of failures can eject a store that was ejected lately.
 const SAMPLES_RETURNING: u64 = 20;
-/// Share of failures above which, beyond two standard deviations, a store is ejected.
+/// Share of failures among a store's replies above which, beyond two standard deviations, it is ejected.
 const FAILING: f64 = 0.2;
 /// Time for which replies and failures count towards a store's share of failures.
 const MEMORY: Duration = Duration::from_secs(10);
-/// Interval at which each core judges the recent replies of every store ([`Watch::look`]).
+/// Interval at which each core checks the recent replies of every store ([`Watch::look`]).
 pub const LOOKS_APART: Duration = Duration::from_millis(250);
 /// Consecutive comparisons with the other stores, 250 ms apart, at which a store must be slow before it is
 /// ejected for that: two seconds.
 const SLOW_LOOKS: u32 = 8;
-/// Ratio of a store's 95th percentile to the other stores' above which it is slow.
+/// Ratio of a store's 95th percentile of latencies to the other stores' above which it counts as slow.
 const SLOWER: f64 = 3.0;
-/// Least difference between a store's 95th percentile and the other stores' for it to be slow.
+/// Least difference between a store's 95th percentile of latencies and the other stores' for it to count as
+/// slow.
 const SLOWER_BY: Duration = Duration::from_millis(2);
 /// Ratio of a store's request rate to the other stores' above which its slowness counts as load.
 const CROWDED: f64 = 2.0;
 /// Ratio of a store's request rate to its own earlier one above which its slowness counts as load.
 const GROWN: f64 = 1.5;
-/// Age from which on replies count as the earlier request rate.
+/// Age from which on replies count as part of a store's earlier request rate.
 const BEFORE: Duration = Duration::from_secs(3);
-/// Time for which slowness does not count after it was found to be load.
+/// Time for which a store's slowness is ignored after it was found to be due to load.
 const EXCUSED: Duration = Duration::from_secs(60);
-/// First and longest pause of an ejected store.
+/// First and longest pause after an ejection, in which all requests to the store are refused.
 const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(4)];
-/// First and longest pause of a store of which only connections failed.
+/// First and longest pause after an ejection for failed connections alone.
 const PAUSES_LOST: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
 /// Time after which a trial request without an answer is given up.
 const TRIAL: Duration = Duration::from_secs(3);
-/// Time over which the fraction of requests let through to a store that answered again grows to 1.
+/// Time over which the fraction of requests let through to a store that answered its trial grows to 1.
 const RETURN: Duration = Duration::from_secs(2);
 /// Fraction of requests that is let through to an ejected store right after it answered again; it grows to 1
 /// over [`RETURN`].
 const FIRST_PART: f64 = 0.1;
-/// Healthy time after which one ejection is forgotten.
+/// Time without a new ejection after which one earlier ejection is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(60);
-/// Maximum number of ejections that are remembered: six bits of the shared word.
+/// Maximum number of ejections that are counted: six bits of the shared word.
 const OPENINGS_MAX: u8 = 63;
 
 /// Stage of a store's circuit breaker: which of the requests to the store are let through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stage {
-    /// All requests pass.
+    /// All requests to the store are sent.
     #[default]
     Well,
     /// The store is ejected: all requests are refused until the pause is over.
@@ -107,18 +108,18 @@ impl Stage {
     }
 }
 
-/// Reason why a store was last ejected: what its replies or connections showed.
+/// Reason why a store was last ejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Cause {
-    /// The store's replies were errors.
+    /// Too many of the store's replies were failures.
     #[default]
     Errors,
-    /// Connections to the store failed.
+    /// Connections to the store failed or were lost.
     Losses,
     /// The store's replies came late.
     Slowness,
-    /// The store's replies came late because of load, as a quick reply to the trial showed.
+    /// The store's replies came late because of load, as a quick reply to the trial request showed.
     Load,
 }
 
@@ -126,20 +127,22 @@ impl Cause {
     const ALL: [Self; 4] = [Self::Errors, Self::Losses, Self::Slowness, Self::Load];
 }
 
-/// State of the breaker for one store.
+/// State of one store's breaker, which all cores share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// The present stage.
+    /// The breaker's present stage.
     pub stage: Stage,
-    /// Reason of the last ejection.
+    /// Reason why the store was last ejected.
     pub cause: Cause,
-    /// Number of ejections that are not forgotten yet, at most 63. Each doubles the next pause.
+    /// Number of ejections that are not forgotten yet, at most 63. Each doubles the pause after the next
+    /// ejection.
     pub openings: u8,
-    /// Time at which the pause ends, in stage `Out`; in any other stage the time since which it lasts.
+    /// Time at which the pause ends, in stage `Out`; in any other stage the time at which the stage began.
     pub at: Timestamp,
 }
 
-/// Bits of a unit of time in the shared word: 1,024 ns, about a microsecond.
+/// Bits by which nanoseconds are shifted in the shared word: its unit of time is 1,024 ns, about a
+/// microsecond.
 const UNIT_BITS: u32 = 10;
 
 impl Standing {
@@ -160,8 +163,9 @@ impl Standing {
         }
     }
 
-    /// Ejects the store. Each ejection that is not forgotten doubles the pause; `spread` (0 to 255) varies it
-    /// by a quarter, so that many weirs do not come back in step.
+    /// Ejects the store: returns the state in which all requests are refused. Each ejection that is not
+    /// forgotten doubles the pause; `spread` (0 to 255) varies it by a quarter, so that many weirs do not
+    /// come back in step.
     #[must_use]
     pub fn set_aside(self, cause: Cause, now: Timestamp, spread: u8) -> Self {
         let openings = self.remembered(now);
@@ -172,14 +176,15 @@ impl Standing {
         Self { stage: Stage::Out, cause, openings, at: now.after(pause) }
     }
 
-    /// Returns the ejections that are not forgotten by now.
+    /// Returns the number of earlier ejections that are not forgotten by now.
     fn remembered(self, now: Timestamp) -> u8 {
         let healthy = if self.stage == Stage::Well { now.since(self.at) } else { Duration::ZERO };
         let forgotten = (healthy.as_secs() / FORGOTTEN.as_secs()).min(u64::from(OPENINGS_MAX)) as u8;
         self.openings.saturating_sub(forgotten)
     }
 
-    /// Lets one request through as a trial, if the pause or the last trial is over.
+    /// Returns the state in which one request is sent as a trial, if the pause or the last trial is over;
+    /// else None.
     pub fn begin_trial(self, now: Timestamp) -> Option<Self> {
         let is_due = match self.stage {
             Stage::Out => now >= self.at,
@@ -189,8 +194,9 @@ impl Standing {
         is_due.then_some(Self { stage: Stage::Trying, at: now, ..self })
     }
 
-    /// Ends a trial whose request was answered. `is_quick` decides for stores ejected for slowness: a slow
-    /// answer ejects again; a quick one at the first ejection means that it was load.
+    /// Ends a trial whose request was answered, and returns the state after it. `is_quick` decides for stores
+    /// ejected for slowness: a slow answer ejects again; a quick one at the first ejection means that the
+    /// slowness was due to load.
     #[must_use]
     pub fn end_trial(self, is_quick: bool, now: Timestamp, spread: u8) -> Self {
         match self.cause {
@@ -206,26 +212,27 @@ impl Standing {
         }
     }
 
-    /// Ends a trial whose request could not be sent; the next one is due at `until`.
+    /// Ends a trial whose request could not be sent, and returns the state after it; the next trial is due at
+    /// `until`.
     #[must_use]
     pub fn put_off(self, until: Timestamp) -> Self {
         Self { stage: Stage::Out, at: until, ..self }
     }
 
-    /// Returns the fraction of requests, 0.1 to 1, that is let through in stage [`Stage::Returning`]; `None`
-    /// once its 2 s are over.
+    /// Returns the fraction of requests, 0.1 to 1, that is sent in stage [`Stage::Returning`]; `None` once
+    /// its 2 s are over.
     pub fn part(self, now: Timestamp) -> Option<f64> {
         let gone = now.since(self.at).as_secs_f64() / RETURN.as_secs_f64();
         (gone < 1.0).then_some(FIRST_PART + (1.0 - FIRST_PART) * gone)
     }
 
-    /// Ends stage [`Stage::Returning`]: all requests pass again.
+    /// Ends stage [`Stage::Returning`]: returns the state in which all requests are sent again.
     #[must_use]
     pub fn back(self, now: Timestamp) -> Self {
         Self { stage: Stage::Well, at: now, ..self }
     }
 
-    /// Returns how long a refused client should wait before it asks again.
+    /// Returns the retry delay named to a client whose request to the store is refused.
     pub fn retry_after(self, now: Timestamp) -> Duration {
         match self.stage {
             Stage::Out => self.at.since(now).max(RETRY_LEAST),
@@ -233,26 +240,26 @@ impl Standing {
         }
     }
 
-    /// True if slowness counts: the store is well, and its slowness was not found to be load within the last
-    /// minute.
+    /// True if the store may be ejected for slowness: it is healthy, and its slowness was not found to be due
+    /// to load within the last minute.
     fn is_judged_by_time(self, now: Timestamp) -> bool {
         self.stage == Stage::Well && !(self.cause == Cause::Load && now.since(self.at) < EXCUSED)
     }
 }
 
-/// Shortest time that a refused client is told to wait.
+/// Shortest retry delay named to a client whose request to an ejected store is refused.
 const RETRY_LEAST: Duration = Duration::from_millis(20);
 
-/// Replies of a store over all cores, as counts that only grow.
+/// Numbers of replies of a store to all cores, as counts that only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// All replies, whatever they said.
+    /// Number of all replies, failures included.
     pub replies: u64,
-    /// Failures: replies that count as such, and lost connections.
+    /// Failures: replies that count as failures, and lost connections.
     pub failures: u64,
 }
 
-/// The failures that are enough to eject a store.
+/// The failures that justify an ejection of a store.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Evidence {
     /// Number of consecutive failures that one core saw.
@@ -281,25 +288,25 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// True if nothing has failed since the last good reply.
+    /// True if nothing has failed since the last reply that was not a failure.
     #[inline]
     pub const fn is_calm(&self) -> bool {
         self.row == 0
     }
 
-    /// Records a reply that is no failure.
+    /// Records a reply that is not a failure.
     pub fn handle_answer(&mut self) {
         self.row = 0;
     }
 
-    /// Records a reply that is a failure. Returns evidence once there are enough in a row.
+    /// Records a reply that is a failure. Returns evidence once there are enough in a row; else None.
     pub fn handle_failure(&mut self) -> Option<Evidence> {
         self.row = self.row.saturating_add(1);
         (self.row >= ROW).then_some(Evidence::Row(self.row))
     }
 
     /// Records a connection that was lost or not made while requests waited for it. Returns whether it counts
-    /// (not within 100 ms of the last), and evidence once there are enough failures in a row.
+    /// (not within 100 ms of the last), and evidence if there are enough failures in a row.
     pub fn handle_loss(&mut self, now: Timestamp) -> (bool, Option<Evidence>) {
         if self.lost_at.is_some_and(|lost_at| now.since(lost_at) < LOSSES_APART) {
             return (false, None);
@@ -308,8 +315,8 @@ impl Watch {
         (true, self.handle_failure())
     }
 
-    /// Takes all cores' counts so far, every [`LOOKS_APART`], and returns evidence if too large a share of
-    /// recent replies failed.
+    /// Takes all cores' counts of the store's replies so far, every [`LOOKS_APART`]. Returns evidence if too
+    /// large a share of recent replies failed; else None.
     pub fn look(&mut self, tally: Tally, standing: Standing, now: Timestamp) -> Option<Evidence> {
         self.looks.push_front(Look { at: now, tally });
         while self.looks.len() > LOOKS_KEPT
@@ -351,8 +358,8 @@ impl Watch {
         (now, before.and_then(|(later, oldest)| rate(later, oldest)))
     }
 
-    /// Takes one comparison of the store's latency with the other stores'. True once it has been slow for
-    /// long enough; a store without comparison is not slow.
+    /// Takes one comparison of the store's latency with the other stores'. True once the store has been slow
+    /// for `SLOW_LOOKS` comparisons in a row; without a comparison it does not count as slow.
     pub fn handle_comparison(
         &mut self,
         compared: Option<Comparison>,
@@ -364,14 +371,14 @@ impl Watch {
         self.slow >= SLOW_LOOKS
     }
 
-    /// Forgets consecutive failures and slow comparisons, after the store was ejected or came back.
+    /// Forgets consecutive failures and slow comparisons, after the store was ejected or came back into
+    /// service.
     pub fn begin_anew(&mut self) {
         (self.row, self.slow) = (0, 0);
     }
 }
 
-/// True if more than one reply in five failed, beyond two standard deviations: by chance there are more now
-/// and then.
+/// True if more than one reply in five failed, and more than chance explains (two standard deviations).
 fn is_surely_failing(failures: u64, replies: u64) -> bool {
     let deviation = (replies as f64 * FAILING * (1.0 - FAILING)).sqrt();
     failures as f64 > replies as f64 * FAILING + 2.0 * deviation
@@ -384,22 +391,22 @@ pub struct Comparison {
     pub own: Duration,
     /// Median of the other stores' 95th percentiles.
     pub others: Duration,
-    /// Requests per second at this store.
+    /// Requests per second of this core at the store.
     pub rate: f64,
-    /// Requests per second at this store before; `None` if unknown.
+    /// Requests per second at this store some seconds earlier; None if unknown.
     pub rate_before: Option<f64>,
     /// Median of the other stores' requests per second.
     pub rate_others: f64,
 }
 
 impl Comparison {
-    /// Returns the highest latency that is no sign of sickness: three times the other stores', and at least 2
-    /// ms more.
+    /// Returns the highest 95th percentile that does not count as slow: three times that of the other stores
+    /// (`others`), and at least 2 ms more.
     pub fn fair(others: Duration) -> Duration {
         others.mul_f64(SLOWER).max(others + SLOWER_BY)
     }
 
-    /// Returns how many times as long as at the other stores replies take.
+    /// Returns the ratio of this store's 95th percentile to the other stores'.
     pub fn slowness(self) -> f64 {
         self.own.as_secs_f64() / self.others.as_secs_f64().max(1e-9)
     }
@@ -411,8 +418,8 @@ impl Comparison {
     }
 }
 
-/// Returns the median of the other stores' values; `None` with fewer than two, since one other store is no
-/// yardstick.
+/// Returns the median of the other stores' values; None with fewer than two, since one other store is not
+/// enough to compare with.
 pub fn median_of_others(values: &mut [f64]) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     (values.len() >= 2).then(|| values[values.len() / 2])

@@ -2,8 +2,8 @@
 
 use crate::values::{Capacity, MicroUnits, Part, Timestamp, signed};
 
-/// A token bucket. Its level rises with time up to the burst, and may be below zero, because a cost that
-/// turns out higher is taken all the same.
+/// A token bucket. Its level rises with time up to the burst. The level may be below zero, because the real
+/// cost of a request is taken even if it is higher than the level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
     capacity: Capacity,
@@ -11,7 +11,7 @@ pub struct Bucket {
     /// share the quota.
     part: Part,
     level: i64,
-    /// Time up to which the level counts what came in, in whole microseconds.
+    /// Time up to which the level includes the bucket's income, in whole microseconds.
     refilled_micros: u64,
 }
 
@@ -22,15 +22,15 @@ impl Bucket {
         Self { capacity, part, level, refilled_micros: now.as_nanos() / 1_000 }
     }
 
-    /// Adds what came in until `now` and returns the level. `elsewhere` is what cores hold of this bucket: it
-    /// counts towards the burst as if it were in it.
+    /// Adds the income until `now` and returns the level. `elsewhere` is the amount that cores hold from this
+    /// bucket: it counts towards the burst as if it were in the bucket.
     pub fn refill(&mut self, now: Timestamp, elsewhere: u64) -> i64 {
         self.level = self.level_at(now, elsewhere);
         self.refilled_micros = self.refilled_micros.max(now.as_nanos() / 1_000);
         self.level
     }
 
-    /// Returns the level at `now` as [`Bucket::refill`] would, and changes nothing.
+    /// Returns the level at `now` as [`Bucket::refill`] would, without changing anything.
     pub fn level_at(&self, now: Timestamp, elsewhere: u64) -> i64 {
         let elapsed = (now.as_nanos() / 1_000).saturating_sub(self.refilled_micros);
         let room = signed(self.burst()).saturating_sub(signed(elsewhere)).saturating_sub(self.level).max(0);
@@ -48,7 +48,7 @@ impl Bucket {
         self.capacity
     }
 
-    /// Returns the part of the capacity that this bucket has.
+    /// Returns the part of the quota that this bucket has.
     pub const fn part(&self) -> Part {
         self.part
     }
@@ -58,8 +58,8 @@ impl Bucket {
         self.capacity.scaled(self.part).burst
     }
 
-    /// Takes an amount from the bucket, or puts it back if negative. Taking makes no more debt than
-    /// `debt_max`; returns what is forgiven beyond it.
+    /// Takes an amount from the bucket, or puts it back if negative. A debt cannot grow above `debt_max`;
+    /// returns the amount that is forgiven because of that.
     pub fn book(&mut self, amount: i64, debt_max: MicroUnits) -> MicroUnits {
         let lowest = -signed(debt_max);
         let wanted = self.level.saturating_sub(amount);
@@ -67,7 +67,7 @@ impl Bucket {
         self.level.saturating_sub(wanted).max(0) as u64
     }
 
-    /// Changes the quota, or this bucket's part of it. The level stays, as far as it fits into the new burst.
+    /// Changes the quota, or this bucket's part of it. The level stays, but is cut to the new burst.
     pub fn resize(&mut self, capacity: Capacity, part: Part, now: Timestamp, elsewhere: u64) {
         self.refill(now, elsewhere);
         (self.capacity, self.part) = (capacity, part);

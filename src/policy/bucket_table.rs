@@ -1,4 +1,4 @@
-//! Table of entries by bucket, with a bound: of up to a million users, those that are not idle.
+//! Table of entries by bucket, with a bound on their number: the accounts of up to a million users.
 //!
 //! A hash table that grows moves everything it holds, which would stop a core for a tenth of a second at a
 //! million entries. Therefore this is 256 small tables: each grows alone, and at another moment.
@@ -11,7 +11,7 @@ use crate::values::BucketId;
 
 /// Number of tables that the entries are divided among.
 const PARTS: usize = 256;
-/// Maximum number of entries looked at to find an idle one when there is no room.
+/// Maximum number of entries checked to find an idle one when there is no room.
 const LOOKED_AT_MAX: usize = 16;
 
 /// Hasher that returns the id unchanged: bucket ids are hashes already.
@@ -38,7 +38,7 @@ type Part<V> = HashMap<BucketId, V, BuildHasherDefault<AsItIs>>;
 #[derive(Debug)]
 pub struct BucketTable<V> {
     parts: Box<[Part<V>; PARTS]>,
-    /// Ids in the order in which they came, or were last seen to be in use.
+    /// Ids of the entries, ordered by the time when each was added, or last found to be in use.
     order: VecDeque<BucketId>,
     entries_max: usize,
     evicted: u64,
@@ -67,12 +67,12 @@ impl<V> BucketTable<V> {
         self.order.is_empty()
     }
 
-    /// Returns how many idle entries had to make room since the start.
+    /// Returns the number of idle entries that were dropped to make room for others since the start.
     pub fn evicted(&self) -> u64 {
         self.evicted
     }
 
-    /// Returns how many entries found no room since the start.
+    /// Returns the number of entries that could not be added for lack of room since the start.
     pub fn refused(&self) -> u64 {
         self.refused
     }
@@ -87,8 +87,8 @@ impl<V> BucketTable<V> {
         self.parts[part_of(id)].get(&id)
     }
 
-    /// Returns the entry of a bucket and makes one if need be. `None` if the table is full and none of the 16
-    /// oldest entries is idle.
+    /// Returns the entry of a bucket, and creates it with `make` if there is none. None if the table is full
+    /// and none of the 16 oldest entries is idle.
     pub fn get_or_insert_with(
         &mut self,
         id: BucketId,
@@ -113,8 +113,8 @@ impl<V> BucketTable<V> {
         })
     }
 
-    /// Looks at the oldest `looked_at_max` entries, drops the idle ones, and returns how many it dropped.
-    /// Frees memory once the table is empty.
+    /// Checks the oldest `looked_at_max` entries, drops the idle ones, and returns how many it dropped. Frees
+    /// memory once the table is empty.
     pub fn sweep(&mut self, looked_at_max: usize, mut is_idle: impl FnMut(&V) -> bool) -> usize {
         let before = self.order.len();
         for _ in 0..looked_at_max.min(before) {

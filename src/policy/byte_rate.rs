@@ -1,22 +1,23 @@
-//! Rate of bytes: how much may be spent on work that is left undone when there is too much of it.
+//! Limit on bytes per second, for work that is skipped when there is too much of it.
 
 use crate::values::Timestamp;
 
-/// Bytes that come in with time, up to a burst. One piece of work may overdraw them; what follows waits until that
-/// is paid off.
+/// A budget of bytes that grows with time, up to a burst. One piece of work may overdraw it; then no further
+/// bytes may be spent until that is made up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteRate {
     per_second: u64,
-    /// The most bytes that gather, in millionths.
+    /// The most bytes that the budget can hold, in millionths of a byte.
     burst: i64,
-    /// Bytes left, in millionths, so that each microsecond adds a whole number; below zero while overdrawn.
+    /// Bytes left in the budget, in millionths, so that each microsecond adds a whole number; below zero
+    /// while overdrawn.
     left: i64,
-    /// Time up to which bytes have come in, in whole microseconds.
+    /// Time up to which the budget has grown, in whole microseconds.
     refilled_micros: u64,
 }
 
 impl ByteRate {
-    /// Creates a rate with its whole burst left.
+    /// Creates a budget that is full: `burst` bytes, which grows by `per_second` bytes per second.
     pub const fn new(per_second: u64, burst: u64) -> Self {
         let burst = (burst * 1_000_000) as i64;
         Self { per_second, burst, left: burst, refilled_micros: 0 }
@@ -34,7 +35,7 @@ impl ByteRate {
         self.left > 0
     }
 
-    /// Subtracts bytes that were spent; the rate may be overdrawn by this.
+    /// Subtracts bytes that were spent; the budget may be overdrawn by this.
     pub fn spend(&mut self, bytes: usize) {
         self.left = self.left.saturating_sub(bytes as i64 * 1_000_000);
     }

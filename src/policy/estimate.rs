@@ -7,26 +7,28 @@ use crate::values::limits::COMMAND_CLASSES;
 
 /// Weight of a new sample in the fast average, as a negative power of two: the last dozen requests decide.
 const WEIGHT_BITS: u32 = 3;
-/// Samples of which a new one is one part in the slow statistics; fewer while there are fewer. So a tenant
-/// that wants a dear class to be taken for a cheap one pays for thousands of cheap requests first.
+/// Number of samples over which the slow statistics average; fewer while there are fewer. So a tenant that
+/// wants an expensive class to be taken for a cheap one pays for thousands of cheap requests first.
 const SLOW_SAMPLES: u32 = 2_048;
-/// Samples that make a class known: until then the number of its requests in flight is bounded.
+/// Samples after which a class of requests counts as known: until then the number of its requests in flight
+/// is bounded.
 const SAMPLES_KNOWN: u32 = 32;
 /// Maximum number of requests of a class that may be in flight before the first reply shows their real price.
 const UNKNOWN_IN_FLIGHT: u32 = 4;
-/// Requests of a class by which each settled one raises the bound on requests in flight, which begins at
-/// `UNKNOWN_IN_FLIGHT`. The bound ends once the class is known, after `SAMPLES_KNOWN` samples of its cost.
+/// Number by which each settled request of a class raises the bound on its requests in flight, which begins
+/// at `UNKNOWN_IN_FLIGHT`. The bound ends once the class is known, after `SAMPLES_KNOWN` samples of its cost.
 const UNKNOWN_PER_SAMPLE: u32 = 2;
-/// Standard deviations of their sum by which the cost of requests in flight is taken to exceed its mean at
-/// most.
+/// Number of standard deviations of their sum by which the cost of requests in flight is assumed to exceed
+/// its mean at most.
 const DEVIATIONS: f64 = 3.0;
 
-/// Costs of a tenant's requests beyond what is known on arrival, by class, in millionths of a request unit.
+/// Costs of a tenant's requests that are known only from their replies, by class, in millionths of a request
+/// unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Expected {
     averages: [MicroUnits; COMMAND_CLASSES],
     spreads: [Spread; COMMAND_CLASSES],
-    /// Bit set of classes whose sampled prices differ.
+    /// Bit set of classes in which requests have had different prices.
     varied: u8,
     /// Bit set of classes with at least [`SAMPLES_KNOWN`] sampled prices.
     known: u8,
@@ -39,7 +41,7 @@ const _: () = assert!(COMMAND_CLASSES <= u8::BITS as usize);
 struct Spread {
     mean: f64,
     variance: f64,
-    /// Number of samples that the mean and variance are of, at most [`SLOW_SAMPLES`].
+    /// Number of samples that the mean and variance are computed from, at most [`SLOW_SAMPLES`].
     samples: u32,
 }
 
@@ -60,12 +62,12 @@ impl UnderWay {
         self.0[class] = self.0[class].saturating_sub(1);
     }
 
-    /// Returns the number of requests of all classes.
+    /// Returns the number of unsettled requests of all classes.
     pub fn total(&self) -> u32 {
         self.0.iter().sum()
     }
 
-    /// True if no request of any class is under way.
+    /// True if no request of any class is unsettled.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0 == [0; COMMAND_CLASSES]
@@ -85,7 +87,8 @@ impl UnderWay {
 }
 
 impl Expected {
-    /// Returns the expected cost of the next request of a class beyond its fixed part.
+    /// Returns the expected cost of the next request of a class beyond its fixed part, in millionths of a
+    /// request unit.
     pub const fn of(&self, class: usize) -> MicroUnits {
         self.averages[class]
     }
@@ -95,8 +98,8 @@ impl Expected {
         self.spreads[class].samples > 0
     }
 
-    /// True if one more request of a class may join those under way, as far as the number of samples of the
-    /// class bounds them.
+    /// True if one more request of a class may be admitted beside the unsettled ones, as far as the number of
+    /// samples of the class bounds them.
     #[inline]
     pub const fn lets_in(&self, class: usize, under_way: &UnderWay) -> bool {
         let samples = self.spreads[class].samples;
@@ -109,13 +112,13 @@ impl Expected {
         self.varied == 0
     }
 
-    /// True if enough is known of a class that the number of its requests in flight is not bounded.
+    /// True if so many prices of a class are known that the number of its requests in flight is not bounded.
     #[inline]
     pub const fn is_known(&self, class: usize) -> bool {
         self.known & (1 << class) != 0
     }
 
-    /// Returns the most by which requests under way, with one more of a class, may exceed the prices that
+    /// Returns the most by which unsettled requests, with one more of a class, may exceed the prices that
     /// were taken for them: the difference of the means, and three standard deviations of the sum, in
     /// millionths of a request unit.
     pub fn risk(&self, under_way: &UnderWay, class: usize) -> i64 {
@@ -128,8 +131,8 @@ impl Expected {
         (excess + DEVIATIONS * variance.sqrt()) as i64
     }
 
-    /// Learns the cost of a settled request. The first request of a class decides alone, since nothing else
-    /// is known of the class.
+    /// Learns the cost of a settled request beyond its fixed part. The first request of a class sets the
+    /// average, since nothing else is known of the class.
     #[inline]
     pub fn learn(&mut self, class: usize, cost: MicroUnits) {
         // As long as all are alike there is nothing to learn.

@@ -25,7 +25,8 @@ impl FixedWindows {
         Self(std::iter::repeat_with(AtomicU64::default).take(clients).collect())
     }
 
-    /// Counts a request, or returns how long until the next window starts.
+    /// Counts a request of a client. The error, once `requests_max` requests have been counted in this
+    /// window, is the time until the next window starts.
     pub fn count(&self, client: usize, requests_max: u64, now: Timestamp) -> Result<(), Duration> {
         let window = now.as_nanos() / WINDOW.as_nanos() as u64;
         let counted = self.0[client].fetch_update(Ordering::Relaxed, Ordering::Relaxed, |state| {

@@ -22,7 +22,7 @@ use std::time::Duration;
 use crate::values::limits::{FLEET_FORGOTTEN_AT_ONCE, FLEET_HOSTS_MAX, FLEET_KEYS_MAX};
 use crate::values::{MicroUnits, Part, Timestamp};
 
-/// Part of a quota that is dealt out evenly among hosts, in billionths; the rest goes by demand.
+/// Part of a quota that is divided evenly among hosts, in billionths; the rest is divided by demand.
 const EVEN_BILLIONTHS: u64 = 100_000_000;
 /// Part of a quota that a host may give out before it knows how many hosts there are: 10 %.
 const UNKNOWN: Part = Part::of_billionths(EVEN_BILLIONTHS);
@@ -32,9 +32,9 @@ const MISSED_MAX: u32 = 3;
 /// Consecutive answers of the fleet's store without a new tick of another host after which that host's entry
 /// is removed there.
 const FORGOTTEN_AFTER: u32 = 60;
-/// Time for which shares hold without an answer of the store.
+/// Time for which shares of quotas stay in force without a reply of the fleet's store.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Most that a host claims in a period, in whole quotas; denied demand counts up to that.
+/// The most demand that a host reports for a period, in whole quotas; refused requests count up to that.
 const CLAIM_QUOTAS: u64 = 4;
 /// Factor between internal amounts and those sent to the store, which are thousandths of a request unit.
 const MICRO_PER_MILLI: u64 = 1_000;
@@ -58,35 +58,38 @@ impl HostId {
 pub struct Question {
     /// Counter that this host raises in each period; hosts whose tick does not change count as gone.
     pub tick: u64,
-    /// Hosts gone for long, whose entries are to be removed.
+    /// Hosts that have been gone for long, whose entries in the fleet's store are to be removed.
     pub gone: Vec<HostId>,
-    /// Scopes by their places, and what is added to their counters, in thousandths of a request unit.
+    /// Quotas by their places, and the amounts to add to their counters in the fleet's store, in thousandths
+    /// of a request unit.
     pub added: Vec<(usize, u64)>,
 }
 
-/// Outcome of a question to the fleet's store.
+/// Outcome of handling a reply of the fleet's store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The answer was used to compute the shares of quotas.
+    /// The reply was used to compute the shares of quotas.
     Heard,
-    /// The answer came later than a period, or to no question.
+    /// The reply was ignored: it came later than a period, or none was awaited.
     Late,
-    /// The fleet has more hosts than this one can keep track of.
+    /// The reply was ignored: the fleet has more hosts than this one can keep track of.
     Crowded,
 }
 
-/// One quota that the fleet shares.
+/// One quota that the hosts of the fleet share.
 #[derive(Clone, Debug)]
 struct Scope {
     ru_per_second: u64,
-    /// Price of the requests for this quota since the last question to the fleet's store, denied ones
-    /// included.
+    /// Price of all requests for this quota since the fleet's store was last asked, refused ones included, in
+    /// millionths of a request unit.
     demand: MicroUnits,
-    /// Price of the requests for this quota in the period before the last question, per second.
+    /// Price of all requests for this quota in the period before the fleet's store was last asked, in
+    /// millionths of a request unit per second.
     demand_shown: MicroUnits,
-    /// Value of the fleet's counter when it was last read; `None` if an answer was lost since.
+    /// Value of the fleet's counter when it was last read; `None` if a reply of the store was lost since.
     total: Option<u64>,
-    /// Share by the last answer, where it is larger than `part`: the part grows to it with the next answer.
+    /// Share of the quota that follows from the store's last reply, where it is larger than `part`: the part
+    /// grows to it with the next reply.
     target: Part,
     part: Part,
     heard_at: Option<Timestamp>,
@@ -96,7 +99,7 @@ struct Scope {
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     tick: u64,
-    /// Number of answers of the fleet's store since the host's tick last changed.
+    /// Number of replies of the fleet's store since the host's tick last changed.
     missed: u32,
 }
 
@@ -104,31 +107,32 @@ struct Seen {
 #[derive(Clone, Debug)]
 struct Asked {
     at: Timestamp,
-    /// Length of the stretch of time whose demand `added` is.
+    /// Length of the time over which the demand in `added` was counted.
     elapsed: Duration,
-    /// Scopes by their places, and what is added to their counters, in thousandths of a request unit.
+    /// Quotas by their places, and the amounts added to their counters, in thousandths of a request unit.
     added: Vec<(usize, u64)>,
 }
 
-/// This host's view of the fleet: other hosts and the shared quotas (scopes), named by their places.
+/// This host's view of the fleet: the other hosts, and the shared quotas (scopes), which are named by their
+/// places in a list.
 #[derive(Clone, Debug)]
 pub struct Fleet {
     own: HostId,
     period: Duration,
     tick: u64,
     others: BTreeMap<HostId, Seen>,
-    /// Scopes that are always there, then those that come and go.
+    /// Shared quotas: first those that are always there, then those that come and go.
     scopes: Vec<Scope>,
-    /// Number of scopes that are never removed: the quota of all tenants together, and those of tenants.
+    /// Number of quotas that are never removed: that of all tenants together, and those of tenants.
     fixed: usize,
-    /// The question to the fleet's store that was not answered yet; `None` if none is in flight.
+    /// The amounts and counters of the exchange with the fleet's store that is in flight; `None` if none is.
     asked: Option<Asked>,
     asked_at: Option<Timestamp>,
     heard_at: Option<Timestamp>,
 }
 
 impl Fleet {
-    /// Creates the view of a host that has heard of no other. `quotas` are the sizes of the shared quotas, in
+    /// Creates the view of a host that knows no other host. `quotas` are the sizes of the shared quotas, in
     /// request units per second.
     pub fn new(own: HostId, period: Duration, quotas: impl Iterator<Item = u64>) -> Self {
         let scopes: Vec<Scope> = quotas.map(|quota| Scope::new(quota, UNKNOWN)).collect();
@@ -145,15 +149,15 @@ impl Fleet {
         }
     }
 
-    /// Adds a quota in the last place: one of many (a user's), of which only heavily used ones are counted.
-    /// Until the others' demand is known, this host gives out the part of an uncounted quota.
+    /// Adds a quota in the last place: that of a user, of which only heavily used ones are shared by demand.
+    /// Until the other hosts' demand is known, this host keeps the part of an uncounted quota.
     pub fn admit(&mut self, ru_per_second: u64) {
         let part = self.uncounted();
         self.scopes.push(Scope { heard_at: self.heard_at, ..Scope::new(ru_per_second, part) });
     }
 
-    /// Removes a quota that [`Fleet::admit`] added; the last one takes its place. A question under way is
-    /// given up.
+    /// Removes a quota that [`Fleet::admit`] added; the quota in the last place moves into its place. An
+    /// exchange in flight is given up.
     pub fn dismiss(&mut self, place: usize) {
         self.handle_lost();
         debug_assert!(place >= self.fixed, "it is one that came");
@@ -165,14 +169,14 @@ impl Fleet {
         self.scopes[place].ru_per_second = ru_per_second;
     }
 
-    /// Returns the part that this host may give out of a quota that is not counted because little is asked of
-    /// it: an even part, or 10 % before any answer.
+    /// Returns the part that this host may give out of a quota whose demand is too small to be counted: an
+    /// even part, or 10 % before the store's first reply.
     pub fn uncounted(&self) -> Part {
         if self.heard_at.is_some() { Part::even(self.hosts()) } else { UNKNOWN }
     }
 
-    /// Replaces the quotas that are always there: gives for each new one its size, and the place it had
-    /// before if any. A question under way is given up.
+    /// Replaces the quotas that are always counted: gives for each new one its size, and the place that it
+    /// had before, if any. An exchange in flight is given up.
     pub fn replace(&mut self, quotas: impl Iterator<Item = (u64, Option<usize>)>) {
         self.handle_lost();
         let newcomer = if self.heard_at.is_some() { self.floor() } else { UNKNOWN };
@@ -198,20 +202,20 @@ impl Fleet {
         }
     }
 
-    /// True if more of a quota was asked for since the last question than the floor that every host may give
-    /// out, so that other hosts have to know.
+    /// True if the demand on a quota since the store was last asked exceeds the part that every host may give
+    /// out anyway, so that other hosts have to know of it.
     pub fn is_heavy(&self, scope: usize, now: Timestamp) -> bool {
         let elapsed = self.elapsed(now);
         self.scopes.get(scope).is_some_and(|scope| scope.is_above(self.floor(), elapsed))
     }
 
-    /// Returns the time since the last question, or one period before the first.
+    /// Returns the time since the fleet's store was last asked, or one period before the first time.
     fn elapsed(&self, now: Timestamp) -> Duration {
         self.asked_at.map_or(self.period, |asked_at| now.since(asked_at))
     }
 
-    /// Begins a period and returns the question to send to the fleet's store. An earlier question without an
-    /// answer is given up.
+    /// Begins a period and returns the exchange for the fleet's store: counters to read and amounts to add to
+    /// them. An earlier exchange in flight is given up.
     pub fn begin(&mut self, now: Timestamp) -> Question {
         self.handle_lost();
         let elapsed = self.elapsed(now);
@@ -229,7 +233,8 @@ impl Fleet {
         Question { tick: self.tick, gone, added }
     }
 
-    /// Chooses the counters to ask for, with what is added to them.
+    /// Chooses the counters to read at the fleet's store, with the amounts to add to them. `elapsed` is the
+    /// time since it was last asked.
     fn choose(&mut self, elapsed: Duration, hosts: u64) -> Vec<(usize, u64)> {
         let floor = self.floor();
         let is_heavy = |scope: &Scope| scope.is_above(floor, elapsed);
@@ -263,7 +268,7 @@ impl Fleet {
         asked.map(|place| (place, self.scopes[place].take_demand(elapsed))).collect()
     }
 
-    /// Takes the store's answer: the hosts with their ticks, and the counters in the order of the question,
+    /// Handles the store's reply: the hosts with their ticks, and the counters in the order of the exchange,
     /// `None` where one could not be read.
     pub fn handle_answer(
         &mut self,
@@ -305,8 +310,8 @@ impl Fleet {
         Outcome::Heard
     }
 
-    /// Gives up the question under way: whether the counters moved is unknown, so its amounts are never sent
-    /// again.
+    /// Gives up the exchange in flight: whether its amounts reached the counters is unknown, so they are
+    /// never sent again.
     pub fn handle_lost(&mut self) {
         let Some(asked) = self.asked.take() else { return };
         for (place, _) in asked.added {
@@ -338,17 +343,17 @@ impl Fleet {
         if scope.is_out_of_patience(now) { scope.part.min(Part::even(self.hosts())) } else { scope.part }
     }
 
-    /// Returns the demand on a quota in the last period, per second.
+    /// Returns the demand on a quota in the last period, in millionths of a request unit per second.
     pub fn demand(&self, scope: usize) -> MicroUnits {
         self.scopes.get(scope).map_or(0, |scope| scope.demand_shown)
     }
 
-    /// Returns when an answer of the fleet's store was last used; `None` before the first.
+    /// Returns when a reply of the fleet's store was last used; `None` before the first.
     pub fn heard_at(&self) -> Option<Timestamp> {
         self.heard_at
     }
 
-    /// True if no answer was used for longer than shares hold (60 s).
+    /// True if no reply of the fleet's store was used for longer than shares stay in force (60 s).
     pub fn is_out_of_patience(&self, now: Timestamp) -> bool {
         is_too_old(self.heard_at, now)
     }
@@ -358,7 +363,7 @@ impl Fleet {
         self.own
     }
 
-    /// Returns the part of a quota that every host may give out without any demand.
+    /// Returns the part of a quota that every host may give out whatever the demand.
     pub fn floor(&self) -> Part {
         Part::of_billionths(EVEN_BILLIONTHS / self.hosts())
     }
@@ -379,22 +384,22 @@ impl Scope {
             > came_in * u128::from(part.billionths())
     }
 
-    /// Takes the demand of a stretch of time, in whole thousandths, at most what a host may claim. A rest of
-    /// less than a thousandth stays.
+    /// Takes this host's demand of a time span, in whole thousandths of a request unit, at most as much as a
+    /// host may claim. A rest of less than a thousandth stays.
     fn take_demand(&mut self, elapsed: Duration) -> u64 {
         let whole = self.demand / MICRO_PER_MILLI;
         self.demand %= MICRO_PER_MILLI;
         whole.min(self.claim_max(elapsed))
     }
 
-    /// Returns the largest claim of one host for a stretch of time, in thousandths of a request unit.
+    /// Returns the largest demand that one host may claim for a time span, in thousandths of a request unit.
     fn claim_max(&self, elapsed: Duration) -> u64 {
         let milli = u128::from(CLAIM_QUOTAS) * u128::from(self.ru_per_second) * elapsed.as_millis();
         milli.min(u128::from(u64::MAX)) as u64
     }
 
-    /// Leaves this quota out of the period's question to the fleet's store, and sets the part of it that this
-    /// host may give out.
+    /// Records that this quota is not part of the period's exchange with the fleet's store, and sets the part
+    /// of it that this host may give out.
     fn leave_out(&mut self, part: Part) {
         self.demand = 0;
         self.total = None;
@@ -418,14 +423,14 @@ impl Scope {
         }
     }
 
-    /// Forgets the counter's value, so that the next one is not compared with it.
+    /// Forgets the value of the quota's counter, so that the next one is not compared with it.
     fn start_over(&mut self) {
         self.total = None;
         self.target = self.target.min(self.part);
     }
 
     /// Sets the part that this host may give out of the quota: it shrinks to `target` at once, and grows only
-    /// to what two consecutive answers allow.
+    /// to a value that two consecutive replies allow.
     fn settle(&mut self, target: Part) {
         self.part = target.min(self.target);
         self.target = target;
@@ -436,7 +441,8 @@ fn is_too_old(heard_at: Option<Timestamp>, now: Timestamp) -> bool {
     heard_at.is_some_and(|heard_at| now.since(heard_at) > PATIENCE)
 }
 
-/// Returns a host's part of a quota: an even part of 10 %, and of the rest its part of the demand.
+/// Returns a host's part of a quota: an even part of 10 %, and of the rest its share of the demand (`own` of
+/// `all`).
 fn share(own: u64, all: u64, hosts: u64) -> Part {
     if all == 0 {
         return Part::even(hosts);

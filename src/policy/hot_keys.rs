@@ -61,24 +61,24 @@ const LONG: u64 = 3 * PANE;
 const COST_SPAN: u64 = 1_000_000_000;
 /// Time, in nanoseconds, for which a hot key must be cold before it is demoted.
 const COLD: u64 = 1_000_000_000;
-/// Divisor of the load that makes a key hot: below the quotient a hot key is cold, and from it on a key gets
-/// a record.
+/// Divisor of the load that makes a key hot: below the quotient a hot key is cold, and at it a key gets a
+/// record.
 const QUARTER: u64 = 4;
-/// Multiple of the load that makes a key hot with which one window is enough.
+/// Multiple of the load that makes a key hot at which one window is enough instead of two.
 const BLAZING: u64 = 4;
-/// Factor by which a rising key must exceed the weakest hot one to take its place, when there are as many hot
-/// keys as there may be.
+/// Factor by which a rising key's load must exceed that of the weakest hot key to replace it, when there are
+/// as many hot keys as there may be.
 const MUCH_MORE: u64 = 2;
-/// Bits by which costs by slot are shifted: units of about a thousandth of a request unit, so that two
-/// million request units fit.
+/// Bits by which costs by slot are shifted right: the unit is about a thousandth of a request unit, so that
+/// two million request units fit.
 const COST_SHIFT: u32 = 10;
 
-/// The load from which on a key is hot, and the number of hot keys.
+/// The load at which a key becomes hot, and the largest number of hot keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HotSettings {
-    /// Least requests, or request units, per second.
+    /// Least load of a hot key, in requests (or request units) per second.
     pub least_per_second: u64,
-    /// Least share of the core's load, in thousandths.
+    /// Least load of a hot key, as a share of the core's load, in thousandths.
     pub least_share_per_mille: u64,
     /// Maximum number of hot keys of a core, at most 256.
     pub keys_max: usize,
@@ -99,13 +99,13 @@ pub enum Access {
     Write,
 }
 
-/// Identity of a hot key, valid until it is demoted: its generation tells it from other keys at the same
-/// index.
+/// Identity of a hot key, valid until it is demoted: its generation distinguishes it from other keys at the
+/// same index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HotId {
     /// Index of the key's record, below 512.
     pub index: u16,
-    /// Number of demotions at this index before.
+    /// Number of demotions that there were before at this index.
     pub generation: u32,
 }
 
@@ -130,31 +130,31 @@ pub enum Event<'a> {
     },
 }
 
-/// Figures of a key that has much of the load.
+/// Figures of a key that has a large part of the core's load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Report<'a> {
     /// The key's id if it is hot; `None` for a key that is only expensive.
     pub id: Option<HotId>,
-    /// The key, or how it starts.
+    /// The key, or its beginning if it is long.
     pub key: &'a KeyName,
-    /// The hash by which the key is known.
+    /// The hash by which the search identifies the key.
     pub hash: u64,
     /// The key's slot.
     pub slot: u16,
-    /// Reads per second over the last second, including those that other cores answered.
+    /// Reads per second over the last second, including those answered on other cores.
     pub reads_per_second: f64,
-    /// Reads per second that other cores answered.
+    /// Reads per second answered on other cores.
     pub elsewhere_per_second: f64,
     /// Writes per second over the last second.
     pub writes_per_second: f64,
     /// Request units per second, as far as the costs of replies were recorded.
     pub ru_per_second: f64,
-    /// Maximum number of reads and writes per second that may be missing: those from before the key was
-    /// counted.
+    /// Maximum number of requests per second that may be missing from reads and writes: those from before the
+    /// key was counted.
     pub error_per_second: f64,
-    /// Part of this core's requests that were about the key; 1 is all.
+    /// Share of this core's requests that are about the key; 1 is all.
     pub share: f64,
-    /// Time since which the key is hot.
+    /// Time since which the key is hot; None if it is not.
     pub since: Option<Timestamp>,
 }
 
@@ -166,15 +166,17 @@ pub struct HotCounters {
     pub promoted: u64,
     /// Number of demotions: times that a hot key stopped being hot.
     pub demoted: u64,
-    /// Promotions that failed because there were too many hot keys, counted once for each key and pane.
+    /// Promotions that failed because there were too many hot keys, counted once for each key and pane (50
+    /// ms).
     pub crowded_out: u64,
-    /// Requests for keys that deserved a record and found none free.
+    /// Requests for keys that had enough load for a record when none was free.
     pub unrecorded: u64,
-    /// Requests, and costs, that were not counted because too many keys had been replaced in the pane.
+    /// Requests, and costs, that were not counted because too many keys had been replaced in the pane (50
+    /// ms).
     pub passed_over: u64,
 }
 
-/// The hot-key search of one core. Memory: 52 KiB, and up to 512 records with a name of 1 KiB at most.
+/// The search for hot keys of one core. It takes 52 KiB, and up to 512 records with a name of 1 KiB at most.
 #[derive(Debug)]
 pub struct HotKeys {
     // The fields that each request touches come first.
@@ -190,22 +192,22 @@ pub struct HotKeys {
     panes: Panes,
     pane_started: Timestamp,
     pane_ends: Timestamp,
-    /// True while the present pane (50 ms) is prolonged because the core did not run in it.
+    /// True while the present pane (50 ms) is prolonged because the core did not run during it.
     is_long: bool,
     load: Rate,
     /// Cost that makes a key expensive, in millionths of a request unit per second.
     expensive_from: MicroUnits,
     costs_started: Timestamp,
     hot: usize,
-    /// Records to promote at a pane's end, in memory that is used again.
+    /// Records of keys to promote at a pane's end, in memory that is used again.
     rising: Vec<u16>,
-    /// Records to demote at a pane's end, in memory that is used again.
+    /// Records of keys to demote at a pane's end, in memory that is used again.
     cooled: Vec<u16>,
     counters: HotCounters,
 }
 
 impl HotKeys {
-    /// Creates the search; nothing is hot yet. Clients must not be able to guess the seed, or they could make
+    /// Creates the search; no key is hot yet. Clients must not be able to guess the seed, or they could make
     /// keys collide.
     pub fn new(settings: HotSettings, seed: u64, now: Timestamp) -> Self {
         let settings = HotSettings { keys_max: settings.keys_max.min(HOT_KEYS_MAX), ..settings };
@@ -234,27 +236,27 @@ impl HotKeys {
         }
     }
 
-    /// Returns the hash that a key is known by.
+    /// Returns the hash by which the search identifies a key.
     #[inline]
     pub fn hash(&self, key: &[u8]) -> u64 {
         rapidhash_v3_seeded(key, &self.secrets)
     }
 
-    /// Returns the function that [`hash`](Self::hash) is.
+    /// Returns a function that does what [`hash`](Self::hash) does.
     pub fn hasher(&self) -> impl Fn(&[u8]) -> u64 + use<> {
         let secrets = self.secrets;
         move |key| rapidhash_v3_seeded(key, &secrets)
     }
 
-    /// Counts a request in its slot. To be called for each request and key; if it returns true the slot is
-    /// busy enough to hold a hot key (warm), and [`note_key`](Self::note_key) is to be called. The slot of a
-    /// hot key is always warm.
+    /// Counts a request in its slot. Called for each request and key; if it returns true the slot is busy
+    /// enough to have a hot key (warm), and the caller has to call [`note_key`](Self::note_key). The slot of
+    /// a hot key is always warm.
     #[inline]
     pub fn note(&mut self, slot: u16) -> bool {
         self.slots.count(slot)
     }
 
-    /// Counts a request for a key of a warm slot, and returns the key's id if it is hot.
+    /// Counts a request for a key of a warm slot. Returns the key's id if it is hot, else None.
     #[inline]
     pub fn note_key(&mut self, slot: u16, hash: u64, key: &[u8], access: Access) -> Option<HotId> {
         if let Some((at, record)) = self.records.find(hash) {
@@ -265,20 +267,20 @@ impl HotKeys {
         None
     }
 
-    /// Returns the id of the key with this hash, if it is hot. Counts nothing.
+    /// Returns the id of the key with this hash if it is hot, else None. Counts nothing.
     pub fn id_of(&self, hash: u64) -> Option<HotId> {
         self.records.id_of(hash)
     }
 
-    /// Adds the cost of a request to its slot. It may be called for requests that cost more than usual only;
-    /// then shares of the cost are shares of theirs.
+    /// Adds the price of a request to its slot. The caller may do so only for requests that cost more than
+    /// usual; a key's share of the slot's cost is then its share of theirs.
     #[inline]
     pub fn note_cost(&mut self, slot: u16, cost: Price) {
         self.cost_slots.add(slot, cost.micro() >> COST_SHIFT);
     }
 
-    /// Adds the cost of a request to its key: for requests whose slot was warm when they came, besides
-    /// [`note_cost`](Self::note_cost).
+    /// Adds the price of a request to its key, in addition to [`note_cost`](Self::note_cost). For requests
+    /// whose slot was warm when they came.
     pub fn note_key_cost(&mut self, hash: u64, cost: Price) {
         if let Some((_, record)) = self.records.find(hash) {
             record.tally.cost = record.tally.cost.saturating_add(cost.micro());
@@ -287,15 +289,15 @@ impl HotKeys {
         }
     }
 
-    /// Adds reads of a hot key that other cores answered from copies. Ignored if the key is not hot any more.
+    /// Adds reads of a hot key that other cores answered from copies. Ignored if the key is no longer hot.
     pub fn note_many(&mut self, id: HotId, reads: u64) {
         if let Some(record) = self.records.get_mut(id) {
             record.tally.elsewhere = record.tally.elsewhere.saturating_add(reads);
         }
     }
 
-    /// Ends the pane if its time is over, and reports changes. To be called once a turn while there is
-    /// traffic, and at [`wake_at`](Self::wake_at).
+    /// Ends the pane (50 ms) if its time is over, and reports keys that become hot or cease to be. Called
+    /// once a turn while there is traffic, and at [`wake_at`](Self::wake_at).
     #[inline]
     pub fn tick(&mut self, now: Timestamp, events: &mut impl FnMut(Event<'_>)) {
         if self.is_due(now) {
@@ -303,23 +305,23 @@ impl HotKeys {
         }
     }
 
-    /// True if [`tick`](Self::tick) has anything to do.
+    /// True if the pane's time is over, so that [`tick`](Self::tick) has to be called.
     #[inline]
     pub fn is_due(&self, now: Timestamp) -> bool {
         now >= self.pane_ends
     }
 
-    /// Returns when the next pane ends, if any key has a record; else nothing depends on it.
+    /// Returns when the next pane ends; None if no key has a record, since nothing depends on it then.
     pub fn wake_at(&self) -> Option<Timestamp> {
         (!self.records.is_empty()).then_some(self.pane_ends)
     }
 
-    /// Returns the hot keys, in no order.
+    /// Returns a report on each hot key, in no particular order.
     pub fn hot(&self) -> impl Iterator<Item = Report<'_>> {
         self.reports(Record::is_hot)
     }
 
-    /// Returns the expensive keys, hot or not, in no order.
+    /// Returns a report on each expensive key, hot or not, in no particular order.
     pub fn expensive(&self) -> impl Iterator<Item = Report<'_>> {
         let least = self.expensive_from as f64;
         self.reports(move |record| record.cost.per_second() >= least)
@@ -359,8 +361,8 @@ impl HotKeys {
         }
     }
 
-    /// Counts a request for a key without a record in stage 2, and gives the key a record if it has a quarter
-    /// of what makes it hot, or costs much.
+    /// Counts a request for a key without a record, once its slot is warm, and gives the key a record if it
+    /// has a quarter of the load that makes it hot, or costs much.
     fn note_stranger(&mut self, slot: u16, hash: u64, key: &[u8], access: Access) {
         let Some(counted) = self.counts.add(hash, 1, self.slots.missed(slot)) else { return };
         let cost = self.costs.get(hash).unwrap_or_default().certain();
@@ -492,8 +494,8 @@ impl HotKeys {
         self.rising = rising;
     }
 
-    /// True if there is room for one more hot key, for which the weakest is demoted if the newcomer has at
-    /// least twice as much.
+    /// True if there is room for one more hot key. If there is none, the weakest hot key is demoted if the
+    /// newcomer has at least twice its load.
     fn make_room(&mut self, newcomer: u16, events: &mut impl FnMut(Event<'_>)) -> bool {
         if self.hot < self.settings.keys_max {
             return true;

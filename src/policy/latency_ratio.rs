@@ -53,7 +53,7 @@ use crate::values::limits::COMMAND_CLASSES;
 pub use level::{Level, Told, agreed};
 use times::{Judged, Times};
 
-/// Slice of time, in nanoseconds: the shortest time that anything is decided by.
+/// Length of a slice in nanoseconds (250 ms): the shortest time that decisions are based on.
 const SLICE: u64 = 250_000_000;
 /// Number of slices (250 ms) in a second.
 const SECOND: usize = 4;
@@ -63,49 +63,50 @@ const SLICES: usize = 10 * SECOND;
 const JUMP_MAX: u64 = 3_600_000_000_000;
 /// Fewest replies of a class in a window from which its latency ratio is computed.
 const SAMPLES_MIN: u32 = 100;
-/// Least usual percentile that is assumed, in microseconds: no reply below it is slow, since the scheduler
-/// and the network may add so much at any time.
+/// Least usual 95th percentile that is assumed, in microseconds: no reply below it counts as slow, since the
+/// scheduler and the network may add so much at any time.
 const LONG_MIN: f64 = 500.0;
-/// Consecutive looks, 250 ms each, below a level's threshold before the level is entered. More than a second,
-/// so that the first and the last have no reply in common and a pause that spoils two slices is not enough.
+/// Consecutive checks, 250 ms apart, at which the ratio must be below a level's threshold before the level is
+/// entered. More than a second, so that the first and the last have no reply in common and a pause that
+/// spoils two slices is not enough.
 const LOOKS_UP: u32 = SECOND as u32 + 2;
-/// Consecutive looks, 250 ms each, above the leave threshold before a level is left; also the least between
-/// any two steps.
+/// Consecutive checks, 250 ms apart, at which the ratio must be above the leave threshold before a level is
+/// left; also the least number between any two changes of the level.
 const LOOKS: u32 = SECOND as u32;
-/// Consecutive looks without waiting requests or more in flight than usual after which a level is left: ten
-/// seconds.
+/// Consecutive checks, 250 ms apart, without waiting requests or more in flight than usual after which a
+/// level is left: ten seconds.
 const LOOKS_ALONE: u32 = SLICES as u32;
-/// Distance above a level's threshold at which it is left, or half the way from the threshold to 1 if that is
-/// less.
+/// Distance of the ratio above a level's threshold at which the level is left, or half the way from the
+/// threshold to 1 if that is less.
 const LEAVE: f64 = 0.15;
-/// Ratio below which nothing is learnt as usual, so that an overload does not become the norm.
+/// Ratio below which latencies are not learnt as usual, so that an overload does not become the norm.
 const FREEZE: f64 = 0.8;
-/// Slices for which learning may stay off: one minute.
+/// Slices (250 ms each) for which learning may stay off: one minute.
 const FROZEN_MAX: usize = 60 * SECOND;
-/// Ratio of the mean in flight over a second to that over a minute above which in flight has risen. A smaller
-/// rise is chance: a store that is busy and well has as much.
+/// Ratio of the mean number of requests in flight over a second to that over a minute above which it has
+/// risen. A smaller rise is chance: a busy store without overload has as much.
 const RISEN: f64 = 2.0;
-/// Usual number in flight that is assumed where it is lower, for the comparison with [`RISEN`].
+/// Usual number of requests in flight that is assumed where it is lower, for the comparison with [`RISEN`].
 const RISEN_FROM: f64 = 2.0;
-/// Time constant, in seconds, of the mean that tells soonest that fewer are in flight again.
+/// Time constant, in seconds, of the mean number of requests in flight that reacts fastest.
 const LATELY: f64 = 0.25;
 
-/// Signs of overload besides latency: a low ratio alone is no overload.
+/// Signs of overload besides latency: a low ratio alone does not show overload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Company {
-    /// True if requests waited for room all the time since the last tick, or some were refused because they
-    /// had waited too long.
+    /// True if requests waited for room in the window all the time since the last tick, or some were refused
+    /// because they had waited too long.
     pub waits: bool,
     /// Requests in flight at the backend.
     pub in_flight: usize,
 }
 
-/// Latency ratio of a backend at one look, and the class that lowered it most.
+/// Latency ratio of a backend at one check, and the class of commands that lowered it most.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen {
     /// The latency ratio of all classes together.
     pub ratio: f64,
-    /// The class that lowered the ratio most.
+    /// Index of the class of commands that lowered the ratio most.
     pub class: usize,
     /// The 95th percentile of that class in the short window.
     pub short_p95: Duration,
@@ -113,12 +114,12 @@ pub struct Seen {
     pub long_p95: Duration,
 }
 
-/// Change of a core's level, with the reason.
+/// Change of the shedding level that a core has chosen for a backend, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
-    /// The level before.
+    /// The level of load shedding before the change.
     pub from: Level,
-    /// The level from now on.
+    /// The level of load shedding from now on.
     pub to: Level,
     /// The ratio of usual to recent latency that led to the change; `None` if the level fell because there
     /// were too few replies to measure one.
@@ -128,8 +129,8 @@ pub struct Change {
 /// One core's view of one backend's latency.
 #[derive(Debug)]
 pub struct LatencyRatio {
-    /// Latency ratios (usual 95th percentile divided by the present one, 1 is steady) below which levels 1, 2
-    /// and 3 of holding back less important work are entered, the highest first.
+    /// Latency ratios (usual 95th percentile divided by the present one, 1 is steady) below which shedding
+    /// levels 1, 2 and 3 are entered, the highest ratio first.
     thresholds: [f64; 3],
     /// Latencies by class; `None` for a class that was never used.
     classes: [Option<Box<Times>>; COMMAND_CLASSES],
@@ -139,28 +140,28 @@ pub struct LatencyRatio {
     passed: u64,
     /// Means of the number of requests in flight.
     in_flight: InFlight,
-    /// True if requests waited in the present slice.
+    /// True if requests waited for room in the window in the present slice.
     waits: bool,
-    /// True if in the last slice requests waited, or more were in flight than usual.
+    /// True if in the last slice requests waited for room, or more were in flight than usual.
     is_in_company: bool,
     /// Number of consecutive slices (250 ms) in which the ratio was too low for their latencies to be learnt
     /// as usual.
     frozen: usize,
     /// True while latencies are too high to be learnt as usual ones.
     is_frozen: bool,
-    /// Latency ratio of the backend, with the class that lowered it most, at the last look (each slice of 250
-    /// ms); None before the first look and where there were too few replies.
+    /// Latency ratio of the backend, with the class that lowered it most, at the last check (each slice of
+    /// 250 ms); None before the first check and where there were too few replies.
     seen: Option<Seen>,
-    /// Replies of the last ten seconds, at the last look.
+    /// Replies in the ten seconds before the last check.
     replies: u32,
-    /// Level at which this core would hold back less important work for this backend, with the counts of
-    /// looks (250 ms each) that raise and lower it.
+    /// Shedding level that this core has chosen for the backend, with the counts of checks (250 ms apart)
+    /// that raise and lower it.
     steps: Steps,
 }
 
 impl LatencyRatio {
-    /// Creates the view of a backend of which nothing is known yet. `thresholds` are the ratios below which
-    /// levels 1, 2 and 3 are entered, highest first.
+    /// Creates the view of a backend about which nothing is known yet. `thresholds` are the ratios below
+    /// which levels 1, 2 and 3 are entered, the highest first.
     pub fn new(thresholds: [f64; 3], now: Timestamp) -> Self {
         Self {
             thresholds,
@@ -178,7 +179,7 @@ impl LatencyRatio {
         }
     }
 
-    /// Records the latency of a reply in microseconds, less the time in which this core did not run.
+    /// Records the latency of a reply in microseconds, without the time in which this core did not run.
     #[inline]
     pub fn record(&mut self, class: usize, micros: u64) {
         match self.classes.get_mut(class) {
@@ -188,8 +189,8 @@ impl LatencyRatio {
         }
     }
 
-    /// Ends the slices that have passed, and returns the change of the level if there is one. To be called
-    /// about every 100 ms while there is traffic.
+    /// Ends the slices that have passed, and returns the change of the level if there is one. Called about
+    /// every 100 ms while there is traffic.
     pub fn handle_tick(&mut self, now: Timestamp, company: Company) -> Option<Change> {
         let passed = now.nanos_since(self.ticked_at).min(JUMP_MAX);
         self.ticked_at = now;
@@ -221,24 +222,25 @@ impl LatencyRatio {
         (to != from).then_some(Change { from, to, seen: self.seen })
     }
 
-    /// Returns the level that this core has come to, step by step.
+    /// Returns the shedding level that this core has chosen for the backend.
     pub fn level(&self) -> Level {
         self.steps.level
     }
 
-    /// Returns the ratio of the last look; `None` where there were too few replies.
+    /// Returns the latency ratio at the last check; None where there were too few replies.
     pub fn seen(&self) -> Option<Seen> {
         self.seen
     }
 
-    /// Returns the present 95th percentile of a class, if there were enough replies in the last ten seconds.
+    /// Returns the present 95th percentile of a class of commands; None without enough replies in the last
+    /// ten seconds.
     pub fn recent_p95(&self, class: usize) -> Option<Duration> {
         let micros = self.classes.get(class)?.as_ref()?.recent()?;
         Some(Duration::from_micros(micros as u64))
     }
 
-    /// Returns the level that this core proposes to the other cores: its own, but lowered to `Overloaded`
-    /// (which refuses nothing) unless requests wait or more are in flight than usual.
+    /// Returns the level that this core proposes to the other cores: its own, but at most `Overloaded` (which
+    /// refuses nothing) unless requests wait or more are in flight than usual.
     pub fn told(&self, now: Timestamp) -> Told {
         let most = if self.is_in_company { Level::Shedding } else { Level::Overloaded };
         Told { at: now, level: self.steps.level.min(most), replies: self.replies }
@@ -280,7 +282,7 @@ impl LatencyRatio {
     }
 }
 
-/// Latency ratio over all classes of commands at one look, with its bounds.
+/// Latency ratio over all classes of commands at one check, with its bounds.
 #[derive(Clone, Copy, Debug)]
 struct Verdict {
     seen: Seen,
@@ -289,19 +291,19 @@ struct Verdict {
     surely: f64,
 }
 
-/// Level of a core, and the counts of looks that change it.
+/// Shedding level of a core for a backend, and the counts of checks that change it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Steps {
-    /// The present level.
+    /// The present level of load shedding.
     level: Level,
-    /// Consecutive looks (250 ms each) with the ratio below the threshold of each level, while requests
+    /// Consecutive checks (250 ms apart) with the ratio below the threshold of each level, while requests
     /// waited or more were in flight than usual.
     below: [u32; 3],
-    /// Consecutive looks (250 ms each) with the ratio above the threshold at which the level is left.
+    /// Consecutive checks (250 ms apart) with the ratio above the threshold at which the level is left.
     above: u32,
-    /// Consecutive looks (250 ms each) at which no requests waited and no more were in flight than usual.
+    /// Consecutive checks (250 ms apart) at which no requests waited and no more were in flight than usual.
     alone: u32,
-    /// Number of looks (250 ms each) since the level last changed.
+    /// Number of checks (250 ms apart) since the level last changed.
     since: u32,
 }
 
@@ -349,7 +351,7 @@ struct InFlight {
     now: f64,
     /// Mean number of requests in flight over a minute.
     usual: f64,
-    /// Time for which the numbers are known, in seconds, at most 60.
+    /// Time over which the numbers have been measured, in seconds, at most 60.
     known: f64,
 }
 
@@ -370,7 +372,7 @@ impl InFlight {
         self.is_risen(self.now)
     }
 
-    /// True if more are in flight than usual, over a quarter of a second: sooner than
+    /// True if more requests are in flight than usual, by the mean over a quarter of a second: sooner than
     /// [`has_risen`](Self::has_risen), and more often by chance.
     fn has_risen_lately(&self) -> bool {
         self.is_risen(self.lately)

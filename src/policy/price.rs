@@ -6,15 +6,15 @@
 
 use crate::values::{MicroUnits, Price, Weights};
 
-/// Most that the slowness of a request may cost, as a multiple of the rest of its price: slowness is often a
-/// neighbour's doing.
+/// Most that the slowness of a request may cost, as a multiple of the rest of its price, since slowness is
+/// often caused by other requests.
 pub const SLOWNESS_SHARE_MAX: u64 = 4;
 
-/// Maximum number of entries that a store looks at in a microsecond. From the time a request took follows how
-/// many it can have looked at.
+/// Maximum number of entries that a store can look at in a microsecond. Limits how many entries a request is
+/// charged for, given the time that it took.
 const LOOKED_AT_PER_MICRO: u64 = 5;
-/// Maximum number of entries that the estimate of a request counts as looked at, however many the request
-/// names: only the store knows whether there are as many.
+/// Maximum number of entries that the estimate of a request is charged for, however many the request names:
+/// only the store knows whether there are as many.
 const LOOKED_AT_ESTIMATED_MAX: u64 = 1_000;
 
 /// Facts about a request's cost that are known before it is carried out.
@@ -22,16 +22,17 @@ const LOOKED_AT_ESTIMATED_MAX: u64 = 1_000;
 pub struct Asked {
     /// Number of requests: more than one in a transaction.
     pub requests: u64,
-    /// Bytes of the request.
+    /// Number of bytes of the request.
     pub bytes_in: u64,
     /// Keys that the request writes, where it names several.
     pub keys: u64,
-    /// Maximum number of entries that the request may look at without showing them. It pays for them as far
-    /// as it took the time for that.
+    /// Maximum number of entries that the request may look at without its reply showing it. It is charged for
+    /// them only as far as it took the time for that.
     pub looks_at: u64,
     /// Least price of the request, whatever its reply: the floor of its kind of command.
     pub floor: MicroUnits,
-    /// Part of the price that is due besides base and bytes, whatever the reply is.
+    /// Part of the price that is due besides base and bytes, whatever the reply is, in millionths of a
+    /// request unit.
     pub hidden: MicroUnits,
 }
 
@@ -50,7 +51,7 @@ impl Asked {
     }
 }
 
-/// The facts of [`Asked`] in weir's currency: prices instead of bytes.
+/// The facts of [`Asked`] converted to prices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quote {
     /// Price that is due whatever the reply is.
@@ -59,16 +60,16 @@ pub struct Quote {
     pub floor: Price,
     /// Keys that the request writes, where it names several.
     pub keys: u32,
-    /// Maximum number of entries that the request may look at without showing them.
+    /// Maximum number of entries that the request may look at without its reply showing it.
     pub looks_at: u32,
 }
 
-/// Facts about a request's cost that its reply tells.
+/// Measurements of a request's reply on which its price depends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
-    /// Bytes of the reply.
+    /// Number of bytes of the reply.
     pub bytes_out: u64,
-    /// Elements of the reply, where it has elements.
+    /// Elements of the reply; 0 if it has none.
     pub rows: u64,
     /// Latency of the reply, in microseconds.
     pub took_micros: u64,
@@ -76,7 +77,7 @@ pub struct Measured {
     pub slowness_micros: u64,
 }
 
-/// A price, term by term.
+/// A price, split into its terms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Breakdown {
     /// Price of the request as such, whatever its size.
@@ -91,7 +92,7 @@ pub struct Breakdown {
     pub keys: MicroUnits,
     /// Price of the time beyond the usual latency.
     pub slowness: MicroUnits,
-    /// Difference up to the floor of the kind of command.
+    /// Amount added to reach the floor of the kind of command.
     pub to_floor: MicroUnits,
 }
 
@@ -105,7 +106,7 @@ impl Breakdown {
 }
 
 impl Weights {
-    /// Computes the part of the price that is known when the request comes, and its floor.
+    /// Computes the part of the price that is known when the request arrives, and its floor.
     #[inline]
     pub const fn quote(&self, asked: &Asked) -> Quote {
         let fixed = asked
@@ -126,8 +127,8 @@ impl Weights {
             .max(quote.floor)
     }
 
-    /// Returns the part of an estimate that depends on the reply: what such requests cost lately, or the
-    /// price of its keys and entries where that is more.
+    /// Returns the part of an estimate that depends on the reply: the recent cost of such requests
+    /// (`expected`), or the price of the request's keys and entries where that is more.
     #[inline]
     pub fn rest_of_estimate(&self, quote: &Quote, expected: MicroUnits) -> MicroUnits {
         if quote.keys == 0 && quote.looks_at == 0 {
@@ -157,7 +158,7 @@ impl Weights {
         Price::new(self.base.saturating_add(per_kib(bytes_out, self.kib_out)).saturating_add(rows))
     }
 
-    /// Returns the price of a request that is answered from the hot-key cache, so that no store sees it.
+    /// Returns the price of a request that is answered from memory, without a store.
     #[inline]
     pub const fn cached(&self, bytes_out: u64) -> Price {
         Price::new(self.hit.saturating_add(per_kib(bytes_out, self.kib_out)))
@@ -169,7 +170,7 @@ impl Weights {
         Price::new(quote.fixed.micro().saturating_add(breakdown.total().micro()))
     }
 
-    /// Returns the price of a request term by term.
+    /// Returns the price of a request split into its terms.
     pub fn breakdown(&self, asked: &Asked, measured: &Measured) -> Breakdown {
         let quote = self.quote(asked);
         let base = Price::new(asked.requests.saturating_mul(self.base)).min(quote.fixed);

@@ -24,47 +24,46 @@ use slab::Slab;
 
 use crate::values::{IdMap, MicroUnits, TenantId, Tier, Timestamp, UNIT};
 
-/// Maximum number of requests and bytes of one connection that may wait before [`Queue::push`] says that the
-/// core should take on no more of it; less where many connections wait.
+/// Maximum number of requests and bytes of one connection that may wait before [`Queue::push`] says that no
+/// further requests of it should be started; less where many connections wait.
 const LONG: Held = Held { requests: 64, bytes: 1 << 20 };
-/// Divisor of a connection's limit: once less than the quotient waits, the core may take on more of the
-/// connection again.
+/// Divisor of a connection's limit: once fewer requests than the quotient wait, further requests of the
+/// connection may be started.
 const EASED: usize = 2;
 /// Part of the limit that must become free after the queue was full until it admits requests again: a
 /// quarter.
 const RELIEVED: usize = 4;
-/// Number of requests taken from the queue of which one is of the least important tier that has any, so that
-/// no tier starves.
+/// Number of requests taken from the queue of which one is of the least important tier with waiting requests,
+/// so that no tier starves.
 const FROM_BELOW: u32 = 100;
-/// Cost of the requests that leave the queue in one turn of a tenant before the next tenant's turn: 8 request
-/// units.
+/// Cost of the requests of a tenant that leave the queue before the next tenant's turn: 8 request units.
 const TURN: MicroUnits = 8 * UNIT;
-/// Maximum number of turns of fair queueing that one request costs its tenant, however high its price is.
+/// Maximum number of a tenant's turns of fair queueing that one request takes up, however high its price is.
 const TURNS_MAX: u64 = 16;
-/// Number of intervals ([`Patience::interval`]) of waiting without a break after which a tier counts as
-/// overloaded: longer than a few costly requests keep a backend busy.
+/// Number of intervals ([`Patience::interval`]) for which requests must have waited without a break before a
+/// tier counts as overloaded: longer than a few costly requests keep a backend busy.
 const STANDING: f64 = 1.5;
 /// Fraction of its length half an interval ago that a tier's queue must exceed for the tier to count as
-/// overloaded: the queue hardly became shorter.
+/// overloaded: the queue has hardly become shorter.
 const SHORTER: f64 = 0.9;
-/// Number of intervals ([`Patience::interval`]) of waiting without a break after which a tier counts as
-/// overloaded even if its queue becomes shorter.
+/// Number of intervals ([`Patience::interval`]) after which a tier in which requests waited without a break
+/// counts as overloaded even if its queue becomes shorter.
 const INTERVALS_MOST: f64 = 4.0;
-/// Mean number of waiting requests per connection from which on a tier is deep and not overloaded: clients
-/// that pipeline wait for their own requests.
+/// Mean number of waiting requests per connection at which a tier counts as deep and not as overloaded:
+/// clients that pipeline wait for their own requests.
 const DEEP: usize = 8;
 /// Longest wait in a deep tier, in intervals; with a longer one the tier can count as overloaded.
 const DEEP_WAIT: f64 = 4.0;
 /// Longest wait as the next request of a connection in a deep tier, in intervals; with a longer one the tier
 /// can count as overloaded.
 const DEEP_WAIT_NEXT: f64 = 0.25;
-/// Intervals that a request may be the next of its connection, where other connections wait in its tier,
-/// before it is refused.
+/// Number of intervals for which a request may be the next of its connection, where other connections wait in
+/// its tier, before it is refused.
 const AGE_CALM: f64 = 1.5;
-/// Longest time that a request may be the next of its connection, for whatever reason; or twice
+/// Longest time for which a request may be the next of its connection before it is refused; or twice
 /// [`Patience::calm`] if that is longer.
 const AGE_MAX: Duration = Duration::from_secs(2);
-/// Shortest time between two searches of all connections for requests that waited too long.
+/// Shortest time between two searches of all connections for requests that have waited too long.
 const LOOKS_APART: Duration = Duration::from_millis(5);
 /// Least delay of a turn, against its plan, that counts as lateness.
 const LATE: Duration = Duration::from_millis(1);
@@ -74,7 +73,7 @@ const SILENT: Duration = Duration::from_millis(20);
 /// Longest time for which the queue's clock pauses while the window grows.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Capacity for requests that is kept while nothing waits.
+/// Capacity for requests that is kept while no request waits.
 const KEPT: usize = 64;
 
 /// Number of tiers of importance: critical, standard, batch and sheddable.
@@ -82,22 +81,22 @@ const TIERS: usize = 4;
 /// Index that stands for no request and no chain.
 const NONE: u32 = u32::MAX;
 
-/// A request that is to wait for room in a backend's window.
+/// A request that is added to the queue, to wait for room in a backend's window.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiting<T> {
-    /// The caller's handle, which the queue gives back when the request leaves.
+    /// The caller's handle of the request, which the queue gives back when the request leaves.
     pub item: T,
-    /// The connection, whose requests keep their order.
+    /// The client connection, whose requests keep their order.
     pub connection: u64,
     /// The tenant, which takes turns with others of its tier.
     pub tenant: TenantId,
-    /// Importance of the request. Later requests of a connection wait in the tier of its first.
+    /// Tier (importance) of the request. Later requests of a connection wait in the tier of its first.
     pub tier: Tier,
-    /// Cost of the request in its tenant's turn.
+    /// Cost of the request, which is subtracted from its tenant's turn.
     pub cost: MicroUnits,
     /// Size of the request's message.
     pub bytes: usize,
-    /// Deadline after which an answer is of no use.
+    /// Time after which the reply is useless; None without a deadline.
     pub deadline: Option<Timestamp>,
 }
 
@@ -106,10 +105,10 @@ pub struct Waiting<T> {
 pub struct Taken<T> {
     /// The caller's handle, as given in [`Waiting`].
     pub item: T,
-    /// True if the core may take on requests of the connection again: it was told to take on no more, and
-    /// little of the connection waits now.
+    /// True if further requests of the connection may be started: [`Queue::push`] had returned that none
+    /// should be, and few of its requests wait now.
     pub is_eased: bool,
-    /// True if the request had waited longer than it may.
+    /// True if the request had waited longer than the queue's rules permit.
     pub is_old: bool,
 }
 
@@ -126,9 +125,9 @@ pub enum Choice {
 /// Amount of waiting requests, or a limit of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Number of requests.
+    /// Number of waiting requests.
     pub requests: usize,
-    /// Bytes of their messages.
+    /// Number of bytes of their messages.
     pub bytes: usize,
 }
 
@@ -148,21 +147,21 @@ impl Held {
     }
 }
 
-/// Reason why a request is not served.
+/// Reason why a request is refused or removed from the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// The reply could not come before the request's deadline.
     Deadline,
-    /// More waits than can be served.
+    /// Too many requests wait, or the request waited too long.
     Overloaded,
-    /// The backend does not answer.
+    /// The backend has stalled.
     Stalled,
 }
 
-/// The times by which the queue judges that its requests have waited too long.
+/// The times by which the queue decides that a request has waited too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Longest age of a request in an overloaded tier (5 ms by default); older ones are refused.
+    /// Longest age of a request in an overloaded tier (5 ms by default); older requests are refused.
     pub target: Duration,
     /// Interval of which multiples decide whether a tier is overloaded and a request too old (100 ms by
     /// default).
@@ -200,17 +199,17 @@ pub struct Circumstances {
 
 #[derive(Debug)]
 struct Node<T> {
-    /// Request in the queue, with what is known of it: it waits until the backend's window has room.
+    /// Request in the queue, which waits until the backend's window has room.
     waiting: Waiting<T>,
-    /// Arrival of the request, less the time in which this core did not run.
+    /// Time of arrival of the request, without the time in which this core did not run.
     came: Timestamp,
     /// Arrival of the request by the queue's own clock.
     clock: Duration,
-    /// Neighbours in the tier, in the order of arrival.
+    /// Indices of the neighbours in the tier's list, in the order of arrival.
     in_tier: Links,
-    /// Neighbours among the tenant's requests of the tier, in the order of arrival.
+    /// Indices of the neighbours in the list of the tenant's requests in the tier, in the order of arrival.
     of_tenant: Links,
-    /// The next request of the same connection, or [`NONE`].
+    /// Index of the next request of the same connection, or [`NONE`].
     behind: u32,
 }
 
@@ -241,14 +240,14 @@ impl Default for List {
     }
 }
 
-/// Waiting requests of one connection: all in one tier, with one tenant.
+/// Waiting requests of one client connection: all in one tier, with one tenant.
 #[derive(Clone, Copy, Debug)]
 struct Chain {
     /// The connection, by the number that [`Waiting::connection`] gives it.
     connection: u64,
-    /// The oldest request of the connection.
+    /// Index of the oldest request of the connection.
     first: u32,
-    /// The newest request of the connection.
+    /// Index of the newest request of the connection.
     last: u32,
     /// Tier in which the requests wait.
     tier: usize,
@@ -256,11 +255,11 @@ struct Chain {
     tenant: TenantId,
     /// Number and bytes of the requests.
     held: Held,
-    /// True if the core was told to take on no more of the connection.
+    /// True if [`Queue::push`] has returned that no further requests of the connection should be started.
     is_long: bool,
-    /// Moment at which the present first request became the first.
+    /// Moment at which the present first request of the connection became the first.
     since: Moment,
-    /// Neighbours among the tenant's connections that take turns.
+    /// Neighbours in the ring of the tenant's connections, which take turns.
     in_ring: Links,
 }
 
@@ -270,7 +269,8 @@ struct Share {
     list: List,
     /// Connections of the tenant, the one whose turn it is first.
     ring: List,
-    /// Cost of the requests that may still leave the queue in the tenant's present turn.
+    /// Cost of the requests that may still leave the queue in the tenant's present turn, in millionths of a
+    /// request unit.
     deficit: MicroUnits,
 }
 
@@ -286,7 +286,8 @@ struct TierQueue {
     turns: VecDeque<TenantId>,
     /// Time at which the tier was empty last, by the queue's clock.
     empty_at: Duration,
-    /// Time at which the tier's length was last noted, by the queue's clock, and that length in requests.
+    /// Time at which the number of the tier's requests was last recorded, by the queue's clock, and that
+    /// number.
     seen: (Duration, usize),
     /// Time since which the tier is overloaded, by the queue's clock, or the last time that this was
     /// confirmed; `None` if it is not.
@@ -311,10 +312,10 @@ pub struct Queue<T> {
     clock: Duration,
     /// Start of the core's present turn.
     turned_at: Timestamp,
-    /// Sum of the times in which this core did not run when it was to; it is subtracted from all moments
+    /// Sum of the times in which this core did not run when it should have; it is subtracted from all moments
     /// here.
     away: Duration,
-    /// Time of the backend's last sign of life, less the time in which this core did not run.
+    /// Time at which the backend last sent something, without the time in which this core did not run.
     progress: Timestamp,
     /// Time for which the clock may still pause because the window grows.
     pause_left: Duration,
@@ -324,24 +325,24 @@ pub struct Queue<T> {
     held: Held,
     /// Maximum number of requests and bytes that may wait.
     limit: Held,
-    /// Times that requests may wait.
+    /// Limits of the time that requests may wait.
     patience: Patience,
-    /// The earliest deadline of any waiting request, or an earlier moment.
+    /// The earliest deadline of any waiting request, or an earlier time.
     soonest: Timestamp,
     /// Time of the next search of all connections for requests that waited too long.
     look_at: Timestamp,
-    /// True from the moment the queue reached its limit until a quarter of the limit is free.
+    /// True once the queue has reached its limit, until a quarter of the limit is free.
     is_full: bool,
 }
 
-/// Returns how much later than planned a turn is; zero below 1 ms.
+/// Returns by how much a turn is later than planned; zero below 1 ms.
 pub fn lateness(planned: Timestamp, now: Timestamp) -> Duration {
     let late = now.since(planned);
     if late > LATE { late } else { Duration::ZERO }
 }
 
 impl<T: Copy> Queue<T> {
-    /// Creates an empty queue that holds at most `limit`.
+    /// Creates an empty queue for at most `limit` requests and bytes.
     pub fn new(limit: Held, patience: Patience, now: Timestamp) -> Self {
         Self {
             nodes: Slab::new(),
@@ -373,12 +374,12 @@ impl<T: Copy> Queue<T> {
         self.nodes.is_empty()
     }
 
-    /// Returns how many requests wait, and their bytes.
+    /// Returns the number of waiting requests, and their bytes.
     pub fn held(&self) -> Held {
         self.held
     }
 
-    /// Returns the age of the oldest request, by the queue's clock.
+    /// Returns the age of the oldest waiting request, by the queue's clock.
     pub fn age(&self) -> Duration {
         let oldest = |queue: &TierQueue| self.nodes.get(queue.list.first as usize).map(|node| node.clock);
         let clock = self.tiers.iter().filter_map(oldest).min();
@@ -396,7 +397,7 @@ impl<T: Copy> Queue<T> {
         self.tiers.iter().any(|queue| queue.over_since.is_some())
     }
 
-    /// True if a request of this importance or a higher one waits.
+    /// True if a request of this tier or a more important one waits.
     pub fn has_any_of(&self, tier: Tier) -> bool {
         self.tiers[..=tier as usize].iter().any(|queue| queue.list.length > 0)
     }
@@ -406,31 +407,32 @@ impl<T: Copy> Queue<T> {
         self.tiers[tier as usize].over_since.is_some()
     }
 
-    /// Returns the interval in which tiers are judged, and after which requests to a stalled backend are
-    /// refused.
+    /// Returns the interval over which tiers are judged, which is also the time after which requests to a
+    /// stalled backend are refused.
     pub fn interval(&self) -> Duration {
         self.patience.interval
     }
 
-    /// Returns how long the backend has given no sign of life, less this core's own absences.
+    /// Returns the time since the backend last sent something, without the time in which this core did not
+    /// run.
     pub fn silence(&self, now: Timestamp) -> Duration {
         now.since(self.progress)
     }
 
-    /// Handles that the backend has answered, or was sent something while nothing was in flight: its silence
-    /// is counted from now on.
+    /// Handles that the backend has sent something, or was sent a request while none was in flight: its
+    /// silence is counted from now on.
     pub fn handle_progress(&mut self, now: Timestamp) {
         self.progress = now;
     }
 
-    /// Subtracts a time in which this core did not run from the backend's silence and from the age of
+    /// Excludes a time in which this core did not run from the backend's silence and from the age of
     /// requests.
     pub fn handle_late(&mut self, late: Duration) {
         self.progress = self.progress.after(late);
         self.away += late;
     }
 
-    /// Begins a turn: moves on the clock by which the queue measures waiting. The clock pauses for the time
+    /// Begins a turn: advances the clock by which the queue measures waiting. The clock pauses for the time
     /// that this core is late, while the window of requests in flight still grows (1 s at most), and while
     /// the backend is silent.
     pub fn handle_turn(&mut self, now: Timestamp, circumstances: &Circumstances) {
@@ -449,13 +451,13 @@ impl<T: Copy> Queue<T> {
     }
 
     /// True if there is no room for another request: the limit was reached, and less than a quarter of it has
-    /// become free since. Remembers the answer for the next call.
+    /// become free since. The call records the state for the next one.
     pub fn is_full(&mut self) -> bool {
         self.is_full = self.would_be_full();
         self.is_full
     }
 
-    /// True if there would be no room for another request; unlike [`Queue::is_full`] it remembers nothing.
+    /// True if there is no room for another request; unlike [`Queue::is_full`] it records nothing.
     pub fn would_be_full(&self) -> bool {
         let Held { requests, bytes } = self.limit;
         let (requests, bytes) = if self.is_full {
@@ -466,15 +468,15 @@ impl<T: Copy> Queue<T> {
         self.held.is_above(Held { requests, bytes })
     }
 
-    /// Removes the newest request of the least important tier, if that tier matters less than `tier`, so that
-    /// a more important request can have its place.
+    /// Removes the newest request of the least important tier with waiting requests, if that tier is less
+    /// important than `tier`, to make room for a more important request; else None.
     pub fn displace(&mut self, tier: Tier) -> Option<Taken<T>> {
         let lowest = (0..TIERS).rev().find(|tier| self.tiers[*tier].list.length > 0)?;
         (lowest > tier as usize).then(|| self.remove(self.tiers[lowest].list.last))
     }
 
-    /// Adds a request, or refuses it at once if there is no room. Returns true if the core should take on no
-    /// more of the connection, because much of it waits from now on.
+    /// Adds a request; an error if there is no room. True if no further requests of its connection should be
+    /// started, because many of them wait now.
     pub fn push(&mut self, waiting: Waiting<T>, now: Timestamp) -> Result<bool, Refused> {
         if self.held.is_above(self.limit) {
             return Err(Refused::Overloaded);
@@ -510,8 +512,8 @@ impl<T: Copy> Queue<T> {
         Ok(becomes_long)
     }
 
-    /// Returns the number and bytes of one connection's waiting requests from which on its core should take
-    /// on no more of it: the more connections wait and the less room is left, the less.
+    /// Returns the number and bytes of one connection's waiting requests at which no further requests of it
+    /// should be started: fewer, the more connections wait and the less room is left.
     fn long(&self) -> Held {
         let parts = 2 * self.chains.len().max(1);
         let part = |limit: usize, held: usize| limit.saturating_sub(held) / parts;
@@ -520,8 +522,8 @@ impl<T: Copy> Queue<T> {
         Held { requests: requests.clamp(1, LONG.requests), bytes: bytes.clamp(1, LONG.bytes) }
     }
 
-    /// Begins the chain of a connection with its first waiting request; the chain takes turns with the
-    /// tenant's others from now on.
+    /// Begins the list of a connection with its first waiting request; from now on the connection takes turns
+    /// with its tenant's others.
     fn begin_chain(&mut self, waiting: &Waiting<T>, index: u32, since: Moment) -> u32 {
         let Waiting { connection, tenant, .. } = *waiting;
         let tier = waiting.tier as usize;
@@ -554,8 +556,8 @@ impl<T: Copy> Queue<T> {
         &self.chains[self.chain_of[&connection] as usize]
     }
 
-    /// Moves the clock on when the first request comes after a time in which nothing waited: every tier
-    /// counts as empty during it.
+    /// Advances the clock when the first request comes after a time in which none waited: every tier counts
+    /// as empty during that time.
     fn wake(&mut self, now: Timestamp) {
         self.clock += now.since(self.turned_at);
         self.turned_at = now;
@@ -565,7 +567,8 @@ impl<T: Copy> Queue<T> {
         self.pause_left = PAUSE;
     }
 
-    /// Removes the request that is to be sent next, of the tenants for which `may` is true.
+    /// Removes the request that is to be sent next, among tenants for which `may` is true; None if there is
+    /// none.
     pub fn take(&mut self, may: impl Fn(TenantId) -> bool) -> Option<Taken<T>> {
         self.taken = self.taken.wrapping_add(1);
         let is_from_below = self.taken.is_multiple_of(FROM_BELOW);
@@ -578,7 +581,8 @@ impl<T: Copy> Queue<T> {
         None
     }
 
-    /// Returns the request whose turn it is in a tier, if a tenant in it may send.
+    /// Returns the index of the request whose turn it is in a tier, among tenants for which `may` is true;
+    /// None if there is none.
     fn next_of(&mut self, tier: usize, may: &impl Fn(TenantId) -> bool) -> Option<u32> {
         let queue = &mut self.tiers[tier];
         let mut allowed = queue.turns.iter().filter(|tenant| may(**tenant));
@@ -607,8 +611,8 @@ impl<T: Copy> Queue<T> {
         }
     }
 
-    /// Removes all requests for which `choose` says so, connection by connection, each connection's in their
-    /// order.
+    /// Removes and returns all requests for which `choose` says that they leave, connection by connection,
+    /// each connection's in their order.
     pub fn take_chosen(&mut self, mut choose: impl FnMut(T) -> Choice) -> Vec<Taken<T>> {
         let mut chosen = Vec::new();
         for (_, chain) in &self.chains {
@@ -623,9 +627,9 @@ impl<T: Copy> Queue<T> {
         chosen.into_iter().map(|index| self.remove(index)).collect()
     }
 
-    /// Refuses requests that could not be answered before their deadlines (`expected` is the latency of a
-    /// reply), those that waited too long, and those at a backend that has stalled. Without `is_obeyed` the
-    /// queue's own overload rules refuse nothing; deadlines, stalls and the 2 s limit still do.
+    /// Passes to `refuse` the requests that could not be answered before their deadlines (`expected` is the
+    /// latency of a reply), those that waited too long, and those to a stalled backend. Without `is_obeyed`
+    /// the queue's own overload rules refuse nothing; deadlines, stalls and the 2 s limit still do.
     pub fn expire(
         &mut self,
         now: Timestamp,
@@ -670,8 +674,8 @@ impl<T: Copy> Queue<T> {
         self.soonest = deadlines.min().unwrap_or(Timestamp::MAX);
     }
 
-    /// True if a request has waited longer than `--queue-target` in a tier that is in overload, behind or
-    /// before another request.
+    /// True if a request has waited longer than `--queue-target` in an overloaded tier in which other
+    /// requests wait.
     fn is_too_old_in_overload(&self, node: &Node<T>) -> bool {
         let queue = &self.tiers[self.chain(node.waiting.connection).tier];
         queue.over_since.is_some()
@@ -679,14 +683,14 @@ impl<T: Copy> Queue<T> {
             && self.clock.saturating_sub(node.clock) > self.patience.target
     }
 
-    /// True if the first request of a connection has been that for too long, while other connections wait in
-    /// its tier.
+    /// True if the first waiting request of a connection has been the first for too long, while other
+    /// connections wait in its tier.
     fn is_too_old(&self, chain: &Chain) -> bool {
         let age = self.clock.saturating_sub(chain.since.clock);
         self.tiers[chain.tier].connections > 1 && age > self.patience.calm()
     }
 
-    /// Frees the memory of a burst once nothing waits.
+    /// Frees the memory of a burst once no request waits.
     pub fn tidy(&mut self) {
         if self.is_empty() && self.nodes.capacity() > KEPT {
             (self.nodes, self.chains, self.chain_of) = (Slab::new(), Slab::new(), IdMap::default());
@@ -727,7 +731,7 @@ impl<T: Copy> Queue<T> {
             })
     }
 
-    /// Removes a request from all lists.
+    /// Removes a request from the queue and from all lists of it.
     fn remove(&mut self, index: u32) -> Taken<T> {
         let node = &self.nodes[index as usize];
         let place = self.chain_of[&node.waiting.connection];
@@ -784,7 +788,7 @@ impl<T: Copy> Queue<T> {
 }
 
 impl TierQueue {
-    /// Handles that the tier was empty all along since it was last judged, which may end its overload.
+    /// Handles that the tier had no requests since it was last judged, which may end its overload.
     fn handle_idle(&mut self, clock: Duration, interval: Duration) {
         (self.empty_at, self.seen) = (clock, (clock, 0));
         self.empty_turns += 2;
@@ -793,8 +797,8 @@ impl TierQueue {
         }
     }
 
-    /// Ends the tier's overload if it was empty often enough in the last interval. True if its queue has
-    /// stood long enough for a new overload to begin.
+    /// Ends the tier's overload if it was empty often enough in the last interval. True if requests have
+    /// waited in it long enough for a new overload to begin.
     fn is_suspect(&mut self, clock: Duration, interval: Duration) -> bool {
         let waiting = self.list.length;
         // A single connection asks for no more than it wants to wait for.

@@ -22,15 +22,15 @@ use crate::values::{Random, Timestamp};
 
 /// Time constant with which latency averages fade.
 const DECAY: Duration = Duration::from_secs(10);
-/// Latency of a new node, in medians of the others, until its first reply.
+/// Latency assumed for a new node until its first reply, as a multiple of the other nodes' median.
 const NEWCOMER: f64 = 2.0;
 /// Length of the window in which nodes are compared.
 const WINDOW: Duration = Duration::from_secs(1);
-/// Fewest replies of a class in a window for a comparison.
+/// Fewest replies of a class of commands in a window that permit a comparison.
 const SAMPLES_MIN: u32 = 100;
 /// Ratio to the peers' median above which a node is slow.
 const SLOW_TIMES: u64 = 3;
-/// Latency up to which no node is slow, in microseconds.
+/// Latency up to which no node counts as slow, in microseconds.
 const SLOW_MICROS: u64 = 2_000;
 /// Slow windows in a row after which a replica is ejected.
 const SLOW_WINDOWS: u32 = 3;
@@ -38,19 +38,19 @@ const SLOW_WINDOWS: u32 = 3;
 const FAILURES: u32 = 5;
 /// Time for which a replica is ejected, multiplied by the number of recent ejections.
 const OUT_FOR: Duration = Duration::from_secs(5);
-/// Longest time for which a replica is ejected.
+/// Longest time for which a replica is ejected from answering reads.
 const OUT_MOST: Duration = Duration::from_secs(300);
 /// Healthy time that takes back one step of the ejection time.
 const HEALTHY: Duration = Duration::from_secs(60);
-/// Part of its chances that a replica gets when it comes back.
+/// Share of its usual reads that a replica gets when it comes back after an ejection.
 const WEIGHT_FIRST: f64 = 0.1;
-/// Time after which a replica that came back has all its chances again.
+/// Time after which a replica that came back gets its usual reads again.
 const RETURNING: Duration = Duration::from_secs(10);
 
 /// Role of a node for the keys of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The node owns the keys.
+    /// The node owns the slot of the read's keys.
     Owner,
     /// The node is a replica of the owner.
     Replica,
@@ -70,10 +70,10 @@ pub struct Candidate {
 /// Reason why a replica is ejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// This many consecutive failures: timeouts, lost connections, or replies that say that the node cannot
-    /// answer.
+    /// This many consecutive failures: timeouts, lost connections, or replies by which the node cannot serve
+    /// reads now.
     Failures(u32),
-    /// Slowness in one class of commands.
+    /// The replica was slow in one class of commands.
     Slow {
         /// Index of the class of commands.
         class: usize,
@@ -112,7 +112,7 @@ struct Peer {
     slow_windows: u32,
     /// End of the time for which the node is ejected.
     out_until: Option<Timestamp>,
-    /// Time at which the node came back, if it ever was ejected.
+    /// Time at which the node came back after an ejection; None if it never was ejected.
     back_since: Option<Timestamp>,
     /// Number of ejections of the node, minus one for each minute without a failure since.
     steps: u32,
@@ -120,8 +120,8 @@ struct Peer {
 }
 
 impl ReplicaChoice {
-    /// Chooses the node for a read and returns its position among the candidates; `None` if there is none, or
-    /// only replicas that are ejected.
+    /// Chooses the node for a read and returns its position among the candidates; None if there is none, or
+    /// only ejected replicas.
     pub fn choose(
         &mut self,
         candidates: impl IntoIterator<Item = Candidate>,
@@ -161,7 +161,7 @@ impl ReplicaChoice {
         }
     }
 
-    /// Records the reply of a node: its latency goes into the average and the window.
+    /// Records the reply of a node: its latency is added to the node's average and to the present window.
     pub fn handle_reply(&mut self, place: usize, role: Role, class: usize, took: Duration, now: Timestamp) {
         let peer = self.peer(place, role, now);
         peer.failures = 0;
@@ -178,8 +178,8 @@ impl ReplicaChoice {
         peer.times[class].get_or_insert_default().add(took.as_micros() as u64);
     }
 
-    /// Records a failure of a node: a timeout, a lost connection, or a reply that says that it cannot answer.
-    /// The fifth in a row ejects a replica.
+    /// Records a failure of a node: a timeout, a lost connection, or a reply by which it cannot serve reads
+    /// now. The fifth in a row ejects a replica.
     pub fn handle_failure(&mut self, place: usize, role: Role, now: Timestamp) {
         let peer = self.peer(place, role, now);
         peer.failures += 1;
@@ -190,19 +190,19 @@ impl ReplicaChoice {
         }
     }
 
-    /// Forgets what is known of a place, whose node or role has changed.
+    /// Forgets the latencies and failures of a place in the table of nodes, whose node or role has changed.
     pub fn forget(&mut self, place: usize) {
         if let Some(peer) = self.peers.get_mut(place) {
             *peer = None;
         }
     }
 
-    /// True if the present window is over, so that [`ReplicaChoice::handle_window`] is due.
+    /// True if the present window is over, so that [`ReplicaChoice::handle_window`] is to be called.
     pub fn is_due(&self, now: Timestamp) -> bool {
         now.since(self.window_began) >= WINDOW
     }
 
-    /// Ends a window: replicas that were slow in three windows in a row are ejected, and those whose time
+    /// Ends a window: replicas that were slow in three windows in a row are ejected, and those whose ejection
     /// is over come back.
     pub fn handle_window(&mut self, now: Timestamp) {
         // After a longer gap the figures are not of one window.
@@ -235,17 +235,17 @@ impl ReplicaChoice {
         }
     }
 
-    /// Returns the events since the last call.
+    /// Takes the events since the last call.
     pub fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
 
-    /// Returns until when the node at a place is ejected, if it is.
+    /// Returns the end of the ejection of the node at a place; None if it is not ejected.
     pub fn out_until(&self, place: usize, now: Timestamp) -> Option<Timestamp> {
         self.peers.get(place)?.as_ref()?.out_until.filter(|until| *until > now)
     }
 
-    /// Returns the part of its chances that a node gets, from 0 to 1.
+    /// Returns the share of its usual reads that a node gets, from 0 to 1.
     fn weight(&self, place: usize, now: Timestamp) -> f64 {
         let Some(Some(peer)) = self.peers.get(place) else { return 1.0 };
         match (peer.role, peer.out_until, peer.back_since) {
@@ -258,7 +258,8 @@ impl ReplicaChoice {
         }
     }
 
-    /// Returns the expected cost of a read at a node: the lower the better.
+    /// Returns the expected cost of a read at a node (latency times requests in flight plus one): the lower
+    /// the better.
     fn score(&mut self, candidate: Candidate, now: Timestamp) -> f64 {
         let known = self.peers[candidate.place].as_ref().and_then(|peer| peer.cost);
         let cost = match known {
@@ -268,8 +269,8 @@ impl ReplicaChoice {
         cost * f64::from(candidate.in_flight + 1)
     }
 
-    /// Gives a new node an average: twice the median of the others. While no node has one it stays without,
-    /// until its first reply.
+    /// Gives a new node an average latency: twice the median of the others. While no node has an average, it
+    /// gets none until its first reply.
     fn welcome(&mut self, place: usize, now: Timestamp) -> f64 {
         let costs = self.peers.iter().flatten().filter_map(|peer| peer.cost);
         let mut costs: Vec<f64> = costs.map(|(cost, at)| faded(cost, at, now)).collect();
@@ -327,7 +328,8 @@ impl Peer {
     }
 }
 
-/// Returns the class in which a node was slow in a window, if any, by comparing the percentiles of all nodes.
+/// Returns the class of commands in which the node at `place` was slow in a window, by comparing the
+/// percentiles of all nodes (`told`); None if there is none.
 fn slow_class(told: &[[Option<u64>; COMMAND_CLASSES]], place: usize) -> Option<Why> {
     (0..COMMAND_CLASSES).find_map(|class| {
         let own = told[place][class].filter(|own| *own > SLOW_MICROS)?;
@@ -383,8 +385,8 @@ impl Times {
         self.total += 1;
     }
 
-    /// Returns the 95th percentile in microseconds, if there were enough replies, and empties the counters
-    /// for the next window.
+    /// Returns the 95th percentile in microseconds, and empties the counters for the next window; None if
+    /// there were too few replies.
     fn take(&mut self) -> Option<u64> {
         let total = self.total;
         if total == 0 {
@@ -410,7 +412,7 @@ fn place_of(micros: u64) -> usize {
     ((power as usize + 1) * PARTS + (micros >> power) as usize - PARTS).min(COUNTS - 1)
 }
 
-/// Returns the least latency counted at a place, in microseconds.
+/// Returns the least latency that the counter at this index counts, in microseconds.
 fn least_of(place: usize) -> u64 {
     if place < PARTS {
         return place as u64;

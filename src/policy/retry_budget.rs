@@ -1,27 +1,27 @@
-//! Retry budget: how many requests may be sent again, as a share of all that are sent. Where few are lost, a
-//! retry helps; where most are, retries are the load that keeps a store down.
+//! Retry budget: how many requests may be sent again, as a share of all that are sent. Where few requests are
+//! lost, a retry helps; where most are lost, retries are the load that keeps a store down.
 
 use std::time::Duration;
 
 use crate::values::Timestamp;
 
-/// Retries that each hundred requests earn.
+/// Number of retries that each hundred sent requests add to the budget.
 const PERCENT: f64 = 10.0;
-/// Retries that each second earns on top, over all cores, for clients that send seldom.
+/// Number of retries that each second adds to the budget, over all cores, for clients that send seldom.
 const LEAST_PER_SECOND: f64 = 10.0;
-/// Maximum number of retries that may be saved up, over all cores.
+/// Maximum number of retries that the budget can hold, over all cores.
 const SAVED_MAX: f64 = 1_000.0;
 
-/// One core's part of the retry budget.
+/// One core's part of the budget of retries.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryBudget {
     /// Number of retries that may be sent now, with fractions.
     left: f64,
-    /// Maximum number of retries that this core may save up.
+    /// Maximum number of retries that this core's budget can hold.
     saved_max: f64,
-    /// Retries that each second earns.
+    /// Number of retries that each second adds to this core's budget.
     per_second: f64,
-    /// Number of requests sent, as of the last call.
+    /// Number of requests sent, as of the last call of [`RetryBudget::take`].
     sent: u64,
     /// Time of the last call.
     at: Timestamp,
@@ -41,8 +41,8 @@ impl RetryBudget {
         }
     }
 
-    /// Takes one retry from the budget, if at least one is left. `sent` is the number of requests sent since
-    /// the start.
+    /// Takes one retry from the budget; false if less than one is left. `sent` is the number of requests sent
+    /// since the start.
     #[must_use]
     pub fn take(&mut self, sent: u64, now: Timestamp) -> bool {
         let new = sent.saturating_sub(self.sent) as f64;

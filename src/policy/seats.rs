@@ -12,12 +12,13 @@ use crate::values::limits::TENANTS_MAX;
 #[derive(Clone, Debug)]
 pub struct Seats {
     taken: Arc<[AtomicU32]>,
-    /// Connections that a tenant may hold where the quotas do not say.
+    /// Number of connections that a tenant may hold where the quotas set no limit.
     usual_max: u32,
 }
 
 impl Seats {
-    /// Creates a count without any connection.
+    /// Creates a count without any connection. `usual_max` is the limit of tenants for which the quotas set
+    /// none.
     pub fn new(usual_max: u32) -> Self {
         Self { taken: std::iter::repeat_with(AtomicU32::default).take(TENANTS_MAX).collect(), usual_max }
     }
@@ -27,12 +28,12 @@ impl Seats {
         Self { taken: Arc::default(), usual_max: u32::MAX }
     }
 
-    /// Returns how many connections a tenant may hold where the quotas do not say.
+    /// Returns how many connections a tenant may hold where the quotas set no limit.
     pub fn usual_max(&self) -> u32 {
         self.usual_max
     }
 
-    /// Takes a seat for a connection of the tenant. False if the tenant already holds `most`.
+    /// Counts a connection (seat) of the tenant. False, without counting, if the tenant already holds `most`.
     pub fn take(&self, tenant: TenantId, most: u32) -> bool {
         let Some(taken) = self.of(tenant) else { return true };
         let fits = taken.fetch_add(1, Ordering::Relaxed) < most;
@@ -42,14 +43,14 @@ impl Seats {
         fits
     }
 
-    /// Takes a seat for a client that had one under other quotas, even beyond the tenant's limit.
+    /// Counts a connection of a client that was counted under other quotas, even beyond the tenant's limit.
     pub fn keep(&self, tenant: TenantId) {
         if let Some(taken) = self.of(tenant) {
             taken.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Gives back the seat of a connection that ended.
+    /// Counts one connection of the tenant less, because it ended.
     pub fn give_back(&self, tenant: TenantId) {
         let before = self.of(tenant).map(|taken| taken.fetch_sub(1, Ordering::Relaxed));
         debug_assert!(before != Some(0), "a seat is given back once");

@@ -15,64 +15,64 @@ use std::time::Duration;
 
 use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, Price, Timestamp, signed};
 
-/// Multiple of one period's demand that an allowance keeps at the end of a period; the rest goes back to the
-/// pool.
+/// Number of periods whose demand an allowance keeps at the end of a period; the rest goes back to the pool.
 const PERIODS_KEPT: u64 = 2;
-/// Multiple of the largest recent cost that an allowance keeps at the end of a period, besides
-/// [`PERIODS_KEPT`].
+/// Number of largest recent costs that an allowance keeps at the end of a period, besides [`PERIODS_KEPT`].
 const LUMPS_KEPT: u64 = 4;
-/// Time's worth of quota below which a bucket's burst is short: requests under way may owe more than it
+/// Burst, as a time of the quota's rate, below which it is short: unsettled requests may owe more than it
 /// holds.
 const SHORT_BURST: Duration = Duration::from_secs(1);
-/// Whole of a share, in 65,536ths.
+/// The whole of a share, in 65,536ths.
 const WHOLE_SHARE: u128 = 65_536;
 
 /// Decision of a slice on a request: it fits, the pool has to be asked, or it is refused for a given time.
 /// Nothing is taken yet; the caller takes the cost ([`Slice::take`]) once all slices let the request pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The request may pass as far as this bucket is concerned.
+    /// This bucket permits the request.
     Fits,
-    /// The core does not know: the pool must be asked, and the request waits.
+    /// The core cannot decide: the pool must be asked for a grant, and the request waits.
     Ask,
-    /// There is not enough in the bucket, and will not be before this much later.
+    /// The bucket has not enough, and will not have before this time has passed.
     Refused(Duration),
 }
 
-/// Rules that hold for all slices of a core at the moment.
+/// Rules that all slices of a core follow at the moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// Interval at which slices report to the pool and are granted allowances.
     pub period: Duration,
-    /// Time for which a grant is good.
+    /// Time for which a grant is valid.
     pub lease: Duration,
     /// True if the pool has not answered for longer than a lease.
     pub silent: bool,
-    /// Share of a core that was never told its share, in 65,536ths.
+    /// Share of the bucket assumed for a core as long as the pool has not reported its share, in 65,536ths.
     pub even_share: u32,
 }
 
 /// One core's part of one bucket. Kept small: there is one for each user that is active on the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// Amount that may still be spent; below zero it is owed.
+    /// Amount that may still be spent, in millionths of a request unit; below zero it is owed.
     allowance: i64,
     /// Amount spent since the last report to the pool.
     spent: i64,
-    /// Costs asked for in this period, in thousandths of a request unit, rounded up.
+    /// Sum of the costs of requests in this period, refused ones included, in thousandths of a request unit,
+    /// rounded up.
     wanted_milli: u32,
-    /// Costs asked for in the period before, in thousandths of a request unit, rounded up.
+    /// Sum of the costs of requests in the period before, refused ones included, in thousandths of a request
+    /// unit, rounded up.
     wanted_before_milli: u32,
-    /// Level of the pool at its last grant.
+    /// Level of the central pool at its last grant.
     level: i64,
     /// Time of the last grant, or, while the pool is silent, the time up to which this core has refilled its
     /// own allowance. Before the first grant it is the time when the slice was made.
     heard_at: Timestamp,
-    /// The largest recent cost, in thousandths of a request unit, rounded up.
+    /// The largest recent cost of a request, in thousandths of a request unit, rounded up.
     lump_milli: u32,
     /// This core's share of the bucket, in 65,536ths; at most 65,535, so that it fits 16 bits.
     share: u16,
-    /// Requests admitted and not settled, at most 65,535.
+    /// Number of requests admitted and not settled, at most 65,535.
     under_way: u16,
     /// True once the pool has sent a grant.
     heard: bool,
@@ -88,7 +88,7 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Creates the slice of a bucket that is full, as far as this core knows.
+    /// Creates the slice of a bucket that counts as full, since this core has no grant of it yet.
     pub const fn untouched(now: Timestamp) -> Self {
         Self {
             allowance: 0,
@@ -108,13 +108,13 @@ impl Slice {
         }
     }
 
-    /// Returns the amount that may still be spent; below zero it is owed.
+    /// Returns the amount that may still be spent, in millionths of a request unit; below zero it is owed.
     pub const fn allowance(&self) -> i64 {
         self.allowance
     }
 
-    /// True if the allowance covers the cost and is no older than `heard_since`. Fast path of nearly every
-    /// request.
+    /// True if the allowance covers the cost and the last grant is no older than `heard_since`. Fast path of
+    /// nearly every request.
     pub const fn allows(&self, cost: Price, heard_since: Timestamp) -> bool {
         self.heard_at.as_nanos() >= heard_since.as_nanos() && self.allowance >= cost.signed()
     }
@@ -147,20 +147,20 @@ impl Slice {
         self.ask(cost)
     }
 
-    /// Takes a cost that fits, and counts it as wanted.
+    /// Takes a cost from the allowance, and counts it as demand.
     pub fn take(&mut self, cost: Price) {
         self.take_wanted(cost, Wanted::of(cost));
     }
 
-    /// Takes a cost that fits, with its rounded form computed before: for callers that take it from several
-    /// slices.
+    /// Takes a cost from the allowance; `wanted` is its rounded form, computed before by callers that take it
+    /// from several slices.
     pub fn take_wanted(&mut self, cost: Price, wanted: Wanted) {
         self.note_wanted(wanted);
         self.book(cost.signed());
     }
 
-    /// Takes several costs that fit together: `spent` is their sum after all corrections, `sum` and `largest`
-    /// are their sum and the largest as they were wanted.
+    /// Takes the costs of several requests together: `spent` is the sum of their real costs so far, `sum` and
+    /// `largest` are the sum and the largest of their prices, which count as demand.
     pub fn take_run(&mut self, spent: i64, sum: Wanted, largest: Wanted) {
         self.wanted_milli = self.wanted_milli.saturating_add(sum.milli);
         self.lump_milli = self.lump_milli.max(largest.milli);
@@ -173,19 +173,20 @@ impl Slice {
         self.heard_at
     }
 
-    /// Books the difference between what a request cost and what was taken for it; negative gives back.
+    /// Adds the difference between the cost of a request and the amount taken for it on arrival; a negative
+    /// difference is given back.
     pub const fn book(&mut self, difference: i64) {
         self.allowance = self.allowance.saturating_sub(difference);
         self.spent = self.spent.saturating_add(difference);
     }
 
-    /// Counts the cost of a refused request as wanted, so that the pool knows of the demand.
+    /// Counts the cost of a refused request as demand, so that the pool learns of it.
     pub fn handle_denied(&mut self, cost: Price) {
         self.note_wanted(Wanted::of(cost));
     }
 
-    /// Returns the report to send to the pool now, if there is anything to tell. `needed` is what a waiting
-    /// request needs. Gives back what the allowance does not need.
+    /// Returns the report to send to the pool now, or None if there is nothing to report. `needed` is the
+    /// amount that a waiting request needs. Gives back what the allowance does not need.
     pub fn report(
         &mut self,
         bucket: BucketId,
@@ -225,8 +226,8 @@ impl Slice {
         self.wanted_milli as u64 * MICRO_PER_MILLI
     }
 
-    /// True if an answer of the pool is on its way already. If not, one counts as awaited from now on, and
-    /// the caller has to send a report.
+    /// True if a grant of the pool is awaited already. If not, one counts as awaited from now on, and the
+    /// caller has to send a report.
     pub const fn await_answer(&mut self) -> bool {
         let awaited = self.is_awaited();
         self.asking |= !awaited;
@@ -237,7 +238,7 @@ impl Slice {
         self.asking || self.unanswered > 0
     }
 
-    /// Begins the next period, after the last one was reported.
+    /// Begins the next period, after the present one was reported.
     pub const fn start_period(&mut self) {
         self.wanted_before_milli = self.wanted_milli;
         self.wanted_milli = 0;
@@ -245,14 +246,14 @@ impl Slice {
         self.lump_milli -= self.lump_milli / 8;
     }
 
-    /// True if there is, or will be, something to report.
+    /// True if there is something to report to the pool, now or at the end of the period.
     pub const fn has_news(&self) -> bool {
         self.allowance > 0 || self.spent != 0 || self.wanted_milli > 0 || self.wanted_before_milli > 0
     }
 
-    /// Takes the pool's grant. The allowance becomes what the pool holds this core to have, less what was
-    /// spent since the report: the pool does not know of spending on a silent pool's share or of lapsed
-    /// leases.
+    /// Applies the pool's grant. The allowance becomes the amount that the pool says this core holds, less
+    /// what was spent since the report: the pool does not know of spending on a silent pool's share or of
+    /// expired grants.
     pub fn handle_grant(&mut self, grant: &Grant) {
         self.unanswered = self.unanswered.saturating_sub(1);
         let holds = signed(grant.holds).saturating_sub(self.spent);
@@ -268,12 +269,12 @@ impl Slice {
         self.share = grant.share.min(u32::from(u16::MAX)) as u16;
     }
 
-    /// True if nothing would be lost by forgetting the slice.
+    /// True if the slice can be dropped: a new one would be the same.
     pub fn is_idle(&self, capacity: Capacity, now: Timestamp) -> bool {
         self.allowance == 0 && self.is_full(capacity, now)
     }
 
-    /// True if the bucket must be full again by now, whatever was taken from it when this core last heard.
+    /// True if the bucket must be full again by now, however much was taken from it at the last grant.
     fn is_full(&self, capacity: Capacity, now: Timestamp) -> bool {
         if self.spent != 0 || self.wanted_milli != 0 || self.is_awaited() {
             return false;
@@ -287,8 +288,8 @@ impl Slice {
     }
 
     /// Returns what is left of the bucket, in millionths of a request unit, from 0 to its burst: the pool's
-    /// level at the last grant, what came in since, and this core's allowance. Allowances of other cores, and
-    /// what they drew since then, are not known here.
+    /// level at the last grant, the income since, and this core's allowance. Allowances of other cores, and
+    /// what they took since then, are not known here.
     pub fn remaining(&self, capacity: Capacity, now: Timestamp) -> MicroUnits {
         if self.is_full(capacity, now) {
             return capacity.burst;
@@ -296,16 +297,16 @@ impl Slice {
         self.level_by(capacity, now).saturating_add(self.allowance).clamp(0, signed(capacity.burst)) as u64
     }
 
-    /// Returns the pool's level at the last grant with what came in since, at most the burst.
+    /// Returns the pool's level at the last grant plus the income since, at most the burst.
     fn level_by(&self, capacity: Capacity, now: Timestamp) -> i64 {
         let came_in = capacity.comes_in(now.since(self.heard_at));
         self.level.saturating_add_unsigned(came_in).min(signed(capacity.burst))
     }
 
-    /// Returns the part of a bucket that this core can count on: its allowance, and its share of the pool's
-    /// level by now. The second value is the amount from which on the risk of requests under way is ignored:
-    /// nearly all of this core's share. There is one only where the burst is less than `SHORT_BURST` of
-    /// quota, since a tenant with rare large replies would otherwise be served only a part of its quota.
+    /// Returns the amount of a bucket that this core can count on: its allowance, and its share of the pool's
+    /// level by now. The second value is the amount above which the risk of unsettled requests is ignored:
+    /// nearly all of this core's share. There is one only where the burst is shorter than `SHORT_BURST`,
+    /// since a tenant with rare large replies would otherwise be served only a part of its quota.
     pub fn in_sight(&self, capacity: Capacity, now: Timestamp, rules: Rules) -> (i64, Option<i64>) {
         let share = if self.heard { u32::from(self.share) } else { rules.even_share };
         let part = |whole: i64| (i128::from(whole) * i128::from(share) / WHOLE_SHARE as i128) as i64;
@@ -321,7 +322,7 @@ impl Slice {
         self.under_way
     }
 
-    /// Counts requests that are admitted or, if negative, settled.
+    /// Adds to the number of unsettled requests: positive for admitted requests, negative for settled ones.
     pub const fn count_under_way(&mut self, change: i32) {
         let count = (self.under_way as i32).saturating_add(change);
         self.under_way = if count < 0 {
@@ -346,7 +347,8 @@ impl Slice {
         moment.since(now)
     }
 
-    /// Decides while the pool is silent: this core goes on with its last known share of what comes in.
+    /// Decides on a request while the pool is silent: this core continues with its last known share of the
+    /// bucket's income.
     fn check_alone(&mut self, cost: Price, capacity: Capacity, now: Timestamp, rules: Rules) -> Verdict {
         let share = u128::from(if self.heard { u32::from(self.share) } else { rules.even_share });
         let part = |whole: u64| signed((u128::from(whole) * share / WHOLE_SHARE) as u64);
@@ -372,7 +374,8 @@ impl Slice {
     }
 }
 
-/// A cost in thousandths of a request unit, rounded up. 4 bytes, because there may be a million of these.
+/// A cost in thousandths of a request unit, rounded up. 4 bytes, because there may be a million slices with
+/// such costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     milli: u32,

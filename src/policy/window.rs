@@ -40,8 +40,8 @@ use crate::values::Timestamp;
 const FIRST_OF_ALL: u16 = 64;
 /// Smallest window that one core begins with, in requests.
 const FIRST_LEAST: u16 = 4;
-/// Latency allowed above the base, in bases, held between [`SLACK_LEAST`] and [`SLACK_MOST`]. One base is
-/// always allowed, however long that is.
+/// Latency allowed above the base, as a multiple of the base, bounded by [`SLACK_LEAST`] and [`SLACK_MOST`].
+/// At least the base itself is always allowed above it, however long that is.
 const SLACK_PARTS: f64 = 8.0;
 /// Least latency allowed above the base, in seconds.
 const SLACK_LEAST: f64 = 0.005;
@@ -49,37 +49,39 @@ const SLACK_LEAST: f64 = 0.005;
 const SLACK_MOST: f64 = 0.040;
 /// Shortest round (stretch of replies whose median latency decides about the window), in seconds.
 const ROUND_LEAST: f64 = 0.010;
-/// Shortest round in medians of the last round: with slow replies a round lasts longer than [`ROUND_LEAST`].
+/// Shortest round as a multiple of the last round's median: with slow replies a round lasts longer than
+/// [`ROUND_LEAST`].
 const ROUND_MEDIANS: f64 = 1.5;
 /// Fewest replies that end a round.
 const SAMPLES_LEAST: usize = 3;
 /// Fewest replies in a round for a grave decision (more than twice the allowed latency): with fewer, the
-/// round goes on.
+/// round continues.
 const SAMPLES_GRAVE: usize = 9;
 /// Maximum number of samples kept of a round. When they are full, every second one is dropped, and from then
 /// on half as many replies are sampled.
 const SAMPLES_KEPT: usize = 64;
-/// Samples in a round from which on replies with the same arrival and send time count as one.
+/// Number of samples in a round at which further replies with the same arrival and send time count as one.
 const SAMPLES_APART: usize = 16;
 /// Length of a base period, in seconds. The base is the least median of blocks of replies over this period
 /// and the one before.
 const BASE_PERIOD: f64 = 10.0;
-/// Replies in a block, of which the median is a candidate for the base.
+/// Number of replies in a block, whose median is a candidate for the base.
 const BLOCK: usize = 64;
-/// Replies in the first block of a kind. Blocks double up to [`BLOCK`]; until then their medians are
-/// provisional.
+/// Number of replies in the first block of a kind of requests. Blocks double up to [`BLOCK`]; until then
+/// their medians are provisional.
 const BLOCK_FIRST: usize = 4;
-/// Part of the allowed latency, or of the window, that a cut aims at: a mild cut takes 20 % off the window.
+/// Part of the allowed latency, or of the window, that a cut aims at: a mild cut reduces the window by 20 %.
 const CUT: f64 = 0.8;
 /// Smallest part of the window that one deep cut leaves.
 const CUT_DEEPEST: f64 = 0.2;
-/// Part of the earlier load, over all cores, below which what is in flight must have fallen for a cut to tell
-/// anything.
+/// Part of the earlier load, over all cores, below which the number of requests in flight must have fallen
+/// for a cut to show anything.
 const LESS: f64 = 0.9;
-/// Part of the way to the mean window of all cores short of room that a core's window moves in one round.
+/// Part of the way to the mean window of all cores whose windows are full that a core's window moves in one
+/// round.
 const EVEN: f64 = 0.2;
-/// Shortest time between two probes for the base, in seconds. Probes begin at multiples of their interval, so
-/// that all cores probe at the same time.
+/// Shortest time between two probes (rounds with a quarter of the window, to measure the base), in seconds.
+/// Probes begin at multiples of their interval, so that all cores probe at the same time.
 const PROBE_LEAST: f64 = 1.0;
 /// Longest time between two probes for the base, in seconds.
 const PROBE_MOST: f64 = 8.0;
@@ -87,28 +89,29 @@ const PROBE_MOST: f64 = 8.0;
 const PROBE_LASTS: f64 = 0.020;
 /// Part of the window that is in use during a probe.
 const PROBE_PART: f64 = 0.25;
-/// Time for which a probe serves for mild cuts, in seconds; after that a mild cut waits for another probe.
+/// Time for which the result of a probe permits mild cuts, in seconds; after that a mild cut waits for
+/// another probe.
 const LOOK_FRESH: f64 = 4.0;
-/// Grid of the moments for probes asked for before a mild cut, in seconds: such a probe begins at the next
-/// multiple.
+/// Step between the times at which probes before a mild cut may begin, in seconds.
 const LOOK_STEP: f64 = 0.25;
-/// Grid of the moments for probes asked for before a mild cut, in medians, where replies are slow.
+/// Step between the times at which probes before a mild cut may begin, in median latencies, where replies are
+/// slow.
 const LOOK_STEP_MEDIANS: f64 = 5.0;
 /// Part of the last probed window below which a mild cut waits for another probe: a backend as it was then
-/// cannot be crowded by so little, so it has changed.
+/// cannot be crowded by so few requests, so it has changed.
 const LOOK_PART: f64 = 0.5;
-/// Latency of the full window, in parts of the latency at a quarter of it, up to which the backend is not
+/// Latency of the full window, as a multiple of that at a quarter of it, up to which the backend is not
 /// crowded.
 const QUARTERS: f64 = 2.0;
 /// Time for which a probe's latency at a quarter of the window is used, in seconds.
 const QUARTER_LASTS: f64 = 10.0;
-/// Share of a deep cut that went into lower latency, as an exponent of the part that was left, from which on
-/// the cut has shown a crowd and nothing else.
+/// Share of a deep cut that went into lower latency, as an exponent of the part of the window that was left,
+/// at which the cut shows that the backend was crowded.
 const CROWDED: f64 = 0.75;
-/// Time after a probe for which the window does not grow, in latencies of the full window.
+/// Time after a probe for which the window does not grow, as a multiple of the full window's latency.
 const SETTLES: f64 = 2.0;
-/// Share of a probe that went into lower latency, as an exponent, from which on the backend was crowded with
-/// a quarter of the window, too.
+/// Share of a probe that went into lower latency, as an exponent of the part of the window, at which the
+/// backend counts as crowded even with a quarter of the window.
 const ALL_CROWD: f64 = 0.9;
 /// Fewest replies that a probe needs for a result.
 const QUARTER_LEAST: usize = 8;
@@ -117,13 +120,13 @@ const QUARTER_KEPT: usize = 128;
 /// Part of the time between sending and deadline that the median reply may take: half of the replies take
 /// longer than the median.
 const DEADLINE_PART: f64 = 0.6;
-/// Latency, in bases, that deadlines never push the allowed latency below: no smaller window would be
-/// quicker.
+/// Latency, as a multiple of the base, below which deadlines never push the allowed latency: no smaller
+/// window would be faster.
 const DEADLINE_BASES: f64 = 1.5;
 /// Time after which a window that was not used shrinks to twice the most in flight lately, in seconds.
 const UNUSED: f64 = 5.0;
-/// Maximum number of cores short of room for which a core with hardly anything in flight that still sees slow
-/// replies may conclude that the backend is slow.
+/// Maximum number of cores with full windows at which a core that has hardly any request in flight and still
+/// sees slow replies may conclude that the backend is slow.
 const ALONE: usize = 8;
 
 /// Smallest and largest size of a window, in requests.
@@ -150,15 +153,15 @@ impl Bounds {
 
 /// Number of kinds of requests (class of command, read or write) that have a base of their own.
 pub const KINDS: usize = 16;
-/// Part of the earlier mix of kinds that stays in the mean each round.
+/// Weight of the earlier mix of kinds of requests in the mean, each round.
 const MIX_KEPT: f64 = 0.9;
 
 /// The facts about a sampled reply by which the window is adjusted.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
-    /// Time at which the request was sent.
+    /// Time at which the sampled request was sent.
     pub sent_at: Timestamp,
-    /// Time since `sent_at` during which this core did not run: not the backend's latency.
+    /// Time since `sent_at` during which this core did not run, which is not the backend's latency.
     pub late: Duration,
     /// Requests in flight when the reply came, itself included.
     pub in_flight: usize,
@@ -166,8 +169,8 @@ pub struct Sample {
     pub depth: u32,
     /// Kind of the request, below [`KINDS`]. Requests of one kind take about as long as each other.
     pub kind: usize,
-    /// True if the latency says nothing of other requests: the request's class costs much, or such a request
-    /// stood before it on the connection.
+    /// True if the latency says nothing about other requests: the request's class costs much, or such a
+    /// request was ahead of it on the connection.
     pub is_costly: bool,
     /// Time between sending and deadline; `None` for a request without deadline.
     pub left: Option<Duration>,
@@ -176,23 +179,24 @@ pub struct Sample {
 /// Result of one core's round, which the core publishes to the other cores on the [`Board`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Record {
-    /// The end of the round of replies that the record is of.
+    /// The end of the round of replies that the record is about.
     pub at: Timestamp,
     /// The median latency of replies, in seconds, as if they were of the usual mix of kinds.
     pub median: f64,
-    /// Number of replies that the median is of.
+    /// Number of replies that the median is computed from.
     pub samples: u32,
     /// The core's base (latency of a reply when little waits at the backend), in seconds; 0 while it is
     /// unknown.
     pub base: f64,
-    /// The core's window, in requests.
+    /// The core's window: the number of requests that it may have in flight.
     pub window: f64,
     /// True if requests waited for room in the window.
     pub is_limited: bool,
     /// The median latency at a quarter of the window, in seconds, as the last probe saw it; 0 where that is
     /// unknown or older than 10 s.
     pub quarter: f64,
-    /// Time at which the core asks all cores to probe. Without meaning once it has passed.
+    /// Time at which the core asks all cores to measure the base latency with few requests in flight (probe).
+    /// Meaningless once it has passed.
     pub probe_at: Timestamp,
 }
 
@@ -203,15 +207,15 @@ struct Common {
     median: f64,
     /// Median of the bases of all cores, in seconds.
     base: f64,
-    /// Mean window of the cores that are short of room, in requests; 0 where none is.
+    /// Mean window of the cores whose windows are full, in requests; 0 where none is.
     window: f64,
-    /// Number of cores that are short of room.
+    /// Number of cores whose windows are full, so that requests wait.
     limited: usize,
-    /// Sum of the windows of the cores that are short of room, in requests.
+    /// Sum of the windows of the cores whose windows are full, in requests.
     crowd: f64,
     /// The median latency at a quarter of the window, in seconds; 0 where no core knows it.
     quarter: f64,
-    /// The earliest probe that any core asks for, in seconds.
+    /// The earliest time, in seconds, at which any core asks all cores to measure the base latency (probe).
     probe_at: f64,
 }
 
@@ -222,15 +226,16 @@ struct Before {
     window: f64,
     /// Median latency in the round before the cut, in seconds.
     median: f64,
-    /// Windows of all cores short of room together, in requests.
+    /// Sum of the windows of all cores whose windows are full, in requests.
     crowd: f64,
 }
 
-/// Experiment with the window that is under way.
+/// Experiment with the window's size that is in progress.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trial {
     None,
-    /// A deep cut, to see whether less in flight is answered sooner, and the rounds seen since.
+    /// A deep cut, to see whether replies come sooner with fewer requests in flight, and the rounds seen
+    /// since.
     Cut {
         before: Before,
         rounds: u32,
@@ -247,28 +252,28 @@ enum Trial {
 struct Seen {
     /// The backend's part of the latency, in seconds, as if the request were of the usual mix of kinds.
     low: f64,
-    /// Requests in flight when the request was sent.
+    /// Number of requests in flight when the request was sent.
     depth: f64,
     /// Time between sending and deadline, in seconds; infinite without deadline.
     left: f64,
 }
 
-/// Base of one kind of requests: what its replies take when little waits at the backend.
+/// Base of one kind of requests: the latency of its replies when few requests wait at the backend.
 #[derive(Clone, Debug)]
 struct Floor {
     /// Least median of a block in this period, in seconds.
     newer: f64,
     /// Least median of a block in the period before, in seconds.
     older: f64,
-    /// Latencies of the block under way, in seconds.
+    /// Latencies of the block that is being filled, in seconds.
     block: Vec<f64>,
-    /// Number of latencies that complete the block under way.
+    /// Number of latencies that complete the block.
     block_wanted: usize,
     /// The lesser of `newer` and `older`, in seconds; 0 while unknown.
     base: f64,
     /// Weight of the kind in the mix of the last rounds.
     weight: f64,
-    /// Replies of the kind in this round.
+    /// Number of replies of the kind in this round.
     seen: u32,
 }
 
@@ -311,7 +316,7 @@ impl Floor {
         self.learn(median);
     }
 
-    /// Takes the median of a block into the base.
+    /// Records the median of a block as a candidate for the base.
     fn learn(&mut self, median: f64) {
         if self.block_wanted < BLOCK {
             (self.older, self.block_wanted) = (f64::INFINITY, self.block_wanted * 2);
@@ -350,11 +355,11 @@ pub struct Window {
     started: f64,
     /// Replies sampled in this round.
     seen: Vec<Seen>,
-    /// Replies that each kept sample stands for.
+    /// Number of replies that each kept sample stands for.
     stride: u32,
-    /// Replies to pass over before the next sample.
+    /// Number of replies to skip before the next sample.
     skip: u32,
-    /// Time from which on a reply is sampled whatever `skip` says.
+    /// Time from which a reply is sampled whatever `skip` says.
     skip_until: Timestamp,
     /// Arrival and send time of the reply sampled last.
     looked_at: (Timestamp, Timestamp),
@@ -364,14 +369,14 @@ pub struct Window {
     was_limited: bool,
     /// True if a request missed its deadline in this round.
     is_missed: bool,
-    /// True after a cut or at the start of a probe until no more than the window is in flight; replies do not
-    /// count until then.
+    /// True after a cut or at the start of a probe until no more requests than the window permits are in
+    /// flight; replies do not count until then.
     is_draining: bool,
-    /// Experiment with the window that is under way.
+    /// Experiment with the window's size that is in progress.
     trial: Trial,
-    /// Rounds in a row above the allowed latency.
+    /// Number of rounds in a row with a latency above the allowed one.
     above: u32,
-    /// Rounds in a row above the allowed latency with hardly anything in flight.
+    /// Number of rounds in a row with a latency above the allowed one and hardly any request in flight.
     floor: u32,
     /// Median latency of the last round over all cores, in seconds.
     median: f64,
@@ -381,29 +386,29 @@ pub struct Window {
     floors: [Floor; KINDS],
     /// End of the present base period, in seconds.
     period_ends: f64,
-    /// Latency of a reply when little waits at the backend (the base), for the present mix of kinds of
-    /// requests, as this core saw it, in seconds.
+    /// Latency of a reply when few requests wait at the backend (the base), for the present mix of kinds of
+    /// requests, as this core measured it, in seconds.
     own_base: f64,
-    /// Base over all cores (latency of a reply when little waits at the backend), in seconds.
+    /// Base over all cores (latency of a reply when few requests wait at the backend), in seconds.
     base: f64,
-    /// Time of the next probe, in seconds.
+    /// Time of the next probe (measurement of the base latency with few requests in flight), in seconds.
     probe_at: f64,
-    /// Time between probes for the base, in seconds.
+    /// Time between two probes of the base latency, in seconds.
     probe_every: f64,
     /// End of the last probe, in seconds; 0 before the first.
     probed_at: f64,
     /// Window before the last probe, in requests; 0 before the first.
     probed_size: f64,
-    /// The median when the probe began, in seconds.
+    /// The median latency when the probe began, in seconds.
     probed_median: f64,
-    /// Time before which the window does not grow, in seconds: what was sent right after a probe met an empty
-    /// backend, so its latency is too low.
+    /// Time before which the window does not grow, in seconds: requests sent right after a probe met an empty
+    /// backend, so their latency is too low.
     settles_until: f64,
-    /// Latencies of the probe under way, in seconds.
+    /// Latencies measured in the present probe, in seconds.
     quarter_seen: Vec<f64>,
-    /// Latency at a quarter of the window as this core learnt it, in seconds; 0 if unknown.
+    /// Latency at a quarter of the window as this core measured it, in seconds; 0 if unknown.
     own_quarter: f64,
-    /// Time at which `own_quarter` was learnt, in seconds.
+    /// Time at which `own_quarter` was measured, in seconds.
     own_quarter_at: f64,
     /// Latency at a quarter of the window over all cores, in seconds; 0 if unknown.
     quarter: f64,
@@ -417,12 +422,12 @@ pub struct Window {
     peak: usize,
     /// Maximum number of requests in flight in the period before.
     peak_before: usize,
-    /// Start of this period, in seconds.
+    /// Start of the period in which `peak` is measured, in seconds.
     peak_since: f64,
 }
 
 impl Window {
-    /// Creates the window of one of `shards` cores, at a backend of which nothing is known yet.
+    /// Creates the window of one of `shards` cores, at a backend about which nothing is known yet.
     pub fn new(shards: u16, bounds: Bounds) -> Self {
         let first = f64::from(bounds.first(shards));
         Self {
@@ -473,13 +478,14 @@ impl Window {
         self.size as usize
     }
 
-    /// Returns the latency of replies with few requests in flight at the backend; zero while unknown.
+    /// Returns the latency of replies when few requests are in flight at the backend (the base); zero while
+    /// unknown.
     pub fn base(&self) -> Duration {
         duration(self.base)
     }
 
-    /// Returns the latency expected of a request sent now: the base with nothing in flight, the last median
-    /// with the window full, in proportion between.
+    /// Returns the latency expected of a request sent now: the base if none is in flight, the last median if
+    /// the window is full, in proportion between.
     pub fn expected(&self, in_flight: usize) -> Duration {
         let full = (in_flight as f64 / self.size).min(1.0);
         duration(self.base + (self.median - self.base).max(0.0) * full)
@@ -507,8 +513,8 @@ impl Window {
         self.is_missed = true;
     }
 
-    /// Starts anew at the first reply after a silence of the backend: the window falls to at most its first
-    /// size, and replies to requests sent earlier do not count.
+    /// Handles the first reply after the backend had stalled: the window falls to at most its first size, and
+    /// replies to requests sent earlier do not count.
     pub fn handle_stall_end(&mut self, now: Timestamp) {
         self.size = self.size.min(self.first);
         (self.trial, self.is_draining, self.is_growing) = (Trial::None, false, true);
@@ -516,7 +522,7 @@ impl Window {
     }
 
     /// True if the reply is to be sampled with [`Window::handle_reply`]. Of many replies in a round, only
-    /// every n-th is; this counts those that are passed over.
+    /// every n-th is; the call counts those that are skipped.
     #[inline]
     pub fn wants(&mut self, sent_at: Timestamp, now: Timestamp) -> bool {
         if self.skip > 0 && now < self.skip_until {
@@ -601,14 +607,14 @@ impl Window {
         calm.max(QUARTERS * self.quarter).min(self.useful())
     }
 
-    /// Median latency, in seconds, beyond which too many replies would come after their deadlines, however
-    /// much throughput a larger window brings.
+    /// Returns the median latency, in seconds, above which too many replies would come after their deadlines,
+    /// however much throughput a larger window brings.
     fn useful(&self) -> f64 {
         (DEADLINE_PART * self.left).max(DEADLINE_BASES * self.base)
     }
 
-    /// Asks for a probe before a mild cut, unless there was one lately and of a window like this one. True
-    /// while one is awaited.
+    /// Asks all cores for a probe before a mild cut, unless there was one lately with a similar window. True
+    /// while a probe is awaited.
     fn awaits_probe(&mut self, at: f64) -> bool {
         let is_known = at - self.probed_at < LOOK_FRESH && self.size * CUT >= LOOK_PART * self.probed_size;
         if is_known || self.size < 2.0 * self.least {
@@ -629,7 +635,7 @@ impl Window {
     }
 
     /// Begins a probe for the base at the time when all cores do, so that none of them fills the backend's
-    /// queue meanwhile. Only a window that was short of room is made smaller.
+    /// queue meanwhile. Only a window that was full is made smaller.
     fn probe(&mut self, at: f64) {
         let wanted = power_of_two_above((40.0 * self.median).max(0.5));
         self.probe_every = PROBE_MOST.min((2.0 * self.probe_every).max(wanted));
@@ -646,7 +652,7 @@ impl Window {
         }
     }
 
-    /// Computes this core's base for the mix of kinds seen lately.
+    /// Computes this core's base for the recent mix of kinds of requests.
     fn mix(&mut self) {
         let (mut weights, mut sum) = (0.0, 0.0);
         for floor in self.floors.iter_mut().filter(|floor| floor.is_known()) {
@@ -659,7 +665,7 @@ impl Window {
         }
     }
 
-    /// Takes the present median as the new base: the backend is slow, and not crowded.
+    /// Makes the present median the new base: the backend is slow, and not crowded.
     fn learn_anew(&mut self, at: f64, median: f64) {
         let times = if self.own_base > 0.0 { median / self.own_base } else { 1.0 };
         for floor in self.floors.iter_mut().filter(|floor| floor.is_known()) {
@@ -670,9 +676,10 @@ impl Window {
         self.probe_at = next_multiple(self.probe_every, at);
     }
 
-    /// Compares the latency of requests sent at low and at high concurrency. Equal latencies mean the backend
-    /// is slow by itself, lower ones at high concurrency that it paused; `None` where latency rose with
-    /// concurrency, as in a crowd, or where the round cannot tell.
+    /// Compares the latency of requests sent at low and at high concurrency in this round. Equal latencies
+    /// mean that the backend itself is slow, lower ones at high concurrency that it paused. None where
+    /// latency rose with concurrency, so that the window is the cause, or where the round has too few
+    /// samples.
     fn is_not_ours(&mut self) -> Option<Foreign> {
         self.seen.sort_unstable_by(|one, other| one.depth.total_cmp(&other.depth));
         let third = self.seen.len() / 3;
@@ -814,10 +821,10 @@ impl Window {
         }
     }
 
-    /// Ends a round after a deep cut. If much less in flight brought no sooner a reply, the backend is slow:
-    /// its latency becomes the base and the window is restored. Both this core's own median and that of all
-    /// cores have to say so, since other cores' records may be from before their cuts, and own replies are
-    /// few.
+    /// Ends a round after a deep cut. If replies came no sooner with far fewer requests in flight, the
+    /// backend is slow: its latency becomes the base and the window is restored. Both this core's own median
+    /// and that of all cores have to show it, since other cores' records may be from before their cuts, and
+    /// own replies are few.
     fn end_cut_round(&mut self, at: f64, before: Before, (rounds, crowd): (u32, f64), own: f64) {
         let Before { window, median, .. } = before;
         // Other cores with more in flight than before make up for this core's cut.
@@ -901,15 +908,15 @@ impl Window {
         self.size = self.least.max(self.size * (CUT * allowed / median).max(CUT_DEEPEST));
     }
 
-    /// Learns the latency at a quarter of the window, in seconds, as seen by a probe or derived from a cut.
-    /// Takes the mean with the figure before, since few replies make a figure that varies.
+    /// Records the latency at a quarter of the window, in seconds, as measured by a probe or derived from a
+    /// cut. Takes the mean with the earlier value, since values from few replies vary.
     fn learn_quarter(&mut self, at: f64, latency: f64) {
         let known = if self.own_quarter > 0.0 { self.own_quarter } else { latency };
         (self.own_quarter, self.own_quarter_at) = (known.midpoint(latency), at);
     }
 
-    /// Counts a round in which replies took too long with hardly anything in flight. The second in a row
-    /// means that the backend is slow, where at most [`ALONE`] cores are short of room.
+    /// Counts a round in which replies took too long with hardly any request in flight. The second in a row
+    /// means that the backend is slow, where at most [`ALONE`] cores have full windows.
     fn count_floor(&mut self, at: f64, common: &Common) {
         self.floor += 1;
         if self.floor >= 2 && common.limited <= ALONE {
@@ -932,26 +939,26 @@ impl Window {
     }
 }
 
-/// Reason for slow replies other than what is in flight.
+/// Reason for slow replies other than the number of requests in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Foreign {
-    /// Equally slow at low and at high concurrency.
+    /// The backend is equally slow at low and at high concurrency.
     Slow,
-    /// Slower at low concurrency: the backend did not answer for a while.
+    /// The backend is slower at low concurrency: it did not answer for a while.
     Paused,
 }
 
 /// The latest record of each core about its window before one backend (latency, base, window size), through
 /// which the cores adjust their windows by common figures.
 pub trait Board {
-    /// Publishes this core's record in place of its former one.
+    /// Publishes this core's record, which replaces its former one.
     fn tell(&mut self, record: Record);
     /// Returns the records of all cores, this core's included.
     fn records(&self) -> impl Iterator<Item = Record>;
 }
 
-/// Returns the median of `values` by a key (the upper one of an even number), or 0 of none. Changes their
-/// order.
+/// Returns the median of `values` by a key (the upper one of an even number), or 0 if there are none. Changes
+/// their order.
 fn median_of<T>(values: &mut [T], key: impl Fn(&T) -> f64) -> f64 {
     if values.is_empty() {
         return 0.0;

@@ -1,15 +1,16 @@
-//! Arguments of a decoded request: the bytes as received, and the position of each argument in them.
+//! The words of a decoded request: the bytes as received, and the position of each argument in them.
 
-/// Position of one argument within its frame.
+/// Position of one argument within the bytes of its request (the frame).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Argument {
-    /// Offset of the first byte from the start of the frame.
+    /// Offset of the argument's first byte from the start of the frame.
     pub start: u32,
-    /// Length in bytes.
+    /// Length of the argument in bytes.
     pub length: u32,
 }
 
-/// View of one whole request. Never empty: a request has at least its command name.
+/// View of one whole request: its bytes, and the position of each argument in them. It is never empty, since
+/// a request has at least its command name.
 #[derive(Clone, Copy, Debug)]
 pub struct Arguments<'a> {
     frame: &'a [u8],
@@ -24,12 +25,12 @@ impl<'a> Arguments<'a> {
         Self { frame, places }
     }
 
-    /// Returns the request as a RESP array of bulk strings, ready to be forwarded.
+    /// Returns the bytes of the request, a RESP array of bulk strings that can be forwarded as it is.
     pub fn frame(&self) -> &'a [u8] {
         self.frame
     }
 
-    /// Returns the positions of the arguments in the frame.
+    /// Returns the positions of the arguments in the request's bytes.
     pub fn places(&self) -> &'a [Argument] {
         self.places
     }
@@ -40,17 +41,17 @@ impl<'a> Arguments<'a> {
         self.places.len()
     }
 
-    /// Returns the command name.
+    /// Returns the command name, which is argument 0.
     pub fn name(&self) -> &'a [u8] {
         self.at(0)
     }
 
-    /// Returns argument `index`, if there is one.
+    /// Returns argument `index`, counted from the command name (0); `None` if the request has fewer.
     pub fn get(&self, index: usize) -> Option<&'a [u8]> {
         self.places.get(index).map(|place| &self.frame[place.start as usize..][..place.length as usize])
     }
 
-    /// Returns argument `index`, which the caller knows to be there; panics otherwise.
+    /// Returns argument `index`, counted from the command name (0). Panics if the request has fewer.
     pub fn at(&self, index: usize) -> &'a [u8] {
         self.get(index).expect("the caller checked the argument count")
     }
@@ -61,9 +62,9 @@ impl<'a> Arguments<'a> {
         self.places.iter().map(move |place| &frame[place.start as usize..][..place.length as usize])
     }
 
-    /// Returns the request without its first `count` words, for commands that wrap another one; `None` if
-    /// nothing would be left. The frame stays whole, so the result must be encoded anew before it is
-    /// forwarded.
+    /// Returns a view of the request without its first `count` words, for commands that contain another
+    /// request; `None` if nothing would be left. The view's frame is still the whole request, so the inner
+    /// request must be encoded anew before it is forwarded.
     pub fn skip(&self, count: usize) -> Option<Self> {
         (count < self.places.len()).then(|| Self { frame: self.frame, places: &self.places[count..] })
     }

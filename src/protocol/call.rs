@@ -1,13 +1,13 @@
-//! The request within `QOS CALL`, by which a client sends a deadline and a tier along, and whether a request
-//! is about its connection.
+//! `QOS CALL`, by which a client sends a deadline and a tier along with a request, and the test whether a
+//! request is about its connection.
 
 use super::command::{self, Handling, LocalCommand};
 use super::encode;
 use crate::values::Tier;
 
-/// Writes the beginning of `QOS CALL DEADLINE millis [TIER tier] request`. Returns how many bytes of
-/// `request` it replaces: the bytes after them belong behind it. `None`, and nothing written, if the request
-/// is no array of bulk strings.
+/// Writes `QOS CALL DEADLINE millis [TIER tier]`, to which the words of `request` are to be appended, as one
+/// array. Returns how many bytes of `request` (its array header) this replaces: the caller appends the bytes
+/// after them. `None`, with nothing written, if `request` is no array of bulk strings.
 pub fn begin_call(out: &mut Vec<u8>, request: &[u8], millis: u64, tier: Option<Tier>) -> Option<usize> {
     let head = request.iter().position(|byte| *byte == b'\n')? + 1;
     let digits = request[..head].strip_prefix(b"*")?.strip_suffix(b"\r\n")?;
@@ -28,18 +28,18 @@ pub fn begin_call(out: &mut Vec<u8>, request: &[u8], millis: u64, tier: Option<T
 /// Name of an option of `QOS CALL` and `QOS SET`; its value is the next word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOption {
-    /// Name of the user, within the tenant, that the request is charged to.
+    /// Name of the user, within the tenant, whose quota the request is charged to.
     User,
-    /// Importance of the request.
+    /// Importance of the request under overload.
     Tier,
-    /// Time for which a reply is of use to the client, in milliseconds: its deadline.
+    /// Time, in milliseconds, after which the reply is of no more use to the client.
     Deadline,
-    /// Treatment of requests that are with a store when the deadline is over.
+    /// Treatment of a request that a store has not answered yet when its deadline passes.
     InFlight,
 }
 
 impl CallOption {
-    /// Returns the option of that name, in any case.
+    /// Returns the option with that name, in any case of letters; `None` if there is none.
     pub fn of(word: &[u8]) -> Option<Self> {
         let named = [
             ("user", Self::User),
@@ -53,8 +53,8 @@ impl CallOption {
     }
 }
 
-/// True for a request that tells or changes the state of its connection (`AUTH`, `MULTI`, `CLIENT`, `QOS
-/// SET`), also as the inner request of `QOS CALL`, however deep.
+/// True if a request reads or changes the state of its connection (`AUTH`, `MULTI`, `CLIENT`, `QOS SET`),
+/// also as the inner request of `QOS CALL`, however deeply nested.
 pub fn is_about_connection<'a>(mut words: impl Iterator<Item = &'a [u8]> + Clone) -> bool {
     loop {
         let Some(command) = words.next().and_then(command::find) else { return false };
@@ -71,7 +71,7 @@ pub fn is_about_connection<'a>(mut words: impl Iterator<Item = &'a [u8]> + Clone
     }
 }
 
-/// Returns the words behind the options of `QOS CALL`.
+/// Returns the words of the inner request, which follow the options of `QOS CALL`.
 fn inner<'a, W: Iterator<Item = &'a [u8]> + Clone>(mut words: W) -> W {
     loop {
         let mut behind = words.clone();

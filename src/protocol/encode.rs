@@ -1,18 +1,18 @@
-//! RESP encoding: small functions that append to a buffer, in the dialect of the receiver.
+//! RESP encoding: small functions that append to a buffer, in the RESP version of the receiver.
 
 use crate::values::Database;
 
-/// The dialect that a connection speaks.
+/// The version of RESP that a connection uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Protocol {
-    /// The dialect every connection starts with.
+    /// RESP version 2, with which every connection starts.
     #[default]
     Resp2,
-    /// The dialect chosen with `HELLO 3`.
+    /// RESP version 3, which a client chooses with `HELLO 3`.
     Resp3,
 }
 
-/// Appends `+text`, for texts without line breaks.
+/// Appends a simple string, `+text`. The text must not contain line breaks.
 pub fn simple(out: &mut Vec<u8>, text: &str) {
     debug_assert!(!text.contains(['\r', '\n']));
     out.push(b'+');
@@ -20,21 +20,21 @@ pub fn simple(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends `-text`. Line breaks in the text (it may quote a client) become spaces.
+/// Appends an error, `-text`. Line breaks in the text (it may quote a client) become spaces.
 pub fn error(out: &mut Vec<u8>, text: &str) {
     out.push(b'-');
     out.extend(text.bytes().map(|byte| if byte == b'\r' || byte == b'\n' { b' ' } else { byte }));
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends `:value`.
+/// Appends an integer, `:value`.
 pub fn integer(out: &mut Vec<u8>, value: i64) {
     out.push(b':');
     decimal(out, value);
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends a number that may have a fraction, written in decimal: a bulk string in RESP2.
+/// Appends a number that may have a fraction, given by its decimal digits: a bulk string in RESP2.
 pub fn double(out: &mut Vec<u8>, protocol: Protocol, digits: &str) {
     match protocol {
         Protocol::Resp2 => bulk(out, digits.as_bytes()),
@@ -46,7 +46,7 @@ pub fn double(out: &mut Vec<u8>, protocol: Protocol, digits: &str) {
     }
 }
 
-/// Appends `$length` and the bytes.
+/// Appends a bulk string, `$length` and the bytes.
 pub fn bulk(out: &mut Vec<u8>, value: &[u8]) {
     header(out, b'$', value.len());
     out.extend_from_slice(value);
@@ -95,7 +95,7 @@ pub fn set(out: &mut Vec<u8>, protocol: Protocol, count: usize) {
     }
 }
 
-/// Appends text for people, which clients must not interpret: a bulk string in RESP2.
+/// Appends a text for people, which clients do not interpret: a bulk string in RESP2.
 pub fn verbatim(out: &mut Vec<u8>, protocol: Protocol, text: &str) {
     match protocol {
         Protocol::Resp2 => bulk(out, text.as_bytes()),
@@ -108,7 +108,7 @@ pub fn verbatim(out: &mut Vec<u8>, protocol: Protocol, text: &str) {
     }
 }
 
-/// Appends type byte, number and line end, with which every counted element starts.
+/// Appends the header of an element with a count or length: type byte, number and line end.
 pub fn header(out: &mut Vec<u8>, kind: u8, count: usize) {
     out.push(kind);
     decimal(out, count as i64);
@@ -128,7 +128,7 @@ pub fn select(out: &mut Vec<u8>, database: Database) {
     request(out, [&b"SELECT"[..], database.0.to_string().as_bytes()].into_iter());
 }
 
-/// Appends a number in decimal, without the formatting machinery.
+/// Appends a number in decimal, faster than the formatting functions of the standard library.
 pub fn decimal(out: &mut Vec<u8>, value: i64) {
     let mut digits = [0_u8; 20];
     let mut at = digits.len();

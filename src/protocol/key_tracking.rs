@@ -2,38 +2,38 @@
 
 use super::{Arguments, encode};
 
-/// Options of `CLIENT TRACKING ON`.
+/// Options of `CLIENT TRACKING ON`, by which a client asks for messages about changed keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrackingOptions {
-    /// The number (`CLIENT ID`) of the connection that messages go to in place of the client's own (`REDIRECT`);
-    /// 0 is the number of none.
+    /// The id (`CLIENT ID`) of the connection that receives the messages in place of the client's own
+    /// (`REDIRECT`); none if not given. 0 is no connection's id.
     pub redirect: Option<u64>,
-    /// True for messages about all keys with certain prefixes, whether the client has read them or not
-    /// (`BCAST`).
+    /// True if messages are sent about all keys with certain prefixes, whether or not the client has read
+    /// them (`BCAST`).
     pub is_broadcast: bool,
-    /// The prefixes; none means all keys.
+    /// The prefixes of keys that messages are sent about; an empty list means all keys.
     pub prefixes: Vec<Vec<u8>>,
-    /// True if only reads behind `CLIENT CACHING YES` are tracked.
+    /// True if only reads after `CLIENT CACHING YES` are tracked (`OPTIN`).
     pub opts_in: bool,
-    /// True if all reads are tracked except behind `CLIENT CACHING NO`.
+    /// True if all reads are tracked except those after `CLIENT CACHING NO` (`OPTOUT`).
     pub opts_out: bool,
     /// True if the client is sent no messages about changes that it makes itself (`NOLOOP`).
     pub leaves_out_own: bool,
 }
 
-/// Reason why options are not accepted.
+/// Reason why options of `CLIENT TRACKING` are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadTrackingOption {
-    /// The number of a connection behind `REDIRECT` is no number.
+    /// The word after `REDIRECT` is not a number.
     NoNumber,
-    /// `REDIRECT` stands there twice.
+    /// `REDIRECT` is given twice.
     SecondRedirect,
-    /// A word is no option, or lacks its value.
+    /// A word is no option, or an option lacks its value.
     Syntax,
 }
 
 impl TrackingOptions {
-    /// Reads the words behind `CLIENT TRACKING ON`.
+    /// Reads the words after `CLIENT TRACKING ON`.
     pub fn parse(arguments: &Arguments<'_>) -> Result<Self, BadTrackingOption> {
         let mut options = Self::default();
         let mut words = arguments.iter().skip(3);
@@ -59,8 +59,8 @@ impl TrackingOptions {
         Ok(options)
     }
 
-    /// Writes the command that asks a store for these options. `redirect` is the store's number of the connection
-    /// that its messages go to; none for the connection that the command is sent over.
+    /// Writes the `CLIENT TRACKING ON` command that asks a store for these options. `redirect` is the store's
+    /// id of the connection that its messages go to; `None` for the connection that the command is sent on.
     pub fn encode(&self, out: &mut Vec<u8>, redirect: Option<u64>) {
         let redirect = redirect.map(|number| number.to_string());
         let mut words: Vec<&[u8]> = vec![b"CLIENT", b"TRACKING", b"ON"];
@@ -76,7 +76,7 @@ impl TrackingOptions {
         encode::request(out, words.into_iter());
     }
 
-    /// Completes options that are in force from now on by the prefixes of those that were in force `before`:
+    /// Adds the prefixes of the options that were in force `before` to these options, which replace them:
     /// prefixes add up, and no prefix means all keys.
     pub fn add_prefixes_of(&mut self, before: Option<&Self>) {
         if !self.is_broadcast {
@@ -91,8 +91,8 @@ impl TrackingOptions {
         self.prefixes.dedup();
     }
 
-    /// Returns the flags as `CLIENT TRACKINGINFO` names them. `is_exception` tells that `CLIENT CACHING` was sent
-    /// and the next request is an exception.
+    /// Returns the flags that `CLIENT TRACKINGINFO` lists. `is_exception` is true if `CLIENT CACHING` was
+    /// sent, so that the next request is an exception to the rule.
     pub fn flags(&self, is_exception: bool) -> impl Iterator<Item = &'static str> {
         let flags = [
             (true, "on"),

@@ -1,5 +1,5 @@
-//! Bytes to requests and replies, and back. Knows the grammar of RESP2 and RESP3, HTTP and the table of
-//! commands, and nothing of connections, shards or policies.
+//! Translates bytes to requests and replies, and back. It contains the grammar of RESP2, RESP3 and HTTP and
+//! the table of commands, and nothing about connections, shards or policies.
 
 pub mod arguments;
 pub mod call;

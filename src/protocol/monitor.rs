@@ -11,10 +11,10 @@ use super::encode;
 use crate::values::Database;
 use crate::values::limits::{MONITOR_ARGUMENT_BYTES_MAX, MONITOR_ARGUMENTS_MAX, MONITOR_REQUEST_BYTES_MAX};
 
-/// The words before the request on a line: when, in which database, and from which client.
+/// The start of a line of `MONITOR`, before the request: time, database, and client.
 #[derive(Clone, Copy, Debug)]
 pub struct Heading<'a> {
-    /// Microseconds since 1970.
+    /// Time of the request, in microseconds since 1970.
     pub unix_micros: u64,
     /// Database that the client has selected.
     pub database: Database,
@@ -22,15 +22,15 @@ pub struct Heading<'a> {
     pub address: &'a str,
 }
 
-/// The text that stands in place of a password, as in Redis.
+/// The text that is shown in place of a password, as in Redis.
 const REDACTED: &[u8] = b"(redacted)";
-/// The client named on lines that tell of lines left out. It has the form of an address, because programs that
-/// read such lines take it apart.
+/// The client's address on lines that say how many lines were left out. It has the form of an address,
+/// because programs that read such lines parse it.
 const WEIR: &str = "weir:0";
 
-/// True if monitors are shown requests of a command. Those that administer a server are not shown, as in
-/// Redis, and neither are commands of modules that ask for it. `QOS CALL` is not shown either: the request inside is,
-/// once it is carried out.
+/// True if `MONITOR` shows requests of a command. Commands that administer a server are not shown, as in
+/// Redis, and neither are commands of modules that ask for it. `QOS CALL` is not shown either: its inner
+/// request is, once it is carried out.
 pub fn is_shown(command: Option<&Command>, arguments: &Arguments<'_>) -> bool {
     let Some(command) = command else { return true };
     let is_call = command.handling == Handling::Local(LocalCommand::Qos)
@@ -40,8 +40,8 @@ pub fn is_shown(command: Option<&Command>, arguments: &Arguments<'_>) -> bool {
     !(command.flags.contains(Flags::ADMIN) || is_secret || is_call)
 }
 
-/// Appends the line of a request. Long words, and words beyond a number, are cut short, with the number of
-/// bytes or arguments that are missing.
+/// Appends the line of a request. Words beyond a length, and words beyond a number, are cut, with the number
+/// of bytes or arguments that are missing.
 pub fn write_line(
     out: &mut Vec<u8>,
     heading: &Heading<'_>,
@@ -65,7 +65,7 @@ pub fn write_line(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends the line that tells a monitor how many lines it was not sent.
+/// Appends the line that says how many lines a monitoring client was not sent.
 pub fn write_left_out(out: &mut Vec<u8>, unix_micros: u64, lines: u64) {
     begin(out, &Heading { unix_micros, database: Database::FIRST, address: WEIR });
     out.extend_from_slice(b" \"... ");
@@ -92,7 +92,7 @@ fn begin(out: &mut Vec<u8>, heading: &Heading<'_>) {
     out.push(b']');
 }
 
-/// Appends a word in quotation marks; `missing` is the number of its bytes that are not shown.
+/// Appends a word in quotation marks; `missing` is the number of the word's bytes that are not shown.
 fn write_word(out: &mut Vec<u8>, shown: &[u8], missing: usize) {
     out.push(b'"');
     escape(out, shown);
@@ -104,7 +104,7 @@ fn write_word(out: &mut Vec<u8>, shown: &[u8], missing: usize) {
     out.push(b'"');
 }
 
-/// Appends `"... (N more arguments)"`.
+/// Appends a note such as `"... (N more arguments)"`.
 fn note(out: &mut Vec<u8>, count: u64, what: &str) {
     out.extend_from_slice(b"\"... (");
     encode::decimal(out, count as i64);
@@ -113,8 +113,8 @@ fn note(out: &mut Vec<u8>, count: u64, what: &str) {
     out.extend_from_slice(b")\"");
 }
 
-/// Appends bytes as Redis quotes them (`sdscatrepr`): printable ASCII as itself, quotation marks and
-/// backslashes behind a backslash, five control characters by their letters, every other byte in hexadecimal.
+/// Appends bytes quoted as Redis quotes them (`sdscatrepr`): printable ASCII as itself, quotation marks and
+/// backslashes after a backslash, five control characters by their letters, every other byte in hexadecimal.
 fn escape(out: &mut Vec<u8>, mut bytes: &[u8]) {
     const HEXADECIMAL: &[u8; 16] = b"0123456789abcdef";
     let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
@@ -141,27 +141,28 @@ fn escape(out: &mut Vec<u8>, mut bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Decides which words of a request may be passwords.
+/// State that decides, word by word, which words of a request may be passwords and are hidden.
 #[derive(Clone, Copy, Debug)]
 enum Secrets {
     /// No word is a password.
     None,
-    /// Words of `AUTH`: all behind the name.
+    /// A request `AUTH`, in which all words after the name are hidden.
     All,
-    /// Words of `HELLO`: the two behind `AUTH`, and those that stand where no word belongs.
+    /// A request `HELLO`, in which the two words after `AUTH` are hidden, and words where none belongs.
     Hello(Behind),
-    /// Words of `QOS`, which may contain another request: all behind a word `AUTH`, once there was one.
+    /// A request `QOS`, which may contain another request: all words after a word `AUTH` are hidden. The
+    /// field is true once there was one.
     Inner(bool),
 }
 
-/// The words of `HELLO` that were seen last.
+/// The part of a `HELLO` request that the last word belonged to.
 #[derive(Clone, Copy, Debug)]
 enum Behind {
-    /// The command's name, or the last word of an option.
+    /// The command's name, or a whole option.
     Option,
-    /// `AUTH`, with this many of the two words that belong to it.
+    /// The option `AUTH`, of whose two words this many have come.
     Auth(u8),
-    /// `SETNAME`.
+    /// The option `SETNAME`, whose value is still to come.
     SetName,
 }
 
@@ -175,7 +176,7 @@ impl Secrets {
         }
     }
 
-    /// Decides whether the next word is hidden. Words are asked for in their order.
+    /// Returns whether the word at `index` is hidden. The caller passes all words of the request, in order.
     fn hides(&mut self, index: usize, word: &[u8]) -> bool {
         if index == 0 {
             return false;

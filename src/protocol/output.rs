@@ -1,7 +1,7 @@
-//! Output of one connection: small messages gathered into one buffer, large ones shared.
+//! Output of one connection: small messages are gathered into one buffer, large ones are shared.
 //!
-//! A socket has one send under way, so later output waits for it. A send therefore takes along what there is:
-//! several pieces at once where large messages lie between, up to a bound.
+//! A socket has one send in flight, so later output waits for it. The next send therefore takes all output
+//! that waits, up to a bound: several pieces at once where large messages lie between small ones.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -11,14 +11,14 @@ use bytes::Bytes;
 use crate::values::Spares;
 use crate::values::limits::COPY_BYTES_MAX;
 
-/// Output that is handed to the socket at once.
+/// Output that is handed to the socket in one send.
 #[derive(Debug)]
 pub enum Segment {
-    /// Small messages, gathered in one buffer.
+    /// Small messages, copied into one buffer.
     Gathered(Vec<u8>),
-    /// One large message, or the rest of it.
+    /// One large message, or the rest of it, shared without a copy.
     Shared(Bytes),
-    /// Several segments, one behind the other, none of which is `Several` itself.
+    /// Several segments, one after the other, none of which is `Several` itself.
     Several(Vec<Segment>),
 }
 
@@ -54,17 +54,17 @@ impl Segment {
     }
 }
 
-/// Largest buffer that the pool keeps for reuse, in bytes.
+/// Largest buffer, in bytes, that the pool keeps for reuse.
 const BUFFER_BYTES_KEPT: usize = 1024 * 1024;
-/// Maximum number of bytes of all buffers that the pool keeps.
+/// Maximum number of bytes of all buffers that a core's pool keeps.
 const POOL_BYTES_KEPT: usize = 32 * 1024 * 1024;
-/// Size at which a gathered segment closes and a send takes no more pieces along, in bytes, so that a long
-/// queue of output is sent in bounded steps.
+/// Number of bytes at which a buffer of small messages is closed, and at which a send takes no further
+/// pieces, so that a long queue of output is sent in bounded steps.
 const SEGMENT_BYTES_MAX: usize = 256 * 1024;
 /// Maximum number of pieces of one send.
 const SEGMENT_PIECES_MAX: usize = 64;
 
-/// Buffers of one core, handed from connection to connection: an idle connection holds none.
+/// Reusable buffers of one core, lent to a connection while it has output: an idle connection has none.
 #[derive(Debug)]
 pub struct BufferPool {
     free: Spares<Vec<u8>>,
@@ -72,7 +72,7 @@ pub struct BufferPool {
 }
 
 impl BufferPool {
-    /// Creates a pool that keeps at most this many buffers.
+    /// Creates a pool that keeps at most `kept_max` buffers.
     pub fn new(kept_max: usize) -> Self {
         Self { free: Spares::new(kept_max), kept_bytes: 0 }
     }
@@ -84,7 +84,7 @@ impl BufferPool {
         buffer
     }
 
-    /// Takes a buffer back, or frees it if it is too large or the pool is full.
+    /// Takes a buffer back for reuse, or frees it if it is too large or the pool is full.
     pub fn give(&mut self, mut buffer: Vec<u8>) {
         let capacity = buffer.capacity();
         let room = self.free.has_room() && self.kept_bytes + capacity <= POOL_BYTES_KEPT;
@@ -95,13 +95,13 @@ impl BufferPool {
         }
     }
 
-    /// Frees buffers that were not needed for a while. False once nothing is left to free.
+    /// Frees some buffers that have not been needed for a while. False if nothing is left to free.
     pub fn tidy(&mut self) -> bool {
         let Self { free, kept_bytes } = self;
         free.tidy(|buffer| *kept_bytes -= buffer.capacity())
     }
 
-    /// Takes back the buffers of a sent segment.
+    /// Takes back the buffers of a segment that was sent.
     pub fn give_segment(&mut self, segment: Segment) {
         match segment {
             Segment::Gathered(buffer) => self.give(buffer),
@@ -116,12 +116,12 @@ impl BufferPool {
 pub struct Output {
     closed: VecDeque<Segment>,
     open: Vec<u8>,
-    /// Number of bytes in segments that are full or shared, to which no more output is appended.
+    /// Number of bytes in segments that are closed, to which no more messages are appended.
     closed_bytes: usize,
 }
 
 impl Output {
-    /// Returns the buffer to append small messages to.
+    /// Returns the buffer that small messages are appended to; takes one from the pool if there is none.
     pub fn buffer(&mut self, pool: &mut BufferPool) -> &mut Vec<u8> {
         if self.open.capacity() == 0 {
             self.open = pool.take();
@@ -137,7 +137,7 @@ impl Output {
         self.buffer(pool).extend_from_slice(message);
     }
 
-    /// Appends a message, shared if it is larger than 16 KiB and copied otherwise.
+    /// Appends a message: without copying it if it is larger than 16 KiB, else as a copy.
     pub fn append_shared(&mut self, pool: &mut BufferPool, message: &Bytes) {
         if message.len() <= COPY_BYTES_MAX {
             self.append(pool, message);
@@ -148,7 +148,7 @@ impl Output {
         }
     }
 
-    /// Takes the next segment to send.
+    /// Takes the next segment to send; `None` if no output waits.
     pub fn take(&mut self) -> Option<Segment> {
         match (self.closed.len(), self.open.is_empty()) {
             (0, true) => None,
@@ -161,7 +161,7 @@ impl Output {
         }
     }
 
-    /// Takes the oldest piece, with those behind it as far as they fit into one send.
+    /// Takes the oldest piece of output, and further pieces as far as they fit into one send.
     fn take_several(&mut self) -> Segment {
         let (mut pieces, mut bytes) = (Vec::new(), 0);
         while bytes < SEGMENT_BYTES_MAX
@@ -188,7 +188,7 @@ impl Output {
         self.closed.is_empty() && self.open.is_empty()
     }
 
-    /// Drops all output and gives its buffers back.
+    /// Drops all output and gives its buffers back to the pool.
     pub fn clear(&mut self, pool: &mut BufferPool) {
         self.closed.drain(..).for_each(|segment| pool.give_segment(segment));
         self.closed_bytes = 0;

@@ -1,65 +1,65 @@
 //! Reply scanner: finds where each reply of a backend ends, in RESP2 and RESP3, in whatever pieces it
 //! arrives.
 //!
-//! The scanner looks at every byte of structure once and steps over payloads, so a reply of any size costs
-//! linear time. Attributes and pushes that stand before a reply belong to it and travel with it.
+//! The scanner examines every byte of structure once and steps over payloads, so a reply takes time linear in
+//! its size. Attributes and pushes that stand before a reply belong to it and are passed on with it.
 
 use crate::protocol::room;
 
-/// End, type and size of a whole reply.
+/// End, type and size of a whole reply that a [`ReplyScanner`] has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scanned {
-    /// End of the reply, counted from the start of the bytes that were scanned last.
+    /// Offset of the reply's end in the bytes that were passed to the last call of `scan`.
     pub end: usize,
     /// The type byte of the reply itself (not of attributes before it).
     pub kind: u8,
-    /// Number of values in an aggregate reply, at any depth, without the aggregates themselves. So a map, an
-    /// array in arrays and the replies in a reply to `EXEC` count by what they hold, in either protocol. 0
-    /// for a scalar.
+    /// Number of values in an aggregate reply (array, map, set), at any depth, without the aggregates
+    /// themselves, so that it is the same in RESP2 and RESP3. 0 for a scalar.
     pub rows: u64,
 }
 
-/// Error for bytes that are not RESP: the connection they came from cannot be trusted any more.
+/// Error for bytes that are not RESP. The connection that they came from cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MalformedReply;
 
-/// The scanner of one backend connection.
+/// The reply scanner of one backend connection, with its state between chunks.
 #[derive(Debug, Default)]
 pub struct ReplyScanner {
-    /// Elements not yet received of attributes and pushes before the reply, at any depth.
+    /// Number of elements not yet received of attributes and pushes before the reply, at any depth.
     before: u64,
-    /// Elements not yet received of the reply, which is one itself, at any depth. Depth is not limited: a
-    /// script may nest as it likes.
+    /// Number of elements not yet received of the reply, which counts as one itself, at any depth. Depth is
+    /// not limited: a script may nest its reply as it likes. 0 between replies.
     left: u64,
-    /// Payload bytes still to be stepped over, line end included.
+    /// Number of payload bytes of a bulk string still to be stepped over, its line end included.
     payload_left: u64,
-    /// Start of a header line that a chunk boundary cut.
+    /// Start of a header line whose end has not been received yet.
     line: Vec<u8>,
-    /// Last byte seen of a line whose content does not matter; `None` outside such a line.
+    /// Last received byte of a line whose content does not matter; `None` outside such a line.
     text: Option<u8>,
-    /// Type byte of the reply; 0 before it is known.
+    /// Type byte of the reply; 0 until it is known.
     kind: u8,
-    /// Values seen in the reply so far, if it is an aggregate.
+    /// Number of values received in the reply, if it is an aggregate.
     rows: u64,
-    /// True if a push between replies is reported like a reply, with kind `>`; if not, it counts to the next
-    /// reply.
+    /// True if a push message between replies is reported like a reply, with kind `>`; if not, it counts as a
+    /// part of the next reply.
     reports_pushes: bool,
 }
 
-/// Longest header line, with a number or a length; texts are stepped over without being held.
+/// Maximum number of bytes of a header line with a number or a length; lines of text are stepped over without
+/// being kept.
 const HEADER_BYTES_MAX: usize = 32;
 /// End of every line and every payload.
 const LINE_END: &[u8] = b"\r\n";
 
 impl ReplyScanner {
-    /// Creates a scanner that reports a push between replies like a reply, with kind `>`. A push within a
-    /// reply, which no store sends, still belongs to that.
+    /// Creates a scanner that reports a push message between replies like a reply, with kind `>`. A push
+    /// within a reply, which no store sends, still counts as a part of that reply.
     pub fn with_pushes() -> Self {
         Self { reports_pushes: true, ..Self::default() }
     }
 
-    /// Scans further bytes. `Some` when a reply ends within `bytes`; what follows belongs to the next reply.
-    /// `None` when all of `bytes` belongs to a reply that goes on.
+    /// Scans further bytes. Returns `Some` when a reply ends within `bytes`; the bytes after its end belong
+    /// to the next reply. `None` if all of `bytes` belongs to a reply that is incomplete.
     pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<Scanned>, MalformedReply> {
         if !self.is_midway() {
             if let Some(scanned) = scan_simple(bytes) {
@@ -85,24 +85,26 @@ impl ReplyScanner {
         Ok(None)
     }
 
-    /// Returns the bytes that are known to be missing of the payload under way, its line end included.
+    /// Returns the number of bytes that are still missing of the bulk string being received, its line end
+    /// included; 0 outside a bulk string.
     pub fn missing(&self) -> u64 {
         self.payload_left
     }
 
-    /// Returns how many more bytes the elements that are yet to come will take, if they are as long as those in
-    /// the `come` bytes before. 0 for a reply that is no aggregate.
+    /// Returns an estimate of the bytes that the reply's remaining elements will take, if they are as long on
+    /// average as the elements in the `come` bytes before. 0 for a reply that is no aggregate.
     pub fn expected(&self, come: usize) -> usize {
         let left = usize::try_from(self.left).unwrap_or(usize::MAX);
         if self.rows == 0 { 0 } else { room::estimate(come, self.rows as usize, left) }
     }
 
-    /// True if a reply is under way, of which some bytes were seen.
+    /// True if a part of a reply was scanned and its end was not.
     pub fn is_midway(&self) -> bool {
         self.left > 0
     }
 
-    /// Steps over a payload and checks the line end behind it, so that a wrong length is found at once.
+    /// Steps over payload bytes of a bulk string and checks the line end after it, so that a wrong length is
+    /// found at once. Returns the number of bytes it used.
     fn payload(&mut self, bytes: &[u8]) -> Result<usize, MalformedReply> {
         let step = self.payload_left.min(bytes.len() as u64);
         let left = self.payload_left - step;
@@ -119,7 +121,8 @@ impl ReplyScanner {
         Ok(step as usize)
     }
 
-    /// Steps over a line whose content does not matter, `before` being its last byte that was seen.
+    /// Steps over a line whose content does not matter; `before` is the line's last byte that was received
+    /// earlier. Returns the number of bytes it used.
     fn rest_of_text(&mut self, bytes: &[u8], before: u8) -> Result<usize, MalformedReply> {
         let Some(newline) = bytes.iter().position(|byte| *byte == b'\n') else {
             self.text = bytes.last().copied();
@@ -198,12 +201,13 @@ impl ReplyScanner {
         *self.counter() -= 1;
     }
 
-    /// Returns the counter that the next element belongs to.
+    /// Returns the counter of missing elements that the next element belongs to: that of attributes and
+    /// pushes, or that of the reply.
     fn counter(&mut self) -> &mut u64 {
         if self.before > 0 { &mut self.before } else { &mut self.left }
     }
 
-    /// Remembers the type of the reply, if this element is the reply itself.
+    /// Stores the type of the reply, if this element is the reply itself.
     fn note_kind(&mut self, kind: u8) {
         if self.before == 0 && self.kind == 0 {
             self.kind = kind;
@@ -211,7 +215,8 @@ impl ReplyScanner {
     }
 }
 
-/// Scans the common case: one short line or one bulk string, whole.
+/// Scans a reply in the common case, one short line or one bulk string that `bytes` holds as a whole; `None`
+/// in any other case.
 fn scan_simple(bytes: &[u8]) -> Option<Scanned> {
     let kind = *bytes.first()?;
     let newline = bytes.iter().take(HEADER_BYTES_MAX).position(|byte| *byte == b'\n')?;
@@ -241,17 +246,20 @@ fn parse_count(line: &[u8]) -> Result<Option<u64>, MalformedReply> {
         .map(Some)
 }
 
-/// Returns the elements of a whole array reply, each as the bytes it came in.
+/// Returns the elements of a whole array reply, each as the bytes in which it was received; `None` if the
+/// reply is no array.
 pub fn elements(array: &[u8]) -> Option<Elements<'_>> {
     elements_of(array, b'*', 1)
 }
 
-/// Returns names and values of a whole map reply, one after the other; in RESP2 such a reply is an array.
+/// Returns the names and values of a whole map reply, one after the other; in RESP2 such a reply is an array.
+/// `None` for any other reply.
 pub fn names_and_values(map: &[u8]) -> Option<Elements<'_>> {
     elements_of(map, b'%', 2).or_else(|| elements(map))
 }
 
-/// Returns the elements of a whole message that is the reply to no request; in RESP2 such a message is an array.
+/// Returns the elements of a whole push message; in RESP2 such a message is an array. `None` for any other
+/// bytes.
 pub fn pushed(message: &[u8]) -> Option<Elements<'_>> {
     elements_of(message, b'>', 1).or_else(|| elements(message))
 }
@@ -265,7 +273,7 @@ fn elements_of(aggregate: &[u8], kind: u8, per_count: usize) -> Option<Elements<
     Some(Elements { rest: &aggregate[newline + 1..], left: count.checked_mul(per_count)? })
 }
 
-/// Iterator over the elements of an array reply.
+/// Iterator over the elements of an array reply, each as the bytes in which it was received.
 #[derive(Clone, Debug)]
 pub struct Elements<'a> {
     rest: &'a [u8],
@@ -273,8 +281,8 @@ pub struct Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// Returns the iterator that goes on where another one, with so many bytes of `array` and so many elements
-    /// left, stopped.
+    /// Returns the iterator that continues where another one stopped, with the last `bytes_left` bytes of
+    /// `array` and `left` elements still to come.
     pub fn resume(array: &'a [u8], bytes_left: usize, left: usize) -> Self {
         Self { rest: &array[array.len() - bytes_left..], left }
     }
@@ -305,7 +313,8 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// Returns the text of a whole reply that is one bulk string, one verbatim string, one simple string or one error.
+/// Returns the text of a whole reply that is one bulk string, verbatim string, simple string or error; `None`
+/// for any other reply.
 pub fn text(reply: &[u8]) -> Option<&[u8]> {
     let newline = reply.iter().position(|byte| *byte == b'\n')?;
     match reply[0] {
@@ -323,7 +332,7 @@ pub fn text(reply: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Returns the value of a whole integer reply.
+/// Returns the value of a whole integer reply; `None` for any other reply.
 pub fn integer(reply: &[u8]) -> Option<i64> {
     let digits = reply.strip_prefix(b":")?.strip_suffix(b"\r\n")?;
     std::str::from_utf8(digits).ok()?.parse().ok()

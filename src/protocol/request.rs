@@ -1,15 +1,15 @@
-//! Request decoder: RESP arrays of bulk strings and inline commands, byte by byte if need be.
+//! Request decoder: RESP arrays of bulk strings and inline commands, in whatever pieces they arrive.
 //!
-//! A whole request inside one received chunk is seen in place and never copied. An unfinished request at the
-//! end of a chunk is held, once, and parsing goes on where it stopped, so that no input makes it quadratic. A
-//! large request ends as shared [`Bytes`] that travel on without being copied.
+//! A whole request inside one received chunk is read in place and never copied. An unfinished request at the
+//! end of a chunk is copied once and kept, and parsing continues where it stopped, so that no input makes it
+//! quadratic. A large request ends as shared [`Bytes`] that are passed on without being copied.
 
 use bytes::Bytes;
 
 use crate::protocol::{Argument, Arguments, Room, encode, room};
 use crate::values::limits;
 
-/// Limits on the requests of one connection.
+/// Limits on the size of one connection's requests.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestLimits {
     /// Maximum number of arguments of one request.
@@ -30,13 +30,14 @@ impl RequestLimits {
         }
     }
 
-    /// Returns practically no limits, for requests that weir has put together out of bounded parts.
+    /// Returns limits that are never reached, for requests that weir itself has put together from bounded
+    /// parts.
     pub fn assembled() -> Self {
         let bytes_max = usize::MAX / 4;
         Self { arguments_max: usize::MAX / 4, argument_bytes_max: bytes_max, request_bytes_max: bytes_max }
     }
 
-    /// Returns the limits for a client that has not logged in: just enough for HELLO and AUTH.
+    /// Returns the limits for a client that has not authenticated: just enough for HELLO and AUTH.
     pub fn stranger() -> Self {
         Self {
             arguments_max: limits::ARGUMENTS_MAX_UNAUTHENTICATED,
@@ -51,17 +52,17 @@ impl RequestLimits {
     }
 }
 
-/// Bytes beyond the largest argument that a request may have: for its command, its key and the framing around
-/// them.
+/// Number of bytes that a request may have besides its largest argument: for its command, its key and the
+/// framing around them.
 const FRAMING_BYTES_SPARE: usize = 4096;
-/// Longest header line (`*3`, `$5`): a type byte and the digits of 64 bits.
+/// Maximum number of bytes of a header line (`*3`, `$5`): a type byte and the digits of 64 bits.
 const HEADER_BYTES_MAX: usize = 24;
-/// Maximum number of bytes that a connection keeps of its buffer of held bytes between requests.
+/// Maximum capacity, in bytes, of the buffer of held bytes that a connection keeps between requests.
 const HELD_BYTES_KEPT: usize = 4096;
-/// Maximum number of argument positions that a connection keeps room for between requests.
+/// Maximum number of argument positions for which a connection keeps memory between requests.
 const PLACES_KEPT: usize = 256;
-/// Held bytes of finished requests from which on they are dropped, if they are at least half of all: each
-/// byte is then moved at most once for each byte dropped.
+/// Number of held bytes of finished requests at which they are dropped, if they are at least half of all held
+/// bytes: each byte is then moved at most once for each byte dropped.
 const DONE_BYTES_MAX: usize = 16 * 1024;
 
 /// Error for bytes that are not a request. The text is the error reply, after which the connection is closed.
@@ -74,66 +75,70 @@ impl ProtocolError {
     }
 }
 
-/// One whole request, borrowed from the chunk or from the decoder.
+/// One whole request, borrowed from the received chunk or from the decoder.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The words of the request, and the frame to forward.
+    /// The words of the request, and the bytes to forward.
     pub arguments: Arguments<'a>,
-    /// The frame of a large request as shared bytes, so that it is not copied; `None` for a small one.
+    /// The bytes of a large request as shared bytes, so that they are not copied; `None` for a small request.
     pub shared: Option<&'a Bytes>,
 }
 
 /// The request decoder of one connection.
 #[derive(Debug, Default)]
 pub struct RequestDecoder {
-    /// Bytes received and kept: first `held_done` bytes of requests that were given out, then whole requests
-    /// that are still to be given out and the unfinished one. Both parts begin at a request. Empty while the
-    /// buffer is lent.
+    /// Bytes that were received and kept: first `held_done` bytes of requests that `next` has returned, then
+    /// whole requests that it has still to return, and the unfinished one. Both parts begin at the start of a
+    /// request. Empty while the buffer is lent.
     held: Vec<u8>,
     /// Number of held bytes that belong to requests that `next` has already returned.
     held_done: usize,
-    /// Frame of the request that `next` returned last, if it was a large one.
+    /// Bytes of the request that `next` returned last, if it was a large one.
     large: Option<Bytes>,
-    /// The inline request that `next` returned last, as an array of bulk strings.
+    /// The inline request that `next` returned last, rewritten as an array of bulk strings.
     canonical: Vec<u8>,
     places: Vec<Argument>,
-    /// Offset at which parsing of the unfinished request goes on, from its first byte.
+    /// Offset, from the first byte of the unfinished request, at which parsing of it continues.
     position: usize,
-    /// Arguments still to come, once the array header was seen.
+    /// Number of arguments of the unfinished request that are still to come; none until its array header was
+    /// parsed.
     arguments_left: Option<usize>,
-    /// Offset at which the argument under way ends, from the first byte of its request; 0 if unknown.
+    /// Offset, from the first byte of the unfinished request, at which the argument being received ends; 0 if
+    /// unknown.
     awaited: usize,
     /// Capacity of the buffer of held bytes while it is lent; 0 otherwise.
     lent_bytes: usize,
 }
 
 enum Progress {
-    /// The request ends here, counted from its first byte.
+    /// The request is whole; the field is its length in bytes.
     Finished(usize),
-    /// An empty line or array, without an answer.
+    /// An empty line or array of this many bytes, which gets no reply.
     Nothing(usize),
-    /// A whole inline request, without its line end (`length`), and where the next request starts (`next`).
+    /// A whole inline request: its length without the line end, and the offset at which the next request
+    /// starts.
     Inline { length: usize, next: usize },
-    /// More bytes are needed.
+    /// More bytes are needed until the request is whole.
     Unfinished,
 }
 
-/// A whole request among the held bytes, and its position.
+/// The place of a whole request that was found among the held bytes.
 #[derive(Clone, Copy)]
 enum Found {
-    /// A request of this length at the start, large enough to be shared.
+    /// The request is at the start of the held bytes, has this length in bytes, and is large enough to be
+    /// shared.
     Large(usize),
     Held {
         start: usize,
         length: usize,
     },
-    /// An inline request, now in `canonical`.
+    /// An inline request, which has been rewritten into `canonical`.
     Canonical,
 }
 
 impl RequestDecoder {
-    /// Returns the next request out of the held bytes and `chunk[*consumed..]`, and advances `consumed`.
-    /// Without a whole request left, everything is consumed and the rest is held.
+    /// Returns the next request from the held bytes and `chunk[*consumed..]`, and advances `consumed`. `None`
+    /// if no whole request is left: then all of the chunk is consumed and the rest is held.
     pub fn next<'a>(
         &'a mut self,
         chunk: &'a [u8],
@@ -161,12 +166,12 @@ impl RequestDecoder {
         self.next_in_place(chunk, consumed, limits)
     }
 
-    /// Takes the positions of the words of the request that `next` returned last.
+    /// Takes the positions of the arguments of the request that `next` returned last.
     pub fn take_places(&mut self) -> Vec<Argument> {
         std::mem::take(&mut self.places)
     }
 
-    /// Holds the rest of a chunk for later, when the connection may not go on now.
+    /// Keeps the rest of a chunk for later, when the connection must not go on now.
     pub fn hold(&mut self, rest: &[u8]) {
         self.forget_done();
         // While more comes than is taken out there may never be a moment when all is done.
@@ -176,13 +181,13 @@ impl RequestDecoder {
         self.held.extend_from_slice(rest);
     }
 
-    /// Returns how many bytes are known to be missing of the argument under way.
+    /// Returns how many bytes are still missing of the argument being received; 0 if unknown.
     pub fn missing(&self) -> usize {
         self.awaited.saturating_sub(self.held_bytes())
     }
 
-    /// Lends the buffer of held bytes, with room for the missing ones. No other bytes may come in until it is
-    /// taken back. `None` if nothing is known to be missing.
+    /// Lends the buffer of held bytes, with capacity for the missing ones. No other bytes may be passed in
+    /// until it is taken back. `None` if no bytes are known to be missing.
     pub fn lend(&mut self) -> Option<Room> {
         self.compact();
         let missing = self.missing();
@@ -191,19 +196,20 @@ impl RequestDecoder {
         Some(room)
     }
 
-    /// Takes the lent buffer back, with the bytes that were received into it.
+    /// Takes back the lent buffer, with the bytes that were received into it.
     pub fn take_back(&mut self, buffer: Vec<u8>) {
         debug_assert!(self.held.is_empty() && self.lent_bytes > 0, "what is taken back was lent");
         self.held = buffer;
         self.lent_bytes = 0;
     }
 
-    /// Returns how many bytes wait to become a request.
+    /// Returns the number of held bytes that belong to no request that was returned.
     pub fn held_bytes(&self) -> usize {
         self.held.len() - self.held_done
     }
 
-    /// Returns the held bytes, which begin at a request. Empty while they are lent.
+    /// Returns the held bytes that belong to no request that was returned; they begin at the start of a
+    /// request. Empty while the buffer is lent.
     pub fn held(&self) -> &[u8] {
         &self.held[self.held_done..]
     }
@@ -213,7 +219,7 @@ impl RequestDecoder {
         self.lent_bytes > 0
     }
 
-    /// Frees the memory of long requests, while none is under way.
+    /// Frees the memory that long requests have taken, unless a request is being received.
     pub fn tidy(&mut self) {
         if self.held.is_empty() && self.arguments_left.is_none() {
             self.held = Vec::new();
@@ -271,7 +277,7 @@ impl RequestDecoder {
         }
     }
 
-    /// Looks for the next request in the held bytes.
+    /// Looks for the next whole request in the held bytes; `None` if there is none.
     fn find_held(&mut self, limits: &RequestLimits) -> Result<Option<Found>, ProtocolError> {
         loop {
             let held = std::mem::take(&mut self.held);
@@ -330,8 +336,8 @@ impl RequestDecoder {
         Request { arguments: Arguments::new(frame, &self.places), shared: None }
     }
 
-    /// Makes room for the rest of a request of many words, which are taken to be as long as those that have
-    /// come.
+    /// Reserves memory for the rest of a request of many words, assuming that they are as long as those that
+    /// have been received.
     fn expect_words(&mut self) {
         if let Some(left) = self.arguments_left {
             room::expect_many(&mut self.held, room::estimate(self.position, self.places.len(), left));
@@ -345,7 +351,7 @@ impl RequestDecoder {
         self.awaited = 0;
     }
 
-    /// Drops the request that the previous call of `next` returned, whose borrow has ended.
+    /// Drops the request that the previous call of `next` returned and whose borrow has ended.
     fn forget_done(&mut self) {
         self.large = None;
         if self.held_done == 0 {
@@ -370,7 +376,7 @@ impl RequestDecoder {
         }
     }
 
-    /// Parses on in the request that starts at `bytes[0]`.
+    /// Continues to parse the request that starts at `bytes[0]`.
     fn parse(&mut self, bytes: &[u8], limits: &RequestLimits) -> Result<Progress, ProtocolError> {
         let mut left = if let Some(left) = self.arguments_left {
             left
@@ -434,8 +440,8 @@ impl RequestDecoder {
         Ok(Progress::Inline { length, next: newline + 1 })
     }
 
-    /// Turns an inline request into the array that a client library would have sent. False if the line is
-    /// blank.
+    /// Rewrites an inline request into the array that a client library would have sent, in `canonical`. False
+    /// if the line is blank.
     fn canonicalise(&mut self, line: &[u8]) -> Result<bool, ProtocolError> {
         let words = split_line(line).ok_or_else(|| ProtocolError::new("unbalanced quotes in request"))?;
         self.canonical.clear();
@@ -516,7 +522,8 @@ fn parse_bulk_header(bytes: &[u8], limits: &RequestLimits) -> Result<Header, Pro
     Ok(Header::Value { value: length, end })
 }
 
-/// Reads the count of a header line in the usual case: one or two digits, whole, no leading zero.
+/// Reads the count of a header line in the usual case: one or two digits, no leading zero, and the whole line
+/// received. `None` in any other case.
 fn short_count(bytes: &[u8]) -> Option<Header> {
     match *bytes {
         [_, ones @ b'0'..=b'9', b'\r', b'\n', ..] => {
@@ -530,8 +537,8 @@ fn short_count(bytes: &[u8]) -> Option<Header> {
     }
 }
 
-/// Returns the digits of a header line and where the next line starts; an error if it is longer than any
-/// number.
+/// Returns the digits of a header line and the offset at which the next line starts; `None` if the line is
+/// incomplete, an error if it is longer than any number.
 fn header_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ()> {
     let window = &bytes[..bytes.len().min(HEADER_BYTES_MAX)];
     match window.iter().position(|byte| *byte == b'\r') {
@@ -545,7 +552,8 @@ fn header_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ()> {
     }
 }
 
-/// Reads a number as Redis does: digits only, no leading zero, since the frame is forwarded as it came.
+/// Reads a number as Redis does: digits only, no leading zero, since the bytes are forwarded as they came.
+/// `None` for any other text.
 fn parse_number(digits: &[u8]) -> Option<usize> {
     if digits.is_empty() || digits.len() > 18 || (digits[0] == b'0' && digits.len() > 1) {
         return None;
@@ -555,7 +563,7 @@ fn parse_number(digits: &[u8]) -> Option<usize> {
     })
 }
 
-/// Splits an inline request into words, with Redis's quoting rules. `None` if a quote is not closed.
+/// Splits an inline request into words, by Redis's quoting rules. `None` if a quote is not closed.
 pub fn split_line(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     let mut at = 0;
@@ -583,7 +591,8 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c | 0)
 }
 
-/// Checks that a closing quote ends the word.
+/// Returns `at`, the offset just after a closing quote, if the word ends there as it must (at a space or the
+/// line's end); `None` otherwise.
 fn ends_word(line: &[u8], at: usize) -> Option<usize> {
     line.get(at).is_none_or(|byte| is_space(*byte)).then_some(at)
 }

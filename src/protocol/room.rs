@@ -1,32 +1,33 @@
-//! Room for the rest of a large message: it is received into the message's own buffer, behind the bytes
-//! already there, and not into a buffer that it would have to be copied out of.
+//! Capacity for the rest of a large message: it is received directly into the message's own buffer, after the
+//! bytes already there, so that it need not be copied.
 
 use crate::values::limits;
 
-/// Maximum number of room that is given at once, as a multiple of the bytes that have come: a client that
-/// only announces something large gets little memory, and one that sends it has it moved seldom.
+/// Maximum capacity that is reserved at once, as a multiple of the bytes that have been received: a client
+/// that only announces a large message gets little memory, and the bytes of one that sends it are seldom
+/// moved.
 const GROWTH_MAX: usize = 16;
 
-/// Room for this many items is always left in a buffer that grows by its expected length: a buffer with less is
-/// about to be moved.
+/// Number of free items below which a buffer that grows by its expected length is enlarged, because it would
+/// soon be moved anyway.
 const ITEMS_SPARE: usize = limits::RECEIVE_BUFFER_BYTES;
-/// A buffer that holds less than this part of a message (one in 8) is given room for all of it, and an eighth
-/// more, because the length is an estimate.
+/// A buffer that holds less than one part in this many (8) of the missing items is enlarged for all of them
+/// at once, and by an eighth more, because their number is an estimate.
 const EARLY_PART: usize = 8;
 
-/// A message's buffer, lent out to receive into. It must be taken back, whatever was received, before any
-/// other bytes of its connection.
+/// A message's buffer, lent to the ring so that bytes are received into it. It must be taken back, whatever
+/// was received, before any other bytes of its connection are handled.
 #[derive(Debug)]
 pub struct Room {
-    /// Bytes of the message that have come.
+    /// The bytes of the message that have been received.
     pub buffer: Vec<u8>,
-    /// Number of bytes that may be received behind those in `buffer`, which has the capacity for them.
+    /// Number of bytes that may be received after those in `buffer`, which has the capacity for them.
     pub bytes: usize,
 }
 
 impl Room {
-    /// Takes the buffer, with room behind its bytes for as many of the missing ones as are given at once.
-    /// `None`, and the buffer stays, if that is nothing.
+    /// Takes the buffer, with capacity after its bytes for as many of the missing bytes as are granted at
+    /// once. `None`, and the buffer stays, if that number is 0.
     pub fn in_buffer(buffer: &mut Vec<u8>, missing: usize) -> Option<Self> {
         let bytes = given(buffer.len(), missing);
         if bytes == 0 {
@@ -37,14 +38,15 @@ impl Room {
     }
 }
 
-/// Reserves room for `bytes` that have arrived and for a part of the `missing` bytes that have not.
+/// Reserves capacity for `bytes` bytes that have arrived and for as many of the `missing` bytes as are
+/// granted at once.
 pub fn expect(buffer: &mut Vec<u8>, bytes: usize, missing: usize) {
     grow(buffer, bytes + given(buffer.len() + bytes, missing));
 }
 
-/// Reserves room for `missing` more items, if they are many. The number may be an estimate. A long buffer would
-/// otherwise be moved each time that it has doubled, the last time with half of a message of megabytes in one
-/// go.
+/// Reserves capacity for `missing` more items, if they are many. The number may be an estimate. A long buffer
+/// would otherwise be moved each time that it has doubled, the last time with half of a message of megabytes
+/// at once.
 pub fn expect_many<T>(items: &mut Vec<T>, missing: usize) {
     let (come, spare) = (items.len(), items.capacity() - items.len());
     if missing <= spare.max(ITEMS_SPARE) {
@@ -57,20 +59,21 @@ pub fn expect_many<T>(items: &mut Vec<T>, missing: usize) {
     }
 }
 
-/// Returns the number of bytes or words that `left` more parts of a message take, if they are as long as the
-/// `parts` that have come in `length`.
+/// Returns the number of bytes or words that `left` more parts of a message will take, if they are as long on
+/// average as the `parts` that took `length`.
 pub fn estimate(length: usize, parts: usize, left: usize) -> usize {
     let estimate = length as u128 * left as u128 / parts.max(1) as u128;
     usize::try_from(estimate).unwrap_or(usize::MAX)
 }
 
-/// Returns the room that is given at once, where `come` bytes have come.
+/// Returns how many of the `missing` bytes capacity is granted for at once, after `come` bytes have been
+/// received.
 fn given(come: usize, missing: usize) -> usize {
     missing.min(come.saturating_mul(GROWTH_MAX))
 }
 
-/// Reserves just the bytes wanted where those are most of the buffer; otherwise grows as vectors do, so that
-/// many small steps do not move the bytes each time.
+/// Reserves exactly the capacity wanted if that is most of the buffer; otherwise grows the buffer as vectors
+/// do, so that many small steps do not move the bytes each time.
 fn grow(buffer: &mut Vec<u8>, bytes: usize) {
     if bytes >= buffer.len() {
         buffer.reserve_exact(bytes);

@@ -16,7 +16,7 @@ pub use slot::slot_of;
 use crate::values::limits::SLOTS;
 use crate::values::{BackendId, ShardId};
 
-/// The map from slots to cores and backends. Immutable; every shard has the same.
+/// The assignment of slots to cores and backends. Immutable; every shard has the same.
 #[derive(Clone, Copy, Debug)]
 pub struct Topology {
     shards: u16,
@@ -24,7 +24,8 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Creates the map that spreads the slots over this many shards and backends, at least one of each.
+    /// Creates the assignment that spreads the slots over this many shards and backends, at least one of
+    /// each.
     pub fn new(shards: u16, backends: u16) -> Self {
         assert!(shards > 0 && backends > 0, "a topology has at least one shard and one backend");
         Self { shards, backends }
@@ -45,21 +46,21 @@ impl Topology {
         (0..self.backends).map(BackendId)
     }
 
-    /// Returns the backend of a slot: contiguous ranges, as Redis Cluster deals them out.
+    /// Returns the backend of a slot. Backends have contiguous ranges of slots, as in Redis Cluster.
     pub fn backend_of(&self, slot: u16) -> BackendId {
         BackendId(range_of(slot, self.backends))
     }
 
-    /// Returns the home core of a slot. Cores own contiguous ranges too, which line up with those of
-    /// backends: a core talks to the few backends that its range touches, and the requests it receives leave
-    /// in few pieces.
+    /// Returns the home core of a slot. Cores have contiguous ranges of slots too, which line up with those
+    /// of backends: a core talks only to the few backends that share slots with it, and the requests that it
+    /// receives can be sent in few pieces.
     pub fn home_of(&self, slot: u16) -> ShardId {
         ShardId(range_of(slot, self.shards))
     }
 }
 
-/// Returns the index of the range, of `ranges` contiguous ones, that a slot is in. Ranges differ in size by
-/// at most one.
+/// Returns the index of the range that a slot is in, of `ranges` contiguous ranges that differ in size by at
+/// most one.
 fn range_of(slot: u16, ranges: u16) -> u16 {
     debug_assert!(slot < SLOTS);
     (u32::from(slot) * u32::from(ranges) / u32::from(SLOTS)) as u16

@@ -2,8 +2,8 @@
 
 use crate::values::limits::SLOTS;
 
-/// Tables of CRC-16/XMODEM. Table `n` is the effect of a byte that is followed by `n` zero bytes, so that
-/// eight bytes can be looked up at once and do not wait for each other.
+/// Tables of CRC-16/XMODEM. Table `n` is the effect of a byte that is followed by `n` zero bytes, so that the
+/// effects of eight bytes can be looked up independently of each other.
 static TABLES: [[u16; 256]; 8] = {
     let mut tables = [[0_u16; 256]; 8];
     let mut byte = 0;
@@ -35,8 +35,8 @@ pub fn slot_of(key: &[u8]) -> u16 {
     crc16(tag_of(key)) % SLOTS
 }
 
-/// Returns the bytes that are hashed: the text between the first `{` and the next `}` if there is any, else
-/// the whole key.
+/// Returns the bytes of a key that are hashed: the text between the first `{` and the next `}` if there is
+/// any, else the whole key.
 fn tag_of(key: &[u8]) -> &[u8] {
     if has_brace(key) { tag_within(key) } else { key }
 }

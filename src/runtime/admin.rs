@@ -20,12 +20,13 @@ use crate::control::foreign;
 use crate::control::http::{self, Body, Head, Method, Persistence, Received, Response, Route, Status};
 use crate::values::limits::QUOTA_POSTS_BYTES_MAX;
 
-/// Maximum number of admin connections open at once. When a further one arrives, the connection that has kept
-/// weir waiting longest is closed, so that silent clients shut nobody out.
+/// Maximum number of admin connections open at once. When a further one arrives, the server closes the
+/// connection whose client has been silent longest, so that silent clients shut nobody out.
 const CONNECTIONS_MAX: usize = 64;
 /// The listen backlog of the admin port, in connections that wait to be accepted.
 pub(super) const BACKLOG: i32 = 1024;
-/// The time limit for each of: receiving a head, receiving a body, and sending a reply.
+/// The time limit for each step of an admin request: receiving the head, receiving the body, sending the
+/// reply.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest time that bytes from a client are still read and dropped after its last reply, before the
 /// socket is closed.
@@ -39,15 +40,16 @@ struct Admin {
     /// Host names that a request's `Host` header may have; any other is answered with 421.
     hosts: Vec<String>,
     places: RefCell<Slab<Place>>,
-    /// A counter that grows whenever a connection begins to wait for its client; it orders those waits by
-    /// age.
+    /// A counter that grows whenever an admin connection begins to wait for its client; its values order
+    /// those waits by age.
     waits: Cell<u64>,
-    /// Bytes that request bodies in progress have reserved, at most `QUOTA_POSTS_BYTES_MAX`.
+    /// Bytes of memory reserved for the request bodies that are being received, at most
+    /// `QUOTA_POSTS_BYTES_MAX`.
     bodies: Cell<usize>,
 }
 
-/// Serves the admin port. The listener accepts until the returned task is dropped; connections that were
-/// accepted go on until the executor ends.
+/// Serves the admin port. The listener accepts until the returned task is dropped; connections accepted
+/// before that go on until the executor ends.
 pub(super) fn serve(control: Rc<RefCell<Control>>, socket: OwnedFd, hosts: Vec<String>) -> Task<()> {
     let listener = listen::for_this_executor(socket);
     let places = RefCell::new(Slab::with_capacity(CONNECTIONS_MAX));
@@ -74,18 +76,21 @@ pub(super) fn serve(control: Rc<RefCell<Control>>, socket: OwnedFd, hosts: Vec<S
     })
 }
 
-/// One of the `CONNECTIONS_MAX` connections that the admin port may have: the task that serves it, and
-/// whether it waits for its client.
+/// One of the `CONNECTIONS_MAX` places for admin connections: the task that serves a connection, and the age
+/// of its wait for the client.
 struct Place {
-    /// The task that serves the connection; dropping it ends the task and closes the socket.
+    /// The task that serves the connection in this place; dropping it ends the task and closes the socket.
+    /// None while the place is free.
     task: Option<Task<()>>,
-    /// The number of the wait that this connection is in (lower is older), or none while weir works for it.
+    /// The value of [`Admin::waits`] when this connection began to wait for its client (lower is older), or
+    /// `None` while weir works on its request.
     waits_since: Option<u64>,
 }
 
 impl Admin {
-    /// Reserves a place for a new connection, if need be by closing the connection that has waited longest
-    /// for its client. None if all places are taken and weir is at work for each of them.
+    /// Reserves a place for a new admin connection and returns its index, if need be by closing the
+    /// connection that has waited longest for its client. `None` if all places are taken and weir is at work
+    /// for each of them.
     fn take_place(&self) -> Option<usize> {
         let mut places = self.places.borrow_mut();
         let evicted = if places.len() < CONNECTIONS_MAX {
@@ -107,8 +112,9 @@ impl Admin {
         self.waits.get()
     }
 
-    /// Runs a step that depends on the client (a read or a write) within `REQUEST_TIMEOUT`. While it lasts,
-    /// the connection counts as waiting and may be evicted.
+    /// Runs a step that depends on the client (a read from its socket, or a write to it) within
+    /// `REQUEST_TIMEOUT`. While the step lasts, the connection counts as waiting and may be closed in favour
+    /// of a new one.
     async fn waiting<T>(&self, place: usize, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         self.places.borrow_mut()[place].waits_since = Some(self.next_wait());
         let done = within(work).await;
@@ -117,7 +123,7 @@ impl Admin {
     }
 }
 
-/// Serves the requests of one connection in turn, until the client or weir closes it.
+/// Serves the requests of one admin connection, one after the other, until the client or weir closes it.
 async fn converse(admin: &Admin, place: usize, mut stream: TcpStream) -> io::Result<()> {
     let mut received = Vec::new();
     loop {
@@ -158,14 +164,14 @@ async fn converse(admin: &Admin, place: usize, mut stream: TcpStream) -> io::Res
     }
 }
 
-/// Builds the reply (421) to a request whose `Host` is not a name of this server.
+/// Builds the reply (status 421) to a request whose `Host` header is not a name of this server.
 fn misdirected(admin: &Admin, head: &Head) -> Response {
     let problem = head.host.admit(&admin.hosts, "--admin-host").err().unwrap_or_default();
     Response::problem(Status::MisdirectedRequest, &problem, None)
 }
 
-/// Receives until the head of a request is complete or refused. `Received::Partial` if the client ended its
-/// side first.
+/// Reads from an admin connection until the head of a request is complete or refused. Returns
+/// `Received::Partial` if the client ended its side first.
 async fn head(stream: &mut TcpStream, received: &mut Vec<u8>) -> io::Result<Received> {
     loop {
         let found = http::receive(received);
@@ -186,15 +192,17 @@ async fn receive_more(stream: &mut TcpStream, received: &mut Vec<u8>) -> io::Res
     Ok(count)
 }
 
-/// Whether a request's body was read to its end, so that another request may follow it on the connection.
+/// Tells whether a request's body was read to its end. Only then can another request follow on the
+/// connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
     Read,
     Unread,
 }
 
-/// Handles a POST: checks that its quota file is allowed and fits in memory, receives the body and has the
-/// quotas checked and put in force. Returns the reply, and whether the body was read.
+/// Handles a POST of quotas: checks that the client may write and that the body fits in memory, receives the
+/// body, and has the control executor check the quotas and put them in force. Returns the reply, and whether
+/// the body was read.
 async fn post(
     admin: &Admin,
     place: usize,
@@ -259,8 +267,9 @@ impl Drop for Room<'_> {
     }
 }
 
-/// Closes a connection so that the last reply arrives: ends the sending side, then reads and drops for at
-/// most `LINGER`. A socket closed with unread bytes in it would reset the connection and lose the reply.
+/// Closes an admin connection so that the last reply arrives: ends the sending side, then reads and drops
+/// bytes for at most `LINGER`. Closing a socket with unread bytes in it would reset the connection and lose
+/// the reply.
 async fn linger(mut stream: TcpStream) -> io::Result<()> {
     stream.shutdown(Shutdown::Write).await.map_err(io::Error::from)?;
     let unread = async {

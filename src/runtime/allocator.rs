@@ -4,7 +4,8 @@
 
 #![expect(unsafe_code, reason = "the allocator's own interface")]
 
-/// Returns what the calling thread's heap no longer uses to the operating system.
+/// Returns memory that the calling thread's heap no longer uses to the operating system. Each core calls it
+/// when it is idle.
 pub(super) fn collect() {
     // SAFETY: mi_collect may be called at any time by any thread that the allocator serves, which is every
     // thread of this process.

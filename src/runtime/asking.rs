@@ -1,5 +1,5 @@
-//! Asks a store a few requests and waits for the replies, blocking, with a bound on time and bytes. Used by
-//! threads that have nothing else to do.
+//! Sends a few requests to a store and waits for the replies, blocking the calling thread, with a bound on
+//! time and bytes. Threads that have nothing else to do use these functions.
 
 use std::io::{self, Read as _, Write as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,16 +17,16 @@ use crate::values::Timestamp;
 
 /// The shortest socket timeout that is set, because a timeout of zero would mean to wait for ever.
 const TIMEOUT_MIN: Duration = Duration::from_millis(1);
-/// The stack size of a thread that asks stores, in bytes.
+/// The stack size, in bytes, of a short-lived thread that sends requests to stores.
 const STACK_BYTES: usize = 256 * 1024;
 /// The size of one read from a store's connection, in bytes.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// The credentials with which weir signs in at a store: user name (if any) and password.
+/// The credentials with which weir authenticates (`AUTH`) to a store: user name, if any, and password.
 pub(super) type Credentials = (Option<String>, String);
 
-/// Encoded requests for a store, the number of replies that precede the wanted ones (one for AUTH, else
-/// none), the number of wanted replies, and a bound on the bytes of all replies.
+/// Encoded requests for a store, the number of replies that precede the wanted ones (one to `AUTH`, else
+/// none), the number of wanted replies, and a bound on the bytes of all replies together.
 pub(super) struct Question {
     bytes: Vec<u8>,
     before: usize,
@@ -35,7 +35,7 @@ pub(super) struct Question {
 }
 
 impl Question {
-    /// Encodes `requests`, after an AUTH if there are credentials. The replies together may have at most
+    /// Encodes `requests`, preceded by `AUTH` if there are credentials. All replies together may have at most
     /// `bytes_max` bytes.
     pub fn new(credentials: Option<&Credentials>, requests: &[&[&str]], bytes_max: usize) -> Self {
         let mut bytes = Vec::new();
@@ -49,16 +49,16 @@ impl Question {
     }
 }
 
-/// Appends an AUTH request with these credentials to `out`.
+/// Appends an `AUTH` request with these credentials to `out`.
 pub(super) fn sign_in(out: &mut Vec<u8>, (user, password): &Credentials) {
     let words = ["AUTH"].into_iter().chain(user.as_deref()).chain([password.as_str()]);
     let words: Vec<&[u8]> = words.map(str::as_bytes).collect();
     encode::request(out, words.into_iter());
 }
 
-/// Calls `ask` with each of `items`, from at most `at_once` short-lived threads of this name, and passes each answer
-/// to `take` as it comes, in any order: no more than one per thread is held, and a store that does not answer holds
-/// up one thread. If no thread can be started, nothing is asked.
+/// Calls `ask` with each of `items`, from at most `at_once` short-lived threads of this name, and passes each
+/// result to `take` as it comes, in any order. At most one result per thread is held, and a store that does
+/// not reply holds up one thread only. If no thread can be started, `ask` is never called.
 pub(super) fn ask_each<T: Sync, A: Send>(
     (name, at_once): (&str, usize),
     items: &[T],
@@ -87,7 +87,7 @@ pub(super) fn ask_each<T: Sync, A: Send>(
 }
 
 /// Opens a connection to a store, sends the question's requests, and returns their replies in order, without
-/// that to AUTH. Fails at the deadline.
+/// the reply to `AUTH`. Fails at the deadline.
 pub(super) fn ask(
     spot: &Spot,
     tls: Option<&StoreTls>,
@@ -98,8 +98,8 @@ pub(super) fn ask(
     ask_on(&mut connect(spot, tls, clock, deadline)?, question, clock, deadline)
 }
 
-/// Sends a question's requests on an open connection, and returns their replies in order, without that to
-/// AUTH. Fails at the deadline.
+/// Sends a question's requests on an open connection to a store, and returns their replies in order, without
+/// the reply to `AUTH`. Fails at the deadline.
 pub(super) fn ask_on(
     line: &mut Line,
     question: &Question,
@@ -112,7 +112,8 @@ pub(super) fn ask_on(
     Ok(apart(&told).skip(question.before).map(<[u8]>::to_vec).collect())
 }
 
-/// Opens a connection to a store. A TLS handshake happens later, with the first bytes that are sent.
+/// Opens a connection to a store, or fails at the deadline. A TLS handshake happens later, with the first
+/// bytes that are sent.
 pub(super) fn connect(
     spot: &Spot,
     tls: Option<&StoreTls>,
@@ -128,7 +129,7 @@ pub(super) fn connect(
     Ok(Line::new(socket, session))
 }
 
-/// Splits bytes into the whole replies that they consist of.
+/// Splits received bytes into the whole RESP replies that they consist of.
 fn apart(mut told: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let scanned = ReplyScanner::default().scan(told).ok().flatten()?;
@@ -138,7 +139,7 @@ fn apart(mut told: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Sends all bytes, or fails at the deadline.
+/// Sends all bytes to a store, or fails at the deadline.
 pub(super) fn send(line: &mut Line, bytes: &[u8], clock: Clock, deadline: Timestamp) -> io::Result<()> {
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -153,8 +154,8 @@ pub(super) fn send(line: &mut Line, bytes: &[u8], clock: Clock, deadline: Timest
     Ok(())
 }
 
-/// Receives exactly `replies` whole replies of at most `bytes_max` bytes together, and returns their bytes.
-/// More bytes than that are an error.
+/// Receives exactly `replies` whole RESP replies from a store and returns their bytes. Fails at the deadline,
+/// if they have more than `bytes_max` bytes together, and if more replies come.
 pub(super) fn receive(
     line: &mut Line,
     (replies, bytes_max): (usize, usize),
@@ -185,7 +186,8 @@ pub(super) fn left(clock: Clock, deadline: Timestamp) -> io::Result<Duration> {
     }
 }
 
-/// Replies that are being received: the bytes so far, and how many replies are missing.
+/// Replies of a store that are being received: the bytes so far, the number of replies that are still
+/// missing, and the bound on all bytes.
 struct Replies {
     scanner: ReplyScanner,
     bytes: Vec<u8>,

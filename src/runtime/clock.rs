@@ -9,14 +9,14 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// A monotonic clock and the wall clock, read together. Copies share the same start.
+/// Reads a monotonic clock and the wall clock together. Copies measure from the same start.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     start: Instant,
 }
 
 impl Clock {
-    /// A clock whose monotonic time is zero now.
+    /// Creates a clock whose monotonic time is zero now.
     pub fn start() -> Self {
         Self { start: Instant::now() }
     }
@@ -31,7 +31,7 @@ impl Clock {
     }
 }
 
-/// The CPU time that the calling thread has used.
+/// Returns the CPU time that the calling thread has used since it started.
 pub fn thread_cpu() -> Duration {
     let used = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(used.tv_sec as u64, used.tv_nsec as u32)

@@ -1,5 +1,5 @@
-//! Sockets to backends: TCP, a Unix socket, or one end of a socket pair whose other end goes to the embedded
-//! engine.
+//! Opens sockets to backends: TCP, a Unix socket, or one end of a socket pair whose other end goes to the
+//! embedded engine.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -16,7 +16,7 @@ use super::storage_thread::ToStorage;
 use super::tls::{Session, StoreTls};
 use crate::values::{BackendId, ServerAddress};
 
-/// The address of a store, and its host name, which TLS certificates are checked against.
+/// The address of a store, and its host name, against which TLS certificates are checked.
 #[derive(Clone, Debug)]
 pub(super) struct Spot {
     pub address: SockAddr,
@@ -24,13 +24,13 @@ pub(super) struct Spot {
 }
 
 impl Spot {
-    /// The given address of a server, with the server's host name.
+    /// Combines a server's resolved address with its host name.
     pub fn new(address: SocketAddr, server: &ServerAddress) -> Self {
         Self { address: address.into(), host: server.host.clone() }
     }
 }
 
-/// Looks up the addresses of a server's name: at least one, or an error.
+/// Looks up the IP addresses of a server's host name: at least one, or an error.
 pub(super) fn addresses_of(server: &ServerAddress) -> io::Result<Vec<SocketAddr>> {
     let found: Vec<SocketAddr> = (server.host.as_str(), server.port).to_socket_addrs()?.collect();
     if found.is_empty() {
@@ -39,8 +39,8 @@ pub(super) fn addresses_of(server: &ServerAddress) -> io::Result<Vec<SocketAddr>
     Ok(found)
 }
 
-/// The current address of a store, none while it has none; shared by all threads. It is locked only when a
-/// connection is opened or the address changes, so the lock delays no request.
+/// The current address of a store, or `None` while its name resolves to none; all threads share it. Threads
+/// lock it only to open a connection or to change the address, so the lock delays no request.
 pub(super) type Place = Arc<Mutex<Option<Spot>>>;
 
 /// A way to connect to one backend: a server's address, or the embedded engine.
@@ -51,7 +51,7 @@ pub(super) enum Route {
 }
 
 impl Route {
-    /// The shared address of a server; none for the embedded engine.
+    /// Returns the shared address of a server; `None` for the embedded engine.
     pub fn place(&self) -> Option<&Place> {
         match self {
             Self::Server(place) => Some(place),
@@ -59,8 +59,8 @@ impl Route {
         }
     }
 
-    /// The address at which threads other than shards may connect to the backend now. None for the embedded
-    /// engine, and for a server without an address.
+    /// Returns the address at which threads other than shards may connect to the backend now. `None` for the
+    /// embedded engine, and for a server without an address.
     pub fn spot(&self) -> Option<Spot> {
         match self {
             Self::Server(place) => spot_of(place),
@@ -69,7 +69,7 @@ impl Route {
     }
 }
 
-/// The ways to connect to all backends, by backend number.
+/// The ways to connect to all backends, in order of backend number.
 #[derive(Clone)]
 pub(super) struct Routes {
     pub routes: Arc<[Route]>,
@@ -107,13 +107,14 @@ pub(super) fn spot_of(place: &Place) -> Option<Spot> {
     place.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Sets a store's address for connections opened from now on.
+/// Sets a store's address, which connections opened from now on use.
 pub(super) fn put(place: &Place, spot: Option<Spot>) {
     *place.lock().unwrap_or_else(PoisonError::into_inner) = spot;
 }
 
-/// Returns how a silent connection is probed, so that a client which waits for a call or for messages learns in
-/// about a minute that its store is gone.
+/// Returns the TCP keepalive settings of connections to stores: after 30 s of silence three probes, 10 s
+/// apart, so that a client that waits for a reply or for messages learns in about a minute that its store is
+/// gone.
 fn keepalive() -> TcpKeepalive {
     let interval = Duration::from_secs(10);
     TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(interval).with_retries(3)

@@ -1,6 +1,6 @@
-//! The control executor: a thread of its own without data of clients. It answers questions that take all
-//! shards, puts quotas in force, and conducts draining and takeover. It talks to the shards over channels
-//! only.
+//! The control executor: a thread of its own that handles no data of clients. It answers questions that need
+//! all shards, puts quotas in force, and conducts draining and takeover. It communicates with the shards over
+//! channels only.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -42,85 +42,89 @@ use crate::store::EngineStatistics;
 use crate::values::allowance::Report;
 use crate::values::{ShardId, Timestamp};
 
-/// Everything that the control executor is given at its start.
+/// The settings, mailboxes and channels that the control executor starts with.
 pub(super) struct ControlSettings {
     pub shards: Vec<Mailbox<ToShard>>,
     pub storage: Option<Mailbox<ToStorage>>,
-    /// The thread that asks stores for their `INFO`.
+    /// The channel to the thread that asks stores for their `INFO`.
     pub store_info: Sender<ToStoreInfo>,
-    /// The control executor's own mailbox: given to the storage executor for its reports, and used by timers
-    /// of the control executor (the next round of counters, the end of draining).
+    /// The control executor's own mailbox: the storage executor reports to it, and timers of the control
+    /// executor post to it (the next round of counters, the end of draining).
     pub own: Mailbox<ToControl>,
     /// The mailbox of the thread that reads and checks quotas.
     pub quotas: Mailbox<ToQuotas>,
     pub versions: Versions,
-    /// The access check before the admin port's writing page; none where there is no admin port.
+    /// The access check for POST requests to the admin port; none where there is no admin port.
     pub guard: Option<Guard>,
     pub facts: ProcessFacts,
     pub drain_timeout: Duration,
-    /// The service manager (systemd) that is told about the state of the process.
+    /// The service manager (systemd) that is notified of the state of the process.
     pub manager: Notify,
-    /// The central pools from which cores draw their parts of the quotas.
+    /// The central pools of quota tokens, from which cores draw.
     pub pools: Reconciliation,
-    /// The quotas shared with a fleet, and the thread that asks the fleet's store; none without `--fleet`.
+    /// The quotas shared with a fleet of weir processes, and the channel to the thread that asks the fleet's
+    /// store; none without `--fleet`.
     pub fleet: Option<(FleetQuotas, Sender<ToFleet>)>,
-    /// The thread that asks replicas of a cluster how far they are behind, where replicas may answer reads.
+    /// The channel to the thread that asks the replicas of a cluster for their replication lag; none unless
+    /// replicas may answer reads.
     pub replicas: Option<Sender<ToReplicas>>,
-    /// The thread that talks with a process that takes over; none without `--takeover`.
+    /// The mailbox of the thread that communicates with a process that takes over; none without `--takeover`.
     pub takeover: Option<Mailbox<ToTakeover>>,
-    /// The mailboxes of the TLS threads, where TLS is spoken.
+    /// The mailboxes of the TLS threads; none without TLS.
     pub tls: Option<TlsMailboxes>,
-    /// The counters of TLS handshakes, where TLS is spoken.
+    /// The counters of TLS handshakes; none without TLS.
     pub tally: Option<Arc<Tally>>,
     pub clock: Clock,
 }
 
-/// Mailboxes of the threads for handshakes and certificates.
+/// The mailboxes of the threads for TLS handshakes and for certificates.
 pub(super) struct TlsMailboxes {
-    /// The thread that does TLS handshakes with clients, where clients speak TLS.
+    /// The mailbox of the thread that does TLS handshakes with clients; none unless clients use TLS.
     pub handshakes: Option<Mailbox<ToHandshakes>>,
-    /// The thread that reads certificates; each message makes it read them again.
+    /// The mailbox of the thread that reads certificate files; each message makes it read them again.
     pub certificates: Mailbox<()>,
 }
 
-/// A client's question whose reply takes the counters of all shards.
+/// A client's request whose reply needs the counters of all shards.
 enum Wanted {
     Info { sections: Vec<String>, view: StoreView, protocol: Protocol },
     HotKeys { asker: String, count: usize, protocol: Protocol },
 }
 
-/// A client or an admin page that waits for the counters of all shards.
+/// A client or an admin page that waits until all shards have reported their counters.
 enum Waiter {
     Client(ReplyTo, Wanted),
     Page(LocalSender<Totals>),
 }
 
-/// Question of a client (`INFO`, `QOS LIMITS` and the like, passed on by its shard) whose turn to be answered
-/// by the control thread has not come yet. Admin pages are answered elsewhere.
+/// A client's request (`INFO`, `QOS LIMITS` and the like, passed on by its shard) that the control executor
+/// has not answered yet. Admin pages are answered elsewhere.
 enum Due {
     Asked(ReplyTo, Question),
-    /// A question for which a round of counters is complete.
+    /// A request for which all shards have reported their counters.
     Figures(ReplyTo, Wanted, Rc<Totals>),
-    /// A question for which the stores were asked as well.
+    /// An `INFO` request for which the stores have been asked as well.
     Told(InfoAsked, Rc<StoresTold>),
 }
 
-/// An `INFO` of a client, with the counters of all shards, that waits for what the stores tell of themselves.
+/// An `INFO` request of a client, with the counters of all shards, that waits for the stores' own `INFO`.
 struct InfoAsked {
     to: ReplyTo,
     wanted: Wanted,
     totals: Rc<Totals>,
-    /// True if it has sections that stores show on request only.
+    /// True if the request names sections that stores show on request only.
     needs_everything: bool,
 }
 
-/// Maximum number of replies made before other messages (quotas, say) are handled again.
+/// Maximum number of client requests that the control executor answers before it handles other messages
+/// (quotas, say) again.
 const ANSWERS_AT_ONCE: usize = 4;
-/// The least time between the starts of two rounds of counters, however many people ask: each round costs
-/// every shard something.
+/// The least time between the starts of two rounds in which all shards report their counters, however many
+/// requests need them, because each round costs every shard some time.
 const ROUND_PAUSE: Duration = Duration::from_millis(10);
 
-/// A round of counters in progress: the reports that have come so far, and who waits for them.
+/// A round in progress in which all shards report their counters: the reports that have come so far, and the
+/// clients and pages that wait for the result.
 struct Round {
     reports: Vec<Option<ShardReport>>,
     engine: Option<EngineStatistics>,
@@ -128,40 +132,44 @@ struct Round {
     waiters: Vec<Waiter>,
 }
 
-/// The admin port's listener: none, one that waits to be served, or one that accepts.
+/// The state of the admin port's listener.
 pub(super) enum AdminPort {
     /// No listener: there is no admin port, or it was handed over.
     Closed,
-    /// A socket and its host names that are not served yet: the process that this one takes over from still
-    /// accepts there.
+    /// A socket and the host names that it serves, not accepting yet, because the process that this one takes
+    /// over from still accepts there.
     Waits(OwnedFd, Vec<String>),
-    /// A task that accepts connections, until it is dropped.
+    /// The task that accepts connections at the admin port, until it is dropped.
     Open { _accepting: Task<()> },
 }
 
 /// The pause before the admin port opens after a takeover, in which the previous process stops accepting
-/// there. If both accepted at once, a connection could be taken by neither and lie unnoticed.
+/// there. If both accepted at once, the kernel could wake the wrong one for a new connection, and nobody
+/// would accept it.
 const ADMIN_PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) struct Control {
     settings: ControlSettings,
     round: Option<Round>,
-    /// Clients and admin pages that wait for the next round of counters, because they came during a round or
-    /// too soon after one.
+    /// Clients and admin pages that wait for the next round of counters, because they arrived during a round
+    /// or too soon after one.
     next: Vec<Waiter>,
     round_started: Option<Timestamp>,
     round_planned: bool,
-    /// Clients' questions (`INFO`, `QOS LIMITS` and the like) to be answered, in order; at most as many as
-    /// the shards have under way.
+    /// Requests of clients (`INFO`, `QOS LIMITS` and the like) that are still to be answered, in order; at
+    /// most as many as the shards have in flight to the control executor.
     due: VecDeque<Due>,
-    /// `INFO` of clients that the stores are asked for now; empty while they are not asked.
+    /// Clients' `INFO` requests on whose behalf the stores are being asked now; empty while no store is being
+    /// asked.
     asked_of_stores: Vec<InfoAsked>,
-    /// `INFO` of clients that came since, for which the stores are asked next.
+    /// Clients' `INFO` requests that arrived while the stores were being asked, and for which they will be
+    /// asked next.
     next_for_stores: Vec<InfoAsked>,
-    /// Admin connections that posted quotas and wait for the result of the check, by ticket.
+    /// Admin connections that posted quotas and wait for the result of the check, by the ticket number of the
+    /// post.
     posted: BTreeMap<u64, LocalSender<Response>>,
     posts: u64,
-    /// Admin connections that wait for an explanation of a command, by ticket.
+    /// Admin connections that wait for a shard's explanation of a command, by the ticket number of the query.
     explaining: BTreeMap<u64, LocalSender<Result<Explained, String>>>,
     explanations: u64,
     meter: Meter,
@@ -169,7 +177,7 @@ pub(super) struct Control {
     log: log::Log,
     looks: Looks,
     admin: AdminPort,
-    /// The number of shards that have stopped accepting clients, because another process takes over.
+    /// The number of shards that have stopped accepting clients because another process takes over.
     deaf: usize,
     /// The process ID of the process that has taken over.
     successor: Option<i32>,
@@ -345,7 +353,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
     }
 }
 
-/// Starts accepting at the admin port, if a socket waits for that.
+/// Starts accepting at the admin port, if it has a socket in state [`AdminPort::Waits`].
 pub(super) fn open_admin(control: &Rc<RefCell<Control>>) {
     let port = std::mem::replace(&mut control.borrow_mut().admin, AdminPort::Closed);
     let port = match port {
@@ -365,7 +373,7 @@ fn stop_after(control: Rc<RefCell<Control>>, timeout: Duration) {
     .detach();
 }
 
-/// Starts the task that exchanges spent and granted quota with the fleet's store once per period, at a fixed
+/// Starts the task that exchanges spent and granted quota with the fleet's store once per period, at an
 /// offset in the period that differs between hosts. Periods that were missed are skipped.
 pub(super) fn keep_to_fleet(control: &Rc<RefCell<Control>>) {
     let Some(phase) = control.borrow().settings.fleet.as_ref().map(|(fleet, _)| fleet.phase()) else {
@@ -424,7 +432,7 @@ impl Control {
         }
     }
 
-    /// Facts about the process now: uptime, memory, pools, quotas in force, TLS counters.
+    /// Returns facts about the process as of now: uptime, memory, pools, quotas in force, TLS counters.
     pub fn facts(&self) -> ProcessFacts {
         let mut facts = self.settings.facts.clone();
         facts.uptime = Duration::from_nanos(self.settings.clock.now().monotonic.as_nanos());
@@ -436,7 +444,7 @@ impl Control {
         facts
     }
 
-    /// Builds a page of the admin port. Counters of shards are shown if `totals` has them.
+    /// Builds a page of the admin port. The counters of shards are on it if `totals` has them.
     pub fn page(&mut self, head: &Head, totals: Option<&Totals>) -> Response {
         let facts = self.facts();
         let (view, looks) = self.view(&facts, totals);
@@ -449,7 +457,8 @@ impl Control {
         looks.history.note(view, totals);
     }
 
-    /// Returns what pages may show, and what is kept from one of them to the next.
+    /// Returns the state that admin pages may show, and the state that pages keep between requests (`Looks`:
+    /// history and journal among it).
     fn view<'a>(
         &'a mut self,
         facts: &'a ProcessFacts,
@@ -461,8 +470,8 @@ impl Control {
         (View { facts, totals, versions: &settings.versions, meter, fleet, now }, looks)
     }
 
-    /// Checks whether the body behind this head may be received. The error is the reply, and 401 and 403 are
-    /// counted.
+    /// Checks whether the client may send the body that this request head announces. The error is the reply;
+    /// replies with status 401 and 403 are counted.
     pub fn admit(&mut self, head: &Head) -> Result<(), Response> {
         let guard = self.settings.guard.as_ref().expect("there is an admin port, or nobody would ask");
         let admitted = guard.admit(head);
@@ -474,8 +483,8 @@ impl Control {
         admitted
     }
 
-    /// Handles a core's report of what it spent of quotas: grants it more at once, since requests of that
-    /// core may wait for it, and books usage with the fleet and the meter.
+    /// Handles a core's report of the quota it spent: posts new grants to that core at once, since its
+    /// requests may wait for them, and books the usage with the fleet and the meter.
     fn reconcile(&mut self, report: &Report) {
         let now = self.settings.clock.now().monotonic;
         if !report.demands.is_empty() {
@@ -515,7 +524,7 @@ impl Control {
         }
     }
 
-    /// Answers at most `ANSWERS_AT_ONCE` questions of clients. False if there was none.
+    /// Answers at most `ANSWERS_AT_ONCE` requests of clients. False if none was waiting.
     fn answer_some(&mut self) -> bool {
         let count = self.due.len().min(ANSWERS_AT_ONCE);
         for due in self.due.drain(..count).collect::<Vec<_>>() {
@@ -530,7 +539,8 @@ impl Control {
         count > 0
     }
 
-    /// Answers a question for which the counters of all shards have come, unless it takes what stores tell as well.
+    /// Answers a client's request now that all shards have reported their counters, or lets it wait for the
+    /// stores if it is an `INFO` that includes data of theirs.
     fn take_figures(&mut self, to: ReplyTo, wanted: Wanted, totals: Rc<Totals>) {
         match &wanted {
             Wanted::Info { sections, .. } if control::info_needs_stores(sections) => {
@@ -544,8 +554,8 @@ impl Control {
         }
     }
 
-    /// Asks the stores on behalf of all clients whose `INFO` waits for that, if there are any: in a cluster those that
-    /// hold keys.
+    /// Asks the stores for their `INFO` on behalf of all clients in `next_for_stores`, if there are any. In a
+    /// cluster only the nodes that hold keys are asked.
     fn ask_stores(&mut self) {
         self.asked_of_stores = std::mem::take(&mut self.next_for_stores);
         if self.asked_of_stores.is_empty() {
@@ -613,8 +623,8 @@ impl Control {
         }
     }
 
-    /// Starts the next round of counters now, or plans it for `ROUND_PAUSE` after the start of the previous
-    /// one.
+    /// Starts the next round of shards' counters now, or plans it for `ROUND_PAUSE` after the start of the
+    /// previous one.
     fn plan_round(&mut self) {
         let now = self.settings.clock.now().monotonic;
         let since = self.round_started.map_or(ROUND_PAUSE, |started| now.since(started));
@@ -673,7 +683,7 @@ impl Control {
         }
     }
 
-    /// Stores the admin port's socket and host names, to be served when [`open_admin`] is called.
+    /// Stores the admin port's socket and host names, which [`open_admin`] serves when it is called.
     pub fn note_admin(&mut self, socket: OwnedFd, hosts: Vec<String>) {
         self.admin = AdminPort::Waits(socket, hosts);
     }
@@ -708,8 +718,8 @@ impl Control {
         self.settings.quotas.post(ToQuotas::Reload);
     }
 
-    /// Puts quotas in force everywhere if they are right, else keeps the ones in force; replies to whoever
-    /// posted them.
+    /// Puts quotas in force on all shards if they are valid, else keeps the previous ones; replies to the
+    /// admin connection that posted them, if one did.
     fn take_quotas(&mut self, read: QuotasRead) {
         let now = self.settings.clock.now();
         let versions = &mut self.settings.versions;
@@ -757,13 +767,14 @@ impl Control {
     }
 }
 
-/// The time between the first two samples of the metrics' history, whose difference is its first point.
+/// The time between the first two samples of the metrics' history; their difference is the history's first
+/// point.
 const HISTORY_BEGINS: Duration = Duration::from_secs(1);
 
-/// The longest time that a page of the admin port waits for the counters of shards that may be stuck.
+/// The longest time that an admin page waits for the counters of shards, some of which may be stuck.
 const FIGURES_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Collects the counters of all shards. None if a shard does not answer within `FIGURES_TIMEOUT`.
+/// Returns the sum of all shards' counters. `None` if a shard does not report within `FIGURES_TIMEOUT`.
 pub(super) async fn figures(control: &Rc<RefCell<Control>>) -> Option<Totals> {
     let (sender, receiver) = local_channel::new_bounded(1);
     control.borrow_mut().collect_for(Waiter::Page(sender));
@@ -771,8 +782,8 @@ pub(super) async fn figures(control: &Rc<RefCell<Control>>) -> Option<Totals> {
     waited.ok().flatten()
 }
 
-/// Explains what would be decided for a command: asks shard 0, and then the shard where the command's keys
-/// are at home, if that is another.
+/// Replies to an admin request that asks how weir would treat a command: asks shard 0, and then the home
+/// shard of the command's keys, if that is another.
 pub(super) async fn explain(control: &Rc<RefCell<Control>>, head: &Head) -> Response {
     let query = match ExplainQuery::parse(&head.query) {
         Ok(query) => Arc::new(query),
@@ -810,8 +821,8 @@ async fn explained_by(
     waited.ok().flatten()
 }
 
-/// Starts a task that tells the service manager's watchdog, three times per timeout, that the process is
-/// alive, as long as all shards answer. Does nothing if no watchdog is set.
+/// Starts a task that notifies the service manager's watchdog, three times per watchdog timeout, that the
+/// process is alive, as long as all shards report. Does nothing if no watchdog is set.
 pub(super) fn keep_telling(control: &Rc<RefCell<Control>>) {
     let Some(period) = control.borrow().settings.manager.period() else { return };
     let control = Rc::clone(control);
@@ -826,8 +837,8 @@ pub(super) fn keep_telling(control: &Rc<RefCell<Control>>) {
     .detach();
 }
 
-/// Starts a task that records metrics for the history that the admin port shows, every [`HISTORY_PERIOD`];
-/// does nothing without an admin port.
+/// Starts a task that records metrics every [`HISTORY_PERIOD`], for the history that the admin port shows.
+/// Does nothing without an admin port.
 pub(super) fn keep_history(control: &Rc<RefCell<Control>>) {
     if control.borrow().settings.guard.is_none() {
         return;
@@ -846,11 +857,11 @@ pub(super) fn keep_history(control: &Rc<RefCell<Control>>) {
     .detach();
 }
 
-/// The longest time that a POST of quotas waits for the result of their check.
+/// The longest time that a POST of quotas waits for the result of the check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Checks posted quotas and, if they are right, puts them in force. Returns the reply for the client; after
-/// `CHECK_TIMEOUT` that is a 503, and checking goes on.
+/// Has posted quotas checked and, if they are valid, put in force. Returns the reply for the client; after
+/// `CHECK_TIMEOUT` that is a 503, and the check goes on.
 pub(super) async fn post_quotas(control: &Rc<RefCell<Control>>, body: Vec<u8>) -> Response {
     let (sender, receiver) = local_channel::new_bounded(1);
     let ticket = {

@@ -1,6 +1,6 @@
-//! The descriptors that a ring works on. Each stays open until no operation names it, neither queued nor in
-//! flight: the kernel resolves a descriptor's number when it starts the operation, and a number that was
-//! closed early may belong to another socket by then.
+//! The descriptors of files and sockets that a ring works on. Each stays open until no operation names it,
+//! neither queued nor in flight: the kernel resolves a descriptor's number when it starts the operation, and
+//! a number that was closed early may belong to another socket by then.
 
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 
@@ -11,9 +11,10 @@ use super::ring::Token;
 #[derive(Debug)]
 struct Descriptor {
     fd: OwnedFd,
-    /// The number of operations handed to the ring that name this descriptor and are not over.
+    /// The number of operations handed to the ring that name this descriptor and have not completed.
     operations: u32,
-    /// True once the owner no longer uses the descriptor; it is closed when its last operation is over.
+    /// True once the owner no longer uses the descriptor; the ring closes it when its last operation has
+    /// completed.
     released: bool,
 }
 
@@ -22,12 +23,12 @@ struct Descriptor {
 pub(super) struct Descriptors(Slab<Descriptor>);
 
 impl Descriptors {
-    /// Takes ownership of a descriptor, and returns the token that names it.
+    /// Takes ownership of a descriptor, and returns the token by which the ring names it.
     pub fn adopt(&mut self, fd: OwnedFd) -> Token {
         self.0.insert(Descriptor { fd, operations: 0, released: false }) as Token
     }
 
-    /// Counts an operation that begins on a descriptor, and returns the number to give to the kernel.
+    /// Counts an operation that begins on the descriptor, and returns the descriptor's number for the kernel.
     pub fn begin(&mut self, token: Token) -> RawFd {
         let descriptor = &mut self.0[token as usize];
         assert!(!descriptor.released, "nothing new begins on a descriptor that was released");
@@ -35,15 +36,16 @@ impl Descriptors {
         descriptor.fd.as_raw_fd()
     }
 
-    /// Counts an operation as over. Closes the descriptor if it was released and this was its last operation.
+    /// Counts one operation on the descriptor as completed. Closes the descriptor if it was released and no
+    /// other operation names it.
     pub fn finish(&mut self, token: Token) {
         let descriptor = &mut self.0[token as usize];
         descriptor.operations -= 1;
         self.close_if_done(token);
     }
 
-    /// Marks a descriptor as no longer used by its owner: it is closed when its last operation is over, at
-    /// once if there is none.
+    /// Marks a descriptor as no longer used by its owner: it is closed when its last operation has completed,
+    /// or at once if there is none.
     pub fn release(&mut self, token: Token) {
         self.0[token as usize].released = true;
         self.close_if_done(token);

@@ -16,11 +16,11 @@ use crate::protocol::Segment;
 use crate::values::time::Now;
 use crate::values::{Action, BackendId, ClientId, ConnectionId, Loss, Owner, Timestamp};
 
-/// Deciding code that opens connections and accepts none. It names each connection by an identifier and a
-/// generation of its choice, as [`Owner::Link`].
+/// The deciding code of a tool that opens connections and accepts none. It names each connection by an
+/// identifier and a generation of its choice, as [`Owner::Link`].
 pub trait Dials {
-    /// Handles that a connection that was dialed is open. A connection that is dialed again has another
-    /// `generation`.
+    /// Handles that a connection that the tool had dialed is open. A connection that is dialed again has
+    /// another `generation`.
     fn handle_connected(&mut self, id: ConnectionId, generation: u32);
     /// Takes bytes that a connection has received.
     fn handle_bytes(&mut self, id: ConnectionId, generation: u32, bytes: &[u8], now: Timestamp);
@@ -32,12 +32,12 @@ pub trait Dials {
     /// Handles that a connection failed, or could not be opened. `generation` tells it from earlier
     /// connections with the same `id`.
     fn handle_lost(&mut self, id: ConnectionId, generation: u32, now: Timestamp);
-    /// Takes a segment back that was sent, or whose socket is closed.
+    /// Takes back a segment of bytes that was sent, or whose socket is closed.
     fn handle_transmitted(&mut self, id: ConnectionId, generation: u32, segment: Segment);
-    /// Returns the next action to carry out (connect, close and so on), if any. Backends are numbered as the
-    /// dialer's targets.
+    /// Returns the next action to carry out (connect, close and so on), if any. The action names a target by
+    /// its index in the list given to [`Dialer::new`].
     fn poll_action(&mut self) -> Option<Action>;
-    /// Returns the next bytes to send, and their connection, if any.
+    /// Returns the next bytes to send, and the connection that they are for, if any.
     fn poll_transmit(&mut self) -> Option<(Owner, Segment)>;
 }
 
@@ -59,18 +59,19 @@ impl Dialer {
         Ok(Self { driver, targets: Targets(targets), _rope: rope })
     }
 
-    /// Passes everything that has completed since the last call to the application's `handle_` functions.
+    /// Passes everything that has completed in the ring since the last call to the application's `handle_`
+    /// functions.
     pub fn handle_completions(&mut self, application: &mut impl Dials, now: Now) {
         self.driver.handle_completions(&mut Dialing(application), now);
     }
 
-    /// Starts every action and every send that the application wants, as operations of the ring.
+    /// Starts every action and every send that the application returns, as operations of the ring.
     pub fn carry_out(&mut self, application: &mut impl Dials, now: Now) {
         self.driver.carry_out(&mut Dialing(application), &self.targets, now);
     }
 
     /// Submits queued operations to the kernel, and waits until one completes, for at most `pause_max`. With
-    /// a pause of zero it does not wait.
+    /// a pause of zero it returns at once.
     pub fn submit_and_wait(&mut self, pause_max: Duration) -> io::Result<()> {
         if pause_max.is_zero() {
             self.driver.ring.submit()

@@ -1,7 +1,7 @@
-//! Sockets of one core: turns completions of the ring into `handle_*` calls, and polled actions into
-//! operations of the ring.
+//! The sockets of one core: turns completions of the ring into `handle_*` calls of the application, and
+//! actions that it polls from the application into operations of the ring.
 //!
-//! A socket is forgotten only when no operation is under way on it, so a completion always finds its socket;
+//! A socket is forgotten only when no operation is in flight on it, so a completion always finds its socket;
 //! the ring then closes its descriptor.
 
 use std::collections::VecDeque;
@@ -22,24 +22,24 @@ use crate::values::limits::RECEIVE_BUFFERS;
 use crate::values::time::Now;
 use crate::values::{Action, BackendId, ClientId, Loss, Owner, Timestamp};
 
-/// The pause after a listener failed (no descriptors left, say), before it accepts again.
+/// The pause after a listener failed (no descriptors left, say), before the core accepts on it again.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
-/// Maximum number of sockets in the queue for receive buffers that receive in one turn of the core. The other
-/// half of the buffers is left to sockets that do not have to wait.
+/// Maximum number of sockets in the queue for receive buffers that may receive in one turn of the core's
+/// loop. The other half of the buffers is left to sockets that do not have to wait.
 const TURNS_AT_ONCE: usize = RECEIVE_BUFFERS as usize / 2;
 
-/// The protocol spoken on the listener that a connection came in by.
+/// The protocol that clients speak on the listener where a connection was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entrance {
     Resp,
     Http,
 }
 
-/// The deciding code that a driver's sockets belong to: a shard, or a tool.
+/// The deciding code that a driver's sockets belong to: a shard, the embedded engine, or a tool.
 pub(super) trait Application {
-    /// Registers a new connection, and returns its identity.
+    /// Registers a newly accepted connection, and returns the identity by which the application names it.
     fn handle_accepted(&mut self, entrance: Entrance, now: Now) -> Owner;
-    /// Handles that a new connection speaks TLS, and takes the name in its client certificate, if it showed
+    /// Handles that a new connection uses TLS. `_name` is the name in the client's certificate, if it showed
     /// one.
     fn note_secure(&mut self, _owner: Owner, _name: Option<&str>, _now: Now) {}
     /// Handles that a TLS handshake with a store failed, with the reason in words.
@@ -47,30 +47,30 @@ pub(super) trait Application {
     /// Lends the socket of a new connection, so that the peer's address can be read from it.
     fn note_socket(&mut self, _owner: Owner, _socket: &OwnedFd) {}
     fn handle_connected(&mut self, owner: Owner, now: Now);
-    /// Takes bytes that came in. Returns how many more bytes are known to be missing of the message under way
-    /// (0 if unknown).
+    /// Handles bytes that were received. Returns the number of bytes that are known to be missing from the
+    /// message at their end (0 if unknown).
     fn handle_received(&mut self, owner: Owner, bytes: &[u8], now: Now) -> usize;
-    /// Lends a buffer to receive the missing part of a large message into. None if received bytes are to be
-    /// copied as usual.
+    /// Lends a buffer into which the missing part of a large message is received. `None` if received bytes
+    /// are to be copied as usual.
     fn lend_room(&mut self, _owner: Owner) -> Option<Room> {
         None
     }
-    /// Takes the lent buffer back, with `received` bytes added to it. Returns how many more bytes are known
-    /// to be missing.
+    /// Takes the lent buffer back, with `received` bytes added to it. Returns the number of bytes that are
+    /// known to be still missing from the message.
     fn handle_filled(&mut self, _owner: Owner, _buffer: Vec<u8>, _received: usize, _now: Now) -> usize {
         0
     }
-    /// Handles that the peer has ended its sending side.
+    /// Handles that the peer of a connection has ended its sending side.
     fn handle_end(&mut self, owner: Owner, now: Now);
-    /// Handles that a socket could not be connected, with the reason; `handle_lost` follows.
+    /// Handles that a socket could not be connected, with the error; `handle_lost` follows.
     fn note_unreachable(&mut self, _owner: Owner, _error: &io::Error) {}
-    /// Handles that no connection could be accepted, with the reason; accepting is tried again after
+    /// Handles that accepting a connection failed, with the error; the driver accepts again after
     /// `ACCEPT_REST`.
     fn note_not_accepted(&mut self, _error: &io::Error) {}
     /// Handles that a connection failed, or could not be opened.
     fn handle_lost(&mut self, owner: Owner, loss: Loss, now: Now);
-    /// Handles that the peer has accepted a part of a large send, which shows that the connection is not
-    /// stuck.
+    /// Handles that the peer has accepted a part of a large send, which shows that the connection makes
+    /// progress.
     fn handle_sending(&mut self, _owner: Owner, _now: Now) {}
     fn handle_transmitted(&mut self, owner: Owner, segment: Segment, now: Now);
     fn poll_action(&mut self) -> Option<Action>;
@@ -79,10 +79,10 @@ pub(super) trait Application {
 
 /// Opens sockets to backends.
 pub(super) trait Connector {
-    /// Creates a socket to a backend. Returns the address to connect it to, or none if it is connected
-    /// already (the embedded engine).
+    /// Creates a socket to a backend. Returns the address to connect it to, or `None` if the socket is
+    /// connected already (the embedded engine).
     fn open(&self, backend: BackendId) -> io::Result<(OwnedFd, Option<socket2::SockAddr>)>;
-    /// Makes the TLS session for a connection to a backend; none if it is not encrypted.
+    /// Makes the TLS session for a connection to a backend; `None` if the connection is not encrypted.
     fn secure(&self, _backend: BackendId) -> Option<Result<Session, String>> {
         None
     }
@@ -94,13 +94,14 @@ struct Socket {
     sending: bool,
     connecting: bool,
     closing: bool,
-    /// Bytes of the segment under way that were sent by earlier operations.
+    /// Bytes of the segment in flight that were sent by earlier operations.
     sent: usize,
-    /// The TLS session on the socket, where TLS is spoken.
+    /// The TLS session on the socket; none if the connection is not encrypted.
     tls: Option<Box<Session>>,
-    /// The bytes that are still to be read from this client while weir drains.
+    /// The reads that are left on this client's socket while weir drains; none if there is nothing more to
+    /// read.
     last_words: Option<LastWords>,
-    /// True if, once it is closed, the socket waits for the peer to end its side too.
+    /// True if the socket, once weir has closed it, stays open until the peer has ended its side too.
     lingers: bool,
 }
 
@@ -110,56 +111,57 @@ impl Socket {
     }
 }
 
-/// The way in which a connection is closed.
+/// The way in which the driver closes a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
-    /// An orderly close: data that the kernel has taken still arrives.
+    /// An orderly close: data that the kernel has accepted still arrives at the peer.
     Orderly,
-    /// A reset: data that has not left yet is dropped.
+    /// A reset: data that has not been sent yet is dropped.
     Reset,
-    /// A handover: the connection goes on in another process, and only this descriptor is closed.
+    /// A handover: the connection goes on in another process, and only this process's descriptor is closed.
     Given,
 }
 
-/// A listener that is being closed, while its last accept operation is still under way.
+/// A listener that is being closed, while its last accept operation is still in flight.
 #[derive(Clone, Copy, Debug)]
 struct Former {
     listener: Token,
     entrance: Entrance,
-    /// True if clients in its backlog are to be accepted before it closes.
+    /// True if clients in the listener's backlog are accepted before it closes.
     takes_rest: bool,
 }
 
 pub(super) struct Driver {
     pub ring: Ring,
-    /// Sockets by the ring's tokens.
+    /// Sockets, indexed by the token that the ring gives each.
     sockets: Vec<Option<Socket>>,
     listeners: Vec<(Token, Entrance)>,
     /// True once [`Driver::listen`] has made the listeners accept.
     listens: bool,
     /// Listeners that accept no more and wait for their last accept operation to end.
     former: Vec<Former>,
-    /// Listeners that failed (no descriptors left, say), and when they accept again.
+    /// Listeners that failed (no descriptors left, say), each with the time at which it accepts again.
     resting: Vec<(Token, Timestamp)>,
     completions: Vec<Completion>,
-    /// Cores that the kernel failed to wake, to be tried again.
+    /// Cores that the kernel failed to wake, so that the wake-up is tried again.
     unwoken: Vec<usize>,
-    /// Sockets that wait in order to receive once, because receive buffers ran out; each at most once.
+    /// Sockets that wait for a receive buffer, because buffers ran out; each will receive once, and is in the
+    /// queue at most once.
     waiting: VecDeque<Token>,
     turn: Turn,
-    /// The number of the last turn in which a socket found no receive buffer.
+    /// The number of the last turn of the core's loop in which a socket found no receive buffer.
     starved_in: Option<u32>,
     client_sockets: Vec<Option<Token>>,
     link_sockets: Vec<Option<Token>>,
     wake_at: Option<Timestamp>,
     lingering: Lingering,
-    /// True while weir drains (ends), so that what clients have sent already is still read.
+    /// True while weir drains before its end; bytes that clients have already sent are still read then.
     drains: bool,
-    /// The time at which the core's present turn began.
+    /// The time at which the present turn of the core's loop began.
     began: Timestamp,
     /// The time at which sockets that are about to be closed were last checked.
     parted: Timestamp,
-    /// A reused buffer for decrypted bytes.
+    /// A buffer for decrypted bytes, reused for all sockets.
     plain: Vec<u8>,
 }
 
@@ -226,7 +228,7 @@ impl Driver {
         self.resting.clear();
     }
 
-    /// True if an accept operation of this listener is under way.
+    /// True if an accept operation of this listener is in flight.
     fn accepts(&self, listener: Token) -> bool {
         self.listens && !self.resting.iter().any(|(resting, _)| *resting == listener)
     }
@@ -251,13 +253,13 @@ impl Driver {
         self.ring.release(listener);
     }
 
-    /// True if connections may still come in: listeners accept, or their last accept is not over.
+    /// True if connections may still come in: listeners accept, or their last accept operation is in flight.
     pub fn is_listening(&self) -> bool {
         !self.listeners.is_empty() || !self.former.is_empty()
     }
 
-    /// Handles everything that has completed. Returns the amount of work: completions other than finished
-    /// sends, and sockets that wait for their turn to receive.
+    /// Handles everything that has completed in the ring. Returns the amount of work: completions other than
+    /// finished sends, and sockets that still wait for a receive buffer.
     pub fn handle_completions(&mut self, application: &mut impl Application, now: Now) -> usize {
         self.began = now.monotonic;
         let mut completions = std::mem::take(&mut self.completions);
@@ -285,8 +287,8 @@ impl Driver {
         count + self.waiting.len()
     }
 
-    /// Checks sockets that are about to be closed (draining, or waiting for the peer to end), at most once
-    /// per `farewell::LOOKED_AFTER`, and closes those that are done.
+    /// Checks the sockets that are about to be closed (draining, or waiting for the peer to end its side), at
+    /// most once per `farewell::LOOKED_AFTER`, and closes those that are done.
     fn part(&mut self, application: &mut impl Application, now: Now) {
         let due = self.parted.after(farewell::LOOKED_AFTER);
         if now.monotonic >= due {
@@ -299,8 +301,8 @@ impl Driver {
         self.wake_at(self.parted.after(farewell::LOOKED_AFTER), now);
     }
 
-    /// Begins to drain: each client is read until what its socket holds now has been handled, and only then
-    /// reported to the application as ended.
+    /// Begins to drain: the bytes that each client's socket holds now are read and handled, and only then is
+    /// the client reported to the application as ended.
     pub fn drain(&mut self) {
         self.drains = true;
         self.lingering.make_room_for_all();
@@ -331,8 +333,8 @@ impl Driver {
     }
 
     /// Carries out the application's actions (connect, close, reset, pause or resume reading) and starts its
-    /// sends, until it wants no more: an action may bring up sends, and a send further actions. A segment
-    /// whose socket is gone goes back as transmitted.
+    /// sends, until it returns no more: an action may bring up sends, and a send further actions. A segment
+    /// whose socket is gone goes back to the application as transmitted.
     pub fn carry_out(&mut self, application: &mut impl Application, connector: &impl Connector, now: Now) {
         loop {
             while let Some(action) = application.poll_action() {
@@ -346,21 +348,21 @@ impl Driver {
         }
     }
 
-    /// Adopts a connected socket, as if it had been accepted.
+    /// Adopts a connected socket, as if it had just been accepted on a listener of this protocol.
     pub fn adopt(&mut self, fd: OwnedFd, entrance: Entrance, application: &mut impl Application, now: Now) {
         let owner = application.handle_accepted(entrance, now);
         self.adopt_of(fd, owner, application);
     }
 
-    /// Adopts a connected socket for an owner that exists already.
+    /// Adopts a connected socket for an owner that the application has registered already.
     pub fn adopt_of(&mut self, fd: OwnedFd, owner: Owner, application: &mut impl Application) {
         application.note_socket(owner, &fd);
         let token = self.insert(fd, owner);
         self.receive(token, application);
     }
 
-    /// Stops receiving on a socket, so that it can be handed over with [`Driver::part_with`] when no
-    /// operation is under way on it.
+    /// Stops receiving on a socket, so that [`Driver::part_with`] can hand it over once no operation is in
+    /// flight on it.
     pub fn detain(&mut self, owner: Owner, application: &mut impl Application) {
         if let Some(token) = self.token_of(owner) {
             let want = self.socket(token).reception.detain();
@@ -389,8 +391,8 @@ impl Driver {
         }
     }
 
-    /// Gives away a socket that [`Driver::detain`] has stopped; `None` while an operation is under way on it.
-    /// The driver forgets the socket; the connection goes on.
+    /// Gives away a socket on which [`Driver::detain`] has stopped receiving; `None` while an operation is in
+    /// flight on it. The driver forgets the socket; the connection goes on.
     pub fn part_with(&mut self, owner: Owner) -> Option<OwnedFd> {
         let token = self.token_of(owner)?;
         let socket = self.socket(token);
@@ -402,7 +404,7 @@ impl Driver {
         Some(fd)
     }
 
-    /// Adopts a client whose TLS handshake is done, and handles the bytes that it has sent since.
+    /// Adopts a client whose TLS handshake is done, and handles the bytes that it has sent since then.
     pub fn adopt_secure(&mut self, client: SecureClient, application: &mut impl Application, now: Now) {
         let owner = application.handle_accepted(client.entrance, now);
         application.note_socket(owner, &client.socket);
@@ -415,7 +417,7 @@ impl Driver {
         }
     }
 
-    /// Clients whose certificates would not be accepted any more.
+    /// Returns the clients whose TLS certificates are no longer accepted.
     pub fn withdrawn_clients(&self) -> Vec<ClientId> {
         let is_withdrawn = |socket: &&Socket| socket.tls.as_ref().is_some_and(|tls| tls.is_withdrawn());
         let owner = |socket: &Socket| match socket.owner {
@@ -425,12 +427,14 @@ impl Driver {
         self.sockets.iter().flatten().filter(is_withdrawn).filter_map(owner).collect()
     }
 
-    /// Returns a core that the kernel failed to wake, if any is left.
+    /// Returns a core that the kernel failed to wake, and removes it from the list; `None` if there is none
+    /// left.
     pub fn poll_unwoken(&mut self) -> Option<usize> {
         self.unwoken.pop()
     }
 
-    /// Makes sure that the ring has a completion at that time or earlier.
+    /// Makes sure that the ring has a completion at time `at` or earlier, so that a sleeping core wakes by
+    /// then.
     pub fn wake_at(&mut self, at: Timestamp, now: Now) {
         let armed = self.wake_at.is_some_and(|armed| armed > now.monotonic && armed <= at);
         if !armed {
@@ -539,7 +543,7 @@ impl Driver {
         }
     }
 
-    /// Accepts again on listeners whose pause is over.
+    /// Accepts again on listeners whose pause after a failure is over.
     fn listen_again(&mut self, now: Now) {
         let Self { resting, ring, .. } = self;
         resting.retain(|(listener, until)| {
@@ -648,8 +652,8 @@ impl Driver {
         }
     }
 
-    /// Reports that a connection to a store failed in its TLS handshake, or after it before the store sent
-    /// any data; at most once per connection. Nothing for clients.
+    /// Reports to the application that a connection to a store failed in its TLS handshake, or after it
+    /// before the store sent any data; at most once per connection. Does nothing for clients.
     fn complain(
         &mut self,
         token: Token,
@@ -663,7 +667,8 @@ impl Driver {
         }
     }
 
-    /// Sends what the TLS session has encrypted, or can encrypt now, unless a send is under way.
+    /// Sends the bytes that the socket's TLS session has encrypted, or can encrypt now, unless a send is in
+    /// flight.
     fn pump(&mut self, token: Token) {
         let socket = self.socket(token);
         if socket.sending || socket.closing {
@@ -675,8 +680,8 @@ impl Driver {
         }
     }
 
-    /// Handles that the peer has ended its sending side. A backend connection is closed then; a client may
-    /// still be owed replies.
+    /// Handles that the peer of a socket has ended its sending side. A backend connection is closed then; a
+    /// client's stays open, because replies may still be owed to it.
     fn ended(&mut self, token: Token, application: &mut impl Application, now: Now) {
         if !self.socket(token).closing {
             self.complain(token, ("it closed the connection", Handshake::Left), application, now);
@@ -877,8 +882,8 @@ impl Driver {
         self.carry_on(token, want, application);
     }
 
-    /// Starts the operation that a socket's [`Reception`] asks for: to receive,
-    /// to wait for its turn, or to cancel.
+    /// Starts the operation that a socket's [`Reception`] asks for: receive, put the socket in the queue for
+    /// buffers, or cancel the receive.
     fn carry_on(&mut self, token: Token, want: Want, application: &mut impl Application) {
         match want {
             Want::Nothing => self.forget_if_done(token),
@@ -1014,15 +1019,16 @@ impl Driver {
         self.places_of(owner).get_mut(index_of(owner))
     }
 
-    /// The open socket of an owner, if any. A former owner of the same place (another generation) has none.
+    /// Returns the token of an owner's open socket, if it has one. An owner of an earlier generation has
+    /// none.
     fn token_of(&mut self, owner: Owner) -> Option<Token> {
         let token = (*self.place_of(owner)?)?;
         (self.socket(token).owner == owner).then_some(token)
     }
 }
 
-/// Classifies a socket error: by the peer (it closed or refused, so it carries out nothing more that it had
-/// not read), or on the way.
+/// Classifies a socket error: lost by the peer (it closed or refused, so it will not carry out requests that
+/// it had not read), or lost on the way.
 fn loss_of(error: &io::Error) -> Loss {
     match error.raw_os_error() {
         Some(libc::ECONNRESET | libc::EPIPE | libc::ECONNREFUSED | libc::ENOENT) => Loss::ByPeer,

@@ -1,4 +1,5 @@
-//! Threads that run one glommio executor each, and the messages for machines that do not allow `io_uring`.
+//! Threads that run one glommio executor each, and the error messages for machines that do not allow
+//! `io_uring`.
 
 use std::future::Future;
 use std::io;
@@ -9,12 +10,12 @@ use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// The memory that glommio reserves for buffers of an executor's own `io_uring`. The data path has another ring,
-/// so this one needs little memory and few entries.
+/// The memory, in bytes, that glommio reserves for buffers of an executor's own `io_uring`. Requests and
+/// replies go through another ring, so this one needs little memory and few entries.
 const IO_MEMORY_BYTES: usize = 64 * 1024;
 /// The number of entries of an executor's own `io_uring`.
 const RING_ENTRIES: usize = 64;
-/// The least locked memory that glommio requires for an executor.
+/// The least limit of locked memory, in bytes, that glommio requires for an executor.
 const MEMLOCK_BYTES_MIN: u64 = 512 * 1024;
 
 /// Starts a thread (pinned to a CPU, if one is given) with an executor that runs until the task's future is
@@ -35,8 +36,8 @@ where
         .map_err(|error| io::Error::other(format!("cannot start the executor '{name}': {error}")))
 }
 
-/// Raises the limits of locked memory and open files as far as allowed. Returns warnings, or an error, with
-/// the exact setting to change.
+/// Raises the process's limits of locked memory and open files as far as allowed. Returns warnings, or an
+/// error, with the exact setting to change.
 pub fn raise_limits(files_wanted: u64) -> Result<Vec<String>, String> {
     let memlock = raise(Resource::Memlock, u64::MAX);
     if memlock < MEMLOCK_BYTES_MIN {
@@ -57,8 +58,8 @@ pub fn raise_limits(files_wanted: u64) -> Result<Vec<String>, String> {
     Ok(warnings)
 }
 
-/// Raises a soft limit towards `wanted`, at most to the hard limit. Returns the soft limit in force
-/// afterwards.
+/// Raises a soft limit of the process towards `wanted`, at most to the hard limit. Returns the soft limit in
+/// force afterwards.
 fn raise(resource: Resource, wanted: u64) -> u64 {
     let limits = getrlimit(resource);
     let allowed = limits.maximum.unwrap_or(u64::MAX).min(wanted);
@@ -69,7 +70,7 @@ fn raise(resource: Resource, wanted: u64) -> u64 {
     getrlimit(resource).current.unwrap_or(u64::MAX)
 }
 
-/// Advice for an operator whose kernel refuses to create an `io_uring`, by the error.
+/// Returns advice for an operator whose kernel refuses to create an `io_uring`, depending on the error.
 pub fn ring_advice(error: &io::Error) -> String {
     let advice = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {

@@ -1,6 +1,6 @@
-//! Asks replicas of a primary that was lost whether they have taken over, each on a short-lived thread of its
-//! own. A failover is noticed within about 50 ms of the replica's promotion, so rounds of the whole topology
-//! need not hurry.
+//! Asks each replica of a primary whose connection was lost whether it has become the primary, on a
+//! short-lived thread per replica. A failover is noticed within about 50 ms of the replica's promotion, so
+//! the regular rounds over the whole topology need not be frequent.
 
 use std::io;
 use std::sync::Arc;
@@ -19,28 +19,28 @@ use crate::routing::cluster::{Map, NodeKey};
 use crate::values::ServerAddress;
 use crate::values::limits::CLUSTER_NODES_MAX;
 
-/// The longest time that a replica may take to answer `ROLE`; later it counts as without an answer.
+/// The longest time that a replica may take to reply to `ROLE`; after that the attempt counts as unanswered.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The stack size of a probe's thread, in bytes.
+/// The stack size, in bytes, of a thread that watches one replica.
 const STACK_BYTES: usize = 256 * 1024;
-/// Maximum number of bytes of a replica's answer to `ROLE`; a longer one is an error.
+/// Maximum number of bytes of a replica's reply to `ROLE`; a longer reply is an error.
 const ANSWER_BYTES_MAX: usize = 4 * 1024;
 
-/// Report that the watch over a replica has ended: the replica took over, or there is nothing to take over
-/// any more.
+/// The report that the watch over a replica has ended, either because the replica has become a primary or
+/// because no failover is to be expected any more.
 pub(super) struct News {
     replica: NodeKey,
     took_over: bool,
 }
 
-/// Replicas that are being watched, because the connection to their primary was lost.
+/// The replicas that are being watched because the connection to their primary was lost.
 pub(super) struct FailoverProbe {
     watched: Vec<NodeKey>,
     question: Arc<Question>,
     tls: Option<StoreTls>,
     clock: Clock,
     tell: Sender<News>,
-    /// The channel on which the watching threads report.
+    /// The channel on which the watching threads report to the topology thread.
     pub news: Receiver<News>,
 }
 
@@ -51,7 +51,7 @@ impl FailoverProbe {
         Self { watched: Vec::new(), question, tls, clock, tell, news }
     }
 
-    /// Begins to watch the replicas of a node to which a connection was lost.
+    /// Begins to watch the replicas of a primary to which a connection was lost.
     pub fn handle_lost(&mut self, lost: NodeKey, map: &Map) {
         for replica in to_watch(map, lost, &self.watched) {
             let Some(address) = map.node_of(replica).and_then(|node| node.addresses.first()).cloned() else {
@@ -63,7 +63,7 @@ impl FailoverProbe {
         }
     }
 
-    /// Ends the watch of a replica, and returns the replica if it has taken over.
+    /// Ends the watch of a replica. Returns the replica if it has become a primary.
     pub fn handle_news(&mut self, news: &News) -> Option<NodeKey> {
         self.watched.retain(|replica| *replica != news.replica);
         news.took_over.then_some(news.replica)
@@ -86,7 +86,8 @@ impl FailoverProbe {
     }
 }
 
-/// Asks a replica for its role until it is a primary (true), or there is nothing to take over (false).
+/// Asks a replica for its `ROLE` repeatedly. Returns true once it is a primary, and false when no failover is
+/// to be expected any more.
 fn took_over(spot: &Spot, tls: Option<&StoreTls>, question: &Question, clock: Clock) -> bool {
     let mut watch = Watch::new(clock.now().monotonic);
     let mut line: Option<Line> = None;

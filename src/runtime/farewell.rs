@@ -1,6 +1,6 @@
 //! Closes connections so that no reply is lost: when weir drains, bytes in a client's socket are read first,
 //! and a socket is closed only after the peer has ended its side. A kernel that closes a socket with unread
-//! bytes, or receives more for it, resets the connection and drops replies that have not left yet.
+//! bytes, or receives more for it, resets the connection and drops replies that have not been sent yet.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,15 +11,16 @@ use rustix::net::RecvFlags;
 use crate::values::Timestamp;
 use crate::values::limits::{CLIENTS_LINGERING_MAX, DRAIN_BYTES_MAX};
 
-/// The interval at which sockets that are about to be closed are checked.
+/// The interval at which the driver checks sockets that are about to be closed.
 pub(super) const LOOKED_AFTER: Duration = Duration::from_millis(5);
-/// The longest time that a socket waits for the peer to end its side.
+/// The longest time that a socket stays open after weir has ended its side, waiting for the peer to end its
+/// own.
 const LINGER: Duration = Duration::from_secs(1);
-/// Maximum number of bytes read and dropped from a socket at one check.
+/// Maximum number of bytes read and dropped from a lingering socket at one check.
 const DROPPED_BYTES: usize = 16 * 1024;
 
-/// A client that is read while weir drains, until its socket holds nothing more that was there when draining
-/// began.
+/// The reads that are left on a client's socket while weir drains: it is read until it is found empty, or
+/// `DRAIN_BYTES_MAX` bytes have come.
 #[derive(Debug)]
 pub(super) struct LastWords {
     /// Number of bytes that are still read from the client before it is cut off.
@@ -38,19 +39,19 @@ impl LastWords {
         self.left = self.left.saturating_sub(bytes);
     }
 
-    /// True if everything was read: the socket was empty at two consecutive calls, or `DRAIN_BYTES_MAX` came
-    /// in. Called once per `LOOKED_AFTER`, after the received bytes were handled.
+    /// True if all bytes were read: the socket was empty at two consecutive calls, or `DRAIN_BYTES_MAX` bytes
+    /// came in. The driver calls this once per `LOOKED_AFTER`, after it has handled the received bytes.
     pub fn are_over(&mut self, socket: BorrowedFd<'_>) -> bool {
         let was_empty = std::mem::replace(&mut self.empty, unread(socket) == 0);
         self.left == 0 || (was_empty && self.empty)
     }
 }
 
-/// Sockets on which weir has ended its side, and that are closed as soon as the peer does so too, or after
+/// Sockets on which weir has ended its side. Each is closed as soon as the peer ends its side too, or after
 /// `LINGER`.
 #[derive(Debug)]
 pub(super) struct Lingering {
-    /// Sockets and when each was added, the oldest first.
+    /// Sockets, each with the time at which it was added, the oldest first.
     sockets: VecDeque<(OwnedFd, Timestamp)>,
     most: usize,
 }
@@ -64,13 +65,13 @@ impl Lingering {
         self.sockets.is_empty()
     }
 
-    /// Lifts the bound on the number of sockets, for draining: nobody connects any more.
+    /// Lifts the bound on the number of lingering sockets, for draining, when nobody connects any more.
     pub fn make_room_for_all(&mut self) {
         self.most = usize::MAX;
     }
 
-    /// Ends the sending side of a socket and keeps it until the peer ends too. Where the bound is reached,
-    /// the oldest socket is closed.
+    /// Ends the sending side of a socket and keeps it until the peer ends its side too. If the bound on
+    /// lingering sockets is reached, the oldest one is closed.
     pub fn add(&mut self, socket: OwnedFd, now: Timestamp) {
         if self.sockets.len() >= self.most {
             self.sockets.pop_front();
@@ -80,18 +81,20 @@ impl Lingering {
         self.sockets.push_back((socket, now));
     }
 
-    /// Reads and drops what peers still send, and closes sockets that have ended or have waited for `LINGER`.
+    /// Reads and drops bytes that peers still send, and closes sockets whose peer has ended its side or that
+    /// have waited for `LINGER`.
     pub fn look(&mut self, now: Timestamp) {
         self.sockets.retain(|(socket, since)| now.since(*since) < LINGER && !has_ended(socket.as_fd()));
     }
 }
 
-/// The number of received bytes in a socket that nobody has read.
+/// Returns the number of received bytes in a socket that have not been read.
 fn unread(socket: BorrowedFd<'_>) -> u64 {
     rustix::io::ioctl_fionread(socket).unwrap_or(0)
 }
 
-/// Reads and drops some received bytes. True if the peer has ended the connection, or it failed.
+/// Reads and drops some received bytes of a socket. True if the peer has ended the connection, or the
+/// connection failed.
 fn has_ended(socket: BorrowedFd<'_>) -> bool {
     match rustix::net::recv(socket, &mut [0_u8; DROPPED_BYTES], RecvFlags::DONTWAIT) {
         Ok((length, _)) => length == 0,

@@ -1,6 +1,6 @@
-//! Asks the fleet's store, on a thread of its own, so that the control executor can serve shards meanwhile.
-//! There is one round trip at a time, over a connection that is kept; after any error it is closed, and the
-//! next exchange opens another.
+//! Exchanges messages with the fleet's store, on a thread of its own, so that the control executor can serve
+//! shards meanwhile. There is one round trip at a time, over a connection that is kept; after any error it is
+//! closed, and the next exchange opens another.
 
 use std::io;
 
@@ -54,8 +54,8 @@ impl FleetThread {
         receive(connection, (exchange.replies, FLEET_ANSWER_BYTES_MAX), clock, deadline)
     }
 
-    /// Connects to the fleet's store and signs in. The name is looked up each time, since a store that moved
-    /// has another address.
+    /// Connects to the fleet's store and authenticates. The host name is looked up each time, since a store
+    /// that moved has another address.
     fn connect(&self, deadline: Timestamp) -> io::Result<Line> {
         let FleetStore { server, credentials, .. } = &self.store;
         let mut problem = io::ErrorKind::NotFound.into();

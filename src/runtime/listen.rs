@@ -1,4 +1,4 @@
-//! Listening sockets: a socket per shard for each TCP address, so that the kernel spreads connections over
+//! Opens listening sockets: one per shard for each TCP address, so that the kernel spreads connections over
 //! the shards; and the admin port's.
 
 use std::io;
@@ -10,20 +10,20 @@ use std::time::Duration;
 use glommio::net::TcpListener;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
-/// The idle time after which TCP asks whether a client is still there, as Redis does: a client that vanished
-/// must not hold its connection for the hours that the system's default waits.
+/// The idle time after which TCP probes whether a client is still there, as Redis does. A client that
+/// vanished would otherwise hold its connection for the hours that the system's default waits.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(300);
 /// The listen backlog, in connections that wait to be accepted.
 pub(super) const BACKLOG: i32 = 4096;
 /// Maximum number of attempts to bind an address, about a second in all. The kernel releases a process's
-/// rings after its exit, and the listening sockets in them stay open until then, so a weir that is restarted
-/// at once would find the address in use.
+/// rings only after the process has ended, and the listening sockets in them stay open until then, so a weir
+/// that is restarted at once would find the address in use.
 const TRIES: u32 = 50;
 /// The pause between two attempts to bind an address.
 const TRIES_APART: Duration = Duration::from_millis(20);
 
-/// Listening sockets for all shards after a takeover: every socket of the previous process, since clients in
-/// the backlogs must be served, and new ones if there are fewer than shards.
+/// Returns listening sockets for all shards after a takeover: every socket of the previous process, since
+/// clients in the backlogs must be served, and new ones if there are fewer than shards; and their address.
 pub(super) fn tcp_after(
     inherited: Vec<OwnedFd>,
     address: SocketAddr,
@@ -38,8 +38,8 @@ pub(super) fn tcp_after(
     Ok((sockets, bound))
 }
 
-/// Opens one listening socket per shard. Returns also their address, with the real port if port 0 was asked
-/// for. Fails if another process listens there.
+/// Opens one listening socket per shard. Returns the sockets and their address, with the real port if port 0
+/// was asked for. Fails if another process listens there.
 pub(super) fn tcp(address: SocketAddr, shards: usize) -> io::Result<(Vec<OwnedFd>, SocketAddr)> {
     // Without this probe, a second weir on the same port would silently share connections with the first.
     let (probe, bound) = alone(address, 1)?;
@@ -48,8 +48,8 @@ pub(super) fn tcp(address: SocketAddr, shards: usize) -> io::Result<(Vec<OwnedFd
     Ok((sockets, bound))
 }
 
-/// Opens a listening socket that shares its address with nobody, and returns its address. Remains of
-/// connections of an earlier process (`TIME_WAIT`) do not hinder it; a process that listens there does.
+/// Opens a listening socket that shares its address with no other, and returns it with its address. Remains
+/// of connections of an earlier process (`TIME_WAIT`) do not hinder it; a process that listens there does.
 pub(super) fn alone(address: SocketAddr, backlog: i32) -> io::Result<(OwnedFd, SocketAddr)> {
     for _ in 0..TRIES {
         match bind_alone(address, backlog) {
@@ -71,7 +71,8 @@ fn bind_alone(address: SocketAddr, backlog: i32) -> io::Result<(OwnedFd, SocketA
     Ok((socket.into(), bound))
 }
 
-/// A socket that listens already (inherited from another process), and its address.
+/// Returns a socket that listens already (inherited from another process), together with the address that it
+/// is bound to.
 pub(super) fn bound(socket: OwnedFd, address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     let bound = SockRef::from(&socket).local_addr()?.as_socket().unwrap_or(address);
     Ok((socket, bound))
@@ -115,7 +116,7 @@ pub(super) fn unix(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
-/// Duplicates a listening socket, so that each shard has a descriptor of it.
+/// Duplicates a listening socket, so that each shard has a descriptor of its own for it.
 pub(super) fn for_each_of(first: OwnedFd, shards: usize) -> io::Result<Vec<OwnedFd>> {
     let mut sockets = (1..shards).map(|_| first.try_clone()).collect::<io::Result<Vec<_>>>()?;
     sockets.push(first);

@@ -24,14 +24,14 @@ use crate::config::Config;
 /// The paths that are served over HTTP, for the start message.
 const HTTP_PATHS: &str = "/v1/keys, /, /pipeline, /multi-exec";
 
-/// Listening sockets with the protocol spoken on each.
+/// Listening sockets, each with the protocol spoken on it.
 pub(super) type Doors = Vec<(OwnedFd, Entrance)>;
 
-/// An address that weir listens on.
+/// An address that weir listens on, with the flag that set it and the threads that accept there.
 pub(super) struct Listener {
-    /// The flag that gave the address, for errors.
+    /// The flag that set the address, named in error messages.
     flag: &'static str,
-    /// The name of this kind of listener in the takeover protocol.
+    /// The name of this kind of listener in the takeover protocol, such as "resp" or "admin".
     kind: &'static str,
     address: Address,
     acceptor: Acceptor,
@@ -48,22 +48,22 @@ enum Address {
 #[derive(Clone, Copy)]
 enum Acceptor {
     Shards(Entrance),
-    /// The thread for TLS handshakes, which gives clients to shards afterwards.
+    /// The thread for TLS handshakes, which passes each client to a shard after its handshake.
     Handshakes(Entrance),
     Admin,
     Takeover,
 }
 
-/// All listening sockets of clients and of the admin port.
+/// All listening sockets for clients and for the admin port, opened at the start.
 pub(super) struct Opened {
     /// One message for each listener, for the log.
     pub lines: Vec<String>,
-    /// The port of the first `--listen`; 0 without one.
+    /// The port of the first `--listen` address; 0 without one.
     pub port: u16,
-    /// The bound address of the admin port.
+    /// The address that the admin port is bound to; none without an admin port.
     pub admin: Option<SocketAddr>,
     pub admin_socket: Option<OwnedFd>,
-    /// The sockets that each shard accepts on.
+    /// The sockets that each shard accepts on, by shard number.
     pub shards: Vec<Doors>,
     /// The sockets on which clients connect with TLS (`--tls-listen`, `--tls-http`).
     pub secure: Doors,
@@ -71,7 +71,8 @@ pub(super) struct Opened {
     pub offers: Vec<Offer>,
 }
 
-/// Every listener for clients and administrators that the flags ask for, in the order of the start messages.
+/// Returns every listener for clients and administrators that the flags ask for, in the order of the start
+/// messages.
 fn table(config: &Config) -> Vec<Listener> {
     let tcp = |flag, kind, acceptor, addresses: &[SocketAddr]| {
         let row = |address: &SocketAddr| Listener { flag, kind, address: Address::Tcp(*address), acceptor };
@@ -93,7 +94,7 @@ fn table(config: &Config) -> Vec<Listener> {
     rows
 }
 
-/// Opens every listener of the table. Sockets that the previous process had are taken over from it.
+/// Opens every listener of the table. Sockets that the previous process had open are taken over from it.
 pub(super) fn open(
     config: &Config,
     shards: usize,
@@ -119,7 +120,7 @@ pub(super) fn open(
     Ok(opened)
 }
 
-/// Opens the socket at which a successor process calls, or takes over that of the previous process.
+/// Opens the Unix socket to which a successor process connects, or takes over the previous process's.
 pub(super) fn open_takeover(path: &Path, before: &mut Option<Predecessor>) -> Result<OwnedFd, String> {
     let address = Address::Unix(path.to_owned());
     let listener = Listener { flag: "--takeover", kind: "takeover", address, acceptor: Acceptor::Takeover };
@@ -127,7 +128,8 @@ pub(super) fn open_takeover(path: &Path, before: &mut Option<Predecessor>) -> Re
 }
 
 impl Listener {
-    /// The sockets, at least one, and the address that they are bound to.
+    /// Opens the listener's sockets, at least one, or takes them over from the previous process. Returns them
+    /// with the address that they are bound to.
     fn open(
         &self,
         before: &mut Option<Predecessor>,
@@ -159,7 +161,7 @@ impl Listener {
         }
     }
 
-    /// Duplicates of the sockets, to be given to a successor.
+    /// Duplicates the listener's sockets, as an offer to a successor process.
     fn offer(&self, sockets: &[OwnedFd]) -> io::Result<Offer> {
         let different = match self.address {
             Address::Tcp(_) => sockets,
@@ -172,7 +174,7 @@ impl Listener {
 }
 
 impl Opened {
-    /// Adds the sockets of a listener for the threads that accept on them, and the listener's line for the
+    /// Adds a listener's sockets to those of the threads that accept on them, and the listener's line to the
     /// log.
     fn add(&mut self, acceptor: Acceptor, sockets: Vec<OwnedFd>, bound: &Address) {
         let line = match acceptor {

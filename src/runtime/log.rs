@@ -1,5 +1,5 @@
-//! The log: a line on standard error per event that matters. Nothing on the request path is logged, and of
-//! events that others can repeat at will only a few are written per 10 s; the rest is counted.
+//! The log: one line on standard error per event that matters. Nothing is logged per request, and of events
+//! that clients can repeat at will only a few lines are written per 10 s; further ones are counted.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use crate::control::Journal;
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// Maximum number of characters of a line; what is longer (a path, an error) is cut.
+/// Maximum number of characters of a log line; a longer line is cut.
 const LINE_CHARS_MAX: usize = 2_000;
-/// Maximum number of lines of one kind within `STRETCH`; further ones are counted.
+/// Maximum number of lines of one kind within `STRETCH`; further ones are counted instead of written.
 const LINES_MAX: u32 = 5;
 /// The period in which at most `LINES_MAX` lines of a kind are written.
 const STRETCH: Duration = Duration::from_secs(10);
 
-/// Writes a line to standard error. A standard error that is closed does not stop weir.
+/// Writes a line to standard error. Does nothing if standard error is closed.
 pub(super) fn line(text: &str) {
     let _ = writeln!(std::io::stderr(), "weir: {}", shown(text));
 }
@@ -33,9 +33,9 @@ pub(super) enum Kind {
     Token,
     /// The map of the cluster changed.
     Cluster,
-    /// The name of a store has another address.
+    /// A store's host name resolves to another address.
     Moved,
-    /// A core's treatment of a backend changed: the shedding level, or an ejection or its end.
+    /// A core's treatment of a backend changed: its load shedding level, or its ejection after failures.
     Level,
     /// The fleet's store, or a host of the fleet, appeared or disappeared.
     Fleet,
@@ -52,7 +52,7 @@ pub(super) enum Kind {
 const KINDS: usize = Kind::Life as usize + 1;
 
 impl Kind {
-    /// The word under which the journal lists events of this kind.
+    /// Returns the word under which the admin port's journal lists events of this kind.
     const fn about(self) -> &'static str {
         match self {
             Self::Reload | Self::Quotas | Self::Refused => "quotas",
@@ -75,11 +75,11 @@ struct Stretch {
     left_out: u64,
 }
 
-/// The limiter of log lines: it counts lines of each kind within `STRETCH`.
+/// The limiter of log lines: the number of lines of each kind within the current `STRETCH`.
 #[derive(Debug, Default)]
 pub(super) struct Log([Stretch; KINDS]);
 
-/// Appends to a line how many lines were left out before it, if there were any.
+/// Appends to a line how many lines of its kind were left out before it, if there were any.
 fn with_left_out(text: &str, left_out: u64) -> String {
     match left_out {
         0 => shown(text),
@@ -88,8 +88,8 @@ fn with_left_out(text: &str, left_out: u64) -> String {
 }
 
 impl Log {
-    /// Writes a line to standard error and the journal, unless `LINES_MAX` of its kind were written within
-    /// `STRETCH`; then it is counted, and the next line says how many were left out.
+    /// Writes a line to standard error and to the admin port's journal, unless `LINES_MAX` lines of its kind
+    /// were written within `STRETCH`; then the line is counted, and the next one says how many were left out.
     pub fn say(&mut self, kind: Kind, text: &str, journal: &mut Journal, now: Now) {
         if let Some(left_out) = self.admit(kind, now.monotonic) {
             let text = with_left_out(text, left_out);
@@ -98,8 +98,8 @@ impl Log {
         }
     }
 
-    /// Writes a line to the journal only, limited as by [`Log::say`]: it may name keys, which only readers of
-    /// the admin port may see.
+    /// Writes a line to the admin port's journal only, limited as by [`Log::say`], because it may name keys,
+    /// which only readers of the admin port may see.
     pub fn note(&mut self, kind: Kind, text: &str, journal: &mut Journal, now: Now) {
         if let Some(left_out) = self.admit(kind, now.monotonic) {
             journal.write(kind.about(), &with_left_out(text, left_out), now.unix_ms);
@@ -122,8 +122,8 @@ impl Log {
     }
 }
 
-/// Makes a text fit for one line: escapes control characters, which could end the line or move a terminal's
-/// cursor, and cuts it at `LINE_CHARS_MAX`.
+/// Makes a text fit for one log line: escapes control characters, which could end the line or move a
+/// terminal's cursor, and cuts it at `LINE_CHARS_MAX`.
 fn shown(text: &str) -> String {
     let mut shown = String::with_capacity(text.len().min(LINE_CHARS_MAX));
     for (count, character) in text.chars().enumerate() {

@@ -17,10 +17,11 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use crate::shard::Batch;
 use crate::values::{ShardId, Timestamp};
 
-/// The capacity of a ring between two shards, in batches; further messages gather on the sender's side.
+/// The capacity, in batches, of the ring from one shard to another; when it is full, further messages gather
+/// at the sender.
 const BATCHES_UNDER_WAY: usize = 64;
 
-/// The longest time that messages gather before they leave, while there is other work.
+/// The longest time that messages to other shards gather before they are sent, while the core has other work.
 const GATHERING_MAX: Duration = Duration::from_micros(30);
 
 /// Decides when batches of messages are sent to other shards. A core that finds work in every turn will have
@@ -32,8 +33,9 @@ pub(super) struct Departure {
 }
 
 impl Departure {
-    /// Returns whether batches are sent in this turn. `work` is how much the turn found to do: after a turn
-    /// that found nothing they always are, so that no message waits while the core sleeps.
+    /// Returns whether batches are sent in this turn of the core's loop. `work` is the amount of work that
+    /// the turn found: after a turn that found none batches are always sent, so that no message waits while
+    /// the core sleeps.
     pub fn is_due(&mut self, work: usize, now: Timestamp) -> bool {
         let since = *self.gathering_since.get_or_insert(now);
         let is_due = work == 0 || now.since(since) >= GATHERING_MAX;
@@ -50,21 +52,21 @@ impl Departure {
 struct Peer {
     /// True while the shard sleeps, or is about to, and must be woken.
     parked: AtomicBool,
-    /// A descriptor of the shard's ring, for wake-ups. It stays open until the last shard ends, so that a
-    /// wake-up never goes to another ring with the same number.
+    /// A descriptor of the shard's `io_uring`, by which others wake it. It stays open until the last shard
+    /// ends, so that a wake-up never goes to another ring with the same number.
     doorbell: OnceLock<OwnedFd>,
 }
 
-/// A shard's ends of all rings between shards.
+/// One shard's ends of the rings to and from every other shard.
 pub(super) struct Mesh {
     own: usize,
     peers: Arc<[Peer]>,
     outbound: Vec<Option<Producer<Box<Batch>>>>,
     inbound: Vec<Option<Consumer<Box<Batch>>>>,
-    /// Batches that found their ring full, by destination.
+    /// Batches that did not fit in the full ring to their destination, indexed by destination shard.
     waiting: Vec<Option<Box<Batch>>>,
     blocked_since: Option<Timestamp>,
-    /// Shards to which a batch was sent in this turn, so that they are woken if they sleep.
+    /// Shards to which a batch was sent in this turn of the core's loop; those that sleep are woken.
     given: Vec<usize>,
 }
 
@@ -93,18 +95,18 @@ pub(super) fn weave(shards: usize) -> Vec<Mesh> {
 }
 
 impl Mesh {
-    /// Publishes the descriptor by which others wake this shard.
+    /// Publishes the descriptor by which other shards wake this one.
     pub fn announce(&self, doorbell: OwnedFd) {
         self.peers[self.own].doorbell.set(doorbell).expect("a shard announces itself once");
     }
 
-    /// Returns the next batch from any other shard, if there is any.
+    /// Removes and returns the next batch from any other shard, if there is any.
     pub fn receive(&mut self) -> Option<Box<Batch>> {
         self.inbound.iter_mut().flatten().find_map(|consumer| consumer.pop().ok())
     }
 
-    /// Sends a batch to another shard; it waits here if the ring is full. At most one batch per destination
-    /// and turn.
+    /// Sends a batch to another shard; it waits on this side if the ring is full. The caller sends at most
+    /// one batch per destination and turn.
     pub fn send(&mut self, to: ShardId, batch: Box<Batch>) {
         let to = usize::from(to.0);
         debug_assert!(self.waiting[to].is_none(), "the caller asks `may_send` first");
@@ -112,8 +114,8 @@ impl Mesh {
         self.push_waiting(to);
     }
 
-    /// Tries again to send batches that found a full ring. If one still does, returns for how long there has
-    /// been such a batch.
+    /// Tries again to send batches that found a full ring. If a ring is still full, returns for how long some
+    /// batch has been waiting; otherwise `None`.
     pub fn push_again(&mut self, now: Timestamp) -> Option<Duration> {
         let mut blocked = false;
         for to in 0..self.waiting.len() {
@@ -143,14 +145,15 @@ impl Mesh {
         }
     }
 
-    /// Records that the kernel failed to wake a shard, so that it is among the next [`Mesh::sleepers`].
+    /// Records that the kernel failed to wake a shard, so that the next [`Mesh::sleepers`] returns it again.
     pub fn ring_again(&mut self, peer: usize) {
         // A peer that is awake by now only looks at its rings once more.
         self.peers[peer].parked.store(true, Ordering::Relaxed);
         self.given.push(peer);
     }
 
-    /// Peers that were sent something and sleep, with their doorbells. Each is returned once per sleep.
+    /// Returns the shards that were sent a batch and sleep, each with the descriptor by which it is woken. A
+    /// shard is returned once per sleep.
     pub fn sleepers(&mut self) -> impl Iterator<Item = (usize, BorrowedFd<'_>)> {
         // Pairs with the fence in `park`: either the sleeper sees the batch, or its flag is seen here.
         if !self.given.is_empty() {
@@ -164,7 +167,8 @@ impl Mesh {
         })
     }
 
-    /// Announces that this shard is about to sleep. False if it must not, since a batch has come in.
+    /// Announces to the other shards that this one is about to sleep. False if it must stay awake, since a
+    /// batch has come in.
     pub fn park(&mut self) -> bool {
         self.peers[self.own].parked.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);

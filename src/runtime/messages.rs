@@ -52,136 +52,141 @@ use crate::values::{BackendId, Grant, ShardId, StoreVersion, Timestamp};
 pub(super) enum ToShard {
     /// New quotas are in force.
     Quotas(Arc<Quotas>),
-    /// Amounts that the pools of quotas grant to this core.
+    /// Amounts of quota that the central pools grant to this core.
     Grants(Vec<Grant>),
-    /// Another Redis version is shown to clients from now on (HELLO, INFO).
+    /// The Redis version that clients are shown from now on (in HELLO and INFO).
     StoreVersion(StoreVersion),
-    /// The name of a store has another address.
+    /// The host name of a store resolves to another address.
     StoreMoved(BackendId),
     /// A new map of the cluster: which node owns which slot.
     Slots(Arc<Map>),
-    /// The map was confirmed: all primaries were asked at or after this time, and agree with it.
+    /// A confirmation of the cluster's map: all primaries were asked at or after this time, and agree with
+    /// it.
     SlotsConfirmed(Timestamp),
     /// The replication lag of the cluster's replicas.
     Replicas(Arc<[ReplicaState]>),
     /// A client whose TLS handshake is done, to be served by this shard.
     SecureClient(Box<SecureClient>),
-    /// Clients whose certificates would not be accepted any more are to be closed.
+    /// An order to close clients whose TLS certificates are no longer accepted.
     Withdrawn,
     /// A request for the shard's counters, answered with `ToControl::Report`.
     Report,
-    /// A request for something about all clients (CLIENT LIST, say), answered with `ToControl::Clients`.
+    /// A request for data about all clients of the shard (for CLIENT LIST, say), answered with
+    /// `ToControl::Clients`.
     Clients(Arc<ClientsAsked>),
-    /// The reply to a client's question that the control executor answered.
+    /// The reply to a client's request that the control executor answered.
     Answer(ReplyTo, Vec<u8>),
-    /// A request to explain what would be decided for a command. The ticket comes back with the answer.
+    /// A request to explain how weir would treat a command. The shard sends the ticket back with its
+    /// explanation.
     Explain { query: Arc<ExplainQuery>, ticket: u64 },
-    /// An order to drain: stop accepting, answer what was taken on, close clients, and report
-    /// `ToControl::Drained`.
+    /// An order to drain: stop accepting, reply to the requests that have been started, close clients, and
+    /// report `ToControl::Drained`.
     Drain,
-    /// An order to hand over: stop accepting, pass each client to the successor process once nothing of it is
-    /// under way, and report when all are gone.
+    /// An order to hand over: stop accepting, pass each client to the successor process once it has no
+    /// request in flight, and report `ToControl::Drained` when all are gone.
     HandOver,
-    /// An order to accept clients: the previous process has stopped.
+    /// An order to begin accepting clients, because the previous process has stopped.
     Listen,
     /// A client handed over by the previous process, to be served by this shard.
     Adopt(Box<Moved>),
-    /// An order to stop at once: the time for draining is over.
+    /// An order to stop at once, because the time for draining is over.
     Stop,
 }
 
-/// A client's socket and session on the way between two processes.
+/// A client's socket and session state, on the way from one process to another in a takeover.
 #[derive(Debug)]
 pub(super) struct Moved {
     pub socket: OwnedFd,
     pub session: Session,
 }
 
-/// An event in a takeover, on either side of it.
+/// An event in a takeover, sent to the control executor by the thread that communicates with the other
+/// process.
 #[derive(Debug)]
 pub(super) enum Takeover {
     /// A line about the takeover for the log.
     Line(String),
-    /// The successor serves: this process hands its clients over and ends.
+    /// The successor process is ready: this process hands its clients over and ends.
     Ready { pid: i32, version: String },
-    /// The previous process has stopped accepting at the admin port, so this process starts.
+    /// The previous process has stopped accepting at the admin port, so this process begins to accept there.
     Listen,
-    /// All clients were handed over to the successor.
+    /// All clients were handed over to the successor process.
     Done { clients: u64 },
 }
 
-/// A message from the control executor to the thread that talks with another process in a takeover.
+/// A message from the control executor to the thread that communicates with another process in a takeover.
 #[derive(Debug)]
 pub(super) enum ToTakeover {
     /// All shards have stopped accepting.
     Deaf,
-    /// A client to hand over to the successor.
+    /// A client for the successor process.
     Moved(Box<Moved>),
-    /// The last client was sent to the successor.
+    /// All clients have been sent to the successor.
     AllMoved,
-    /// Ends the thread that waits for a successor, because this process was told to stop: no successor may
-    /// take over any more, and a takeover under way is given up.
+    /// An order to end the thread that waits for a successor, because this process is to end: no successor
+    /// may take over any more, and a takeover in progress is given up.
     Withdraw,
 }
 
 /// A message from a shard, or another thread, to the control executor.
 #[derive(Debug)]
 pub(super) enum ToControl {
-    /// An event in a takeover, from the thread that talks with the other process.
+    /// An event in a takeover, from the thread that communicates with the other process.
     Takeover(Takeover),
-    /// A shard has stopped accepting, as it was told.
+    /// A shard has stopped accepting, as ordered because of a takeover.
     Deaf,
     /// A client to hand over to the successor process.
     Moved(Box<Moved>),
     Report(ShardId, Box<ShardReport>),
     Engine(EngineStatistics),
     Ask(ReplyTo, Question),
-    /// A shard's answer to a question about all clients.
+    /// A shard's data about its clients, for a request such as CLIENT LIST.
     Clients(ShardId, ClientsTold),
-    /// The explanation of a command by a shard, or why there is none.
+    /// A shard's explanation of how weir would treat a command, or the reason why there is none.
     Explained {
         ticket: u64,
         told: Result<Explained, String>,
     },
-    /// A shard's report of what it spent of quotas, and on whose behalf.
+    /// A shard's report of the quota that it spent, and of the tenants that it spent it for.
     Spent(Report),
     /// A line for the log about a backend: its shedding level changed, or it, or a replica, was ejected or is
     /// used again.
     Line(String),
     /// A line for the log from another thread, and its kind.
     Said(log::Kind, String),
-    /// A shard has no client left, after `Drain` or `HandOver`.
+    /// A shard that has no client left, after `Drain` or `HandOver`.
     Drained(ShardId),
-    /// `--drain-timeout` is over: clients that are left are closed.
+    /// The time of `--drain-timeout` is over: the remaining clients are closed.
     DrainOver,
     Signal(Signal),
     /// The pause before the next round of counters is over.
     RoundDue,
     Quotas(Box<QuotasRead>),
-    /// The lowest Redis version among the stores changed.
+    /// The lowest Redis version among the stores, which has changed.
     StoreVersion(StoreVersion),
-    /// The stores' answers to a [`ToStoreInfo`].
+    /// The stores' `INFO`, in reply to a [`ToStoreInfo`].
     StoresTold(StoresTold),
-    /// Log line: the name of a store resolves to another address.
+    /// A line for the log: a store's host name resolves to another address.
     StoreMoved(String),
     /// A new map of the cluster, and the reason for it.
     Slots(Arc<Map>, String),
     /// The replication lag of the cluster's replicas.
     Replicas(Arc<[ReplicaState]>),
-    /// The answer of the fleet's store, or why there is none.
+    /// The reply of the fleet's store to an exchange, or the reason why there is none.
     Fleet {
         number: u64,
         answer: Result<Vec<u8>, String>,
     },
-    /// The admin token was read from its file again, or could not be.
+    /// The admin token as read from its file again, or the reason why it could not be read.
     Token(Result<AdminToken, String>),
 }
 
-/// Quotas that were read and checked, to be put in force if they are right.
+/// Quotas that were read and checked, or the errors in them. The control executor puts them in force if they
+/// are valid.
 #[derive(Debug)]
 pub(super) struct QuotasRead {
     pub source: QuotaSource,
-    /// The ticket of the HTTP request that posted them; none if they come from the file.
+    /// The ticket number of the HTTP request that posted them; none if they come from the file.
     pub ticket: Option<u64>,
     pub result: Result<Quotas, QuotaError>,
 }
@@ -189,19 +194,19 @@ pub(super) struct QuotasRead {
 /// A message from the control executor to the thread that reads quotas.
 #[derive(Debug)]
 pub(super) enum ToQuotas {
-    /// An order to read the quota file, whether it changed or not.
+    /// An order to read the quota file again, whether it has changed or not.
     Reload,
     /// An order to check quotas that were posted over HTTP.
     Check { body: Vec<u8>, ticket: u64 },
 }
 
-/// A message from the control executor to the thread that asks stores for their `INFO`: ask now, and answer with
-/// [`ToControl::StoresTold`].
+/// A message from the control executor to the thread that asks stores for their `INFO`. The thread asks them
+/// now, and posts [`ToControl::StoresTold`].
 #[derive(Debug)]
 pub(super) struct ToStoreInfo {
     /// True to ask for all sections; false for the default ones, which take a store less time.
     pub everything: bool,
-    /// Indices of the stores to ask; `None` for all.
+    /// Indices of the stores to be asked; `None` for all.
     pub only: Option<Vec<usize>>,
 }
 
@@ -210,12 +215,12 @@ pub(super) struct ToStoreInfo {
 pub(super) enum ToReplicas {
     /// The cluster has a new map.
     Map(Arc<Map>),
-    /// Whether any tenant reads from replicas; if not, replicas are not asked.
+    /// True if any tenant reads from replicas; otherwise replicas are not asked for their lag.
     Wanted(bool),
 }
 
-/// A message from the control executor to the thread that asks the fleet's store: an exchange, and the time
-/// after which its answer is of no use.
+/// A message from the control executor to the thread that communicates with the fleet's store: an exchange,
+/// and the time after which its reply is of no use.
 #[derive(Debug)]
 pub(super) struct ToFleet {
     pub exchange: Exchange,
@@ -228,7 +233,7 @@ pub(super) enum Signal {
     Reload,
 }
 
-/// The sending end of a channel, with a bell that wakes its reader.
+/// The sending end of a channel, with a descriptor (`bell`) by which a sender wakes the reader.
 pub(super) struct Mailbox<Message> {
     sender: Sender<Message>,
     bell: Arc<File>,

@@ -1,5 +1,5 @@
-//! Looks up the names of stores again, on a thread of its own; connections opened after a change go to the
-//! new address.
+//! Looks up the host names of stores again at intervals, on a thread of its own; connections opened after a
+//! change go to the new address.
 //!
 //! A name may have several addresses. The address in use stays in use as long as it is among them.
 
@@ -12,7 +12,7 @@ use super::connect::{Place, Spot, addresses_of, put, spot_of};
 use super::messages::{Mailbox, ToControl, ToShard};
 use crate::values::{BackendId, ServerAddress};
 
-/// A store that is given by a host name, which is looked up again at intervals.
+/// A store that is configured by host name, whose address is looked up again at intervals.
 struct Named {
     backend: BackendId,
     address: ServerAddress,
@@ -20,15 +20,15 @@ struct Named {
     used: Option<SocketAddr>,
 }
 
-/// The thread's state: every store that is given by a name, and the interval between look-ups.
+/// The stores that are configured by host name, and the interval between look-ups.
 pub(super) struct NamesThread {
     stores: Vec<Named>,
     interval: Duration,
 }
 
 impl NamesThread {
-    /// Selects the stores that are given by a name. `stores` has all of them in order of backend number; an
-    /// address never changes.
+    /// Selects the stores that are configured by host name; the others have fixed IP addresses. `stores`
+    /// lists all in order of backend number.
     pub fn new<'a>(
         stores: impl Iterator<Item = (&'a ServerAddress, Option<Place>)>,
         interval: Duration,
@@ -42,7 +42,7 @@ impl NamesThread {
         Self { stores: stores.collect(), interval }
     }
 
-    /// Starts the thread, unless no store has a name or the interval is zero. It ends with the process.
+    /// Starts the thread, unless no store has a host name or the interval is zero. It ends with the process.
     pub fn start(self, shards: Vec<Mailbox<ToShard>>, control: Mailbox<ToControl>) -> io::Result<()> {
         if self.stores.is_empty() || self.interval.is_zero() {
             return Ok(());
@@ -63,7 +63,8 @@ impl NamesThread {
         }
     }
 
-    /// Looks all names up. Returns the stores whose address changed, with a line for the log each.
+    /// Looks up all host names with `lookup`. Returns the stores whose address changed, each with a line for
+    /// the log.
     fn look(&mut self, lookup: impl Fn(&ServerAddress) -> Vec<SocketAddr>) -> Vec<(BackendId, String)> {
         let mut moved = Vec::new();
         for store in &mut self.stores {

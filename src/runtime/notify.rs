@@ -1,5 +1,5 @@
-//! Tells a service manager (systemd, `Type=notify`) that weir serves, is about to end, or is alive: a
-//! datagram each, to the socket named in the environment. Without that, nothing is sent.
+//! Notifies a service manager (systemd, `Type=notify`) that weir serves, is about to end, or is alive: a
+//! datagram each, to the socket named in the environment. Without that variable nothing is sent.
 
 use std::ffi::OsStr;
 use std::io;
@@ -28,22 +28,22 @@ impl Notify {
         Ok(Self { manager: Some(Arc::new(socket)), watchdog })
     }
 
-    /// Tells the service manager that weir serves.
+    /// Notifies the service manager that weir is ready to serve.
     pub fn ready(&self) {
         self.tell("READY=1");
     }
 
-    /// Tells the service manager that another process is the service from now on.
+    /// Notifies the service manager that the process `pid` is the main process of the service from now on.
     pub fn main_process(&self, pid: i32) {
         self.tell(&format!("MAINPID={pid}"));
     }
 
-    /// Tells the service manager that weir is about to end.
+    /// Notifies the service manager that weir is about to end.
     pub fn stopping(&self) {
         self.tell("STOPPING=1");
     }
 
-    /// Tells the service manager's watchdog that all shards answer.
+    /// Notifies the service manager's watchdog that all shards respond.
     pub fn alive(&self) {
         self.tell("WATCHDOG=1");
     }
@@ -63,8 +63,8 @@ impl Notify {
 }
 
 impl Manager {
-    /// Reads the settings from the environment. Where it names no other manager, those of the process that
-    /// this one takes over from are used.
+    /// Reads the service manager's settings from the environment. Where it names no other manager than that
+    /// of the process that this one takes over from (`before`), that process's settings are used.
     pub fn from_environment(before: Option<&Self>) -> Self {
         let socket = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty());
         let [within, of] = ["WATCHDOG_USEC", "WATCHDOG_PID"]
@@ -83,8 +83,8 @@ impl Manager {
     }
 }
 
-/// Parses the manager's address: a path, or a name in the abstract namespace, which is written with a leading
-/// `@`.
+/// Parses the address of the service manager's socket: a path, or a name in the abstract namespace, which is
+/// written with a leading `@`. Returns also a socket to send from.
 fn address(name: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
     let address = match name.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,

@@ -1,4 +1,4 @@
-//! Sleeping inside the executor: the core's task awaits the ring's eventfd through glommio, so that the
+//! Sleeping inside the executor: the core's task awaits its ring's eventfd through glommio, so that the
 //! executor may run other tasks meanwhile and uses no CPU when there are none.
 
 use std::os::fd::{BorrowedFd, FromRawFd as _, IntoRawFd as _, OwnedFd};
@@ -8,39 +8,40 @@ use std::{future::Future, io, pin::Pin};
 use glommio::io::BufferedFile;
 use glommio::timer::Timer;
 
-/// The time after its last work for which a core sleeps in its ring, which takes one system call; after that
+/// The time after a core's last work during which it sleeps in its ring, which takes one system call; later
 /// it sleeps in the executor, which takes several. Other tasks of the executor may be late by this much.
 pub(super) const SHALLOW_SLEEP: Duration = Duration::from_millis(20);
 
-/// The longest sleep of a core that has waited for `blocked` with a batch for a full ring: an eighth of that
-/// time, 50 us to 5 ms. The core must look again by itself, since the reader of the ring tells nobody that
-/// there is room.
+/// Returns the longest sleep of a core whose batch has waited for `blocked` for room in a full ring to
+/// another core: an eighth of that time, 50 us to 5 ms. The core must try again by itself, since the reader
+/// of the ring reports nothing when there is room.
 pub(super) fn full_peer_sleep(blocked: Duration) -> Duration {
     (blocked / 8).clamp(Duration::from_micros(50), Duration::from_millis(5))
 }
 
-/// The longest sleep of a core though nobody wakes it, so that a wake-up that was lost costs at most this
+/// The longest sleep of a core when no event wakes it, so that a lost wake-up delays work by at most this
 /// much.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// The reason why a sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// The eventfd was signalled, which ended the sleep.
+    /// The sleep ended because the eventfd was signalled.
     Woken,
-    /// The time for the sleep was over.
+    /// The sleep ended because its time was over.
     Ended,
 }
 
-/// A sleeper that waits for an eventfd, repeatedly.
+/// Lets a core's task sleep until an eventfd is signalled, repeatedly.
 pub(super) struct Parking {
     file: std::rc::Rc<BufferedFile>,
-    /// The pending read of the eventfd. If a sleep ends by time, the next sleep goes on with it.
+    /// The pending read of the eventfd; none before the first sleep. If a sleep ends by time, the next sleep
+    /// continues this read.
     waiting: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
 impl Parking {
-    /// A sleeper on a duplicate of this eventfd, which anyone may signal.
+    /// Creates a sleeper that waits on a duplicate of this eventfd, which any thread may signal.
     pub fn new(handle: BorrowedFd<'_>) -> io::Result<Self> {
         let handle = handle.try_clone_to_owned()?;
         Ok(Self { file: std::rc::Rc::new(wrapped(handle)), waiting: None })

@@ -1,5 +1,5 @@
 //! Reads and checks quotas on a thread of its own, since thousands of tenants take a while and the control
-//! executor has shards to answer meanwhile. Also watches the quota file. The result goes to the control
+//! executor must serve shards meanwhile. Also watches the quota file. The result goes to the control
 //! executor, which puts it in force.
 
 use std::io;
@@ -81,8 +81,8 @@ impl QuotasThread {
         self.control.post(ToControl::Quotas(Box::new(read)));
     }
 
-    /// Sleeps until there is a message (false), or an event of the watched file or the time to check it
-    /// (true). `None` if the wait was only interrupted.
+    /// Sleeps until a message arrives (false), or until the kernel reports an event of the watched file or it
+    /// is time to check the file (true). `None` if the wait was only interrupted.
     fn wait(&self) -> Option<bool> {
         let patience = self.file.as_ref().and_then(|file| file.watch.patience());
         let watched = self.file.as_ref().and_then(|file| file.watch.handle());

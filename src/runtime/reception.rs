@@ -19,24 +19,27 @@
 
 use crate::values::limits::RECEIVE_BUFFER_BYTES;
 
-/// The number of receives after receive buffers ran out for which a socket takes one buffer at a time.
+/// The number of receives, after receive buffers ran out, for which a socket receives into one buffer at a
+/// time.
 const MODEST_RECEIVES: u8 = 200;
-/// Maximum number of buffers that a socket may fill in a turn in which others find none, before it must wait
-/// for its turn.
+/// Maximum number of receive buffers that a socket may fill in a turn of the core's loop in which other
+/// sockets find none; beyond that it must wait in the queue for buffers.
 const BUFFERS_PER_TURN: u8 = 4;
-/// The least number of missing bytes that makes a message large: it would take more than one receive buffer.
+/// The least number of missing bytes at which a message counts as large, because it would take more than one
+/// receive buffer.
 const LARGE_BYTES_MIN: usize = RECEIVE_BUFFER_BYTES;
 /// The least number of missing bytes (5 KiB) for which the rest of a message is received into the message's
 /// own memory, while the socket counts as sending large messages (`LARGE_BYTES_MIN` was missing within the
 /// last `SINGLE_RECEIVES` receives). Fewer come through one receive buffer, with what follows them.
 const REST_BYTES_MIN: usize = RECEIVE_BUFFER_BYTES / 4;
-/// The number of receives, armed one by one, after a large message, since more of its kind may follow.
+/// The number of receives that are started one by one after a large message, since more large ones may
+/// follow.
 const SINGLE_RECEIVES: u8 = 16;
 
-/// The current turn of the core, and whether receive buffers are short in it.
+/// The current turn of the core's loop, and whether receive buffers are short in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Turn {
-    /// The turn's number, which tells it from earlier ones.
+    /// The turn's number, by which it differs from earlier ones.
     pub number: u32,
     /// True if a socket found no receive buffer in this turn or the one before.
     pub starved: bool,
@@ -44,14 +47,14 @@ pub(super) struct Turn {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// No receive is under way.
+    /// No receive operation is in flight on the socket.
     #[default]
     Idle,
-    /// The socket is in the queue of those that wait for their turn.
+    /// The socket is in the queue of sockets that wait for a receive buffer.
     Waiting,
-    /// The ring receives on the socket.
+    /// A receive operation is in flight on the socket.
     Armed,
-    /// The ring receives on the socket, and was told to stop.
+    /// A receive operation is in flight on the socket, and the ring has been asked to cancel it.
     Stopping,
 }
 
@@ -59,24 +62,24 @@ enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Want {
     Nothing,
-    /// Asks to receive repeatedly until cancelled.
+    /// Asks for a receive operation that repeats until it is cancelled.
     Receive,
-    /// Asks to receive into one buffer.
+    /// Asks for one receive into one of the ring's buffers.
     ReceiveOnce,
-    /// Asks to receive the missing part of a message into the message's own memory.
+    /// Asks for a receive of the missing part of a message into the message's own memory.
     Fill,
-    /// Asks to put the socket at the end of the queue for a turn.
+    /// Asks to put the socket at the end of the queue for receive buffers.
     Turn,
-    /// Asks to cancel the receive under way.
+    /// Asks to cancel the receive operation in flight.
     Cancel,
 }
 
-/// The reason why receiving has stopped without a failure of the socket.
+/// The reason why a receive operation has ended although the socket has not failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// Receiving stopped because no buffer was left.
+    /// The receive ended because no receive buffer was left.
     Starved,
-    /// The receive was cancelled, or interrupted.
+    /// The receive was cancelled, or interrupted by a signal.
     Interrupted,
 }
 
@@ -84,30 +87,30 @@ pub(super) enum Stop {
 pub(super) struct Reception {
     state: State,
     paused: bool,
-    /// True while the driver has stopped receiving to hand the socket to another process, independently of
-    /// `paused`: bytes are received only if neither is set.
+    /// True while the driver has stopped receiving in order to hand the socket to another process.
+    /// Independent of `paused`: bytes are received only if neither is set.
     detained: bool,
     /// True once no more bytes are received: the peer has ended its side, or the socket is about to be
     /// closed.
     over: bool,
-    /// The number of remaining receives that take one buffer each, because buffers ran out.
+    /// The number of remaining receives that take one buffer each, because receive buffers ran out.
     modest: u8,
     /// The number of receive buffers that the socket filled in the turn with number `filled_in`.
     filled: u8,
     filled_in: u32,
     /// The number of remaining receives that are armed one at a time, because a large message came lately.
     single: u8,
-    /// The number of missing bytes of the message under way, as far as known.
+    /// The number of bytes that are missing from the message being received, as far as known; 0 if unknown.
     missing: usize,
 }
 
 impl Reception {
-    /// True while the ring, or the queue of turns, still holds the socket.
+    /// True while a receive operation is in flight on the socket, or the socket is in the queue for buffers.
     pub fn is_busy(&self) -> bool {
         self.state != State::Idle
     }
 
-    /// Asks for a receive, unless one is under way, reading is paused, or the peer has ended.
+    /// Asks for a receive, unless one is in flight, reading is paused, or no more bytes are to be received.
     pub fn start(&mut self) -> Want {
         if self.state != State::Idle || self.paused || self.detained || self.over {
             return Want::Nothing;
@@ -135,8 +138,8 @@ impl Reception {
         self.start()
     }
 
-    /// Stops receiving until [`Reception::let_go`], even if reading is resumed meanwhile; for a socket to be
-    /// handed to another process.
+    /// Stops receiving until [`Reception::let_go`] is called, even if reading is resumed meanwhile. The
+    /// driver calls it before it hands the socket to another process.
     pub fn detain(&mut self) -> Want {
         self.detained = true;
         self.stop()
@@ -146,7 +149,7 @@ impl Reception {
         if std::mem::take(&mut self.detained) { self.start() } else { Want::Nothing }
     }
 
-    /// True if the socket was detained, has not ended, and no operation is under way, so that it can be given
+    /// True if the socket was detained, has not ended, and has no receive in flight, so that it can be given
     /// away.
     pub fn is_detained(&self) -> bool {
         self.detained && !self.over && !self.is_busy()
@@ -160,7 +163,8 @@ impl Reception {
         Want::Cancel
     }
 
-    /// Handles that the socket's turn has come. True if it is to receive into one buffer.
+    /// Handles that the socket has come to the head of the queue for receive buffers. True if it is to
+    /// receive into one buffer.
     #[must_use]
     pub fn handle_turn(&mut self) -> bool {
         debug_assert_eq!(self.state, State::Waiting, "only those that wait are in the queue");
@@ -169,8 +173,8 @@ impl Reception {
         wanted
     }
 
-    /// Handles bytes from a repeated receive, which goes on. `missing` bytes of the message under way are
-    /// still to come.
+    /// Handles bytes from a repeated receive, which goes on. `missing` bytes of the message being received
+    /// are still to come.
     pub fn handle_received(&mut self, turn: Turn, missing: usize) -> Want {
         self.note_missing(missing);
         if self.filled_in != turn.number {
@@ -188,7 +192,8 @@ impl Reception {
         Want::Cancel
     }
 
-    /// Handles the last bytes of a receive. `missing` bytes of the message under way are still to come.
+    /// Handles the bytes with which a receive operation has ended. `missing` bytes of the message being
+    /// received are still to come.
     pub fn handle_received_last(&mut self, missing: usize) -> Want {
         self.state = State::Idle;
         self.modest = self.modest.saturating_sub(1);
@@ -212,7 +217,7 @@ impl Reception {
         self.start()
     }
 
-    /// Handles that the peer has ended its side, or the socket failed.
+    /// Handles that the peer has ended its sending side, or the socket failed.
     pub fn handle_end(&mut self) {
         self.state = State::Idle;
         self.over = true;
@@ -224,12 +229,12 @@ impl Reception {
         self.over
     }
 
-    /// Ends receiving because the socket is about to be closed. The operation under way ends with the socket.
+    /// Ends receiving because the socket is about to be closed. The receive in flight ends with the socket.
     pub fn close(&mut self) {
         self.over = true;
     }
 
-    /// Ends receiving while the socket stays open, so the receive under way is cancelled.
+    /// Ends receiving while the socket stays open, so the receive in flight is cancelled.
     pub fn leave(&mut self) -> Want {
         self.over = true;
         self.stop()

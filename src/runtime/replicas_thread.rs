@@ -1,5 +1,5 @@
-//! Asks the nodes of a cluster for their replication offsets, once a second, on a thread of its own, while a
-//! tenant may read from replicas. Without such tenants it sleeps.
+//! Asks the nodes of a cluster for their replication offsets, once a second, on a thread of its own, as long
+//! as some tenant reads from replicas; otherwise it sleeps.
 
 use std::io;
 use std::sync::Arc;
@@ -16,24 +16,27 @@ use super::topology_thread::found;
 use crate::routing::cluster::{Answer, Map, NodeKey, ReplicaState, Replicas, Replication};
 use crate::values::Timestamp;
 
-/// The interval between the starts of two rounds, in which all nodes are asked for their replication offsets.
+/// The interval between the starts of two rounds, in each of which all nodes are asked for their replication
+/// offsets.
 const PERIOD: Duration = Duration::from_secs(1);
-/// The least pause between the end of a round and the start of the next.
+/// The least pause between the end of one round over all nodes and the start of the next.
 const PAUSE_LEAST: Duration = Duration::from_millis(100);
-/// The longest time that a node may take to answer `INFO replication`; later it counts as without an answer.
+/// The longest time that a node may take to reply to `INFO replication`; after that the node counts as
+/// unanswered.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Maximum number of nodes of a cluster that are asked at once.
+/// Maximum number of cluster nodes that are asked at the same time, each by a thread of its own.
 const ASKED_AT_ONCE: usize = 8;
-/// Maximum number of bytes of a node's answer to `INFO replication`; a longer one is an error.
+/// Maximum number of bytes of a node's reply to `INFO replication`; a longer reply is an error.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// The thread's state: the cluster's map, and the mailboxes of those that hear about replication lag.
+/// The thread's state: the cluster's map, and the mailboxes of the shards and the control executor, to which
+/// it reports replication lag.
 pub(super) struct ReplicasThread {
     pub shards: Vec<Mailbox<ToShard>>,
     pub control: Mailbox<ToControl>,
     pub letters: Receiver<ToReplicas>,
     pub map: Arc<Map>,
-    /// True while there are tenants whose reads replicas may answer.
+    /// True while some tenant may read from replicas.
     pub is_wanted: bool,
     pub tls: Option<StoreTls>,
     pub clock: Clock,

@@ -1,4 +1,4 @@
-//! A core's `io_uring`, with safe methods. All of weir's dealings with the kernel's pointers are in this
+//! A core's `io_uring`, with safe methods. All of weir's code that gives pointers to the kernel is in this
 //! file.
 //!
 //! The ring owns whatever the kernel borrows until the kernel is done: a segment that is being sent comes
@@ -10,8 +10,9 @@
 //! Operations that the kernel does not take at once (it lacks memory, or wants completions reaped first) wait
 //! in order, and are offered again with the next submission.
 //!
-//! Completions are only looked for on entry (`DEFER_TASKRUN`). `wait_handle` is an eventfd that the kernel
-//! signals when there is something to look for, so that the executor around the ring can sleep on it.
+//! The kernel delivers completions only when the core enters it (`DEFER_TASKRUN`). `wait_handle` is an
+//! eventfd that the kernel signals when there may be completions, so that the executor around the ring can
+//! sleep on it.
 
 #![expect(unsafe_code, reason = "the kernel's interface is made of pointers; this file is its border")]
 
@@ -30,43 +31,47 @@ use super::descriptors::Descriptors;
 use crate::protocol::{Room, Segment};
 use crate::values::limits::{RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS};
 
-/// Maximum number of bytes of one send operation, so that progress with a slow peer shows now and then.
+/// Maximum number of bytes of one send operation, so that a slow peer's progress can be seen between
+/// operations.
 const SEND_BYTES_MAX: usize = 1 << 20;
-/// The number of operations in a batch to the kernel; a fuller batch is submitted in steps.
+/// The number of operations that fit in the queue to the kernel; more are submitted in several steps.
 const SUBMISSIONS: u32 = 1024;
-/// The number of completions that fit in the ring before the kernel must keep them aside.
+/// The number of completions that fit in the ring; the kernel keeps further ones aside.
 const COMPLETIONS: u32 = 8192;
 const BUFFER_GROUP: u16 = 0;
 
-/// The ring's name for a descriptor; it comes back with the completions.
+/// The ring's name for a descriptor, which it also puts in the completions of operations on it.
 pub type Token = u32;
 
 /// A completed operation, or an event.
 #[derive(Debug)]
 pub enum Completion {
-    /// A listener has a new connection, or an error. If `ended`, accepting must be armed again.
+    /// A listener has accepted a connection, or failed to. If `ended`, the accept operation is over and must
+    /// be started again.
     Accepted { listener: Token, socket: io::Result<OwnedFd>, ended: bool },
-    /// Bytes have come in. If `ended`, receiving must be armed again.
+    /// Bytes have been received into one of the ring's buffers. If `ended`, the receive operation is over and
+    /// must be started again.
     Received { socket: Token, buffer: ReceivedBuffer, ended: bool },
-    /// A receive into a lent buffer is over: `result` is the number of bytes, 0 at the end of the stream; the
+    /// A receive into a lent buffer is over. `result` is the number of bytes, 0 at the end of the stream; the
     /// buffer comes back.
     Filled { socket: Token, buffer: Vec<u8>, result: io::Result<usize> },
     /// The peer has ended its sending side.
     EndOfStream { socket: Token },
-    /// Receiving has stopped: no buffers were left, it was cancelled, or the socket failed.
+    /// A receive operation has ended without data: no buffers were left, it was cancelled, or the socket
+    /// failed.
     ReceiveStopped { socket: Token, error: io::Error },
-    /// A send is over: `result` is the number of bytes sent by this operation, or the error; the segment
+    /// A send is over. `result` is the number of bytes sent by this operation, or the error; the segment
     /// comes back.
     Sent { socket: Token, segment: Segment, result: io::Result<usize> },
-    /// A connection attempt is over: `result` says whether it succeeded.
+    /// A connection attempt is over; `result` says whether it succeeded.
     Connected { socket: Token, result: io::Result<()> },
-    /// A wake-up: by another core, by a mailbox, or by this ring's own timer.
+    /// A wake-up by another core, by a mailbox, or by this ring's own timer.
     Woken,
-    /// The kernel could not deliver a doorbell to the core with this number, which may sleep on.
+    /// The kernel could not deliver this core's wake-up to the core with this number, which may sleep on.
     RungInVain { peer: usize },
 }
 
-/// A receive buffer with bytes in it, which must be given back.
+/// A receive buffer with received bytes in it, which the caller must give back with [`Ring::give_back`].
 #[derive(Debug)]
 #[must_use = "give it back, or the ring runs out of buffers"]
 pub struct ReceivedBuffer {
@@ -74,7 +79,7 @@ pub struct ReceivedBuffer {
     length: u32,
 }
 
-/// Memory that the kernel is using, kept alive until it is done.
+/// Memory that the kernel uses for an operation, kept alive until the operation has completed.
 #[derive(Debug)]
 enum Borrowed {
     Sending { socket: Token, segment: Segment, _places: Option<Box<Places>> },
@@ -82,15 +87,15 @@ enum Borrowed {
     Time { _at: Box<Timespec> },
 }
 
-/// The addresses of a segment's pieces in memory, in the form that the kernel wants.
+/// The addresses and lengths of a segment's pieces in memory, in the form that a send operation needs.
 struct Places {
     header: libc::msghdr,
     pieces: Vec<libc::iovec>,
 }
 
 impl Places {
-    /// The addresses of the rest of a segment (at most `SEND_BYTES_MAX` of it), which must not change while
-    /// they are in use.
+    /// Lists the pieces of a segment after its first `sent` bytes (at most `SEND_BYTES_MAX` bytes of them).
+    /// The segment must not change while the kernel uses the addresses.
     fn of(segment: &Segment, mut sent: usize) -> Self {
         let mut pieces = Vec::new();
         let mut room = SEND_BYTES_MAX;
@@ -137,22 +142,22 @@ pub struct Ring {
     kernel: IoUring,
     buffers: ReceiveBuffers,
     borrowed: Slab<Borrowed>,
-    /// Buffers that are being received into, at most one per socket.
+    /// The lent buffers that are being received into, at most one per socket.
     rooms: HashMap<Token, Room>,
     descriptors: Descriptors,
-    /// Operations that found no room in the kernel's queue: at most a few per socket, as each has one of a
-    /// kind under way.
+    /// Operations that found no room in the queue to the kernel, in order: at most a few per socket, as each
+    /// socket has one of a kind in flight.
     unsubmitted: VecDeque<squeue::Entry>,
     wait_handle: OwnedFd,
     bell: OwnedFd,
-    /// The number of submissions that tests make fail as if the kernel were busy; 0 otherwise.
+    /// The number of further submissions that tests make fail as if the kernel were busy; 0 otherwise.
     #[cfg(test)]
     busy: u32,
 }
 
 impl Ring {
-    /// Sets up a ring for the calling thread, the only one that may use it. A write to the other end of
-    /// `bell`, a socket, wakes it.
+    /// Sets up a ring for the calling thread, the only one that may use it. A write to the other end of the
+    /// socket `bell` wakes a thread that sleeps in the ring.
     pub fn new(bell: OwnedFd) -> io::Result<Self> {
         let mut builder = IoUring::builder();
         builder
@@ -185,36 +190,36 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Duplicates the ring's descriptor, which other rings address wake-ups to, so that the number names this
-    /// ring for as long as somebody may use it.
+    /// Duplicates the ring's descriptor, which other rings send wake-ups to. The duplicate keeps the
+    /// descriptor's number from naming another file as long as some core may use it.
     pub fn doorbell(&self) -> io::Result<OwnedFd> {
         // SAFETY: the descriptor is open as long as `self.kernel`, which outlives this borrow.
         unsafe { BorrowedFd::borrow_raw(self.kernel.as_raw_fd()) }.try_clone_to_owned()
     }
 
-    /// Takes ownership of a descriptor and names it, until [`Ring::release`].
+    /// Takes ownership of a descriptor and returns the token that names it until [`Ring::release`].
     pub fn adopt(&mut self, fd: OwnedFd) -> Token {
         self.descriptors.adopt(fd)
     }
 
-    /// Gives a descriptor up: it is closed as soon as no operation names it any more.
+    /// Gives a descriptor up: it is closed as soon as no operation names it.
     pub fn release(&mut self, token: Token) {
         self.descriptors.release(token);
     }
 
-    /// Duplicates a socket's descriptor, to be given away.
+    /// Duplicates a socket's descriptor, so that the duplicate can be given to another process.
     pub fn duplicate(&self, token: Token) -> io::Result<OwnedFd> {
         self.descriptors.get(token).try_clone_to_owned()
     }
 
-    /// The eventfd that is readable when there may be completions, between `start_waiting` and
+    /// Returns the eventfd that becomes readable when there may be completions, between `start_waiting` and
     /// `stop_waiting`.
     pub fn wait_handle(&self) -> BorrowedFd<'_> {
         self.wait_handle.as_fd()
     }
 
-    /// Lets completions signal the wait handle from now on. False if some are there already, or an operation
-    /// is yet to be submitted; then the caller must not sleep.
+    /// Makes completions signal the wait handle from now on. False if some are there already, or an operation
+    /// has not been submitted yet; then the caller must not sleep.
     pub fn start_waiting(&mut self) -> bool {
         self.kernel.completion().enable_eventfd();
         // The kernel first posts a completion and then checks whether to signal; here the order is reversed,
@@ -228,12 +233,12 @@ impl Ring {
         true
     }
 
-    /// Stops signals on the wait handle.
+    /// Stops completions from signalling the wait handle.
     pub fn stop_waiting(&mut self) {
         self.kernel.completion().disable_eventfd();
     }
 
-    /// True if [`Ring::reap`] would find something.
+    /// True if [`Ring::reap`] would find a completion.
     pub fn has_completions(&mut self) -> bool {
         let submission = self.kernel.submission();
         let pending = submission.taskrun() || submission.cq_overflow();
@@ -248,21 +253,21 @@ impl Ring {
         self.push(entry);
     }
 
-    /// Accepts connections repeatedly until cancelled.
+    /// Accepts connections on a listener, repeatedly until cancelled.
     pub fn accept(&mut self, listener: Token) {
         let fd = Fd(self.descriptors.begin(listener));
         let entry = opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC).build();
         self.push(entry.user_data(tag(KIND_ACCEPT, u64::from(listener))));
     }
 
-    /// Receives into the ring's buffers repeatedly until cancelled.
+    /// Receives bytes on a socket into the ring's buffers, repeatedly until cancelled.
     pub fn receive(&mut self, socket: Token) {
         let fd = Fd(self.descriptors.begin(socket));
         let entry = opcode::RecvMulti::new(fd, BUFFER_GROUP).build();
         self.push(entry.user_data(tag(KIND_RECEIVE, u64::from(socket))));
     }
 
-    /// Receives once, into one of the ring's buffers.
+    /// Receives bytes on a socket once, into one of the ring's buffers.
     pub fn receive_once(&mut self, socket: Token) {
         let fd = Fd(self.descriptors.begin(socket));
         let entry = opcode::Recv::new(fd, std::ptr::null_mut(), RECEIVE_BUFFER_BYTES as u32)
@@ -272,7 +277,7 @@ impl Ring {
         self.push(entry.user_data(tag(KIND_RECEIVE, u64::from(socket))));
     }
 
-    /// Receives once, into a lent buffer, which comes back with the completion.
+    /// Receives bytes on a socket once, into a lent buffer, which comes back with the completion.
     pub fn receive_into(&mut self, socket: Token, mut room: Room) {
         let fd = Fd(self.descriptors.begin(socket));
         let free = &mut room.buffer.spare_capacity_mut()[..room.bytes];
@@ -283,18 +288,18 @@ impl Ring {
         self.push(entry.user_data(tag(KIND_FILL, u64::from(socket))));
     }
 
-    /// Cancels a receive; `ReceiveStopped` or `Filled` tells that it is over.
+    /// Cancels a socket's receive operation; a completion `ReceiveStopped` or `Filled` says that it is over.
     pub fn cancel_receive(&mut self, socket: Token) {
         let kind = if self.rooms.contains_key(&socket) { KIND_FILL } else { KIND_RECEIVE };
         self.cancel(socket, tag(kind, u64::from(socket)));
     }
 
-    /// Cancels accepting; `Accepted` tells that it is over.
+    /// Cancels a listener's accept operation; a completion `Accepted` says that it is over.
     pub fn cancel_accept(&mut self, listener: Token) {
         self.cancel(listener, tag(KIND_ACCEPT, u64::from(listener)));
     }
 
-    /// Cancels a connection attempt; `Connected` tells that it is over.
+    /// Cancels a connection attempt; a completion `Connected` says that it is over.
     pub fn cancel_connect(&mut self, socket: Token) {
         let connecting = self.borrowed.iter().find(|(_, borrowed)| {
             matches!(borrowed, Borrowed::Connecting { socket: other, .. } if *other == socket)
@@ -304,8 +309,8 @@ impl Ring {
         }
     }
 
-    /// Cancels an operation. Until the cancellation is over, the descriptor stays open, so the operation's
-    /// tag cannot name another socket by then.
+    /// Cancels an operation on a descriptor, named by its tag `user_data`. The descriptor stays open until
+    /// the cancellation is over, so that the tag cannot name an operation on another socket by then.
     fn cancel(&mut self, token: Token, user_data: u64) {
         self.descriptors.begin(token);
         let entry = opcode::AsyncCancel::new(user_data).build();
@@ -340,31 +345,31 @@ impl Ring {
         self.push(entry.user_data(tag(KIND_BORROWED, place as u64)));
     }
 
-    /// Sends a few last bytes directly, as far as the socket takes them at once. No other send may be under
-    /// way.
+    /// Sends a few last bytes on a socket by a direct system call, as far as the socket takes them at once.
+    /// No other send may be in flight.
     pub fn send_last(&self, token: Token, bytes: &[u8]) {
         let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
         let _ = rustix::net::send(self.descriptors.get(token), bytes, flags);
     }
 
-    /// Shuts a socket down in both directions, so that operations under way on it complete.
+    /// Shuts a socket down in both directions, so that the operations in flight on it complete.
     pub fn shut_down(&self, socket: Token) {
         // Done by a direct system call, since the kernel would hand it to a worker thread over the ring. A
         // failure means that there is no connection to end.
         let _ = rustix::net::shutdown(self.descriptors.get(socket), rustix::net::Shutdown::Both);
     }
 
-    /// Ends the sending side of a socket; data that the kernel has taken still arrives.
+    /// Ends the sending side of a socket; data that the kernel has accepted still arrives at the peer.
     pub fn end_sending(&self, socket: Token) {
         let _ = rustix::net::shutdown(self.descriptors.get(socket), rustix::net::Shutdown::Write);
     }
 
-    /// The descriptor behind a token, for direct system calls.
+    /// Returns the descriptor that a token names, for direct system calls.
     pub fn descriptor(&self, socket: Token) -> BorrowedFd<'_> {
         self.descriptors.get(socket)
     }
 
-    /// Ends a connection and drops its unsent data; over a network the peer is told so with a RST.
+    /// Ends a connection and drops its unsent data; over TCP the peer receives a RST.
     pub fn reset(&self, socket: Token) {
         let fd = self.descriptors.get(socket);
         // For TCP this disconnects at once, whatever is under way. Other sockets hold no unsent data of their
@@ -374,8 +379,8 @@ impl Ring {
         }
     }
 
-    /// Arms a one-shot `io_uring` timeout: the ring has a completion once `pause` has passed, so that a core
-    /// that waits for completions wakes by then. Earlier completions do not cancel it.
+    /// Starts a one-shot `io_uring` timeout: the ring has a completion once `pause` has passed, so that a
+    /// core that waits for completions wakes by then. Earlier completions do not cancel it.
     pub fn wake_after(&mut self, pause: std::time::Duration) {
         let at = Box::new(Timespec::from(pause));
         let start: *const Timespec = &raw const *at;
@@ -384,8 +389,8 @@ impl Ring {
         self.push(entry);
     }
 
-    /// Wakes the core that owns another ring; `RungInVain` tells if the kernel could not. Its doorbell must
-    /// stay open while cores run.
+    /// Wakes the core with number `peer`, which owns the ring behind `doorbell`; a completion `RungInVain`
+    /// says that the kernel could not. The doorbell must stay open while cores run.
     pub fn wake(&mut self, peer: usize, doorbell: BorrowedFd<'_>) {
         let entry = opcode::MsgRingData::new(Fd(doorbell.as_raw_fd()), 0, tag(KIND_WOKEN, 0), None)
             .build()
@@ -394,8 +399,8 @@ impl Ring {
         self.push(entry);
     }
 
-    /// Submits queued operations to the kernel and lets it finish due work, in one system call; in none if
-    /// there is nothing.
+    /// Submits queued operations to the kernel and lets it finish due work, in one system call; makes no call
+    /// if there is nothing to do.
     pub fn submit(&mut self) -> io::Result<()> {
         self.move_up();
         let submission = self.kernel.submission();
@@ -409,7 +414,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Submits queued operations, and sleeps until there is a completion or the time has passed.
+    /// Submits queued operations, and sleeps until there is a completion or `pause_max` has passed (`None`:
+    /// without limit).
     pub fn submit_and_wait(&mut self, pause_max: Option<std::time::Duration>) -> io::Result<()> {
         if self.move_up() && !self.unsubmitted.is_empty() {
             // More operations wait than fit in the queue: no time to sleep.
@@ -441,7 +447,8 @@ impl Ring {
         }
     }
 
-    /// Moves waiting operations into the kernel's queue, as far as there is room. False if none waited.
+    /// Moves operations from `unsubmitted` into the kernel's queue, as far as there is room. False if none
+    /// waited.
     fn move_up(&mut self) -> bool {
         let waited = !self.unsubmitted.is_empty();
         while let Some(entry) = self.unsubmitted.front() {
@@ -453,7 +460,7 @@ impl Ring {
         waited
     }
 
-    /// Appends everything that has completed to `completions`.
+    /// Appends all operations that have completed to `completions`.
     pub fn reap(&mut self, completions: &mut Vec<Completion>) {
         let Self { kernel, borrowed, rooms, buffers, descriptors, .. } = self;
         let mut deaf = false;
@@ -479,19 +486,19 @@ impl Ring {
         }
     }
 
-    /// The bytes in a receive buffer.
+    /// Returns the bytes in a receive buffer.
     pub fn bytes(&self, buffer: &ReceivedBuffer) -> &[u8] {
         self.buffers.bytes(buffer)
     }
 
-    /// Gives a buffer back to the kernel, which may write to it again.
+    /// Gives a receive buffer back to the kernel, which may receive into it again.
     #[expect(clippy::needless_pass_by_value, reason = "the token is used up")]
     pub fn give_back(&mut self, buffer: ReceivedBuffer) {
         self.buffers.give_back(&buffer);
     }
 
-    /// Queues an operation. It never fails and loses none: an operation that finds no room waits behind
-    /// earlier ones.
+    /// Queues an operation. It never fails and loses none: an operation that finds no room in the kernel's
+    /// queue waits after earlier ones.
     fn push(&mut self, entry: squeue::Entry) {
         if self.unsubmitted.is_empty() {
             if queue(&mut self.kernel, &entry) {
@@ -511,11 +518,12 @@ impl Ring {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entered {
     Taken,
-    /// The kernel takes no operations at the moment.
+    /// The kernel takes no operations at the moment, so they are submitted again later.
     Busy,
 }
 
-/// True for an error that passes: interrupted, short of memory, or the kernel wants completions reaped first.
+/// True for an error of a submission that passes: interrupted, short of memory, or the kernel wants
+/// completions reaped first.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY | libc::EAGAIN))
 }
@@ -527,7 +535,8 @@ fn queue(kernel: &mut IoUring, entry: &squeue::Entry) -> bool {
     unsafe { kernel.submission().push(entry) }.is_ok()
 }
 
-/// The token of the descriptor whose operation ended with this completion; none if the operation goes on.
+/// Returns the token of the descriptor whose operation ended with this completion; `None` if the operation
+/// goes on.
 fn finished(entry: &cqueue::Entry, completion: Option<&Completion>) -> Option<Token> {
     if cqueue::more(entry.flags()) {
         return None;
@@ -606,8 +615,9 @@ fn interpret(
     })
 }
 
-/// Memory that the kernel receives into: a ring of descriptors and the buffers that they describe. Never
-/// freed, since the kernel tears a closed ring down in its own time, and a ring lives as long as its process.
+/// The memory that the kernel receives into: a ring of descriptors and the buffers that they describe. It is
+/// never freed, since the kernel tears a closed ring down in its own time, and a ring lives as long as its
+/// process.
 struct ReceiveBuffers {
     entries: NonNull<BufRingEntry>,
     memory: NonNull<u8>,
@@ -683,13 +693,13 @@ mod tests {
 
     use super::*;
 
-    /// Makes a ring, and returns also the other end of its bell.
+    /// Makes a ring for a test, and returns also the other end of its bell.
     fn ring() -> (Ring, UnixStream) {
         let (bell, rope) = UnixStream::pair().expect("a pair");
         (Ring::new(bell.into()).expect("a ring"), rope)
     }
 
-    /// Turns the ring until that many completions have come.
+    /// Turns the ring until `count` completions have come, and returns them.
     fn completions(ring: &mut Ring, count: usize) -> Vec<Completion> {
         let mut found = Vec::new();
         for _ in 0..1_000 {

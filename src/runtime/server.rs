@@ -1,4 +1,4 @@
-//! Puts the whole process together (sockets, mesh, shards, storage, control) and takes it apart again.
+//! Starts the whole process (sockets, mesh, shards, storage, control executor) and ends it again.
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher as _, RandomState};
@@ -62,16 +62,18 @@ use crate::values::allowance::lease_of;
 use crate::values::limits::{CLUSTER_NODES_MAX, ENGINE_DATABASES, SHARED_PATTERNS_MAX, SLOTS, TENANTS_MAX};
 use crate::values::{Random, ServerAddress, ShardId, StoreVersion};
 
-/// The number of descriptors besides those of clients: rings, listeners, backend connections, executors.
+/// The number of file descriptors that the process needs besides those of clients: rings, listeners, backend
+/// connections, executors.
 const FILES_SPARE: u64 = 1024;
 
-/// The backends: the way to connect to each and its settings, in order of backend number.
+/// The backends in order of backend number, each with the way to connect to it and its settings.
 type Backends = Vec<(Route, BackendSettings)>;
 
 type Executor = ExecutorJoinHandle<io::Result<()>>;
 type Letters<Message> = (Receiver<Message>, OwnedFd);
 
-/// Checks whether weir would start with this configuration, as far as that can be told without starting it.
+/// Checks whether weir would start with this configuration, as far as that can be found out without starting
+/// it. The error is a message for the operator.
 pub fn check(config: &Config) -> Result<(), String> {
     let cpus = config.placement(&usable_cpus()).map_err(|error| error.to_string())?;
     let quotas = load_quotas(config)?;
@@ -85,7 +87,8 @@ pub fn check(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs the whole proxy until it is told to stop.
+/// Runs the whole proxy until a signal ends it or another process has taken over. The error is a message for
+/// the operator.
 pub fn run(config: &Config) -> Result<(), String> {
     let cpus = config.placement(&usable_cpus()).map_err(|error| error.to_string())?;
     // The watch begins before the file is read, so that no change is missed between the two.
@@ -306,8 +309,8 @@ fn load_token(config: &Config) -> Result<Option<AdminToken>, String> {
     token.map_err(|error| error.to_string())
 }
 
-/// The warning for an admin port that other machines can reach and no token protects; none if there is no
-/// need for it.
+/// Returns the warning for an admin port that other machines can reach and no token protects; `None` if no
+/// warning is needed.
 fn exposure(admin: Option<SocketAddr>, token: Option<AdminToken>) -> Option<String> {
     let address = admin?;
     (Guard { token, address }).is_open_to_strangers().then(|| {
@@ -318,13 +321,13 @@ fn exposure(admin: Option<SocketAddr>, token: Option<AdminToken>) -> Option<Stri
     })
 }
 
-/// The CPUs that this process may use, in ascending order.
+/// Returns the numbers of the CPUs that this process may use, in ascending order.
 fn usable_cpus() -> Vec<usize> {
     let Ok(set) = rustix::thread::sched_getaffinity(None) else { return vec![0] };
     (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
 }
 
-/// Logs where weir listens, on which CPUs, in front of which storage, and with which limits.
+/// Logs the addresses that weir listens on, its CPUs, its storage, and its limits.
 fn report_start(
     config: &Config,
     opened: &Opened,
@@ -373,8 +376,8 @@ fn tenants_line(config: &Config, quotas: &Quotas) -> String {
     }
 }
 
-/// Resolves the address of each backend, none where the name has no address now, and makes its settings.
-/// Empty for an embedded engine and for a cluster.
+/// Resolves the address of each backend (`None` where the host name has no address now), and makes its
+/// settings. Empty for an embedded engine and for a cluster.
 fn resolve(config: &Config) -> Result<Vec<(Option<Spot>, BackendSettings)>, String> {
     match &config.storage {
         // Addresses of a cluster's nodes come from its map.
@@ -410,7 +413,8 @@ fn resolve(config: &Config) -> Result<Vec<(Option<Spot>, BackendSettings)>, Stri
     }
 }
 
-/// Prepares the thread that waits for a process that takes over, and its mailbox. None without `--takeover`.
+/// Prepares the thread that waits for a process that takes over, and its mailbox. `None` without
+/// `--takeover`.
 fn incumbent(
     config: &Config,
     opened: &mut Opened,
@@ -437,8 +441,9 @@ fn incumbent(
     Ok(Some((incumbent, mailbox)))
 }
 
-/// Tells the previous process, if there is one, that this one serves, so that it hands its clients over; then
-/// lets this one be taken over from in turn. The returned flag becomes true once that has happened.
+/// Informs the previous process, if there is one, that this one is ready, so that it hands its clients over;
+/// then starts the thread that lets a later process take over from this one. The returned flag becomes true
+/// once that has happened.
 fn begin_succession(
     takeover: Option<(Incumbent, Mailbox<ToTakeover>)>,
     mut before: Option<Predecessor>,
@@ -466,7 +471,8 @@ fn mailbox<Message>() -> Result<(Mailbox<Message>, Receiver<Message>, OwnedFd), 
     Mailbox::for_ring().map_err(|error| format!("cannot make a socket pair: {error}"))
 }
 
-/// The ways to all backends. Starts the embedded engine if that is the storage, and returns its mailbox.
+/// Returns the ways to connect to all backends. Starts the embedded engine if that is the storage, and
+/// returns its mailbox.
 fn start_storage(
     config: &Config,
     clock: Clock,
@@ -520,7 +526,8 @@ struct Parts {
     settings: ShardSettings,
     quotas: Arc<Quotas>,
     listeners: Doors,
-    /// True if the shard accepts from the start; false if it waits for `ToShard::Listen`, during a takeover.
+    /// True if the shard accepts clients from the start; false if it waits for `ToShard::Listen`, during a
+    /// takeover.
     listens: bool,
     mesh: Mesh,
     routes: Routes,
@@ -530,7 +537,8 @@ struct Parts {
     busy_poll: Duration,
     tally: Option<Arc<Tally>>,
     store_version: StoreVersion,
-    /// The first map of the cluster, and the channel on which a shard reports that the map may be wrong.
+    /// The first map of the cluster, and the channel on which a shard reports that the map may be wrong; none
+    /// without a cluster.
     cluster: Option<(Arc<Map>, Sender<Doubt>)>,
 }
 
@@ -634,7 +642,8 @@ fn mode_of(config: &Config, layer: Layer) -> Mode {
     }
 }
 
-/// The mode of a layer that exists only before a cluster; off with other storage.
+/// The mode of a layer of the traffic management that exists only in front of a cluster; off with other
+/// storage.
 fn before_a_cluster(config: &Config, layer: Layer) -> Mode {
     match config.storage {
         Storage::Cluster { .. } => mode_of(config, layer),
@@ -719,8 +728,8 @@ fn start_control(
     executor::spawn("weir-control", None, task).map_err(|error| error.to_string())
 }
 
-/// Starts the thread that asks the fleet's store, and makes the state of the shared quotas. None without
-/// `--fleet`.
+/// Starts the thread that communicates with the fleet's store, and makes the state of the shared quotas.
+/// `None` without `--fleet`.
 fn join_fleet(
     config: &Config,
     quotas: &Quotas,
@@ -745,7 +754,8 @@ fn join_fleet(
     Ok(Some((FleetQuotas::new(settings, quotas), sender)))
 }
 
-/// Certificates and keys as they are at the start, and the watches that notice changes of their files.
+/// The TLS certificates and keys as they are at the start, and the watches that notice changes of their
+/// files.
 struct Certificates {
     clients: Option<(TlsFiles, Vec<FileWatch>, Arc<Terms>, Rates)>,
     stores: Option<(StoreTls, Vec<FileWatch>)>,
@@ -771,12 +781,13 @@ impl Certificates {
         })
     }
 
-    /// The TLS settings for stores; none if they are not spoken to with TLS.
+    /// Returns the TLS settings for connections to stores; `None` if those are not encrypted.
     fn store_tls(&self) -> Option<StoreTls> {
         self.stores.as_ref().map(|(stores, _)| stores.clone())
     }
 
-    /// Starts the threads for handshakes and for watching the files; none where there is no TLS.
+    /// Starts the threads for TLS handshakes and for watching the certificate files. Returns their mailboxes;
+    /// `None` without TLS.
     fn start(
         self,
         listeners: Doors,
@@ -832,8 +843,8 @@ fn listen_to_signals(control: Mailbox<ToControl>, may_be_succeeded: bool) -> Res
         .map_err(|error| format!("cannot start a thread: {error}"))
 }
 
-/// Makes the thread that asks stores for their versions. The embedded engine is left out, since its version
-/// is known.
+/// Makes the state of the thread that asks stores for their versions. The embedded engine is left out, since
+/// its version is known.
 fn ask_versions(backends: &Backends, tls: Option<StoreTls>, clock: Clock) -> VersionsThread {
     let stores = backends.iter().filter(|(route, _)| route.place().is_some());
     VersionsThread::new(
@@ -843,13 +854,13 @@ fn ask_versions(backends: &Backends, tls: Option<StoreTls>, clock: Clock) -> Ver
     )
 }
 
-/// Makes the thread that asks stores for their `INFO`.
+/// Makes the state of the thread that asks stores for their `INFO`.
 fn ask_for_info(backends: &Backends, tls: Option<StoreTls>, clock: Clock) -> StoreInfoThread {
     let stores = backends.iter().map(|(route, settings)| (route.clone(), settings.credentials.as_ref()));
     StoreInfoThread::new(stores, tls, clock)
 }
 
-/// Makes the thread that looks up the names of stores again.
+/// Makes the state of the thread that looks up the host names of stores again.
 fn names_thread(config: &Config, routes: &[Route]) -> NamesThread {
     let servers: &[ServerAddress] = match &config.storage {
         Storage::Servers { servers, .. } => servers,
@@ -860,7 +871,8 @@ fn names_thread(config: &Config, routes: &[Route]) -> NamesThread {
     NamesThread::new(servers.iter().zip(places), config.names_interval)
 }
 
-/// Makes the thread that asks a cluster's nodes for its topology; none with other storage.
+/// Makes the state of the thread that asks a cluster's nodes which node owns which slot; `None` with other
+/// storage.
 fn topology_thread(
     config: &Config,
     backends: &Backends,
@@ -875,8 +887,8 @@ fn topology_thread(
     Some(TopologyThread::new(seeds.clone(), asked, places.collect(), tls, (clock, random)))
 }
 
-/// Makes the thread that asks for the replication lag of a cluster's replicas, and the channel to it. None
-/// unless the replicas layer is on.
+/// Makes the state of the thread that asks a cluster's replicas for their replication lag, and the channel to
+/// it. `None` unless the replicas layer is on.
 fn replicas_thread(
     config: &Config,
     (shards, control): (Vec<Mailbox<ToShard>>, Mailbox<ToControl>),
@@ -889,7 +901,7 @@ fn replicas_thread(
     Some((sender, ReplicasThread { shards, control, letters, map, is_wanted, tls, clock }))
 }
 
-/// The names of all backends; for a cluster the nodes of its map, each at its backend number.
+/// Returns the names of all backends in order of backend number; for a cluster those of the nodes in its map.
 fn backend_names(backends: &[BackendSettings], slots: Option<&Map>) -> Vec<String> {
     match slots {
         None => backends.iter().map(|backend| backend.name.clone()).collect(),
@@ -897,13 +909,13 @@ fn backend_names(backends: &[BackendSettings], slots: Option<&Map>) -> Vec<Strin
     }
 }
 
-/// A random run ID of forty hexadecimal digits, as in Redis.
+/// Makes a random run ID of forty hexadecimal digits, as Redis has.
 fn run_id() -> String {
     let (left, right) = (random_seed(), random_seed());
     format!("{left:016x}{right:016x}{:08x}", random_seed() >> 32)
 }
 
-/// An unguessable seed, so that nobody outside can choose keys whose hashes collide.
+/// Makes an unguessable seed for hashing keys, so that nobody outside can choose keys whose hashes collide.
 fn random_seed() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }

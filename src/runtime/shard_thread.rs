@@ -28,11 +28,11 @@ use crate::shard::{Address, Doubt, Readiness, Shard};
 use crate::values::time::Now;
 use crate::values::{Action, Loss, Owner, Timestamp};
 
-/// The interval at which a shard looks which clients can be handed over, during a takeover.
+/// The interval at which a shard looks which of its clients can be handed over, during a takeover.
 const MOVING_PERIOD: Duration = Duration::from_millis(1);
 
-/// Counts of clients, and of the bytes that they hold, over all shards. Changed only when a client comes or
-/// goes, or when a shard has summed up the memory of its clients.
+/// The numbers of clients, and of the bytes that they hold, over all shards, and their bounds. The counts
+/// change only when a client comes or goes, or when a shard has summed up the memory of its clients.
 #[derive(Clone, Debug)]
 pub(super) struct Door {
     open: Arc<AtomicUsize>,
@@ -52,18 +52,19 @@ struct Guarded {
     shard: Shard,
     door: Door,
     inside: usize,
-    /// Bytes that this shard's clients held at the last count, as contained in the sum over all shards.
+    /// Bytes that this shard's clients held when they were last summed up, which are contained in the sum
+    /// over all shards.
     bytes: usize,
     control: Mailbox<ToControl>,
-    /// The time of the last log message about a failed TLS handshake with a store.
+    /// The time of the last log line about a failed TLS handshake with a store.
     complained: Option<Timestamp>,
 }
 
-/// The least time between two log messages about failed TLS handshakes with stores.
+/// The least time between two log lines of a shard about failed TLS handshakes with stores.
 const COMPLAINTS_APART: Duration = Duration::from_secs(1);
 
 impl Guarded {
-    /// Subtracts clients that have left from the common count.
+    /// Subtracts this shard's clients that have disconnected from the count over all shards.
     fn count_clients(&mut self) {
         let now_inside = self.shard.clients_open();
         if now_inside < self.inside {
@@ -72,8 +73,8 @@ impl Guarded {
         self.inside = now_inside;
     }
 
-    /// Counts a new connection in the common count. True if it must be refused, because `clients_max` are
-    /// open and the shard could close none in its favour.
+    /// Counts a new connection in the count over all shards. True if it must be refused, because
+    /// `clients_max` connections are open and the shard could close none in its favour.
     fn is_full(&mut self) -> bool {
         self.count_clients();
         if self.door.open.load(Ordering::Relaxed) >= self.door.clients_max && self.shard.make_room() {
@@ -82,8 +83,8 @@ impl Guarded {
         self.door.open.fetch_add(1, Ordering::Relaxed) >= self.door.clients_max
     }
 
-    /// Adopts a client of another process, with the bytes of its next request that were read there. Refuses
-    /// it if there are too many clients.
+    /// Adopts a client handed over by another process, with the bytes of its next request that were read
+    /// there. Refuses the client if there are too many.
     fn adopt(&mut self, driver: &mut Driver, moved: Moved, now: Now) {
         let Moved { socket, session } = moved;
         let id = match self.is_full() {
@@ -98,8 +99,8 @@ impl Guarded {
         }
     }
 
-    /// Hands over every client of which nothing is under way, and has stores end the blocking commands of others. A
-    /// TLS client is closed instead when it is idle, since its keys cannot leave this process.
+    /// Hands over every client that has no request in flight, and withdraws the blocking commands of others
+    /// from their stores. An idle TLS client is closed instead, since its keys cannot leave this process.
     fn hand_over(&mut self, driver: &mut Driver, control: &Mailbox<ToControl>, now: Now) {
         for id in self.shard.client_ids() {
             let owner = Owner::Client(id);
@@ -127,8 +128,8 @@ impl Guarded {
         }
     }
 
-    /// Updates the common sum of bytes, and has the shard close its largest holders if the sum exceeds the
-    /// bound.
+    /// Updates the sum of bytes held by the clients of all shards, and has this shard close its largest
+    /// clients if the sum exceeds the bound.
     fn count_bytes(&mut self) {
         let bytes = self.shard.clients_bytes();
         if bytes == self.bytes && bytes <= self.shard.clients_bytes_share() {
@@ -141,7 +142,7 @@ impl Guarded {
         }
     }
 
-    /// Adds the change of this shard's bytes to the common sum, and returns the sum.
+    /// Adds the change of this shard's bytes to the sum over all shards, and returns the sum.
     fn sum_of_bytes(&mut self) -> usize {
         let bytes = self.shard.clients_bytes();
         // A decrease is added as a number that wraps around.
@@ -264,7 +265,7 @@ fn address_of(socket: &OwnedFd) -> Address {
     Address { peer: in_words(socket.peer_addr()), local: in_words(socket.local_addr()) }
 }
 
-/// Everything that a core's thread needs to run: shard, driver, mesh and channels.
+/// The state, channels and connections that a core's thread runs with: shard, driver, mesh and mailboxes.
 pub(super) struct ShardThread<C> {
     pub shard: Shard,
     pub driver: Driver,
@@ -278,12 +279,12 @@ pub(super) struct ShardThread<C> {
     pub door: Door,
     pub clock: Clock,
     pub busy_poll: Duration,
-    /// The counters of TLS, where it is spoken.
+    /// The counters of TLS; none without TLS.
     pub tally: Option<Arc<Tally>>,
 }
 
 impl<C: Connector> ShardThread<C> {
-    /// Runs the shard until it is told to stop.
+    /// Runs the shard's loop until the control executor posts `ToShard::Stop`.
     pub async fn run(self) -> io::Result<()> {
         let Self {
             shard,

@@ -1,7 +1,7 @@
 //! The embedded engine's executor: the same ring and driver as a shard's, around the engine's service.
 //!
-//! Shards reach it over socket pairs, by the same forwarding path as any other store. `weir-storage` is the
-//! same code with listeners, around a service that may follow a script.
+//! Shards reach it over socket pairs, by the same forwarding path as any other store. The tool `weir-storage`
+//! is the same code with listeners, around a service that may follow a script.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,9 +19,9 @@ use crate::values::{Action, BackendId, Loss, Owner};
 
 /// A message to the storage executor.
 pub(super) enum ToStorage {
-    /// The engine's end of a socket pair whose other end a shard has as its connection.
+    /// The engine's end of a socket pair whose other end a shard uses as its connection to the store.
     Adopt(OwnedFd),
-    /// A request for the engine's statistics, to be sent to this mailbox.
+    /// A request for the engine's statistics, which are posted to this mailbox.
     Report(Mailbox<ToControl>),
     Stop,
 }
@@ -69,7 +69,7 @@ impl<S: StoreService> Application for Served<S> {
     }
 }
 
-/// A connector that opens nothing: a store connects to nobody.
+/// A connector that opens no connections, as the engine connects to nobody.
 struct Nowhere;
 
 impl Connector for Nowhere {
@@ -78,7 +78,7 @@ impl Connector for Nowhere {
     }
 }
 
-/// Serves clients until it is told to stop.
+/// Serves the store's clients until a `ToStorage::Stop` arrives.
 pub(super) async fn serve(
     service: impl StoreService,
     mut driver: Driver,

@@ -1,5 +1,6 @@
-//! Asks stores for their `INFO` when a client asks weir for it, on a thread of its own, so that no request waits. Where
-//! a store is down or slow, the rest of weir's `INFO` comes without it, within a quarter of a second.
+//! Asks stores for their `INFO` when a client asks weir for it, on a thread of its own, so that no other
+//! request waits. If a store is down or slow, the rest of weir's `INFO` comes without the stores' part,
+//! within a quarter of a second.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -19,18 +20,18 @@ use crate::control::{StoreInfo, StoresTold};
 use crate::protocol::reply;
 use crate::values::Timestamp;
 
-/// The longest time that all stores together may take to answer.
+/// The longest time that all stores together may take to reply to `INFO`.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// The time for which a store that did not answer is not asked again, so that every `INFO` in between is answered at
-/// once.
+/// The time for which a store that did not reply is not asked again, so that clients' `INFO` is answered at
+/// once in between.
 const REST: Duration = Duration::from_secs(1);
-/// Maximum number of stores that are asked at the same time.
+/// Maximum number of stores that are asked for `INFO` at the same time.
 const ASKED_AT_ONCE: usize = 16;
-/// Maximum number of bytes of one store's `INFO`; a longer one counts as no answer. A store that has used all commands
-/// of Redis answers with about 60 KiB.
+/// Maximum number of bytes of one store's `INFO`; a longer reply counts as none. A store that has used all
+/// commands of Redis replies with about 60 KiB.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 
-/// A store, and the connection on which it is asked.
+/// A store, the requests that ask it for `INFO`, and the connection for them.
 struct Store {
     route: Route,
     /// The request for the sections that a store shows by default.
@@ -40,15 +41,16 @@ struct Store {
     asked: Mutex<Asked>,
 }
 
-/// The connection to a store, and its rest after a failure, kept from one question to the next.
+/// The open connection to a store, kept from one `INFO` request to the next, and the store's rest after a
+/// failure.
 #[derive(Default)]
 struct Asked {
     line: Option<Line>,
-    /// The time until which a store that did not answer is left alone.
+    /// The time until which a store that did not reply is not asked.
     rests_until: Timestamp,
 }
 
-/// State of the thread that asks stores for their `INFO`.
+/// The state of the thread that asks stores for their `INFO`.
 pub(super) struct StoreInfoThread {
     stores: Vec<Store>,
     tls: Option<StoreTls>,
@@ -56,7 +58,7 @@ pub(super) struct StoreInfoThread {
 }
 
 impl StoreInfoThread {
-    /// Makes the thread's state. Each store comes with the way to it and weir's credentials there.
+    /// Makes the thread's state. `stores` has the way to connect to each store, and weir's credentials there.
     pub fn new<'a>(
         stores: impl Iterator<Item = (Route, Option<&'a Credentials>)>,
         tls: Option<StoreTls>,
@@ -83,7 +85,8 @@ impl StoreInfoThread {
         thread::Builder::new().name("weir-store-info".to_owned()).spawn(run).map(|_| ())
     }
 
-    /// Asks the stores that the letter names, and makes one `INFO` of theirs.
+    /// Asks the stores that the letter names for their `INFO`, and joins their replies into one. The result
+    /// has no `INFO` unless all of them replied.
     fn ask(&self, letter: &ToStoreInfo) -> StoresTold {
         let is_asked = |index: &usize| letter.only.as_ref().is_none_or(|only| only.contains(index));
         let stores: Vec<&Store> = self
@@ -105,8 +108,9 @@ impl StoreInfoThread {
         StoresTold { asked, answered, info: (answered == asked).then(|| StoreInfo::join(infos)).flatten() }
     }
 
-    /// Asks one store over the connection of the last time, or over a new one. A kept connection may have been closed
-    /// by the store since then, so that a failure on it does not count.
+    /// Asks one store for `INFO` over the kept connection, or over a new one. `None` if that fails. A failure
+    /// of the kept connection does not count, since the store may have closed it meanwhile: a new one is
+    /// tried.
     fn ask_store(&self, store: &Store, everything: bool, deadline: Timestamp) -> Option<StoreInfo> {
         let mut asked = store.asked.lock().unwrap_or_else(PoisonError::into_inner);
         if asked.rests_until > self.clock.now().monotonic {

@@ -1,6 +1,6 @@
-//! Asks the nodes of a cluster which node owns which slot, on a thread of its own, and tells all shards: once
-//! before the first client is served, then whenever a shard has reason to doubt its map, and every ten
-//! seconds. Once a minute each node that is asked also says how many databases it has.
+//! Asks the nodes of a cluster which node owns which slot, on a thread of its own, and sends the map to all
+//! shards: once before the first client is served, then whenever a shard has reason to doubt its map, and
+//! every ten seconds. Once a minute each node that is asked also reports how many databases it has.
 
 use std::io;
 use std::sync::Arc;
@@ -21,50 +21,53 @@ use crate::shard::Doubt;
 use crate::values::limits::CLUSTER_REPLY_BYTES_MAX;
 use crate::values::{BackendId, Random, ServerAddress, Timestamp};
 
-/// The longest time that the start waits for a first map.
+/// The longest time that the start of the process waits for a first map.
 const START_PATIENCE: Duration = Duration::from_secs(2);
-/// The longest time that a node may take to answer `CLUSTER SLOTS` and `CLUSTER NODES`; later it counts as
-/// without an answer.
+/// The longest time that a node may take to reply to `CLUSTER SLOTS` and `CLUSTER NODES`; after that the node
+/// counts as unanswered.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The time for which a node's number of databases is not asked again. A node that restarts may have others.
+/// The time for which a node is not asked again how many databases it has. A node that restarts may have
+/// another number.
 const DATABASES_HOLD: Duration = Duration::from_secs(60);
-/// The most bytes of a node's replies about its databases.
+/// Maximum number of bytes of a node's replies about its databases.
 const DATABASES_BYTES_MAX: usize = 64 * 1024;
-/// The stack size of a thread that asks a node and ends with its answer, in bytes.
+/// The stack size, in bytes, of a thread that asks one node and ends with its reply.
 const STACK_BYTES: usize = 256 * 1024;
-/// The capacity of the channel of doubts (reports that the map may be wrong): further ones say nothing new.
+/// The capacity of the channel on which shards report that the map may be wrong; reports that do not fit are
+/// dropped, since they say nothing new.
 pub(super) const DOUBTS_MAX: usize = 256;
 
-/// The thread's state: what is known of the cluster, whom to ask next, and where the results go.
+/// The thread's state: its knowledge of the cluster, the nodes to ask next, and the addresses that it
+/// publishes.
 pub(super) struct TopologyThread {
     seeds: Vec<ServerAddress>,
     question: Question,
-    /// The setting that says how many databases a node has.
+    /// The request that asks a node for its setting of the number of databases.
     setting: Question,
-    /// `SELECT` of each database that weir may use, for nodes that do not permit `CONFIG`.
+    /// `SELECT` requests for each database that weir may use, sent to nodes that do not permit `CONFIG`.
     selects: Question,
-    /// The addresses of nodes that have said how many databases they have, each with the time at which that
-    /// is asked again.
+    /// The addresses of nodes that have reported how many databases they have, each with the time at which
+    /// that is asked again.
     databases_told: Vec<(ServerAddress, Timestamp)>,
     cluster: Cluster,
     refresh: Refresh,
     strangers: Strangers,
     failover_probe: FailoverProbe,
-    /// The current addresses of all nodes, which shards read when they connect.
+    /// The current addresses of all nodes, which shards read when they connect to a node.
     places: Vec<Place>,
     tls: Option<StoreTls>,
     clock: Clock,
 }
 
-/// The shards and the control executor that hear about new maps, and the channel on which shards report
-/// doubts.
+/// The mailboxes of the shards and the control executor, which receive new maps, and the channel on which
+/// shards report doubts about the map.
 pub(super) struct Listeners {
     pub shards: Vec<Mailbox<ToShard>>,
     pub control: Mailbox<ToControl>,
     pub doubts: Receiver<Doubt>,
 }
 
-/// The answer of one node.
+/// The replies of one node about the cluster.
 struct Answer {
     /// The address at which the node was asked.
     address: ServerAddress,
@@ -73,17 +76,17 @@ struct Answer {
     databases: Option<Databases>,
 }
 
-/// The result of a round of questions to nodes.
+/// The result of a round in which nodes were asked about the cluster.
 #[derive(Default)]
 struct Round {
     /// The new map, if it differs from the previous one.
     map: Option<Arc<Map>>,
-    /// True if all primaries agree with the map.
+    /// True if all primaries have replied and agree with the map.
     is_sure: bool,
 }
 
 impl TopologyThread {
-    /// Makes the thread's state, before anything was asked. `databases` is the number of databases that weir
+    /// Makes the thread's state, before any node was asked. `databases` is the number of databases that weir
     /// may use.
     pub fn new(
         seeds: Vec<ServerAddress>,
@@ -113,7 +116,7 @@ impl TopologyThread {
         }
     }
 
-    /// Asks nodes until one has answered, for at most `START_PATIENCE`. Returns the map, which may be empty.
+    /// Asks nodes until one has replied, for at most `START_PATIENCE`. Returns the map, which may be empty.
     pub fn find_first(&mut self) -> Arc<Map> {
         let until = self.clock.now().monotonic.after(START_PATIENCE);
         while self.cluster.map().version() == 0 && self.clock.now().monotonic < until {
@@ -127,9 +130,9 @@ impl TopologyThread {
         Arc::clone(self.cluster.map())
     }
 
-    /// Starts the topology thread, which keeps asking the cluster who owns which slot and tells `listeners`
-    /// (shards and control) about new maps. It runs until no shard is left. Fails if the thread cannot be
-    /// spawned.
+    /// Starts the topology thread, which keeps asking the cluster which node owns which slot and sends new
+    /// maps to `listeners` (shards and control executor). It runs until no shard is left. Fails if the thread
+    /// cannot be started.
     pub fn start(self, listeners: Listeners) -> io::Result<()> {
         thread::Builder::new()
             .name("weir-topology".to_owned())
@@ -164,8 +167,8 @@ impl TopologyThread {
         }
     }
 
-    /// Handles all reports of shards that the map may be wrong: plans when to ask nodes again, watches
-    /// replicas of lost primaries, and patches the map with redirects (MOVED).
+    /// Handles a shard's report that the map may be wrong, and all others that are queued: plans when to ask
+    /// nodes again, watches the replicas of lost primaries, and patches the map with redirects (MOVED).
     fn hear(&mut self, first: Doubt, listeners: &Listeners) {
         let doubts: Vec<Doubt> =
             std::iter::once(first).chain(listeners.doubts.try_iter().take(DOUBTS_MAX)).collect();
@@ -182,13 +185,14 @@ impl TopologyThread {
         }
     }
 
-    /// Handles the end of the watch over a lost primary's replica. True if the replica has taken over.
+    /// Handles the end of the watch over a lost primary's replica. True if the replica has become a primary.
     fn hear_of_replica(&mut self, news: &News) -> bool {
         let replica = self.failover_probe.handle_news(news);
         replica.inspect(|replica| self.refresh.handle_reason(Reason::TookOver(*replica))).is_some()
     }
 
-    /// Asks the nodes whose turn it is, if it is time for a round, and merges their views into the map.
+    /// Asks the nodes that are due, if it is time for a round, and merges their views of the cluster into the
+    /// map.
     fn round(&mut self) -> Round {
         let started = self.clock.now().monotonic;
         let map = Arc::clone(self.cluster.map());
@@ -218,8 +222,8 @@ impl TopologyThread {
         Round { is_sure: applied.is_sure(&views, &current), map: applied.map }
     }
 
-    /// Asks nodes, each from a thread of its own, so that a silent node takes no time from others. At most
-    /// `CLUSTER_NODES_MAX` threads.
+    /// Asks nodes about the cluster, each from a thread of its own, so that a silent node takes no time from
+    /// others; at most `CLUSTER_NODES_MAX` threads. Returns the replies of the nodes that replied in time.
     fn ask_together(&self, asked: &[ServerAddress], deadline: Timestamp) -> Vec<Answer> {
         thread::scope(|scope| {
             let asked: Vec<_> = asked
@@ -234,7 +238,8 @@ impl TopologyThread {
         })
     }
 
-    /// Takes the views of nodes, and notes which nodes said how many databases they have.
+    /// Takes the nodes' views of the cluster out of their replies, and records which nodes reported how many
+    /// databases they have.
     fn take_views(&mut self, answers: Vec<Answer>, started: Timestamp) -> Vec<View> {
         let take = |Answer { address, view, databases }| {
             if databases.is_some() {
@@ -256,7 +261,7 @@ impl TopologyThread {
         Some(Answer { address: address.clone(), view, databases })
     }
 
-    /// Asks a node how many databases it has. `None` if it does not say so now.
+    /// Asks a node how many databases it has. `None` if it does not reply, or does not say.
     fn ask_for_databases(&self, line: &mut Line, deadline: Timestamp) -> Option<Databases> {
         let setting = asking::ask_on(line, &self.setting, self.clock, deadline).ok()?;
         Databases::in_config(setting.first()?).or_else(|| {
@@ -279,7 +284,7 @@ fn tell(listeners: &Listeners, map: &Arc<Map>, why: &str) {
     listeners.control.post(ToControl::Slots(Arc::clone(map), why.to_owned()));
 }
 
-/// The first address of a server's name, or none if there is none.
+/// Looks up a host name. Returns its first address; `None` if it has none.
 pub(super) fn found(address: &ServerAddress) -> Option<Spot> {
     let found = addresses_of(address).ok()?;
     Some(Spot::new(found[0], address))

@@ -1,7 +1,7 @@
 //! Asks every store for its version and its commands, on a thread of its own: once before the first client is
-//! served, then about once a minute. HELLO and INFO show clients the lowest version; the control executor hears
-//! when that changes. Commands that weir does not know are learned; all of them are asked for only if their
-//! number has changed.
+//! served, then about once a minute. HELLO and INFO show clients the lowest version; the thread reports it to
+//! the control executor when it changes. Commands that weir does not know are learned from the stores; all of
+//! them are asked for only if their number has changed.
 
 use std::io;
 use std::thread;
@@ -19,31 +19,32 @@ use crate::values::{StoreVersion, Timestamp};
 
 /// The longest time that the start waits for all stores' versions.
 const START_PATIENCE: Duration = Duration::from_millis(300);
-/// The longest time that a store may take to answer after the start; later it counts as without an answer.
+/// The longest time that a store may take to reply after the start; after that it counts as unanswered.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The interval between two questions to a store that answers. A store that does not is asked after
-/// `PAUSE_MIN`, then ever more rarely, at least once per `INTERVAL`.
+/// The interval at which a store that replies is asked. A store that does not is asked after `PAUSE_MIN`,
+/// then ever more rarely, at least once per `INTERVAL`.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// The pause before a store that did not answer is asked for the second time.
+/// The pause before a store that did not reply is asked for the second time.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
-/// Maximum number of stores that are asked at the same time. Each answer may hold all commands of a store.
+/// Maximum number of stores that are asked at the same time. Each reply may hold all commands of a store.
 const ASKED_AT_ONCE: usize = 16;
-/// Maximum number of bytes that a store may answer. The commands of Redis 8 with all its modules take 400 KiB.
+/// Maximum number of bytes of a store's replies about its version and commands. The commands of Redis 8 with
+/// all its modules take 400 KiB.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// A store, and when it is asked next.
+/// A store that is asked for its version and commands, and the time at which it is asked next.
 struct Store {
     route: Route,
     credentials: Option<Credentials>,
-    /// Number of commands that the store had when weir last learnt them all from `COMMAND`; `None` if it
+    /// The number of commands that the store had when weir last learned them all from `COMMAND`; `None` if it
     /// never did.
     commands: Option<i64>,
     due: Timestamp,
     pause: Duration,
 }
 
-/// State of the thread that asks every store behind weir for its server version (`INFO server`), about once a
-/// minute: when each store is asked next, and the last version that each told.
+/// The state of the thread that asks every store for its version (`INFO server`), about once a minute: when
+/// each store is asked next, and the version that each reported last.
 pub(super) struct VersionsThread {
     stores: Vec<Store>,
     versions: StoreVersions,
@@ -52,8 +53,8 @@ pub(super) struct VersionsThread {
 }
 
 impl VersionsThread {
-    /// Makes the thread's state, before anything was asked. Each store comes with its address and weir's
-    /// credentials there.
+    /// Makes the thread's state, before any store was asked. `stores` has the way to connect to each store,
+    /// and weir's credentials there.
     pub fn new<'a>(
         stores: impl Iterator<Item = (Route, Option<&'a Credentials>)>,
         tls: Option<StoreTls>,
@@ -71,15 +72,15 @@ impl VersionsThread {
         Self { versions: StoreVersions::unknown(stores.len()), stores, tls, clock }
     }
 
-    /// Asks all stores once, for at most `START_PATIENCE`. Returns the lowest version, which clients are told
-    /// first.
+    /// Asks all stores once, for at most `START_PATIENCE`. Returns the lowest version, which clients are
+    /// shown first.
     pub fn ask_first(&mut self) -> StoreVersion {
         let end = self.clock.now().monotonic.after(START_PATIENCE);
         self.ask_due(START_PATIENCE, Some(end));
         self.versions.lowest()
     }
 
-    /// Starts the thread, which ends with the process; does nothing if there is no store to ask.
+    /// Starts the thread, which ends with the process. Does nothing if there is no store to ask.
     pub fn start(self, control: Mailbox<ToControl>) -> io::Result<()> {
         if self.stores.is_empty() {
             return Ok(());
@@ -104,8 +105,8 @@ impl VersionsThread {
         }
     }
 
-    /// Asks the stores that are due, each for at most `patience`, and plans the next question to each. Stores
-    /// whose turn has not come by `end` stay due.
+    /// Asks the stores that are due, each for at most `patience`, and plans when each is asked next. Stores
+    /// that were not reached by the time `end` stay due.
     fn ask_due(&mut self, patience: Duration, end: Option<Timestamp>) {
         let clock = self.clock;
         let started = clock.now().monotonic;
@@ -140,8 +141,8 @@ impl VersionsThread {
 }
 
 impl Store {
-    /// Learns the commands that the store has told, if it told them; else notes whether it has others than at the
-    /// time when it told them.
+    /// Learns the commands in a store's reply, if they were asked for; else records whether the number of
+    /// commands has changed since they were learned.
     fn learn(&mut self, answer: &Answer) {
         let Some(commands) = &answer.commands else {
             self.commands = self.commands.filter(|count| answer.count == Some(*count));
@@ -154,7 +155,7 @@ impl Store {
         }
     }
 
-    /// Plans the next question to a store that did not answer, with a pause that doubles each time up to
+    /// Plans when a store that did not reply is asked next, with a pause that doubles each time up to
     /// `INTERVAL`.
     fn put_off(&mut self, now: Timestamp) {
         self.due = now.after(self.pause);
@@ -162,9 +163,9 @@ impl Store {
     }
 }
 
-/// A question to one store.
+/// The requests to one store for its version and its commands.
 struct Inquiry {
-    /// Index of the store.
+    /// The index of the store in the thread's list.
     at: usize,
     spot: Spot,
     credentials: Option<Credentials>,
@@ -172,16 +173,16 @@ struct Inquiry {
     with_commands: bool,
 }
 
-/// A store's version, the number of its commands, and the commands where they were asked for.
+/// A store's version, the number of its commands, and the commands themselves if they were asked for.
 struct Answer {
     version: StoreVersion,
-    /// Number of the store's commands (`COMMAND COUNT`); `None` if the store does not tell it.
+    /// The number of the store's commands (`COMMAND COUNT`); `None` if the store does not report it.
     count: Option<i64>,
-    /// Reply to `COMMAND`, if the store was asked.
+    /// The reply to `COMMAND`; `None` if the store was not asked for its commands.
     commands: Option<Vec<u8>>,
 }
 
-/// Asks a store for its version and its commands. None if its answer has no version.
+/// Asks a store for its version and its commands. `None` if its reply has no version.
 fn ask(
     inquiry: &Inquiry,
     tls: Option<&StoreTls>,

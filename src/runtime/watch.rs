@@ -21,28 +21,29 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
 use super::log;
 
-/// The quiet time after which a change is taken as complete (50 ms), since a file is usually written in
-/// several steps.
+/// The time without events (50 ms) after which a change of the file is taken as complete, since a file is
+/// usually written in several steps.
 const SETTLED: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-/// Maximum number of quiet times waited for, so that constant events cannot put a change off for ever.
+/// Maximum number of times that `SETTLED` is waited for, so that constant events cannot put off a change for
+/// ever.
 const SETTLING_ROUNDS_MAX: u32 = 20;
-/// The interval at which the file is looked at where the kernel cannot report changes.
+/// The interval at which the file is checked if the kernel cannot report changes.
 const POLLING: Duration = Duration::from_secs(1);
-/// Maximum number of symbolic links followed in a path, as in Linux.
+/// Maximum number of symbolic links that are followed in a path, as in Linux.
 const LINKS_MAX: usize = 40;
-/// Maximum number of times that a path is resolved again because it changed meanwhile.
+/// Maximum number of times that a path is resolved again because it changed during the resolution.
 const WALKS_MAX: u32 = 5;
 
 /// A watch that reports when one file may have changed, by events of the kernel or by polling.
 pub(super) struct FileWatch {
     path: PathBuf,
-    /// The kernel's watch; none where the kernel does not report changes.
+    /// The kernel's watch (inotify); none if the kernel does not report changes.
     inotify: Option<OwnedFd>,
-    /// The state of the file when it was last looked at.
+    /// The metadata of the file when it was last checked; none if it could not be read then.
     seen: Option<Stamp>,
 }
 
-/// The metadata that tells one state of a file from another, without reading it.
+/// The metadata that distinguish one state of a file from another, without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -65,8 +66,8 @@ impl Stamp {
 }
 
 impl FileWatch {
-    /// Begins to watch a file: every change after this call is reported, so a reader that reads afterwards
-    /// misses none.
+    /// Begins to watch a file. Every change after this call is reported, so a caller that reads the file
+    /// afterwards misses none.
     pub fn new(path: &Path) -> Self {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let mut watch = Self { path, inotify: None, seen: None };
@@ -77,19 +78,20 @@ impl FileWatch {
         watch
     }
 
-    /// The descriptor that becomes readable when something happens; none where the file must be polled.
+    /// Returns the descriptor that becomes readable when the kernel reports an event; `None` if the file must
+    /// be polled.
     pub fn handle(&self) -> Option<BorrowedFd<'_>> {
         self.inotify.as_ref().map(|inotify| inotify.as_fd())
     }
 
-    /// The longest time after which the file must be looked at without an event; none if the kernel reports
-    /// changes.
+    /// Returns the longest time after which the file must be checked without an event; `None` if the kernel
+    /// reports changes.
     pub fn patience(&self) -> Option<Duration> {
         self.inotify.is_none().then_some(POLLING)
     }
 
-    /// Whether the file has changed since it was last looked at. To be called after an event, or when
-    /// [`FileWatch::patience`] is over.
+    /// Returns whether the file has changed since the last check. The caller calls it after an event, or when
+    /// [`FileWatch::patience`] has passed.
     pub fn has_changed(&mut self) -> bool {
         self.settle();
         let was_told = self.inotify.is_some();
@@ -110,7 +112,7 @@ impl FileWatch {
         ));
     }
 
-    /// Waits until there were no events for `SETTLED`, at most `SETTLING_ROUNDS_MAX` times.
+    /// Waits until the kernel has reported no events for `SETTLED`, at most `SETTLING_ROUNDS_MAX` times.
     fn settle(&self) {
         let Some(inotify) = &self.inotify else { return };
         for _ in 0..SETTLING_ROUNDS_MAX {
@@ -123,7 +125,7 @@ impl FileWatch {
         }
     }
 
-    /// Resolves the path and watches everything on the way to the file.
+    /// Resolves the path and sets watches on everything on the way to the file.
     fn arm(&mut self) -> io::Result<()> {
         self.inotify = None;
         let mut way = Way::walk(&self.path);
@@ -141,7 +143,7 @@ impl FileWatch {
     }
 }
 
-/// Reads and drops all pending events; only that there were some matters.
+/// Reads and drops all pending events of the kernel; only that there were some matters.
 fn discard_events(inotify: &OwnedFd) {
     let mut room = [MaybeUninit::uninit(); 4096];
     let mut reader = inotify::Reader::new(inotify, &mut room);
@@ -151,7 +153,7 @@ fn discard_events(inotify: &OwnedFd) {
 /// The folders that a path leads through.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Way {
-    /// Folders in which a link, or the file itself, may be replaced by another one of that name.
+    /// Folders in which a link of the path, or the file itself, may be replaced by another one of that name.
     turns: BTreeSet<PathBuf>,
     /// All other folders that the path leads through.
     passed: BTreeSet<PathBuf>,

@@ -1,5 +1,5 @@
-//! Level of each backend, as this core knows it: the level at which less important work for the backend is
-//! held back, which the core takes from the board (`board.rs`) ten times per second at most.
+//! Shedding level of each backend, as this core knows it: which tiers of requests to the backend are refused
+//! or priced higher. The core reads the levels from the board (`board.rs`) ten times per second at most.
 
 use std::time::Duration;
 
@@ -11,18 +11,19 @@ use crate::values::{BackendId, Tier, Timestamp};
 /// Interval at which the levels are taken from the board (`board.rs`).
 const LOOKS_APART: Duration = Duration::from_millis(100);
 
-/// Shedding level of each backend, by latency ratio, and the highest level of all backends.
+/// Shedding level of each backend, as the latency ratios of all cores give it, and the highest level of all
+/// backends.
 #[derive(Debug)]
 pub struct BackendLevels {
     levels: Vec<Level>,
     highest: Level,
     look_at: Timestamp,
-    /// Number of requests so far that a level could refuse; every hundredth of them is sent all the same.
+    /// Number of requests so far that a level would refuse; every hundredth of them is sent all the same.
     asked: u32,
 }
 
 impl BackendLevels {
-    /// Creates the levels of this many backends, all steady.
+    /// Creates the levels of this many backends, all at the lowest level (steady).
     pub fn new(backends: u16) -> Self {
         Self {
             levels: vec![Level::Steady; usize::from(backends)],
@@ -32,13 +33,13 @@ impl BackendLevels {
         }
     }
 
-    /// True if the levels are to be taken from the board again, at most every 100 ms.
+    /// True if the levels are to be read from the board again, at most every 100 ms.
     #[inline]
     pub fn is_due(&self, now: Timestamp) -> bool {
         now >= self.look_at
     }
 
-    /// Takes the levels that the cores agree on from the board. Does nothing if shedding is off, or if all
+    /// Reads from the board the levels that the cores agree on. Does nothing if shedding is off, or if all
     /// levels are steady and no core proposed a higher one in the last 3 s.
     pub fn look(&mut self, settings: &ShardSettings, now: Timestamp) {
         self.look_at = now.after(LOOKS_APART);
@@ -58,8 +59,8 @@ impl BackendLevels {
         self.highest != Level::Steady
     }
 
-    /// Returns the level of a backend; without a backend, for a request that goes to several, the highest
-    /// level of all.
+    /// Returns the shedding level of a backend; for None, a request that goes to several backends, the
+    /// highest level of all.
     pub fn level(&self, backend: Option<BackendId>) -> Level {
         backend.map_or(self.highest, |backend| self.levels[usize::from(backend.0)])
     }
@@ -70,8 +71,8 @@ impl BackendLevels {
         if self.is_any() { self.level(backend).price_percent(tier) } else { 100 }
     }
 
-    /// True if a request of this tier is refused because of its backend's level. Every hundredth passes, so
-    /// that the core notices when the backend is quicker again.
+    /// True if a request of this tier is refused because of its backend's shedding level. Every hundredth
+    /// passes, so that the core notices when the backend is fast again.
     pub fn refuses(&mut self, backend: Option<BackendId>, tier: Tier) -> bool {
         let level = self.level(backend);
         // Only requests that could be refused are counted: if others were counted too, the few that pass
@@ -84,7 +85,7 @@ impl BackendLevels {
     }
 }
 
-/// Returns the level of a backend that the cores agree on, whether shedding is on or not.
+/// Returns the shedding level of a backend that the cores agree on, whether shedding is on or not.
 pub fn agreed_at(board: &Noticeboard, settings: &ShardSettings, backend: usize, now: Timestamp) -> Level {
     agreed(board.of(settings.id, backend * BULKHEADS).told(), now)
 }

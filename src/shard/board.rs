@@ -1,6 +1,6 @@
 //! Noticeboard between cores: a record of each core's bulkhead (the window and the queue before one backend),
 //! written by that core and read by all. Readers and writers use relaxed atomics and no lock: a reader that
-//! comes during a write may see old and new fields together, which does no harm to the decisions made on
+//! comes during a write may see old and new fields together, which does no harm to the decisions based on
 //! them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,27 +10,28 @@ use crate::policy::latency_ratio::{Level, Told};
 use crate::policy::window::{Board, Record};
 use crate::values::{ShardId, Timestamp};
 
-/// Record that one core writes of one bulkhead. It fills a cache line of its own, so that writes of other
-/// cores do not slow its readers.
+/// The record that one core writes about one bulkhead (window and queue before a backend). It fills a cache
+/// line of its own, so that writes of other cores do not slow its readers.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Place {
     at: AtomicU64,
-    /// Median latency in the upper 32 bits and base latency in the lower, in seconds, as 32-bit floating
-    /// point numbers.
+    /// Median response time in the upper 32 bits and base (unloaded) response time in the lower, in seconds,
+    /// as 32-bit floating point numbers.
     seconds: AtomicU64,
     /// The window (the most requests that may be in flight) in the upper 32 bits, as a 32-bit floating point
     /// number; in the lower, twice the number of replies so far, plus 1 if requests waited for room in the window.
     window: AtomicU64,
-    /// Median latency at a quarter of the window, in seconds, as a 32-bit floating point number.
+    /// Median response time while a quarter of the window is in flight, in seconds, as a 32-bit floating
+    /// point number.
     quarter: AtomicU64,
-    /// Time at which the core asks all cores to probe, in nanoseconds.
+    /// Time at which the core asks all cores to measure the base response time (probe), in nanoseconds.
     probe_at: AtomicU64,
     /// Requests in flight in the lower 32 bits; above them the requests that wait (29 bits) and the flags at
     /// [`BUSY`], [`FULL`] and [`STALLED`].
     load: AtomicU64,
-    /// The level that the core would choose for the backend, in the lower 8 bits, and above it the number of
-    /// replies that it is based on.
+    /// The shedding level that the core proposes for the backend, in the lower 8 bits, and above it the
+    /// number of replies that the proposal is based on.
     level: AtomicU64,
     /// Time at which the core wrote `level`, in nanoseconds.
     level_at: AtomicU64,
@@ -45,7 +46,7 @@ pub struct Load {
     pub in_flight: u32,
     /// True if the queue is full: no more requests may wait.
     pub is_full: bool,
-    /// True if the backend has stalled: it gives no sign while requests are in flight.
+    /// True if the backend has stalled: it sends nothing while requests are in flight.
     pub is_stalled: bool,
     /// True if the backend is busy with a script, and reads nothing more from the core's connection.
     pub is_busy: bool,
@@ -56,8 +57,8 @@ pub struct Load {
 pub struct Noticeboard {
     places: Box<[Place]>,
     shards: usize,
-    /// Time until which readers look at the levels that cores proposed, in nanoseconds; 3 s after the last
-    /// level above steady.
+    /// Time until which readers read the levels that cores proposed, in nanoseconds; 3 s after the last
+    /// proposal of a level above steady.
     alarmed_until: AtomicU64,
 }
 
@@ -74,7 +75,8 @@ impl Noticeboard {
         self.alarmed_until.load(Ordering::Relaxed) > now.as_nanos()
     }
 
-    /// Returns the records of one bulkhead: the given core may write its own, and read those of all cores.
+    /// Returns the records of one bulkhead for the given core, which may write its own and read those of all
+    /// cores.
     pub fn of(&self, shard: ShardId, bulkhead: usize) -> Section<'_> {
         let first = bulkhead * self.shards;
         let places = &self.places[first..first + self.shards];
@@ -92,17 +94,17 @@ pub struct Section<'a> {
 
 /// The largest number of waiting requests that fits in the 29 bits of a load; more are written as this many.
 const WAITING_MAX: u32 = (1 << 29) - 1;
-/// Bit of a load that says that the backend is busy with a script.
+/// Bit in `Place::load` which says that the backend is busy with a script.
 const BUSY: u32 = 61;
-/// Bit of a load that says that no more requests may wait.
+/// Bit in `Place::load` which says that no more requests may wait.
 const FULL: u32 = 62;
-/// Bit of a load that says that the backend has stalled.
+/// Bit in `Place::load` which says that the backend has stalled.
 const STALLED: u32 = 63;
-/// Time for which readers look at levels after a core proposed one above steady.
+/// Time for which cores read the levels after a core proposed one above steady.
 const ALARM: Duration = Duration::from_secs(3);
 
 impl Section<'_> {
-    /// Writes this core's own load for the other cores and for reports.
+    /// Writes this core's own load, which other cores and reports read.
     pub fn tell_load(&self, load: Load) {
         let waiting = u64::from(load.waiting.min(WAITING_MAX));
         let flags = u64::from(load.is_busy) << BUSY
@@ -127,7 +129,7 @@ impl Section<'_> {
         }
     }
 
-    /// True if any core has told that the backend is busy with a script.
+    /// True if any core has written that the backend is busy with a script.
     pub fn is_busy(&self) -> bool {
         self.places.iter().any(|place| place.load.load(Ordering::Relaxed) >> BUSY & 1 == 1)
     }
@@ -137,8 +139,8 @@ impl Section<'_> {
         self.places[self.own].read()
     }
 
-    /// Writes the level that this core proposes for the backend. A level above steady makes all cores look at
-    /// levels for 3 s.
+    /// Writes the shedding level that this core proposes for the backend. A level above steady makes all
+    /// cores read the levels for 3 s.
     pub fn tell_level(&self, told: Told) {
         let place = &self.places[self.own];
         let word = u64::from(told.replies) << 8 | told.level as u64;

@@ -1,5 +1,5 @@
-//! Copy of a reply that the home core of a hot key lends to another core, which then answers from it without
-//! asking the home.
+//! Copy of a reply that the home core of a hot key lends to another core, which then answers from the copy
+//! without sending requests to the home.
 
 use bytes::Bytes;
 
@@ -11,13 +11,13 @@ use crate::values::{Database, ShardId, Timestamp};
 /// A reply to one request for a hot key, lent by the key's home core to another core.
 #[derive(Clone, Debug)]
 pub struct Copy {
-    /// The core that the key is at home on, which lent the copy.
+    /// The home core of the key, which lent the copy.
     pub home: ShardId,
     /// Number of the hot key at its home core.
     pub id: HotId,
     /// Hash slot of the key.
     pub slot: u16,
-    /// Database that the key is in.
+    /// Database that has the key.
     pub database: Database,
     /// Bytes of the request that the reply answers.
     pub frame: Bytes,
@@ -27,10 +27,10 @@ pub struct Copy {
     pub reply: Bytes,
     /// Time at which the store was asked for the reply.
     pub asked_at: Timestamp,
-    /// State of the key's write counters when the reply was read: the copy is good only as long as they have
+    /// State of the key's write counters when the reply was read: the copy is valid only as long as they have
     /// not changed.
     pub snapshot: Snapshot,
-    /// Time at which the copy expires even if nothing was written.
+    /// Time at which the copy expires even if the key was not written.
     pub good_until: Timestamp,
 }
 
@@ -41,13 +41,14 @@ impl Copy {
     }
 }
 
-/// Number of answers that a core gave from copies of a key since its last report to the key's home.
+/// Number of requests that a core answered from copies of a key's reply since its last report to the key's
+/// home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyHits {
-    /// The core that gave the answers.
+    /// The core that answered from the copies.
     pub from: ShardId,
     /// Number of the hot key at its home core.
     pub id: HotId,
-    /// Answers given from copies since the last report.
+    /// Requests answered from copies since the last report.
     pub hits: u32,
 }

@@ -334,7 +334,7 @@ impl Counters {
         }
     }
 
-    /// Returns what was counted after an earlier copy of the same counters.
+    /// Returns the amounts counted since an earlier copy of the same counters.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut since = self.clone();
@@ -345,14 +345,15 @@ impl Counters {
     }
 }
 
-/// Reason why a request was refused that its backend could not have answered in time, or at all.
+/// Reason why a request was refused because of overload: its backend could not have answered it in time, or
+/// at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pressure {
-    /// The window was full, and no queue is in force in which the request could wait.
+    /// The window was full, and no queue is configured in which the request could wait.
     Window,
     /// The queue before the backend was full, or the request waited in it for too long.
     Queue,
-    /// The backend had stalled: it gave no sign of life while requests were in flight.
+    /// The backend had stalled: it sent nothing while requests were in flight.
     Stalled,
     /// The request's deadline had passed, or the backend could not answer before it.
     Deadline,
@@ -377,12 +378,12 @@ impl Pressure {
     }
 }
 
-/// Numbers of requests refused under pressure, by reason and by tier.
+/// Numbers of requests refused because of overload, by reason and by tier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pressures([[u64; Tier::ALL.len()]; Pressure::ALL.len()]);
 
 impl Pressures {
-    /// Counts one refused request.
+    /// Counts one request of a tier, refused for a reason.
     pub fn add(&mut self, pressure: Pressure, tier: Tier) {
         self.0[pressure as usize][tier as usize] += 1;
     }
@@ -392,7 +393,7 @@ impl Pressures {
         self.0[pressure as usize][tier as usize]
     }
 
-    /// Returns what was counted after an earlier copy of the same numbers.
+    /// Returns the amounts counted since an earlier copy of the same numbers.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut since = self.clone();

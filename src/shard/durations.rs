@@ -1,4 +1,4 @@
-//! A histogram of times that one core measures: service times of backends, ages of replies from memory.
+//! A histogram of times that one core measures: response times of backends, ages of replies from memory.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ const MICROS_MAX: u64 = 60_000_000;
 pub struct Durations {
     micros: Histogram<u64>,
     sum_nanos: u64,
-    /// A run of equal times, in nanoseconds, and their number, which are not in the histogram yet. Times of one
-    /// batch are often equal.
+    /// A run of consecutive equal times, in nanoseconds, and their number, which are not in the histogram
+    /// yet. Times of one batch are often equal.
     run: (u64, u64),
 }
 
@@ -46,7 +46,7 @@ impl Durations {
         self.micros.saturating_record_n((nanos / 1_000).clamp(1, MICROS_MAX), count);
     }
 
-    /// Adds the counts of another core.
+    /// Adds the counts of another core's histogram.
     pub fn merge(&mut self, other: &Self) {
         self.sum_nanos = self.sum_nanos.saturating_add(other.sum_nanos);
         self.micros.add(&other.micros).expect("all have the same bounds");
@@ -54,8 +54,8 @@ impl Durations {
         self.add_run(other.run.0, other.run.1);
     }
 
-    /// Returns the counts since an earlier state of the same cores; all counts if `before` is of other cores.
-    /// Both must come from [`Durations::told`] or [`Durations::merge`].
+    /// Returns the counts since an earlier state of the same cores' histogram; all counts if `before` is of
+    /// other cores. Both must come from [`Durations::told`] or [`Durations::merge`].
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut since = self.clone();
@@ -85,7 +85,8 @@ impl Durations {
         Duration::from_nanos(self.sum_nanos)
     }
 
-    /// Returns the time that a share (0 to 1) of the counted times do not exceed; zero if there are none.
+    /// Returns the time that a share (0 to 1) of the counted times do not exceed, rounded to two digits; zero
+    /// if no time was counted.
     pub fn quantile(&self, share: f64) -> Duration {
         Duration::from_micros(self.micros.value_at_quantile(share))
     }

@@ -17,7 +17,7 @@ use crate::values::{Action, BackendId, Tier, Timestamp};
 /// The largest number of spare buffers that a shard keeps.
 const SPARE_BUFFERS_MAX: usize = 1024;
 
-/// State that all stages of one core share: settings, quotas, buffers, counters, pending actions.
+/// State that all stages of one core share: settings, quotas, buffers, counters, actions for the runtime.
 #[derive(Debug)]
 pub struct Env {
     /// Settings that the shard received when it started.
@@ -28,38 +28,39 @@ pub struct Env {
     pub pool: BufferPool,
     /// Counters of this core.
     pub counters: Counters,
-    /// Requests refused under pressure, by reason and tier.
+    /// Numbers of requests refused because of overload, by reason and tier.
     pub pressures: Pressures,
-    /// Requests refused under pressure, by the number of their backend.
+    /// Numbers of requests refused because of overload, by the number of their backend.
     refused_for: Vec<u64>,
     /// Actions that the runtime has yet to carry out for this core.
     pub actions: VecDeque<Action>,
-    /// Map of the cluster's slots to their nodes; none where weir stands before plain stores.
+    /// Map of the cluster's slots to their nodes; None where weir stands before plain stores, and before the
+    /// first map has come.
     pub slots: Option<Arc<Map>>,
     /// Databases that clients may select; `None` before a cluster of which no node has said how many it has.
     pub databases: Option<Databases>,
-    /// Time at which weir began to ask all primaries of the cluster for the map, the last time that all of
-    /// them confirmed it; none before.
+    /// Time at which weir began to ask all primaries of the cluster for the map, in the last round in which
+    /// all of them confirmed it; None before that.
     pub slots_confirmed: Option<Timestamp>,
-    /// Meanings of the cursors that clients got from walks (`SCAN`) over all nodes of the cluster.
+    /// Meanings of the cursors that clients got from `SCAN` over all nodes of the cluster.
     pub walks: Walks,
-    /// Requests that were taken apart into one request per key, because their slot is half moved.
+    /// Requests that were split into one request per key, because their slot is half moved to another node.
     pub pieces: Pieces,
     /// Addresses of the cluster's nodes, by the place of each node.
     node_names: Vec<String>,
-    /// Level of each backend: the level at which less important work for each is held back.
+    /// Shedding level of each backend: which tiers of requests to it are refused or priced higher.
     pub backend_levels: BackendLevels,
     /// Log lines that wait to be written.
     pub lines: VecDeque<String>,
     random: Random,
 }
 
-/// The largest number of log lines that may wait to be written. A line beyond is dropped, so that memory
+/// The largest number of log lines that may wait to be written. Further lines are dropped, so that memory
 /// stays bounded when nothing writes them.
 const LINES_MAX: usize = 64;
 
 impl Env {
-    /// Creates the environment of a core that starts: no cluster map, nothing counted.
+    /// Creates the environment of a core that starts: no cluster map, all counters zero.
     pub fn new(settings: ShardSettings, quotas: Arc<Quotas>) -> Self {
         let pool = BufferPool::new(SPARE_BUFFERS_MAX);
         let random = Random::new(settings.seed);
@@ -93,7 +94,7 @@ impl Env {
         }
     }
 
-    /// Counts a request that was refused because this backend could not have answered it in time.
+    /// Counts a request of a tier that was refused because of this backend's overload.
     pub fn count_refused(&mut self, pressure: Pressure, tier: Tier, backend: BackendId) {
         self.pressures.add(pressure, tier);
         if let Some(count) = self.refused_for.get_mut(usize::from(backend.0)) {
@@ -101,12 +102,13 @@ impl Env {
         }
     }
 
-    /// Returns the number of requests refused under pressure whose backend has this number; 0 if none was.
+    /// Returns the number of requests refused because of overload whose backend has this number; 0 if none
+    /// was.
     pub fn refused_for(&self, place: usize) -> u64 {
         self.refused_for.get(place).copied().unwrap_or_default()
     }
 
-    /// Returns a backend's address, as refusals and metrics name it; "none" for a cluster node that the map
+    /// Returns a backend's address, which refusals and metrics show; "none" for a cluster node that the map
     /// does not have.
     pub fn backend_name(&self, backend: BackendId) -> &str {
         match &self.slots {
@@ -115,7 +117,7 @@ impl Env {
         }
     }
 
-    /// True if all primaries of the cluster, asked later than `after`, have confirmed the map.
+    /// True if all primaries of the cluster have confirmed the map of slots when asked later than `after`.
     pub fn is_sure(&self, after: Timestamp) -> bool {
         self.slots_confirmed.is_some_and(|confirmed| confirmed > after)
     }
@@ -140,7 +142,7 @@ impl Env {
         }
     }
 
-    /// Returns the backends that may hold keys of their own. Without a cluster these are all backends; in a
+    /// Returns the backends that may have keys of their own. Without a cluster these are all backends; in a
     /// cluster, the owners of slots, the nodes that slots move to, and all other primaries that have not
     /// failed.
     pub fn stores(&self) -> Vec<BackendId> {

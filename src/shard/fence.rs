@@ -1,4 +1,4 @@
-//! Fences: protection of requests from being overtaken by what is left of a backend connection that weir gave
+//! Fences: protection of requests from being overtaken by earlier ones on a backend connection that weir gave
 //! up.
 //!
 //! Requests that were sent over such a connection lie in the store's receive buffer, and the store carries
@@ -8,16 +8,16 @@
 //! connection in order.
 //!
 //! ```text
-//!   shard i gives a connection up ── fence ──> its own links: before the next request of each
-//!        └── with the next batch to any shard, before anything that may follow from it ──> their links likewise
-//!   the store has answered ── lifted ──> all shards forget it
+//! shard i gives a connection up ── fence ──> its own links: before the next request of each
+//! └── with the next batch to any shard, before anything that may follow from it ──> their links likewise
+//! the store has answered ── lifted ──> all shards forget it
 //! ```
 
 use std::collections::VecDeque;
 
 use crate::values::{BackendId, ShardId};
 
-/// The largest number of fences that a shard keeps; a new one then pushes the oldest out. A fence stands only
+/// The largest number of fences that a shard keeps; a new one then removes the oldest. A fence is kept only
 /// until the lost connection is replaced, so there are fewer.
 const FENCES_MAX: usize = 4096;
 
@@ -31,33 +31,33 @@ pub struct StoreClient {
     pub address: Box<str>,
 }
 
-/// A backend connection that was given up with requests on it, and that later connections ask the store to
-/// drop.
+/// A backend connection that was given up with unanswered requests; later connections ask the store to kill
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fence {
     /// The shard that gave the connection up.
     pub origin: ShardId,
     /// Number of the fence among those of its origin, counted from 1.
     pub sequence: u64,
-    /// The backend that the connection led to.
+    /// The backend that the connection was to.
     pub backend: BackendId,
-    /// The connection that the store is to drop.
+    /// The connection that the store is asked to kill.
     pub target: StoreClient,
 }
 
-/// The fences that one shard knows of, and how much of them each other shard was told.
+/// The fences that one shard knows, and how many of them each other shard was sent.
 #[derive(Debug)]
 pub struct Fences {
     own: ShardId,
-    /// Fences that the stores have not answered yet, oldest first, each with the order number under which
-    /// this shard learnt of it.
+    /// Fences that the stores have not answered yet, the oldest first, each with a number in the order in
+    /// which this shard learnt of them.
     standing: VecDeque<(u64, Fence)>,
     /// Number of fences that this shard has learnt of so far, its own included.
     count: u64,
-    /// The highest sequence number learnt so far from each shard that raises fences. Each shard tells its
+    /// The highest sequence number received so far from each shard that raises fences. Each shard sends its
     /// fences in order, so all earlier ones are known as well.
     heard: Vec<u64>,
-    /// How many of the fences known to this shard each other shard was told.
+    /// The value of `count` up to which each other shard was sent the fences.
     told: Vec<u64>,
 }
 
@@ -67,8 +67,8 @@ impl Fences {
         Self { own, standing: VecDeque::new(), count: 0, heard: vec![0; shards], told: vec![0; shards] }
     }
 
-    /// Returns the number of fences that this shard has learnt of so far. A connection that has handled as
-    /// many has none left to handle.
+    /// Returns the number of fences that this shard has learnt of so far. A connection that has sent as many
+    /// has none left to send.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -79,7 +79,7 @@ impl Fences {
         self.hear(Fence { origin: self.own, sequence, backend, target });
     }
 
-    /// Adds a fence that a shard tells of. A fence that is already known is ignored.
+    /// Adds a fence of any shard. A fence that is already known is ignored.
     pub fn hear(&mut self, fence: Fence) {
         let heard = &mut self.heard[usize::from(fence.origin.0)];
         if fence.sequence <= *heard {
@@ -93,7 +93,7 @@ impl Fences {
         self.standing.push_back((self.count, fence));
     }
 
-    /// Returns the fences that a shard was not told yet, and records that it is told now.
+    /// Returns the fences that a shard was not sent yet, and records that it is sent them now.
     pub fn tell(&mut self, shard: ShardId) -> impl Iterator<Item = &Fence> {
         let told = std::mem::replace(&mut self.told[usize::from(shard.0)], self.count);
         self.since(told)
@@ -104,13 +104,13 @@ impl Fences {
         self.told[usize::from(shard.0)] == self.count
     }
 
-    /// Returns the standing fences of a backend that were learnt after the first `seen` ones.
+    /// Returns the fences of a backend, not yet lifted, that were learnt after the first `seen` ones.
     pub fn at(&self, backend: BackendId, seen: u64) -> impl Iterator<Item = &Fence> {
         self.since(seen).filter(move |fence| fence.backend == backend)
     }
 
-    /// Removes a fence because the store has dropped the connection, or does not know it. True if the fence
-    /// is this shard's own, so that the other shards have to be told.
+    /// Removes a fence because the store has killed the connection, or does not know it. True if the fence is
+    /// this shard's own, so that the other shards have to be informed.
     pub fn lift(&mut self, origin: ShardId, sequence: u64) -> bool {
         let heard = &mut self.heard[usize::from(origin.0)];
         *heard = (*heard).max(sequence);

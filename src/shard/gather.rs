@@ -16,7 +16,7 @@ use crate::protocol::reply::{self, Elements};
 use crate::protocol::{BufferPool, Protocol, encode};
 use crate::values::limits::KEYS_PER_TURN;
 
-/// The way in which the replies to the parts of a request become one reply.
+/// The way in which the replies to the parts of a request are joined into one reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Join {
     /// An array with one value per key. The list says for each key which part has its value.
@@ -25,10 +25,10 @@ pub enum Join {
     AllOk,
     /// The sum of the parts' integers, or the first error.
     Sum,
-    /// The arrays of all parts one behind the other, or the first error.
+    /// The arrays of all parts, one after the other, or the first error.
     Concat,
-    /// One of the parts' replies that are neither null nor an error: the one with this number, modulo how
-    /// many there are. If all are, the first error, else null.
+    /// One of the parts' replies that are neither null nor an error: the one whose index among them is this
+    /// number, modulo their count. If there is none, the first error, else null.
     NonNull(u8),
     /// An array of integers, each 1 where every part says 1 and else 0; or the first error.
     Every,
@@ -40,8 +40,8 @@ pub enum Join {
     Union,
     /// An array in which each integer is the sum of the parts' integers at that position, or the first error.
     SumEach,
-    /// A number of subscribers, or those of several channels (`PUBSUB NUMSUB`), with this process's clients in the
-    /// place of its connections; or the first error.
+    /// A number of subscribers, or those of several channels (`PUBSUB NUMSUB`), in which this process's
+    /// connections are replaced by its clients; or the first error.
     Receivers(Box<Receivers>),
     /// The first part's reply to `CONFIG GET` without secret settings, or the first error.
     Settings,
@@ -51,7 +51,7 @@ pub enum Join {
     ByStore(Vec<String>),
 }
 
-/// The channels whose numbers of subscribers a reply names, with what is needed to correct these numbers.
+/// The channels whose numbers of subscribers a reply states, with the data to correct these numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receivers {
     channels: Vec<Box<[u8]>>,
@@ -72,7 +72,7 @@ impl Receivers {
         Self { channels: channels.map(Box::from).collect(), is_message: false, own: Vec::new() }
     }
 
-    /// Records this process's own subscriptions to each channel, as of now.
+    /// Records the present numbers of this process's own subscriptions to each channel.
     pub fn count_own(&mut self, numbers: &SharedNumbers) {
         let own = |channel: &[u8]| {
             if self.is_message { numbers.of_message(channel) } else { numbers.of_channel(channel) }
@@ -100,7 +100,7 @@ struct Gathering {
     /// The bytes of the parts that have come, and of the lists that map keys to parts.
     bytes: usize,
     settlement: Settlement,
-    /// The reply as far as it is joined, if that takes several turns.
+    /// The reply as far as it is joined, if that takes several turns; None else.
     joining: Option<Box<Joining>>,
 }
 
@@ -110,7 +110,8 @@ struct Joining {
     reply: Vec<u8>,
     /// Number of values that the reply has.
     joined: usize,
-    /// For each part the bytes and the elements that are left of its reply; None for a reply that is no array.
+    /// For each part, the bytes and the elements of its reply that are not joined yet; None for a reply that
+    /// is not an array.
     left: Vec<Option<(usize, usize)>>,
 }
 
@@ -125,13 +126,13 @@ impl Part {
         self.reply.bytes()
     }
 
-    /// True if the part's store has carried out the write, or may have because its reply was lost.
+    /// True if the part's write was carried out by its store, or may have been because its reply was lost.
     fn may_have_happened(&self) -> bool {
         self.outcome == Outcome::Lost || !is_error(self.bytes())
     }
 }
 
-/// The result of the arrival of one part.
+/// The result when the reply to one part arrives.
 #[derive(Debug)]
 pub enum Arrival {
     /// Other parts are still missing. The number is the bytes by which the waiting parts have grown.
@@ -145,8 +146,8 @@ pub enum Arrival {
         /// The measurements of all parts, from which the cost of the request follows.
         settlement: Settlement,
     },
-    /// The last part has come, and there are so many values that they are joined over several turns, with
-    /// [`Gathers::go_on_joining`]. The measurements are those of all parts.
+    /// The last part has come, and there are so many values that the caller joins them over several turns,
+    /// with [`Gathers::go_on_joining`]. The measurements are those of all parts.
     Complete(Settlement),
 }
 
@@ -159,8 +160,8 @@ impl Gathers {
         self.0.len()
     }
 
-    /// Registers a request in `parts` parts. Returns its index, and the bytes that it takes until the parts
-    /// come.
+    /// Registers a request in `parts` parts. Returns its index, and the bytes of memory that it takes until
+    /// the parts come.
     pub fn insert(
         &mut self,
         (join, effect): (Join, Effect),
@@ -187,8 +188,8 @@ impl Gathers {
         (index as u32, bytes)
     }
 
-    /// Adds the reply to one part. With the last part, joins all but those in `left_out` into one reply; for
-    /// an array of values, that is an error if it exceeds `bytes_max`.
+    /// Adds the reply to one part. With the last part, joins all but the parts in `left_out` into one reply;
+    /// for an array of values, that is an error if it exceeds `bytes_max` bytes.
     pub fn part_arrived(
         &mut self,
         index: u32,
@@ -221,8 +222,8 @@ impl Gathers {
         Arrival::Joined { reply, waited, settlement }
     }
 
-    /// Goes on joining the values of a request whose parts have all come. Returns the reply, and the bytes that
-    /// waited for it, once all are joined.
+    /// Continues to join the values of a request whose parts have all come. Returns the reply, and the bytes
+    /// that waited for it, once all values are joined; None before.
     pub fn go_on_joining(
         &mut self,
         index: u32,
@@ -237,22 +238,22 @@ impl Gathers {
         Some((reply, waited))
     }
 
-    /// Frees spare memory if no request is waiting for parts.
+    /// Frees unused memory if no request is waiting for parts.
     pub fn tidy(&mut self) {
         if self.0.is_empty() {
             self.0.shrink_to_fit();
         }
     }
 
-    /// Returns the number of parts that a request still waits for, and the measurements of those that have
-    /// come.
+    /// Returns the number of parts whose replies a request still waits for, and the measurements of those
+    /// that have come.
     pub fn parts_missing(&self, index: u32) -> (usize, Settlement) {
         let gathering = &self.0[index as usize];
         (gathering.missing, gathering.settlement)
     }
 
-    /// Returns the channels whose numbers of subscribers the reply names; None for a request of another kind,
-    /// or an unknown index.
+    /// Returns the channels whose numbers of subscribers the reply states; None for a request of another
+    /// kind, or an unknown index.
     pub fn receivers(&mut self, index: u32) -> Option<&mut Receivers> {
         match &mut self.0.get_mut(index as usize)?.join {
             Join::Receivers(receivers) => Some(receivers),
@@ -260,7 +261,7 @@ impl Gathers {
         }
     }
 
-    /// Drops a request whose client has left, and gives the buffers of its parts back to `pool`.
+    /// Drops a request whose client has disconnected, and gives the buffers of its parts back to `pool`.
     pub fn remove(&mut self, index: u32, pool: &mut BufferPool) {
         if let Some(gathering) = self.0.try_remove(index as usize) {
             gathering.release(pool);
@@ -278,7 +279,7 @@ impl Gathering {
         matches!(&self.join, Join::Values(order) if order.len() > KEYS_PER_TURN)
     }
 
-    /// Joins up to `values_max` more values. Returns the reply once it is whole.
+    /// Joins up to `values_max` more values. Returns the reply once it is whole; None before.
     fn join_more(&mut self, bytes_max: usize, values_max: usize) -> Option<Vec<u8>> {
         let Join::Values(order) = &self.join else { return None };
         let parts: Vec<&[u8]> = self.parts.iter().flatten().map(Part::bytes).collect();
@@ -357,7 +358,7 @@ impl Gathering {
     }
 
     /// Writes the reply to a write of which a part failed: the error, as a sum or `OK` would claim more than
-    /// was done. Adds that the rest may have happened if another part may have changed something.
+    /// was done. Adds that the rest may have happened if another part may have been carried out.
     fn join_failed(&self, out: &mut Vec<u8>, error: &[u8]) {
         let is_told = |part: &&Part| std::ptr::eq(part.bytes(), error);
         let mut others = self.parts.iter().flatten().filter(|part| !is_told(part));
@@ -373,7 +374,7 @@ impl Gathering {
     }
 }
 
-/// The words behind the error of one part of a write, when other parts may have been carried out.
+/// Words appended to the error of one part of a write, when other parts may have been carried out.
 const REST_MAY_HAVE_HAPPENED: &[u8] = b" (the rest may have happened)\r\n";
 
 fn is_error(part: &[u8]) -> bool {
@@ -384,19 +385,20 @@ fn is_null(part: &[u8]) -> bool {
     part.starts_with(b"$-1") || part.starts_with(b"_") || part.starts_with(b"*-1")
 }
 
-/// The error in the place of a value when a part's reply is no array, or has fewer elements than keys were
-/// asked for.
+/// The error in place of each missing value when a part's reply is not an array, or has fewer elements than
+/// keys were requested.
 const SHORT_REPLY: &[u8] = b"-ERR the store returned fewer values than requested\r\n";
 const TOO_LARGE: &str =
     "ERR the reply is larger than the limit of bytes that wait for a client (--output-limit)";
 
 impl Joining {
-    /// Begins an array with the values of these parts. It is an error if it would exceed `bytes_max`.
+    /// Begins the array of the values of these parts. It is an error if it would exceed `bytes_max` bytes.
     fn begin(order: &[u16], parts: &[&[u8]], bytes_max: usize) -> Self {
         Self::begin_in(Vec::new(), order, parts, bytes_max)
     }
 
-    /// Begins an array in this empty buffer.
+    /// Begins the array of the values of these parts in this empty buffer. It is an error if it would exceed
+    /// `bytes_max` bytes.
     fn begin_in(mut reply: Vec<u8>, order: &[u16], parts: &[&[u8]], bytes_max: usize) -> Self {
         let values = parts.iter().map(|part| reply::elements(part));
         let left: Vec<Option<(usize, usize)>> =
@@ -420,7 +422,7 @@ impl Joining {
         Self { reply, joined: 0, left }
     }
 
-    /// Joins up to `values_max` more values. True once the reply is whole.
+    /// Joins up to `values_max` more values into the array. True once the reply is whole.
     fn advance(&mut self, order: &[u16], parts: &[&[u8]], bytes_max: usize, values_max: usize) -> bool {
         let mut values: Vec<Option<Elements<'_>>> = parts
             .iter()
@@ -449,7 +451,8 @@ impl Joining {
     }
 }
 
-/// Returns what stands in the place of each value of a part whose reply is no array.
+/// Returns the bytes that take the place of each value of a part whose reply is not an array: its error, or
+/// [`SHORT_REPLY`].
 fn instead_of_value(part: &[u8]) -> &[u8] {
     if is_error(part) { part } else { SHORT_REPLY }
 }
@@ -537,8 +540,8 @@ fn settings(out: &mut Vec<u8>, protocol: Protocol, map: &[u8]) {
     shown.iter().flatten().for_each(|element| out.extend_from_slice(element));
 }
 
-/// Adds up lines such as `db0:keys=3,expires=1,avg_ttl=900,subexpiry=0`. The average of times to live is that
-/// over all keys that have one.
+/// Adds up lines such as `db0:keys=3,expires=1,avg_ttl=900,subexpiry=0` by database. The average time to live
+/// is taken over all keys that have one.
 fn key_counts(out: &mut Vec<u8>, protocol: Protocol, parts: &[&[u8]]) {
     let mut databases: BTreeMap<u32, Vec<(&str, u128)>> = BTreeMap::new();
     let texts = parts.iter().filter_map(|part| std::str::from_utf8(reply::text(part)?).ok());

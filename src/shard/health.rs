@@ -9,15 +9,15 @@ use crate::policy::breaker::{Standing, Tally};
 use crate::values::limits::COMMAND_CLASSES;
 use crate::values::{ShardId, Timestamp};
 
-/// Counts that one core keeps of one store. They fill cache lines of their own, so that cores do not slow
-/// each other.
+/// Counts that one core keeps of the replies of one store. They fill cache lines of their own, so that cores
+/// do not slow each other.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Seen {
     replies: AtomicU64,
     failures: AtomicU64,
-    /// By class of commands: the 95th percentile of recent latencies, in microseconds, in the upper 32 bits,
-    /// and the second of its report in the lower.
+    /// By class of commands: the 95th percentile of recent response times, in microseconds, in the upper 32
+    /// bits, and the second of its report in the lower.
     times: [AtomicU64; COMMAND_CLASSES],
 }
 
@@ -26,11 +26,11 @@ struct Seen {
 #[repr(align(64))]
 struct Common {
     standing: AtomicU64,
-    /// The latency, in microseconds, up to which the reply to a trial request counts as quick.
+    /// The response time, in microseconds, up to which the reply to a trial request counts as fast.
     fair: AtomicU64,
 }
 
-/// Counts and breaker states of all stores, as all cores see them.
+/// Counts and breaker states of all stores, which all cores share.
 #[derive(Debug)]
 pub struct HealthBoard {
     seen: Box<[Seen]>,
@@ -38,11 +38,11 @@ pub struct HealthBoard {
     shards: usize,
 }
 
-/// Seconds for which a latency that a core published is used.
+/// Seconds for which a published response time is used.
 const FRESH: u64 = 3;
 
 impl HealthBoard {
-    /// Creates a board on which every store is well.
+    /// Creates a board on which every store is healthy.
     pub fn new(shards: u16, backends: u16) -> Self {
         let (shards, backends) = (usize::from(shards), usize::from(backends));
         Self {
@@ -71,15 +71,15 @@ impl HealthBoard {
         })
     }
 
-    /// Publishes the 95th percentile of a class's latencies at a store, as one core sees it.
+    /// Publishes the 95th percentile of a store's response times in a class of commands, as one core sees it.
     pub fn tell_time(&self, shard: ShardId, (backend, class): (usize, usize), p95: Duration, now: Timestamp) {
         let micros = (p95.as_micros() as u64).min(u64::from(u32::MAX));
         let own = &self.of(backend)[usize::from(shard.0)].times[class];
         own.store(micros << 32 | second(now), Ordering::Relaxed);
     }
 
-    /// Returns the 95th percentile of a class's latencies at a store, as this core published it in the last 3
-    /// s; else the longest that another core did.
+    /// Returns the 95th percentile of a store's response times in a class of commands, as this core published
+    /// it in the last 3 s; else the longest that another core published; None if no core did.
     pub fn time(&self, shard: ShardId, (backend, class): (usize, usize), now: Timestamp) -> Option<Duration> {
         let fresh = |seen: &Seen| {
             let word = seen.times[class].load(Ordering::Relaxed);
@@ -95,8 +95,8 @@ impl HealthBoard {
         Standing::from_bits(self.common[backend].standing.load(Ordering::Relaxed))
     }
 
-    /// Changes the state of a store's breaker. False if another core changed it first, in which case nothing
-    /// happens.
+    /// Changes the state of a store's breaker. False if another core changed it first; nothing is changed
+    /// then.
     pub fn change(&self, backend: usize, from: Standing, to: Standing) -> bool {
         let standing = &self.common[backend].standing;
         let (from, to) = (from.to_bits(), to.to_bits());
@@ -108,12 +108,12 @@ impl HealthBoard {
         self.common[backend].standing.store(0, Ordering::Relaxed);
     }
 
-    /// Returns the latency up to which the reply to a trial request counts as quick.
+    /// Returns the response time up to which the reply to a trial request counts as fast.
     pub fn fair(&self, backend: usize) -> Duration {
         Duration::from_micros(self.common[backend].fair.load(Ordering::Relaxed))
     }
 
-    /// Sets the latency up to which the reply to a trial request counts as quick.
+    /// Sets the response time up to which the reply to a trial request counts as fast.
     pub fn set_fair(&self, backend: usize, fair: Duration) {
         self.common[backend].fair.store(fair.as_micros() as u64, Ordering::Relaxed);
     }

@@ -67,8 +67,8 @@ impl Default for LastTold {
 
 impl LastTold {
     /// Returns the state of the place that a request, given by its hash, shares. Taken before a fetch is
-    /// sent, it shows afterwards (`is_latest`, `keep`) whether a reply, maybe a newer one, was seen in
-    /// passing meanwhile.
+    /// sent, it shows afterwards (`is_latest`, `keep`) whether a reply, perhaps a newer one, was seen in
+    /// passing since.
     pub fn look(&self, question: u64) -> Look {
         let place = place_of(question);
         Look { place, seen: self.places[place].load(Ordering::SeqCst) }

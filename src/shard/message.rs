@@ -8,9 +8,9 @@ use crate::values::limits::COPY_BYTES_MAX;
 /// [`COPY_BYTES_MAX`].
 #[derive(Clone, Copy, Debug)]
 pub enum Message<'a> {
-    /// A message that is copied on every hop.
+    /// A message that is copied whenever it is passed on.
     Small(&'a [u8]),
-    /// A message that is handed on without being copied.
+    /// A message that is passed on without being copied.
     Shared(&'a Bytes),
 }
 

@@ -1,6 +1,6 @@
-//! Board of monitors: the clients of all cores that have sent `MONITOR`, with what each may see. Each core writes the
-//! entries of its own monitors and reads all, with relaxed atomics and no lock; while there are no monitors, a
-//! request costs one load.
+//! Board of monitors: the clients of all cores that have sent `MONITOR`, with the requests that each may see.
+//! Each core writes the entries of its own monitors and reads all, with relaxed atomics and no lock; while
+//! there are no monitors, a request costs one load.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -11,13 +11,13 @@ use crate::values::{ShardId, TenantId};
 /// new quotas in force one after the other, so ids of different versions are never compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
-    /// The tenant.
+    /// The tenant whose client sent the request.
     pub tenant: TenantId,
     /// Version of the quotas ([`Quotas::version`](crate::config::Quotas::version)).
     pub version: u64,
 }
 
-/// The requests that a monitor is allowed to see.
+/// The requests that a monitor (a client that has sent `MONITOR`) is allowed to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sight {
     /// Requests of all clients, for an administrator.
@@ -27,7 +27,7 @@ pub enum Sight {
 }
 
 impl Sight {
-    /// True if a monitor with this sight may see a request of the sender.
+    /// True if a monitor with this sight may see a request of `sender`.
     pub fn covers(self, sender: Sender) -> bool {
         match self {
             Self::All => true,
@@ -39,13 +39,13 @@ impl Sight {
 /// Whether a monitor can be sent lines now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// Little enough waits for the monitor that it can be sent lines.
+    /// Few enough bytes wait for the monitor that further lines can be sent.
     Ready,
-    /// So much waits for the monitor that lines for it are left out.
+    /// So many bytes wait for the monitor that lines for it are left out.
     Behind,
 }
 
-/// Place of a monitor on the board, below [`MONITORS_MAX`].
+/// Place of a monitor on the board: an index below [`MONITORS_MAX`].
 pub type MonitorPlace = usize;
 
 /// A set of places on the board, one bit each.
@@ -58,7 +58,7 @@ impl MonitorSet {
         self.0 |= 1 << place;
     }
 
-    /// Returns the set of those of its places for which `is_wanted` is true.
+    /// Returns the set of those places for which `is_wanted` is true.
     #[must_use]
     pub fn filter(self, is_wanted: impl Fn(MonitorPlace) -> bool) -> Self {
         let mut wanted = Self::default();
@@ -66,7 +66,7 @@ impl MonitorSet {
         wanted
     }
 
-    /// True if the set has no place.
+    /// True if the set contains no place.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -82,27 +82,27 @@ impl MonitorSet {
     }
 }
 
-/// The monitors that may see a request, by whether they can be sent its line.
+/// The monitors that may see a request, by whether they can be sent a line that shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watchers {
-    /// Monitors that can be sent its line.
+    /// Monitors that can be sent the line.
     pub ready: MonitorSet,
-    /// Monitors that are behind, so that the line is left out.
+    /// Monitors for which too many bytes wait, so that the line is left out.
     pub behind: MonitorSet,
 }
 
-/// The number of monitors. It has a cache line of its own, because every request reads it.
+/// The number of monitors of all cores. It has a cache line of its own, because every request reads it.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Taken(AtomicU32);
 
-/// The board of the monitors of all cores: which there are, and what each may see.
+/// The board of the monitors of all cores: which monitors there are, and which requests each may see.
 #[derive(Debug)]
 pub struct MonitorBoard {
     taken: Taken,
     /// An entry for each place; [`FREE`] if it has no monitor. See [`entry`].
     entries: Box<[AtomicU64]>,
-    /// Number of lines that each monitor has missed on other cores and was not told of yet.
+    /// Number of lines that other cores have left out for each monitor, and that has not been sent to it yet.
     left_out: Box<[AtomicU64]>,
 }
 
@@ -116,7 +116,8 @@ const SENDER: u64 = ((1 << 61) - 1) & !((1 << SHARD_BITS) - 1);
 
 const _: () = assert!(SHARDS_MAX <= 1 << SHARD_BITS && MONITORS_MAX == 64);
 
-/// Packs an entry into 64 bits: three flags, 33 bits of the quotas' version, 16 of the tenant, 12 of the shard.
+/// Packs an entry of the board into 64 bits: three flags, 33 bits of the quotas' version, 16 of the tenant,
+/// 12 of the shard.
 fn entry(shard: ShardId, sight: Sight, reading: Reading) -> u64 {
     let seen = match sight {
         Sight::All => ALL,
@@ -144,13 +145,13 @@ impl MonitorBoard {
         self.taken.0.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns how many monitors there can be at most.
+    /// Returns the largest number of monitors that there can be.
     pub fn places(&self) -> usize {
         self.entries.len()
     }
 
-    /// Takes a place for a monitor. None if there is none left, or if monitors of its tenant, which is no
-    /// administrator's, have a quarter of all places.
+    /// Takes a place for a new monitor. None if all places are taken, or if monitors of its tenant, which is
+    /// not an administrator's, have a quarter of all places.
     pub fn take(&self, shard: ShardId, sight: Sight) -> Option<MonitorPlace> {
         let new = entry(shard, sight, Reading::Ready);
         let of_tenant_max = if sight == Sight::All { self.places() } else { (self.places() / 4).max(1) };
@@ -168,19 +169,20 @@ impl MonitorBoard {
         Some(place)
     }
 
-    /// Changes the entry of a monitor. Only its own core may do so.
+    /// Changes the entry of a monitor: which requests it may see, and whether it can be sent lines. Only its
+    /// own core may do so.
     pub fn change(&self, place: MonitorPlace, shard: ShardId, sight: Sight, reading: Reading) {
         self.entries[place].store(entry(shard, sight, reading), Ordering::Relaxed);
     }
 
-    /// Gives the place of a monitor back that has ended. Only its own core may do so.
+    /// Frees the place of a monitor that has ended. Only its own core may do so.
     pub fn give_back(&self, place: MonitorPlace) {
         debug_assert!(self.entries[place].load(Ordering::Relaxed) != FREE, "a place is given back once");
         self.entries[place].store(FREE, Ordering::Relaxed);
         self.taken.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Returns the monitors of all cores that may see a request.
+    /// Returns the monitors of all cores that may see a request of `sender`.
     pub fn watchers(&self, sender: Sender) -> Watchers {
         let mut watchers = Watchers::default();
         for (place, entry) in self.entries.iter().enumerate() {
@@ -199,12 +201,12 @@ impl MonitorBoard {
         ShardId((self.entries[place].load(Ordering::Relaxed) & ((1 << SHARD_BITS) - 1)) as u16)
     }
 
-    /// Adds to the number of lines that a monitor has missed.
+    /// Adds to the number of lines that were left out for a monitor.
     pub fn add_left_out(&self, place: MonitorPlace, lines: u64) {
         self.left_out[place].fetch_add(lines, Ordering::Relaxed);
     }
 
-    /// Returns the number of lines that a monitor has missed since the last call.
+    /// Returns the number of lines that other cores have left out for a monitor since the last call.
     pub fn take_left_out(&self, place: MonitorPlace) -> u64 {
         let left_out = &self.left_out[place];
         if left_out.load(Ordering::Relaxed) == 0 { 0 } else { left_out.swap(0, Ordering::Relaxed) }

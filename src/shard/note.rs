@@ -1,9 +1,9 @@
-//! Notes: what the core that sends a request to its backend tells the core that has the client, besides the
-//! reply.
+//! Notes: messages about a request from the core that sends it to its backend to the core that has its
+//! client, besides the reply.
 
 use crate::values::Timestamp;
 
-/// A message about one client connection to the core that has it.
+/// A message about one client connection, or a request of it, to the core that has the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
     /// A request is about to be answered without its backend, which may still carry it out.
@@ -11,15 +11,15 @@ pub enum Note {
     /// A request that was answered without its backend is over at the backend, too: it cannot take effect
     /// after later requests any more.
     Settled,
-    /// Requests of the connection fill a queue before a backend so far that no more of the connection should
-    /// be taken on.
+    /// Requests of the connection fill a queue before a backend so far that no further requests of the
+    /// connection should be started.
     Long,
-    /// A queue that was reported with [`Note::Long`] has little of the connection left: its requests may be
-    /// taken on again.
+    /// A queue that was reported with [`Note::Long`] has few requests of the connection left: further
+    /// requests may be started again.
     Eased,
     /// A request that asked for this note (`Touches::reported`) was written to its connection to the store at
-    /// this time: no request sent later overtakes it on that connection. The note never leaves its core.
+    /// this time, so no request sent later overtakes it on that connection. The note never leaves its core.
     Sent(Timestamp),
-    /// A node of the cluster that was asked as a primary is none any more.
+    /// A node of the cluster to which a request was sent as to a primary is no longer a primary.
     NotPrimary,
 }

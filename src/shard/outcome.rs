@@ -1,28 +1,29 @@
-//! Outcome: what became of a request, as far as its price depends on that.
+//! Outcome: the result of a request, as far as its price depends on that.
 
 use crate::policy::price::Measured;
 
 /// Result of a request, from which its final cost is calculated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A backend replied, be it with an error, or weir made the reply itself; not from the cache, and no
-    /// refusal by weir.
+    /// A backend replied, perhaps with an error, or weir made the reply itself. Replies from memory and
+    /// refusals by weir are not of this kind.
     Served {
         /// Bytes of the reply, including those that were not passed on to the client.
         bytes: u32,
-        /// Elements of the reply; 0 if it is no collection.
+        /// Elements of the reply; 0 if it is not a collection.
         rows: u32,
         /// Time that the backend took, in microseconds.
         took_micros: u32,
         /// Time by which the reply took longer than such requests usually do, in microseconds.
         slowness_micros: u32,
     },
-    /// The reply was taken from memory, or from a fetch that another request had caused.
+    /// The reply was taken from memory, or from the fetch of a hot key that another request had caused.
     Cached {
         /// Bytes of the reply.
         bytes: u32,
     },
-    /// The request was sent to a backend and its fate is unknown: it costs what it was estimated at.
+    /// The request was sent to a backend, and whether it was carried out is unknown: it costs its estimated
+    /// price.
     Lost,
     /// The request was refused after it had been admitted, and was sent to no backend: it costs nothing.
     Refused,
@@ -41,18 +42,19 @@ impl Outcome {
     }
 }
 
-/// The measurements of a reply, summed up over the parts of the request.
+/// The measurements of a reply, summed up over the parts of the request, from which its price follows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settlement {
     pub(super) measured: Measured,
     /// The number of parts that a backend answered.
     pub(super) served: u16,
-    /// The number of parts that were sent and never answered; [`CACHED`] if no part was lost and weir knew
-    /// the reply to at least one itself.
+    /// The number of parts that were sent and never answered; [`CACHED`] if there are none and weir answered
+    /// at least one part itself.
     pub(super) lost: u16,
 }
 
-/// The value of [`Settlement::lost`] that means: no part was lost, and weir knew the reply to a part itself.
+/// The value of [`Settlement::lost`] which means that no part was lost, and weir answered at least one part
+/// itself.
 pub(super) const CACHED: u16 = u16::MAX;
 
 impl Settlement {

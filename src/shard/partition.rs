@@ -1,8 +1,8 @@
 //! Partition of a request by key: the keys that may share a request to one store, and these requests.
 //!
-//! A request may have a million keys, and hashing and copying them takes tens of milliseconds. So a partition can
-//! be made in steps, between which the core does its other work. Nothing of the request has been sent until its
-//! partition is whole; a request that is given up before that leaves nothing behind.
+//! A request may have a million keys, and hashing and copying them takes tens of milliseconds. So a partition
+//! can be made in steps, between which the core does its other work. No part of the request is sent before
+//! its partition is whole; a request that is given up before that leaves nothing behind.
 //!
 //! | step | result |
 //! |---|---|
@@ -36,46 +36,46 @@ pub struct Part {
 }
 
 impl Part {
-    /// Returns the place of the part's only key in its request, which ends with the key.
+    /// Returns the place of the part's only key in the bytes of its request, which ends with the key.
     pub const fn place_of_key(&self, frame: &[u8]) -> Argument {
         const END: u32 = 2;
         Argument { start: frame.len() as u32 - END - self.key_bytes, length: self.key_bytes }
     }
 }
 
-/// Whether a request's tenant may use all its keys, as far as a partition tells.
+/// Whether a request's tenant may use all its keys, as far as its partition has checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permission {
-    /// The partition does not tell: the quotas have changed since it was begun.
+    /// Not known: the quotas have changed since the partition was begun.
     Unknown,
-    /// No key has been found that the tenant may not use.
+    /// No key has been found so far that the tenant may not use.
     Granted,
-    /// The key with this index among the request's words is not the tenant's.
+    /// The tenant may not use the key with this index among the request's words.
     Foreign(usize),
 }
 
-/// The parts of a request, as far as they are known.
+/// The parts of a request that is split by key, as far as they are known.
 #[derive(Debug)]
 pub struct Partition {
     /// Number of words per key: 2 for `MSET`, else 1.
     step: usize,
-    /// True if the keys of each slot are a part, because a cluster node refuses a request for keys of several
+    /// True if each slot has a part of its own, because a cluster node refuses a request for keys of several
     /// slots.
     by_slot: bool,
     permission: Permission,
     /// Index of the part of each slot or connection; `u16::MAX` where there is none.
     part_at: Vec<u16>,
     parts: Vec<Part>,
-    /// Index of the part of each key, in the order of the keys.
+    /// Index of each key's part, in the order of the keys.
     order: Vec<u16>,
-    /// Encoded request of each part. The first `copied` keys of the client's request are in them, each in the
-    /// request of its own part.
+    /// Encoded request of each part. The first `copied` keys of the client's request have been copied, each
+    /// to the request of its own part.
     frames: Vec<Vec<u8>>,
     copied: usize,
 }
 
 impl Partition {
-    /// Begins the partition of a request that has `step` words per key.
+    /// Begins the partition of a request that has `step` words per key; no key is placed yet.
     pub fn begin(env: &Env, step: usize, arguments: &Arguments<'_>) -> Self {
         let topology = env.settings.topology;
         let by_slot = env.slots.is_some();
@@ -105,8 +105,8 @@ impl Partition {
         partition
     }
 
-    /// Goes on with a partition by about `keys_max` keys. `prefixes` are those that the keys of the request's
-    /// tenant begin with, none if it may use any key. True once the partition is whole.
+    /// Continues a partition by about `keys_max` keys. `prefixes` are those with which the keys of the
+    /// request's tenant begin, empty if it may use any key. True once the partition is whole.
     pub fn advance(
         &mut self,
         env: &mut Env,
@@ -137,41 +137,42 @@ impl Partition {
         self.parts.len() > 1
     }
 
-    /// True if the partition of the request is whole, unless the core has got its first map of a cluster since it
-    /// was begun.
+    /// True if the partition of the request is whole and still valid: it is not if the core has got its first
+    /// map of a cluster since it was begun.
     pub fn is_in_force(&self, env: &Env, arguments: &Arguments<'_>) -> bool {
         self.by_slot == env.slots.is_some() && self.is_whole(arguments)
     }
 
-    /// Returns the only part of a whole partition; none if there are several.
+    /// Returns the only part of a whole partition; None if there are several.
     pub fn only_part(&self) -> Option<&Part> {
         self.parts.first().filter(|_| !self.is_split())
     }
 
-    /// Returns what the partition tells of the tenant's right to the keys.
+    /// Returns whether the request's tenant may use all keys, as far as the partition has checked.
     pub fn permission(&self) -> Permission {
         self.permission
     }
 
-    /// Makes the partition tell nothing more of the tenant's right to the keys, because the quotas have
-    /// changed.
+    /// Clears the partition's record of whether the tenant may use the keys, because the quotas have changed.
     pub fn forget_permission(&mut self) {
         self.permission = Permission::Unknown;
     }
 
-    /// Returns the parts, each with its request, and for each key in order the index of its part.
+    /// Returns the parts, each with its request, and for each key, in the order of the keys, the index of its
+    /// part.
     pub fn into_parts(self) -> (impl ExactSizeIterator<Item = (Part, Vec<u8>)>, Vec<u16>) {
         (self.parts.into_iter().zip(self.frames), self.order)
     }
 
-    /// Returns the memory that the partition takes, in bytes.
+    /// Returns the bytes of memory that the partition takes.
     pub fn memory_bytes(&self) -> usize {
         self.frames.iter().map(Vec::capacity).sum::<usize>()
             + (self.part_at.capacity() + self.order.capacity()) * size_of::<u16>()
             + self.parts.capacity() * size_of::<Part>()
     }
 
-    /// Finds the parts of the next `keys_max` keys at most, and whether the request's tenant may use these.
+    /// Finds the parts of the next keys, `keys_max` at most, and checks that the request's tenant may use
+    /// these keys.
     fn place(&mut self, env: &Env, arguments: &Arguments<'_>, prefixes: &[String], keys_max: usize) {
         let settings = &env.settings;
         let (topology, step, by_slot) = (settings.topology, self.step, self.by_slot);
@@ -207,7 +208,8 @@ impl Partition {
         }
     }
 
-    /// Copies the next keys, with their values if they have any, to the requests of their parts.
+    /// Copies the next keys, `keys_max` at most, with their values if they have any, to the requests of their
+    /// parts.
     fn copy(&mut self, pool: &mut BufferPool, arguments: &Arguments<'_>, keys_max: usize) {
         let step = self.step;
         if self.frames.is_empty() {

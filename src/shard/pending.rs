@@ -1,5 +1,5 @@
-//! Replies that backends owe: one small record for each request in flight on a connection, with the facts
-//! that windows, the breaker and the choice of replicas need when the reply comes.
+//! Replies that backends owe: one small record for each request in flight on a connection, with the data that
+//! windows, the breaker and the choice of replicas need when the reply comes.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -8,23 +8,24 @@ use crate::protocol::command::{Class, Effect};
 use crate::shard::request::{Envelope, Overdue, ReplyTo};
 use crate::values::{TenantId, Tier, Timestamp};
 
-/// The purpose of an expected reply, by which it is handled.
+/// The purpose of an expected reply, which decides how it is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// The reply to a client's request or a fetch.
+    /// The reply to a client's request, or to a fetch of a hot key.
     Answer(ReplyTo),
-    /// The reply to a client's request that weir has answered already. It is swallowed.
+    /// The reply to a client's request that weir has answered already. It is dropped.
     Abandoned(ReplyTo),
-    /// Replies that no client gets, as many as given: to the steps of a block, of which only the last counts.
+    /// Replies to so many steps of a block of requests. No client gets them, since only the last reply of a
+    /// block counts.
     Steps(u32),
-    /// The reply to the prelude of a fetch: a `PTTL`, or `ASKING` if the fetch was redirected, sent right
-    /// before it.
+    /// The reply to a command that was sent right before a fetch: `PTTL` or `HPTTL`, or `ASKING` if the fetch
+    /// was redirected.
     Ahead(ReplyTo),
-    /// The reply to a fence (`CLIENT KILL`), the oldest one sent between requests.
+    /// The reply to the oldest unanswered fence (`CLIENT KILL`) that was sent between requests.
     Fence,
 }
 
-/// An expected reply. Small, because there is one for each request in flight.
+/// The record of a reply that a backend owes. Small, because there is one for each request in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Pending {
     pub purpose: Purpose,
@@ -32,13 +33,13 @@ pub struct Pending {
     pub class: Class,
     pub effect: Effect,
     pub tier: Tier,
-    /// Whether the response time is unusual, so that it does not count as a sample of what others take.
+    /// Whether the response time is unusual, so that it does not count as a sample.
     pub odd: Odd,
     pub tenant: TenantId,
     /// The number of requests in flight at the bulkhead (the window before a backend) when this one was sent,
     /// at most 65,535.
     pub depth: u16,
-    /// Milliseconds after sending within which the reply is of use to its client; `u32::MAX` without
+    /// Milliseconds after sending within which the reply is useful to its client; `u32::MAX` without a
     /// deadline.
     pub useful_ms: u32,
     pub sent_at: Timestamp,
@@ -46,22 +47,22 @@ pub struct Pending {
 
 const _: () = assert!(size_of::<Pending>() <= 40);
 
-/// The reason why the time of a reply is not like that of others.
+/// The reason why the response time of a request is not comparable to that of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Odd {
-    /// A usual reply, whose time counts.
+    /// A usual request, whose response time counts.
     No,
     /// The request costs much, or was sent before the connection was open.
     Costly,
-    /// Reply to a request that was sent behind a costly one (`Costly`) on the same connection, still
-    /// unanswered then. Its latency says little of other requests, so the window does not learn from it.
+    /// The request was sent after a costly one (`Costly`) that was unanswered on the same connection. Its
+    /// response time says little about other requests, so the window does not learn from it.
     Behind,
-    /// A weir behind the connection refused the request.
+    /// A weir at the other end of the connection refused the request.
     Refused,
 }
 
 impl Pending {
-    /// An expected reply that the window does not count.
+    /// Creates the record of a reply that the window does not count.
     pub const fn uncounted(purpose: Purpose, sent_at: Timestamp) -> Self {
         Self {
             purpose,
@@ -76,7 +77,7 @@ impl Pending {
         }
     }
 
-    /// The expected reply to a client's request or a fetch.
+    /// Creates the record of the reply to a client's request or a fetch.
     #[inline]
     pub fn answer(envelope: &Envelope, (depth, odd): (u32, Odd), sent_at: Timestamp) -> Self {
         let useful_ms = if envelope.deadline == Timestamp::MAX || envelope.overdue == Overdue::Awaited {
@@ -97,7 +98,7 @@ impl Pending {
         }
     }
 
-    /// The time after which a reply is of no use; `Timestamp::MAX` without deadline.
+    /// Returns the time after which the reply is useless; `Timestamp::MAX` without a deadline.
     pub fn deadline(&self) -> Timestamp {
         if self.useful_ms == u32::MAX {
             Timestamp::MAX
@@ -106,7 +107,7 @@ impl Pending {
         }
     }
 
-    /// The number of replies that this entry stands for; more than one only for the steps of a block.
+    /// Returns the number of replies that the record stands for; more than one only for the steps of a block.
     pub const fn replies(&self) -> usize {
         match self.purpose {
             Purpose::Steps(left) => left as usize,
@@ -114,14 +115,15 @@ impl Pending {
         }
     }
 
-    /// True if the window counts the request: it is a client's or a fetch, whether or not it still waits.
+    /// True if the window counts the request: it is a client's or a fetch, whether or not it was answered
+    /// early.
     #[inline]
     pub const fn is_counted(&self) -> bool {
         matches!(self.purpose, Purpose::Answer(_) | Purpose::Abandoned(_))
     }
 }
 
-/// Joins the kept beginning of a reply and its end.
+/// Joins the bytes of a reply that were kept and those that came last.
 pub fn whole<'a>(kept: &[u8], end: &'a [u8]) -> Cow<'a, [u8]> {
     if kept.is_empty() { Cow::Borrowed(end) } else { Cow::Owned([kept, end].concat()) }
 }

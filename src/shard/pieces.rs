@@ -1,8 +1,5 @@
-//! Pieces: a request for several keys of a slot that is half moved to another node goes on as one request per
-//! key, and the replies become one.
-//!
-//! A cluster node that has only some of the keys answers `-TRYAGAIN` for as long as the move lasts. Each key
-//! alone is on one of the two nodes.
+//! Pieces: a request for several keys of a slot that is half moved to another node is sent as one request per
+//! key, and the replies are joined into one.
 
 use slab::Slab;
 
@@ -14,22 +11,22 @@ use crate::protocol::command::{self, Effect, Gather, Handling};
 use crate::protocol::{BufferPool, Protocol, RequestDecoder, RequestLimits, encode};
 use crate::values::limits::KEYS_PER_TURN;
 
-/// The largest number of keys of a request that may be taken apart.
+/// The largest number of keys of a request that may be split into pieces.
 const PIECES_MAX: usize = 1_024;
 const _: () = assert!(PIECES_MAX <= KEYS_PER_TURN, "the replies to pieces are joined in one turn");
 
-/// A request that was taken apart, while some of its pieces are unanswered.
+/// A request that was split into pieces, some of which are unanswered.
 #[derive(Debug)]
 struct Whole {
     to: ReplyTo,
-    /// Index of the request's entry among `gathers`, where the replies are put together.
+    /// Index of the request's entry in `Pieces::gathers`, where the replies are joined.
     gather: u32,
     missing: usize,
-    /// Combined outcome of the pieces answered so far.
+    /// Combined outcome of those pieces of the request that have been answered.
     outcome: Outcome,
 }
 
-/// All requests of one core that are taken apart.
+/// All requests of one core that were split into pieces, one per key.
 #[derive(Debug, Default)]
 pub struct Pieces {
     wholes: Slab<Whole>,
@@ -37,7 +34,7 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Registers a request that goes on as this many pieces, and returns its index, which the pieces'
+    /// Registers a request that is split into this many pieces, and returns its index, which
     /// [`ReplyTo::piece`] takes.
     pub fn insert(&mut self, to: ReplyTo, join: (Join, Effect), protocol: Protocol, pieces: usize) -> u32 {
         let (gather, _) = self.gathers.insert(join, protocol, pieces);
@@ -56,8 +53,8 @@ impl Pieces {
         self.whole(to).connection()
     }
 
-    /// Returns the address of the whole request, given that of one of its pieces that is unanswered; any
-    /// other address unchanged.
+    /// Returns the reply address of the whole request, given that of one of its unanswered pieces; any other
+    /// address unchanged.
     pub fn whole(&self, to: ReplyTo) -> ReplyTo {
         let mut to = to;
         // A piece may have been taken apart once more.
@@ -67,8 +64,8 @@ impl Pieces {
         to
     }
 
-    /// Takes the reply to a piece. Returns the reply to the whole request, its address and its outcome if
-    /// this was the last piece.
+    /// Takes the reply to a piece. If this was the last piece, returns the reply address of the whole
+    /// request, its outcome, and the joined reply; else None.
     pub fn handle_reply(
         &mut self,
         (whole, part): (u32, u16),
@@ -88,8 +85,8 @@ impl Pieces {
     }
 }
 
-/// Combines the outcomes of two pieces of one request: their costs are added up; the whole is lost if one
-/// piece is, and refused only if both are.
+/// Combines the outcomes of two pieces of one request: their measurements are added up; the whole is lost if
+/// one piece is, and refused only if both are.
 fn together(one: Outcome, other: Outcome) -> Outcome {
     use Outcome::{Cached, Lost, Refused, Served};
     match (one, other) {

@@ -5,10 +5,10 @@ use crate::protocol::command::{self, Class, Effect, Flags, Handling};
 use crate::protocol::{Arguments, RequestDecoder, RequestLimits};
 use crate::values::Database;
 
-/// Maximum number of databases of one transaction whose keys are told; with more, its keys count as unknown.
+/// Maximum number of databases of one transaction whose keys are found; with more, its keys count as unknown.
 const DATABASES_MAX: usize = 4;
 
-/// Error for a message whose keys cannot be found out.
+/// Error for a message whose keys cannot be determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Untold;
 
@@ -22,10 +22,10 @@ pub fn for_each_key(message: &[u8], bytes_max: usize, each: &mut impl FnMut(&[u8
     })
 }
 
-/// Calls `each` with every key that a message may change, and its database: `database`, or one that the message
-/// selects. Because a store may refuse a `SELECT`, keys behind one are told for each database before it, too.
-/// With `trusts_scripts` a script changes the keys that it names; without, a script makes the call fail, as does a
-/// command that changes keys without naming them.
+/// Calls `each` with every key that a message may change, and its database: `database`, or one that the
+/// message selects. Because a store may refuse a `SELECT`, keys after one are passed for each database before
+/// it, too. With `trusts_scripts` a script changes the keys that it names; without, a script makes the call
+/// fail, as does a command that changes keys without naming them.
 pub fn for_each_written_key(
     message: &[u8],
     (database, bytes_max): (Database, usize),
@@ -70,7 +70,7 @@ pub fn for_each_written_key(
     })
 }
 
-/// A key that is read within a transaction, and where its value stands in the reply.
+/// A key that is read within a transaction, and the place of its value in the reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Inner<'a> {
     /// Index of the request's reply among the elements of the reply to `EXEC`.
@@ -85,7 +85,7 @@ pub struct Inner<'a> {
 }
 
 /// Calls `each` with every key of a transaction that is read by `MGET` or by a cacheable command with a
-/// single key. A message that is no transaction has none.
+/// single key. A message that is not a transaction has none.
 pub fn for_each_inner_read(message: &[u8], bytes_max: usize, each: &mut impl FnMut(Inner<'_>)) {
     let mut next: Option<u32> = None;
     // An error needs no handling here: a message whose keys are unknown counts as a write, which makes kept

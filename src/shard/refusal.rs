@@ -1,11 +1,12 @@
-//! Refusals of requests, and the only place that words them. A refusal is an outcome, not an error.
+//! Refusals of requests, and the only place that words their error replies. A refusal is an outcome, not an
+//! error.
 
 use std::time::Duration;
 
 /// The reason to give up a connection whose store refuses its database. It says nothing about the store's
 /// health.
 pub const NO_DATABASE: &str = "no-database";
-/// The reason to give up a connection whose store cannot select a database for now, whichever it is.
+/// The reason to give up a connection whose store can select no database at present.
 const NOT_READY: &str = "not-ready";
 
 /// Returns the reason to give up a connection whose store has answered `SELECT` with this error.
@@ -18,16 +19,16 @@ use super::counters::{Counter, Pressure};
 use crate::protocol::encode;
 use crate::routing::cluster::NodeRefusal;
 
-/// Reason why weir refused a request, with what its client is told.
+/// Reason why weir refused a request, with the data of the error reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal<'a> {
     /// The backend could not be reached, or its connection was lost before it answered (`-UNAVAILABLE`).
     Unavailable {
         /// Address of the backend.
         backend: &'a str,
-        /// Word for what happened to the backend.
+        /// Word for the event that made the backend unavailable, such as `connection-lost`.
         reason: &'static str,
-        /// Time after which a retry makes sense.
+        /// Time after which the client may try again.
         retry_after: Duration,
     },
     /// A quota is used up (`-THROTTLED`).
@@ -51,7 +52,7 @@ pub enum Refusal<'a> {
         reason: &'static str,
         /// Address of the backend that the request was for.
         backend: &'a str,
-        /// Time after which a retry makes sense.
+        /// Time after which the client may try again.
         retry_after: Duration,
     },
     /// The backend stalled with the request in flight (`-OVERLOADED`). A write may still be carried out.
@@ -60,15 +61,15 @@ pub enum Refusal<'a> {
         backend: &'a str,
         /// True if the request was a write, which may still be carried out.
         may_have_happened: bool,
-        /// Time after which a retry makes sense.
+        /// Time after which the client may try again.
         retry_after: Duration,
     },
-    /// The backend is busy with a script (`-BUSY`, as a store says itself).
+    /// The backend is busy with a script (`-BUSY`, like a store's own error).
     Busy {
         /// Name of the backend.
         backend: &'a str,
     },
-    /// The deadline passed, or could not be met, so an answer would be of no use (`-DEADLINE`).
+    /// The deadline passed, or could not be met, so a reply would be useless (`-DEADLINE`).
     TooLate {
         /// Stage that the request had reached when it was refused.
         stage: Stage,
@@ -87,13 +88,13 @@ const MAY_HAVE_HAPPENED: &str = " (it may have happened)";
 pub enum NotSent {
     /// The backend could not be reached; the next attempt to connect is after this time.
     Down(Duration),
-    /// The backend refuses the database; it is asked again after this time.
+    /// The backend refuses the database; weir tries it again after this time.
     NoDatabase(Duration),
-    /// The backend is sick, and its breaker refuses requests for this time.
+    /// The backend is unhealthy, and its breaker refuses requests for this time.
     Ejected(Duration),
     /// Too many requests are in flight on the backend connection, or too many bytes wait to be sent on it.
     Full,
-    /// Too many bytes wait for the core that the key is at home on.
+    /// Too many bytes wait to be sent to the key's home core.
     CoreFull,
     /// The window of the backend is full and requests may not wait for it; a retry makes sense after this
     /// time.
@@ -105,7 +106,8 @@ pub enum NotSent {
     Stalled(Duration),
     /// The backend is busy with a script.
     Busy,
-    /// The backend is much slower than it used to be, and requests of less important tiers are shed.
+    /// The backend's shedding level is raised because it is slow, and requests of less important tiers are
+    /// refused.
     Strained,
     /// The request could not be answered by its deadline: the stage it had reached, and how long it had
     /// waited there.
@@ -116,7 +118,7 @@ pub enum NotSent {
     SharedChannels,
     /// The request's slot has no owner among the nodes of the cluster.
     NoOwner,
-    /// A node of the cluster was asked as a primary, and is none.
+    /// A request was sent to a node of the cluster as to a primary, and the node is no primary.
     NotPrimary,
     /// The primaries of the cluster could not all be asked, so the request might miss keys.
     Unconfirmed,
@@ -124,10 +126,10 @@ pub enum NotSent {
     Redirects,
 }
 
-/// Stage that a request had reached.
+/// Stage that a request had reached when it was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// The request had just arrived, or waited for earlier ones of its connection.
+    /// The request had just arrived, or waited for earlier requests of its connection.
     Arrival,
     /// The request waited in the queue before its backend.
     Queue,
@@ -146,18 +148,18 @@ impl Stage {
     }
 }
 
-/// Time after which to retry at a backend that is too slow for requests of a low tier: levels last for at
-/// least a second.
+/// Retry delay for requests of a tier that is refused because the backend is slow: shedding levels last for
+/// at least a second.
 const RETRY_STRAINED: Duration = Duration::from_secs(1);
-/// Time after which to retry a request for a slot that is between two nodes.
+/// Retry delay for a request whose slot is moving between two nodes.
 const RETRY_MOVED: Duration = Duration::from_millis(100);
-/// Time after which to retry when all private links are in use.
+/// Time after which a client may try again when all private links are in use.
 const RETRY_NO_LINK: Duration = Duration::from_secs(1);
-/// Time after which to retry when a buffer was full.
+/// Time after which a client may try again when a buffer of weir (such as a batch for another core) was full.
 const RETRY_WHEN_FULL: Duration = Duration::from_millis(10);
 
 impl NotSent {
-    /// Returns the pressure that the request was refused under; none if the reason is no overload.
+    /// Returns the kind of overload that the request was refused for; None if the reason is not overload.
     pub const fn pressure(self) -> Option<Pressure> {
         match self {
             Self::Down(_)
@@ -178,14 +180,16 @@ impl NotSent {
         }
     }
 
-    /// Returns the text of the error that the client is told, without the `-` and the line end.
+    /// Returns the text of the error reply, without the `-` and the line end. `backend` is the backend's
+    /// name.
     pub fn words(self, backend: &str) -> String {
         let mut text = Vec::new();
         self.refusal(backend).1.encode(&mut text);
         String::from_utf8_lossy(&text).trim_start_matches('-').trim_end().to_owned()
     }
 
-    /// Returns the refusal that the client is told, and the counter that counts it.
+    /// Returns the refusal from which the error reply is made, and the counter that counts it. `backend` is
+    /// the backend's name.
     pub fn refusal(self, backend: &str) -> (Counter, Refusal<'_>) {
         let overloaded = |reason, retry_after| Refusal::Overloaded { reason, backend, retry_after };
         let full = |reason| overloaded(reason, RETRY_WHEN_FULL);
@@ -266,18 +270,19 @@ impl Refusal<'_> {
     }
 }
 
-/// Returns the error that a client is told while a backend is busy with a script, without the `-` before it.
+/// Returns the text of the error reply while a backend is busy with a script, without the `-` before it.
 pub fn busy_with_script(backend: &str) -> String {
     format!("BUSY backend={backend} is busy running a script. SCRIPT KILL or FUNCTION KILL ends it")
 }
 
-/// Returns the error of an `EXEC` that is refused for this reason, an error itself; both without the `-` before them.
+/// Returns the text of the error reply to an `EXEC` that is refused because of `error`; both without the `-`
+/// before them.
 pub fn abort_because_of(error: &str) -> String {
     format!("EXECABORT Transaction discarded because of: {error}")
 }
 
-/// Returns the error for a client in place of `EXEC`'s reply: one that names the error of a step, without its `-`
-/// and line end. `None` if the store names one itself, or the reply is no such error.
+/// Returns the error that a client gets in place of `EXEC`'s reply: it contains the error of a step, given
+/// without its `-` and line end. None if the store's reply contains one itself, or is not such an error.
 pub fn reasoned_abort(reply: &[u8], step_error: &[u8]) -> Option<Vec<u8>> {
     let is_vague = reply.starts_with(b"-EXECABORT") && reply.windows(8).any(|words| words == b"previous");
     is_vague

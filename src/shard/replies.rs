@@ -8,7 +8,7 @@ use super::refusal::NotSent;
 use super::request::{Addressee, ReplyTo};
 use crate::values::time::Now;
 
-/// The receiver of replies and of notes about connections.
+/// The receiver of backends' replies and of notes about requests.
 pub trait Replies {
     /// Passes on one reply, to a request of this core or another.
     fn reply(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now);
@@ -16,7 +16,7 @@ pub trait Replies {
     fn note(&mut self, env: &mut Env, to: ReplyTo, note: Note);
 }
 
-/// Refuses a request: answers its client with the reason and counts it.
+/// Refuses a request: answers its client with the error for `why`, and counts it.
 pub fn turn_away(
     env: &mut Env,
     replies: &mut impl Replies,

@@ -1,5 +1,5 @@
-//! Envelope of a request: everything that travels with its bytes from the core that decoded it, to the home
-//! core of its key, to the backend connection.
+//! Envelope of a request: the record that goes with its bytes from the core that decoded it, to the home core
+//! of its key, to the backend connection.
 
 use std::num::NonZeroU16;
 
@@ -15,14 +15,14 @@ pub struct ReplyTo {
     /// The shard that accepted the client.
     pub shard: ShardId,
     /// Index of the part of a split request; 0 for a request in one piece. For a fetch, 1 marks the reply to
-    /// its prelude ([`Self::ahead`]).
+    /// a command sent before it ([`Self::ahead`]).
     pub part: u16,
-    /// The client's place in that shard's table. Two high bits mark the addresses of flights and of pieces
-    /// instead.
+    /// The client's place in that shard's table. Two high bits mark the addresses of flights (fetches of hot
+    /// keys) and of pieces instead.
     pub client: u32,
-    /// Generation of the place, which tells the client from later ones in the same place.
+    /// Generation of the place, which distinguishes the client from later ones in the same place.
     pub generation: u32,
-    /// Number of the request on its connection.
+    /// Sequence number of the request on its connection.
     pub sequence: u32,
 }
 
@@ -33,39 +33,40 @@ impl ReplyTo {
         Self { shard, part: 0, client: client.index, generation: client.generation, sequence }
     }
 
-    /// Returns the address of a flight: one fetch whose reply several requests wait for.
+    /// Returns the reply address of a flight: one fetch of a hot key whose reply several requests wait for.
     pub fn flight(shard: ShardId, flight: FlightId) -> Self {
         Self { shard, part: 0, client: FLIGHT | flight.index, generation: flight.generation, sequence: 0 }
     }
 
-    /// Returns the flight that the reply is for; none if it is for a client or for a piece.
+    /// Returns the flight (fetch of a hot key) that the reply is for; None if it is for a client or for a
+    /// piece.
     #[inline]
     pub fn flight_id(self) -> Option<FlightId> {
         let is_flight = self.client & FLIGHT != 0;
         is_flight.then_some(FlightId { index: self.client & !FLIGHT, generation: self.generation })
     }
 
-    /// Returns the address of one piece of a request that was taken apart (by key, because its slot is half
-    /// moved). It keeps the number of the whole request.
+    /// Returns the reply address of one piece of a request that was split by key because its slot is half
+    /// moved. It keeps the sequence number of the whole request.
     #[must_use]
     pub fn piece(self, shard: ShardId, whole: u32, part: u16) -> Self {
         Self { shard, part, client: PIECE | whole, ..self }
     }
 
-    /// Returns the index of the request whose piece this is; none for any other address.
+    /// Returns the index of the split request of which this is a piece; None for any other address.
     #[inline]
     pub fn piece_of(self) -> Option<u32> {
         (self.client & (PIECE | FLIGHT) == PIECE).then_some(self.client & !PIECE)
     }
 
-    /// Returns the address of the reply to a prelude: a request that weir sends right before a fetch (for the
-    /// key's expiry).
+    /// Returns the reply address of a command that weir sends right before a fetch, such as `PTTL`.
     #[must_use]
     pub fn ahead(self) -> Self {
         Self { part: 1, ..self }
     }
 
-    /// True for the reply to a prelude rather than to the fetch itself. Of meaning only for flights.
+    /// True for the reply to a command that was sent before a fetch rather than to the fetch itself.
+    /// Meaningful only for flights.
     pub fn is_ahead(self) -> bool {
         self.part == 1
     }
@@ -76,7 +77,7 @@ impl ReplyTo {
         ClientId { index: self.client, generation: self.generation }
     }
 
-    /// Returns a number that identifies the client's connection among all that have requests under way, on
+    /// Returns a number that identifies the client's connection among all that have requests in flight, on
     /// any shard.
     pub fn connection(self) -> u64 {
         u64::from(self.shard.0) << 48 | u64::from(self.client) << 16 | u64::from(self.generation as u16)
@@ -88,12 +89,12 @@ const FLIGHT: u32 = 1 << 31;
 /// Bit of the client's place that marks a piece of a request.
 const PIECE: u32 = 1 << 30;
 
-/// Id of a flight: one fetch whose reply several reads wait for.
+/// Id of a flight: one fetch of a hot key whose reply several reads wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlightId {
     /// Index of the flight in its shard's table.
     pub index: u32,
-    /// Generation of the place, which tells the flight from others in the same place.
+    /// Generation of the place in the table, which distinguishes the flight from others in the same place.
     pub generation: u32,
 }
 
@@ -102,7 +103,8 @@ pub struct FlightId {
 pub struct PrivateId {
     /// Index of the link in its shard's table.
     pub place: u32,
-    /// Generation of the place, which tells the link from earlier ones in the same place.
+    /// Generation of the place in the table, which distinguishes the link from earlier ones in the same
+    /// place.
     pub generation: u32,
 }
 
@@ -115,50 +117,51 @@ pub struct Selected {
     pub database: Database,
 }
 
-/// Keys that a request is about, as far as the cache of hot keys needs to know. 4 bytes; [`Touches::of`]
-/// unpacks them.
+/// Which keys a request reads or writes, as far as the cache of hot keys needs to know. 4 bytes;
+/// [`Touches::of`] unpacks them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Touches {
-    /// Offset of the key in the request; without a key, 0 to 2 for nothing, several keys or unknown ones. The
-    /// highest bit is [`Touches::REPORTED`].
+    /// Offset of the key in the bytes of the request; without a key, 0 to 2 for nothing, several keys or
+    /// unknown keys. The highest bit is [`Touches::REPORTED`].
     start: u16,
     /// Length of the key in bytes; the highest bit says whether the reply may be kept.
     length: u16,
 }
 
-/// Keys that a request is about, unpacked from [`Touches`].
+/// Which keys a request reads or writes, unpacked from [`Touches`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touched<'a> {
-    /// The request is about no key, or about none that can ever be hot.
+    /// No key, or none that can ever be hot.
     Nothing,
     /// A single key, whose home is the core that sends the request.
     Key {
         /// The bytes of the key, as the client sent them.
         key: &'a [u8],
-        /// True if the reply says what the key holds and nothing else, so that it may be kept.
+        /// True if the reply depends on the key's value alone, so that it may be kept.
         may_be_kept: bool,
     },
     /// Several keys, all with the sending core as their home.
     Keys,
-    /// Keys with any core as their home: they are found only by parsing the request, and perhaps not even so.
+    /// Keys with any core as their home: they are found only by parsing the request, and sometimes not even
+    /// then.
     Unknown,
 }
 
 impl Touches {
     /// A request about no key.
     pub const NOTHING: Self = Self { start: 0, length: 0 };
-    /// A request about several keys with one home.
+    /// A request for several keys with one home core.
     pub const KEYS: Self = Self { start: 1, length: 0 };
-    /// A request about keys with any home, or unknown ones.
+    /// A request for keys with any home core, or unknown ones.
     pub const UNKNOWN: Self = Self { start: 2, length: 0 };
 
-    /// Bit of `length` that says that the reply may be kept.
+    /// Bit of `length` which says that the reply may be kept in memory.
     const MAY_BE_KEPT: u16 = 1 << 15;
-    /// Bit of `start` that marks a request for [`Self::reported`]. An offset needs no more than 15 bits.
+    /// Bit of `start` that marks a request after [`Self::reported`]. An offset needs no more than 15 bits.
     const REPORTED: u16 = 1 << 15;
 
     /// Packs the only key of a request. A key that is empty, or whose offset or length is 32,768 bytes or
-    /// more, counts as none, because it can never be hot.
+    /// more, counts as no key, because it can never be hot.
     #[inline]
     pub fn key(command: &Command, place: Argument) -> Self {
         // The offset and the length both fit in 15 bits if their bitwise or does.
@@ -169,19 +172,19 @@ impl Touches {
         Self { start: place.start as u16, length: place.length as u16 | may_be_kept }
     }
 
-    /// Marks the request of a sender that wants a `Note::Sent` when the request is on its backend connection.
+    /// Marks a request whose sender wants a `Note::Sent` when the request is put on its backend connection.
     #[must_use]
     pub const fn reported(self) -> Self {
         Self { start: self.start | Self::REPORTED, ..self }
     }
 
-    /// True if the sender wants a `Note::Sent`.
+    /// True if the request's sender wants a `Note::Sent`.
     #[inline]
     pub const fn is_reported(self) -> bool {
         self.start & Self::REPORTED != 0
     }
 
-    /// Unpacks the keys, given the bytes of the request.
+    /// Unpacks which keys the request reads or writes, given the bytes of the request.
     pub fn of(self, frame: &[u8]) -> Touched<'_> {
         let length = usize::from(self.length & !Self::MAY_BE_KEPT);
         let this = Self { start: self.start & !Self::REPORTED, ..self };
@@ -211,7 +214,7 @@ impl Touches {
     }
 }
 
-/// Group of connections to a backend that a request travels over.
+/// Group of connections to a backend on which a request is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Track {
     /// Connections for requests that take little time.
@@ -225,7 +228,7 @@ pub enum Track {
 }
 
 impl Track {
-    /// Returns this track if it is heavy or for replicas, else `usual`.
+    /// Returns this track if it is the heavy one or for replicas, else `usual`.
     #[inline]
     #[must_use]
     pub fn or(self, usual: Self) -> Self {
@@ -233,32 +236,31 @@ impl Track {
     }
 }
 
-/// Slot number of requests that go to a backend chosen for another reason than a slot. A number rather than a
-/// variant of an enum beside the slot: with an enum, [`Route`] has 10 bytes in place of 8, and [`Envelope`] 56
-/// in place of 48.
+/// Slot number of requests whose backend is not chosen by a slot. A number rather than a variant of an enum
+/// beside the slot: with an enum, [`Route`] has 10 bytes in place of 8, and [`Envelope`] 56 in place of 48.
 pub const NO_SLOT: u16 = u16::MAX;
-/// Slot number of requests that must go to a primary. A replica would answer them too, so `ROLE` is asked
-/// first.
+/// Slot number of requests that only a primary may carry out. A replica would answer them too, so `ROLE` is
+/// sent first.
 pub const PRIMARY: u16 = NO_SLOT - 1;
 const _: () = assert!(SLOTS < PRIMARY);
 
-/// Destination of a request: slot, backend, database and kind of connection.
+/// Destination of a request: slot, backend, database, RESP version and group of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// Hash slot of the key.
     pub slot: u16,
     /// The backend that stores the slot.
     pub backend: BackendId,
-    /// RESP version that the client wants its reply in.
+    /// RESP version of the reply that the client expects.
     pub protocol: Protocol,
-    /// Group of connections to the backend that the request travels over.
+    /// Group of connections to the backend on which the request is sent.
     pub track: Track,
-    /// Database of the backend that the request is about.
+    /// Database of the backend in which the request is carried out.
     pub database: Database,
 }
 
-/// Tenant that a request comes from. A tenant's id has a meaning only together with the version of the quotas
-/// that it is from. Takes 4 bytes, also where there may be none.
+/// The tenant that a request comes from, by its id and the version of the quotas to which the id belongs.
+/// Takes 4 bytes, also where there may be none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asker {
     tenant_plus_one: NonZeroU16,
@@ -266,7 +268,7 @@ pub struct Asker {
 }
 
 impl Asker {
-    /// Creates the asker of a tenant's id and the lower 16 bits of the version of its quotas.
+    /// Creates the asker from a tenant's id and the lower 16 bits of the version of its quotas.
     #[inline]
     pub const fn new(tenant: TenantId, version: u16) -> Self {
         Self { tenant_plus_one: NonZeroU16::MIN.saturating_add(tenant.0), version }
@@ -285,22 +287,22 @@ impl Asker {
     }
 }
 
-/// Nature of a request, as far as its command tells: class of cost, and whether it writes.
+/// Nature of a request, as far as its command tells: class of price, and whether it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nature {
-    /// Class of the command, by what its cost grows with.
+    /// Class of the command: what its price grows with.
     pub class: Class,
     /// Whether the command reads, writes, or does neither.
     pub effect: Effect,
 }
 
 impl Nature {
-    /// The nature of every transaction: its requests are not looked at one by one.
+    /// The nature of every transaction, whatever its requests are.
     pub const TRANSACTION: Self = Self { class: Class::Multi, effect: Effect::Write };
 
-    /// Returns the keys of a request that leaves from the core that has its client instead of the key's home:
-    /// none for a read, which bypasses the kept replies of hot keys; unknown ones for anything else, which
-    /// may change hot keys.
+    /// Returns which keys count as touched by a request that is sent from the core that has its client
+    /// instead of the key's home: none for a read, which bypasses the kept replies of hot keys; unknown ones
+    /// for any other request, which may change hot keys.
     pub const fn touches(self) -> Touches {
         match self.effect {
             Effect::Read => Touches::NOTHING,
@@ -319,24 +321,24 @@ impl Nature {
     }
 }
 
-/// Everything that travels with the bytes of a request. At most 48 bytes.
+/// The record that goes with the bytes of a request to its backend. At most 48 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// Destination of the reply: the shard, the client and the number of the request on its connection.
+    /// Destination of the reply: the shard, the client and the sequence number of the request.
     pub reply_to: ReplyTo,
-    /// Slot, backend, database and connections that the request goes to.
+    /// Slot, backend, database and connections that the request is sent to.
     pub route: Route,
-    /// Tenant that the request comes from; none if it is unknown.
+    /// Tenant that the request comes from; None if it is unknown.
     pub asker: Option<Asker>,
-    /// Class of cost, and whether the request writes.
+    /// Class of price, and whether the request writes.
     pub nature: Nature,
-    /// Keys that the request is about.
+    /// Keys that the request reads or writes.
     pub touches: Touches,
     /// Tier of the request: how important it is.
     pub tier: Tier,
-    /// Amount taken from the buckets for the request, in about thousandths of a request unit.
+    /// Price taken from the buckets for the request, in about thousandths of a request unit.
     pub weight: u32,
-    /// Time after which an answer is of no use; the end of time if the request has no deadline.
+    /// Time after which the reply is useless; `Timestamp::MAX` if the request has no deadline.
     pub deadline: Timestamp,
     /// Treatment of the request if it is in flight at its deadline.
     pub overdue: Overdue,
@@ -345,10 +347,10 @@ pub struct Envelope {
 /// Treatment of a request that is in flight at its deadline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overdue {
-    /// The client is answered at the deadline, and the backend's later reply is dropped.
+    /// The client gets an error at the deadline, and the backend's later reply is dropped.
     #[default]
     Answered,
-    /// The backend's reply is awaited: the sender, such as another weir, keeps to deadlines itself.
+    /// The backend's reply is awaited, because the sender, such as another weir, enforces deadlines itself.
     Awaited,
 }
 
@@ -364,7 +366,7 @@ impl Envelope {
         (self.reply_to, self.route.backend, self.tier)
     }
 
-    /// Returns the tenant whose turn in the queue the request takes; `NOBODY` if it is unknown.
+    /// Returns the tenant that shares in the queues' fairness for the request; `NOBODY` if it is unknown.
     #[inline]
     pub fn tenant(&self) -> TenantId {
         self.asker.map_or(NOBODY, Asker::tenant)

@@ -1,4 +1,4 @@
-//! Settings that a shard receives once, when it starts.
+//! Settings that a shard receives when it starts, and that do not change afterwards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,8 @@ pub struct BackendSettings {
 }
 
 impl BackendSettings {
-    /// Returns the words by which weir logs in and chooses the RESP version; `None` if neither is needed.
+    /// Returns the words of the request with which weir logs in and chooses the RESP version; None if neither
+    /// is needed.
     pub fn login_words(&self, protocol: Protocol) -> Option<Vec<&str>> {
         match (protocol, &self.credentials) {
             (Protocol::Resp2, None) => None,
@@ -49,35 +50,35 @@ impl BackendSettings {
 pub struct ShardSettings {
     /// Id of the shard.
     pub id: ShardId,
-    /// Numbers of shards and backends, and the division of slots among them.
+    /// Numbers of shards and backends, and the assignment of slots to them.
     pub topology: Topology,
     /// The backends, in the order of the topology.
     pub backends: Arc<[BackendSettings]>,
     /// Number of usual connections of this shard to each backend for each RESP version.
     pub links_per_backend: u16,
-    /// Number of further connections to each backend and RESP version for requests that cost much. With 0,
-    /// such requests share the usual connections.
+    /// Number of further connections to each backend and RESP version for expensive requests. With 0, such
+    /// requests share the usual connections.
     pub heavy_links: u16,
-    /// The largest number of connections to stores that clients of this core may have to themselves. With 0,
-    /// commands that need such a connection are refused.
+    /// The largest number of private links (connections to stores that one client has to itself) of this
+    /// core. With 0, commands that need one are refused.
     pub private_links_max: usize,
     /// Number of databases of each backend that clients may select, 1 to 256.
     pub databases: u16,
-    /// Estimated cost from which a request travels over the connections for what costs much, in millionths of
-    /// a request unit.
+    /// Estimated price from which a request is sent over the connections for expensive requests, in
+    /// millionths of a request unit.
     pub heavy_from: MicroUnits,
     /// The largest request value that a client may send, in bytes.
     pub request_bytes_max: usize,
-    /// The largest reply that is taken from a backend, in bytes.
+    /// The largest reply that is accepted from a backend, in bytes.
     pub reply_bytes_max: usize,
-    /// Bytes of replies that may wait for one client that does not read; beyond, it is closed.
+    /// Most bytes of replies that may wait for one client that does not read; with more, it is closed.
     pub output_bytes_max: usize,
     /// Time without a byte received from a client after which it is closed, unless a reply is owed to it;
-    /// none means never.
+    /// None means never.
     pub idle_timeout: Option<Duration>,
-    /// Time after which a client is closed that takes nothing of what waits for it.
+    /// Time after which a client is closed that accepts no bytes of the replies that wait for it.
     pub send_timeout: Duration,
-    /// Time without an owed reply after which a backend connection is given up.
+    /// Time without any bytes after which a backend connection that owes a reply is given up.
     pub reply_timeout: Duration,
     /// Time without success after which an attempt to connect to a backend is given up.
     pub connect_timeout: Duration,
@@ -85,7 +86,7 @@ pub struct ShardSettings {
     pub seed: u64,
     /// Settings for pricing and admission of requests.
     pub admission: AdmissionSettings,
-    /// Limits on what clients may hold, and rules for clients over HTTP.
+    /// Limits on the memory, connections and waits of clients, and rules for clients over HTTP.
     pub clients: ClientLimits,
     /// Windows, queues, shedding and breakers before backends.
     pub overload: OverloadSettings,
@@ -137,20 +138,21 @@ pub struct HotSettings {
     pub mode: Mode,
     /// Rates of requests from which a key counts as hot.
     pub detection: Detection,
-    /// Time for which a reply is kept, unless its store tells of changes of its key.
+    /// Time for which a reply is kept, unless its store reports changes of its key.
     pub ttl: Duration,
-    /// Time for which a reply is kept while its store tells of changes of its key; none if stores are not asked to.
+    /// Time for which a reply is kept while its store reports changes of its key; None if stores are not
+    /// asked to report them.
     pub tracked_ttl: Option<Duration>,
     /// The largest number of replies that a core keeps.
     pub entries_max: usize,
     /// The largest number of bytes that the kept replies of a core may have.
     pub bytes_max: usize,
     /// Requests per second from which other cores get copies of a key's replies: from all other cores
-    /// together, and from the one that gets a copy. Both have to be reached.
+    /// together, and from the core that gets a copy. Both have to be reached.
     pub copied_from: [u64; 2],
-    /// Limit of writes to one hot key, per second; none means no limit.
+    /// Limit of writes to one hot key, per second; None means no limit.
     pub write_rate: Option<u64>,
-    /// Whether a script is taken to write any key, or only those that it names.
+    /// Whether a script counts as writing any key, or only those that it names.
     pub scripts: HotScripts,
     /// Seed of the hash of keys. Secret, so that clients cannot build colliding keys; the same for all
     /// shards.
@@ -178,7 +180,7 @@ impl HotSettings {
     }
 }
 
-/// Switch of one layer of the traffic management, such as quotas, queues or the breaker.
+/// Mode of one layer of the traffic management, such as quotas, queues or the breaker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// The layer does not run.
@@ -207,9 +209,10 @@ pub struct OverloadSettings {
     pub queue_limit: Held,
     /// Time that requests may wait in a queue.
     pub queue_patience: Patience,
-    /// Latency ratios below which less important work is held back, one per level, the highest ratio first.
+    /// Latency ratios below which less important requests are refused, one per shedding level, the highest
+    /// ratio first.
     pub shed_levels: [f64; 3],
-    /// Mode of the breakers, which refuse the requests of a sick store.
+    /// Mode of the breakers, which refuse requests to an unhealthy store.
     pub breaker: Mode,
     /// Board on which cores share the state of their bulkheads.
     pub board: Arc<Noticeboard>,
@@ -250,16 +253,17 @@ impl OverloadSettings {
 /// Number of bulkheads before one backend: one for the usual connections and one for the heavy ones.
 pub const BULKHEADS: usize = 2;
 
-/// Method by which requests are admitted.
+/// Method by which requests are admitted or refused.
 #[derive(Clone, Debug)]
 pub enum Limiter {
     /// Admits all requests, and prices none.
     Off,
-    /// Decides by token buckets, but only counts what would be refused.
+    /// Decides by token buckets, but only counts the requests that would be refused.
     Shadow,
     /// Admits requests by token buckets.
     Buckets,
-    /// Admits a number of requests per tenant and second, as one server with fixed windows would.
+    /// Admits a fixed number of requests per tenant and second, whatever they cost, as one server with fixed
+    /// windows would.
     Static(FixedWindows),
 }
 
@@ -268,15 +272,15 @@ pub enum Limiter {
 pub struct AdmissionSettings {
     /// Method by which requests are admitted.
     pub limiter: Limiter,
-    /// Prices of the terms, such as bytes and keys, that a request's price is the sum of.
+    /// Weights of the terms, such as bytes and keys, whose sum is a request's price.
     pub weights: Weights,
-    /// Interval at which a core reports to the pools what it spent.
+    /// Interval at which a core reports to the pools of quotas what it spent.
     pub period: Duration,
-    /// The largest number of elements that one step of a walk (`SCAN`) may look at, whatever `COUNT` the
-    /// client asks for.
+    /// The largest number of elements that one step of a `SCAN` may look at, whatever `COUNT` the client asks
+    /// for.
     pub scan_count_max: u32,
-    /// Key of the hash of names. Secret, so that clients cannot build colliding names; the same for all
-    /// shards.
+    /// Key of the hash of tenants' and users' names. Secret, so that clients cannot build colliding names;
+    /// the same for all shards.
     pub secret: [u64; 2],
 }
 
@@ -292,31 +296,31 @@ impl Default for AdmissionSettings {
     }
 }
 
-/// Limits on what clients may hold, and rules for clients over HTTP.
+/// Limits on the memory, connections and waits of clients, and rules for clients over HTTP.
 #[derive(Clone, Debug)]
 pub struct ClientLimits {
-    /// Time after which a client that has not logged in is closed; none means never.
+    /// Time after which a client that has not logged in is closed; None means never.
     pub login_timeout: Option<Duration>,
-    /// Bytes that all clients of all shards together may hold.
+    /// Bytes of memory that all clients of all shards together may hold.
     pub bytes_max: usize,
-    /// Counts of each tenant's connections over all shards, with their limits.
+    /// Counts of each tenant's connections (seats) over all shards, with their limits.
     pub seats: Seats,
     /// The board of the clients of all shards that have sent `MONITOR`. If it has no places, `MONITOR` is
     /// refused.
     pub monitors: Arc<MonitorBoard>,
-    /// The subscriptions of all shards that stores have yet to acknowledge.
+    /// The subscriptions of all shards that stores have not acknowledged yet.
     pub subscriptions: Arc<SubscriptionBoard>,
     /// Longest time that a message (`PUBLISH`) waits for stores to acknowledge earlier subscriptions; zero if
     /// it does not wait.
     pub publish_wait: Duration,
-    /// Maximum numbers of shared channels and of shared patterns that are at home on one core.
+    /// Maximum numbers of shared channels and of shared patterns whose home is one core.
     pub shared_channels_max: [usize; 2],
-    /// Bytes that may wait for one subscriber; a subscriber with more is closed.
+    /// Bytes of messages that may wait for one subscriber; a subscriber with more is closed.
     pub subscriber_bytes_max: usize,
-    /// Bytes that may wait for one subscriber for any time. A subscriber with more for `subscriber_slow_time`
-    /// is closed.
+    /// Bytes of messages that may wait for one subscriber for any time. A subscriber with more for
+    /// `subscriber_slow_time` is closed.
     pub subscriber_slow_bytes: usize,
-    /// Longest time that more than `subscriber_slow_bytes` may wait for one subscriber.
+    /// Longest time for which more than `subscriber_slow_bytes` bytes may wait for one subscriber.
     pub subscriber_slow_time: Duration,
     /// Origins of web pages that may send requests over HTTP, and host names under which weir may be called.
     pub web: Arc<Rules>,
@@ -341,13 +345,13 @@ impl Default for ClientLimits {
 }
 
 impl ShardSettings {
-    /// Returns the bytes that clients of this core may hold even if those of other cores hold more than their
-    /// share.
+    /// Returns the bytes of memory that clients of this core may hold even if those of other cores hold more
+    /// than their share.
     pub fn clients_bytes_share(&self) -> usize {
         self.clients.bytes_max / usize::from(self.topology.shards())
     }
 
-    /// Returns the bytes that may wait for one subscriber before it is closed.
+    /// Returns the most bytes of messages that may wait for one subscriber before it is closed.
     pub fn subscriber_bytes_max(&self) -> usize {
         self.clients.subscriber_bytes_max.min(self.output_bytes_max)
     }
@@ -359,7 +363,7 @@ impl ShardSettings {
         u16::from(self.replicas == Mode::On)
     }
 
-    /// Returns the index of the usual connection to a backend that a slot uses.
+    /// Returns the index of the usual connection to a backend that requests for a slot use.
     #[inline]
     pub fn lane_of(&self, slot: u16) -> u16 {
         // The low bits of the slot decide, because the high ones have chosen the core and the backend.

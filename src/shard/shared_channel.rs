@@ -1,9 +1,9 @@
-//! Messages about shared channels: what a core whose clients are subscribed tells the home core of a channel or
-//! pattern, and what the home core tells it. Both go in order, so that neither overtakes what was said before.
+//! Messages about shared channels: between a core whose clients are subscribed and the home core of a channel
+//! or pattern. They go in order both ways, so that none overtakes an earlier one.
 //!
 //! ```text
-//!   core with subscribers ── Join, Leave, Forget ──> home core of the name ── SUBSCRIBE, UNSUBSCRIBE ──> store
-//!                         <── Joined, Refused, Lost, Message, Numbers ──
+//! core with subscribers ── Join, Leave, Forget ──> home core of the name ── SUBSCRIBE, UNSUBSCRIBE ──> store
+//! <── Joined, Refused, Lost, Message, Numbers ──
 //! ```
 
 use std::cmp::Reverse;
@@ -19,19 +19,19 @@ use crate::values::{ClientId, TenantId};
 /// Number of kinds of names that can be shared: channels and patterns.
 pub const SHARED_KINDS: usize = 2;
 
-/// A channel or pattern, named by one core with subscribers.
+/// A channel or pattern, as one core with subscribers refers to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedName {
     /// Kind of the name: a channel or a pattern.
     pub kind: Subscription,
-    /// The name of the channel, or the pattern.
+    /// The name of the channel, or the text of the pattern.
     pub name: Bytes,
-    /// Number that the core gave the name when the first of its present subscribers came. Messages with
-    /// another number concern earlier subscribers.
+    /// Number that the core gave its set of subscribers when the first of them came. Messages with another
+    /// number concern earlier subscribers.
     pub generation: u32,
 }
 
-/// Message to the home core of a name.
+/// Message from a core with subscribers to the home core of a channel or pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToHome {
     /// A client of the sending core subscribes.
@@ -43,24 +43,24 @@ pub enum ToHome {
         /// Tenant of the client.
         tenant: TenantId,
     },
-    /// A client has ended its subscription, or has left.
+    /// A client has ended its subscription, or has disconnected.
     Leave {
         /// The name of the channel or pattern.
         name: SharedName,
         /// The client whose subscription has ended.
         client: ClientId,
     },
-    /// The core has no subscriber left, because it was told that the name is lost.
+    /// The core has dropped all its subscribers, because the home core has lost the subscription.
     Forget {
-        /// The name that is lost.
+        /// The channel or pattern whose subscription was lost.
         name: SharedName,
     },
 }
 
-/// Message from the home core of a name.
+/// Message from the home core of a channel or pattern to a core with subscribers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FromHome {
-    /// All stores have acknowledged the subscription of a client, which hears all messages from here on.
+    /// All stores have acknowledged the subscription of a client, which gets all messages from here on.
     Joined {
         /// The name of the channel or pattern.
         name: SharedName,
@@ -76,26 +76,26 @@ pub enum FromHome {
         /// The error reply to the client.
         error: Bytes,
     },
-    /// The connection to a store is lost, so all subscriptions to the name have ended.
+    /// The connection to a store is lost, so all subscriptions to the channel or pattern have ended.
     Lost {
-        /// The name that is lost.
+        /// The channel or pattern whose subscriptions have ended.
         name: SharedName,
-        /// The error reply for clients whose subscription was on its way.
+        /// The error reply for clients whose subscription was not acknowledged yet.
         error: Bytes,
     },
-    /// Messages of a name were dropped because too many bytes waited.
+    /// Messages of a channel or pattern were dropped because too many bytes waited.
     Missed {
-        /// The name whose messages were dropped.
+        /// The channel or pattern whose messages were dropped.
         name: SharedName,
     },
-    /// A message that was published, as RESP2.
+    /// A message that was published.
     Message {
-        /// The name of the channel or pattern that the message came by.
+        /// The channel or pattern that brought the message.
         name: SharedName,
         /// The whole message, in RESP2.
         message: Bytes,
     },
-    /// New numbers of subscribers of a name, which all cores are sent.
+    /// New numbers of subscribers of a channel or pattern, which all cores are sent.
     Numbers {
         /// Kind of the name: channel or pattern.
         kind: Subscription,
@@ -107,7 +107,7 @@ pub enum FromHome {
 }
 
 impl FromHome {
-    /// Returns the memory that a message takes that was published, in bytes, and 0 for anything else.
+    /// Returns the bytes of memory that a published message takes, and 0 for any other message.
     pub fn message_bytes(&self) -> usize {
         match self {
             Self::Message { message, .. } => message.len() + size_of::<Self>(),
@@ -116,17 +116,17 @@ impl FromHome {
     }
 }
 
-/// Numbers of this process's connections and clients that are subscribed to one name.
+/// Numbers of this process's connections and clients that are subscribed to one channel or pattern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnNumbers {
-    /// Connections of this process that a store counts as its subscribers.
+    /// Connections of this process that a store counts as subscribers.
     pub links: u32,
-    /// Clients of this process that these connections stand for.
+    /// Clients of this process for which these connections are subscribed.
     pub subscribers: u32,
 }
 
 impl OwnNumbers {
-    /// Adds the numbers of another name, for a message that reaches subscribers of both.
+    /// Adds the numbers of another channel or pattern, for a message that reaches subscribers of both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self {
@@ -135,8 +135,8 @@ impl OwnNumbers {
         }
     }
 
-    /// Returns a store's number of subscribers with this process's clients in the place of its connections. If the
-    /// store has counted nobody, it was asked before the connections were there.
+    /// Returns a store's number of subscribers with this process's clients in place of its connections. A
+    /// store that has counted none replied before the connections were there; its 0 stays.
     pub fn correct(self, counted: i64) -> i64 {
         if counted <= 0 {
             return counted;
@@ -146,10 +146,10 @@ impl OwnNumbers {
     }
 }
 
-/// Messages from home cores that wait, in order. The bytes of published messages are bounded: beyond
-/// [`SHARED_MESSAGES_BYTES_MAX`] those of the name with the most bytes are dropped, and its subscribers are told. If
-/// more than three quarters are left, the name with the most bytes after it follows, and so on: a flood over many
-/// names is not looked through for each of its messages.
+/// Messages from home cores that wait, in order. The bytes of published messages are bounded: above
+/// [`SHARED_MESSAGES_BYTES_MAX`] those of the channel or pattern with the most bytes are dropped, and its
+/// subscribers are told. If more than three quarters are left, the next largest follows, and so on: a flood
+/// over many channels is not searched for each of its messages.
 #[derive(Debug, Default)]
 pub struct FromHomeQueue {
     waiting: VecDeque<FromHome>,
@@ -183,8 +183,8 @@ impl FromHomeQueue {
         self.message_bytes
     }
 
-    /// Drops all messages of the names that have the most bytes among those that wait: of one name at least, and of as
-    /// many as leave three quarters of the permitted bytes.
+    /// Drops all messages of the channels or patterns that have the most bytes among those that wait: of at
+    /// least one, and of as many as leave three quarters of the permitted bytes.
     #[cold]
     fn drop_largest(&mut self) {
         let mut sums: HashMap<(bool, Bytes), usize> = HashMap::new();
@@ -215,7 +215,8 @@ impl FromHomeQueue {
     }
 }
 
-/// Returns an element of a message (an array or a push), if it is a string; None for anything else.
+/// Returns the element with this index of a message (an array or a push), if it is a string; None for
+/// anything else.
 pub fn word_of(message: &[u8], index: usize) -> Option<&[u8]> {
     reply::text(reply::pushed(message)?.nth(index)?)
 }

@@ -1,5 +1,5 @@
-//! Numbers of all shared subscriptions of this process, as each core knows them. A store counts the connections of
-//! weir; replies to `PUBLISH` and `PUBSUB NUMSUB` name the clients instead.
+//! Numbers of all shared subscriptions of this process, as each core knows them. A store counts weir's
+//! connections as subscribers; replies to `PUBLISH` and `PUBSUB NUMSUB` state the number of clients instead.
 
 use std::collections::HashMap;
 
@@ -23,7 +23,7 @@ impl SharedNumbers {
         self.channels.is_empty() && self.patterns.is_empty()
     }
 
-    /// Records new numbers of subscribers of a name; zeros remove the name.
+    /// Records new numbers of subscribers of a channel or pattern; zeros remove it.
     pub fn set(&mut self, kind: Subscription, name: Bytes, own: OwnNumbers) {
         let names = if kind == Subscription::Patterns { &mut self.patterns } else { &mut self.channels };
         if own == OwnNumbers::default() {
@@ -34,13 +34,13 @@ impl SharedNumbers {
     }
 
     /// Returns the numbers of this process's subscriptions to a channel by its name, without those by
-    /// patterns.
+    /// patterns that match it.
     pub fn of_channel(&self, channel: &[u8]) -> OwnNumbers {
         self.channels.get(channel).copied().unwrap_or_default()
     }
 
-    /// Returns the numbers of subscriptions that a message to a channel reaches, by its name and by patterns. After
-    /// [`PATTERN_STEPS_MAX`] steps the patterns that are left count as not matching.
+    /// Returns the numbers of subscriptions that a message to a channel reaches, by its name and by patterns.
+    /// After [`PATTERN_STEPS_MAX`] steps of matching, the patterns that are left count as not matching.
     pub fn of_message(&self, channel: &[u8]) -> OwnNumbers {
         let mut steps = PATTERN_STEPS_MAX;
         let matching = self.patterns.iter().filter(|(pattern, _)| matches(pattern, channel, &mut steps));
@@ -48,7 +48,7 @@ impl SharedNumbers {
     }
 }
 
-/// True if a channel matches a pattern. False once no steps are left.
+/// True if a channel matches a pattern. `steps` is reduced by the work; false once no steps are left.
 fn matches(pattern: &[u8], channel: &[u8], steps: &mut usize) -> bool {
     let count = |more| {
         let left = steps.checked_sub(more);

@@ -1,4 +1,5 @@
-//! Stored messages: replies that came before their turn, and requests for which there is no room yet.
+//! Stored messages: replies that came before earlier ones of their client, and requests for which there is no
+//! room yet.
 
 use bytes::Bytes;
 

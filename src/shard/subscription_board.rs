@@ -1,9 +1,10 @@
-//! Board of subscriptions that stores have yet to acknowledge, on all cores. A client may send SUBSCRIBE without
-//! awaiting the reply, and then PUBLISH over another connection. A server handles the two in this order. Here each goes
-//! to the store over a connection of its own, and that of the SUBSCRIBE may have to be opened first. So a PUBLISH
-//! waits for subscriptions of its tenant to the same channel that are on their way (`clients/publications.rs`).
+//! Board of subscriptions that stores have not acknowledged yet, on all cores. A client may send SUBSCRIBE
+//! without awaiting the reply, and then PUBLISH over another connection. A server handles the two in this
+//! order. Here each goes to the store over a connection of its own, and that of the SUBSCRIBE may have to be
+//! opened first. So a PUBLISH waits for unacknowledged subscriptions of its tenant to the same channel
+//! (`clients/publications.rs`).
 //!
-//! Each tenant has cells of its own, so that tenants never wait for each other.
+//! Each tenant has counters (cells) of its own, so that tenants never wait for each other.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,23 +16,24 @@ use crate::values::limits::TENANTS_MAX;
 
 /// The number of counters (cells) of a tenant: one for all patterns, and others that channels share by hash.
 const CELLS: u16 = 64;
-/// The index of the cell that counts patterns, which may match any channel.
+/// The index of the counter for patterns, which may match any channel.
 const PATTERNS: u16 = 0;
 
 type Row = [AtomicU32; CELLS as usize];
 
-/// Some of one tenant's cells, which count subscriptions that stores have not acknowledged.
+/// Some of one tenant's counters of subscriptions that stores have not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cells {
     tenant: TenantId,
-    /// A bit for each of the tenant's cells that is meant.
+    /// A bit for each of the tenant's counters that is in the set.
     bits: u64,
 }
 
 /// The subscriptions of all cores that stores have not acknowledged.
 #[derive(Debug)]
 pub struct SubscriptionBoard {
-    /// Rows by tenant, made when a client of the tenant first subscribes. The last one is of clients without a tenant.
+    /// Rows of counters by tenant, made when a client of the tenant first subscribes. The last one is of
+    /// clients without a tenant.
     rows: Box<[OnceLock<Box<Row>>]>,
 }
 
@@ -49,7 +51,8 @@ impl Default for SubscriptionBoard {
 }
 
 impl SubscriptionBoard {
-    /// Puts subscriptions of a tenant on the board. `None` for sharded channels, which are not on it.
+    /// Counts subscriptions of a tenant on the board until the returned value is dropped. None for sharded
+    /// channels, which are not counted.
     pub fn begin<'a>(
         self: &Arc<Self>,
         tenant: TenantId,
@@ -69,13 +72,14 @@ impl SubscriptionBoard {
         Some(Opening { board: Arc::clone(self), cells })
     }
 
-    /// Returns the cells that a message of a tenant to a channel waits for, if any has a subscription.
+    /// Returns the counters that a message of a tenant to a channel has to wait for; None if no subscription
+    /// is unacknowledged.
     pub fn awaited(&self, tenant: TenantId, channel: &[u8]) -> Option<Cells> {
         let cells = Cells { tenant, bits: 1 << PATTERNS | 1 << cell_of(channel) };
         self.has_any(cells).then_some(cells)
     }
 
-    /// True if some of the cells count a subscription that is not acknowledged.
+    /// True if any of these counters counts a subscription that is not acknowledged.
     pub fn has_any(&self, cells: Cells) -> bool {
         let row = self.place(cells.tenant).get();
         row.is_some_and(|row| cells.iter().any(|cell| row[cell].load(Ordering::Relaxed) > 0))

@@ -1,9 +1,11 @@
-//! Messages between cores about clients that take the invalidation messages of other clients (`CLIENT TRACKING ON
-//! REDIRECT`): the core of a client that tracks keys asks the core of the client that it names, its target.
+//! Messages between cores about clients that take the invalidation messages of other clients (`CLIENT
+//! TRACKING ON REDIRECT`): the core of a client that tracks keys asks the core of the client that the command
+//! names, its target.
 //!
 //! ```text
-//!   core of the tracking client ── Ask, Leave ──> core of the target ── opens links for the messages ──> stores
-//!                               <── Answer, Gone ──
+//! core of the tracking client ── Ask, Leave ──> core of the target ── opens links for the messages ──>
+//! stores
+//! <── Answer, Gone ──
 //! ```
 //!
 //! The messages themselves never pass between cores: stores send them over links of the target.
@@ -11,7 +13,7 @@
 use crate::shard::request::ReplyTo;
 use crate::values::{BackendId, ClientId, ShardId};
 
-/// A client connection, on whichever core it is.
+/// A client connection on any core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The core that has the client.
@@ -21,7 +23,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Returns the client that a reply goes to.
+    /// Returns the client at a reply address.
     pub fn of(to: ReplyTo) -> Self {
         Self { shard: to.shard, client: to.client_id() }
     }
@@ -30,7 +32,7 @@ impl Peer {
 /// The client that takes another client's invalidation messages, and the links on which it takes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The client that takes the messages.
+    /// The client that takes the invalidation messages.
     pub peer: Peer,
     /// For each store, the number (`CLIENT ID`) that it gave the target's link, for `REDIRECT`.
     pub numbers: Box<[(BackendId, u64)]>,
@@ -43,33 +45,35 @@ impl Target {
     }
 }
 
-/// A message from one core to another about the target of a client that tracks keys.
+/// A message from one core to another about the target of a client that tracks keys: the client that takes
+/// its invalidation messages.
 #[derive(Debug)]
 pub enum RedirectMessage {
     /// To the target's core: a client that tracks keys asks for it as a target.
     Ask {
-        /// Destination of the answer: the client that tracks keys, and the number of its command.
+        /// Destination of the reply: the client that tracks keys, and the number of its command.
         from: ReplyTo,
         /// The target's number, as its `CLIENT ID` returns it.
         number: u64,
         /// The name of the asking client's tenant, which has to be the target's too.
         tenant: Option<Box<str>>,
     },
-    /// The answer to an `Ask`: the target, or the error that becomes the reply to the client's command.
+    /// The reply to an `Ask`: the target, or the error that becomes the reply to the client's command.
     Answer {
-        /// Destination of the answer.
+        /// Destination of the reply: the client that tracks keys, and the number of its command.
         to: ReplyTo,
         /// The target, or an encoded error.
         found: Result<Target, Box<[u8]>>,
     },
-    /// To the target's core: a client does not redirect to the target any more.
+    /// To the target's core: a client no longer redirects its invalidation messages to the target.
     Leave {
         /// The target, by its id on its core.
         target: ClientId,
         /// The client that tracked keys.
         tracker: Peer,
     },
-    /// To the core of a client that tracks keys: its target has left, or no longer belongs to its tenant.
+    /// To the core of a client that tracks keys: its target has disconnected, or no longer belongs to its
+    /// tenant.
     Gone {
         /// The client that tracks keys, by its id on its core.
         tracker: ClientId,

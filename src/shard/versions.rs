@@ -1,24 +1,24 @@
 //! Versions of keys: counters of writes that all cores share. A reply that was read before a write is not
-//! used after it.
+//! used after the write.
 //!
 //! Keys share counter cells by hash, and each backend has one more cell for writes whose keys are unknown. A
-//! cell counts the writes under way and all that ever began. A core that wants to keep a reply notes both
-//! cells before it sends the read, while no write is under way; the reply is good for as long as neither cell
-//! has changed. A write changes its cells before its bytes leave, and is under way until its reply has come:
-//! so no client that knows of the write's reply is given an earlier value. A write that was refused before
-//! any store carried it out is taken back.
+//! cell counts the writes in flight and all that ever began. A core that wants to keep a reply records both
+//! cells before it sends the read, while no write is in flight; the reply is valid for as long as neither
+//! cell has changed. A write changes its cells before its bytes are sent, and is in flight until its reply
+//! has come: so no client that knows of the write's reply is given an earlier value. A write that was refused
+//! before any store carried it out is taken back.
 //!
-//! Cells are used only by requests for hot keys, and by writes that leave from another core than their keys'
-//! home.
+//! Cells are used only by requests for hot keys, and by writes that are sent from another core than their
+//! keys' home.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::last_told::LastTold;
 use crate::values::BackendId;
 
-/// Number of cells that keys share.
+/// Number of cells (counters of writes) that keys share by hash.
 const CELLS: usize = 1 << 16;
-/// Mask of the lower 24 bits of a cell, which count the writes under way. There are never as many requests in
+/// Mask of the lower 24 bits of a cell, which count the writes in flight. There are never as many requests in
 /// flight.
 const UNDER_WAY: u64 = (1 << 24) - 1;
 /// Unit of the upper 40 bits of a cell, which count the writes that began and wrap around.
@@ -28,7 +28,7 @@ const BEGAN: u64 = UNDER_WAY + 1;
 #[derive(Debug)]
 pub struct Versions {
     cells: Box<[AtomicU64]>,
-    /// Digests of the replies that clients were given last.
+    /// Digests of the replies that clients were given last, as all cores see them.
     pub last_told: LastTold,
 }
 
@@ -37,12 +37,12 @@ pub struct Versions {
 pub struct Cell(u32);
 
 impl Cell {
-    /// Returns the cell of keys with this hash. All cores have to hash alike.
+    /// Returns the cell (counter of writes) of keys with this hash. All cores have to hash alike.
     pub const fn of_hash(hash: u64) -> Self {
         Self((hash >> 48) as u32)
     }
 
-    /// Returns the cell of a backend, for writes whose keys are unknown.
+    /// Returns the cell (counter of writes) of a backend, for writes whose keys are unknown.
     pub const fn of_backend(backend: BackendId) -> Self {
         Self(CELLS as u32 + backend.0 as u32)
     }
@@ -57,39 +57,40 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// True if no write to the key, or to unknown keys of its backend, was under way.
+    /// True if no write to the key, or to unknown keys of its backend, was in flight.
     pub fn is_quiet(&self) -> bool {
         self.seen.iter().all(|seen| seen & UNDER_WAY == 0)
     }
 }
 
 impl Versions {
-    /// Creates cells for the keys of this many backends; no write has begun.
+    /// Creates cells (counters of writes) for keys and for this many backends, all zero.
     pub fn new(backends: u16) -> Self {
         let cells = std::iter::repeat_with(AtomicU64::default).take(CELLS + usize::from(backends)).collect();
         Self { cells, last_told: LastTold::default() }
     }
 
-    /// Records that a write begins. The caller must do so before the write's bytes leave.
+    /// Records that a write begins to keys of a cell. The caller must do so before the write's bytes are
+    /// sent.
     pub fn begin(&self, cell: Cell) {
         self.at(cell).fetch_add(BEGAN + 1, Ordering::SeqCst);
     }
 
-    /// Records that a write is over: its reply has come, or it was never sent.
+    /// Records that a write to keys of a cell is over: its reply has come, or it was never sent.
     pub fn end(&self, cell: Cell) {
         let before = self.at(cell).fetch_sub(1, Ordering::SeqCst);
         debug_assert!(before & UNDER_WAY > 0, "a write ends once");
     }
 
-    /// Changes a cell as a write that begins and ends at once, so that replies kept of its keys are not used
-    /// any more.
+    /// Changes a cell (counter of writes) like a write that begins and ends at once, so that replies kept for
+    /// its keys are no longer used.
     pub fn pass(&self, cell: Cell) {
         self.begin(cell);
         self.end(cell);
     }
 
-    /// Undoes [`Self::begin`] for a write that was not carried out and never will be. Replies read before it
-    /// while no other write was under way are good again, unless another write has begun.
+    /// Undoes [`Self::begin`] for a write that was not carried out and never will be. Replies that were read
+    /// before it, while no other write was in flight, are valid again, unless another write has begun.
     pub fn take_back(&self, cell: Cell) {
         let before = self.at(cell).fetch_sub(BEGAN + 1, Ordering::SeqCst);
         debug_assert!(before & UNDER_WAY > 0, "a write ends once");
@@ -101,26 +102,28 @@ impl Versions {
         Snapshot { key, backend, seen }
     }
 
-    /// Returns the present state of a key's two cells; None while a write to either is under way.
+    /// Returns the present state of a key's two cells (its own and its backend's); None while a write to
+    /// either is in flight.
     pub fn snapshot(&self, key: Cell, backend: Cell) -> Option<Snapshot> {
         Some(self.look(key, backend)).filter(Snapshot::is_quiet)
     }
 
-    /// True if no write has begun or ended since the snapshot.
+    /// True if no write to the key or its backend's unknown keys has begun or ended since the snapshot.
     #[inline]
     pub fn is_good(&self, snapshot: &Snapshot) -> bool {
         self.at(snapshot.key).load(Ordering::SeqCst) == snapshot.seen[0]
             && self.at(snapshot.backend).load(Ordering::SeqCst) == snapshot.seen[1]
     }
 
-    /// True if a write has begun since the snapshot, so that a reply read then may be from before the write.
+    /// True if a write has begun since the snapshot, so that a reply to a read sent then may be from before
+    /// the write.
     pub fn has_begun_since(&self, snapshot: &Snapshot) -> bool {
         let begun = |cell: u64| cell & !UNDER_WAY;
         let has_begun = |cell: Cell, seen: u64| begun(self.at(cell).load(Ordering::SeqCst)) != begun(seen);
         has_begun(snapshot.key, snapshot.seen[0]) || has_begun(snapshot.backend, snapshot.seen[1])
     }
 
-    /// Returns the number of writes under way, over all cells.
+    /// Returns the number of writes in flight, over all cells.
     pub fn under_way(&self) -> u64 {
         self.cells.iter().map(|cell| cell.load(Ordering::SeqCst) & UNDER_WAY).sum()
     }

@@ -41,8 +41,8 @@ impl Bench {
         out
     }
 
-    /// Sends a command whose words are separated by spaces, and returns the reply with `|` for line ends. For a
-    /// call that waits that is `+WAITS|`, and the wait is ended.
+    /// Sends a command whose words are separated by spaces, and returns the reply with `|` for line ends. For
+    /// a blocking call that waits, that is `+WAITS|`, and the wait is ended.
     pub(super) fn send(&mut self, line: &str) -> String {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         String::from_utf8_lossy(&self.send_bytes(&words)).replace("\r\n", "|")

@@ -34,7 +34,7 @@ enum Action {
 /// One operation of a BITFIELD request on an integer in the string.
 struct Operation {
     kind: Kind,
-    /// The position of the integer's highest bit.
+    /// The position of the integer's highest bit, counted from the string's first bit.
     offset: usize,
     action: Action,
 }
@@ -60,8 +60,8 @@ impl Kind {
         }
     }
 
-    /// Returns the integer that is stored for `value`, which differs from it where it does not fit the type;
-    /// `None` if nothing may be stored then (OVERFLOW FAIL).
+    /// Returns the integer to be stored for `value`, which differs from it if `value` does not fit the type;
+    /// `None` if nothing is to be stored then (OVERFLOW FAIL).
     fn fit(self, value: i128, overflow: Overflow) -> Option<i64> {
         let (least, most) = self.bounds();
         if (least..=most).contains(&value) {
@@ -74,7 +74,7 @@ impl Kind {
         }
     }
 
-    /// Returns the integer that the low bits of `word` stand for, as many as the type is wide.
+    /// Returns the integer that the lowest bits of `word` mean, as many bits as the type is wide.
     fn extended(self, word: u64) -> i64 {
         let spare = 64 - self.bits as u32;
         if self.signed { (word << spare) as i64 >> spare } else { (word << spare >> spare) as i64 }
@@ -125,7 +125,8 @@ fn read_all(call: &mut Call<'_>, operations: &[Operation]) -> Done {
     })
 }
 
-/// Carries out operations of which some write, on a string of at least `end` bytes.
+/// Carries out operations, some of which write, on a string that has at least `end` bytes or is extended to
+/// them.
 fn carry_out(call: &mut Call<'_>, operations: &[Operation], end: usize) -> Done {
     let length = call.keyspace.read_string(call.at(1), |bytes| bytes.map(<[u8]>::len))?;
     make_room(call, length, end)?;
@@ -157,7 +158,8 @@ fn carry_out(call: &mut Call<'_>, operations: &[Operation], end: usize) -> Done 
 }
 
 impl Operation {
-    /// Carries out the operation and returns its reply; none if the value overflows and must not.
+    /// Carries out the operation on the string and returns its reply; `None` if the value overflows and
+    /// OVERFLOW FAIL applies.
     fn run(&self, bytes: &mut [u8]) -> Option<i64> {
         let old = self.kind.read(bytes, self.offset);
         match self.action {
@@ -217,7 +219,8 @@ fn overflow_at(call: &Call<'_>, index: usize) -> Result<Overflow, Refusal> {
         .ok_or(Refusal::Words("ERR Invalid OVERFLOW type specified"))
 }
 
-/// The bit that an offset names; `#n` counts in widths of the type.
+/// Returns the bit position that an offset means; `#n` counts in widths of the type. `None` if it is no valid
+/// offset.
 fn offset(text: &[u8], kind: Kind) -> Option<usize> {
     let (text, scale) = match text {
         [b'#', wholes @ ..] => (wholes, kind.bits),

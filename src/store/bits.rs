@@ -73,7 +73,7 @@ fn bitcount(call: &mut Call<'_>) -> Done {
     call.integer(counted)
 }
 
-/// The unit of the bounds of BITCOUNT.
+/// The unit in which BITCOUNT's bounds count: bytes or bits.
 #[derive(Clone, Copy)]
 enum BitUnit {
     Byte,
@@ -102,7 +102,8 @@ fn ones(bytes: &[u8]) -> i64 {
     bytes.iter().map(|byte| i64::from(byte.count_ones())).sum()
 }
 
-/// The number of one bits from bit `start` to bit `end` inclusive; the highest bit of a byte comes first.
+/// Returns the number of one bits from bit `start` to bit `end` inclusive; the highest bit of a byte comes
+/// first.
 fn ones_between(bytes: &[u8], start: i64, end: i64) -> i64 {
     let length = bytes.len() as i64 * 8;
     if start < 0 && end < 0 && start > end {
@@ -143,7 +144,7 @@ fn bitpos(call: &mut Call<'_>) -> Done {
     call.integer(found)
 }
 
-/// The bits that BITPOS looks at: from the first to one behind the last.
+/// Returns the range of bits that BITPOS searches: the first, and one after the last.
 fn searched_bits(call: &Call<'_>, length: i64) -> Result<(i64, i64), Refusal> {
     if call.count() == 3 {
         return Ok((0, length * 8));
@@ -162,7 +163,8 @@ fn searched_bits(call: &Call<'_>, length: i64) -> Result<(i64, i64), Refusal> {
     if start > end { Ok((0, 0)) } else { Ok((start * unit, (end + 1) * unit)) }
 }
 
-/// The first bit of this value from bit `first` up to, but not including, bit `end`.
+/// Returns the position of the first bit with this value from bit `first` up to, but not including, bit
+/// `end`; `None` if there is none.
 fn find_bit(bytes: &[u8], bit: u8, first: usize, end: usize) -> Option<usize> {
     let passed = if bit == 1 { 0 } else { u8::MAX };
     let mut at = first;
@@ -185,13 +187,13 @@ enum Operation {
     Or,
     Xor,
     Not,
-    /// Bits of the first string that no other has (Redis 8.2, as are those below).
+    /// Bits that the first string has and no other (Redis 8.2, like the operations below).
     Diff,
-    /// Bits of other strings that the first does not have.
+    /// Bits that any other string has and the first does not.
     DiffOne,
-    /// Bits of the first string that another has too.
+    /// Bits that the first string has and any other too.
     AndOr,
-    /// Bits that exactly one string has.
+    /// Bits that exactly one of the strings has.
     One,
 }
 
@@ -234,7 +236,7 @@ fn bitop(call: &mut Call<'_>) -> Done {
     call.number(length)
 }
 
-/// The strings at the source keys of BITOP, combined; a shorter string counts as followed by zeros.
+/// Combines the strings at the source keys of BITOP; a shorter string counts as followed by zeros.
 fn combined(call: &mut Call<'_>, operation: Operation) -> Result<Vec<u8>, Refusal> {
     let longest = longest(call)?;
     let mut result = vec![0; longest];
@@ -257,8 +259,8 @@ fn combined(call: &mut Call<'_>, operation: Operation) -> Result<Vec<u8>, Refusa
     Ok(result)
 }
 
-/// The length of the longest string at the source keys of BITOP. An error if there is no memory for as much,
-/// or combining them would take too much effort.
+/// Returns the length of the longest string at the source keys of BITOP, in bytes. An error if there is no
+/// memory for a string of that length, or combining them would take too much effort.
 fn longest(call: &mut Call<'_>) -> Result<usize, Refusal> {
     let mut longest = 0;
     for key in call.rest(3) {
@@ -270,8 +272,8 @@ fn longest(call: &mut Call<'_>) -> Result<usize, Refusal> {
     Ok(longest)
 }
 
-/// The strings at the source keys of BITOP, compared bit by bit: which bits the first one has, which others
-/// have, and which several have.
+/// Combines the strings at the source keys of BITOP by an operation that needs, bit by bit, whether the first
+/// string has it, whether others have it, and whether several have it.
 fn compared(call: &mut Call<'_>, operation: Operation) -> Result<Vec<u8>, Refusal> {
     let longest = longest(call)?;
     call.afford(3 * longest)?;

@@ -41,7 +41,7 @@ fn bzpopmax(call: &mut Call<'_>) -> Done {
     pop(call, Want::Member(Extreme::Highest))
 }
 
-/// Carries out a command whose keys are followed by a timeout.
+/// Carries out a blocking command whose keys are followed by a timeout. `want` says which elements it pops.
 fn pop(call: &mut Call<'_>, want: Want) -> Done {
     let last = call.count() - 1;
     let timeout = waits::seconds_at(call, last)?;
@@ -75,7 +75,7 @@ fn bzmpop(call: &mut Call<'_>) -> Done {
     serve_or_wait(call, request.keys, Want::Members(extreme, request.count), timeout)
 }
 
-/// Serves the call with the first key that has an element, or lets it wait for one.
+/// Pops from the first key that has an element and replies, or lets the call wait for an element.
 fn serve_or_wait(call: &mut Call<'_>, keys: Range<usize>, want: Want, timeout: Timeout) -> Done {
     let arguments = call.arguments;
     let serve = if want.kind() == Kind::List { lists::serve } else { sorted_sets::serve };
@@ -104,7 +104,8 @@ fn wait(call: &mut Call<'_>) -> Done {
     call.integer(0)
 }
 
-/// Carries out WAITAOF. Nothing is written to disk, here or at replicas.
+/// Carries out WAITAOF. The engine writes nothing to disk and has no replicas, so none ever acknowledges
+/// anything.
 fn waitaof(call: &mut Call<'_>) -> Done {
     let local = call.integer_at(1)?;
     let replicas = call.integer_at(2)?;

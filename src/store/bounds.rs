@@ -18,7 +18,7 @@ fn bench() -> Bench {
     })
 }
 
-/// An engine with a value of every kind, large ones, and elements of 300 bytes.
+/// Returns an engine with a value of every type, large ones among them, and elements of 300 bytes.
 fn filled() -> Bench {
     let mut bench = bench();
     let long = "m".repeat(300);
@@ -41,7 +41,7 @@ fn filled() -> Bench {
     bench
 }
 
-/// The numbers as one line, each preceded by `before`.
+/// Returns the numbers as one line, each preceded by `before`.
 fn listed(numbers: std::ops::Range<usize>, before: &str) -> String {
     numbers.fold(String::new(), |line, number| line + before + &number.to_string())
 }

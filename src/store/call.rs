@@ -1,4 +1,5 @@
-//! Commands, and the context in which one is carried out: what it may touch, its arguments and its reply.
+//! The engine's commands, and the context in which one is carried out: the parts of the engine that it uses,
+//! its arguments and its reply.
 
 use super::directory::Directory;
 use super::effort::{Effort, LOOK};
@@ -17,15 +18,16 @@ use super::tracking;
 use crate::protocol::{Arguments, Protocol};
 use crate::values::time::Now;
 
-/// The result of a command: it has written its one reply, or is refused; then what it wrote is replaced by
-/// the error.
+/// The result of a command. `Ok` if it has written its one reply; a refusal, whose error replaces anything
+/// that it has written.
 pub(super) type Done = Result<(), Refusal>;
 
-/// The kind of effect that a command may have on the keyspace or on a transaction.
+/// The kind of effect that a command has on keys or on a transaction, which decides when it is refused or
+/// queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     Read,
-    /// The command changes values, but needs no more memory.
+    /// The command changes values, but needs no more memory, so it is allowed when memory is used up.
     Write,
     /// The command may need more memory, so it is refused when there is none left.
     Grow,
@@ -33,7 +35,7 @@ pub(super) enum Effect {
     Control,
 }
 
-/// A command: its name, arity, effect and function.
+/// A command of the engine: its name, arity, effect and function.
 pub(super) struct Command {
     pub(super) name: &'static str,
     /// The number of arguments including the name; negative for at least that many, as in Redis.
@@ -61,7 +63,7 @@ impl Command {
     }
 }
 
-/// A command that is being carried out, with everything that it may touch.
+/// A command that is being carried out, with all parts of the engine that it uses.
 pub(super) struct Call<'a> {
     pub(super) keyspace: &'a mut Keyspace,
     pub(super) session: &'a mut Session,
@@ -76,31 +78,32 @@ pub(super) struct Call<'a> {
     pub(super) out: Reply<'a>,
     pub(super) effort: &'a Effort,
     pub(super) disposition: Disposition,
-    /// False for a command in a transaction: what would wait finds nothing at once.
+    /// False for a command in a transaction or a script, where a blocking command replies at once that it has
+    /// found nothing.
     pub(super) may_wait: bool,
 }
 
-/// The place of the reply of a command within another one.
+/// The place where the reply of a command within another command (EXEC, a script) is written.
 pub(super) enum InnerReply<'a> {
-    /// The reply is a part of the outer command's reply, of whose bound `reserve` bytes are kept for what
-    /// follows.
+    /// The reply is a part of the outer command's reply; `reserve` bytes of that reply's limit are kept for
+    /// later parts.
     Part { reserve: usize },
     /// The reply is written to a buffer of its own.
     #[cfg_attr(not(feature = "scripts"), expect(dead_code, reason = "only scripts look at replies"))]
     Own(&'a mut Vec<u8>),
 }
 
-/// The engine's counters for INFO and the slow log, and connections that are to be closed.
+/// The engine's counters for INFO and the slow log, and the connections that are to be closed.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// The number of calls of each command, by position in the directory.
+    /// The number of calls of each command, by the command's position in the directory.
     pub(super) calls: Vec<u64>,
     pub(super) commands: u64,
     pub(super) refused_for_memory: u64,
     pub(super) refused_for_cost: u64,
     pub(super) errors: u64,
     pub(super) started_ms: Option<u64>,
-    /// Identifiers of connections that CLIENT KILL named, for the owner of the connections to drop.
+    /// Numbers of connections that CLIENT KILL named; the service in front of the engine closes them.
     pub(super) killed: Vec<u64>,
     pub(super) slow_log: SlowLog,
 }
@@ -122,23 +125,24 @@ impl<'a> Call<'a> {
         numbers::integer(self.at(index)).ok_or(Refusal::NotAnInteger)
     }
 
-    /// Whether argument `index` exists and equals this word in any case; `word` is in lower case.
+    /// True if argument `index` exists and is this word, in any case of letters; `word` is in lower case.
     pub(super) fn is(&self, index: usize, word: &str) -> bool {
         self.arguments.get(index).is_some_and(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))
     }
 
-    /// The arguments from `start` on.
+    /// Returns the arguments from `start` on.
     pub(super) fn rest(&self, start: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
         let arguments = self.arguments;
         (start..arguments.len()).map(move |index| arguments.at(index))
     }
 
-    /// Adds an event of a key of the selected database, which is published if anybody wants it.
+    /// Adds an event of a key of the selected database, which is published if any connection is subscribed to
+    /// it.
     pub(super) fn announce(&mut self, class: Class, name: &'static str, key: &[u8]) {
         self.keyspace.announce(class, name, key);
     }
 
-    /// Removes a key, and announces that if there was one. True if there was.
+    /// Removes a key, and adds the event for that. True if the key existed.
     pub(super) fn remove_key(&mut self, key: &[u8]) -> bool {
         let removed = self.keyspace.remove(key);
         if removed {
@@ -147,13 +151,13 @@ impl<'a> Call<'a> {
         removed
     }
 
-    /// Refuses a command whose values would grow by more bytes than are left, where a small request may ask
-    /// for much.
+    /// Refuses the command if its values would grow by more bytes than memory is left, because a small
+    /// request may ask for a large value.
     pub(super) fn afford(&self, growth: usize) -> Done {
         if growth as u64 > self.memory_left() { Err(Refusal::OutOfMemory) } else { Ok(()) }
     }
 
-    /// The number of bytes by which values may still grow.
+    /// Returns the number of bytes by which values may still grow before the memory limit.
     pub(super) fn memory_left(&self) -> u64 {
         self.limits.bytes_max.saturating_sub(self.keyspace.used())
     }
@@ -196,8 +200,8 @@ impl<'a> Call<'a> {
 }
 
 impl Call<'_> {
-    /// Returns the context of a command that is carried out within this one, as by EXEC or a script, so that it does
-    /// not wait.
+    /// Returns the context of a command that is carried out within this one, as by EXEC or a script. Such a
+    /// command never waits.
     pub(super) fn inner<'b>(&'b mut self, arguments: Arguments<'b>, reply: InnerReply<'b>) -> Call<'b> {
         let out = match reply {
             InnerReply::Part { reserve } => self.out.part(reserve),
@@ -221,7 +225,8 @@ impl Call<'_> {
         }
     }
 
-    /// Carries out the command at `position` of the directory. A refusal replaces what the command wrote.
+    /// Carries out the command at `position` of the directory. If it is refused, the error replaces anything
+    /// that it has written.
     pub(super) fn run(&mut self, position: usize) {
         self.tally.calls[position] += 1;
         self.tally.commands += 1;

@@ -1,4 +1,5 @@
-//! Subscriptions: by channel or pattern, who is subscribed; by connection, to what.
+//! Subscriptions: the connections that are subscribed to each channel or pattern, and the names that each
+//! connection is subscribed to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +7,7 @@ use super::refusal::Refusal;
 use crate::protocol::Protocol;
 use crate::values::limits::ENGINE_CHANNELS_BYTES_MAX;
 
-/// The approximate bytes of a subscription besides the channel's name, which is kept twice.
+/// The approximate bytes of a subscription besides the channel's name, which is stored twice.
 const SUBSCRIPTION_BYTES: usize = 192;
 
 type Name = Box<[u8]>;
@@ -22,7 +23,7 @@ pub(super) enum Space {
 
 const SPACES: usize = 3;
 
-/// A connection that is subscribed to something.
+/// A connection that is subscribed to any channel or pattern.
 #[derive(Debug)]
 struct Subscriber {
     protocol: Protocol,
@@ -38,7 +39,7 @@ pub(super) struct Channels {
 }
 
 impl Channels {
-    /// Subscribes a connection. False if it was subscribed already; an error if there are too many
+    /// Subscribes a connection to a name. False if it was subscribed already; an error if there are too many
     /// subscriptions.
     pub(super) fn subscribe(
         &mut self,
@@ -63,7 +64,7 @@ impl Channels {
         Ok(true)
     }
 
-    /// Ends a subscription, if there is one.
+    /// Ends a connection's subscription to a name, if there is one.
     pub(super) fn unsubscribe(&mut self, session: u64, space: Space, name: &[u8]) {
         let Some(subscriber) = self.subscribers.get_mut(&session) else { return };
         if !subscriber.names[space as usize].remove(name) {
@@ -91,41 +92,41 @@ impl Channels {
         }
     }
 
-    /// The names that a connection is subscribed to.
+    /// Returns the names of a kind that a connection is subscribed to.
     pub(super) fn names_of(&self, session: u64, space: Space) -> Vec<Name> {
         let subscriber = self.subscribers.get(&session);
         subscriber.map_or_else(Vec::new, |known| known.names[space as usize].iter().cloned().collect())
     }
 
-    /// The number of names that a connection is subscribed to.
+    /// Returns the number of names of a kind that a connection is subscribed to.
     pub(super) fn count_of(&self, session: u64, space: Space) -> usize {
         self.subscribers.get(&session).map_or(0, |known| known.names[space as usize].len())
     }
 
-    /// Sets the RESP version in which a connection is sent messages.
+    /// Sets the RESP version in which messages are sent to a connection.
     pub(super) fn set_protocol(&mut self, session: u64, protocol: Protocol) {
         if let Some(subscriber) = self.subscribers.get_mut(&session) {
             subscriber.protocol = protocol;
         }
     }
 
-    /// The connections that are subscribed to a name, and the protocol version of each.
+    /// Returns the connections that are subscribed to a name, with the RESP version of each.
     pub(super) fn subscribers(&self, space: Space, name: &[u8]) -> impl Iterator<Item = (u64, Protocol)> {
         let sessions = self.spaces[space as usize].get(name).into_iter().flatten();
         sessions.map(|session| (*session, self.subscribers[session].protocol))
     }
 
-    /// The names that anybody is subscribed to.
+    /// Returns the names of a kind that any connection is subscribed to.
     pub(super) fn names(&self, space: Space) -> impl ExactSizeIterator<Item = &[u8]> {
         self.spaces[space as usize].keys().map(|name| &**name)
     }
 
-    /// The number of connections that are subscribed to a name.
+    /// Returns the number of connections that are subscribed to a name.
     pub(super) fn number(&self, space: Space, name: &[u8]) -> usize {
         self.spaces[space as usize].get(name).map_or(0, BTreeSet::len)
     }
 
-    /// The number of connections that are subscribed to anything.
+    /// Returns the number of connections that are subscribed to any channel or pattern.
     pub(super) fn clients(&self) -> usize {
         self.subscribers.len()
     }

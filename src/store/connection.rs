@@ -1,5 +1,5 @@
-//! Commands about the connection itself: handshake, name, end. There is one user, `default`, who needs no
-//! password.
+//! Commands about the connection itself: handshake, client name, end. There is one user, `default`, who needs
+//! no password.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::channels::Space;
@@ -10,11 +10,11 @@ use super::session::Disposition;
 use super::session::Session;
 use crate::protocol::Protocol;
 
-/// The Redis version that clients are told; they choose their handshake by it.
+/// The Redis version that clients are told, from which they choose their handshake.
 pub(super) const REDIS_VERSION: &str = "7.2.4";
 
-/// Maximum number of bytes of a client's name or library name, since names are kept as long as the
-/// connection.
+/// Maximum number of bytes of a client's name or library name, since these are stored as long as the
+/// connection lasts.
 const NAME_BYTES_MAX: usize = 1024;
 
 /// The address that is shown for every client, since the engine does not know the real one.
@@ -215,8 +215,8 @@ fn client_setname(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// Checks a client name: names are shown in lines of words, so they cannot contain spaces or control
-/// characters.
+/// Checks a client name and returns it: since names are shown in lines of words, they must not contain spaces
+/// or control characters.
 fn checked_name(name: &[u8]) -> Result<Vec<u8>, Refusal> {
     if !name.iter().all(u8::is_ascii_graphic) {
         return Err(Refusal::Words(

@@ -1,5 +1,5 @@
-//! Connections in front of an engine: who they are, what is to be sent to them, and how they end. Which
-//! requests are carried out, and when, is up to the service that owns them.
+//! Connections in front of an engine: their state, the output to be sent, and how they end. The service that
+//! owns them decides which requests are carried out, and when.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,34 +9,34 @@ use super::{Engine, Session};
 use crate::protocol::{BufferPool, Output, RequestDecoder, Segment};
 use crate::values::{Action, ClientId, Owner};
 
-/// Maximum number of empty buffers that are kept for later replies.
+/// Maximum number of empty buffers that are kept for later output.
 const SPARE_BUFFERS_MAX: usize = 256;
 
-/// A connection, with the state `T` that its service keeps of it.
+/// A connection, with the state `T` that its service keeps about it.
 #[derive(Debug)]
 pub struct Connection<T> {
     generation: u32,
-    /// State of the client within the engine: its dialect, name and transaction.
+    /// State of the connection within the engine: its RESP version, name and transaction.
     pub session: Session,
-    /// Bytes received, and requests made of them.
+    /// Decodes the bytes that were received into requests.
     pub decoder: RequestDecoder,
     /// Replies that are to be sent.
     pub output: Output,
-    /// True while a segment of the output is with the driver.
+    /// True while the driver sends a segment of the output.
     sending: bool,
-    /// True if the connection is among those with output to be sent.
+    /// True if the connection is in the list of those with output to be sent.
     listed: bool,
-    /// True if the connection is closed once everything was sent.
+    /// True if the connection is to be closed once all its output was sent.
     pub ending: bool,
     /// State of the connection that the service which owns it keeps.
     pub own: T,
 }
 
-/// All connections of one engine, with the actions and bytes that the driver is to be given.
+/// All connections of one engine, with the actions and output that the driver polls.
 #[derive(Debug)]
 pub struct Connections<T> {
     open: Slab<Connection<T>>,
-    /// The index of each connection by its generation, which is the number of its session.
+    /// The index of each connection by its generation, which is its session's number.
     indices: HashMap<u32, u32>,
     opened: u32,
     pool: BufferPool,
@@ -65,7 +65,7 @@ impl<T> Default for Connections<T> {
 }
 
 impl<T> Connections<T> {
-    /// Registers a client that has connected.
+    /// Registers a client that has connected, and returns its id.
     pub fn open(&mut self, own: T) -> ClientId {
         self.opened = self.opened.wrapping_add(1);
         let generation = self.opened;
@@ -83,25 +83,26 @@ impl<T> Connections<T> {
         ClientId { index: index as u32, generation }
     }
 
-    /// The connection whose session has this number, if it is open.
+    /// Returns the id of the connection whose session has this number; `None` if it is not open.
     pub fn numbered(&self, session: u64) -> Option<ClientId> {
         let generation = u32::try_from(session).ok()?;
         self.indices.get(&generation).map(|index| ClientId { index: *index, generation })
     }
 
-    /// Returns a connection, if it is open.
+    /// Returns a connection; `None` if it is not open.
     pub fn get(&mut self, id: ClientId) -> Option<&mut Connection<T>> {
         self.get_with_pool(id).map(|(connection, _)| connection)
     }
 
-    /// Returns a connection, if it is open, and the buffers that its replies are written to.
+    /// Returns a connection, and the pool of buffers that its replies are written to; `None` if it is not
+    /// open.
     pub fn get_with_pool(&mut self, id: ClientId) -> Option<(&mut Connection<T>, &mut BufferPool)> {
         let connection = self.open.get_mut(id.index as usize);
         let connection = connection.filter(|connection| connection.generation == id.generation)?;
         Some((connection, &mut self.pool))
     }
 
-    /// Returns all open connections.
+    /// Returns the ids of all open connections.
     pub fn all(&self) -> Vec<ClientId> {
         let id = |(index, connection): (usize, &Connection<T>)| ClientId {
             index: index as u32,
@@ -110,7 +111,7 @@ impl<T> Connections<T> {
         self.open.iter().map(id).collect()
     }
 
-    /// Removes a connection that is closed, with its unsent replies, and ends its wait, watches and
+    /// Removes a connection whose socket is closed, with its unsent output, and ends its wait, watches and
     /// subscriptions in the engine.
     pub fn forget(&mut self, engine: &mut Engine, id: ClientId) {
         if self.get(id).is_some() {
@@ -127,7 +128,7 @@ impl<T> Connections<T> {
         self.act(Action::Close(Owner::Client(id)));
     }
 
-    /// Closes the connections that `CLIENT KILL` named, with their unanswered requests.
+    /// Closes the connections that `CLIENT KILL` named; their unanswered requests are dropped.
     pub fn close_killed(&mut self, engine: &mut Engine) {
         while let Some(killed) = engine.poll_killed() {
             if let Some(id) = self.numbered(killed) {
@@ -141,7 +142,7 @@ impl<T> Connections<T> {
         self.actions.push_back(action);
     }
 
-    /// Lists a connection for sending, if it has output and none of it is with the driver.
+    /// Lists a connection for sending, if it has output and the driver is not sending any of it.
     pub fn list(&mut self, id: ClientId) {
         let Some(connection) = self.get(id) else { return };
         if !connection.output.is_empty() && !connection.sending && !connection.listed {
@@ -150,18 +151,19 @@ impl<T> Connections<T> {
         }
     }
 
-    /// Takes a segment back that was sent, or whose socket is closed. False if the connection is gone.
+    /// Takes back a segment that was sent, or whose socket is closed. False if the connection is not open any
+    /// more.
     pub fn handle_transmitted(&mut self, id: ClientId, segment: Segment) -> bool {
         self.pool.give_segment(segment);
         self.get(id).map(|connection| connection.sending = false).is_some()
     }
 
-    /// Returns the next action to carry out, if any.
+    /// Returns the next action for the driver to carry out, if any.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// Returns the next bytes to send, and their connection, if any.
+    /// Returns the next bytes for the driver to send, and their connection, if any.
     pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
         while let Some(id) = self.to_send.pop_front() {
             let Some(connection) = self.get(id) else { continue };

@@ -8,7 +8,7 @@
 
 use super::refusal::Refusal;
 
-/// The number of registers, a power of two.
+/// The number of registers of a counter, a power of two.
 const REGISTERS: usize = 1 << INDEX_BITS;
 const INDEX_BITS: u32 = 14;
 /// The number of bits of a hash that are not part of the index.
@@ -28,9 +28,9 @@ const SEED: u64 = 0xadc8_3b19;
 /// The constant of the estimate: 1 / (2 ln 2).
 const ALPHA: f64 = 0.721_347_520_444_481_7;
 
-/// The refusal of a string with another header.
+/// The refusal of a string that has not the header of a counter.
 const NO_COUNTER: Refusal = Refusal::Words("WRONGTYPE Key is not a valid HyperLogLog string value.");
-/// The refusal of a counter whose registers do not add up.
+/// The refusal of a counter whose sparse registers do not add up to 16,384.
 const DAMAGED: Refusal = Refusal::Words("INVALIDOBJ Corrupted HLL object detected");
 
 /// All registers of a counter, one byte each.
@@ -89,7 +89,7 @@ impl Registers {
         grows
     }
 
-    /// Takes the larger of both values for each register.
+    /// Merges another counter into this one: each register gets the larger of both values.
     pub(super) fn merge(&mut self, other: &Self) {
         self.dense |= other.dense;
         for (value, other) in self.values.iter_mut().zip(other.values.iter()) {
@@ -97,7 +97,7 @@ impl Registers {
         }
     }
 
-    /// The estimated number of distinct elements (Ertl, "New cardinality estimation algorithms for
+    /// Returns the estimated number of distinct elements (Ertl, "New cardinality estimation algorithms for
     /// `HyperLogLog` sketches", 2017).
     pub(super) fn count(&self) -> u64 {
         let mut histogram = [0_u32; 64];
@@ -111,7 +111,8 @@ impl Registers {
         (ALPHA * all * all / sum).round() as u64
     }
 
-    /// The counter as a string. The count in its header, from a former form of it, is marked as stale.
+    /// Returns the counter as a string. The count in the header, which is copied from the `former` string, is
+    /// marked as stale.
     pub(super) fn encode(&self, former: Option<&[u8]>) -> Vec<u8> {
         let sparse = if self.dense { None } else { self.sparse() };
         let encoding = if sparse.is_some() { SPARSE } else { DENSE };
@@ -131,7 +132,7 @@ impl Registers {
         bytes
     }
 
-    /// The registers in the sparse form; none if they are too many or too large for it.
+    /// Returns the registers in the sparse form; `None` if they are too many or too large for it.
     fn sparse(&self) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         for run in self.values.chunk_by(|left, right| left == right) {
@@ -164,7 +165,7 @@ fn check_header(bytes: &[u8]) -> Result<(), Refusal> {
     if valid { Ok(()) } else { Err(NO_COUNTER) }
 }
 
-/// The count that a counter keeps in its header; none if it is stale.
+/// Returns the count that a counter stores in its header; `None` if it is stale.
 pub(super) fn cached(bytes: &[u8]) -> Result<Option<u64>, Refusal> {
     check_header(bytes)?;
     let (words, _) = bytes[8..HEADER_BYTES].as_chunks::<8>();
@@ -172,13 +173,13 @@ pub(super) fn cached(bytes: &[u8]) -> Result<Option<u64>, Refusal> {
     Ok((count >> 63 == 0).then_some(count))
 }
 
-/// Keeps a count in the header of a counter.
+/// Stores a count in the header of a counter.
 pub(super) fn cache(bytes: &mut [u8], count: u64) {
     bytes[8..HEADER_BYTES].copy_from_slice(&count.to_le_bytes());
 }
 
-/// Adds an element to a dense counter without decoding it. `None` if the counter is not dense; else whether a
-/// register grew.
+/// Adds an element to a dense counter without decoding it. `None` if the counter is not dense; otherwise true
+/// if a register grew.
 pub(super) fn add_dense(bytes: &mut [u8], element: &[u8]) -> Option<bool> {
     if bytes[4] != DENSE {
         return None;
@@ -207,7 +208,7 @@ fn set_dense(body: &mut [u8], index: usize, value: u8) {
     }
 }
 
-/// The register of an element, and the least value that it must have.
+/// Returns the register that an element belongs to, and the least value that the register must have.
 fn place(element: &[u8]) -> (usize, u8) {
     let hash = hash(element);
     let rest = hash >> INDEX_BITS | 1 << VALUE_BITS;

@@ -3,10 +3,10 @@
 use super::effort::{LOOK, RANK};
 use crate::values::Random;
 
-/// Maximum number of positions that are always chosen one by one, however large a share of all they are.
+/// Maximum number of positions that are chosen one by one even if they are a large share of all positions.
 const SHARE_MIN: usize = 64;
 
-/// The effort that [`distinct`] takes: a number of elements, and units for each.
+/// Returns the effort that [`distinct`] takes: a number of elements, and units of effort for each.
 pub(super) fn distinct_effort(count: usize, bound: usize) -> (usize, u64) {
     if is_large_share(count, bound) { (bound, 2 * LOOK) } else { (count, RANK) }
 }

@@ -14,7 +14,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("pfmerge", -2, Effect::Grow, pfmerge),
 ];
 
-/// The effort to read, write or merge all registers of a counter.
+/// The units of effort to read, write or merge all registers of a counter.
 const REGISTERS_EFFORT: u64 = 256;
 
 fn pfadd(call: &mut Call<'_>) -> Done {
@@ -50,13 +50,13 @@ fn pfadd(call: &mut Call<'_>) -> Done {
     call.integer(i64::from(changed || created))
 }
 
-/// The registers of the counter at `key`; none if there is no such key.
+/// Returns the registers of the counter at `key`; `None` if there is no such key.
 fn registers(call: &mut Call<'_>, key: &[u8]) -> Result<Option<Registers>, Refusal> {
     call.effort.spend(1, REGISTERS_EFFORT)?;
     call.keyspace.read_string(key, |bytes| bytes.map(Registers::decode).transpose())?
 }
 
-/// Stores a counter under `key`, which keeps its lifetime.
+/// Stores a counter under `key`, which keeps its expiry.
 fn store(call: &mut Call<'_>, key: &[u8], registers: &Registers) -> Done {
     let mut digits = Digits::new(0);
     let former = call.keyspace.peek(key).map(|entry| &entry.value);
@@ -88,7 +88,7 @@ fn pfcount(call: &mut Call<'_>) -> Done {
     call.integer(count as i64)
 }
 
-/// Keeps the count in the counter's header, where Redis keeps it too.
+/// Stores the count in the counter's header, as Redis does.
 fn keep_count(call: &mut Call<'_>, key: &[u8], count: u64) {
     let Some(place) = call.keyspace.find(key) else { return };
     call.keyspace.change_at(place, |value| {
@@ -102,7 +102,7 @@ fn keep_count(call: &mut Call<'_>, key: &[u8], count: u64) {
     });
 }
 
-/// The union of the counters at argument `start` and behind it.
+/// Returns the union of the counters at argument `start` and the arguments after it.
 fn merged(call: &mut Call<'_>, start: usize) -> Result<Registers, Refusal> {
     let mut merged = Registers::new();
     for key in call.rest(start) {

@@ -25,7 +25,7 @@ fn dump(call: &mut Call<'_>) -> Done {
 /// The options of RESTORE.
 struct Options {
     replaces: bool,
-    /// True if the lifetime is a time since 1970.
+    /// True if the expiry is given as a time since 1970 (ABSTTL), not as a duration.
     absolute: bool,
 }
 

@@ -23,7 +23,7 @@ pub(super) const INSERT: u64 = 8;
 /// The units of effort to add an element to a sorted order, or to remove one.
 pub(super) const RANK: u64 = 16;
 
-/// The effort of one request: the units it has taken, and the most it may take.
+/// The effort of one request: the units that it has taken, and the most that it may take.
 #[derive(Debug)]
 pub(super) struct Effort {
     most: u64,
@@ -36,12 +36,12 @@ impl Effort {
         Self { most, spent: Cell::new(0) }
     }
 
-    /// The units that the request has taken so far.
+    /// Returns the units that the request has taken so far.
     pub(super) fn spent(&self) -> u64 {
         self.spent.get()
     }
 
-    /// The units that the request may still take.
+    /// Returns the units that the request may still take.
     pub(super) fn left(&self) -> u64 {
         self.most.saturating_sub(self.spent.get())
     }

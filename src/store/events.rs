@@ -16,10 +16,10 @@ use super::pubsub;
 use super::refusal::Refusal;
 use crate::values::limits::ENGINE_EVENTS_BYTES_MAX;
 
-/// The approximate bytes of an event besides its key.
+/// The approximate bytes that a queued event takes besides its key.
 const EVENT_BYTES: usize = 64;
 
-/// The class of an event, by which it is switched on.
+/// The class of an event of a key, by which CONFIG SET notify-keyspace-events switches events on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     Generic,
@@ -29,11 +29,11 @@ pub(super) enum Class {
     Hash,
     SortedSet,
     Expired,
-    /// Evictions, which never happen here.
+    /// Evictions of keys, which the engine never makes.
     #[expect(dead_code, reason = "the class has a letter")]
     Evicted,
     Stream,
-    /// Events of modules, which never happen here.
+    /// Events of modules, which the engine does not have.
     #[expect(dead_code, reason = "the class has a letter")]
     Module,
     /// A key was added.
@@ -42,23 +42,23 @@ pub(super) enum Class {
     Missed,
 }
 
-/// The letters of the classes, in the order of [`Class`].
+/// The letters of the classes in the setting, in the order of [`Class`].
 const LETTERS: &[u8; 12] = b"g$lshzxetdnm";
-/// The number of classes that the letter A stands for.
+/// The number of classes, from the first on, that the letter A stands for.
 const ALL_CLASSES: u32 = 10;
-/// The flag for messages by key (K).
+/// The flag for messages on the channel of the key (K).
 const BY_KEY: u16 = 1 << 14;
-/// The flag for messages by event (E).
+/// The flag for messages on the channel of the event (E).
 const BY_EVENT: u16 = 1 << 15;
 
-/// The classes of events that are wanted, and the kinds of messages.
+/// The classes of events that are switched on, and the channels that their messages go to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Flags(u16);
 
 impl Flags {
     const ALL: u16 = (1 << ALL_CLASSES) - 1;
 
-    /// The flags that a setting spells; none if one of its letters is unknown.
+    /// Returns the flags that the text of the setting means; `None` if one of its letters is unknown.
     pub(super) fn parse(setting: &[u8]) -> Option<Self> {
         setting.iter().try_fold(Self::default(), |Self(flags), letter| {
             let flag = match letter {
@@ -71,7 +71,7 @@ impl Flags {
         })
     }
 
-    /// The setting, in the order in which Redis spells it.
+    /// Returns the text of the setting, with the letters in Redis's order.
     pub(super) fn text(self) -> String {
         let has = |letter: u8| {
             let position = LETTERS.iter().position(|known| *known == letter);
@@ -113,16 +113,17 @@ struct Event {
     key: Box<[u8]>,
 }
 
-/// Events of keys that are to be published, and which ones are wanted.
+/// Events of keys that are still to be published, and the flags that say which events are switched on.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     flags: Flags,
-    /// True if events are wanted, and anybody is subscribed to a channel or pattern.
+    /// True if events are switched on, and any connection is subscribed to a channel or pattern.
     is_on: bool,
     queue: Vec<Event>,
-    /// The bytes of the events of the request under way.
+    /// The bytes of the events that the present request has caused.
     bytes: usize,
-    /// A key that a command has removed by taking its last element: the event of the command comes first.
+    /// A key that a command has removed by taking its last element. Its event is added after the command's
+    /// own event.
     emptied: Option<(u8, Box<[u8]>)>,
     dropped: u64,
 }
@@ -136,17 +137,18 @@ impl Events {
         (self.flags, self.is_on) = (flags, false);
     }
 
-    /// True if events of any class are wanted.
+    /// True if events of any class are switched on.
     pub(super) fn is_used(&self) -> bool {
         self.flags != Flags::default()
     }
 
-    /// The number of events that were dropped because a request had too many.
+    /// Returns the number of events that were dropped because a request caused too many.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Begins a request or a sweep; `subscribers` are connections that are subscribed to anything.
+    /// Begins a request or a sweep of expired keys; `subscribers` is the number of connections with
+    /// subscriptions.
     pub(super) fn begin(&mut self, subscribers: usize) {
         if self.is_used() {
             self.bytes = 0;
@@ -154,12 +156,12 @@ impl Events {
         }
     }
 
-    /// Sets how many connections are subscribed to anything; without any, no events are queued.
+    /// Sets the number of connections with subscriptions; if there are none, no events are queued.
     fn listen(&mut self, subscribers: usize) {
         self.is_on = subscribers > 0 && self.flags.0 & (BY_KEY | BY_EVENT) != 0;
     }
 
-    /// Adds an event of a key of a database.
+    /// Adds an event of a key of a database, if events of its class are switched on.
     pub(super) fn add(&mut self, class: Class, name: &'static str, database: u8, key: &[u8]) {
         if !self.is_on {
             return;
@@ -181,8 +183,8 @@ impl Events {
         self.queue.push(Event { name, database, key: key.into() });
     }
 
-    /// Records that a key is gone because its value has no element left. A value that had none before was
-    /// only made to be filled, which is no event.
+    /// Records that a key was removed because its value has no element left. If the value had none before the
+    /// command either, the key had only been created to be filled, which is no event.
     pub(super) fn note_emptied(&mut self, database: u8, key: &[u8], was_empty: bool) {
         if self.is_on && was_empty {
             self.queue.pop_if(|event| event.name == "new" && *event.key == *key);
@@ -192,14 +194,14 @@ impl Events {
         }
     }
 
-    /// Handles that a key was added: if it was emptied before by the same command, that is no event.
+    /// Handles that a key was added: if the same command had emptied it before, the emptying is no event.
     pub(super) fn note_added(&mut self, database: u8, key: &[u8]) {
         if self.emptied.as_ref().is_some_and(|(other, emptied)| *other == database && **emptied == *key) {
             self.emptied = None;
         }
     }
 
-    /// Adds the event of a key that was emptied, if there is one.
+    /// Adds the event of a key that was emptied, if one is recorded.
     fn settle(&mut self) {
         if let Some((database, key)) = self.emptied.take()
             && self.flags.wants(Class::Generic)
@@ -208,18 +210,18 @@ impl Events {
         }
     }
 
-    /// True if events of keys are queued, because they are wanted and connections are subscribed.
+    /// True if events of keys are queued, because they are switched on and connections are subscribed.
     pub(super) fn is_on(&self) -> bool {
         self.is_on
     }
 
-    /// True if there is anything to publish.
+    /// True if any event is waiting to be published.
     pub(super) fn is_pending(&self) -> bool {
         !self.queue.is_empty() || self.emptied.is_some()
     }
 
-    /// Publishes the events so far to everybody who is subscribed. `actor` is the connection whose request is
-    /// carried out.
+    /// Publishes the events so far to the connections that are subscribed to their channels. `actor` is the
+    /// connection whose request is being carried out.
     pub(super) fn publish(&mut self, post: &mut Post, actor: Option<u64>, effort: &Effort) {
         self.settle();
         for Event { name, database, key } in std::mem::take(&mut self.queue) {
@@ -240,7 +242,7 @@ impl Events {
     }
 }
 
-/// Publishes the events of a command, if there are any, and takes note of who is subscribed now.
+/// Publishes the events that a command has caused, and updates the number of connections with subscriptions.
 pub(super) fn publish(call: &mut Call<'_>) {
     let events = &mut call.keyspace.events;
     if events.is_pending() {
@@ -251,7 +253,7 @@ pub(super) fn publish(call: &mut Call<'_>) {
     events.listen(call.post.channels.clients());
 }
 
-/// The setting that CONFIG SET gives, or the error for an unknown letter.
+/// Parses the value that CONFIG SET gives for the setting; an error for an unknown letter.
 pub(super) fn parse_setting(setting: &[u8]) -> Result<Flags, Refusal> {
     Flags::parse(setting).ok_or(Refusal::Words(
         "ERR CONFIG SET failed (possibly related to argument 'notify-keyspace-events') - Invalid event class \

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The approximate bytes of an expiry besides the field's name, which is kept twice.
+/// The approximate bytes of an expiry besides the field's name, which is stored twice.
 const EXPIRY_BYTES: usize = 112;
 
 /// Expiries of fields, in milliseconds since 1970.
@@ -26,12 +26,12 @@ impl Expiries {
         self.by_name.get(name).copied()
     }
 
-    /// The soonest expiry; none if no field expires.
+    /// Returns the soonest expiry of any field, in milliseconds since 1970; `None` if no field expires.
     pub(super) fn soonest_ms(&self) -> Option<u64> {
         self.by_time.first().map(|(expires_ms, _)| *expires_ms)
     }
 
-    /// Sets the expiry of a field, or removes it. True if it had one.
+    /// Sets the expiry of a field, or removes it (`None`). True if the field had one.
     pub(super) fn set(&mut self, name: &[u8], expires_ms: Option<u64>) -> bool {
         let former = self.by_name.remove(name);
         if let Some(former) = former {
@@ -46,7 +46,7 @@ impl Expiries {
         former.is_some()
     }
 
-    /// Removes and returns a field that expired before `now_ms`, if there is one.
+    /// Removes and returns a field that expired before `now_ms`; `None` if there is none.
     pub(super) fn pop_expired(&mut self, now_ms: u64) -> Option<Box<[u8]>> {
         self.soonest_ms().filter(|soonest| *soonest < now_ms)?;
         let (_, name) = self.by_time.pop_first()?;

@@ -27,15 +27,15 @@ pub(super) const COMMANDS: &[Command] = &[
 /// The latest expiry of a field, in milliseconds since 1970, as in Redis.
 const EXPIRES_MS_MAX: i64 = (1 << 46) - 1;
 
-/// Replies for one field: there is no such field, it has no lifetime, the condition was not met, the expiry
-/// was set, or the field was deleted because that has passed.
+/// Replies for one field, each a constant: there is no such field, it has no expiry, the condition was not
+/// met, the expiry was set, or the field was deleted because the expiry has passed.
 const MISSING: i64 = -2;
 const WITHOUT: i64 = -1;
 const REFUSED: i64 = 0;
 const DONE: i64 = 1;
 const DELETED: i64 = 2;
 
-/// The unit and origin of a time.
+/// The unit of a time, and whether it counts from now or from 1970.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Seconds,
@@ -45,7 +45,7 @@ enum Unit {
 }
 
 impl Unit {
-    /// The time in argument `index`, in milliseconds since 1970.
+    /// Returns the time in argument `index`, in milliseconds since 1970.
     fn expiry(self, call: &Call<'_>, index: usize, name: &'static str) -> Result<u64, Refusal> {
         let given = call.integer_at(index)?;
         if given < 0 {
@@ -59,7 +59,8 @@ impl Unit {
         expires_ms.map(|ms| ms as u64).ok_or(Refusal::InvalidExpire(name))
     }
 
-    /// The unit that an option of HGETEX and HSETEX names.
+    /// Returns the unit of the time that an option of HGETEX and HSETEX introduces; `None` if the argument is
+    /// no such option.
     fn option(call: &Call<'_>, index: usize) -> Option<Self> {
         [
             ("ex", Self::Seconds),
@@ -72,7 +73,7 @@ impl Unit {
     }
 }
 
-/// The condition on which HEXPIRE sets an expiry.
+/// The condition under which HEXPIRE and its variants set an expiry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Condition {
     Always,
@@ -89,7 +90,7 @@ impl Condition {
             .find_map(|(word, condition)| call.is(index, word).then_some(condition))
     }
 
-    /// Whether the condition allows the new expiry. A field without one counts as expiring last of all.
+    /// True if the condition allows the new expiry. A field without an expiry counts as expiring last of all.
     fn allows(self, old_ms: Option<u64>, new_ms: u64) -> bool {
         match self {
             Self::Always => true,
@@ -101,7 +102,8 @@ impl Condition {
     }
 }
 
-/// The arguments that `FIELDS count field ...` at `index` names; each field takes `words` arguments.
+/// Returns the positions of the arguments that `FIELDS count field ...` at `index` lists; each field takes
+/// `words` arguments.
 fn listed(
     call: &Call<'_>,
     index: usize,
@@ -157,7 +159,8 @@ fn set_lifetimes(call: &mut Call<'_>, unit: Unit, name: &'static str) -> Done {
     })
 }
 
-/// Sets the expiry of a field; a time that has come removes the field at once.
+/// Sets the expiry of a field, or removes the field if that time has passed. Returns the number that is the
+/// reply for the field.
 fn set_expiry(fields: &mut Fields, name: &[u8], expires_ms: u64, now_ms: u64) -> i64 {
     if expires_ms <= now_ms {
         fields.remove(name);
@@ -167,8 +170,8 @@ fn set_expiry(fields: &mut Fields, name: &[u8], expires_ms: u64, now_ms: u64) ->
     DONE
 }
 
-/// Changes each named field of the hash in argument 1, replies with a number for each, and announces the event if
-/// there was a change.
+/// Applies `change` to each named field of the hash in argument 1, replies with the number that it returns
+/// for each, and adds the event if any field was changed.
 fn change_each(
     call: &mut Call<'_>,
     names: Range<usize>,
@@ -240,7 +243,8 @@ fn hpersist(call: &mut Call<'_>) -> Done {
     })
 }
 
-/// Writes the values of fields; null for a missing one. An error if they do not fit, before anything changes.
+/// Writes the values of fields, and null for missing ones. An error, before anything is changed, if they do
+/// not fit in a reply.
 fn write_values(call: &mut Call<'_>, names: Range<usize>) -> Done {
     call.effort.spend(names.len(), FIND)?;
     let fields = call.keyspace.peek_as::<Fields>(call.arguments.at(1))?;
@@ -268,10 +272,10 @@ fn hgetdel(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// The change of lifetimes that HGETEX and HSETEX ask for.
+/// The change of fields' expiries that HGETEX or HSETEX asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lifetime {
-    /// HGETEX leaves lifetimes as they are, and HSETEX ends them.
+    /// No option about expiries: HGETEX leaves them as they are, and HSETEX removes them.
     Unnamed,
     Keep,
     Persist,
@@ -319,9 +323,9 @@ fn hgetex(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// The options of HSETEX, and the argument at which its fields begin.
+/// The options of HSETEX, and the position of the argument at which its fields begin.
 struct SetOptions {
-    /// True if no field may exist yet (FNX), or all of them must (FXX).
+    /// False if no named field may exist yet (FNX), true if all must exist (FXX), none without condition.
     present: Option<bool>,
     lifetime: Lifetime,
     index: usize,

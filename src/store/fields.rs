@@ -36,13 +36,13 @@ pub(super) struct Fields {
     shape: Shape,
     hasher: Hasher,
     bytes: usize,
-    /// The expiries of fields; none if no field expires.
+    /// The expiries of fields; none if no field of the hash expires.
     expiries: Option<Box<Expiries>>,
 }
 
 #[derive(Clone)]
 enum Shape {
-    /// Fields in the order in which they were added, searched one by one.
+    /// Fields in the order in which they were added, which are searched one by one.
     Small(Vec<Field>),
     Large(Table<Field>),
 }
@@ -72,7 +72,7 @@ impl Fields {
         self.all().len()
     }
 
-    /// All fields, in the order that replies use.
+    /// Returns all fields, in the order in which replies list them.
     pub(super) fn all(&self) -> &[Field] {
         match &self.shape {
             Shape::Small(fields) => fields,
@@ -84,22 +84,22 @@ impl Fields {
         self.find(name).map(|position| &self.all()[position].value)
     }
 
-    /// True if a field expires.
+    /// True if any field has an expiry.
     pub(super) fn expires(&self) -> bool {
         self.expiries.is_some()
     }
 
-    /// The soonest expiry of a field, in milliseconds since 1970; `NEVER_MS` for none.
+    /// Returns the soonest expiry of any field, in milliseconds since 1970; `NEVER_MS` if none expires.
     pub(super) fn soonest_ms(&self) -> u64 {
         self.expiries.as_ref().and_then(|expiries| expiries.soonest_ms()).unwrap_or(NEVER_MS)
     }
 
-    /// The expiry of a field, in milliseconds since 1970.
+    /// Returns the expiry of a field, in milliseconds since 1970; `None` if it has none.
     pub(super) fn expiry_ms(&self, name: &[u8]) -> Option<u64> {
         self.expiries.as_ref()?.get(name)
     }
 
-    /// Sets the expiry of a field, which must exist, or removes it. True if it had one.
+    /// Sets the expiry of a field, which must exist, or removes it (`None`). True if the field had one.
     pub(super) fn set_expiry(&mut self, name: &[u8], expires_ms: Option<u64>) -> bool {
         if self.expiries.is_none() && expires_ms.is_none() {
             return false;
@@ -153,8 +153,8 @@ impl Fields {
         Some(field)
     }
 
-    /// Visits fields in hash order from hash `from` on, and returns where to go on. A small hash is visited
-    /// whole.
+    /// Visits about `count` fields in hash order from hash `from` on. Returns the hash to continue from;
+    /// `None` at the end. A small hash is visited as a whole.
     pub(super) fn walk(&self, from: u32, count: usize, mut visit: impl FnMut(&Field)) -> Option<u32> {
         match &self.shape {
             Shape::Small(fields) => {
@@ -192,7 +192,7 @@ impl Fields {
         }
     }
 
-    /// Turns a small hash into a large one. A hash that was large once stays so, as in Redis.
+    /// Turns a small hash into a large one. A hash that was large once stays large, as in Redis.
     fn enlarge(&mut self) {
         if let Shape::Small(fields) = &mut self.shape {
             let mut table = Table::new(self.hasher.clone());

@@ -1,4 +1,4 @@
-//! Glob patterns, as in KEYS and SCAN, at the price of effort.
+//! Glob patterns, as in KEYS and SCAN, whose matching is charged as effort.
 
 use super::effort::Effort;
 use super::refusal::Refusal;
@@ -6,10 +6,11 @@ use crate::values::glob;
 
 /// The number of matching steps per unit of effort.
 const STEPS_PER_UNIT: usize = 16;
-/// The number of matching steps after which effort is charged.
+/// The number of matching steps after which effort is charged anew.
 const STEPS_MAX: usize = 1024;
 
-/// Whether the whole of `text` matches `pattern`. Steps are counted as effort, because both may be long.
+/// True if the whole of `text` matches `pattern`. Steps are charged as effort, because both may be long; an
+/// error if the effort is used up.
 pub(super) fn matches(pattern: &[u8], text: &[u8], effort: &Effort) -> Result<bool, Refusal> {
     let mut steps = 0;
     glob::matches(pattern, text, |more| {

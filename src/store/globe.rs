@@ -4,28 +4,29 @@
 //! bits: longitude first. Places with equal leading bits lie in one cell, and so in one range of scores.
 //! Everything is computed in the order of Redis's steps, so that results agree to the last digit.
 
-/// The halvings of each range in a score.
+/// The number of times that a score's geohash halves each of the two ranges.
 pub(super) const STEPS_MAX: u32 = 26;
 const EARTH_RADIUS_METERS: f64 = 6_372_797.560_856;
-/// Half the length of the equator in the Mercator projection, in meters.
+/// Half the length of the equator in the Mercator projection, in metres.
 const MERCATOR_METERS_MAX: f64 = 20_037_726.37;
 pub(super) const LONGITUDE_MAX: f64 = 180.0;
-/// The largest latitude of the square Mercator projection.
+/// The largest latitude of the square Mercator projection, in degrees.
 pub(super) const LATITUDE_MAX: f64 = 85.051_128_78;
-/// The columns and rows of a cell and its neighbors, in the order in which Redis looks at them.
+/// The columns and rows by which a cell's neighbours differ from it, in the order in which Redis searches
+/// them; the cell itself comes first.
 const NEIGHBORS: [(i32, i32); 9] =
     [(0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1)];
-/// The digits of the textual geohash.
+/// The digits of the textual form of a geohash.
 const DIGITS: &[u8; 32] = b"0123456789bcdefghjkmnpqrstuvwxyz";
 
-/// A place on the globe by longitude and latitude, in degrees.
+/// A place on the globe: longitude and latitude in degrees.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Place {
     pub(super) longitude: f64,
     pub(super) latitude: f64,
 }
 
-/// A cell of the grid that so many halvings make.
+/// A cell of the grid that results from halving both ranges a number of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cell {
     x: u32,
@@ -46,12 +47,12 @@ impl Place {
         self.longitude.abs() <= LONGITUDE_MAX && self.latitude.abs() <= LATITUDE_MAX
     }
 
-    /// The score of the place in a sorted set.
+    /// Returns the place's geohash as a score for a sorted set.
     pub(super) fn score(self) -> f64 {
         Cell::of(self, STEPS_MAX, LATITUDE_MAX).bits() as f64
     }
 
-    /// The place that a score means: the center of its cell.
+    /// Returns the place that a score means: the center of its cell.
     pub(super) fn of_score(score: f64) -> Self {
         let bits = score as u64;
         let cell = Cell { x: gathered(bits >> 1), y: gathered(bits), steps: STEPS_MAX };
@@ -62,7 +63,7 @@ impl Place {
         }
     }
 
-    /// The standard textual geohash, which counts latitudes up to the poles.
+    /// Returns the standard textual geohash, in which latitudes go up to the poles.
     pub(super) fn text(self) -> [u8; 11] {
         let bits = Cell::of(self, STEPS_MAX, 90.0).bits();
         let mut text = [b'0'; 11];
@@ -73,7 +74,7 @@ impl Place {
         text
     }
 
-    /// The distance along the surface, in meters, by the haversine formula.
+    /// Returns the distance between two places along the surface, in metres, by the haversine formula.
     pub(super) fn distance(self, other: Self) -> f64 {
         let (longitude, latitude) = (self.longitude.to_radians(), self.latitude.to_radians());
         let (other_longitude, other_latitude) = (other.longitude.to_radians(), other.latitude.to_radians());
@@ -115,7 +116,8 @@ impl Cell {
         }
     }
 
-    /// The cell so many columns east and rows north, around the globe in both directions.
+    /// Returns the cell that is this many columns east and rows north of it, around the globe in both
+    /// directions.
     fn beside(self, columns: i32, rows: i32) -> Self {
         let mask = (1_u32 << self.steps) - 1;
         Self {
@@ -125,14 +127,14 @@ impl Cell {
         }
     }
 
-    /// The scores of the cell: the first, and the first beyond it.
+    /// Returns the scores of the places in the cell: the first score, and the first beyond the last.
     fn scores(self) -> (f64, f64) {
         let shift = 2 * (STEPS_MAX - self.steps);
         ((self.bits() << shift) as f64, ((self.bits() + 1) << shift) as f64)
     }
 }
 
-/// The bits of a number at the even places of a longer one.
+/// Spreads the bits of a number to the even bit positions of a longer one.
 fn spread(number: u32) -> u64 {
     let mut bits = u64::from(number);
     for (shift, mask) in [
@@ -147,7 +149,7 @@ fn spread(number: u32) -> u64 {
     bits
 }
 
-/// The inverse of [`spread`]: the bits at even places.
+/// Returns the bits at the even positions of a number: the inverse of [`spread`].
 fn gathered(bits: u64) -> u32 {
     let mut bits = bits & 0x5555_5555_5555_5555;
     for (shift, mask) in [
@@ -162,14 +164,14 @@ fn gathered(bits: u64) -> u32 {
     bits as u32
 }
 
-/// The outline of an area, in meters.
+/// The outline of a search area, in metres.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Outline {
     Circle { radius: f64 },
     Box { width: f64, height: f64 },
 }
 
-/// An area that is searched.
+/// An area in which places are searched: its center and outline.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Area {
     pub(super) center: Place,
@@ -177,7 +179,8 @@ pub(super) struct Area {
 }
 
 impl Area {
-    /// The distance of a place from the center, in meters, if the place is in the area.
+    /// Returns the distance of a place from the area's center, in metres; `None` if the place is outside the
+    /// area.
     pub(super) fn distance(&self, place: Place) -> Option<f64> {
         match self.outline {
             Outline::Circle { radius } => {
@@ -193,8 +196,8 @@ impl Area {
         }
     }
 
-    /// The ranges of scores that together hold all places in the area, in the order in which Redis looks at
-    /// them.
+    /// Returns the ranges of scores that together contain all places in the area, in the order in which Redis
+    /// searches them.
     pub(super) fn ranges(&self) -> Vec<(f64, f64)> {
         let bounds = self.bounds();
         let mut steps = self.steps();
@@ -244,7 +247,7 @@ impl Area {
         }
     }
 
-    /// The number of halvings after which a cell is at least about as large as the area.
+    /// Returns the number of halvings at which a cell is still about as large as the area or larger.
     fn steps(&self) -> u32 {
         let mut reach = match self.outline {
             Outline::Circle { radius } => radius,

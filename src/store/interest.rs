@@ -1,7 +1,7 @@
-//! Keys that connections watch or wait for, and what happens to them.
+//! Keys that connections watch, wait for or track, and the effect of changes on those connections.
 //!
-//! The keyspace reports each change here. A change is noted for one key and is final with the next one, or at
-//! the end of the command: until then a command that has changed nothing after all withdraws it.
+//! The keyspace reports each change here. A change is recorded for one key and becomes final with the next
+//! change, or at the end of the command: until then a command that has left the key as it was withdraws it.
 
 use super::tracking::Tracking;
 use super::waits::Waits;
@@ -14,13 +14,15 @@ pub(super) struct Interest {
     pub(super) waits: Waits,
     pub(super) watches: Watches,
     pub(super) tracking: Tracking,
-    /// The database and name of a watched or tracked key that the present command has changed: told to its
-    /// connections at the next change or the command's end, unless the command withdraws it.
+    /// The database and name of a watched or tracked key that the present command has changed. The change
+    /// takes effect for the key's connections at the next change or the command's end, unless the command
+    /// withdraws it.
     pending: Option<(u8, Box<[u8]>)>,
 }
 
 impl Interest {
-    /// Records that a key of a database has changed; the command may still [`withdraw`](Self::withdraw) that.
+    /// Records that a key of a database has changed; the command may still [`withdraw`](Self::withdraw) the
+    /// change.
     pub(super) fn touch(&mut self, database: u8, key: &[u8]) {
         if self.watches.is_empty() && self.tracking.is_idle() {
             return;
@@ -34,19 +36,19 @@ impl Interest {
         }
     }
 
-    /// Records a change of a key that the command cannot withdraw, so it is final at once.
+    /// Records a change of a key that the command will not withdraw, so that it is final at once.
     pub(super) fn touch_for_certain(&mut self, database: u8, key: &[u8]) {
         self.touch(database, key);
         self.settle();
     }
 
-    /// Takes the last change back: the command has left the key as it was.
+    /// Withdraws the last change, because the command has left the key as it was.
     pub(super) fn withdraw(&mut self) {
         self.pending = None;
     }
 
-    /// Makes the last change final: EXEC fails on connections that watch the key, and connections that track
-    /// it are sent a message.
+    /// Makes the last change final: EXEC will fail on connections that watch the key, and connections that
+    /// track it are sent a message.
     pub(super) fn settle(&mut self) {
         if let Some((database, key)) = self.pending.take() {
             self.watches.break_all(database, &key);
@@ -54,7 +56,7 @@ impl Interest {
         }
     }
 
-    /// The keys of a database that connections watch or wait for, each once.
+    /// Returns the keys of a database that connections watch or wait for, each once.
     pub(super) fn keys(&self, database: u8) -> Vec<Box<[u8]>> {
         let mut keys: Vec<Box<[u8]>> = self.watches.keys(database).chain(self.waits.keys(database)).collect();
         keys.sort_unstable();
@@ -62,7 +64,7 @@ impl Interest {
         keys
     }
 
-    /// Ends the watches, the wait and the tracking of a connection that is gone.
+    /// Ends the watches, the wait and the tracking of a connection that has been closed.
     pub(super) fn forget(&mut self, session: u64) {
         self.watches.end(session);
         self.waits.leave(session);

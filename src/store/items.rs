@@ -34,7 +34,7 @@ impl Items {
         self.ring.iter()
     }
 
-    /// The items from `start` up to, but not including, `end`.
+    /// Returns the items from position `start` up to, but not including, `end`.
     pub(super) fn range(&self, start: usize, end: usize) -> impl ExactSizeIterator<Item = &Text> {
         self.ring.range(start..end)
     }
@@ -57,7 +57,7 @@ impl Items {
         Some(item)
     }
 
-    /// Returns spare room, so that a list that was long once does not hold it for ever.
+    /// Frees spare capacity, so that a list that was long once does not keep it for ever.
     fn shrink(&mut self) {
         if self.ring.capacity() > 64 && self.ring.len() * 4 < self.ring.capacity() {
             self.ring.shrink_to(self.ring.len() * 2);
@@ -75,8 +75,8 @@ impl Items {
         self.ring.insert(position, item);
     }
 
-    /// Keeps the items from `start` up to, but not including, `end`, and returns how many it removed. Only
-    /// the removed items are looked at.
+    /// Keeps the items from position `start` up to, but not including, `end`, and returns how many it
+    /// removed. Only the removed items are read.
     pub(super) fn keep(&mut self, start: usize, end: usize) -> usize {
         let before = self.ring.len();
         let gone: usize = self.ring.drain(end..).map(|item| item.cost()).sum();

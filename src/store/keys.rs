@@ -1,4 +1,5 @@
-//! Commands on keys of any kind: existence, renaming, copying, scans. Lifetimes are in `lifetimes.rs`.
+//! Commands on keys of any type: existence, renaming, copying, scans. Commands on expiries are in
+//! `lifetimes.rs`.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{FIND, LOOK};
@@ -48,7 +49,7 @@ fn kind(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Whether an existing key at the destination is replaced.
+/// Whether RENAME or COPY replaces a key that exists at the destination.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Obstacle {
     Replaced,
@@ -112,7 +113,7 @@ fn copy(call: &mut Call<'_>) -> Done {
 const SAME_OBJECT: Refusal = Refusal::Words("ERR source and destination objects are the same");
 const NO_DATABASE: Refusal = Refusal::Words("ERR DB index is out of range");
 
-/// Looks at or changes the keys of another database than the selected one.
+/// Calls `act` while another database than the connection's is selected.
 fn within<R>(call: &mut Call<'_>, database: u8, act: impl FnOnce(&mut Keyspace) -> R) -> R {
     call.keyspace.select(database);
     let result = act(call.keyspace);
@@ -120,7 +121,7 @@ fn within<R>(call: &mut Call<'_>, database: u8, act: impl FnOnce(&mut Keyspace) 
     result
 }
 
-/// The database whose number is an integer; an error if there is none.
+/// Returns the database with this number; an error if there is none.
 pub(super) fn database(number: i64) -> Result<u8, Refusal> {
     u8::try_from(number).ok().filter(|number| *number < ENGINE_DATABASES).ok_or(NO_DATABASE)
 }
@@ -206,7 +207,7 @@ fn dbsize(call: &mut Call<'_>) -> Done {
     call.number(call.keyspace.len())
 }
 
-/// Refuses unknown words behind FLUSHDB and FLUSHALL.
+/// Refuses unknown words after FLUSHDB and FLUSHALL.
 fn check_flush(call: &Call<'_>) -> Done {
     let known = call.count() == 1 || call.count() == 2 && (call.is(1, "async") || call.is(1, "sync"));
     if known { Ok(()) } else { Err(Refusal::Syntax) }
@@ -256,8 +257,8 @@ fn object(call: &mut Call<'_>) -> Done {
     call.integer(idle_s as i64)
 }
 
-/// The reply to OBJECT REFCOUNT. Nothing is shared here, but Redis shares small integers and reports a huge
-/// count.
+/// Returns the reply to OBJECT REFCOUNT. The engine shares no values, but Redis shares small integers and
+/// reports a huge count for them.
 fn reference_count(value: &Value) -> i64 {
     if matches!(value, Value::Integer(0..10_000)) { i64::from(i32::MAX) } else { 1 }
 }

@@ -24,9 +24,9 @@ use crate::values::limits::ENGINE_DATABASES;
 
 const SEGMENT_BITS: u32 = 8;
 const SEGMENTS: usize = 1 << SEGMENT_BITS;
-/// The number of bits of a cursor that give the place within a segment.
+/// The number of bits of a SCAN cursor that give the position within a segment.
 const PLACE_BITS: u32 = u32::BITS - GRAIN_BITS;
-/// The expiry of a key without a lifetime.
+/// The expiry that stands for a key without one.
 pub(super) const NEVER_MS: u64 = u64::MAX;
 
 /// A key, its value and its expiry.
@@ -46,13 +46,13 @@ impl Keyed for Entry {
 }
 
 impl Entry {
-    /// Approximate bytes of key, value and their places.
+    /// Returns the approximate bytes that the key, its value and their place in the table take.
     pub(super) fn cost(&self) -> u64 {
         (size_of::<Self>() - size_of::<Text>() + PLACE_BYTES + self.key.cost() + self.value.cost()) as u64
     }
 }
 
-/// The location of an entry, valid until the next insertion or removal.
+/// The location of a key's entry, valid until the next insertion or removal.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     segment: usize,
@@ -61,12 +61,12 @@ pub(super) struct Place {
 
 struct Segment {
     table: Table<Entry>,
-    /// A lower bound of the expiries of all keys in this segment.
+    /// A lower bound of the expiries of all keys in this segment, in milliseconds since 1970.
     soonest_ms: u64,
-    /// A lower bound of the expiries of keys that the current sweep has visited, or that were added since it
-    /// began.
+    /// A lower bound of the expiries of the keys that the current sweep has visited, or that were added since
+    /// it began, in milliseconds since 1970.
     soonest_of_sweep_ms: u64,
-    /// The position below which entries are still to be visited by the current sweep.
+    /// The position in the segment's table below which the current sweep has still to visit entries.
     sweep_left: usize,
 }
 
@@ -81,7 +81,7 @@ impl Segment {
     }
 }
 
-/// The lifetime that a write gives to a key.
+/// The expiry that a write gives to a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lifetime {
     Forever,
@@ -101,7 +101,7 @@ pub struct Swept {
 /// The keys of one database.
 #[derive(Default)]
 struct Database {
-    /// Empty until the first key is added.
+    /// The segments of the hash table; none until the first key is added.
     segments: Vec<Segment>,
     sweep_segment: usize,
     keys: usize,
@@ -115,19 +115,19 @@ pub(super) struct Keyspace {
     databases: Vec<Database>,
     /// The number of the selected database.
     selected: u8,
-    /// The number of the database that the next sweep begins with.
+    /// The number of the database at which the next sweep for expired keys begins.
     sweep_database: u8,
     hasher: Hasher,
     used: u64,
     now_ms: u64,
-    /// Keys that connections watch, wait for or track, to which each change is reported.
+    /// Keys that connections watch, wait for or track; each change of a key is reported to it.
     pub(super) interest: Interest,
     pub(super) events: Events,
     pub(super) random: Random,
     pub(super) expired: u64,
     pub(super) hits: u64,
     pub(super) misses: u64,
-    /// The number of elements of values removed since it was last taken.
+    /// The number of elements of values that were removed since [`Self::take_removed`] was last called.
     removed: u64,
 }
 
@@ -150,7 +150,7 @@ impl Keyspace {
         }
     }
 
-    /// Sets the time that applies to everything until the next call.
+    /// Sets the present time, which applies until the next call.
     pub(super) fn set_now(&mut self, unix_ms: u64) {
         self.now_ms = unix_ms;
     }
@@ -159,13 +159,13 @@ impl Keyspace {
         self.now_ms
     }
 
-    /// Selects the database that all further calls are about.
+    /// Selects the database that all further calls concern.
     pub(super) fn select(&mut self, database: u8) {
         debug_assert!(database < ENGINE_DATABASES);
         self.selected = database;
     }
 
-    /// The number of the selected database.
+    /// Returns the number of the selected database.
     pub(super) fn selected(&self) -> u8 {
         self.selected
     }
@@ -178,23 +178,24 @@ impl Keyspace {
         &mut self.databases[usize::from(self.selected)]
     }
 
-    /// Approximate bytes of all keys and values of all databases.
+    /// Returns the approximate bytes of all keys and values of all databases.
     pub(super) fn used(&self) -> u64 {
         self.used
     }
 
-    /// The number of keys of the selected database.
+    /// Returns the number of keys of the selected database.
     pub(super) fn len(&self) -> usize {
         self.here().keys
     }
 
-    /// The number of keys of all databases, and how many of them have a lifetime.
+    /// Returns the number of keys of all databases, and how many of them have an expiry.
     pub(super) fn totals(&self) -> (usize, usize) {
         let sum = |count: fn(&Database) -> usize| self.databases.iter().map(count).sum();
         (sum(|database| database.keys), sum(|database| database.volatile))
     }
 
-    /// The number, the keys, and the keys with a lifetime of each database that has any.
+    /// Returns, for each database that has any keys, its number, the number of its keys, and how many of them
+    /// have an expiry.
     pub(super) fn filled(&self) -> impl Iterator<Item = (usize, usize, usize)> {
         let figures = |(number, database): (usize, &Database)| (number, database.keys, database.volatile);
         self.databases.iter().enumerate().map(figures).filter(|(_, keys, _)| *keys > 0)
@@ -210,7 +211,8 @@ impl Keyspace {
         &self.hasher
     }
 
-    /// Finds a key. An expired key is removed and not found, and so are expired fields of a hash.
+    /// Finds a key; `None` if there is none. If the key has expired it is removed and not found; expired
+    /// fields of a hash are removed.
     pub(super) fn find(&mut self, key: &[u8]) -> Option<Place> {
         let place = self.locate(key)?;
         let entry = self.entry(place);
@@ -225,7 +227,8 @@ impl Keyspace {
         Some(place)
     }
 
-    /// Removes an expired key. To those who watch it that is a change, whatever the command does that found it.
+    /// Removes an expired key. For connections that watch the key this counts as a change, whatever command
+    /// has found it.
     fn expire_at(&mut self, place: Place) {
         let entry = self.remove_at(place);
         self.announce(Class::Expired, "expired", entry.key.as_bytes());
@@ -233,12 +236,14 @@ impl Keyspace {
         self.interest.settle();
     }
 
-    /// Adds an event of a key of the selected database, which is published if anybody wants it.
+    /// Adds an event of a key of the selected database, which is published if any connection is subscribed to
+    /// it.
     pub(super) fn announce(&mut self, class: Class, name: &'static str, key: &[u8]) {
         self.events.add(class, name, self.selected, key);
     }
 
-    /// Removes expired fields of a hash. Returns how many, and whether the hash is gone with them.
+    /// Removes expired fields of a hash. Returns how many, and whether the hash was removed with its last
+    /// field.
     fn expire_fields(&mut self, place: Place) -> (usize, bool) {
         let now_ms = self.now_ms;
         let key = self.events.is_on().then(|| self.entry(place).key.clone());
@@ -253,7 +258,8 @@ impl Keyspace {
         (removed, gone)
     }
 
-    /// Updates what is known of hashes with fields that expire, after a value of a segment has changed.
+    /// Updates the counts and bounds about hashes with expiring fields, after a value of a segment has
+    /// changed.
     fn note_fields(&mut self, segment: usize, before_ms: u64, after_ms: u64) {
         let database = self.here_mut();
         let segment = &mut database.segments[segment];
@@ -263,13 +269,14 @@ impl Keyspace {
         database.volatile_hashes -= usize::from(before_ms != NEVER_MS);
     }
 
-    /// The entry of `key`, unless it has expired. Records no access.
+    /// Returns the entry of `key`; `None` if there is none or it has expired. Records no access.
     pub(super) fn peek(&self, key: &[u8]) -> Option<&Entry> {
         let entry = self.entry(self.locate(key)?);
         (entry.expires_ms >= self.now_ms).then_some(entry)
     }
 
-    /// The value of `key` for a read command: counts a hit or a miss, and records the access.
+    /// Returns the value of `key` for a read command: counts a hit or a miss, and records the access. `None`
+    /// if there is none.
     pub(super) fn read(&mut self, key: &[u8]) -> Option<&Value> {
         let Some(place) = self.find(key) else {
             self.misses += 1;
@@ -283,8 +290,8 @@ impl Keyspace {
         Some(&entry.value)
     }
 
-    /// The collection at `key` for a read command: counts a hit or a miss, and records the access. An error
-    /// if the value is of another type.
+    /// Returns the collection at `key` for a read command: counts a hit or a miss, and records the access.
+    /// `None` if there is no such key; an error if the value is of another type.
     pub(super) fn read_as<T: Collection>(&mut self, key: &[u8]) -> Result<Option<&T>, Refusal> {
         match self.read(key) {
             None => Ok(None),
@@ -292,8 +299,8 @@ impl Keyspace {
         }
     }
 
-    /// The collection at `key`, without recording an access, so that several can be looked at side by side.
-    /// An error if the value is of another type.
+    /// Returns the collection at `key` without recording an access, so that several can be borrowed at once.
+    /// `None` if there is no such key; an error if the value is of another type.
     pub(super) fn peek_as<T: Collection>(&self, key: &[u8]) -> Result<Option<&T>, Refusal> {
         match self.peek(key) {
             None => Ok(None),
@@ -305,19 +312,19 @@ impl Keyspace {
         self.here().segments[place.segment].table.at(place.position)
     }
 
-    /// The number of seconds since the last access of an entry.
+    /// Returns the number of seconds since the last access of an entry.
     pub(super) fn idle_s(&self, place: Place) -> u64 {
         (self.now_ms / 1000).saturating_sub(u64::from(self.entry(place).touched_s))
     }
 
-    /// Stores `value` under `key` as a new key: a former one is removed first. Connections that wait for the
-    /// key are served, as they are not when [`Keyspace::set`] overwrites a value.
+    /// Stores `value` under `key` as a new key: an existing one is removed first. In contrast to
+    /// [`Keyspace::set`], calls that wait for the key are served.
     pub(super) fn replace(&mut self, key: &[u8], value: Value, lifetime: Lifetime) {
         self.remove(key);
         self.set(key, value, lifetime);
     }
 
-    /// Stores `value` under `key`, replacing any former value.
+    /// Stores `value` under `key`, replacing any existing value.
     pub(super) fn set(&mut self, key: &[u8], value: Value, lifetime: Lifetime) {
         if let Some(place) = self.find(key) {
             if matches!(self.entry(place).value, Value::Stream(_)) {
@@ -338,7 +345,7 @@ impl Keyspace {
         }
     }
 
-    /// Adds a key, which must not exist.
+    /// Adds a key, which must not exist, and returns its location.
     pub(super) fn add(&mut self, key: &[u8], value: Value) -> Place {
         let touched_s = (self.now_ms / 1000) as u32;
         let entry = Entry { key: Text::new(key), value, expires_ms: NEVER_MS, touched_s };
@@ -380,7 +387,8 @@ impl Keyspace {
         entry
     }
 
-    /// Changes a value and updates the accounts. A collection that loses its last element is removed.
+    /// Changes the value at a location and updates the memory counts. A collection that loses its last
+    /// element is removed.
     pub(super) fn change_at<R>(&mut self, place: Place, change: impl FnOnce(&mut Value) -> R) -> R {
         let touched_s = (self.now_ms / 1000) as u32;
         let database = &mut self.databases[usize::from(self.selected)];
@@ -403,7 +411,8 @@ impl Keyspace {
         result
     }
 
-    /// Changes the collection at `key`, if there is one.
+    /// Changes the collection at `key`; `None` if there is no such key, an error if the value is of another
+    /// type.
     pub(super) fn change<T: Collection, R>(
         &mut self,
         key: &[u8],
@@ -417,7 +426,8 @@ impl Keyspace {
         changed.map(Some).ok_or(Refusal::WrongType)
     }
 
-    /// Changes the collection at `key`, or a new empty one if there is none.
+    /// Changes the collection at `key`, or a new empty one if there is no such key. An error if the value is
+    /// of another type.
     pub(super) fn change_or_create<T: Collection, R>(
         &mut self,
         key: &[u8],
@@ -446,7 +456,7 @@ impl Keyspace {
         database.volatile -= usize::from(before != NEVER_MS);
     }
 
-    /// Removes expired keys and fields of all databases, visiting no more than about `budget` of them.
+    /// Removes expired keys and fields of all databases, visiting about `budget` of them at most.
     pub(super) fn sweep(&mut self, budget: usize) -> Swept {
         let mut swept = Swept::default();
         for _ in 0..ENGINE_DATABASES {
@@ -510,8 +520,8 @@ impl Keyspace {
         }
     }
 
-    /// Visits about `count` entries that have not expired, in hash order, and returns the cursor to go on
-    /// from; none at the end. Cursors stay below 2^36.
+    /// Visits about `count` entries that have not expired, in hash order from a SCAN cursor on. Returns the
+    /// cursor to continue from; `None` at the end. Cursors stay below 2^36.
     pub(super) fn walk(&self, cursor: u64, count: usize, mut visit: impl FnMut(&Entry)) -> Option<u64> {
         let mut left = count;
         let mut from = (cursor as u32) << GRAIN_BITS;
@@ -538,7 +548,7 @@ impl Keyspace {
         None
     }
 
-    /// All entries that have not expired.
+    /// Returns all entries of the selected database that have not expired.
     pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.here()
             .segments
@@ -547,7 +557,7 @@ impl Keyspace {
             .filter(|entry| entry.expires_ms >= self.now_ms)
     }
 
-    /// A random key that has not expired; every key has the same chance.
+    /// Returns a random key that has not expired, each with the same probability; `None` if there is none.
     pub(super) fn random_key(&mut self) -> Option<Text> {
         while self.len() > 0 {
             let mut target = self.random.index(self.databases[usize::from(self.selected)].keys);
@@ -574,7 +584,8 @@ impl Keyspace {
         None
     }
 
-    /// Removes every key of the selected database. Watched keys that existed have changed.
+    /// Removes every key of the selected database. For connections that watch an existing key this counts as
+    /// a change.
     pub(super) fn clear(&mut self) {
         let here = self.selected;
         self.interest.tracking.clear();
@@ -592,8 +603,8 @@ impl Keyspace {
         self.used -= entries.map(Entry::cost).sum::<u64>();
     }
 
-    /// Exchanges the contents of two databases. Connections watch and wait for names in a database, so to them
-    /// keys change or become ready.
+    /// Exchanges the keys of two databases. Since connections watch and wait for names in a database, keys
+    /// have changed or become ready for them.
     pub(super) fn swap(&mut self, first: u8, second: u8) {
         let mut ready = Vec::new();
         for (here, there) in [(first, second), (second, first)] {
@@ -618,15 +629,15 @@ impl Keyspace {
         }
     }
 
-    /// The entry of `key` in any database, even if it has expired.
+    /// Returns the entry of `key` in any database, even if it has expired; `None` if there is none.
     fn entry_in(&self, database: u8, key: &[u8]) -> Option<&Entry> {
         let hash = self.hasher.hash(key);
         let segment = self.databases[usize::from(database)].segments.get(segment_of(hash))?;
         Some(segment.table.at(segment.table.find(hash as u32, key)?))
     }
 
-    /// Passes the string at `key`, or none for a missing key, to `read`, as a read command. An error if the
-    /// value is of another type.
+    /// Passes the string at `key`, or `None` for a missing key, to `read`, as for a read command. An error if
+    /// the value is of another type.
     pub(super) fn read_string<R>(
         &mut self,
         key: &[u8],

@@ -1,4 +1,4 @@
-//! Commands on lifetimes: EXPIRE, TTL, PERSIST and their variants.
+//! Commands on the expiries of keys: EXPIRE, TTL, PERSIST and their variants.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::events::Class;
@@ -18,14 +18,14 @@ pub(super) const COMMANDS: &[Command] = &[
     command("persist", 2, Effect::Write, persist),
 ];
 
-/// The unit in which a command gives a time or duration.
+/// The unit in which a command gives a time or duration: seconds or milliseconds.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scale {
     Seconds,
     Milliseconds,
 }
 
-/// The origin that the number given to EXPIRE and its variants counts from.
+/// The origin from which the number given to EXPIRE and its variants counts: now, or 1970.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
     Now,
@@ -86,7 +86,7 @@ impl Conditions {
         Ok(conditions)
     }
 
-    /// Whether the conditions allow the new expiry. A key without a lifetime counts as expiring last of all.
+    /// True if the conditions allow the new expiry. A key without an expiry counts as expiring last of all.
     fn allow(&self, old_ms: u64, new_ms: i64) -> bool {
         let new_ms = u64::try_from(new_ms).unwrap_or(0);
         let volatile = old_ms != NEVER_MS;
@@ -189,8 +189,7 @@ mod tests {
         assert_eq!(bench.engine.statistics().bytes_used, 0);
     }
 
-    /// Simple reference model that the engine is checked against: each key's value, and its expiry in
-    /// milliseconds since 1970.
+    /// Reference model in a test: each key's value, and its expiry in milliseconds since 1970.
     type Model = BTreeMap<usize, (String, u64)>;
 
     fn step(bench: &mut Bench, model: &mut Model, random: &mut Random) {

@@ -5,17 +5,17 @@ use crate::values::limits::{ENGINE_EFFORT_MAX, ENGINE_REPLY_BYTES_MAX};
 /// The limits of an engine: memory, reply size and effort.
 #[derive(Clone, Debug)]
 pub struct EngineLimits {
-    /// The approximate bytes of all keys and values from which on writes that need memory are refused.
+    /// The approximate bytes of all keys and values at which writes that need memory are refused.
     pub bytes_max: u64,
     /// Maximum number of bytes of a reply, or of all replies of a transaction together.
     pub reply_bytes_max: usize,
-    /// Maximum number of units of effort of a request, or of a whole transaction; about one for each element
-    /// looked at.
+    /// Maximum number of units of effort of a request, or of a whole transaction; a unit is about one element
+    /// read.
     pub effort_max: u64,
 }
 
 impl EngineLimits {
-    /// The default limits for requests, with this much memory.
+    /// Returns the default limits, with this much memory in bytes.
     pub fn with_memory(bytes_max: u64) -> Self {
         Self { bytes_max, reply_bytes_max: ENGINE_REPLY_BYTES_MAX, effort_max: ENGINE_EFFORT_MAX }
     }

@@ -124,7 +124,7 @@ fn pop_several(call: &mut Call<'_>, end: End) -> Done {
     Ok(())
 }
 
-/// Refuses to pop items that the reply could not hold, before any is removed.
+/// Refuses a pop whose reply could not hold the items, before any item is removed.
 fn expect_popped(call: &Call<'_>, end: End, count: usize) -> Done {
     expect_popped_from(call, call.at(1), end, count)
 }
@@ -142,16 +142,17 @@ fn expect_popped_from(call: &Call<'_>, key: &[u8], end: End, count: usize) -> Do
     })
 }
 
-/// The arguments of LMPOP and ZMPOP: the keys, the end, and the most elements.
+/// The arguments of LMPOP and ZMPOP: the keys, the end to pop from, and the maximum number of elements.
 pub(super) struct PopRequest {
     pub(super) keys: std::ops::Range<usize>,
-    /// The number of the argument that names the end to pop from.
+    /// The position of the argument that names the end to pop from.
     pub(super) end: usize,
     pub(super) count: usize,
 }
 
 impl PopRequest {
-    /// Parses `numkeys key ... end [COUNT count]` from argument `first` on; `ends` are the words for the end.
+    /// Parses `numkeys key ... end [COUNT count]` from argument `first` on; `ends` are the two words that may
+    /// name the end.
     pub(super) fn parse(call: &Call<'_>, first: usize, ends: [&str; 2]) -> Result<Self, Refusal> {
         let keys = numbers::integer(call.at(first)).filter(|keys| *keys > 0);
         let keys = keys.ok_or(Refusal::Words("ERR numkeys should be greater than 0"))?;
@@ -180,7 +181,8 @@ fn lmpop(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Serves a call that pops from lists with the list at `key`. False if there is no such list.
+/// Serves a call that pops from lists with the list at `key`: pops and writes the reply. False if there is no
+/// such list.
 pub(super) fn serve(call: &mut Call<'_>, want: &Want, key: &[u8]) -> Result<bool, Refusal> {
     let (end, most) = match want {
         Want::Item(end) => (*end, 1),
@@ -209,7 +211,8 @@ fn llen(call: &mut Call<'_>) -> Done {
     call.number(length)
 }
 
-/// The positions from `start` to `stop` inclusive, as a half-open range. Negative numbers count from the end.
+/// Returns the positions from `start` to `stop` inclusive, as a half-open range. Negative numbers count from
+/// the end of the list.
 pub(super) fn positions(start: i64, stop: i64, length: usize) -> (usize, usize) {
     let length = length as i64;
     let absolute = |index: i64| if index < 0 { index.saturating_add(length) } else { index };
@@ -230,7 +233,8 @@ fn lrange(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// The position that `index` means, if the list reaches that far. Negative numbers count from the end.
+/// Returns the position that `index` means; `None` if the list does not reach that far. Negative numbers
+/// count from the end.
 fn position(index: i64, length: usize) -> Option<usize> {
     let index = if index < 0 { index.checked_add(length as i64)? } else { index };
     usize::try_from(index).ok().filter(|position| *position < length)
@@ -335,7 +339,8 @@ fn move_item(call: &mut Call<'_>, from: End, to: End) -> Done {
     if transfer(call, (call.at(1), from), (call.at(2), to))? { Ok(()) } else { call.null() }
 }
 
-/// Moves an item from one list to another, and replies with it. False if there is no list to take it from.
+/// Moves an item from one list to another, and writes it as the reply. False if there is no list to take it
+/// from.
 fn transfer(
     call: &mut Call<'_>,
     (source, from): (&[u8], End),
@@ -371,10 +376,10 @@ fn moved(keyspace: &mut Keyspace, source: &[u8], target: &[u8], from: End, to: E
 
 /// The options RANK, COUNT and MAXLEN of LPOS.
 struct Search {
-    /// The number of matches to skip.
+    /// The number of matches that are skipped.
     skipped: usize,
     from: End,
-    /// Maximum number of matches to return, 0 for all; none for a single one without an array.
+    /// Maximum number of matches to return, 0 for all; `None` to reply with a single one instead of an array.
     count: Option<usize>,
     compared_max: usize,
 }

@@ -12,14 +12,14 @@ use std::ops::RangeInclusive;
 const NODE_ENTRIES_MAX: usize = 100;
 /// Maximum number of bytes of a node: Redis's `stream-node-max-bytes`.
 const NODE_BYTES_MAX: usize = 4096;
-/// The bytes of a node besides its entries and field names, and of an entry besides its id, fields and
-/// values.
+/// The bytes that a node takes in Redis besides its entries and field names; the constant below it is that of
+/// an entry.
 const NODE_BYTES: usize = 15;
 const NODE_ENTRY_BYTES: usize = 4;
 /// The approximate bytes of an entry in memory besides its fields and values.
 const ENTRY_BYTES: usize = 64;
 
-/// The id of an entry: a time in milliseconds, and a number within it.
+/// The id of a stream entry: a time in milliseconds since 1970, and a sequence number within it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Id {
     pub(super) ms: u64,
@@ -30,7 +30,7 @@ impl Id {
     pub(super) const LEAST: Self = Self { ms: 0, sequence: 0 };
     pub(super) const GREATEST: Self = Self { ms: u64::MAX, sequence: u64::MAX };
 
-    /// The next greater id; none after the greatest.
+    /// Returns the next greater id; `None` after the greatest.
     pub(super) fn next(self) -> Option<Self> {
         match self.sequence.checked_add(1) {
             Some(sequence) => Some(Self { sequence, ..self }),
@@ -38,7 +38,7 @@ impl Id {
         }
     }
 
-    /// The next smaller id; none before the least.
+    /// Returns the next smaller id; `None` before the least.
     pub(super) fn previous(self) -> Option<Self> {
         match self.sequence.checked_sub(1) {
             Some(sequence) => Some(Self { sequence, ..self }),
@@ -51,7 +51,7 @@ impl Id {
     }
 }
 
-/// An entry: its fields and values in turn.
+/// An entry of a stream: its field names and values, alternating.
 #[derive(Clone)]
 pub(super) struct Entry {
     words: Box<[Text]>,
@@ -71,37 +71,38 @@ impl Entry {
 /// The entries of a stream that a trim (XTRIM, XADD) keeps.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Keep {
-    /// At most so many of the last entries.
+    /// At most this many of the newest entries.
     Newest(u64),
-    /// Entries whose ids are not smaller.
+    /// Entries whose ids are at least this one.
     Since(Id),
 }
 
-/// The extent to which a trim goes.
+/// How exactly a trim keeps to its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Precision {
     Exact,
-    /// Only whole nodes are removed, and at most so many entries; 0 for any number.
+    /// Approximately: only whole nodes are removed, and at most this many entries; 0 for any number.
     Nodes(u64),
 }
 
-/// All entries of a stream, and what is remembered of former ones.
+/// All entries of a stream, and counts and ids of those that it had before.
 #[derive(Clone, Default)]
 pub(super) struct Log {
     entries: BTreeMap<Id, Entry>,
-    /// The greatest id that was ever given.
+    /// The greatest id that an entry of the stream ever had.
     pub(super) last: Id,
-    /// The number of entries that were ever added.
+    /// The number of entries that were ever added to the stream.
     pub(super) added: u64,
-    /// The greatest id of an entry that was deleted by name.
+    /// The greatest id of an entry that was deleted by XDEL.
     pub(super) deleted: Id,
     bytes: usize,
     node: u64,
     node_entries: usize,
-    /// The bytes that the last node would take in Redis. An entry that would bring them to `NODE_BYTES_MAX`
+    /// The bytes that the last node would take in Redis. An entry that would bring it to `NODE_BYTES_MAX`
     /// begins a new node.
     node_bytes: usize,
-    /// The first entry of the last node: an entry with the same fields does not repeat their names.
+    /// The id and the fields of the first entry of the last node: an entry with the same field names does not
+    /// repeat them in Redis.
     node_first: (Id, Box<[Text]>),
     names_bytes: usize,
 }
@@ -119,23 +120,23 @@ impl Log {
         self.entries.get(&id)
     }
 
-    /// The first entry's id; the least id if there is no entry.
+    /// Returns the first entry's id; the least id if there is no entry.
     pub(super) fn first(&self) -> Id {
         self.entries.first_key_value().map_or(Id::LEAST, |(id, _)| *id)
     }
 
-    /// The last entry's id; the least id if there is no entry.
+    /// Returns the last entry's id; the least id if there is no entry.
     pub(super) fn newest(&self) -> Id {
         self.entries.last_key_value().map_or(Id::LEAST, |(id, _)| *id)
     }
 
-    /// The entries whose ids are in a range, in ascending order.
+    /// Returns the entries whose ids are in a range, in ascending order.
     pub(super) fn range(&self, ids: RangeInclusive<Id>) -> impl DoubleEndedIterator<Item = (Id, &Entry)> {
         let ids = if ids.is_empty() { None } else { Some(ids) };
         ids.into_iter().flat_map(|ids| self.entries.range(ids)).map(|(id, entry)| (*id, entry))
     }
 
-    /// The number of nodes that hold entries.
+    /// Returns the number of nodes that contain entries.
     pub(super) fn nodes(&self) -> usize {
         let mut nodes = 0;
         let mut after = None;
@@ -168,7 +169,7 @@ impl Log {
         self.added = self.added.wrapping_add(1);
     }
 
-    /// The bytes that an entry takes in the last node in Redis.
+    /// Returns the bytes that an entry would take in the last node in Redis.
     fn packed_bytes(&self, id: Id, words: &[Text]) -> usize {
         let (first, names) = &self.node_first;
         let same = words.iter().step_by(2).eq(names.iter());
@@ -180,7 +181,7 @@ impl Log {
         NODE_ENTRY_BYTES + ids + count + told
     }
 
-    /// Deletes an entry by name. True if it existed.
+    /// Deletes the entry with this id (XDEL). True if it existed.
     pub(super) fn delete(&mut self, id: Id) -> bool {
         let existed = self.remove(id);
         if existed {
@@ -198,7 +199,7 @@ impl Log {
         true
     }
 
-    /// Removes the stream's oldest entries beyond those to keep, and returns how many it removed.
+    /// Removes the oldest entries beyond those that `keep` says to keep, and returns how many it removed.
     pub(super) fn trim(&mut self, keep: Keep, precision: Precision) -> u64 {
         let mut removed = 0;
         while let Some((first, entry)) = self.entries.first_key_value() {
@@ -240,12 +241,13 @@ impl Log {
         }
     }
 
-    /// True if an entry was deleted by name among those that follow `start`.
+    /// True if an entry with an id of at least `start` was deleted by XDEL, and its id is not below those of
+    /// all existing entries.
     pub(super) fn has_gap_from(&self, start: Id) -> bool {
         self.len() > 0 && self.deleted != Id::LEAST && self.first() <= self.deleted && start <= self.deleted
     }
 
-    /// The number of entries that were ever added up to `id`; none if it cannot be told.
+    /// Returns the number of entries that were ever added up to `id`; `None` if it cannot be computed.
     pub(super) fn added_until(&self, id: Id) -> Option<u64> {
         let length = self.len() as u64;
         if self.added == 0 {

@@ -21,23 +21,23 @@ use std::cmp::Ordering;
 /// Maximum number of units of effort that one addition of long numbers takes: some tenths of a millisecond.
 const EFFORT_MAX: u64 = 4_000;
 
-/// The units of effort to add this number: `EFFORT_MAX` if it is long or has an exponent, else 0.
+/// Returns the units of effort to add this number: `EFFORT_MAX` if it is long or has an exponent, else 0.
 pub(super) fn effort(text: &[u8]) -> u64 {
     let long = text.len() > 40 || text.iter().any(|byte| byte.eq_ignore_ascii_case(&b'e'));
     if long { EFFORT_MAX } else { 0 }
 }
 
-/// The length in bytes from which on a text is not read as a number, as in Redis.
+/// The length in bytes at which a text is not read as a number any more, as in Redis.
 const TEXT_BYTES_MAX: usize = 5 * 1024;
-/// The largest decimal exponent, positive or negative. Larger ones are out of range for certain, and within
-/// it every step below is short.
+/// The largest decimal exponent, positive or negative, that is computed with. Larger ones are certainly out
+/// of range, and up to it every step below is short.
 const DECIMAL_EXPONENT_MAX: i64 = 10_000;
-/// Maximum number of places before a number's point, or zeros behind it.
+/// Maximum number of digits before a number's decimal point, or of zeros after it.
 const DECIMAL_ORDER_MAX: i64 = 5_000;
-/// The largest power of ten that fits in a word: long numbers are read and scaled by as much at once.
+/// The largest power of ten that fits in a 32-bit word, by which long numbers are read and scaled at once.
 const TENS: u32 = 1_000_000_000;
 const TENS_DIGITS: usize = 9;
-/// The powers of two between which a long double lies.
+/// The largest power of two that a long double can have, positive or negative.
 const BINARY_EXPONENT_MAX: i64 = 16_383;
 const BINARY_EXPONENT_MIN: i64 = -16_445;
 const DECIMALS: usize = 17;
@@ -51,7 +51,7 @@ struct LongDouble {
     exponent: i64,
 }
 
-/// The sum of two numbers, given and returned in decimal.
+/// Returns the sum of two numbers; operands and sum are decimal texts.
 pub(super) fn add(left: &[u8], right: &[u8]) -> Result<String, Refusal> {
     let endless = Refusal::Words("ERR increment would produce NaN or Infinity");
     let (Some(left), Some(right)) = (read(left)?, read(right)?) else { return Err(endless) };
@@ -62,12 +62,12 @@ pub(super) fn add(left: &[u8], right: &[u8]) -> Result<String, Refusal> {
     Ok(sum.spelled())
 }
 
-/// True if the text is a finite number, false if it is an infinity; an error if it is no number at all.
+/// True if the text is a finite number, false if it is an infinity; an error if it is no number.
 pub(super) fn is_finite(text: &[u8]) -> Result<bool, Refusal> {
     Ok(read(text)?.is_some())
 }
 
-/// Parses a decimal number; none for an infinity.
+/// Parses a decimal number; `None` for an infinity.
 fn read(text: &[u8]) -> Result<Option<LongDouble>, Refusal> {
     if text.len() >= TEXT_BYTES_MAX {
         return Err(Refusal::NotAFloat);
@@ -93,7 +93,8 @@ fn read(text: &[u8]) -> Result<Option<LongDouble>, Refusal> {
     }
 }
 
-/// The digits without leading zeros, and the power of ten that the last digit counts.
+/// Returns the digits of a decimal text without leading zeros, and the power of ten of the last digit; `None`
+/// if the text is no number.
 fn decimal(text: &[u8]) -> Option<(Vec<u8>, i64)> {
     let (mantissa, mut exponent) = match text.iter().position(|byte| byte.eq_ignore_ascii_case(&b'e')) {
         Some(at) => {
@@ -115,7 +116,7 @@ fn decimal(text: &[u8]) -> Option<(Vec<u8>, i64)> {
     Some((digits().copied().skip_while(|digit| *digit == b'0').collect(), exponent))
 }
 
-/// The nearest representable number, by long division one bit at a time.
+/// Returns the nearest representable number to `digits * 10^exponent`, by long division one bit at a time.
 fn nearest(digits: &[u8], exponent: i64) -> LongDouble {
     let (mut numerator, mut denominator) = (Natural::from(0), Natural::from(1));
     for group in digits.chunks(TENS_DIGITS) {
@@ -152,8 +153,8 @@ fn nearest(digits: &[u8], exponent: i64) -> LongDouble {
     rounded(mantissa, shift - 63, rest)
 }
 
-/// Rounds a number to its mantissa. `rest` says how the bits below the mantissa compare to half of its last
-/// bit.
+/// Rounds a number to its mantissa of 64 bits. `rest` compares the bits below the mantissa with half of its
+/// last bit.
 fn rounded(mantissa: u64, exponent: i64, rest: Ordering) -> LongDouble {
     let up = rest == Ordering::Greater || rest == Ordering::Equal && mantissa & 1 == 1;
     match mantissa.checked_add(u64::from(up)) {
@@ -187,7 +188,8 @@ impl LongDouble {
         Self { negative: large.negative, ..rounded(mantissa, exponent, rest) }
     }
 
-    /// The number in decimal with at most 17 decimals, without trailing zeros, and never with an exponent.
+    /// Returns the number in decimal with at most 17 decimals, without trailing zeros, and never with an
+    /// exponent.
     fn spelled(self) -> String {
         let unsigned = if self.exponent >= 0 { self.whole() } else { self.fractional() };
         let sign = if self.negative && unsigned != "0" { "-" } else { "" };
@@ -217,7 +219,7 @@ impl LongDouble {
     }
 }
 
-/// A natural number of any size, lowest word first; the highest word is never zero.
+/// A natural number of any size, as words of which the lowest comes first; the highest word is never zero.
 struct Natural {
     words: Vec<u32>,
 }
@@ -265,7 +267,7 @@ impl Natural {
         by_length.then_with(|| self.words.iter().rev().cmp(other.words.iter().rev()))
     }
 
-    /// Subtracts a number that is not larger.
+    /// Subtracts another natural number, which must not be larger.
     fn subtract(&mut self, other: &Self) {
         let mut borrowed = false;
         for (index, word) in self.words.iter_mut().enumerate() {

@@ -5,7 +5,7 @@ use super::table::{Hasher, Keyed, PLACE_BYTES, Table};
 use super::text::Text;
 use crate::values::Random;
 
-/// Maximum number of members of a set of integers: Redis's `set-max-intset-entries`.
+/// Maximum number of members of a small set of integers: Redis's `set-max-intset-entries`.
 const INTEGERS_MAX: usize = 512;
 
 impl Keyed for Text {
@@ -95,12 +95,13 @@ impl Members {
         }
     }
 
-    /// Visits all members, in the order that replies use.
+    /// Visits all members, in the order in which replies list them.
     pub(super) fn for_each(&self, mut visit: impl FnMut(&[u8])) {
         (0..self.len()).for_each(|position| self.at(position, &mut visit));
     }
 
-    /// Visits members in the order that replies use, until `visit` returns an error.
+    /// Visits members in the order in which replies list them, until `visit` returns an error, which it
+    /// returns.
     pub(super) fn try_each<E>(&self, mut visit: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         (0..self.len()).try_for_each(|position| self.at(position, &mut visit))
     }
@@ -114,7 +115,7 @@ impl Members {
         }
     }
 
-    /// Removes a random member, if there is one.
+    /// Removes and returns a random member; `None` if the set is empty.
     pub(super) fn pop(&mut self, random: &mut Random) -> Option<Text> {
         if self.len() == 0 {
             return None;
@@ -132,8 +133,8 @@ impl Members {
         })
     }
 
-    /// Visits members in hash order from hash `from` on, and returns where to go on. A set of integers is
-    /// visited whole.
+    /// Visits about `count` members in hash order from hash `from` on. Returns the hash to continue from;
+    /// `None` at the end. A set of integers is visited as a whole.
     pub(super) fn walk(&self, from: u32, count: usize, mut visit: impl FnMut(&[u8])) -> Option<u32> {
         match &self.shape {
             Shape::Integers(_) => {
@@ -156,7 +157,7 @@ impl Members {
         true
     }
 
-    /// Turns a set of integers into a set of texts. It stays so, as in Redis.
+    /// Turns a set of integers into a set of texts, which it stays, as in Redis.
     fn spell_out(&mut self) {
         let Shape::Integers(integers) = &mut self.shape else { return };
         let integers = std::mem::take(integers);

@@ -6,7 +6,7 @@ use std::io::Write as _;
 /// Maximum number of characters of a 64-bit integer.
 const DIGITS_MAX: usize = 20;
 
-/// An integer in decimal, without an allocation.
+/// A buffer that holds an integer in decimal, without an allocation.
 pub(super) struct Digits {
     bytes: [u8; DIGITS_MAX],
     start: usize,
@@ -37,7 +37,8 @@ impl Digits {
     }
 }
 
-/// Parses a 64-bit integer in its canonical spelling: no plus, no leading zero, no space.
+/// Parses a 64-bit integer in its canonical form: no plus, no leading zero, no space. `None` for any other
+/// text.
 pub(super) fn integer(text: &[u8]) -> Option<i64> {
     let (digits, negative) = match text {
         [b'-', digits @ ..] => (digits, true),
@@ -59,7 +60,8 @@ pub(super) fn integer(text: &[u8]) -> Option<i64> {
     if negative { 0_i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
 }
 
-/// Parses a whole text as a number as `strtod` does, but neither NaN nor a number out of range.
+/// Parses a whole text as a number as C's `strtod` does; `None` for NaN, for a number out of range, and for
+/// any other text.
 pub(super) fn float(text: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(text).ok()?;
     let value: f64 = text.parse().ok()?;
@@ -69,7 +71,7 @@ pub(super) fn float(text: &[u8]) -> Option<f64> {
     (!value.is_nan() && value.is_infinite() == spelled_infinite && !vanished).then_some(value)
 }
 
-/// Appends a number as `%.17g` prints it, the spelling of scores.
+/// Appends a number as C's `%.17g` prints it, the form in which scores are written.
 #[expect(clippy::float_cmp, reason = "a whole number equals its own whole part")]
 pub(super) fn write_float(out: &mut Vec<u8>, value: f64) {
     // Every whole number below this is exact and shorter than 17 digits.
@@ -82,7 +84,7 @@ pub(super) fn write_float(out: &mut Vec<u8>, value: f64) {
     }
 }
 
-/// Appends a number as `%.{precision}g` spells it.
+/// Appends a number as C's `%.{precision}g` prints it.
 pub(super) fn write_general(out: &mut Vec<u8>, value: f64, precision: usize) {
     if value.is_nan() {
         out.extend_from_slice(if value.is_sign_negative() { b"-nan" } else { b"nan" });

@@ -1,16 +1,16 @@
-//! The compact forms in which Redis keeps small collections and writes them down: packed lists of strings and
+//! The compact forms in which Redis stores small collections and dumps them: packed lists of strings and
 //! integers, sorted integers, and strings compressed by LZF.
 
 use super::numbers::{self, Digits};
 use super::rdb::DAMAGED;
 use super::refusal::Refusal;
 
-/// The bytes before the first element of a packed list: its size and the number of elements.
+/// The number of bytes before the first element of a packed list: its size and the number of elements.
 const LIST_HEADER_BYTES: usize = 6;
-/// The byte behind the last element of a packed list.
+/// The byte after the last element of a packed list.
 const LIST_END: u8 = 0xff;
 
-/// The elements of a packed list (listpack); integers are spelled.
+/// Returns the elements of a packed list (listpack); integers as decimal texts.
 pub(super) fn texts(bytes: &[u8]) -> Result<Vec<Vec<u8>>, Refusal> {
     let mut left = bytes.get(LIST_HEADER_BYTES..).ok_or(DAMAGED)?;
     let mut texts = Vec::new();
@@ -24,7 +24,8 @@ pub(super) fn texts(bytes: &[u8]) -> Result<Vec<Vec<u8>>, Refusal> {
     }
 }
 
-/// The bytes of the length that follows each element of a packed list, for reading backwards.
+/// Returns the number of bytes of the length that follows each element of a packed list, by which it can be
+/// read backwards.
 fn length_bytes(length: usize) -> usize {
     match length {
         0..0x80 => 1,
@@ -35,7 +36,7 @@ fn length_bytes(length: usize) -> usize {
     }
 }
 
-/// The bytes of an integer in a packed list.
+/// Returns the number of bytes that an integer takes in a packed list.
 pub(super) fn integer_bytes(value: i64) -> usize {
     1 + match value {
         0..0x80 => 1,
@@ -47,7 +48,7 @@ pub(super) fn integer_bytes(value: i64) -> usize {
     }
 }
 
-/// The bytes of a string in a packed list.
+/// Returns the number of bytes that a string takes in a packed list.
 pub(super) fn text_bytes(text: &[u8]) -> usize {
     if let Some(integer) = numbers::integer(text) {
         return integer_bytes(integer);
@@ -60,7 +61,7 @@ pub(super) fn text_bytes(text: &[u8]) -> usize {
     header + text.len() + length_bytes(header + text.len())
 }
 
-/// The first element of a packed list, and the number of its bytes.
+/// Returns the first element of a packed list, and the number of its bytes; `None` if it is malformed.
 fn element(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
     let integer = |value: i64, length| Some((Digits::new(value).as_bytes().to_vec(), length));
     let string = |header: usize, length: usize| {
@@ -88,7 +89,7 @@ fn element(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
     }
 }
 
-/// The integers of a set of integers (intset).
+/// Returns the integers of a packed set of integers (intset).
 pub(super) fn integers(bytes: &[u8]) -> Result<Vec<i64>, Refusal> {
     let (width, rest) = bytes.split_first_chunk::<4>().ok_or(DAMAGED)?;
     let (count, rest) = rest.split_first_chunk::<4>().ok_or(DAMAGED)?;
@@ -105,7 +106,7 @@ pub(super) fn integers(bytes: &[u8]) -> Result<Vec<i64>, Refusal> {
     Ok(rest.chunks_exact(width).map(spread).collect())
 }
 
-/// The `length` bytes that LZF has compressed.
+/// Decompresses a string that LZF has compressed, to `length` bytes.
 pub(super) fn decompressed(packed: &[u8], length: usize) -> Result<Vec<u8>, Refusal> {
     let mut out: Vec<u8> = Vec::with_capacity(length.min(packed.len().saturating_mul(4)));
     let mut left = packed;

@@ -1,4 +1,5 @@
-//! Commands on places: GEOADD, GEOSEARCH and so on, over sorted sets whose scores are geohashes (`globe.rs`).
+//! Commands on geographic places: GEOADD, GEOSEARCH and so on, over sorted sets whose scores are geohashes
+//! (`globe.rs`).
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{FIND, RANK};
@@ -48,7 +49,7 @@ fn geoadd(call: &mut Call<'_>) -> Done {
     add_pairs(call, options, &pairs)
 }
 
-/// The longitude and latitude at argument `index` and the next.
+/// Returns the place whose longitude and latitude are argument `index` and the next.
 fn place_at(call: &Call<'_>, index: usize) -> Result<Place, Refusal> {
     let number = |index| numbers::float(call.at(index)).ok_or(Refusal::NotAFloat);
     let place = Place { longitude: number(index)?, latitude: number(index + 1)? };
@@ -59,7 +60,7 @@ fn place_at(call: &Call<'_>, index: usize) -> Result<Place, Refusal> {
     Err(Refusal::Quoting(format!("ERR invalid longitude,latitude pair {longitude:.6},{latitude:.6}")))
 }
 
-/// The length in meters of the unit at argument `index`.
+/// Returns the length, in metres, of the unit that argument `index` names.
 fn unit_at(call: &Call<'_>, index: usize) -> Result<f64, Refusal> {
     [("m", 1.0), ("km", 1000.0), ("ft", 0.3048), ("mi", 1609.34)]
         .into_iter()
@@ -83,7 +84,7 @@ fn geodist(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Writes a distance with four decimals, a string in both protocol versions.
+/// Writes a distance with four decimals, as a string in both RESP versions.
 fn write_distance(out: &mut Reply<'_>, distance: f64) {
     out.bulk(format!("{distance:.4}").as_bytes());
 }
@@ -131,7 +132,7 @@ enum Kind {
     RadiusByMember,
 }
 
-/// Whether the result of GEORADIUS may be stored.
+/// Whether a search may store its result under a key: GEORADIUS may, its `_RO` variant may not.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Storing {
     Allowed,
@@ -144,18 +145,18 @@ enum Order {
     Farthest,
 }
 
-/// The arguments of a search.
+/// The parsed arguments of a search.
 #[derive(Default)]
 struct Search<'a> {
     center: Option<Place>,
-    /// True if the center is a member of a key that does not exist.
+    /// True if the center is to be a member of a key that does not exist, so that nothing is found.
     center_missing: bool,
     outline: Option<Outline>,
-    /// The length of the unit of distances, in meters.
+    /// The length, in metres, of the unit in which distances are replied.
     meters: f64,
     order: Option<Order>,
     count: Option<usize>,
-    /// True if any members will do, as many as COUNT says (ANY).
+    /// True if the search may stop when it has found as many members as COUNT says (ANY).
     any: bool,
     with_distance: bool,
     with_hash: bool,
@@ -168,7 +169,7 @@ struct Search<'a> {
 struct Found {
     member: Text,
     score: f64,
-    /// The distance from the center, in meters.
+    /// The distance of the member from the search's center, in metres.
     distance: f64,
 }
 
@@ -196,7 +197,8 @@ fn georadiusbymember_ro(call: &mut Call<'_>) -> Done {
     search(call, Kind::RadiusByMember, Storing::Forbidden)
 }
 
-/// The member at argument `index` as a center; an error if the sorted set has no such member.
+/// Returns the place of the member that argument `index` names, as a search's center; an error if the sorted
+/// set has no such member.
 fn member_at(call: &Call<'_>, ranking: &Ranking, index: usize) -> Result<Place, Refusal> {
     let score = ranking.score(call.at(index));
     score.map(Place::of_score).ok_or(Refusal::Words("ERR could not decode requested zset member"))
@@ -206,7 +208,8 @@ fn length_at(call: &Call<'_>, index: usize, words: &'static str) -> Result<f64, 
     numbers::float(call.at(index)).ok_or(Refusal::Words(words))
 }
 
-/// The radius at argument `index` in meters, and the length of its unit, which follows.
+/// Returns a circle with the radius in argument `index`, and the length of the radius's unit, which follows,
+/// in metres.
 fn radius_at(call: &Call<'_>, index: usize) -> Result<(Outline, f64), Refusal> {
     let radius = length_at(call, index, "ERR need numeric radius")?;
     if radius < 0.0 {
@@ -266,7 +269,7 @@ impl<'a> Search<'a> {
         (self.outline, self.meters) = (Some(outline), meters);
     }
 
-    /// Parses the option at argument `index`, and returns its number of words.
+    /// Parses the option at argument `index`, and returns how many arguments it takes.
     fn option(
         &mut self,
         call: &Call<'a>,
@@ -368,7 +371,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// The members in the area, in the order of the reply.
+    /// Returns the members in the area, in the order of the reply.
     fn run(&self, call: &Call<'_>, ranking: &Ranking) -> Result<Vec<Found>, Refusal> {
         let (Some(center), Some(outline)) = (self.center, self.outline) else { return Ok(Vec::new()) };
         let area = Area { center, outline };
@@ -434,7 +437,7 @@ fn show(call: &mut Call<'_>, search: &Search<'_>, found: &[Found]) -> Done {
     Ok(())
 }
 
-/// Stores what was found as a sorted set at `target`.
+/// Stores the members that were found as a sorted set at `target`.
 fn keep(call: &mut Call<'_>, search: &Search<'_>, found: &[Found], target: &[u8]) -> Done {
     call.effort.spend(found.len(), RANK)?;
     let mut stored = Ranking::new(call.keyspace.hasher());

@@ -1,4 +1,5 @@
-//! Bytes for connections other than the one that is being served: replies to calls that waited, and messages.
+//! Bytes for connections other than the one whose request is being carried out: replies to calls that waited,
+//! and messages.
 
 use std::collections::VecDeque;
 
@@ -8,27 +9,28 @@ use super::channels::Channels;
 use super::refusal::Refusal;
 use crate::values::limits::{ENGINE_EVENTS_BYTES_MAX, ENGINE_MESSAGES_BYTES_MAX};
 
-/// A reply or message for a connection, which its owner sends.
+/// A reply or message for a connection, which the service in front of the engine sends.
 #[derive(Clone, Debug)]
 pub struct Delivery {
-    /// The number of the connection, as its session has it.
+    /// The number of the connection's session.
     pub session: u64,
     /// A whole reply or message.
     pub bytes: Bytes,
-    /// True for the reply to a call that waited: the connection's further requests go on.
+    /// True for the reply to a call that waited, after which the connection's further requests are carried
+    /// out.
     pub ends_wait: bool,
 }
 
-/// Bytes that are to be delivered, and the subscriptions by which messages find their way.
+/// Replies and messages that are to be delivered, and the subscriptions that decide who gets messages.
 #[derive(Debug, Default)]
 pub(super) struct Post {
     pub(super) channels: Channels,
     deliveries: VecDeque<Delivery>,
-    /// Messages for the connection whose request is being carried out. They precede its reply.
+    /// Messages for the connection whose request is being carried out, which are sent before its reply.
     pub(super) own: Vec<u8>,
-    /// Bytes of the messages that the request has sent.
+    /// Bytes of the messages that the present request has caused.
     messages_bytes: usize,
-    /// Bytes of the events of keys that the request has caused.
+    /// Bytes of the events of keys that the present request has caused.
     events_bytes: usize,
 }
 
@@ -38,7 +40,7 @@ impl Post {
         (self.messages_bytes, self.events_bytes) = (0, 0);
     }
 
-    /// Counts bytes of messages before they are made, or refuses them if the request sends too many.
+    /// Counts bytes of messages before they are made; refuses the request if it causes too many.
     pub(super) fn spend(&mut self, bytes: usize) -> Result<(), Refusal> {
         self.messages_bytes = self.messages_bytes.saturating_add(bytes);
         if self.messages_bytes > ENGINE_MESSAGES_BYTES_MAX {
@@ -47,7 +49,8 @@ impl Post {
         Ok(())
     }
 
-    /// Counts bytes of an event of a key. False if the request has caused too many.
+    /// Counts bytes of an event of a key. False if the request has caused too many, so that the event is
+    /// dropped.
     pub(super) fn spend_on_event(&mut self, bytes: usize) -> bool {
         self.events_bytes = self.events_bytes.saturating_add(bytes);
         self.events_bytes <= ENGINE_EVENTS_BYTES_MAX

@@ -23,7 +23,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("pubsub", -2, Effect::Read, pubsub),
 ];
 
-/// Commands that a subscriber may send that speaks RESP2.
+/// Commands that a subscriber with RESP2 may send.
 pub(super) const FOR_SUBSCRIBERS: &[&str] = &[
     "ping",
     "subscribe",
@@ -36,7 +36,7 @@ pub(super) const FOR_SUBSCRIBERS: &[&str] = &[
     "reset",
 ];
 
-/// The refusal of any other command to a subscriber that speaks RESP2.
+/// Returns the refusal of any other command of a subscriber with RESP2.
 pub(super) fn refusal_to_subscriber(name: &str, subcommand: Option<&[u8]>) -> Refusal {
     const CONTAINERS: &[&str] =
         &["acl", "client", "command", "config", "memory", "object", "pubsub", "xgroup", "xinfo"];
@@ -76,7 +76,7 @@ fn sunsubscribe(call: &mut Call<'_>) -> Done {
     remove(call, Space::Shards, "sunsubscribe")
 }
 
-/// The number of subscriptions that an acknowledgement names.
+/// Returns the number of subscriptions that the acknowledgement of a (un)subscription states.
 fn told_count(call: &Call<'_>, space: Space) -> usize {
     let count = |space| call.post.channels.count_of(call.session.id, space);
     match space {
@@ -154,7 +154,7 @@ fn publish(call: &mut Call<'_>) -> Done {
     call.number(receivers)
 }
 
-/// The patterns that anybody is subscribed to and a channel matches.
+/// Returns the patterns with subscribers that a channel matches.
 fn matching(post: &Post, effort: &Effort, channel: &[u8]) -> Result<Vec<Box<[u8]>>, Refusal> {
     effort.spend(post.channels.names(Space::Patterns).len(), FIND)?;
     let mut patterns = Vec::new();
@@ -166,14 +166,16 @@ fn matching(post: &Post, effort: &Effort, channel: &[u8]) -> Result<Vec<Box<[u8]
     Ok(patterns)
 }
 
-/// The bytes of the messages that tell of one on a channel, those to several subscribers of one name once.
+/// Returns the bytes of all messages that a message on a channel makes, counting those to several subscribers
+/// of one name once.
 fn message_bytes(post: &Post, patterns: &[Box<[u8]>], channel: &[u8], message: &[u8]) -> usize {
     let bytes = |pattern: &[u8]| pattern.len() + channel.len() + message.len();
     let channel_bytes = post.channels.number(Space::Channels, channel).min(1) * bytes(b"");
     channel_bytes + patterns.iter().map(|pattern| bytes(pattern)).sum::<usize>()
 }
 
-/// Sends a message to everybody who is subscribed to a channel or to a pattern that it matches.
+/// Sends a message to all connections that are subscribed to a channel or to a pattern that it matches, and
+/// returns their number.
 fn send_to_all(
     post: &mut Post,
     actor: Option<u64>,
@@ -191,7 +193,8 @@ fn send_to_all(
     Ok(receivers)
 }
 
-/// Sends a message about an event of a key. An error if the request has caused too many.
+/// Sends a message about an event of a key to the subscribers of a channel. An error if the request has
+/// caused too many bytes of events.
 pub(super) fn publish_event(
     post: &mut Post,
     actor: Option<u64>,
@@ -222,8 +225,8 @@ fn spublish(call: &mut Call<'_>) -> Done {
     call.number(receivers)
 }
 
-/// Sends a message to everybody who is subscribed to a name, and returns their number. `actor` is the connection
-/// whose request is carried out.
+/// Sends a message to all connections that are subscribed to a name, and returns their number. `actor` is the
+/// connection whose request is being carried out.
 fn send(
     post: &mut Post,
     actor: Option<u64>,

@@ -7,8 +7,8 @@ use super::table::{Hasher, Keyed, PLACE_BYTES, Table};
 use super::text::Text;
 use std::cmp::Ordering;
 
-/// Maximum number of members of a piece: long enough that a million members make few pieces, short enough to
-/// shift at every insertion.
+/// Maximum number of members in a piece of the order: long enough that a million members make few pieces,
+/// short enough to be shifted at every insertion.
 const PIECE_MAX: usize = 256;
 /// Maximum number of members of a small sorted set (Redis's `zset-max-listpack-entries`).
 const SMALL_MEMBERS_MAX: usize = 128;
@@ -32,7 +32,7 @@ impl Keyed for Scored {
 #[derive(Clone)]
 pub(super) struct Ranking {
     scores: Table<Scored>,
-    /// Non-empty pieces of the order, ascending.
+    /// The pieces of the order, none empty, in ascending order.
     pieces: Vec<Vec<Scored>>,
     bytes: usize,
     large: bool,
@@ -69,7 +69,7 @@ impl Ranking {
         Some(self.scores.at(position).score)
     }
 
-    /// All members in no particular order, for random choices.
+    /// Returns all members in no particular order, for random choices.
     pub(super) fn unordered(&self) -> &[Scored] {
         self.scores.entries()
     }
@@ -101,7 +101,8 @@ impl Ranking {
         Some(score)
     }
 
-    /// The number of members for which `precedes` is true; they must come before all for which it is false.
+    /// Returns the number of members for which `precedes` is true; these must come before all for which it is
+    /// false.
     pub(super) fn count_while(&self, precedes: impl Fn(&Scored) -> bool) -> usize {
         let whole = self.pieces.partition_point(|piece| piece.last().is_some_and(&precedes));
         let before: usize = self.pieces[..whole].iter().map(Vec::len).sum();
@@ -113,7 +114,7 @@ impl Ranking {
         Some(self.count_while(|scored| compare(scored, score, member) == Ordering::Less))
     }
 
-    /// The members of ranks `start` up to, but not including, `end`, in ascending order.
+    /// Returns the members of ranks `start` up to, but not including, `end`, in ascending order.
     pub(super) fn range(&self, start: usize, end: usize) -> impl DoubleEndedIterator<Item = &Scored> {
         let end = end.min(self.len());
         let start = start.min(end);
@@ -137,8 +138,8 @@ impl Ranking {
         gone
     }
 
-    /// Visits members in hash order from hash `from` on, and returns where to go on. A small sorted set is
-    /// visited whole, in its order.
+    /// Visits about `count` members in hash order from hash `from` on. Returns the hash to continue from;
+    /// `None` at the end. A small sorted set is visited as a whole, in its order.
     pub(super) fn walk(&self, from: u32, count: usize, visit: impl FnMut(&Scored)) -> Option<u32> {
         if self.large {
             return self.scores.walk(from, count, visit);
@@ -147,8 +148,8 @@ impl Ranking {
         None
     }
 
-    /// The index of the piece that holds `rank`, and the position in it; one past the last piece for a rank
-    /// equal to the length.
+    /// Returns the index of the piece that contains `rank`, and the position in it; for a rank equal to the
+    /// length, the index after the last piece.
     fn piece_of(&self, rank: usize) -> (usize, usize) {
         let mut left = rank;
         for (index, piece) in self.pieces.iter().enumerate() {
@@ -192,7 +193,8 @@ impl Ranking {
         taken.member
     }
 
-    /// Merges a short piece with its neighbour, so that the number of pieces follows the number of members.
+    /// Merges a short piece with its neighbour, so that the number of pieces stays in proportion to the
+    /// number of members.
     fn join(&mut self, index: usize) {
         let left = if index + 1 < self.pieces.len() { index } else { index.saturating_sub(1) };
         if let Some(right) = self.pieces.get(left + 1)

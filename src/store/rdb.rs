@@ -22,9 +22,9 @@ use super::table::Hasher;
 use super::text::Text;
 use super::value::Value;
 
-/// The version that is written: that of Redis 7.0.
+/// The format version that is written: that of Redis 7.0.
 const VERSION: u16 = 10;
-/// The version that is written for fields with lifetimes: that of Redis 7.4.
+/// The format version that is written for hashes with expiring fields: that of Redis 7.4.
 const VERSION_WITH_FIELD_LIFETIMES: u16 = 12;
 const FOOTER_BYTES: usize = 10;
 
@@ -39,26 +39,27 @@ const PACKED_SORTED_SET: u8 = 17;
 const PACKED_LISTS: u8 = 18;
 const PACKED_SET: u8 = 20;
 const HASH_WITH_LIFETIMES: u8 = 24;
-/// The type of a stream, which only weir reads.
+/// The type byte of a stream, which only weir reads.
 const STREAM: u8 = 0xf0;
-/// The mark before each library of functions, and the one of release candidates of Redis 7.0.
+/// The byte before each library of functions; the constant below it is that of release candidates of Redis
+/// 7.0.
 #[cfg(feature = "scripts")]
 const LIBRARY: u8 = 0xf5;
 #[cfg(feature = "scripts")]
 const EARLY_LIBRARY: u8 = 0xf6;
 
-/// The refusal of bytes that were damaged, or are of a later version.
+/// The refusal of bytes that are damaged, or of a later format version.
 const NOT_VERIFIED: Refusal = Refusal::Words("ERR DUMP payload version or checksum are wrong");
-/// The refusal of bytes that are no value.
+/// The refusal of bytes that are not a valid value.
 pub(super) const DAMAGED: Refusal = Refusal::Words("ERR Bad data format");
 
-/// Bytes that are being written, up to a bound.
+/// Bytes of a value that are being written, up to a limit.
 struct Writer<'a> {
     bytes: Vec<u8>,
     fits: &'a dyn Fn(usize) -> Result<(), Refusal>,
 }
 
-/// The bytes of a value. `fits` refuses a number of bytes that a reply cannot hold.
+/// Returns the bytes of a value. `fits` refuses a number of bytes that a reply cannot hold.
 pub(super) fn write(value: &Value, fits: &dyn Fn(usize) -> Result<(), Refusal>) -> Result<Vec<u8>, Refusal> {
     let mut writer = Writer { bytes: Vec::new(), fits };
     let mut version = VERSION;
@@ -107,7 +108,7 @@ pub(super) fn write(value: &Value, fits: &dyn Fn(usize) -> Result<(), Refusal>) 
     Ok(sealed(writer.bytes, version))
 }
 
-/// Appends the version and the checksum.
+/// Appends the format version and the checksum.
 fn sealed(mut bytes: Vec<u8>, version: u16) -> Vec<u8> {
     bytes.extend_from_slice(&version.to_le_bytes());
     let checksum = checksum(&bytes);
@@ -115,8 +116,8 @@ fn sealed(mut bytes: Vec<u8>, version: u16) -> Vec<u8> {
     bytes
 }
 
-/// The bytes of libraries of functions, given by their sources. `fits` refuses a number of bytes that a reply
-/// cannot hold.
+/// Returns the bytes of libraries of functions, given by their sources. `fits` refuses a number of bytes that
+/// a reply cannot hold.
 #[cfg(feature = "scripts")]
 pub(super) fn write_libraries<'a>(
     sources: impl Iterator<Item = &'a [u8]>,
@@ -152,7 +153,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes a string; a short integer in its binary form.
+    /// Writes a string; one that spells a short integer in binary form.
     fn string(&mut self, text: &[u8]) -> Result<(), Refusal> {
         (self.fits)(self.bytes.len().saturating_add(text.len()))?;
         let integer = numbers::integer(text);
@@ -211,14 +212,14 @@ impl Writer<'_> {
     }
 }
 
-/// Bytes that are being read, and the memory that values may take.
+/// Bytes of a value that are being read, and the memory that the value may take.
 struct Reader<'a> {
     left: &'a [u8],
     memory_left: usize,
     hasher: &'a Hasher,
 }
 
-/// The value that bytes stand for. It takes at most about `memory_left` bytes.
+/// Returns the value that the bytes contain. It may take at most about `memory_left` bytes.
 pub(super) fn read(bytes: &[u8], memory_left: u64, hasher: &Hasher) -> Result<Value, Refusal> {
     let body = verified(bytes)?;
     let memory_left = usize::try_from(memory_left).unwrap_or(usize::MAX);
@@ -228,7 +229,7 @@ pub(super) fn read(bytes: &[u8], memory_left: u64, hasher: &Hasher) -> Result<Va
     if empty || !reader.left.is_empty() { Err(DAMAGED) } else { Ok(value) }
 }
 
-/// The bytes before the version and the checksum, which are checked.
+/// Checks the format version and the checksum, and returns the bytes before them.
 fn verified(bytes: &[u8]) -> Result<&[u8], Refusal> {
     let (covered, sum) = bytes.split_last_chunk::<8>().ok_or(NOT_VERIFIED)?;
     let (body, version) = covered.split_last_chunk::<2>().ok_or(NOT_VERIFIED)?;
@@ -239,7 +240,8 @@ fn verified(bytes: &[u8]) -> Result<&[u8], Refusal> {
     Ok(body)
 }
 
-/// The sources of the libraries of functions that bytes stand for, which take at most `bytes_max` bytes together.
+/// Returns the sources of the libraries of functions that the bytes contain, which may have at most
+/// `bytes_max` bytes together.
 #[cfg(feature = "scripts")]
 pub(super) fn read_libraries(
     bytes: &[u8],
@@ -485,12 +487,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The CRC-64 of Redis: the polynomial of Jones, lowest bit first, from 0.
+/// Returns the CRC-64 that Redis uses: the polynomial of Jones, lowest bit first, starting from 0.
 fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |sum, byte| sum >> 8 ^ CHECKSUMS[usize::from(sum as u8 ^ byte)])
 }
 
-/// The checksums of all bytes.
+/// The CRC-64 of each possible byte, from which longer ones are computed.
 const CHECKSUMS: [u64; 256] = {
     const POLYNOMIAL: u64 = 0x95ac_9329_ac4b_c9b5;
     let mut table = [0; 256];

@@ -1,4 +1,4 @@
-//! Reasons why a command is refused, and Redis's words for them.
+//! Reasons why the engine refuses a command, and Redis's words for them.
 
 use crate::protocol::Arguments;
 
@@ -24,14 +24,14 @@ pub(super) enum Refusal {
     InvalidCursor,
     InvalidExpire(&'static str),
     WrongArity(&'static str),
-    /// A complete error line with its code, in fixed words.
+    /// A complete error line, with its code, that never changes.
     Words(&'static str),
     /// A complete error line that quotes the client's input.
     Quoting(String),
 }
 
 impl Refusal {
-    /// The text of the error reply, without the leading minus.
+    /// Returns the text of the error reply, without the leading minus.
     pub(super) fn text(&self) -> std::borrow::Cow<'static, str> {
         match self {
             Self::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
@@ -66,7 +66,7 @@ impl Refusal {
     }
 }
 
-/// The refusal of a command that does not exist.
+/// Returns the refusal of a command that does not exist.
 pub(super) fn unknown(arguments: Arguments<'_>) -> Refusal {
     if arguments.name().eq_ignore_ascii_case(b"storage") {
         return Refusal::Words(
@@ -90,13 +90,13 @@ pub(super) fn unknown(arguments: Arguments<'_>) -> Refusal {
     ))
 }
 
-/// A client's input as errors quote it: at most `QUOTED_BYTES_MAX` bytes, so that no error is as long as a
-/// request.
+/// Returns a client's input for an error text: at most `QUOTED_BYTES_MAX` bytes, so that no error is as long
+/// as a request.
 pub(super) fn quoted(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(c_string(bytes, QUOTED_BYTES_MAX))
 }
 
-/// The first `length` bytes at most, up to the first zero byte, as printf would show them.
+/// Returns at most the first `length` bytes, up to the first zero byte, as C's `printf` would show them.
 fn c_string(bytes: &[u8], length: usize) -> &[u8] {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     &bytes[..end.min(length)]

@@ -1,5 +1,5 @@
-//! The reply of a command, of bounded length, while it is written. Once a part does not fit, it and all after
-//! it are dropped.
+//! The reply of a command, of limited length, while it is written. Once a part does not fit, that part and
+//! all later ones are dropped.
 
 use super::numbers;
 use super::refusal::Refusal;
@@ -7,19 +7,19 @@ use crate::protocol::{Protocol, encode};
 
 /// An upper bound of the framing of any element: a type byte, the digits of 64 bits, two line ends.
 const FRAMING_BYTES: usize = 32;
-/// Maximum number of bytes of a score's spelling.
+/// Maximum number of bytes of a score's decimal form.
 const SCORE_BYTES_MAX: usize = 32;
-/// The buffer size from which on growth is limited: the buffer still doubles, but only up to the reply's
-/// bound.
+/// The buffer size at which doubling is limited: a larger buffer still doubles, but not beyond the reply's
+/// limit.
 const DOUBLING_BYTES_MIN: usize = 1024 * 1024;
 
-/// A reply at the end of a buffer that may hold earlier replies.
+/// A reply that is written at the end of a buffer, which may contain earlier replies.
 pub(super) struct Reply<'a> {
     out: &'a mut Vec<u8>,
     start: usize,
     bytes_max: usize,
-    /// The bound that errors name. For a command in a transaction it is larger than `bytes_max`, which is
-    /// what the other commands leave.
+    /// The limit that error texts state. For a command in a transaction it is larger than `bytes_max`, which
+    /// is what the other commands leave.
     bytes_max_told: usize,
     /// Maximum number of bytes of an error's text.
     refusal_bytes_max: usize,
@@ -32,7 +32,8 @@ impl<'a> Reply<'a> {
         Self { out, start, bytes_max, bytes_max_told: bytes_max, refusal_bytes_max: usize::MAX, over: false }
     }
 
-    /// The reply of a command within this one (EXEC). It leaves `reserve` bytes for the commands behind it.
+    /// Returns the reply of a command within this one (EXEC), as a part of it. `reserve` bytes are left for
+    /// the commands after it.
     pub(super) fn part(&mut self, reserve: usize) -> Reply<'_> {
         let left = self.bytes_max.saturating_sub(self.len() + reserve);
         Reply {
@@ -45,18 +46,18 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// The number of bytes written so far.
+    /// Returns the number of bytes written so far.
     pub(super) fn len(&self) -> usize {
         self.out.len() - self.start
     }
 
-    /// Returns an error if a part of the reply did not fit.
+    /// Returns an error if any part of the reply did not fit.
     pub(super) fn check(&self) -> Result<(), Refusal> {
         if self.over { Err(Refusal::ReplyTooLarge(self.bytes_max_told)) } else { Ok(()) }
     }
 
-    /// Returns an error if this many bytes, framing included, would not fit; called before a command changes
-    /// anything.
+    /// Returns an error if this many more bytes, framing included, would not fit; a command calls it before
+    /// it changes anything.
     pub(super) fn expect(&self, bytes: usize) -> Result<(), Refusal> {
         let wanted = bytes.saturating_add(2 * FRAMING_BYTES);
         if wanted > self.bytes_max.saturating_sub(self.len()) {
@@ -65,7 +66,7 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
-    /// Replaces everything that was written with an error reply.
+    /// Replaces everything that the command has written with an error reply.
     pub(super) fn refuse(&mut self, refusal: &Refusal) {
         self.out.truncate(self.start);
         let text = refusal.text();
@@ -98,7 +99,7 @@ impl<'a> Reply<'a> {
         self.write(0, |out| encode::array(out, count));
     }
 
-    /// Appends the header of a push: an array in RESP2.
+    /// Appends the header of a push message: an array in RESP2.
     pub(super) fn push(&mut self, protocol: Protocol, count: usize) {
         self.write(0, |out| encode::push(out, protocol, count));
     }
@@ -115,7 +116,7 @@ impl<'a> Reply<'a> {
         self.write(text.len(), |out| encode::verbatim(out, protocol, text));
     }
 
-    /// Appends a text on a line of its own behind a type byte. Line breaks in it become spaces.
+    /// Appends a text on a line of its own after a type byte. Line breaks in the text become spaces.
     #[cfg(feature = "scripts")]
     pub(super) fn line(&mut self, kind: u8, text: &[u8]) {
         self.write(text.len(), |out| {
@@ -125,7 +126,8 @@ impl<'a> Reply<'a> {
         });
     }
 
-    /// Appends a text in a format of three letters, which are filled with spaces: a string in RESP2.
+    /// Appends a text with the name of its format, which is filled up to three letters with spaces: a string
+    /// in RESP2.
     #[cfg(feature = "scripts")]
     pub(super) fn verbatim_in(&mut self, protocol: Protocol, format: &[u8], text: &[u8]) {
         self.write(text.len(), |out| match protocol {
@@ -145,7 +147,7 @@ impl<'a> Reply<'a> {
         self.write(SCORE_BYTES_MAX, |out| write_score(out, protocol, value));
     }
 
-    /// Appends a number that is spelled already: a double in RESP3, a string in RESP2.
+    /// Appends a number that is a decimal text already: a double in RESP3, a string in RESP2.
     pub(super) fn decimal(&mut self, protocol: Protocol, text: &str) {
         self.write(text.len(), |out| match protocol {
             Protocol::Resp3 => {
@@ -157,8 +159,7 @@ impl<'a> Reply<'a> {
         });
     }
 
-    /// Writes a part whose content is known only after the elements, and moves it to byte `at` of the reply,
-    /// before them.
+    /// Inserts a part whose content is known only after the elements at byte `at` of the reply, before them.
     pub(super) fn insert(&mut self, at: usize, write: impl FnOnce(&mut Self)) {
         let before = self.out.len();
         write(self);
@@ -180,14 +181,14 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// The bytes that a string of this length takes in a reply.
+/// Returns the number of bytes that a bulk string of this length takes in a reply.
 pub(super) fn bulk_bytes(length: usize) -> usize {
     let digits = length.checked_ilog10().unwrap_or(0) as usize + 1;
     length.saturating_add(b"$\r\n\r\n".len() + digits)
 }
 
-/// An upper bound of the bytes that a member of this length and its score take in a reply of any protocol
-/// version.
+/// Returns an upper bound of the bytes that a member of this length and its score take in a reply of either
+/// RESP version.
 pub(super) fn scored_bytes(length: usize) -> usize {
     bulk_bytes(length) + FRAMING_BYTES
 }

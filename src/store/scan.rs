@@ -9,7 +9,7 @@ use super::refusal::Refusal;
 use super::reply::Reply;
 use crate::values::Random;
 
-/// Maximum number of elements that a call looks for, whatever COUNT asks for.
+/// Maximum number of elements that one call visits, whatever COUNT asks for.
 const COUNT_MAX: usize = 100_000;
 
 /// The options of a scan: cursor, pattern, count and type.
@@ -29,7 +29,7 @@ pub(super) enum Scanned {
 }
 
 impl<'a> ScanOptions<'a> {
-    /// Parses the cursor at argument `index` and the options behind it.
+    /// Parses the cursor at argument `index` and the options after it.
     pub(super) fn parse(call: &Call<'a>, index: usize, scanned: Scanned) -> Result<Self, Refusal> {
         let mut options = Self { cursor: cursor(call.at(index))?, pattern: None, count: 10, kind: None };
         let mut index = index + 1;
@@ -53,19 +53,19 @@ impl<'a> ScanOptions<'a> {
         Ok(options)
     }
 
-    /// The cursor as a position within a collection; none if it is beyond the end.
+    /// Returns the cursor as a position within a collection; `None` if it is beyond the end.
     pub(super) fn table_cursor(&self) -> Option<u32> {
         u32::try_from(self.cursor).ok()
     }
 
-    /// Whether an element that the scan has reached matches the pattern. Charges effort.
+    /// True if an element that the scan has reached matches the pattern. Charges the matching as effort.
     pub(super) fn wants(&self, name: &[u8], effort: &Effort) -> Result<bool, Refusal> {
         effort.spend(1, LOOK)?;
         self.pattern.map_or(Ok(true), |pattern| glob::matches(pattern, name, effort))
     }
 }
 
-/// Returns an error if the text is no cursor; called before the key is looked at.
+/// Returns an error if the text is no cursor; commands call it before they look at the key.
 pub(super) fn check_cursor(text: &[u8]) -> Result<(), Refusal> {
     cursor(text).map(|_| ())
 }
@@ -75,7 +75,7 @@ fn cursor(text: &[u8]) -> Result<u64, Refusal> {
     digits.parse().map_err(|_| Refusal::InvalidCursor)
 }
 
-/// The reply of a scan: elements are written as the scan reaches them, cursor and count are inserted before
+/// The reply of a scan: elements are written as the scan reaches them; cursor and count are inserted before
 /// them at the end.
 pub(super) struct Page<'a> {
     options: ScanOptions<'a>,
@@ -93,7 +93,8 @@ impl<'a> Page<'a> {
         &self.options
     }
 
-    /// Handles an element that the scan has reached: if it matches, `write` appends it as this many strings.
+    /// Handles an element that the scan has reached: if its name matches, `write` appends it to the reply as
+    /// this many strings.
     pub(super) fn meet(&mut self, name: &[u8], strings: usize, write: impl FnOnce()) {
         match self.options.wants(name, self.effort) {
             Ok(true) => {
@@ -125,7 +126,7 @@ pub(super) fn nothing(out: &mut Reply<'_>) -> Done {
     Ok(())
 }
 
-/// Random positions for HRANDFIELD and its variants. A negative count allows repetitions.
+/// Returns random positions for HRANDFIELD and its variants. A negative count allows repetitions.
 pub(super) fn picks(
     random: &mut Random,
     count: i64,
@@ -146,5 +147,5 @@ pub(super) fn picks(
     Ok(if length == 0 { Vec::new() } else { (0..count).map(|_| random.index(length)).collect() })
 }
 
-/// Maximum number of repetitions that a command may ask for.
+/// Maximum number of elements, with repetitions, that a command may ask for.
 const PICKS_MAX: usize = 1_000_000;

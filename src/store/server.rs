@@ -1,5 +1,5 @@
-//! Commands about the server as a whole: INFO, CONFIG, COMMAND, TIME, MEMORY; as much of them as clients and
-//! benchmarks need.
+//! Commands about the server as a whole: INFO, CONFIG, COMMAND, TIME, MEMORY, as far as clients and
+//! benchmarks need them.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::channels::Space;
@@ -22,7 +22,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("memory", -2, Effect::Read, memory),
 ];
 
-/// Settings that never change, as CONFIG GET shows them.
+/// Settings that cannot be changed, as CONFIG GET shows them.
 const SETTINGS: &[(&str, &str)] = &[
     ("appendfsync", "everysec"),
     ("appendonly", "no"),
@@ -36,14 +36,16 @@ const SETTINGS: &[(&str, &str)] = &[
     ("timeout", "0"),
 ];
 
-/// The setting of the events of keys that are published.
+/// The name of the setting that says which events of keys are published.
 const EVENTS: &str = "notify-keyspace-events";
-/// The settings of the log of slow requests: the least time in microseconds, and the most entries.
+/// The name of the setting of the least time of a request in the slow log, in microseconds; the constant
+/// below it is that of the maximum number of entries.
 const SLOWER_THAN: &str = "slowlog-log-slower-than";
 const SLOW_ENTRIES: &str = "slowlog-max-len";
 
 impl Call<'_> {
-    /// The error, in Redis's words, for a subcommand whose arguments are too many.
+    /// Returns the error, in Redis's words, for a subcommand that is unknown or has a wrong number of
+    /// arguments.
     pub(super) fn wrong_subcommand(&self) -> Refusal {
         Refusal::Quoting(format!(
             "ERR unknown subcommand or wrong number of arguments for '{}'. Try {} HELP.",
@@ -52,7 +54,7 @@ impl Call<'_> {
         ))
     }
 
-    /// The error, in Redis's words, for an unknown subcommand.
+    /// Returns the error, in Redis's words, for an unknown subcommand.
     pub(super) fn unknown_subcommand(&self) -> Refusal {
         Refusal::Quoting(format!(
             "ERR unknown subcommand '{}'. Try {} HELP.",
@@ -75,7 +77,7 @@ const SECTIONS: &[Section] = &[
     ("keyspace", keyspace_section),
 ];
 
-/// Sections of INFO that are shown only for `all`, `everything` or their own name, not by default.
+/// Sections of INFO that are shown only for `all`, `everything` or their own name.
 const ON_REQUEST: &[&str] = &["commandstats"];
 
 fn info(call: &mut Call<'_>) -> Done {
@@ -215,8 +217,8 @@ fn config(call: &mut Call<'_>) -> Done {
     Err(call.unknown_subcommand())
 }
 
-/// Carries out CONFIG SET, all settings or none. Those that have no meaning here are accepted and change nothing,
-/// because programs set them when they start.
+/// Carries out CONFIG SET, for all given settings or none. Settings without a meaning in the engine are
+/// accepted and change nothing, because programs set them when they start.
 fn config_set(call: &mut Call<'_>) -> Done {
     let (mut events, mut slower_than, mut entries) = (None, None, None);
     for index in (2..call.count()).step_by(2) {
@@ -252,7 +254,7 @@ fn unset(name: &str, reason: &str) -> Refusal {
     Refusal::Quoting(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}"))
 }
 
-/// The number that is given for a setting.
+/// Returns the number that is given for a setting; an error if it is not between `least` and `most`.
 fn number_between(name: &str, value: &[u8], least: i64, most: i64) -> Result<i64, Refusal> {
     let number =
         numbers::integer(value).ok_or_else(|| unset(name, "argument couldn't be parsed into an integer"))?;
@@ -362,7 +364,7 @@ fn memory_malloc_stats(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Carries out MEMORY STATS, with the figures that are known.
+/// Carries out MEMORY STATS, with those figures that the engine knows.
 fn memory_stats(call: &mut Call<'_>) -> Done {
     let (keys, _) = call.keyspace.totals();
     let used = call.keyspace.used();

@@ -11,41 +11,44 @@ use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner, Timestamp};
 use turns::{Allowance, Standing};
 
-/// A connection's state in the service: whether its requests wait, and the effort that it may spend.
+/// A connection's state in the service: the state of its waiting requests, and the effort that it may spend.
 #[derive(Debug, Default)]
 struct Turns {
     standing: Standing,
     allowance: Allowance,
     reading_paused: bool,
-    /// True once the client sends no more. Requests that it has sent are still answered.
+    /// True once the client has ended its sending side. Requests that it has sent are still answered.
     ended: bool,
 }
 
-/// Connections in front of an engine, as its executor drives them. Pure: time is an argument, and bytes and
-/// actions are polled.
+/// Connections in front of an engine, as the storage executor drives them. Pure: time is an argument, and
+/// bytes and actions are polled.
 pub trait StoreService {
     /// The engine behind the connections.
     fn engine(&self) -> &Engine;
-    /// Registers a client that has connected.
+    /// Registers a client that has connected, and returns its id.
     fn handle_client_opened(&mut self, now: Now) -> ClientId;
-    /// Takes bytes from a client. Every whole request in them is carried out when it is the client's turn.
+    /// Handles bytes from a client. Every whole request in them is carried out when the client's turn comes.
     fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now);
-    /// Handles that a client sends no more: its requests are answered, and then the connection is closed.
+    /// Handles that a client has ended its sending side: its requests are answered, and then the connection
+    /// is closed.
     fn handle_client_end(&mut self, id: ClientId);
     /// Removes a client whose connection is lost.
     fn handle_client_lost(&mut self, id: ClientId);
-    /// Takes a segment back that was sent, or whose socket is closed.
+    /// Takes back a segment of output that was sent, or whose socket is closed.
     fn handle_transmitted(&mut self, id: ClientId, segment: Segment);
-    /// Ends a turn: serves connections that wait for theirs, and looks for expired keys when that is due.
+    /// Ends a turn of the executor's loop: carries out requests of connections that wait for their turn, and
+    /// removes expired keys when that is due.
     fn handle_turn_end(&mut self, now: Now);
-    /// The latest time for the next `handle_turn_end`: at once, if a connection waits for a turn.
+    /// Returns the latest time for the next `handle_turn_end`: at once, if a connection waits for its turn;
+    /// `None` if nothing is planned.
     fn poll_deadline(&self) -> Option<Timestamp>;
-    /// True if a connection waits for a turn, or a reply is held back, so that the next deadline must be met
-    /// closely.
+    /// True if a connection waits for its turn, or a reply is held back, so that the next deadline must be
+    /// met exactly.
     fn is_busy(&self) -> bool;
-    /// Returns the next action to carry out, if any.
+    /// Returns the next action for the driver to carry out, if any.
     fn poll_action(&mut self) -> Option<Action>;
-    /// Returns the next bytes to send, and their connection, if any.
+    /// Returns the next bytes to send, and the connection for them, if any.
     fn poll_transmit(&mut self) -> Option<(Owner, Segment)>;
 }
 
@@ -55,7 +58,7 @@ pub struct Service {
     limits: RequestLimits,
     connections: Connections<Turns>,
     sweeper: Sweeper,
-    /// Connections whose requests wait for their turn, each at most once.
+    /// Connections with requests that wait for their turn, each at most once, in order.
     ready: VecDeque<ClientId>,
     turn: u64,
 }
@@ -74,8 +77,8 @@ impl Service {
         }
     }
 
-    /// Hands out what the engine has for connections other than the one that it has served: replies to calls
-    /// that waited, and messages. A subscriber that reads too slowly is closed.
+    /// Writes the engine's replies to calls that waited, and its messages, to the output of their
+    /// connections. A subscriber that reads too slowly is closed.
     fn deliver(&mut self) {
         while let Some(delivery) = self.engine.poll_delivery() {
             let Some(id) = self.connections.numbered(delivery.session) else { continue };

@@ -1,5 +1,5 @@
-//! Service of calls that wait: after the command or transaction that made their keys ready, in the order in
-//! which the keys became ready, and for each key in the order in which the calls came.
+//! Serves calls that wait, after the command or transaction that made their keys ready: in the order in which
+//! the keys became ready, and for each key in the order in which the calls came.
 
 use super::call::Call;
 use super::effort::{Effort, FIND};
@@ -17,12 +17,12 @@ use crate::values::time::Now;
 /// The error of an XREADGROUP whose stream was deleted or replaced while it waited.
 const STREAM_GONE: Refusal = Refusal::Words("UNBLOCKED the stream key no longer exists");
 
-/// The request that stands in for the one of a call that has waited, of which only the keys are kept.
+/// The name in the request that stands for that of a call that has waited, of which only the keys are kept.
 const NAME: &[u8] = b"serve";
 const PLACES: [Argument; 1] = [Argument { start: 0, length: NAME.len() as u32 }];
 
 impl Engine {
-    /// Serves calls whose keys are ready, and those whose keys that makes ready in turn.
+    /// Serves calls whose keys are ready, and calls whose keys become ready by that.
     pub(super) fn serve_waiting(&mut self, effort: &Effort, now: Now) {
         while let Some((database, key, streamed)) = self.keyspace.interest.waits.next_ready() {
             self.keyspace.select(database);
@@ -36,13 +36,14 @@ impl Engine {
         }
     }
 
-    /// The kind of waiting that the value at `key` ends, if there is such a value.
+    /// Returns the kind of calls that the value at `key` can serve; `None` if there is no such key or no call
+    /// waits for its type.
     fn kind_at(&mut self, key: &[u8]) -> Option<Kind> {
         let place = self.keyspace.find(key)?;
         Kind::of(&self.keyspace.entry(place).value)
     }
 
-    /// Serves calls that wait for a key as long as its value lasts.
+    /// Serves calls that wait for a key, in order, as long as its value can serve them.
     fn serve_row(&mut self, key: &[u8], kind: Option<Kind>, effort: &Effort, now: Now) {
         let mut behind = 0;
         while let Some((ticket, want)) =
@@ -60,7 +61,8 @@ impl Engine {
         }
     }
 
-    /// Refuses the calls that read a stream for a group, now that there is no stream.
+    /// Refuses the calls that wait to read a stream for a group, because the key does not hold a stream any
+    /// more.
     fn refuse_row(&mut self, key: &[u8], effort: &Effort, now: Now) {
         let mut behind = 0;
         while let Some((ticket, want)) =
@@ -74,7 +76,7 @@ impl Engine {
         }
     }
 
-    /// Serves one call, unless it finds nothing for it.
+    /// Serves one waiting call by `serve`. If the value has nothing for it, the call waits on.
     fn serve_call(
         &mut self,
         ticket: u64,
@@ -124,12 +126,12 @@ impl Engine {
         }
     }
 
-    /// Ends the wait of a connection that gets its reply otherwise.
+    /// Ends the wait of a connection whose call gets a reply in another way.
     pub fn cancel_wait(&mut self, session: &Session) {
         self.keyspace.interest.waits.leave(session.id);
     }
 
-    /// Ends the wait of calls whose timeout is over, with the reply that says that nothing came.
+    /// Ends the wait of calls whose timeouts are over, with the reply for a timeout.
     pub fn expire_waits(&mut self, now: Now) {
         while let Some(waiter) = self.keyspace.interest.waits.next_overdue(now.monotonic) {
             let bytes = waiter.reply_at_end().into();
@@ -137,15 +139,15 @@ impl Engine {
         }
     }
 
-    /// The time at which the next call that waits is to be told that there was nothing; none if no call waits
-    /// for a limited time.
+    /// Returns the time at which the next timeout of a waiting call is over; `None` if no call waits with a
+    /// timeout.
     pub fn waits_until(&self) -> Option<Timestamp> {
         self.keyspace.interest.waits.deadline()
     }
 }
 
-/// Serves a call that waits with the value at `key`, which is of the kind that it wants. False if there is
-/// nothing in it for the call.
+/// Serves a call that has waited with the value at `key`, which is of the kind that it wants: writes its
+/// reply. False if the value has nothing for it.
 fn serve(call: &mut Call<'_>, waiter: &Waiter, key: &[u8]) -> Result<bool, Refusal> {
     match &waiter.want {
         want @ (Want::Item(_) | Want::Items(..) | Want::Moved { .. }) => lists::serve(call, want, key),

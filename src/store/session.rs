@@ -8,7 +8,7 @@ const QUEUED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// The memory that a queued command takes besides its bytes, including the overhead of two allocations.
 const QUEUED_BYTES: usize = size_of::<Queued>() + 32;
 
-/// Whether a connection stays open, is closed or waits after a request was carried out.
+/// Whether a connection continues, is closed or waits after a request was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
     /// The connection stays open.
@@ -31,7 +31,7 @@ pub struct Session {
     pub(super) transaction: Option<Transaction>,
     /// The number of the selected database.
     pub(super) database: u8,
-    /// True from the first WATCH until all watches end.
+    /// True from the first WATCH until the connection's watches end.
     pub(super) watches: bool,
     /// True while CLIENT TRACKING is on for the connection.
     pub(super) tracks: bool,
@@ -40,7 +40,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// The state of a new connection; `id` is what `CLIENT ID` returns.
+    /// Creates the state of a new connection; `id` is the number that `CLIENT ID` returns.
     pub fn new(id: u64) -> Self {
         Self {
             protocol: Protocol::Resp2,
@@ -56,7 +56,7 @@ impl Session {
         }
     }
 
-    /// The number that names the connection in [`Delivery`](super::Delivery) and in `CLIENT ID`.
+    /// Returns the number that names the connection in [`Delivery`](super::Delivery) and in `CLIENT ID`.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -71,12 +71,12 @@ impl Session {
         }
     }
 
-    /// The commands queued since MULTI; none outside of a transaction.
+    /// Returns the commands queued since MULTI; `None` outside of a transaction.
     pub fn queued(&self) -> Option<impl ExactSizeIterator<Item = Arguments<'_>>> {
         self.transaction.as_ref().map(Transaction::commands)
     }
 
-    /// The protocol version that the connection speaks.
+    /// Returns the RESP version of the connection.
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
@@ -87,7 +87,7 @@ impl Session {
 pub(super) struct Transaction {
     queued: Vec<Queued>,
     bytes: usize,
-    /// True if a command was refused, so that EXEC will refuse them all.
+    /// True if a command was refused when it was to be queued, so that EXEC will refuse all of them.
     pub(super) spoiled: bool,
 }
 
@@ -98,7 +98,7 @@ struct Queued {
 }
 
 impl Transaction {
-    /// Keeps a copy of a command. False if there was no room; then EXEC will refuse the transaction.
+    /// Queues a copy of a command. False if the queue is full; then EXEC will refuse the transaction.
     #[must_use]
     pub(super) fn queue(&mut self, arguments: Arguments<'_>) -> bool {
         self.bytes += arguments.frame().len() + size_of_val(arguments.places()) + QUEUED_BYTES;

@@ -109,8 +109,8 @@ fn spop(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Removes and returns up to `count` random members; removes none if the reply could not hold them all. None
-/// if there is no such key.
+/// Removes and returns up to `count` random members of the set in argument 1; removes none if the reply could
+/// not hold them all. `None` if there is no such key.
 fn pop(call: &mut Call<'_>, random: &mut Random, count: usize) -> Result<Option<Vec<Text>>, Refusal> {
     let (out, effort) = (&call.out, call.effort);
     let popped = call.keyspace.change(call.arguments.at(1), |members: &mut Members| {
@@ -176,7 +176,7 @@ fn smove(call: &mut Call<'_>) -> Done {
     call.integer(i64::from(found))
 }
 
-/// The way in which several sets become one: union, intersection or difference.
+/// The operation by which several sets are combined: union, intersection or difference.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Combination {
     Union,
@@ -236,7 +236,7 @@ fn store(call: &mut Call<'_>, combination: Combination) -> Done {
     call.number(count)
 }
 
-/// The sets at the given argument positions; none for a missing key, which counts as an empty set.
+/// Returns the sets at the given argument positions; `None` for a missing key, which counts as an empty set.
 fn sets_at<'a>(
     call: &'a Call<'_>,
     keys: std::ops::Range<usize>,
@@ -244,8 +244,8 @@ fn sets_at<'a>(
     keys.map(|index| call.keyspace.peek_as::<Members>(call.at(index))).collect()
 }
 
-/// The combination of several sets. `fits` checks every new member, since the result is not counted in the
-/// keyspace's memory yet.
+/// Returns the combination of several sets. `fits` checks every new member, since the result is not yet
+/// counted in the keyspace's memory.
 fn combined(
     call: &Call<'_>,
     start: usize,
@@ -285,7 +285,7 @@ fn in_first_only(sets: &[Option<&Members>], effort: &Effort, mut visit: impl FnM
     })
 }
 
-/// Visits the members that all sets have, going through the smallest set.
+/// Visits the members that all sets have, by going through the smallest set.
 fn in_all(sets: &[Option<&Members>], effort: &Effort, mut visit: impl FnMut(&[u8]) -> Done) -> Done {
     let Some(mut sets) = sets.iter().copied().collect::<Option<Vec<&Members>>>() else { return Ok(()) };
     sets.sort_by_key(|set| set.len());

@@ -1,8 +1,9 @@
 //! SLOWLOG: the latest requests that took long.
 //!
-//! The engine has no time of its own, so the owner's clock is read: around each request if `slowlog-log-slower-than`
-//! is short, else only after requests of much effort, whose time counts from the beginning of the turn, or from the
-//! end of the last such request. Light requests of the same turn may then be counted in.
+//! The engine has no clock of its own, so the owner's clock is read: around each request if
+//! `slowlog-log-slower-than` is short, else only after requests of much effort, whose time counts from the
+//! beginning of the turn, or from the end of the last such request. The time may then include light requests
+//! of the same turn.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -24,14 +25,15 @@ pub(super) type Clock = Rc<dyn Fn() -> Timestamp>;
 
 /// The threshold in microseconds below which the clock is read around each request.
 const SHORT_US: i64 = 1_000;
-/// The units of effort from which on a request may take as long as `SHORT_US`.
+/// The units of effort at which a request may take as long as `SHORT_US`.
 const MUCH_EFFORT: u64 = 2_000;
-/// Maximum number of words and of bytes of each word that are kept of a request, as in Redis.
+/// Maximum number of words of a request that are kept, as in Redis; the constant below it is that of bytes of
+/// each word.
 const WORDS_MAX: usize = 32;
 const WORD_BYTES_MAX: usize = 128;
-/// The number of entries that SLOWLOG GET without a count shows.
+/// The number of entries that SLOWLOG GET shows without a count.
 const SHOWN: i64 = 10;
-/// Requests that carry passwords, of which nothing is kept.
+/// Commands whose requests contain passwords, of which no words are kept.
 const SECRET: [&str; 2] = ["auth", "hello"];
 
 /// An entry of SLOWLOG: a request that took long, with its time and connection.
@@ -45,16 +47,16 @@ struct Entry {
     name: Box<[u8]>,
 }
 
-/// The latest requests that took long.
+/// The log of the latest requests that took long, with its settings.
 #[derive(Debug)]
 pub(super) struct SlowLog {
-    /// The least time of a request that is kept, in microseconds; negative for none.
+    /// The least time of a request that is logged, in microseconds; negative if none is.
     slower_than_us: i64,
     entries_max: usize,
     /// Entries, the newest first.
     entries: VecDeque<Entry>,
     next_id: u64,
-    /// The end of the last request that was timed.
+    /// The time at which the last request that was timed ended.
     ended: Timestamp,
 }
 
@@ -66,7 +68,7 @@ impl Default for SlowLog {
 }
 
 impl SlowLog {
-    /// The settings `slowlog-log-slower-than` and `slowlog-max-len`.
+    /// Returns the settings `slowlog-log-slower-than` (in microseconds) and `slowlog-max-len`.
     pub(super) fn settings(&self) -> (i64, usize) {
         (self.slower_than_us, self.entries_max)
     }
@@ -75,13 +77,13 @@ impl SlowLog {
         self.slower_than_us = micros;
     }
 
-    /// Sets the number of entries, and forgets the oldest ones beyond it.
+    /// Sets the maximum number of entries, and drops the oldest ones beyond it.
     pub(super) fn set_entries_max(&mut self, entries: usize) {
         self.entries_max = entries.min(ENGINE_SLOW_REQUESTS_MAX);
         self.entries.truncate(self.entries_max);
     }
 
-    /// Begins a request: notes the time, if each request is to be timed.
+    /// Begins a request: reads the clock, if each request is to be timed.
     pub(super) fn begin(&mut self, clock: Option<&Clock>, now: Now) {
         self.ended = self.ended.max(now.monotonic);
         if let Some(clock) = clock.filter(|_| (0..SHORT_US).contains(&self.slower_than_us)) {
@@ -89,7 +91,7 @@ impl SlowLog {
         }
     }
 
-    /// Ends a request that took so many units of effort, and keeps it if it took long.
+    /// Ends a request that took `effort` units of effort, and logs it if it took long.
     pub(super) fn end(
         &mut self,
         clock: Option<&Clock>,
@@ -123,7 +125,7 @@ impl SlowLog {
     }
 }
 
-/// The words of a request that are kept.
+/// Returns the words of a request that are kept in the log.
 fn kept(arguments: Arguments<'_>) -> Vec<Box<[u8]>> {
     let count = arguments.len();
     let shown = if count > WORDS_MAX { WORDS_MAX - 1 } else { count };

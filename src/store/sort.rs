@@ -23,7 +23,7 @@ struct Options<'a> {
     limit: Option<(i64, i64)>,
     descending: bool,
     by_bytes: bool,
-    /// The number of the argument that names the key of the result.
+    /// The position of the argument that names the key for the result (STORE); none without STORE.
     target: Option<usize>,
 }
 
@@ -59,12 +59,13 @@ impl<'a> Options<'a> {
         Ok(options)
     }
 
-    /// True if the order is that of the collection: BY names no key of each element.
+    /// True if the elements keep the order of the collection, because the pattern of BY names no key of each
+    /// element.
     fn keeps_order(&self) -> bool {
         self.by.is_some_and(|pattern| !pattern.contains(&b'*'))
     }
 
-    /// The positions that LIMIT selects from `length` elements: the first, and one behind the last.
+    /// Returns the positions that LIMIT selects from `length` elements: the first, and one after the last.
     fn selected(&self, length: usize) -> (usize, usize) {
         let (start, count) = self.limit.unwrap_or((0, -1));
         let start = usize::try_from(start).unwrap_or(0).min(length);
@@ -73,7 +74,7 @@ impl<'a> Options<'a> {
     }
 }
 
-/// An element and its place in the order.
+/// An element to be sorted, with the value that decides its place.
 struct Element {
     text: Text,
     weight: Weight,
@@ -82,7 +83,7 @@ struct Element {
 /// The value by which an element is ordered.
 enum Weight {
     Number(f64),
-    /// Bytes of another key; none if there is no such key.
+    /// Bytes of another key that BY names; `None` if there is no such key.
     Bytes(Option<Text>),
     /// The element's own bytes.
     Itself,
@@ -117,8 +118,8 @@ fn carry_out(call: &mut Call<'_>, may_store: bool) -> Done {
     }
 }
 
-/// The elements at the key in argument 1, from the last to the first if `reversed`; and whether they have no
-/// order.
+/// Returns the elements at the key in argument 1, from the last to the first if `reversed`; and true if they
+/// have no order of their own.
 fn elements(call: &mut Call<'_>, reversed: bool) -> Result<(Vec<Text>, bool), Refusal> {
     let Some(value) = call.keyspace.read(call.arguments.at(1)) else { return Ok((Vec::new(), false)) };
     if !matches!(value, Value::List(_) | Value::Set(_) | Value::SortedSet(_)) {
@@ -170,7 +171,8 @@ fn weight(call: &Call<'_>, options: &Options<'_>, text: &Text) -> Result<Weight,
     number.map(Weight::Number).ok_or(Refusal::Words("ERR One or more scores can't be converted into double"))
 }
 
-/// A number as `strtod` reads it: an empty text is 0, and spaces may come first.
+/// Parses a number as C's `strtod` does: an empty text is 0, and spaces may come first. `None` if it is no
+/// number.
 fn number(text: &[u8]) -> Option<f64> {
     let text = text.trim_ascii_start();
     if text.is_empty() { Some(0.0) } else { numbers::float(text) }
@@ -189,8 +191,9 @@ fn compare(left: &Element, right: &Element) -> Ordering {
     }
 }
 
-/// The string that a pattern of BY or GET names for an element: `#` is the element itself, `*` in the name of
-/// a key stands for it, and `->field` behind that names a field of a hash.
+/// Returns the string that a pattern of BY or GET names for an element: `#` is the element itself, `*` in the
+/// name of a key stands for the element, and `->field` after the name means a field of a hash. `None` if
+/// there is no such key.
 fn looked_up(call: &Call<'_>, pattern: &[u8], element: &Text) -> Option<Text> {
     if pattern == b"#" {
         return Some(element.clone());

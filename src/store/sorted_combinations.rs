@@ -29,7 +29,7 @@ enum Combination {
     Difference,
 }
 
-/// The way in which several scores of a member become one.
+/// The operation by which several scores of a member become one: sum, minimum or maximum.
 #[derive(Clone, Copy)]
 enum Aggregate {
     Sum,
@@ -48,7 +48,7 @@ impl Aggregate {
     }
 }
 
-/// A key that is combined: missing, a set or a sorted set.
+/// A key whose value is combined: missing, a set or a sorted set.
 #[derive(Clone, Copy)]
 enum Source<'a> {
     Missing,
@@ -92,18 +92,18 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The parsed arguments of a combining command: sources with weights, aggregate, and whether scores are
-/// shown.
+/// The parsed arguments of a combining command: sources with weights, aggregate, and whether the reply has
+/// scores.
 struct Request<'a> {
     sources: Vec<(Source<'a>, f64)>,
     aggregate: Aggregate,
     with_scores: bool,
-    /// The count at which ZINTERCARD stops; 0 for none.
+    /// The number of members at which ZINTERCARD stops counting; 0 for no limit.
     limit: usize,
 }
 
-/// The use of the result, which decides where the number of keys stands in the arguments, and which options
-/// may follow.
+/// The use of the result (stored, replied or counted), which decides where the number of keys stands in the
+/// arguments, and which options may follow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Shown,
@@ -191,7 +191,7 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// The number of members that all sources have; at most the limit, if there is one.
+    /// Returns the number of members that all sources have, at most the limit, if there is one.
     fn count_shared(mut self, effort: &Effort) -> Result<usize, Refusal> {
         self.sources.sort_by_key(|(source, _)| source.len());
         let (first, others) = self.sources.split_first().expect("at least one key was asked for");
@@ -229,11 +229,11 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A result that is not in the keyspace yet, and is bounded while it grows.
+/// A result that is not in the keyspace yet, and is limited while it grows.
 struct Growing<'a> {
     ranking: Ranking,
     effort: &'a Effort,
-    /// The bytes that its members take in a reply.
+    /// The number of bytes that the result's members take in a reply.
     bytes: usize,
     fits: &'a dyn Fn(&Ranking, usize) -> Done,
 }

@@ -27,7 +27,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("zremrangebylex", 4, Effect::Write, zremrangebylex),
 ];
 
-/// The kind of a range's bounds: ranks, scores or bytes.
+/// The kind of a range's bounds: ranks, scores, or members' bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Rank,
@@ -41,14 +41,14 @@ enum Direction {
     Descending,
 }
 
-/// An end of a range of scores.
+/// One end of a range of scores.
 #[derive(Clone, Copy)]
 struct ScoreBound {
     score: f64,
     exclusive: bool,
 }
 
-/// An end of a range of members by their bytes.
+/// One end of a range of members by their bytes.
 #[derive(Clone, Copy)]
 enum LexBound<'a> {
     Lowest,
@@ -77,7 +77,7 @@ impl<'a> Span<'a> {
         })
     }
 
-    /// The range as ascending ranks, from the first to one past the last.
+    /// Returns the range as ascending ranks: the first, and one after the last.
     fn ranks(self, ranking: &Ranking) -> (usize, usize) {
         let (start, end) = match self {
             Self::Ranks(start, stop, direction) => {
@@ -151,7 +151,7 @@ fn lex_bound(text: &[u8]) -> Result<LexBound<'_>, Refusal> {
     }
 }
 
-/// Whether scores are shown with members.
+/// Whether the reply has scores with the members.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shown {
     Members,
@@ -164,13 +164,13 @@ struct Query<'a> {
     direction: Direction,
     shown: Shown,
     offset: i64,
-    /// Maximum number of members that are returned; negative for all.
+    /// Maximum number of members that are returned; negative for no limit.
     limit: i64,
 }
 
 /// Options of a range that the command's name determines.
 struct Preset {
-    /// The number of the argument at which the bounds begin.
+    /// The position of the argument at which the bounds begin.
     index: usize,
     by: Option<By>,
     direction: Option<Direction>,
@@ -213,7 +213,7 @@ impl<'a> Query<'a> {
         Ok(Self { span: Span::parse(call, preset.index, by, direction)?, direction, shown, offset, limit })
     }
 
-    /// The ranks of the range after offset and limit.
+    /// Returns the ranks of the range after offset and limit: the first, and one after the last.
     fn ranks(&self, ranking: &Ranking) -> (usize, usize) {
         let (start, end) = self.span.ranks(ranking);
         if matches!(self.span, Span::Ranks(..)) {
@@ -298,7 +298,7 @@ fn zrangestore(call: &mut Call<'_>) -> Done {
     store_at(call, call.at(1), stored, "zrangestore")
 }
 
-/// Replaces the key `target` by a sorted set, announces the event, and replies with the set's size. An empty set
+/// Replaces the key `target` by a sorted set, adds the event, and replies with the set's size. An empty set
 /// leaves no key.
 pub(super) fn store_at(call: &mut Call<'_>, target: &[u8], ranking: Ranking, event: &'static str) -> Done {
     let count = ranking.len();

@@ -29,7 +29,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("zscan", -3, Effect::Read, zscan),
 ];
 
-/// The options of ZADD: which members it touches, and what it does with them.
+/// The options of ZADD: which members it adds or changes, and how it computes scores.
 #[derive(Clone, Copy, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one word of the command")]
 pub(super) struct AddOptions {
@@ -51,7 +51,7 @@ enum Added {
 }
 
 impl AddOptions {
-    /// Parses the options. Returns also the argument at which the scores begin.
+    /// Parses the options. Returns also the position of the argument at which the scores begin.
     fn parse(call: &Call<'_>) -> Result<(Self, usize), Refusal> {
         let mut options = Self::default();
         let mut index = 2;
@@ -239,7 +239,7 @@ fn zrem(call: &mut Call<'_>) -> Done {
     call.number(removed.unwrap_or(0))
 }
 
-/// The end of the order that members are popped from.
+/// The end of the order that members are popped from: lowest or highest score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extreme {
     Lowest,
@@ -278,7 +278,8 @@ fn pop(call: &mut Call<'_>, extreme: Extreme) -> Done {
     Ok(())
 }
 
-/// Removes and returns members from one end of the order; removes none if the reply could not hold them all.
+/// Removes and returns up to `count` members from one end of the order; removes none if the reply could not
+/// hold them all.
 fn popped(call: &mut Call<'_>, key: &[u8], extreme: Extreme, count: usize) -> Result<Vec<Scored>, Refusal> {
     let (out, effort) = (&call.out, call.effort);
     let popped = call.keyspace.change(key, |ranking: &mut Ranking| {
@@ -320,7 +321,8 @@ fn zmpop(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Serves a call that pops from sorted sets with the one at `key`. False if there is no such sorted set.
+/// Serves a call that pops from sorted sets with the sorted set at `key`: pops and writes the reply. False if
+/// there is no such sorted set.
 pub(super) fn serve(call: &mut Call<'_>, want: &Want, key: &[u8]) -> Result<bool, Refusal> {
     let (extreme, count) = match want {
         Want::Member(extreme) => (*extreme, 1),
@@ -419,7 +421,7 @@ fn zscan(call: &mut Call<'_>) -> Done {
     page.finish(&mut call.out, next.map(u64::from))
 }
 
-/// Writes a score of ZSCAN, which is a string in both protocol versions. Redis writes whole scores of a small
+/// Writes a score of ZSCAN, which is a string in both RESP versions. Redis writes whole scores of a small
 /// sorted set as integers.
 #[expect(clippy::float_cmp, reason = "a whole number equals its own whole part")]
 fn write_listed_score(out: &mut Reply<'_>, ranking: &Ranking, score: f64) {

@@ -9,17 +9,17 @@
 use super::log::{Id, Log};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The approximate bytes of a pending entry: it is in two trees.
+/// The approximate bytes of a pending entry (delivered and not acknowledged), which is in two trees.
 pub(super) const PENDING_BYTES: usize = 112;
 /// The approximate bytes of a consumer, besides its name.
 const CONSUMER_BYTES: usize = 96;
 /// The approximate bytes of a group, besides its name.
 const GROUP_BYTES: usize = 160;
 
-/// A name, as in the maps of groups and consumers.
+/// A name of a group or consumer.
 type Name = Box<[u8]>;
 
-/// An entry that was delivered, and not acknowledged yet.
+/// The record of an entry that was delivered to a consumer and not acknowledged yet.
 #[derive(Clone)]
 pub(super) struct Pending {
     pub(super) consumer: Name,
@@ -27,7 +27,7 @@ pub(super) struct Pending {
     pub(super) deliveries: u64,
 }
 
-/// A consumer of a group: when it was last seen, and the ids of its pending entries.
+/// A consumer of a group: when it last sent a command, and the ids of its pending entries.
 #[derive(Clone)]
 pub(super) struct Consumer {
     pub(super) seen_ms: u64,
@@ -37,9 +37,10 @@ pub(super) struct Consumer {
 /// A group of consumers of a stream, with the entries that are delivered and not acknowledged (pending).
 #[derive(Clone)]
 pub(super) struct Group {
-    /// The greatest id that was delivered.
+    /// The greatest id of an entry that the group has delivered.
     pub(super) last: Id,
-    /// The number of entries delivered of all that were ever added; none if it cannot be told.
+    /// The number of entries, of all that were ever added, that the group has delivered; `None` if it cannot
+    /// be computed.
     pub(super) read: Option<u64>,
     pub(super) pending: BTreeMap<Id, Pending>,
     pub(super) consumers: BTreeMap<Name, Consumer>,
@@ -51,8 +52,8 @@ impl Group {
         self.names_bytes + self.consumers.len() * CONSUMER_BYTES + self.pending.len() * PENDING_BYTES
     }
 
-    /// The number of entries that were not delivered yet; none if it cannot be told. It is negative after
-    /// XSETID has set a smaller number of entries that were ever added.
+    /// Returns the number of entries that the group has not delivered yet; `None` if it cannot be computed.
+    /// It is negative after XSETID has set a smaller number of entries that were ever added.
     pub(super) fn lag(&self, log: &Log) -> Option<i64> {
         if log.added == 0 {
             return Some(0);
@@ -77,7 +78,7 @@ impl Group {
         self.last = id;
     }
 
-    /// Adds a consumer, or notes that it was seen. True if it is new.
+    /// Adds a consumer, or records that it has sent a command. True if it is new.
     pub(super) fn see(&mut self, name: &[u8], now_ms: u64) -> bool {
         if let Some(consumer) = self.consumers.get_mut(name) {
             consumer.seen_ms = now_ms;
@@ -98,8 +99,8 @@ impl Group {
         consumer.pending.len()
     }
 
-    /// Gives a pending entry to a consumer, which must exist, and returns it. A new one has no deliveries
-    /// yet.
+    /// Gives a pending entry to a consumer, which must exist, and returns its record. A new one has no
+    /// deliveries yet.
     pub(super) fn give(&mut self, id: Id, name: &[u8]) -> &mut Pending {
         let pending = self.pending.entry(id).or_insert_with(|| Pending {
             consumer: name.into(),
@@ -118,7 +119,7 @@ impl Group {
         pending
     }
 
-    /// Acknowledges an entry. True if it was pending.
+    /// Acknowledges an entry, which is not pending any more. True if it was.
     pub(super) fn acknowledge(&mut self, id: Id) -> bool {
         let Some(pending) = self.pending.remove(&id) else { return false };
         if let Some(consumer) = self.consumers.get_mut(&pending.consumer) {
@@ -142,7 +143,7 @@ impl Stream {
         self.log.bytes() + self.groups_bytes
     }
 
-    /// The number of entries and pending entries, which is the effort to remove the stream.
+    /// Returns the number of entries and pending entries, on which the effort to remove the stream depends.
     pub(super) fn elements(&self) -> usize {
         self.log.len() + self.pending
     }
@@ -155,7 +156,7 @@ impl Stream {
         self.groups.get(name)
     }
 
-    /// Adds a group that begins behind `last`. False if there is one of this name.
+    /// Adds a group that delivers entries after id `last`. False if there is one of this name.
     pub(super) fn add_group(&mut self, name: &[u8], last: Id, read: Option<u64>) -> bool {
         if self.groups.contains_key(name) {
             return false;
@@ -175,7 +176,7 @@ impl Stream {
         true
     }
 
-    /// Changes a group and updates the accounts. None if there is no such group.
+    /// Changes a group by `change` and updates the memory counts. `None` if there is no such group.
     pub(super) fn change_group<R>(
         &mut self,
         name: &[u8],

@@ -22,11 +22,11 @@ pub(super) const COMMANDS: &[Command] = &[
     command("xautoclaim", -6, Effect::Grow, xautoclaim),
 ];
 
-/// The entries that an XAUTOCLAIM looks at for each that it may claim.
+/// The number of entries that XAUTOCLAIM examines for each entry that it may claim.
 const ATTEMPTS: usize = 10;
-/// Maximum number of entries that one XAUTOCLAIM may ask for, as in Redis, whose arrays end there.
+/// Maximum number of entries that one XAUTOCLAIM may ask for, as in Redis, whose arrays have that limit.
 const CLAIMED_MAX: usize = i64::MAX as usize / 16;
-/// The entries that an XAUTOCLAIM claims without COUNT.
+/// The number of entries that XAUTOCLAIM claims without COUNT.
 const CLAIMED: usize = 100;
 
 fn xgroup(call: &mut Call<'_>) -> Done {
@@ -85,19 +85,19 @@ const NO_STREAM: Refusal = Refusal::Words(
      option to create an empty stream automatically.",
 );
 
-/// The refusal of a subcommand on a group that does not exist.
+/// Returns the refusal of a subcommand on a group that does not exist.
 pub(super) fn no_such_group(call: &Call<'_>, key: usize, group: usize) -> Refusal {
     let (group, key) = (quoted(call.at(group)), quoted(call.at(key)));
     Refusal::Quoting(format!("NOGROUP No such consumer group '{group}' for key name '{key}'"))
 }
 
-/// The refusal of a command on a key or group that does not exist.
+/// Returns the refusal of a command on a key or group that does not exist.
 fn no_such_key_or_group(key: &[u8], group: &[u8], context: &str) -> Refusal {
     let (key, group) = (quoted(key), quoted(group));
     Refusal::Quoting(format!("NOGROUP No such key '{key}' or consumer group '{group}'{context}"))
 }
 
-/// The id at argument `index`; `$` means the last one of the stream.
+/// Returns the id at argument `index`; `$` means the last id of the stream.
 fn start_at(call: &Call<'_>, index: usize, last: Id) -> Result<Id, Refusal> {
     if call.at(index) == b"$" { Ok(last) } else { id_at(call, index) }
 }
@@ -159,7 +159,8 @@ fn destroy(call: &mut Call<'_>) -> Done {
     call.integer(i64::from(removed.unwrap_or(false)))
 }
 
-/// Changes the group in argument 3 of the stream in argument 2; an error if one of them does not exist.
+/// Changes the group in argument 3 of the stream in argument 2 by `change`; an error if one of them does not
+/// exist.
 fn change_named<R>(call: &mut Call<'_>, change: impl FnOnce(&mut Group) -> R) -> Result<R, Refusal> {
     let name = call.at(3);
     let changed = call
@@ -198,12 +199,12 @@ fn delete_consumer(call: &mut Call<'_>) -> Done {
 /// The name of the keyspace event when a command creates a consumer.
 const CONSUMER_CREATED: &str = "xgroup-createconsumer";
 
-/// The place from which XREADGROUP reads a stream.
+/// The position from which XREADGROUP reads a stream.
 #[derive(Clone, Copy)]
 enum From {
     /// Entries that the group has not delivered yet (`>`).
     New,
-    /// Entries behind this one that are pending with the consumer.
+    /// Entries after this id that are pending with the consumer.
     Own(Id),
 }
 
@@ -253,8 +254,8 @@ fn xreadgroup(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Serves a call that waits with entries of the stream at `key` that the group has not delivered. False if
-/// there are none; an error if there is no such group.
+/// Serves a call that has waited with entries of the stream at `key` that the group has not delivered: writes
+/// the reply. False if there are none; an error if there is no such group.
 pub(super) fn serve(
     call: &mut Call<'_>,
     key: &[u8],
@@ -282,7 +283,7 @@ pub(super) fn serve(
     Ok(true)
 }
 
-/// Counts entries as delivered that were written into the reply, by stream.
+/// Records the entries that were written into the reply as delivered, for each stream.
 fn note_deliveries(
     call: &mut Call<'_>,
     keys: &[&[u8]],
@@ -333,7 +334,7 @@ fn deliver(
     pending.deliveries = if let From::New = from { 1 } else { pending.deliveries + 1 };
 }
 
-/// Writes the entries of one stream of XREADGROUP, and returns the ids that count as delivered; none if the
+/// Writes the entries of one stream of XREADGROUP, and returns the ids that count as delivered; `None` if the
 /// reply leaves the stream out.
 fn write_deliveries(
     call: &mut Call<'_>,
@@ -406,7 +407,7 @@ struct Selection<'a> {
 }
 
 impl<'a> Selection<'a> {
-    /// Parses the arguments; none if only a summary is asked for.
+    /// Parses the arguments; `None` if they ask for a summary only.
     fn parse(call: &Call<'a>) -> Result<Option<Self>, Refusal> {
         let mut index = 3;
         let mut idle_ms = 0;
@@ -492,7 +493,7 @@ fn xpending(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// The options of XCLAIM, and its ids.
+/// The options and ids of XCLAIM.
 struct Claim {
     ids: Vec<Id>,
     idle_ms: u64,
@@ -554,13 +555,13 @@ impl Claim {
     }
 }
 
-/// The least idle time in argument 4, in milliseconds.
+/// Returns the least idle time, in milliseconds, that argument 4 gives. `words` is the error for a wrong one.
 fn idle_at(call: &Call<'_>, words: &'static str) -> Result<u64, Refusal> {
     let given = super::numbers::integer(call.at(4)).ok_or(Refusal::Words(words))?;
     Ok(u64::try_from(given).unwrap_or(0))
 }
 
-/// The group in argument 2 of the stream in argument 1; an error if one of them does not exist.
+/// Returns the stream in argument 1 and its group in argument 2; an error if one of them does not exist.
 fn group_of<'a>(call: &'a Call<'_>) -> Result<(&'a Stream, &'a Group), Refusal> {
     let (key, name) = (call.at(1), call.at(2));
     let stream = call.keyspace.peek_as::<Stream>(key)?;
@@ -568,7 +569,7 @@ fn group_of<'a>(call: &'a Call<'_>) -> Result<(&'a Stream, &'a Group), Refusal> 
     stream.zip(group).ok_or_else(|| no_such_key_or_group(key, name, ""))
 }
 
-/// True if a pending entry was delivered so long ago.
+/// True if a pending entry was last delivered at least `idle_ms` milliseconds ago.
 fn is_idle(pending: &Pending, idle_ms: u64, now_ms: u64) -> bool {
     now_ms.saturating_sub(pending.delivered_ms) >= idle_ms
 }
@@ -634,7 +635,7 @@ fn xclaim(call: &mut Call<'_>) -> Done {
     write_claimed(call, &claimed.flatten().unwrap_or_default(), just_ids)
 }
 
-/// Writes claimed entries, or only their ids.
+/// Writes claimed entries, or only their ids if `just_ids`.
 fn write_claimed(call: &mut Call<'_>, claimed: &[Id], just_ids: bool) -> Done {
     let Some(stream) = call.keyspace.peek_as::<Stream>(call.arguments.at(1))? else { return Ok(()) };
     call.out.array(claimed.len());

@@ -12,7 +12,7 @@ use crate::protocol::Protocol;
 
 pub(super) const COMMANDS: &[Command] = &[command("xinfo", -2, Effect::Read, xinfo)];
 
-/// The entries that XINFO STREAM FULL shows without COUNT.
+/// The number of entries that XINFO STREAM FULL shows without COUNT.
 const SHOWN: usize = 10;
 
 fn xinfo(call: &mut Call<'_>) -> Done {
@@ -33,7 +33,7 @@ fn xinfo(call: &mut Call<'_>) -> Done {
     run(call)
 }
 
-/// The stream in argument 2; an error if there is none.
+/// Returns the stream in argument 2; an error if there is none.
 fn named<'a>(call: &'a Call<'_>) -> Result<&'a Stream, Refusal> {
     call.keyspace.peek_as::<Stream>(call.at(2))?.ok_or(Refusal::NoSuchKey)
 }
@@ -101,7 +101,7 @@ fn write_number(out: &mut Reply<'_>, name: &str, number: i64) {
     out.integer(number);
 }
 
-/// Writes the fields of a group that do not depend on where it is shown.
+/// Writes the fields of a group that are the same in XINFO GROUPS and XINFO STREAM FULL.
 fn write_progress(out: &mut Reply<'_>, protocol: Protocol, stream: &Stream, group: &Group) {
     out.bulk(b"last-delivered-id");
     write_id(out, group.last);

@@ -28,14 +28,15 @@ pub(super) const COMMANDS: &[Command] = &[
 /// Maximum number of entries that an approximate trim removes without LIMIT: 100 nodes.
 const TRIMMED_MAX: u64 = 10_000;
 
-/// The number of a part of an id. Unlike other integers it has 64 bits and no sign.
+/// Parses one of the two numbers of an id, which, unlike other integers, have 64 bits and no sign; `None` for
+/// any other text.
 fn part(text: &[u8]) -> Option<u64> {
     let digits =
         std::str::from_utf8(text).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
     digits.parse().ok()
 }
 
-/// Parses `ms` or `ms-sequence`.
+/// Parses an id, `ms` or `ms-sequence`.
 fn id(text: &[u8], missing_sequence: u64) -> Result<Id, Refusal> {
     let parsed = match text.iter().position(|byte| *byte == b'-') {
         None => part(text).map(|ms| Id { ms, sequence: missing_sequence }),
@@ -44,19 +45,19 @@ fn id(text: &[u8], missing_sequence: u64) -> Result<Id, Refusal> {
     parsed.ok_or(Refusal::Words("ERR Invalid stream ID specified as stream command argument"))
 }
 
-/// The id at argument `index`; without a sequence number, that is 0.
+/// Returns the id at argument `index`; the sequence number is 0 if it is left out.
 pub(super) fn id_at(call: &Call<'_>, index: usize) -> Result<Id, Refusal> {
     id(call.at(index), 0)
 }
 
-/// The end of an interval of ids that an argument names.
+/// Which end of an interval of ids an argument names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bound {
     Start,
     End,
 }
 
-/// Parses an end of an interval: an id, `-` or `+`, and `(` before an id that is not included.
+/// Parses an end of an interval of ids: an id, `-` or `+`, with `(` before an id that is not included.
 pub(super) fn bound(text: &[u8], bound: Bound) -> Result<Id, Refusal> {
     let missing = if bound == Bound::Start { 0 } else { u64::MAX };
     match text {
@@ -73,11 +74,11 @@ pub(super) fn bound(text: &[u8], bound: Bound) -> Result<Id, Refusal> {
     }
 }
 
-/// The id that XADD asks for.
+/// The id that XADD asks for, whole or in part.
 #[derive(Clone, Copy)]
 enum Wanted {
     Any,
-    /// Any sequence number within this time.
+    /// An id with this time in milliseconds, and the next free sequence number.
     Within(u64),
     Exactly(Id),
 }
@@ -91,7 +92,7 @@ impl Wanted {
         }
     }
 
-    /// The id of the next entry of a stream; none if there is none that is greater than the last.
+    /// Returns the id of the next entry of a stream; `None` if no id is greater than the last one.
     fn settle(self, last: Id, now_ms: u64) -> Option<Id> {
         let id = match self {
             Self::Any if now_ms > last.ms => Id { ms: now_ms, sequence: 0 },
@@ -109,9 +110,9 @@ impl Wanted {
 struct Options {
     trim: Option<(Keep, Precision)>,
     limit: Option<u64>,
-    /// True if XADD adds to a stream that exists only.
+    /// True if XADD adds only to a stream that exists (NOMKSTREAM).
     only_known: bool,
-    /// The number of the argument that names XADD's id.
+    /// The position of the argument that is XADD's id; none for XTRIM.
     id: Option<usize>,
 }
 
@@ -375,7 +376,7 @@ fn xsetid(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// Checks that a new last id and count agree with the entries that exist.
+/// Checks that a new last id and a new count (XSETID) agree with the entries that exist.
 fn check_entries(log: &Log, last: Id, added: Option<u64>) -> Result<(), Refusal> {
     if log.len() > 0 && last < log.newest() {
         return Err(Refusal::Words(
@@ -393,17 +394,17 @@ fn check_entries(log: &Log, last: Id, added: Option<u64>) -> Result<(), Refusal>
 /// The options of XREAD and XREADGROUP.
 #[derive(Default)]
 pub(super) struct ReadOptions<'a> {
-    /// Maximum number of entries of each stream.
+    /// Maximum number of entries of each stream; none without COUNT.
     pub(super) count: Option<usize>,
-    /// The names of the group and the consumer.
+    /// The names of the group and the consumer; none for XREAD.
     pub(super) group: Option<(&'a [u8], &'a [u8])>,
-    /// True if what is read is not pending (NOACK).
+    /// True if entries that are read do not become pending (NOACK).
     pub(super) forgets: bool,
-    /// The time for which the command waits if there is nothing (BLOCK); none if it does not wait.
+    /// The time for which the command waits if there are no entries (BLOCK); `None` if it does not wait.
     pub(super) timeout: Option<Timeout>,
-    /// The number of the argument that names the first key.
+    /// The position of the argument that names the first key.
     pub(super) keys: usize,
-    /// The number of keys, and of ids behind them.
+    /// The number of keys, each of which has an id after the keys.
     pub(super) streams: usize,
 }
 
@@ -459,7 +460,7 @@ impl<'a> ReadOptions<'a> {
         Ok(options)
     }
 
-    /// Lets the command wait for one of its streams. False if it may not.
+    /// Lets the command wait for entries of one of its streams. False if it may not wait.
     pub(super) fn wait(&self, call: &mut Call<'_>, want: Want, timeout: Timeout) -> Result<bool, Refusal> {
         let arguments = call.arguments;
         let mut keys = (self.keys..self.keys + self.streams).map(|index| arguments.at(index));
@@ -506,7 +507,8 @@ fn xread(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Serves a call that waits with the entries of the stream at `key` behind an id. False if there are none.
+/// Serves a call that has waited with the entries of the stream at `key` after an id: writes the reply. False
+/// if there are none.
 pub(super) fn serve(
     call: &mut Call<'_>,
     key: &[u8],
@@ -522,7 +524,7 @@ pub(super) fn serve(
     Ok(true)
 }
 
-/// Writes what comes before the entries of a stream: in RESP3, streams are a map.
+/// Writes the part of a reply that comes before the entries of one stream: in RESP3, streams are a map.
 pub(super) fn begin_stream(out: &mut Reply<'_>, protocol: Protocol, key: &[u8]) {
     if protocol == Protocol::Resp2 {
         out.array(2);
@@ -530,7 +532,7 @@ pub(super) fn begin_stream(out: &mut Reply<'_>, protocol: Protocol, key: &[u8]) 
     out.bulk(key);
 }
 
-/// Writes what comes before all streams; null if there is none.
+/// Inserts the part of a reply that comes before all streams, of which `told` have entries; null if none has.
 pub(super) fn finish_streams(call: &mut Call<'_>, told: usize) {
     let protocol = call.protocol();
     match (told, protocol) {
@@ -540,7 +542,7 @@ pub(super) fn finish_streams(call: &mut Call<'_>, told: usize) {
     }
 }
 
-/// The count in argument `index`, at least `least`; `words` say so.
+/// Returns the count in argument `index`, which must be at least `least`; `words` is the error otherwise.
 pub(super) fn count_at(
     call: &Call<'_>,
     index: usize,

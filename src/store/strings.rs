@@ -10,9 +10,10 @@ use super::text::Text;
 use super::value::Value;
 use crate::values::limits::REQUEST_BYTES_CEILING;
 
-/// The string size below which an append reserves as much again; a larger string gets an eighth.
+/// The string size, in bytes, below which an append reserves as much again; for a larger string it reserves
+/// an eighth more.
 const DOUBLING_BYTES_MAX: usize = 64 * 1024;
-/// The memory of a new key besides its name and value.
+/// The approximate bytes that a new key takes besides its name and value.
 const KEY_BYTES: usize = 160;
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -51,7 +52,7 @@ fn get(call: &mut Call<'_>) -> Done {
     call.out.check()
 }
 
-/// The condition on which SET writes.
+/// The condition under which SET writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Condition {
     Always,
@@ -93,7 +94,7 @@ fn set(call: &mut Call<'_>) -> Done {
     }
 }
 
-/// Stores a string under `key`, and announces that.
+/// Stores a string under `key`, and adds the event for that.
 fn store(call: &mut Call<'_>, key: &[u8], text: &[u8], lifetime: Lifetime) {
     call.keyspace.set(key, Value::string(text), lifetime);
     call.announce(Class::String, "set", key);
@@ -134,7 +135,7 @@ fn set_options(call: &Call<'_>) -> Result<SetOptions, Refusal> {
     Ok(options)
 }
 
-/// The unit and origin of an expiry.
+/// The unit of an expiry, and whether it counts from now or from 1970.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Seconds,
@@ -156,7 +157,7 @@ impl Unit {
     }
 }
 
-/// The expiry in argument `index`, in milliseconds since 1970.
+/// Returns the expiry in argument `index`, in milliseconds since 1970.
 fn expiry(call: &Call<'_>, unit: Unit, index: usize, name: &'static str) -> Result<u64, Refusal> {
     let given = call.integer_at(index)?;
     let invalid = Refusal::InvalidExpire(name);
@@ -305,7 +306,7 @@ fn append(call: &mut Call<'_>) -> Done {
     call.number(length)
 }
 
-/// Reserves room for `end` bytes in all, and spare room for later appends if the memory allows.
+/// Reserves capacity for `end` bytes in all, and spare capacity for later appends if memory allows.
 fn reserve(bytes: &mut Vec<u8>, end: usize, memory_left: u64) -> Result<(), Refusal> {
     if end <= bytes.capacity() {
         return Ok(());
@@ -321,7 +322,7 @@ fn reserve(bytes: &mut Vec<u8>, end: usize, memory_left: u64) -> Result<(), Refu
     Ok(())
 }
 
-/// Changes the string at the key in argument 1 in place; the key must exist.
+/// Changes the string at the key in argument 1 in place by `change`; the key must exist.
 pub(super) fn edit<R>(
     call: &mut Call<'_>,
     change: impl FnOnce(&mut Vec<u8>) -> Result<R, Refusal>,
@@ -368,9 +369,9 @@ fn getrange(call: &mut Call<'_>) -> Done {
     })
 }
 
-/// The bytes from `start` to `end` inclusive, as `GETRANGE` counts them: negative numbers count from the end,
-/// those before the first byte mean the first byte, and an end behind the last byte means the last. Empty if
-/// `start` is behind `end`.
+/// Returns the bytes from `start` to `end` inclusive, as `GETRANGE` counts them: negative numbers count from
+/// the end, those before the first byte mean the first byte, and an end after the last byte means the last.
+/// Empty if `start` is after `end`.
 pub(super) fn slice(bytes: &[u8], start: i64, end: i64) -> &[u8] {
     let length = bytes.len() as i64;
     if start < 0 && end < 0 && start > end {
@@ -403,8 +404,8 @@ fn setrange(call: &mut Call<'_>) -> Done {
     call.number(length)
 }
 
-/// Makes sure that the key exists and that a string of `end` bytes fits in memory, since a small request may
-/// ask for a large string.
+/// Makes sure that the key in argument 1 exists and that a string of `end` bytes fits in memory, since a
+/// small request may ask for a large string.
 pub(super) fn make_room(call: &mut Call<'_>, length: Option<usize>, end: usize) -> Result<(), Refusal> {
     let held = match call.keyspace.peek(call.at(1)).map(|entry| &entry.value) {
         Some(Value::Buffer(buffer)) => buffer.capacity(),
@@ -420,7 +421,7 @@ pub(super) fn make_room(call: &mut Call<'_>, length: Option<usize>, end: usize) 
     Ok(())
 }
 
-/// Fills a string with zeros up to `end` bytes, without spare room, since the next write may be far away.
+/// Fills a string with zeros up to `end` bytes, without spare capacity, since the next write may be far away.
 pub(super) fn grow(bytes: &mut Vec<u8>, end: usize) {
     if end > bytes.len() {
         bytes.reserve_exact(end - bytes.len());

@@ -8,7 +8,7 @@ use super::value::Value;
 
 pub(super) const COMMANDS: &[Command] = &[command("lcs", -3, Effect::Read, lcs)];
 
-/// The number of cells of the comparison per unit of effort.
+/// The number of cells of the comparison table that are computed per unit of effort.
 const CELLS_PER_UNIT: usize = 32;
 
 /// The options of LCS.
@@ -70,7 +70,7 @@ fn lcs(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// A copy of the string at argument `index`; an empty one if there is no such key.
+/// Returns a copy of the string at the key in argument `index`; an empty one if there is no such key.
 fn string(call: &mut Call<'_>, index: usize) -> Result<Vec<u8>, Refusal> {
     let mut digits = numbers::Digits::new(0);
     match call.keyspace.read(call.arguments.at(index)).map(|value: &Value| value.bytes(&mut digits)) {
@@ -80,11 +80,11 @@ fn string(call: &mut Call<'_>, index: usize) -> Result<Vec<u8>, Refusal> {
     }
 }
 
-/// A step of the walk from the ends of both strings to their beginnings.
+/// A step when both strings are traced from their ends to their beginnings.
 enum Step {
-    /// Bytes at these positions are part of the common subsequence.
+    /// The bytes at these positions of both strings belong to the common subsequence.
     Match(usize, usize),
-    /// A byte of one string is passed over.
+    /// A byte of one of the strings is left out.
     Gap,
 }
 
@@ -142,7 +142,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// A stretch that both strings have in common, by its first positions.
+/// A stretch of bytes that both strings have in common, by its first position in each.
 #[derive(Clone, Copy)]
 struct Stretch {
     left: usize,

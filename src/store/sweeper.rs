@@ -1,5 +1,5 @@
-//! Timing of the search for expired keys: regularly while any key has a lifetime, and again at once while
-//! many are found.
+//! Timing of the search for expired keys: regularly while any key has an expiry, and again at once while many
+//! expired ones are found.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use super::Engine;
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// The interval between sweeps while any key has a lifetime.
+/// The interval between sweeps while any key has an expiry.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
-/// Maximum number of keys looked at in one sweep.
+/// Maximum number of keys visited in one sweep.
 const SWEEP_KEYS: usize = 400;
 
 /// Removes expired keys from an engine, a few at a time.
@@ -33,7 +33,7 @@ impl Sweeper {
         }
     }
 
-    /// The time at which the next sweep is due, if any is.
+    /// Returns the time at which the next sweep is due; `None` if none is.
     pub fn deadline(&self) -> Option<Timestamp> {
         self.sweep_at
     }

@@ -13,13 +13,14 @@ use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use std::sync::Arc;
 
 const CELLS_MIN: usize = 8;
-/// The weight of an entry in a scan, relative to an empty cell.
+/// The weight of an entry against the count of a scan, relative to an empty cell.
 const CELLS_PER_ENTRY: usize = 10;
-/// The position that an empty cell has.
+/// The position in an empty cell.
 const ABSENT: u32 = u32::MAX;
-/// The number of low bits of a hash that a scan ignores: it goes on at multiples of 2 to this power.
+/// The number of lowest bits of a hash that a scan ignores: it continues at multiples of 2 to this power.
 pub(super) const GRAIN_BITS: u32 = 4;
-/// The memory of an entry besides itself: its cell at the usual load, and the slack of a growing vector.
+/// The memory of an entry besides itself, in bytes: its cell at the usual load, and the slack of a growing
+/// vector.
 pub(super) const PLACE_BYTES: usize = 24;
 
 /// An entry of a table, which is found by its key.
@@ -55,11 +56,12 @@ impl Cell {
     }
 }
 
-/// A table of entries by key. The caller passes the hash: the low half of the [`Hasher`]'s.
+/// A table of entries by key. The caller passes the key's hash: the low half of the [`Hasher`]'s.
 #[derive(Clone)]
 pub(super) struct Table<E> {
     hasher: Hasher,
-    /// Cells: a power of two of homes, then as many more as the last run needs.
+    /// Cells: one for each possible home (a power of two), then as many more as the last run of occupied
+    /// cells needs.
     cells: Vec<Cell>,
     homes: usize,
     entries: Vec<E>,
@@ -94,7 +96,8 @@ impl<E: Keyed> Table<E> {
         self.hasher.hash(key) as u32
     }
 
-    /// The position of the entry of `key`, valid until the next insertion or removal.
+    /// Returns the position of the entry of `key`, valid until the next insertion or removal; `None` if there
+    /// is none.
     pub(super) fn find(&self, hash: u32, key: &[u8]) -> Option<usize> {
         let mut at = self.first_cell(hash)?;
         while let Some(cell) = self.cells.get(at).filter(|cell| !cell.is_empty() && cell.hash == hash) {
@@ -119,7 +122,7 @@ impl<E: Keyed> Table<E> {
         position
     }
 
-    /// Removes an entry. The last entry moves to its position.
+    /// Removes and returns the entry at a position. The last entry moves to that position.
     pub(super) fn remove(&mut self, position: usize) -> E {
         let last = self.entries.len() - 1;
         let at = self.cell_of(position);
@@ -138,7 +141,7 @@ impl<E: Keyed> Table<E> {
 
     /// Visits entries in hash order from hash `from` on, and stops after `count` of them, or after many empty
     /// cells. Entries whose hashes differ only in the lowest `GRAIN_BITS` are visited in the same call.
-    /// Returns the hash to go on from; none at the end.
+    /// Returns the hash to continue from; `None` at the end.
     pub(super) fn walk(&self, from: u32, count: usize, mut visit: impl FnMut(&E)) -> Option<u32> {
         let start = self.first_cell(from)?;
         let mut left = count.saturating_mul(CELLS_PER_ENTRY);
@@ -163,12 +166,13 @@ impl<E: Keyed> Table<E> {
         ((u64::from(hash) * self.homes as u64) >> 32) as usize
     }
 
-    /// The smallest hash whose home is cell `at`; none if that cell is no home.
+    /// Returns the smallest hash whose home is cell `at`; `None` if that cell is no home.
     fn first_hash(&self, at: usize) -> Option<u32> {
         (at < self.homes).then(|| (((at as u64) << 32) / self.homes as u64) as u32)
     }
 
-    /// The first cell at which `hash` may be: hashes before it in its run are smaller.
+    /// Returns the first cell in which `hash` may be: all hashes before it in its run are smaller. `None` if
+    /// there is none.
     fn first_cell(&self, hash: u32) -> Option<usize> {
         if self.cells.is_empty() {
             return None;
@@ -198,7 +202,7 @@ impl<E: Keyed> Table<E> {
         self.cells[at] = cell;
     }
 
-    /// Removes a cell by moving the rest of its run back by one, up to the first cell that is at home.
+    /// Empties a cell by moving the rest of its run back by one, up to the first cell that is in its home.
     fn close_gap(&mut self, at: usize) {
         let mut end = at + 1;
         while self.cells.get(end).is_some_and(|cell| !cell.is_empty() && self.home(cell.hash) < end) {

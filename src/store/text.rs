@@ -3,12 +3,13 @@
 
 use std::fmt;
 
-/// Maximum number of bytes kept in place: with tag and length, this fills three words exactly.
+/// Maximum number of bytes of a string that are stored in place: with tag and length, these fill three words
+/// exactly.
 const SHORT_BYTES_MAX: usize = 22;
-/// The approximate overhead of an allocation, in bytes.
+/// The approximate overhead of an allocation in bytes.
 const BLOCK_BYTES: usize = 16;
 
-/// An immutable byte string.
+/// An immutable byte string, stored in place if it is short.
 #[derive(Clone)]
 pub(super) enum Text {
     Short { length: u8, bytes: [u8; SHORT_BYTES_MAX] },
@@ -34,7 +35,7 @@ impl Text {
         }
     }
 
-    /// Approximate bytes that the string occupies, this value included.
+    /// Returns the approximate bytes that the string takes, this value included.
     pub(super) fn cost(&self) -> usize {
         match self {
             Self::Short { .. } => size_of::<Self>(),

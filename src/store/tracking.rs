@@ -1,5 +1,5 @@
-//! Changes of keys that clients are told of (CLIENT TRACKING), as in Redis 7.0. REDIRECT may name connections that speak
-//! RESP3.
+//! Messages to clients about changes of keys (CLIENT TRACKING), as in Redis 7.0. REDIRECT may name only
+//! connections that use RESP3.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,9 +11,9 @@ use super::refusal::{Refusal, quoted};
 use crate::protocol::{BadTrackingOption, Protocol, TrackingOptions, command, encode};
 use crate::values::limits::ENGINE_TRACKED_BYTES_MAX;
 
-/// The approximate bytes of a key in the table besides its name.
+/// The approximate bytes that a key takes in the table of reads besides its name.
 const KEY_BYTES: usize = 96;
-/// The approximate bytes of one connection's interest in a key.
+/// The approximate bytes that one connection's read of a key takes in the table.
 const READER_BYTES: usize = 32;
 /// Maximum number of prefixes of one connection.
 const PREFIXES_MAX: usize = 256;
@@ -26,45 +26,48 @@ type Name = Box<[u8]>;
 #[derive(Clone, Debug, Default)]
 struct Client {
     options: TrackingOptions,
-    /// True if `CLIENT CACHING` makes the next command or transaction an exception.
+    /// True if `CLIENT CACHING` was sent, so that the next command or transaction is an exception to the
+    /// connection's tracking mode.
     is_exception: bool,
 }
 
-/// The keys that connections have read, and the connections that are sent messages when they change (CLIENT
+/// The keys that connections have read, and the connections that are sent messages when these change (CLIENT
 /// TRACKING).
 #[derive(Debug, Default)]
 pub(super) struct Tracking {
     clients: BTreeMap<u64, Client>,
-    /// Names of keys, in any database. Connections that are gone are left out when a key changes.
+    /// Connections that have read each key, by the key's name in any database. Connections that have been
+    /// closed are left out when the key changes.
     readers: BTreeMap<Name, BTreeSet<u64>>,
     bytes: usize,
-    /// The connection whose request is carried out, which gets no message of its own changes with NOLOOP;
-    /// `None` for changes that time makes.
+    /// The connection whose request is being carried out, which with NOLOOP gets no message about its own
+    /// changes; `None` for changes that happen by time, such as expiries.
     actor: Option<u64>,
-    /// The connections that speak RESP3, which can be sent messages.
+    /// The connections that use RESP3, which can be sent messages.
     hearing: BTreeSet<u64>,
-    /// Messages to send: the connection, and what it is told.
+    /// Messages to be sent, each with the connection that it goes to.
     told: Vec<(u64, Told)>,
 }
 
-/// A message to a connection.
+/// A message of key tracking to a connection.
 #[derive(Debug)]
 enum Told {
     /// A key has changed.
     Key(Name),
     /// All keys may have changed.
     All,
-    /// The connection with this number, which takes the messages, is gone.
+    /// The connection with this number, to which messages are redirected, has been closed.
     Broken(u64),
 }
 
 impl Tracking {
-    /// The number of connections for which CLIENT TRACKING is on.
+    /// Returns the number of connections for which CLIENT TRACKING is on.
     pub(super) fn clients(&self) -> usize {
         self.clients.len()
     }
 
-    /// Sets the connection whose request is carried out; `None` for changes that time makes.
+    /// Sets the connection whose request is being carried out; `None` for changes that happen by time, such
+    /// as expiries.
     pub(super) fn set_actor(&mut self, session: Option<u64>) {
         self.actor = session;
     }
@@ -100,7 +103,7 @@ impl Tracking {
         self.bytes -= KEY_BYTES + key.len() + READER_BYTES * readers.len();
     }
 
-    /// Queues messages for all connections that track a key which has changed, and forgets their reads of it.
+    /// Queues messages for all connections that track a key which has changed, and drops their reads of it.
     pub(super) fn change(&mut self, key: &[u8]) {
         let Self { clients, actor, hearing, told, .. } = self;
         let mut tell = |reader: u64, client: &Client| {
@@ -120,8 +123,8 @@ impl Tracking {
         self.forget_key(key, &readers);
     }
 
-    /// Handles that all keys of a database are gone: each tracking connection is sent the message that all
-    /// keys may have changed, once for several databases.
+    /// Handles that all keys of a database were removed: each tracking connection is sent the message that
+    /// all keys may have changed, once for several databases.
     pub(super) fn clear(&mut self) {
         let is_told = self.told.last().is_some_and(|(_, told)| matches!(told, Told::All));
         if is_told && self.readers.is_empty() {
@@ -135,25 +138,25 @@ impl Tracking {
     }
 
     /// Turns tracking off for a connection. Its reads stay in the table, and count again if tracking is
-    /// turned on anew.
+    /// turned on later.
     pub(super) fn end(&mut self, session: u64) {
         self.clients.remove(&session);
     }
 
-    /// Forgets a connection that is gone, or begins anew with RESET.
+    /// Removes a connection that has been closed, or has sent RESET.
     pub(super) fn forget(&mut self, session: u64) {
         self.end(session);
         self.hearing.remove(&session);
     }
 
-    /// Forgets all reads once no connection tracks keys.
+    /// Drops all reads if no connection tracks keys any more.
     pub(super) fn tidy(&mut self) {
         if self.clients.is_empty() {
             (self.readers, self.bytes) = (BTreeMap::new(), 0);
         }
     }
 
-    /// True if no connection tracks keys and no reads are remembered, so that changes need not be noted.
+    /// True if no connection tracks keys and no reads are recorded, so that changes need not be reported.
     pub(super) fn is_idle(&self) -> bool {
         self.clients.is_empty() && self.readers.is_empty()
     }
@@ -167,19 +170,20 @@ impl Tracking {
         }
     }
 
-    /// True if the messages of a connection go to one that is gone, or that cannot be sent any.
+    /// True if a connection's messages are redirected to a connection that has been closed, or that cannot be
+    /// sent any.
     fn is_broken(&self, client: &Client) -> bool {
         client.options.redirect.is_some_and(|target| !self.hearing.contains(&target))
     }
 
-    /// Ends a request of a connection, after which `CLIENT CACHING` has no effect any more.
+    /// Ends a request of a connection, after which an earlier `CLIENT CACHING` has no effect any more.
     pub(super) fn end_caching(&mut self, session: u64) {
         if let Some(client) = self.clients.get_mut(&session) {
             client.is_exception = false;
         }
     }
 
-    /// Returns the messages about changes since the last call.
+    /// Returns the messages about changes since the last call, as deliveries, and removes them.
     pub(super) fn take_messages(&mut self) -> impl Iterator<Item = Delivery> + use<> {
         std::mem::take(&mut self.told).into_iter().map(|(session, told)| {
             let mut bytes = Vec::new();
@@ -199,8 +203,8 @@ impl Tracking {
     }
 }
 
-/// Returns the message for a connection that tracks keys, and the connection that it goes to; `None` if that cannot be
-/// sent any.
+/// Returns the message for a connection that tracks keys, with the connection that it goes to; `None` if that
+/// connection cannot be sent messages.
 fn message(
     hearing: &BTreeSet<u64>,
     (session, client): (u64, &Client),
@@ -214,7 +218,7 @@ fn message(
 }
 
 impl Client {
-    /// True if what the connection reads now is tracked.
+    /// True if the keys that the connection's present request reads are tracked.
     fn tracks(&self) -> bool {
         let TrackingOptions { is_broadcast, opts_in, opts_out, .. } = self.options;
         let is_left_out = if self.is_exception { opts_out } else { opts_in };
@@ -229,8 +233,8 @@ impl Client {
     }
 }
 
-/// Records the keys that a command has read, or would have read if they held what it expects, if its
-/// connection tracks keys.
+/// Records the keys that a command has read, or would have read if they existed, if its connection tracks
+/// keys.
 pub(super) fn note_reads(call: &mut Call<'_>, effect: Effect) {
     if !call.session.tracks || effect != Effect::Read {
         return;
@@ -291,7 +295,7 @@ pub(super) fn client_tracking(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// Refuses options that contradict each other, or those that are in force.
+/// Refuses options of `CLIENT TRACKING` that contradict each other or the options that are in force.
 fn check(wanted: &TrackingOptions, known: Option<&TrackingOptions>) -> Result<(), Refusal> {
     let refuse = |words| Err(Refusal::Words(words));
     if !wanted.is_broadcast && !wanted.prefixes.is_empty() {
@@ -317,7 +321,7 @@ fn check(wanted: &TrackingOptions, known: Option<&TrackingOptions>) -> Result<()
     Ok(())
 }
 
-/// Refuses prefixes of which one begins with another.
+/// Refuses prefixes if one of them begins with another.
 fn check_overlaps(prefixes: &[Vec<u8>]) -> Result<(), Refusal> {
     for (index, prefix) in prefixes.iter().enumerate() {
         let overlaps = |other: &&Vec<u8>| other.starts_with(prefix) || prefix.starts_with(other);
@@ -359,7 +363,8 @@ pub(super) fn client_getredir(call: &mut Call<'_>) -> Done {
     call.integer(redirect(client))
 }
 
-/// Returns the number of the connection that takes a connection's messages: 0 for its own, -1 if it tracks no keys.
+/// Returns the number of the connection that receives a connection's messages: 0 for itself, -1 if it tracks
+/// no keys.
 fn redirect(client: Option<&Client>) -> i64 {
     client.map_or(-1, |client| client.options.redirect.unwrap_or(0) as i64)
 }

@@ -1,14 +1,16 @@
-//! MULTI, EXEC and DISCARD: commands that take effect together. One thread runs them all, so no other command
-//! can come between. The limits of a request hold for all of them together: a command beyond a limit is
-//! refused alone and changes nothing. WATCH makes EXEC fail if a key has changed; see `watches.rs`.
+//! MULTI, EXEC and DISCARD: commands that take effect together.
+//!
+//! One thread carries them all out, so no other command can come in between. The limits of a request hold for
+//! all of them together: a command beyond a limit is refused alone and changes nothing. WATCH makes EXEC fail
+//! if a key has changed; see `watches.rs`.
 
 use super::call::{Call, Command, Done, Effect, InnerReply, command};
 use super::effort::{FIND, INSERT};
 use super::refusal::Refusal;
 use super::session::Transaction;
 
-/// The bytes of the reply's bound that are reserved for each further command: enough for most replies of
-/// writes, and for a refusal.
+/// The number of bytes of the reply's limit that are reserved for each later command: enough for most replies
+/// of writes, and for a refusal.
 const RESERVE_BYTES: usize = 64;
 
 pub(super) const COMMANDS: &[Command] = &[

@@ -13,15 +13,15 @@ use super::text::Text;
 /// The longest string for which OBJECT ENCODING reports `embstr`, as in Redis.
 const EMBEDDED_BYTES_MAX: usize = 44;
 
-/// A value of any type, in three words.
+/// A value of any type, which takes three words and the memory that these point to.
 #[derive(Clone)]
 #[expect(clippy::box_collection, reason = "a vector and a tag would take four words")]
 pub(super) enum Value {
-    /// A string that spells an integer.
+    /// A string that is the decimal form of an integer.
     Integer(i64),
     /// A string that is replaced as a whole.
     Text(Text),
-    /// A string that was changed in place, and likely will be again.
+    /// A string that was changed in place, and probably will be again.
     Buffer(Box<Vec<u8>>),
     Hash(Box<Fields>),
     List(Box<Items>),
@@ -40,7 +40,7 @@ impl Value {
         }
     }
 
-    /// The bytes of a string; an integer is spelled into `digits`. None for other types.
+    /// Returns the bytes of a string; an integer is written into `digits`. `None` for other types.
     pub(super) fn bytes<'a>(&'a self, digits: &'a mut Digits) -> Option<&'a [u8]> {
         match self {
             Self::Integer(integer) => {
@@ -53,7 +53,7 @@ impl Value {
         }
     }
 
-    /// The name of the type, as in `TYPE`.
+    /// Returns the name of the value's type, as in `TYPE`.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Integer(_) | Self::Text(_) | Self::Buffer(_) => "string",
@@ -65,7 +65,7 @@ impl Value {
         }
     }
 
-    /// The name of the encoding, as in `OBJECT ENCODING`.
+    /// Returns the name of the value's encoding, as in `OBJECT ENCODING`.
     pub(super) fn encoding(&self) -> &'static str {
         match self {
             Self::Integer(_) => "int",
@@ -82,7 +82,7 @@ impl Value {
         }
     }
 
-    /// Approximate bytes that the value occupies beyond its own three words.
+    /// Returns the approximate bytes that the value takes besides its own three words.
     pub(super) fn cost(&self) -> usize {
         match self {
             Self::Integer(_) => 0,
@@ -96,7 +96,7 @@ impl Value {
         }
     }
 
-    /// The number of elements of a collection; 1 for a string.
+    /// Returns the number of elements of a collection; 1 for a string.
     pub(super) fn elements(&self) -> usize {
         match self {
             Self::Integer(_) | Self::Text(_) | Self::Buffer(_) => 1,
@@ -108,13 +108,13 @@ impl Value {
         }
     }
 
-    /// The soonest expiry of a hash's field, in milliseconds since 1970; `NEVER_MS` for none.
+    /// Returns the soonest expiry of a hash's field, in milliseconds since 1970; `NEVER_MS` for none.
     pub(super) fn soonest_field_ms(&self) -> u64 {
         if let Self::Hash(fields) = self { fields.soonest_ms() } else { NEVER_MS }
     }
 
-    /// True for a collection without elements, which must be removed. A stream stays when its last entry
-    /// goes.
+    /// True for a collection without elements, whose key must be removed. A stream stays when its last entry
+    /// is removed.
     pub(super) fn is_hollow(&self) -> bool {
         match self {
             Self::Integer(_) | Self::Text(_) | Self::Buffer(_) | Self::Stream(_) => false,
@@ -126,7 +126,7 @@ impl Value {
     }
 }
 
-/// A type of value that has elements: created with its first element, removed with its last.
+/// A type of value that has elements: it is created with its first element, and removed with its last.
 pub(super) trait Collection: Sized {
     fn empty(hasher: &Hasher) -> Value;
     fn within(value: &Value) -> Option<&Self>;

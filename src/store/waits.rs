@@ -21,11 +21,12 @@ use crate::protocol::{Protocol, encode};
 use crate::values::Timestamp;
 use crate::values::limits::{ENGINE_DATABASES, ENGINE_WAITING_BYTES_MAX};
 
-/// The approximate bytes of a waiting call, and of each of its keys besides the name, which is kept twice.
+/// The approximate bytes of a waiting call; the constant below it is that of each of its keys besides the
+/// name, which is stored twice.
 const WAITER_BYTES: usize = 256;
 const KEY_BYTES: usize = 128;
-/// The longest timeout of a blocking call in milliseconds, three hundred years; with a longer one the call
-/// waits without end.
+/// The longest timeout of a blocking call in milliseconds, three hundred years; a call with a longer one
+/// waits for ever.
 const WAIT_MS_MAX: u64 = 300 * 366 * 86_400 * 1_000;
 
 type Name = Box<[u8]>;
@@ -36,14 +37,14 @@ pub(super) enum Kind {
     List,
     SortedSet,
     Stream,
-    /// Acknowledgements of replicas, of which there are none.
+    /// Acknowledgements of replicas, which the engine does not have, so they never come.
     Replicas,
 }
 
 const KINDS: usize = 4;
 
 impl Kind {
-    /// The kind of a value; none for a type that no call waits for.
+    /// Returns the kind of a value; `None` for a type that no call waits for.
     pub(super) fn of(value: &Value) -> Option<Self> {
         match value {
             Value::List(_) => Some(Self::List),
@@ -54,14 +55,14 @@ impl Kind {
     }
 }
 
-/// The time after which a blocking call gets the reply that nothing came.
+/// The time after which a waiting call gets the reply for a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timeout {
     Never,
     After(Duration),
 }
 
-/// The service that a call waits for, once one of its keys is ready.
+/// The elements that a call waits for, and takes from the first of its keys that has some.
 #[derive(Clone, Debug)]
 pub(super) enum Want {
     /// One item of a list (BLPOP, BRPOP).
@@ -74,7 +75,7 @@ pub(super) enum Want {
     Member(Extreme),
     /// Up to this many members of a sorted set (BZMPOP).
     Members(Extreme, usize),
-    /// Entries of a stream behind an id, which is that of the key at the same position (XREAD).
+    /// Entries of a stream after an id (XREAD); `after` has the ids in the order of the call's keys.
     Entries { after: Vec<Id>, count: Option<usize> },
     /// Entries of a stream that a group has not delivered (XREADGROUP).
     Deliveries { group: Name, consumer: Name, count: Option<usize>, forgets: bool },
@@ -109,7 +110,7 @@ impl Want {
     }
 }
 
-/// A blocking call (BLPOP and the like) that waits for one of its keys.
+/// A blocking call (BLPOP and the like) that waits for elements at one of its keys.
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) session: u64,
@@ -117,12 +118,12 @@ pub(super) struct Waiter {
     pub(super) database: u8,
     pub(super) keys: Vec<Name>,
     pub(super) want: Want,
-    /// The time at which the call gets the reply that nothing came; `None` if it waits without end.
+    /// The time at which the call gets the reply for a timeout; `None` if it waits for ever.
     pub(super) deadline: Option<Timestamp>,
 }
 
 impl Waiter {
-    /// The reply to the call if nothing comes within its time.
+    /// Returns the reply for a timeout of the call.
     pub(super) fn reply_at_end(&self) -> Vec<u8> {
         let mut reply = Vec::new();
         match self.want {
@@ -146,16 +147,16 @@ impl Waiter {
 /// All blocking calls that wait, with the keys that they wait for.
 #[derive(Debug)]
 pub(super) struct Waits {
-    /// The tickets of the calls that wait for each key, by database.
+    /// For each key, the tickets (numbers in order of arrival) of the calls that wait for it, by database.
     by_key: Vec<BTreeMap<Name, BTreeSet<u64>>>,
     by_ticket: BTreeMap<u64, Waiter>,
     by_session: BTreeMap<u64, u64>,
     deadlines: BTreeSet<(Timestamp, u64)>,
-    /// The number of calls that wait for each kind of value.
+    /// The number of waiting calls by the kind of value that they wait for.
     by_kind: [usize; KINDS],
-    /// Keys that may serve a call, in the order in which they became so.
+    /// Keys that may serve a waiting call, in the order in which they became able to.
     ready: VecDeque<(u8, Name)>,
-    /// The keys in `ready`, and whether a stream was added there, grew or went.
+    /// The keys in `ready`, each with true if a stream was added there, got entries or was removed.
     listed: BTreeMap<(u8, Name), bool>,
     tickets: u64,
     bytes: usize,
@@ -178,18 +179,18 @@ impl Default for Waits {
 }
 
 impl Waits {
-    /// The number of calls that wait.
+    /// Returns the number of calls that wait.
     pub(super) fn len(&self) -> usize {
         self.by_ticket.len()
     }
 
-    /// The keys of a database that calls wait for.
+    /// Returns the keys of a database that calls wait for.
     pub(super) fn keys(&self, database: u8) -> impl Iterator<Item = Name> {
         self.by_key[usize::from(database)].keys().cloned()
     }
 
-    /// Lets a call wait, behind all others that wait for its keys. An error if the calls that wait take too
-    /// much memory.
+    /// Lets a call wait, after all others that wait for its keys. An error if all waiting calls together
+    /// would take too much memory.
     pub(super) fn enter(&mut self, mut waiter: Waiter) -> Result<(), Refusal> {
         let bytes = waiter.bytes();
         if self.bytes + bytes > ENGINE_WAITING_BYTES_MAX {
@@ -216,7 +217,7 @@ impl Waits {
         self.end(*ticket)
     }
 
-    /// Ends the wait of the call with this ticket.
+    /// Ends the wait of the call with this ticket and returns the call; `None` if it does not wait any more.
     pub(super) fn end(&mut self, ticket: u64) -> Option<Waiter> {
         let waiter = self.by_ticket.remove(&ticket)?;
         let rows = &mut self.by_key[usize::from(waiter.database)];
@@ -237,7 +238,8 @@ impl Waits {
         Some(waiter)
     }
 
-    /// Lists a key as one that may serve blocking calls which wait for this kind of value.
+    /// Lists a key as one that may serve calls which wait for this kind of value; does nothing if none waits
+    /// for it there.
     pub(super) fn signal(&mut self, database: u8, key: &[u8], kind: Kind) {
         if self.by_kind[kind as usize] == 0 || !self.by_key[usize::from(database)].contains_key(key) {
             return;
@@ -251,20 +253,21 @@ impl Waits {
         *streamed |= kind == Kind::Stream;
     }
 
-    /// True if a key may serve calls that wait.
+    /// True if any key is listed that may serve waiting calls.
     pub(super) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Takes the next key that may serve calls: its database, its name, and whether a stream was added there,
-    /// grew or went.
+    /// Removes and returns the next listed key: its database, its name, and true if a stream was added there,
+    /// got entries or was removed.
     pub(super) fn next_ready(&mut self) -> Option<(u8, Name, bool)> {
         let place = self.ready.pop_front()?;
         let streamed = self.listed.remove(&place)?;
         Some((place.0, place.1, streamed))
     }
 
-    /// Takes a call out while it is served. It stays in the rows of its keys, and is put back or ended.
+    /// Removes a call while it is served, and returns it; it stays listed for its keys. The caller puts it
+    /// back or ends it.
     pub(super) fn take_out(&mut self, ticket: u64) -> Option<Waiter> {
         self.by_ticket.remove(&ticket)
     }
@@ -274,14 +277,15 @@ impl Waits {
         self.by_ticket.insert(ticket, waiter);
     }
 
-    /// The ticket of the call that waits for the key next behind ticket `after`, and the call's want.
+    /// Returns the next call after ticket `after` that waits for the key: its ticket, and the elements that
+    /// it wants. `None` if there is none.
     pub(super) fn next_behind(&self, database: u8, key: &[u8], after: u64) -> Option<(u64, &Want)> {
         let row = self.by_key[usize::from(database)].get(key)?;
         let ticket = *row.range(after + 1..).next()?;
         Some((ticket, &self.by_ticket.get(&ticket)?.want))
     }
 
-    /// Ends the wait of a call whose time is over, if there is one.
+    /// Ends the wait of a call whose timeout is over and returns it; `None` if there is none.
     pub(super) fn next_overdue(&mut self, now: Timestamp) -> Option<Waiter> {
         let (at, ticket) = *self.deadlines.first()?;
         if at > now {
@@ -290,7 +294,7 @@ impl Waits {
         self.end(ticket)
     }
 
-    /// The time at which the next call's time is over.
+    /// Returns the time at which the next timeout is over; `None` if no call has one.
     pub(super) fn deadline(&self) -> Option<Timestamp> {
         self.deadlines.first().map(|(at, _)| *at)
     }
@@ -298,7 +302,7 @@ impl Waits {
 
 const NEGATIVE: Refusal = Refusal::Words("ERR timeout is negative");
 
-/// The timeout at argument `index` in seconds, which may have a fraction.
+/// Returns the timeout at argument `index`, in seconds, which may have a fraction.
 pub(super) fn seconds_at(call: &Call<'_>, index: usize) -> Result<Timeout, Refusal> {
     const NO_FLOAT: Refusal = Refusal::Words("ERR timeout is not a float or out of range");
     let text = call.at(index);
@@ -312,7 +316,7 @@ pub(super) fn seconds_at(call: &Call<'_>, index: usize) -> Result<Timeout, Refus
     timeout(ms as i64)
 }
 
-/// The timeout at argument `index` in milliseconds.
+/// Returns the timeout at argument `index`, in milliseconds.
 pub(super) fn milliseconds_at(call: &Call<'_>, index: usize) -> Result<Timeout, Refusal> {
     const NO_INTEGER: Refusal = Refusal::Words("ERR timeout is not an integer or out of range");
     timeout(numbers::integer(call.at(index)).ok_or(NO_INTEGER)?)
@@ -325,8 +329,8 @@ fn timeout(ms: i64) -> Result<Timeout, Refusal> {
 }
 
 impl Call<'_> {
-    /// Lets the call wait for one of the keys, if it may. False if it may not, because it is part of a
-    /// transaction.
+    /// Lets the call wait for elements at one of the keys. False if it may not wait, because it is part of a
+    /// transaction or a script.
     pub(super) fn wait(
         &mut self,
         keys: &mut dyn Iterator<Item = &[u8]>,

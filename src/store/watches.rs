@@ -1,11 +1,12 @@
-//! Watched keys (WATCH): by key, who watches it; by connection, whether a watch is broken.
+//! Watched keys (WATCH): the connections that watch each key, and for each connection whether a watched key
+//! has changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::refusal::Refusal;
 use crate::values::limits::{ENGINE_DATABASES, ENGINE_WATCHED_BYTES_MAX};
 
-/// The approximate bytes of a watch besides its key, which is kept twice.
+/// The approximate bytes of a watch besides its key, which is stored twice.
 const WATCH_BYTES: usize = 128;
 
 type Name = Box<[u8]>;
@@ -42,29 +43,29 @@ impl Watches {
         self.bytes == 0
     }
 
-    /// The number of connections that watch keys, and of keys that they watch, each key as often as it is
-    /// watched.
+    /// Returns the number of connections that watch keys, and the number of their watches.
     pub(super) fn counts(&self) -> (usize, usize) {
         let watching = self.by_session.values().filter(|watched| !watched.keys.is_empty());
         (watching.count(), self.by_session.values().map(|watched| watched.keys.len()).sum())
     }
 
-    /// True if somebody watches the key.
+    /// True if any connection watches the key.
     pub(super) fn covers(&self, database: u8, key: &[u8]) -> bool {
         self.by_key[usize::from(database)].contains_key(key)
     }
 
-    /// The watched keys of a database.
+    /// Returns the watched keys of a database.
     pub(super) fn keys(&self, database: u8) -> impl Iterator<Item = Name> {
         self.by_key[usize::from(database)].keys().cloned()
     }
 
-    /// The keys that a connection watches, by database.
+    /// Returns the keys that a connection watches, each with its database.
     pub(super) fn of(&self, session: u64) -> Vec<(u8, Name)> {
         self.by_session.get(&session).map_or_else(Vec::new, |watched| watched.keys.clone())
     }
 
-    /// Adds a watch. Has no effect if the connection watches the key already, or a watch of it is broken.
+    /// Adds a watch. Has no effect if the connection watches the key already, or any of its watched keys has
+    /// changed. An error if there are too many watches.
     pub(super) fn add(&mut self, session: u64, database: u8, key: &[u8]) -> Result<(), Refusal> {
         let watched = self.by_session.entry(session).or_default();
         if watched.broken {
@@ -84,7 +85,7 @@ impl Watches {
         Ok(())
     }
 
-    /// Breaks the watches of all connections that watch the key, and forgets what else those watch.
+    /// Records for all connections that watch the key that it has changed, and drops their other watches.
     pub(super) fn break_all(&mut self, database: u8, key: &[u8]) {
         let Some(sessions) = self.by_key[usize::from(database)].get(key) else { return };
         for session in sessions.clone() {
@@ -95,7 +96,7 @@ impl Watches {
         }
     }
 
-    /// Ends all watches of a connection. True if one of them was broken.
+    /// Ends all watches of a connection. True if a watched key had changed.
     pub(super) fn end(&mut self, session: u64) -> bool {
         let Some(watched) = self.by_session.remove(&session) else { return false };
         self.remove(session, watched.keys);

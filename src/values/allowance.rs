@@ -4,32 +4,33 @@ use std::time::Duration;
 
 use super::{MicroUnits, ShardId, TenantId, Timestamp, Usage};
 
-/// Identity of a token bucket, a hash of its owner: the same on every core, and in every version of the quota
-/// file.
+/// Identity of a token bucket, a hash of its owner's name: the same on every core, and in every version of
+/// the quota file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BucketId(pub u64);
 
 impl BucketId {
-    /// The bucket of all requests together, whose id is no hash.
+    /// The bucket of all requests together, whose id is not a hash.
     pub const GLOBAL: Self = Self(0);
 }
 
 /// Rate and burst of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Capacity {
-    /// Request units that come in per second; the same number as millionths per microsecond.
+    /// Income in request units per second; the same number as millionths per microsecond.
     pub ru_per_second: u64,
     /// Maximum number of millionths of a request unit that the bucket holds.
     pub burst: MicroUnits,
 }
 
 impl Capacity {
-    /// Returns the millionths of a request unit that come in within a second.
+    /// Returns the income of a second, in millionths of a request unit.
     pub const fn second(&self) -> MicroUnits {
         self.ru_per_second.saturating_mul(1_000_000)
     }
 
-    /// Returns the millionths of a request unit that come in within `meanwhile`, without regard to the burst.
+    /// Returns the income of the time `meanwhile`, in millionths of a request unit, without regard to the
+    /// burst.
     pub const fn comes_in(&self, meanwhile: Duration) -> MicroUnits {
         self.ru_per_second.saturating_mul(meanwhile.as_micros() as u64)
     }
@@ -40,7 +41,8 @@ impl Capacity {
         Self { ru_per_second: part.of(self.ru_per_second).max(1), burst: part.of(self.burst).max(1) }
     }
 
-    /// Returns the microseconds until `amount` (in millionths of a request unit) has come in, rounded up.
+    /// Returns the microseconds in which the income reaches `amount` (in millionths of a request unit),
+    /// rounded up.
     pub const fn micros_for(&self, amount: MicroUnits) -> u64 {
         amount.div_ceil(self.ru_per_second)
     }
@@ -59,7 +61,7 @@ impl Part {
         if billionths < Self::WHOLE.0 as u64 { Self(billionths as u32) } else { Self::WHOLE }
     }
 
-    /// Creates one of `parts` equal parts.
+    /// Creates the part that is one of `parts` equal ones.
     pub const fn even(parts: u64) -> Self {
         Self((Self::WHOLE.0 as u64 / if parts == 0 { 1 } else { parts }) as u32)
     }
@@ -83,30 +85,31 @@ impl Part {
     }
 }
 
-/// Report of one core about one bucket: the events since its last report.
+/// Report of one core to a pool about one bucket: amounts since its last report, in millionths of a request
+/// unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
     /// The bucket that the report is about.
     pub bucket: BucketId,
     /// Rate and burst of the bucket, in the version of the quotas that the core uses.
     pub capacity: Capacity,
-    /// Amount asked for in a recent period, whether it was granted or not.
+    /// Sum of the prices of requests in a recent period, whether they were admitted or not.
     pub wanted: MicroUnits,
-    /// Amount asked for in the period that this report ends; 0 in a report that comes within a period, so
+    /// Sum of the prices of requests in the period that this report ends; 0 in a report within a period, so
     /// that none is counted twice.
     pub asked: MicroUnits,
     /// Amount spent since the last report; negative where settlements gave back more than was spent.
     pub spent: i64,
-    /// Part of `spent` by which requests cost more than was taken for them. Set for the bucket of all
-    /// requests only.
+    /// Part of `spent` by which requests cost more than their prices. Set for the bucket of all requests
+    /// only.
     pub surprise: MicroUnits,
     /// Amount of its allowance that the core does not need and gives back.
     pub returned: MicroUnits,
     /// Amount that the core spent beyond its allowance and that no grant has covered since.
     pub owed: MicroUnits,
-    /// Amount that a request which waits for the answer needs; 0 if none waits.
+    /// Amount of quota that a request needs which waits for the grant; 0 if none waits.
     pub needed: MicroUnits,
-    /// The largest recent cost of one request: an allowance below it is of no use.
+    /// The largest recent cost of one request: an allowance below it is useless.
     pub lump: MicroUnits,
 }
 
@@ -116,40 +119,40 @@ pub struct Grant {
     /// The bucket that the grant is about.
     pub bucket: BucketId,
     /// Amount that may be spent in addition. Where the core spent more than it had, the pool takes that debt
-    /// over and it is in here too.
+    /// over, and the amount includes it.
     pub amount: i64,
-    /// Amount that the core's allowance comes to with this grant, as far as the pool knows.
+    /// The core's whole allowance with this grant, as far as the pool knows.
     pub holds: MicroUnits,
     /// Level of the pool after the grant, by which the core estimates what it can count on until the next.
     pub level: i64,
-    /// Time of the grant, from which it is good for a lease.
+    /// Time of the grant, which is valid for a lease from then on.
     pub at: Timestamp,
     /// The core's share of the pool, in 65,536ths. It bounds what the core counts on from the pool's level
-    /// and refill, and is the part of the quota that the core goes on with while the pool is silent.
+    /// and income, and is the part of the quota that the core goes on with while the pool is silent.
     pub share: u32,
     /// Part of the quota that all cores of this process have together; less than the whole if a fleet shares
     /// it.
     pub part: Part,
-    /// Least cost for which the pool did not have enough (0 if it had nothing at all); `None` if it had
-    /// enough for all.
+    /// Least price for which the pool did not have enough (0 if it had nothing at all); None if it had enough
+    /// for all.
     pub dry_from: Option<MicroUnits>,
 }
 
-/// Report of one core about all its buckets.
+/// Report of one core to the pools about all its buckets.
 #[derive(Debug)]
 pub struct Report {
     /// The core that reports.
     pub shard: ShardId,
     /// The version of the quotas that the core uses.
     pub version: u64,
-    /// The core's buckets. If there are any, the report is answered.
+    /// The reports about the core's buckets. If there are any, they are answered with grants.
     pub demands: Vec<Demand>,
     /// Request units of tenants' requests since the last report, by outcome.
     pub usage: Vec<(TenantId, Usage)>,
 }
 
-/// Returns the time for which a grant is good (five periods), after which a core without answer goes on
-/// alone.
+/// Returns the time for which a grant is valid (five periods); after that a core without an answer goes on
+/// with its last known share.
 pub const fn lease_of(period: Duration) -> Duration {
     const PERIODS: u64 = 5;
     Duration::from_nanos(period.as_nanos() as u64 * PERIODS)

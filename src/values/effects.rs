@@ -1,4 +1,4 @@
-//! Actions that deciding code asks of the runtime: sockets opened, closed, read from or not.
+//! Actions that deciding code asks the runtime to carry out: sockets opened, closed, read from or not.
 
 use super::{BackendId, ClientId, ConnectionId};
 
@@ -7,17 +7,16 @@ use super::{BackendId, ClientId, ConnectionId};
 pub enum Owner {
     /// A client.
     Client(ClientId),
-    /// A connection to a backend; the number tells its successive sockets apart.
+    /// A connection to a backend; the number distinguishes its successive sockets.
     Link(ConnectionId, u32),
 }
 
 /// Cause of the loss of a connection, as far as the runtime can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// The other side ended the connection, or was never there: it carries out nothing more of what it had
-    /// not read.
+    /// The peer ended the connection, or was never there: it will carry out no request that it had not read.
     ByPeer,
-    /// The connection failed on the way: the other side may not know yet, and may still carry out what it
+    /// The connection failed on the way: the peer may not know yet, and may still carry out requests that it
     /// received.
     OnTheWay,
 }
@@ -32,7 +31,7 @@ pub enum Action {
         /// The backend to connect to.
         backend: BackendId,
     },
-    /// Closes a socket. Nothing more is reported about it, except that a segment under way comes back.
+    /// Closes a socket. No event is reported for it any more, except that a segment being sent comes back.
     Close(Owner),
     /// Closes a socket and drops the output that has not left this machine yet.
     Reset(Owner),

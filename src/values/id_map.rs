@@ -1,13 +1,13 @@
-//! Hash maps whose keys are numbers that weir deals out itself, such as those of tenants. No client can choose such a
-//! number so that many keys collide, so one multiplication is enough to hash it.
+//! Hash maps whose keys are numbers that weir assigns itself, such as tenant ids. No client can choose such
+//! numbers so that many keys collide, so one multiplication is enough to hash them.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map with keys that weir has dealt out.
+/// A map whose keys are numbers assigned by weir.
 pub type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 
-/// An odd number whose bits have no pattern: 2^64 divided by the golden ratio.
+/// Factor of the hash, an odd number whose bits have no pattern: 2^64 divided by the golden ratio.
 const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Hasher of one number.

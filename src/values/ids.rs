@@ -9,12 +9,13 @@ pub struct ShardId(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendId(pub u16);
 
-/// Id of a client connection of one shard. The generation tells a reused index apart from its former owner.
+/// Id of a client connection of one shard. The generation distinguishes the client from others that had the
+/// same index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId {
     /// Index of the client's place in the shard's table of clients.
     pub index: u32,
-    /// Number of times that the place was assigned before.
+    /// Number of clients that had the place before.
     pub generation: u32,
 }
 

@@ -41,8 +41,8 @@ pub const OPTIONS_MAX: usize = 16;
 pub const PREFIXES_NAMED_MAX: usize = 3;
 /// Number of buffers of one core that sockets receive into.
 pub const RECEIVE_BUFFERS: u16 = 256;
-/// Size of one receive buffer, and so the most that one socket receives at once. A value of 16 KiB fits with
-/// the bytes around it.
+/// Size of one receive buffer, and so the most bytes that one socket receives at once. A value of 16 KiB fits
+/// with the bytes around it.
 pub const RECEIVE_BUFFER_BYTES: usize = 20 * 1024;
 /// Maximum number of shards of one process.
 pub const SHARDS_MAX: usize = 256;
@@ -53,7 +53,7 @@ pub const CLUSTER_NODES_MAX: usize = 128;
 /// Maximum number of bytes of one node's reply about its cluster: every slot a range of its own, with a
 /// replica each, fits.
 pub const CLUSTER_REPLY_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Maximum number of nodes that are asked for their view of the cluster together.
+/// Maximum number of nodes that are asked for their view of the cluster at the same time.
 pub const CLUSTER_VIEWS_MAX: usize = 3;
 /// Longest replication lag with which a replica answers reads; a replica of unknown lag answers none.
 pub const REPLICA_LAG_MAX: Duration = Duration::from_secs(3);
@@ -148,11 +148,11 @@ pub const SHARED_OWED_MAX: usize = 262_144;
 pub const PATTERN_STEPS_MAX: usize = 262_144;
 /// Maximum number of sections that one `INFO` may name.
 pub const INFO_SECTIONS_MAX: usize = 64;
-/// Maximum number of requests of one connection that are taken on in a turn before other connections have
-/// theirs; a long answer counts as several.
+/// Maximum number of requests of one connection that are started in a turn before other connections have
+/// theirs; a long reply counts as several.
 pub const REQUESTS_PER_TURN: u32 = 256;
-/// Maximum number of requests of all connections of a core that are taken on in a turn, so that other work is
-/// seen to in time; half of it is kept for connections that had to wait.
+/// Maximum number of requests of all connections of a core that are started in a turn, so that other work is
+/// done in time; half of it is kept for connections that had to wait.
 pub const REQUESTS_PER_TURN_OF_ALL: u32 = 2_048;
 /// Maximum number of keys of one request that a core splits by key, or whose values it joins, without doing other
 /// work in between: some tenths of a millisecond.
@@ -160,7 +160,7 @@ pub const KEYS_PER_TURN: usize = 4_096;
 /// Maximum number of bytes of a transaction, or another message whose keys are not known beforehand, that is read for
 /// the keys that it changes, which takes up to a millisecond. A longer one counts as a change of all keys of its store.
 pub const MESSAGE_READ_BYTES_MAX: usize = 256 * 1024;
-/// Bytes of replies by weir itself that count as one more request in a turn.
+/// Bytes of a reply by weir itself that count as one more request in a turn.
 pub const ANSWER_BYTES_PER_REQUEST: usize = 256;
 /// Maximum number of bytes of a user's name.
 pub const USER_NAME_BYTES_MAX: usize = 256;
@@ -173,10 +173,11 @@ pub const PREFIX_BYTES_MAX: usize = 1024;
 pub const RU_PER_SECOND_MAX: u64 = 1_000_000_000;
 /// The longest burst, in seconds of quota.
 pub const BURST_SECONDS_MAX: u32 = 3_600;
-/// Most that one request costs, in millionths of a request unit: a second of the largest quota. So a price is
-/// never below zero as a signed number, and neither is the sum of all that one client has in flight.
+/// Highest price of one request, in millionths of a request unit: a second of the largest quota. So a price
+/// is never below zero as a signed number, and neither is the sum of the prices of all that one client has in
+/// flight.
 pub const PRICE_MAX: u64 = RU_PER_SECOND_MAX * 1_000_000;
-/// Most that a bucket may owe, in millionths of a request unit: more is never paid off.
+/// Largest debt of a bucket, in millionths of a request unit: more would never be paid off.
 pub const DEBT_MAX: u64 = i64::MAX as u64 / 4;
 /// Maximum number of hot keys of one core.
 pub const HOT_KEYS_MAX: usize = 256;
@@ -184,7 +185,7 @@ pub const HOT_KEYS_MAX: usize = 256;
 pub const HOT_NAME_BYTES_MAX: usize = 1024;
 /// Bytes kept of a hot key that is too long to be kept whole.
 pub const HOT_NAME_BYTES_SHOWN: usize = 128;
-/// Hot keys in one reply or on one page, if the request does not say how many.
+/// Maximum number of hot keys in one reply or on one page, if the request gives no number.
 pub const HOT_KEYS_SHOWN: usize = 100;
 /// Maximum number of hot keys in one reply or on one page.
 pub const HOT_KEYS_SHOWN_MAX: usize = 1_000;
@@ -202,7 +203,7 @@ pub const JOURNAL_LINE_CHARS_MAX: usize = 400;
 pub const STATE_STORES_MAX: usize = 64;
 /// Maximum number of tenants in `/state.json`.
 pub const STATE_TENANTS_MAX: usize = 100;
-/// Maximum number of tenants in `/history.json`, at one time and over all.
+/// Maximum number of tenants in `/history.json`, both at one time and over all times.
 pub const HISTORY_TENANTS_MAX: usize = 32;
 /// Maximum number of hot keys in `/state.json`.
 pub const STATE_HOT_KEYS_MAX: usize = 20;
@@ -215,7 +216,8 @@ pub const HOT_REPLY_BYTES_MAX: usize = 64 * 1024;
 pub const HOT_ANSWERS_MAX: usize = 16;
 /// Maximum number of copies of replies that one core keeps of hot keys whose home is another core.
 pub const HOT_COPIES_MAX: usize = 256;
-/// Maximum number of bytes of the requests that one core holds back behind others for hot keys.
+/// Maximum number of bytes of requests for hot keys that one core holds back so that they do not overtake
+/// earlier ones.
 pub const HOT_HELD_BYTES_MAX: usize = 16 << 20;
 /// Maximum number of requests that wait for one fetch of a hot key.
 pub const HOT_WAITERS_PER_FLIGHT_MAX: usize = 4_096;
@@ -228,49 +230,50 @@ pub const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 pub const STALE_ON_ERROR_MAX: std::time::Duration = std::time::Duration::from_secs(3_600);
 /// Number of classes of commands that prices are learnt for.
 pub const COMMAND_CLASSES: usize = 6;
-/// Maximum number of users of one shard that are remembered at once, over all tenants.
+/// Maximum number of users with an account on one shard, over all tenants.
 pub const USERS_MAX: usize = 1_048_576;
-/// Maximum number of buckets that are not full, over all shards.
+/// Maximum number of quota buckets that are not full, over all shards.
 pub const POOLS_MAX: usize = 4 * USERS_MAX;
 /// Maximum number of bytes of one reply of the embedded engine, by default.
 pub const ENGINE_REPLY_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Maximum effort of one request to the embedded engine, about 1 for each element it looks at: some tenths of
-/// a second.
+/// Maximum effort (steps of work) of one request to the embedded engine, about 1 for each element it looks
+/// at: some tenths of a second.
 pub const ENGINE_EFFORT_MAX: u64 = 8_000_000;
-/// Maximum effort of one connection to the embedded engine before it is the next one's turn: some tenths of a
-/// millisecond.
+/// Maximum effort (steps of work) of one connection to the embedded engine before the next connection's turn:
+/// some tenths of a millisecond.
 pub const ENGINE_EFFORT_PER_TURN: u64 = 8_000;
-/// Bytes of replies waiting for one connection to the embedded engine from which on no more of its requests
-/// are carried out.
+/// Bytes of replies waiting for one connection to the embedded engine at which no more of its requests are
+/// carried out.
 pub const ENGINE_OUTPUT_BYTES_HELD: usize = 1024 * 1024;
-/// Bytes of requests of one connection to the embedded engine waiting for their turn from which on no more
-/// are received.
+/// Bytes of requests of one connection to the embedded engine waiting for their turn at which no more are
+/// received.
 pub const ENGINE_INPUT_BYTES_HELD: usize = 256 * 1024;
 /// Number of databases of the embedded engine, as in Redis by default.
 pub const ENGINE_DATABASES: u8 = 16;
-/// Maximum number of bytes of all calls that wait in the embedded engine, about 500 for a call with one short
-/// key.
+/// Maximum number of bytes of all blocking commands that wait in the embedded engine, about 500 for a command
+/// with one short key.
 pub const ENGINE_WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Maximum number of bytes of all watches of keys of the embedded engine, about 200 for one of a short key.
+/// Maximum number of bytes of all watches of keys (`WATCH`) in the embedded engine, about 200 for one of a
+/// short key.
 pub const ENGINE_WATCHED_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Maximum number of bytes of the embedded engine's table of keys that clients are told of when they change, about
-/// 150 for one of a short key. Beyond that, clients are told of keys that have not changed.
+/// Maximum number of bytes of the embedded engine's table of tracked keys (`CLIENT TRACKING`), about 150 for
+/// a short key. Above that, clients are sent messages about keys that have not changed.
 pub const ENGINE_TRACKED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Maximum number of bytes of all subscriptions to channels of the embedded engine, about 250 for one with a
 /// short name.
 pub const ENGINE_CHANNELS_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Maximum number of bytes that a script of the embedded engine may use in the interpreter.
 pub const ENGINE_SCRIPT_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Maximum time of a script of the embedded engine, in milliseconds, where the engine has a clock. Its effort
-/// bounds it earlier, unless its instructions take long, as comparisons of long texts do.
+/// Maximum time of a script of the embedded engine, in milliseconds, where the engine has a clock. The limit
+/// on its effort ends it earlier, unless its instructions take long, as comparisons of long texts do.
 pub const ENGINE_SCRIPT_MS_MAX: u64 = 2_000;
 /// Maximum number of bytes of all scripts that the embedded engine knows by their digests, about nine for each
 /// byte of source.
 pub const ENGINE_SCRIPTS_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Maximum number of bytes of all libraries of functions of the embedded engine, about nine for each byte of source.
 pub const ENGINE_LIBRARIES_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Maximum number of bytes that all functions of the embedded engine may use in their interpreter, with what they
-/// keep from one call to the next.
+/// Maximum number of bytes that all functions of the embedded engine may use in their interpreter, with the
+/// data that they keep from one call to the next.
 pub const ENGINE_FUNCTIONS_BYTES_MAX: usize = 128 * 1024 * 1024;
 /// Maximum number of bytes of the messages that one request to the embedded engine may send; those to several
 /// subscribers of one channel count once.
@@ -312,22 +315,22 @@ pub const HTTP_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of a body for which an HTTP request gets a second more to come.
 pub const HTTP_BODY_BYTES_PER_SECOND: u64 = 16 * 1024;
 
-/// Maximum number of clients of one core that weir has closed and that have yet to end the connection too;
-/// beyond that, weir stops waiting for the oldest.
+/// Maximum number of clients of one core that weir has closed and whose end of the connection is still open;
+/// above that, weir stops waiting for the oldest.
 pub const CLIENTS_LINGERING_MAX: usize = 64;
 /// Maximum number of bytes of one client that are still read when weir drains: more than a kernel's buffer
 /// holds, so only clients that go on sending reach it.
 pub const DRAIN_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Most TLS handshakes under way at once, some tens of kilobytes each; for one more, the oldest of the
-/// address that has most is given up.
+/// Maximum number of TLS handshakes in progress, some tens of kilobytes each; for one more, the oldest of the
+/// address that has the most is given up.
 pub const TLS_HANDSHAKES_MAX: usize = 512;
-/// Maximum number of clients that have finished their TLS handshake and that their shards have yet to take
-/// over.
+/// Maximum number of clients that have finished their TLS handshake and that their shards have not taken over
+/// yet.
 pub const TLS_IN_TRANSIT_MAX: usize = 1024;
 /// Maximum number of bytes of output of one connection that are encrypted at once.
 pub const TLS_SEND_BYTES_MAX: usize = 64 * 1024;
-/// Memory of TLS around one client besides its output, in bytes: keys, and a record that is not whole.
+/// Bytes of memory that TLS takes for one client besides its output: keys, and an incomplete record.
 pub const TLS_CLIENT_BYTES: usize = 24 * 1024;
 /// Maximum number of bytes of a file with certificates or a key.
 pub const TLS_FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;

@@ -1,5 +1,5 @@
-//! Plain values that every room may name: time, ids, limits, chance, spare buffers. No behaviour beyond
-//! arithmetic and keeping.
+//! Plain values that every room may name: time, ids, limits, random numbers, spare buffers. No behaviour
+//! beyond arithmetic and storing.
 
 pub mod address;
 pub mod allowance;

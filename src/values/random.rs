@@ -1,6 +1,6 @@
-//! Random numbers from a seed: the one generator of the code base. A seed gives the same numbers on every
-//! machine and in every version, so a simulation, a load and a scripted store can be run again. It can be
-//! guessed: secret numbers come from the system (`runtime/server.rs`).
+//! Random numbers from a seed: the only generator of the code base. A seed gives the same numbers on every
+//! machine and in every version, so a simulation, a load and a scripted store can be run again. The numbers
+//! can be guessed: secret numbers come from the system (`runtime/server.rs`).
 
 /// Random number generator splitmix64 (Steele, Lea and Flood, 2014): one addition and three mixing steps.
 #[derive(Clone, Debug)]
@@ -9,7 +9,7 @@ pub struct Random {
 }
 
 impl Random {
-    /// Creates the sequence of numbers that a seed stands for.
+    /// Creates the sequence of numbers that a seed determines.
     pub const fn new(seed: u64) -> Self {
         Self { state: seed }
     }
@@ -23,8 +23,8 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Returns a number below `bound`, which is not zero. By multiplication instead of a remainder; how
-    /// uneven that is stays below `bound` in 2^64.
+    /// Returns a number below `bound`, which must not be zero. Uses a multiplication instead of a remainder;
+    /// probabilities differ by less than `bound` in 2^64.
     pub fn below(&mut self, bound: u64) -> u64 {
         debug_assert!(bound > 0, "no number is below zero");
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
@@ -45,7 +45,7 @@ impl Random {
         &from[self.index(from.len())]
     }
 
-    /// Returns true with a probability of `often` in a thousand; always from 1,000 on.
+    /// Returns true with a probability of `often` in a thousand; always for 1,000 and more.
     pub fn per_mille(&mut self, often: u64) -> bool {
         self.below(1000) < often
     }

@@ -13,13 +13,13 @@ pub const fn signed(amount: MicroUnits) -> i64 {
     if amount > i64::MAX as u64 { i64::MAX } else { amount as i64 }
 }
 
-/// Price of one request, at most [`PRICE_MAX`] whatever a client sends and a store answers. So it fits a
-/// signed number and never fills a bucket.
+/// Price of one request, at most [`PRICE_MAX`] whatever a client sends and a store replies. So it fits a
+/// signed number and never overflows a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Price(MicroUnits);
 
 impl Price {
-    /// Price of nothing.
+    /// The price 0.
     pub const ZERO: Self = Self(0);
 
     /// Creates a price of `amount`; a larger one than [`PRICE_MAX`] is reduced to it.
@@ -40,7 +40,7 @@ impl Price {
         self.0 as i64
     }
 
-    /// Returns by how much this price exceeds another; 0 if it does not.
+    /// Returns the amount by which this price exceeds another; 0 if it does not.
     #[inline]
     pub const fn beyond(self, other: Self) -> MicroUnits {
         self.0.saturating_sub(other.0)
@@ -49,7 +49,7 @@ impl Price {
 
 const _: () = assert!(PRICE_MAX <= i64::MAX as u64);
 
-/// Prices of the terms that a request's price is the sum of, in millionths of a request unit.
+/// Weights of the terms whose sum is a request's price, in millionths of a request unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weights {
     /// Price of any request.

@@ -1,4 +1,4 @@
-//! Spare objects kept for reuse: as many as are in use, and no more for long.
+//! Spare objects kept for reuse: after a burst, half of the unneeded ones are dropped at each tidying.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 pub struct Spares<T> {
     kept: Vec<T>,
     most: usize,
-    /// The fewest objects that were in the stack at any time since the last tidying: so many were not needed.
+    /// The fewest objects that were in the stack at any time since the last tidying: as many were not needed.
     unused: usize,
 }
 
@@ -51,7 +51,7 @@ impl<T> Spares<T> {
     }
 }
 
-/// Capacity in elements up to which [`shorten`] leaves a list alone.
+/// Capacity in elements up to which [`shorten`] frees nothing.
 const LIST_KEPT: usize = 64;
 
 /// Frees memory of a list whose capacity is above 64 elements and more than four times its length.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Longest text that is read as a version, with whatever stands behind its numbers.
+/// Longest text that is read as a version, in bytes, with anything that follows its numbers.
 const TEXT_BYTES_MAX: usize = 64;
 
 /// A version of three numbers, compared from the left.
@@ -10,11 +10,11 @@ const TEXT_BYTES_MAX: usize = 64;
 pub struct StoreVersion([u16; 3]);
 
 impl StoreVersion {
-    /// The version that weir and its embedded store are compatible with, which clients are told while no
+    /// The version that weir and its embedded store are compatible with, which weir tells clients while no
     /// store has told its own.
     pub const COMPATIBLE: Self = Self([7, 2, 4]);
 
-    /// Reads `7.0.15`; also `7.4` and `8.0.0-rc1`, of which only the numbers count. `None` for anything else.
+    /// Reads `7.0.15`; also `7.4` and `8.0.0-rc1`, of which only the numbers count. None for any other text.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok().filter(|text| text.len() <= TEXT_BYTES_MAX)?;
         let mut parts = text.splitn(3, '.');
@@ -23,7 +23,7 @@ impl StoreVersion {
         Some(Self([major, whole(minor)?, leading(patch)?]))
     }
 
-    /// Returns the version in the text of `INFO`, if there is one.
+    /// Returns the version in the text of a store's `INFO`; None if there is none.
     pub fn in_info(text: &[u8]) -> Option<Self> {
         let told = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"redis_version:"))?;
         Self::parse(told.trim_ascii())
@@ -43,12 +43,12 @@ impl fmt::Display for StoreVersion {
     }
 }
 
-/// Reads a number that has nothing else around it.
+/// Reads a number that fills the whole text; None for any other text.
 fn whole(text: &str) -> Option<u16> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
-/// Reads the number that a text begins with.
+/// Reads the number with which a text begins; None if it begins with none.
 fn leading(text: &str) -> Option<u16> {
     let end = text.bytes().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
     whole(&text[..end])

@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// Importance of a request. In an overload, requests of the last tier are refused first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tier {
-    /// Somebody waits for the reply, and nothing else would do.
+    /// Somebody waits for the reply, and cannot do without it.
     Critical,
     /// Somebody waits for the reply.
     #[default]

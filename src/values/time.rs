@@ -9,7 +9,7 @@ pub struct Timestamp(u64);
 impl Timestamp {
     /// The start of the process.
     pub const ZERO: Self = Self(0);
-    /// A moment later than anything that happens.
+    /// A moment later than any event; also the value of a deadline that does not exist.
     pub const MAX: Self = Self(u64::MAX);
 
     /// Creates a moment this many nanoseconds after the start of the process.
@@ -32,8 +32,8 @@ impl Timestamp {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// Returns how long ago `earlier` was, in nanoseconds: for callers that would only take a `Duration`
-    /// apart again.
+    /// Returns how long ago `earlier` was, in nanoseconds, without the detour through a `Duration`; zero if
+    /// it lies in the future.
     pub const fn nanos_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
@@ -50,8 +50,8 @@ impl Timestamp {
         Self(self.0.saturating_sub(duration.as_nanos() as u64))
     }
 
-    /// Returns the earliest of some moments; `None` if there is none. A loop takes a third of the instructions of an
-    /// iterator that flattens.
+    /// Returns the earliest of some moments; None if there is none. Written as a loop, since that takes a
+    /// third of the instructions of an iterator that flattens.
     #[inline]
     pub fn earliest<const N: usize>(moments: [Option<Self>; N]) -> Option<Self> {
         let mut earliest = None;
@@ -74,17 +74,17 @@ pub struct Now {
     pub unix_ms: u64,
 }
 
-/// The wall clock in microseconds, made of the two clocks of [`Now`]: the monotonic one says how much time passes
-/// within the milliseconds of the other.
+/// A wall clock with microseconds, made of the two clocks of [`Now`]: the monotonic one shows how much time
+/// passes within the milliseconds of the other.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FineClock {
-    /// Microseconds to add to the monotonic clock for the wall clock.
+    /// Microseconds to add to the monotonic clock to get the wall clock.
     ahead: i64,
 }
 
 impl FineClock {
-    /// Returns microseconds since 1970, always within the millisecond that the wall clock shows. They do not go
-    /// back unless that does.
+    /// Returns microseconds since 1970, always within the millisecond that the wall clock shows. They go back
+    /// only if the wall clock does.
     pub fn unix_micros(&mut self, now: Now) -> u64 {
         let monotonic = (now.monotonic.as_nanos() / 1_000) as i64;
         let earliest = (now.unix_ms * 1_000) as i64;
@@ -94,7 +94,7 @@ impl FineClock {
     }
 }
 
-/// Writes a moment, in milliseconds since 1970, as people and programs do (RFC 3339).
+/// Writes a moment, given in milliseconds since 1970, as RFC 3339 prescribes.
 pub fn rfc3339(unix_ms: u64) -> String {
     const SECONDS_PER_DAY: u64 = 86_400;
     let (seconds, millis) = (unix_ms / 1_000, unix_ms % 1_000);
@@ -105,7 +105,7 @@ pub fn rfc3339(unix_ms: u64) -> String {
 }
 
 /// Returns year, month and day from days since 1970. Years are counted from March, so that the leap day is
-/// the last of its year, and in whole cycles of 400 years, which all have as many days.
+/// the last of its year, and in cycles of 400 years, which all have the same number of days.
 fn date(days: u64) -> (u64, u64, u64) {
     const DAYS_PER_CYCLE: u64 = 146_097;
     // Days from the first of March of the year 0 to the start of 1970.

@@ -62,7 +62,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// Reads a duration with its unit (us, ms, s, m, min, h). Only `0` needs none.
+/// Reads a duration with its unit (us, ms, s, m, min, h). Only `0` needs no unit.
 pub fn duration(text: &str) -> Result<Duration, &'static str> {
     let (number, unit) = split(text);
     let nanos_per_unit = match unit {
@@ -91,7 +91,7 @@ pub fn positive_duration(text: &str) -> Result<Duration, &'static str> {
     })
 }
 
-/// Reads request units (`0.25`, at most 1,000,000) and returns millionths.
+/// Reads a number of request units (`0.25`, at most 1,000,000) and returns millionths.
 pub fn request_units(text: &str) -> Result<u64, &'static str> {
     const UNITS_MAX: u64 = 1_000_000;
     let micro = scaled(text, super::UNIT).filter(|micro| *micro <= UNITS_MAX * super::UNIT);
@@ -105,8 +105,8 @@ fn split(text: &str) -> (&str, &str) {
     (&text[..end], text[end..].trim_start())
 }
 
-/// Reads a number with or without a fraction, and returns it times `scale`. `None` if that is not a whole
-/// number, so nothing is rounded.
+/// Reads a number with or without a fraction, and returns it times `scale`. None if the product is not a
+/// whole number, so nothing is rounded.
 fn scaled(number: &str, scale: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     let whole: u64 = whole.parse().ok()?;

@@ -7,7 +7,7 @@ use super::{MicroUnits, UNIT};
 /// Outcome of a request, as far as metering distinguishes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsageKind {
-    /// The request went on to a store.
+    /// The request was sent to a store.
     Admitted,
     /// The request was refused because a quota was used up.
     Throttled,
@@ -32,10 +32,11 @@ impl UsageKind {
     }
 }
 
-/// Request units of one tenant's requests, by outcome, over a report, a minute or the like.
+/// Prices of one tenant's requests, by outcome, over a report, a minute or the like, in millionths of a
+/// request unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Actual cost of the requests that went on to a store.
+    /// Real cost of the requests that were sent to a store.
     pub admitted: MicroUnits,
     /// Estimated cost of the requests that were refused because a quota was used up.
     pub throttled: MicroUnits,
@@ -54,7 +55,7 @@ impl Usage {
         self.cached = self.cached.saturating_add(other.cached);
     }
 
-    /// True if nothing was used or refused.
+    /// True if no request was served or refused.
     pub const fn is_empty(&self) -> bool {
         self.admitted == 0 && self.throttled == 0 && self.shed == 0 && self.cached == 0
     }
@@ -95,7 +96,8 @@ impl UsageSum {
         Amount(self.0[kind as usize])
     }
 
-    /// Returns the request units taken from the tenant's quota: admitted and cached.
+    /// Returns the request units taken from the tenant's quota: for admitted requests and those answered
+    /// without a store.
     pub const fn consumed(&self) -> Amount {
         Amount(self.of(UsageKind::Admitted).0 + self.of(UsageKind::Cached).0)
     }

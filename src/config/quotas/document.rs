@@ -1,4 +1,5 @@
-//! TOML reader whose errors name the file, the place, the key, what stands there and what should.
+//! TOML reader whose errors name the file, the place, the key, the value found there and the value that is
+//! expected.
 
 use std::fmt;
 use std::ops::Range;
@@ -24,7 +25,7 @@ impl QuotaError {
         Self { file: file.to_owned(), place: None, problem }
     }
 
-    /// Creates an error about the byte at `at`.
+    /// Creates an error about the byte of the file's text at offset `at`.
     pub(super) fn at(file: &str, text: &[u8], at: usize, problem: String) -> Self {
         let before = &text[..at.min(text.len())];
         let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
@@ -33,7 +34,7 @@ impl QuotaError {
         Self { file: file.to_owned(), place: Some((line, column)), problem }
     }
 
-    /// Returns line and column, counted from 1, if the error is about a place in the text.
+    /// Returns line and column of the error, counted from 1; `None` if it concerns the file as a whole.
     pub fn place(&self) -> Option<(usize, usize)> {
         self.place
     }
@@ -51,7 +52,7 @@ impl fmt::Display for QuotaError {
 
 impl std::error::Error for QuotaError {}
 
-/// Name and text of a file, by which errors name their place.
+/// Name and text of a TOML file, from which errors get the file's name and the place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Document<'a> {
     pub file: &'a str,
@@ -71,7 +72,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// A table of the file, with the path that leads to it.
+/// A table of the TOML file, with the path of keys that leads to it.
 #[derive(Clone, Debug)]
 pub(super) struct Section<'a> {
     document: Document<'a>,
@@ -80,7 +81,7 @@ pub(super) struct Section<'a> {
     table: &'a DeTable<'a>,
 }
 
-/// A value of the file, with its place there for errors.
+/// A value of the TOML file, with its place in the file for errors.
 #[derive(Clone, Debug)]
 pub(super) struct Found<'a, T> {
     section: &'a Section<'a>,
@@ -113,7 +114,8 @@ impl<'a> Section<'a> {
         Err(self.document.error(stranger.span(), problem))
     }
 
-    /// Reads a whole number from `least` to `most`; `None` if the section does not have the key.
+    /// Reads the key's value, a whole number from `least` to `most`; `None` if the section does not have the
+    /// key.
     pub fn number(
         &'a self,
         key: &'a str,
@@ -124,8 +126,8 @@ impl<'a> Section<'a> {
         self.find(key, &wanted, |value| whole_number(value).filter(|number| (least..=most).contains(number)))
     }
 
-    /// Reads a number above 0 and up to `most`, which may have a fraction; `None` if the section does not
-    /// have the key.
+    /// Reads the key's value, a number above 0 and up to `most`, which may have a fraction; `None` if the
+    /// section does not have the key.
     pub fn fraction(&'a self, key: &'a str, most: u32) -> Result<Option<Found<'a, f64>>, QuotaError> {
         let wanted = format!("a number above 0 and up to {most} is expected");
         self.find(key, &wanted, |value| {
@@ -138,7 +140,8 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// Reads a duration up to `most`; 0 needs no unit.
+    /// Reads the key's value, a duration with a unit, up to `most` (0 needs no unit); `None` if the section
+    /// does not have the key.
     pub fn duration(
         &'a self,
         key: &'a str,
@@ -155,7 +158,8 @@ impl<'a> Section<'a> {
         self.find(key, "true or false is expected", DeValue::as_bool)
     }
 
-    /// Reads a text that `read` accepts.
+    /// Reads the key's value, a text that `read` accepts; `None` if the section does not have the key.
+    /// `wanted` says in errors what is expected.
     pub fn text<T>(
         &'a self,
         key: &'a str,
@@ -165,7 +169,8 @@ impl<'a> Section<'a> {
         self.find(key, wanted, |value| read(value.as_str()?))
     }
 
-    /// Reads a text that `read` accepts and that errors must not show.
+    /// Reads the key's value, a text that `read` accepts and that errors must not show; `None` if the section
+    /// does not have the key.
     pub fn secret<T>(
         &'a self,
         key: &'a str,
@@ -179,7 +184,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Reads a list of texts.
+    /// Reads the key's value, a list of texts; `None` if the section does not have the key.
     pub fn texts(
         &'a self,
         key: &'a str,
@@ -188,7 +193,8 @@ impl<'a> Section<'a> {
         self.list(key, wanted, DeValue::as_str)
     }
 
-    /// Reads a list of whole numbers up to `most`.
+    /// Reads the key's value, a list of whole numbers up to `most`; `None` if the section does not have the
+    /// key.
     pub fn numbers(
         &'a self,
         key: &'a str,
@@ -198,7 +204,7 @@ impl<'a> Section<'a> {
         self.list(key, wanted, |value| whole_number(value).filter(|number| *number <= most))
     }
 
-    /// Reads a list whose items `read` accepts.
+    /// Reads the key's value, a list whose items `read` accepts; `None` if the section does not have the key.
     fn list<T>(
         &'a self,
         key: &'a str,
@@ -220,7 +226,7 @@ impl<'a> Section<'a> {
             .map(Some)
     }
 
-    /// Reads a table inside this one.
+    /// Returns the table inside this one under the key; `None` if the section does not have the key.
     pub fn section(&self, key: &str) -> Result<Option<Section<'a>>, QuotaError> {
         let Some((name, value)) = self.table.get_key_value(key) else { return Ok(None) };
         let path = self.path_of(key);
@@ -267,7 +273,7 @@ impl<'a> Section<'a> {
 }
 
 impl<'a, T> Found<'a, T> {
-    /// Creates an error about the value without showing it.
+    /// Creates an error about the value, at its place, that does not show the value.
     pub fn error(&self, problem: impl fmt::Display) -> QuotaError {
         let path = self.section.path_of(self.key);
         self.section.document.error(self.place.clone(), format!("{path}: {problem}"))
@@ -291,7 +297,7 @@ fn whole_number(value: &DeValue<'_>) -> Option<u64> {
     u64::from_str_radix(integer.as_str(), integer.radix()).ok()
 }
 
-/// Maximum number of characters of a wrong value that an error repeats.
+/// Maximum number of characters of a wrong value that an error shows.
 const SHOWN_CHARACTERS_MAX: usize = 40;
 
 fn shown(value: &DeValue<'_>) -> String {
@@ -310,7 +316,7 @@ fn shown(value: &DeValue<'_>) -> String {
     }
 }
 
-/// Joins words: `a`, `a and b`, `a, b and c`.
+/// Joins words for an error text: `a`, `a and b`, `a, b and c`.
 fn one_of(words: &[&str]) -> String {
     match words {
         [] => String::new(),

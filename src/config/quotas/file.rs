@@ -1,4 +1,4 @@
-//! Reader of quota files: the keys that may stand in one, and their meaning.
+//! Reader of quota files: the keys that one may contain, and their meaning.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -132,7 +132,7 @@ fn password(section: &Section<'_>) -> Result<PasswordDigest, QuotaError> {
     }
 }
 
-/// Reads the terms that tenants and the default have in common.
+/// Reads the settings that a tenant's table and the table of the default tenant have in common.
 fn terms(section: &Section<'_>, name: &str) -> Result<Tenant, QuotaError> {
     let burst = burst(section)?;
     Ok(Tenant {
@@ -208,7 +208,8 @@ fn tier<'a>(section: &'a Section<'a>) -> Result<Option<Found<'a, Tier>>, QuotaEr
     section.text("tier", "critical, standard, batch or sheddable is expected", |word| word.parse().ok())
 }
 
-/// Reads whether clients share subscriptions, or each has its own.
+/// Reads the key `pubsub`: true if the tenant's clients share one subscription per channel, false if each
+/// client has its own.
 fn shares_channels(section: &Section<'_>) -> Result<bool, QuotaError> {
     let mode = section.text("pubsub", "exact or shared is expected", |word| match word {
         "exact" => Some(false),
@@ -218,7 +219,8 @@ fn shares_channels(section: &Section<'_>) -> Result<bool, QuotaError> {
     Ok(mode.is_some_and(|mode| mode.value))
 }
 
-/// Reads a list of prefixes; empty if there is none, which means all names of the kind.
+/// Reads a list of name prefixes; empty if the file has none, which means that all names of the kind are
+/// allowed.
 fn prefixes(section: &Section<'_>, list: &str, kind: &str) -> Result<Vec<String>, QuotaError> {
     const WANTED: &str = "a list of prefixes in quotes, as in [\"acme:\"], is expected";
     let Some(prefixes) = section.texts(list, WANTED)? else { return Ok(Vec::new()) };

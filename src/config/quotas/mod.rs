@@ -1,7 +1,8 @@
-//! Quotas: who may use weir, and how much of it, from the quota file; checked and immutable.
+//! Quotas: the tenants that may use weir, and how much of it, from the quota file; checked and immutable.
 //!
 //! [`Quotas::parse`] reads the file; reloading it makes a new `Quotas`, and nothing in the old one changes. A
-//! [`TenantId`] is valid for the version that gave it; in the next version a tenant is found by its name.
+//! [`TenantId`] is valid only for the version of `Quotas` that it came from; in the next version a tenant is
+//! found by its name.
 
 mod document;
 mod file;
@@ -22,78 +23,80 @@ use crate::values::Database;
 use crate::values::limits::{PASSWORD_BYTES_MAX, QUOTA_FILE_BYTES_MAX, USER_NAME_BYTES_MAX};
 use crate::values::{TenantId, Tier};
 
-/// Name of the tenant of clients that name none: those that never authenticate, and those that send only a
-/// password.
+/// Name of the tenant of clients that name no tenant: those that never authenticate, and those that send only
+/// a password.
 pub const DEFAULT_TENANT: &str = "default";
 
-/// A quota: a rate in request units and its burst.
+/// A quota: a rate in request units per second, and its burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Request units that come in per second.
+    /// Request units that the quota gains per second.
     pub ru_per_second: u64,
-    /// Burst: the time for which unused quota is saved up.
+    /// Time for which unused quota is saved up: the quota holds at most the request units of this time.
     pub burst: Duration,
 }
 
-/// Terms of one user that the quota file names within a tenant.
+/// Settings of one user whom the quota file names within a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserTerms {
-    /// The user's own quota; the tenant's `user_limit` where there is none.
+    /// The user's own quota; the tenant's `user_limit` applies if it is `None`.
     pub limit: Option<Limit>,
-    /// Tier of the user's requests, never above the tenant's.
+    /// Tier (importance under overload) of the user's requests, never above the tenant's.
     pub tier: Tier,
 }
 
-/// One tenant of the quota file.
+/// One tenant of the quota file, with its quotas and rights.
 #[derive(Clone, Debug)]
 pub struct Tenant {
-    /// Name of the tenant, by which clients log in.
+    /// Name of the tenant, with which clients authenticate.
     pub name: String,
-    /// True if the tenant may run commands that touch everyone: `FLUSHALL`, `KEYS`, `CONFIG` ...
+    /// True if the tenant may run commands that affect all tenants, such as `FLUSHALL`, `KEYS` and `CONFIG`.
     pub admin: bool,
-    /// Prefixes of the tenant's keys; none means all keys.
+    /// Prefixes of the keys that the tenant may use; an empty list means all keys.
     pub keys: Vec<String>,
-    /// Prefixes of the tenant's channels; none means those of its keys.
+    /// Prefixes of the channels that the tenant may use; an empty list means the prefixes of its keys.
     pub channels: Vec<String>,
-    /// Databases that the tenant may use; none means all.
+    /// Databases that the tenant may use; an empty list means all.
     pub databases: Vec<Database>,
-    /// Tier of the tenant's requests, unless they ask for a lower one.
+    /// Tier (importance under overload) of the tenant's requests, unless they ask for a lower one.
     pub tier: Tier,
-    /// Time after which a reply is useless, unless the client chooses another; `None` for no deadline.
+    /// Time after which a reply is of no more use, unless the client sets another; `None` for no deadline.
     pub deadline: Option<Duration>,
-    /// Time beyond `--hot-ttl` for which cached replies are given while the store of a hot key is
+    /// Time beyond `--hot-ttl` for which the cache still answers reads of a hot key while the key's store is
     /// unavailable.
     pub stale_on_error: Duration,
-    /// Quota of the tenant; `None` means no bound.
+    /// Quota of the tenant; `None` means no limit.
     pub limit: Option<Limit>,
-    /// Quota of each user that has none of its own; `None` means no bound.
+    /// Quota of each user that has none of its own; `None` means no limit.
     pub user_limit: Option<Limit>,
-    /// Maximum number of connections of the tenant; `None` means the usual share.
+    /// Maximum number of connections of the tenant's clients; `None` means the default share.
     pub clients_max: Option<u32>,
-    /// Maximum number of connections to stores that the tenant's clients may have to themselves; `None` means
-    /// the usual share.
+    /// Maximum number of connections to stores that clients of the tenant have to themselves (private links);
+    /// `None` means the default share.
     pub private_links: Option<u32>,
-    /// True if the tenant's clients share subscriptions: this process has one for all of them.
+    /// True if the tenant's clients share subscriptions: this process subscribes at the store once for all of
+    /// them.
     pub shares_channels: bool,
-    /// True if elements that a store pops for one of the tenant's clients after it has left are put back.
+    /// True if weir puts back the elements that a store pops for one of the tenant's clients after the client
+    /// has disconnected.
     pub give_back: bool,
-    /// True if replicas of a cluster may answer the tenant's reads, a little late.
+    /// True if replicas of a cluster may answer the tenant's reads, slightly out of date.
     pub stale_reads: bool,
-    /// Users that the file names. Others exist as soon as a client logs in as one.
+    /// Users whom the file names. Other users exist as soon as a client authenticates as one.
     pub users: BTreeMap<String, UserTerms>,
     password: Option<PasswordDigest>,
 }
 
-/// Identity of a client that has logged in.
+/// Identity of a client that has authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignedIn {
-    /// The tenant.
+    /// The client's tenant.
     pub tenant: TenantId,
-    /// The user within the tenant, if one was named.
+    /// The user within the tenant; none if the client named no user.
     pub user: Option<String>,
 }
 
-/// All tenants and their quotas, in one version of the file.
+/// All tenants and their quotas, in one version of the quota file.
 #[derive(Clone, Debug)]
 pub struct Quotas {
     tenants: Vec<Tenant>,
@@ -102,25 +105,25 @@ pub struct Quotas {
     global: Option<Limit>,
     /// The longest `stale_on_error` of any tenant.
     stale_on_error_max: Duration,
-    /// True if the clients of some tenant share subscriptions.
+    /// True if the clients of any tenant share subscriptions.
     shares_channels: bool,
     version: u64,
 }
 
 impl Quotas {
-    /// Returns the quotas without a quota file: one tenant for everybody, which may do everything without
-    /// bound.
+    /// Returns the quotas that apply without a quota file: one tenant for all clients, which may do
+    /// everything without limit.
     pub fn trusting() -> Self {
         let everybody = Tenant { admin: true, ..Tenant::unlimited(DEFAULT_TENANT) };
         Self::of(vec![everybody], Some(TenantId(0)), None)
     }
 
-    /// Reads the text of a quota file. `file` is its name, for errors.
+    /// Reads the text of a quota file. `file` is the file's name, for errors.
     pub fn parse(file: &str, text: &str) -> Result<Self, QuotaError> {
         file::read(file, text)
     }
 
-    /// Reads the bytes of a quota file, which must be UTF-8.
+    /// Reads the bytes of a quota file, which must be UTF-8. `file` is the file's name, for errors.
     pub fn parse_bytes(file: &str, bytes: &[u8]) -> Result<Self, QuotaError> {
         match std::str::from_utf8(bytes) {
             Ok(text) => Self::parse(file, text),
@@ -144,8 +147,8 @@ impl Quotas {
         Self { version, ..self }
     }
 
-    /// Returns the version of the quotas within this process: 0 at its start, and one more for each reload. A
-    /// [`TenantId`] means nothing without it.
+    /// Returns the version number of these quotas within this process: 0 at its start, and one more for each
+    /// reload. A [`TenantId`] is valid only together with it.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -166,12 +169,12 @@ impl Quotas {
         Self { tenants, by_name, strangers, global, stale_on_error_max, shares_channels, version: 0 }
     }
 
-    /// Returns the tenant of clients that do not authenticate, if such clients are served.
+    /// Returns the tenant of clients that do not authenticate; `None` if such clients are not served.
     pub fn strangers(&self) -> Option<TenantId> {
         self.strangers
     }
 
-    /// Returns the quota of all tenants together; `None` means no bound.
+    /// Returns the quota of all tenants together; `None` means no limit.
     pub fn global(&self) -> Option<Limit> {
         self.global
     }
@@ -181,12 +184,12 @@ impl Quotas {
         self.stale_on_error_max
     }
 
-    /// True if the clients of some tenant share subscriptions.
+    /// True if the clients of any tenant share subscriptions.
     pub fn shares_channels(&self) -> bool {
         self.shares_channels
     }
 
-    /// Returns a tenant by an id of this version. Panics if there is no such tenant.
+    /// Returns the tenant with an id of this version. Panics if there is no such tenant.
     pub fn tenant(&self, id: TenantId) -> &Tenant {
         &self.tenants[usize::from(id.0)]
     }
@@ -213,18 +216,19 @@ impl Quotas {
         self.by_name.get(name).copied()
     }
 
-    /// True if replicas may answer reads of any tenant.
+    /// True if replicas may answer the reads of any tenant.
     pub fn have_stale_reads(&self) -> bool {
         self.tenants.iter().any(|tenant| tenant.stale_reads)
     }
 
-    /// True if any tenant has a password, so that a client could log in.
+    /// True if any tenant has a password, so that a client can authenticate.
     pub fn has_passwords(&self) -> bool {
         self.tenants.iter().any(|tenant| tenant.password.is_some())
     }
 
-    /// Checks `AUTH password` and `AUTH tenant[/user] password`, and returns who has logged in, if the
-    /// password is right. Without a user name it is the default tenant's password.
+    /// Checks `AUTH password` and `AUTH tenant[/user] password`, and returns the identity of the client;
+    /// `None` if the password or the user's name is wrong. Without a user name the password must be the
+    /// default tenant's.
     pub fn sign_in(&self, username: Option<&[u8]>, password: &[u8]) -> Option<SignedIn> {
         let username = username.unwrap_or(DEFAULT_TENANT.as_bytes());
         let (name, user) = match username.iter().position(|byte| *byte == b'/') {
@@ -240,8 +244,8 @@ impl Quotas {
         Some(SignedIn { tenant: id, user })
     }
 
-    /// Returns the name of the only tenant with that password. Compares with all, however early one matches,
-    /// to take equally long.
+    /// Returns the name of the only tenant with that password; `None` if there is none, or more than one.
+    /// Compares with all tenants' passwords, so that the time does not depend on which one matches.
     pub fn only_tenant_with(&self, password: &[u8]) -> Option<&str> {
         if password.len() > PASSWORD_BYTES_MAX {
             return None;
@@ -256,9 +260,9 @@ impl Quotas {
         found.filter(|_| count == 1)
     }
 
-    /// Returns the tenant of that name, if `password` is its own. Takes equally long whether the name or the
-    /// password was wrong, and however much of the password was right. A password beyond 512 bytes is refused
-    /// at once.
+    /// Returns the tenant of that name, if `password` is its own; `None` otherwise. Takes equally long
+    /// whether the name or the password was wrong, and however much of the password was right. A password of
+    /// more than 512 bytes is refused at once.
     pub fn authenticate(&self, name: &[u8], password: &[u8]) -> Option<TenantId> {
         if password.len() > PASSWORD_BYTES_MAX {
             return None;
@@ -293,12 +297,13 @@ impl Tenant {
         }
     }
 
-    /// Returns the prefixes of the channels that the tenant may name; none means all.
+    /// Returns the prefixes of the channels that the tenant may use; an empty list means all channels.
     pub fn channel_prefixes(&self) -> &[String] {
         if self.channels.is_empty() { &self.keys } else { &self.channels }
     }
 
-    /// True if the tenant may do and see the same as under other quotas.
+    /// True if the tenant has the same rights as `other`, usually itself in another version of the quotas: to
+    /// administer, and to use keys, channels and databases.
     pub fn has_rights_of(&self, other: &Self) -> bool {
         self.admin == other.admin
             && self.keys == other.keys
@@ -306,29 +311,31 @@ impl Tenant {
             && self.databases == other.databases
     }
 
-    /// True if the tenant may use a database.
+    /// True if the tenant may use this database.
     #[inline]
     pub fn may_use(&self, database: Database) -> bool {
         self.databases.is_empty() || self.databases.contains(&database)
     }
 
-    /// Returns the error for a request of the tenant about a database that it may not use.
+    /// Returns the error reply, without its `-`, for a request about a database that the tenant may not use.
     pub fn refusal_of(&self, database: Database) -> String {
         format!("{}, not {}", self.refusal_of_all(), database.0)
     }
 
-    /// Returns the error for a request of the tenant that could be about any database.
+    /// Returns the error reply, without its `-`, for a request that could affect any database, if the tenant
+    /// may use only some.
     pub fn refusal_of_all(&self) -> String {
         let own: Vec<String> = self.databases.iter().map(|own| own.0.to_string()).collect();
         format!("NOPERM tenant '{}' has only the databases {}", self.name, own.join(", "))
     }
 
-    /// Returns the highest tier for requests of one of the tenant's users, or of no user in particular.
+    /// Returns the highest tier for requests of the tenant's user; of the tenant itself if `user` is `None`
+    /// or not named in the file.
     pub fn tier_of(&self, user: Option<&str>) -> Tier {
         user.and_then(|user| self.users.get(user)).map_or(self.tier, |terms| terms.tier)
     }
 
-    /// Returns the quota of one of the tenant's users; `None` means no bound.
+    /// Returns the quota of one of the tenant's users; `None` means no limit.
     pub fn limit_of(&self, user: &str) -> Option<Limit> {
         self.users.get(user).and_then(|terms| terms.limit).or(self.user_limit)
     }
@@ -344,7 +351,8 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Checks a user's name: not empty, at most 256 bytes, without spaces, control characters and slashes.
+/// Checks a user's name and returns it; `None` unless it has 1 to 256 bytes of UTF-8 without spaces, control
+/// characters and slashes.
 pub fn user_name(bytes: &[u8]) -> Option<&str> {
     let name = std::str::from_utf8(bytes).ok()?;
     let strange = |letter: char| letter.is_whitespace() || letter.is_control() || letter == '/';

@@ -10,8 +10,8 @@ use subtle::ConstantTimeEq;
 pub struct PasswordDigest([u8; 32]);
 
 impl PasswordDigest {
-    /// Digest to compare with if there is no password, so that a refusal takes equally long. No known text
-    /// has it.
+    /// Digest that a given password is compared with if there is no password, so that a refusal takes equally
+    /// long. No known text has this digest.
     pub(super) const NOBODYS: Self = Self([0; 32]);
 
     pub(in crate::config) fn of(password: &str) -> Self {
@@ -28,7 +28,7 @@ impl PasswordDigest {
         self.0.ct_eq(&other.0).into()
     }
 
-    /// Reads a digest from 64 hexadecimal digits.
+    /// Reads a digest from 64 hexadecimal digits; `None` for any other text.
     pub(super) fn from_hex(text: &str) -> Option<Self> {
         let digits: Vec<u8> =
             text.chars().map(|digit| digit.to_digit(16).map(|value| value as u8)).collect::<Option<_>>()?;
@@ -36,7 +36,8 @@ impl PasswordDigest {
         (digits.len() == 64).then(|| bytes.try_into().map(Self).expect("64 digits are 32 bytes"))
     }
 
-    /// True if the password has this digest, in a time that does not depend on how much is right.
+    /// True if the password has this digest. The time it takes does not depend on how much of the password is
+    /// right.
     pub(in crate::config) fn is_of(&self, password: &[u8]) -> bool {
         self.is(&Self::of_bytes(password))
     }

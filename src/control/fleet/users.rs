@@ -1,9 +1,10 @@
-//! Selection of the users whose quotas are counted with the fleet. Of a million users only a few ask one host
-//! for more than every host may give out anyway. Other hosts have to know of those; for the rest each host
-//! gives out an even part, which is enough.
+//! Selection of the users whose quotas are counted with the fleet. Of a million users only a few have more
+//! demand at one host than every host may give out anyway. Other hosts have to know of those; for the rest
+//! each host gives out an even part, which is enough.
 //!
-//! A user is known by a hash of the name, the same on all hosts. A user who has become light stays counted
-//! for a while: one who goes from host to host would otherwise be new to each of them again and again.
+//! A user is identified by a hash of the name, the same on all hosts. A user whose demand has become low
+//! stays counted for a while: one who moves from host to host would otherwise be new to each of them again
+//! and again.
 
 use serde::Serialize;
 
@@ -11,11 +12,11 @@ use super::{FleetQuotas, Place, Whose};
 use crate::control::reconciliation::{HeavyUser, Reconciliation, UserTerms};
 use crate::values::Timestamp;
 
-/// The number of periods with little demand after which a user is not counted any more.
+/// The number of periods with low demand after which a user is no longer counted.
 const QUIET_MAX: u32 = 10;
 
-/// State about users in general: the terms for users who are not counted, as last given to the pools, and a
-/// count of heavy users left out.
+/// State about users in general: the part of quotas of users who are not counted, as last passed to the
+/// pools, and a count of heavy users left out.
 #[derive(Debug, Default)]
 pub(super) struct Users {
     terms: Option<UserTerms>,
@@ -29,19 +30,20 @@ pub struct UserFigures {
     pub counted: usize,
     /// Maximum number of users that may be counted with the fleet.
     pub most: usize,
-    /// The number of times that a heavy user was not counted in a period, because there were too many.
+    /// The number of times that a user with high demand was not counted in a period, because there were too
+    /// many.
     pub left_out: u64,
 }
 
 impl FleetQuotas {
-    /// Numbers of the users counted with the fleet; none if users' quotas are not shared.
+    /// Returns the numbers of the users counted with the fleet; None if users' quotas are not shared.
     pub fn users(&self) -> Option<UserFigures> {
         let most = self.settings.users_max;
         let counted = self.places.len() - self.first_user();
         (most > 0).then_some(UserFigures { counted, most, left_out: self.users.left_out })
     }
 
-    /// The index in `places` of the first user; users come last.
+    /// Returns the index in `places` of the first user; users come last.
     fn first_user(&self) -> usize {
         self.places.partition_point(|place| !matches!(place.whose, Whose::User { .. }))
     }
@@ -50,9 +52,9 @@ impl FleetQuotas {
         self.places.split_off(self.first_user())
     }
 
-    /// Selects, at the end of a period, the users whose quotas are counted with the fleet: removes users that
-    /// were light for more than `QUIET_MAX` periods, and the quietest others if room is short, then adds the
-    /// heaviest of the new heavy users up to `users_max`.
+    /// Selects, at the end of a period, the users whose quotas are counted with the fleet: removes users
+    /// whose demand was low for more than `QUIET_MAX` periods, and those with the lowest if room is short,
+    /// then adds the new users with the highest demand up to `users_max`.
     pub(super) fn choose_users(&mut self, pools: &mut Reconciliation, now: Timestamp) {
         if self.settings.users_max == 0 {
             return;
@@ -73,8 +75,8 @@ impl FleetQuotas {
         }
     }
 
-    /// Gives the amounts that the counted users asked for to the fleet's accounts, and counts the periods in
-    /// which each was light.
+    /// Adds the counted users' demand in this period to the fleet policy's accounts, and counts the periods
+    /// in which each had low demand.
     fn tell_demand_of_users(&mut self, pools: &Reconciliation, now: Timestamp) {
         for at in self.first_user()..self.places.len() {
             let place = &mut self.places[at];
@@ -91,8 +93,8 @@ impl FleetQuotas {
         }
     }
 
-    /// Removes users that were quiet for more than `QUIET_MAX` periods, and the quietest others until
-    /// `wanted` are removed; fewer if not so many are quiet.
+    /// Removes users whose demand was low for more than `QUIET_MAX` periods, then those with low demand for
+    /// longest until `wanted` are removed; fewer if not so many have low demand.
     fn make_room(&mut self, wanted: usize, pools: &mut Reconciliation, now: Timestamp) {
         let first = self.first_user();
         let quiet_of = |place: &Place| match place.whose {
@@ -128,7 +130,8 @@ impl FleetQuotas {
         });
     }
 
-    /// Gives the pools the terms for users who are not counted, if these have changed.
+    /// Passes the part of their quotas that users who are not counted may spend to the pools, if it has
+    /// changed.
     pub(super) fn tell_terms(&mut self, pools: &mut Reconciliation) {
         let terms = UserTerms { part: self.fleet.uncounted(), floor: self.fleet.floor() };
         if self.settings.users_max > 0 && self.users.terms != Some(terms) {

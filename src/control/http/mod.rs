@@ -1,4 +1,4 @@
-//! The admin port's HTTP/1.1: small requests, small replies, and one page that takes a body.
+//! The admin port's HTTP/1.1: small requests, small replies, and one page that accepts a body.
 
 mod request;
 mod response;
@@ -16,9 +16,9 @@ pub enum Route {
     Index,
     /// `/state.json`: the data of the page `/`.
     State,
-    /// `/history.json`: some of it over the last ten minutes.
+    /// `/history.json`: some of the data of the page `/` over the last ten minutes.
     History,
-    /// `/explain`: what would be decided for a command.
+    /// `/explain`: how weir would treat a command.
     Explain,
     /// `/metrics`: metrics for Prometheus.
     Metrics,
@@ -28,7 +28,7 @@ pub enum Route {
     Ready,
     /// `/config/quotas`: shows the quotas in force, and takes others by POST.
     Quotas,
-    /// `/tenants`: what each tenant used of its quota.
+    /// `/tenants`: each tenant's usage of its quota.
     Tenants,
     /// `/hotkeys`: the keys with the most requests.
     HotKeys,
@@ -66,7 +66,7 @@ pub(super) const PAGES: [(&str, Route, &str); 13] = [
 ];
 
 impl Route {
-    /// The methods that the page accepts, as in the header `allow`.
+    /// Returns the methods that the page accepts, as in the header `allow`.
     pub const fn allowed(self) -> &'static str {
         match self {
             Self::Quotas => "GET, HEAD, POST",
@@ -75,12 +75,12 @@ impl Route {
     }
 }
 
-/// The fate of an admin connection after the reply.
+/// Whether an admin connection stays open after the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Persistence {
     /// The connection stays open, so that another request may follow.
     KeepAlive,
-    /// The connection is closed.
+    /// The connection is closed after the reply.
     Close,
 }
 
@@ -95,7 +95,7 @@ pub enum Method {
     Post,
 }
 
-/// The status of a reply.
+/// The status of an HTTP reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is the status of its name")]
 pub enum Status {
@@ -115,7 +115,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The number and reason, as in the reply's first line.
+    /// Returns the number and reason, as in the reply's first line.
     pub const fn line(self) -> &'static str {
         match self {
             Self::Ok => "200 OK",

@@ -1,4 +1,4 @@
-//! Parses received bytes into a request, or into the refusal of it.
+//! Parses received bytes into a request to the admin port, or into the refusal of it.
 
 use httparse::{EMPTY_HEADER, Error, Header, Request, Status as Parse};
 
@@ -8,7 +8,7 @@ use crate::protocol::http::headers::{credentials, lasts, length_of, values};
 
 /// Maximum number of bytes of a request up to the end of its headers; a longer one is refused.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
-/// Maximum number of headers of a request.
+/// Maximum number of headers of an HTTP request.
 const HEADERS_MAX: usize = 64;
 
 /// The result of parsing the bytes received so far.
@@ -18,20 +18,20 @@ pub enum Received {
     Partial,
     /// A complete head. Its body follows, if it has one.
     Request(Head),
-    /// A request that cannot be served. This is the reply, after which the connection is closed.
+    /// A request that cannot be served. The connection is closed after this reply.
     Refused(Response),
 }
 
-/// A request up to its body: page, query, host, method and headers that matter.
+/// A request to the admin port without its body: page, query, host, method and some headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     /// The page that the request asks for.
     pub route: Route,
     /// The query string: the part of the target behind a `?`.
     pub query: String,
-    /// The name by which the client calls the server (the `Host` header).
+    /// The server's name that the client used (the `Host` header).
     pub host: Host,
-    /// The method of the request.
+    /// The HTTP method of the request.
     pub method: Method,
     /// Whether the connection stays open after the reply.
     pub persistence: Persistence,
@@ -39,14 +39,14 @@ pub struct Head {
     pub length: usize,
     /// The length of the body that follows, and whether the client waits for permission to send it.
     pub body: Body,
-    /// The token of the header `Authorization: Bearer`.
+    /// The token of the header `Authorization: Bearer`; None without one.
     pub bearer: Option<Vec<u8>>,
-    /// True if a page of another site made a browser send the request: only browsers say where a request
-    /// comes from.
+    /// True if a page of another site made a browser send the request: only browsers send headers that tell
+    /// the origin.
     pub is_foreign: bool,
 }
 
-/// The body that follows a head.
+/// Whether a body follows the head of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     /// The request has no body.
@@ -58,7 +58,7 @@ pub enum Body {
 }
 
 impl Body {
-    /// The length of the body in bytes.
+    /// Returns the length of the body in bytes.
     pub const fn bytes(self) -> u64 {
         match self {
             Self::None => 0,
@@ -122,7 +122,7 @@ fn understand(request: &Request<'_, '_>, length: usize) -> Result<Head, Response
     })
 }
 
-/// Refuses a body where none is expected: it would not be read, and would be taken for the next request.
+/// Refuses a body where none is expected: it would not be read, and would be parsed as the next request.
 fn has_no_body(headers: &[Header<'_>]) -> Result<(), Status> {
     let chunked = values(headers, "transfer-encoding").next().is_some();
     let some = values(headers, "content-length").any(|value| value != b"0");

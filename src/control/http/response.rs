@@ -10,7 +10,7 @@ use crate::control::json;
 /// A reply of the admin port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// The status of the reply.
+    /// The HTTP status of the reply.
     pub status: Status,
     /// The media type of the body.
     pub content_type: &'static str,
@@ -21,12 +21,12 @@ pub struct Response {
 }
 
 impl Response {
-    /// A reply with status 200 and this body.
+    /// Creates a reply with status 200 and this body.
     pub fn page(content_type: &'static str, body: String) -> Self {
         Self { status: Status::Ok, content_type, headers: Vec::new(), body }
     }
 
-    /// A reply that is a line of plain text.
+    /// Creates a reply that is a line of plain text.
     pub fn text(status: Status, line: &str) -> Self {
         Self {
             status,
@@ -36,13 +36,13 @@ impl Response {
         }
     }
 
-    /// A reply that is a JSON document.
+    /// Creates a reply that is a JSON document.
     pub fn json(status: Status, value: &impl Serialize) -> Self {
         Self { status, headers: Vec::new(), content_type: "application/json", body: json::document(value) }
     }
 
-    /// A reply that describes a problem, for people and programs (RFC 9457), optionally with line and column
-    /// of the body that it is about.
+    /// Creates a reply that describes a problem, for people and programs (RFC 9457). `place` is the line and
+    /// column of the body that it is about, if known.
     pub fn problem(status: Status, detail: &str, place: Option<(usize, usize)>) -> Self {
         let (number, title) = status.parts();
         let (line, column) = place.unzip();
@@ -50,12 +50,12 @@ impl Response {
         Self { status, headers: Vec::new(), content_type: "application/problem+json", body }
     }
 
-    /// A refusal in the words of its status.
+    /// Creates a refusal in the words of its status.
     pub fn refusal(status: Status) -> Self {
         Self::text(status, status.line())
     }
 
-    /// A refusal (405) that names the accepted methods.
+    /// Creates a refusal (405) that names the accepted methods.
     pub fn method_not_allowed(route: Route) -> Self {
         Self::refusal(Status::MethodNotAllowed).with_header("allow", route.allowed())
     }
@@ -67,7 +67,7 @@ impl Response {
         self
     }
 
-    /// The reply that lists all pages, as text.
+    /// Creates the reply that lists all pages, as text.
     pub fn index() -> Self {
         let lines: Vec<_> = PAGES.iter().map(|(path, _, what)| format!("{path:<16}{what}")).collect();
         Self::text(Status::Ok, &lines.join("\n"))

@@ -25,7 +25,7 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// The page `/` with its security headers.
+/// Returns the page `/` with its security headers.
 pub(super) fn page() -> Response {
     Response::page("text/html; charset=utf-8", PAGE.clone())
         .with_header("content-security-policy", POLICY.as_str())
@@ -35,7 +35,7 @@ pub(super) fn page() -> Response {
         .with_header("cross-origin-opener-policy", "same-origin")
 }
 
-/// The hash by which a content security policy names a script or a style.
+/// Returns the hash by which a content security policy identifies a script or a style.
 fn hash(text: &str) -> String {
     format!("sha256-{}", base64(&Sha256::digest(text.as_bytes())))
 }

@@ -38,16 +38,16 @@ use verdict::Verdict;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Grade {
-    /// All is well.
+    /// Nothing needs attention: all requests are served.
     #[default]
     Well,
-    /// Some work is held back, as it should be.
+    /// Some requests are held back, as configured.
     Strained,
-    /// Work that should be done is not.
+    /// Requests that should be served are refused.
     Trouble,
 }
 
-/// Makes the page `/state.json` from the current counters, and their increases in the last second or so.
+/// Makes the page `/state.json` from the current counters, and their increases over the last second or so.
 pub(super) fn state_page(
     view: View<'_>,
     totals: &Totals,
@@ -162,7 +162,7 @@ impl<T> Outcomes<T> {
     }
 }
 
-/// Numbers of requests refused because a store could not have answered in time, by reason.
+/// Numbers of requests refused because of overload, by reason.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Pressed<T> {
     window: T,
@@ -286,7 +286,7 @@ struct HotKeyShown<'a> {
     hits: Number,
     hot_for_seconds: Option<Number>,
     state: &'static str,
-    /// True if the store tells when the key changes.
+    /// True if the store reports when the key changes.
     tracked: bool,
 }
 

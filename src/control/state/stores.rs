@@ -34,7 +34,8 @@ pub(in crate::control) struct StoreShown<'a> {
     ejections: u64,
 }
 
-/// The stores to show, the worst first, at most `STATE_STORES_MAX`, and the number of stores left out.
+/// Returns the stores to show, the worst first, at most `STATE_STORES_MAX`, and the number of stores left
+/// out.
 pub(in crate::control) fn shown<'a>(backends: &'a [String], totals: &Totals) -> (Vec<StoreShown<'a>>, usize) {
     let mut stores: Vec<StoreShown<'a>> =
         known(backends).map(|(index, name)| StoreShown::of(name, index, totals)).collect();

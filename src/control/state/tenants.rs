@@ -12,7 +12,7 @@ use crate::values::TenantId;
 use crate::values::limits::STATE_TENANTS_MAX;
 use crate::values::usage::{Amount, UsageKind, UsageSum};
 
-/// The part of its quota from which on a tenant's state is "near its quota".
+/// The part of its quota at which a tenant's state becomes "near its quota".
 const NEAR: f64 = 0.8;
 
 /// A tenant, with rates in request units per second.
@@ -53,11 +53,11 @@ impl Minute {
     }
 }
 
-/// The sort key of tenants: the amounts refused now, asked for now, and asked for over the last minutes.
+/// The sort key of tenants: the amounts refused now, demanded now, and demanded over the last minutes.
 type Rank = (u128, u128, u128);
 
-/// The tenants to show, at most `STATE_TENANTS_MAX`, and the number of tenants left out. Tenants that did
-/// nothing for a minute come last.
+/// Returns the tenants to show, at most `STATE_TENANTS_MAX`, and the number of tenants left out. Tenants that
+/// sent no requests for a minute come last.
 pub(in crate::control) fn shown<'a>(view: View<'a>, since: Option<&Since>) -> (Vec<TenantShown<'a>>, usize) {
     let quotas = view.versions.current();
     let minute = Meter::minute_of(view.now.monotonic);

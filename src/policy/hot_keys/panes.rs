@@ -4,17 +4,17 @@ use super::HotSettings;
 
 /// Number of panes kept: two windows of two panes each.
 pub(super) const PANES: usize = 4;
-/// Window of two panes.
+/// A window of two panes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Window {
-    /// The last two panes.
+    /// The two newest panes.
     Last,
-    /// The two panes before those of `Last`, so the third and fourth newest.
+    /// The two panes before those of `Last`: the third and fourth newest.
     Before,
 }
 
 impl Window {
-    /// Returns the window's sum of values that are kept by pane, newest first.
+    /// Returns the sum, over the window's panes, of values that are stored by pane, the newest first.
     pub fn sum(self, panes: &[u64; PANES]) -> u64 {
         let [a, b, c, d] = *panes;
         match self {
@@ -24,7 +24,7 @@ impl Window {
     }
 }
 
-/// Pushes the newest pane's value and drops the oldest.
+/// Puts the counter of the newest pane (interval of counting) in front and drops that of the oldest.
 pub(super) fn keep(panes: &mut [u64; PANES], newest: u64) {
     panes.rotate_right(1);
     panes[0] = newest;
@@ -43,7 +43,7 @@ impl Panes {
         Self { settings, nanos: [0; PANES], loads: [0; PANES] }
     }
 
-    /// Adds a pane that has ended.
+    /// Adds a pane that has ended, with its length and its number of requests.
     pub fn end(&mut self, nanos: u64, load: u64) {
         keep(&mut self.nanos, nanos);
         keep(&mut self.loads, load);
@@ -59,15 +59,16 @@ impl Panes {
         window.sum(&self.nanos) as f64 / 1e9
     }
 
-    /// Returns the number of requests in a window that makes a key hot. Rounded down: of requests that come
-    /// evenly no window has less.
+    /// Returns the number of requests in a window at which a key is hot. Rounded down: a key whose requests
+    /// come evenly has no less in any window.
     pub fn hot_from(&self, window: Window) -> u64 {
         self.settings.hot_from(window.sum(&self.nanos), window.sum(&self.loads))
     }
 }
 
 impl HotSettings {
-    /// Returns the number of requests, of `load` in `nanos`, that makes a key hot.
+    /// Returns the number of requests, in a time span of `nanos` with `load` requests of the core, at which a
+    /// key is hot.
     pub(super) fn hot_from(&self, nanos: u64, load: u64) -> u64 {
         let by_rate = u128::from(self.least_per_second) * u128::from(nanos) / 1_000_000_000;
         let by_share = u128::from(self.least_share_per_mille) * u128::from(load) / 1_000;

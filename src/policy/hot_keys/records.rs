@@ -1,15 +1,15 @@
-//! Records of keys that are counted one by one: hot keys, and those that may become hot.
+//! Records of keys whose requests are counted one by one: hot keys, and those that may become hot.
 
 use super::{Access, HotId, PANES, Window, keep};
 use crate::values::limits::{HOT_NAME_BYTES_MAX, HOT_NAME_BYTES_SHOWN};
 use crate::values::{MicroUnits, Timestamp};
 
-/// Maximum number of records of one core. Not more than 200 keys can have a quarter of a fiftieth of the load
-/// in each of two panes.
+/// Maximum number of records of one core. At most 200 keys can have a quarter of a fiftieth of the load in
+/// each of two panes.
 pub(super) const RECORDS_MAX: usize = 512;
-/// Cells of the hash table: twice as many as records, so that runs in it are short.
+/// Number of places in the hash table: twice as many as records, so that searches in it are short.
 const CELLS: usize = 2 * RECORDS_MAX;
-/// Index that stands for an empty cell.
+/// Index that stands for an empty place in the hash table.
 const EMPTY: u16 = u16::MAX;
 
 /// A key's name: the whole key, or the start of a long one.
@@ -30,8 +30,8 @@ impl KeyName {
         self.length
     }
 
-    /// True if the name is the whole key. Only such keys can be told from others for certain, so others are
-    /// never cached.
+    /// True if the name is the whole key. Only such keys can be distinguished with certainty, so replies of
+    /// others are never kept.
     pub fn is_whole(&self) -> bool {
         self.bytes.len() == self.length
     }
@@ -49,7 +49,7 @@ impl KeyName {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rate {
     per_second: f64,
-    /// Time of which the rate is known, in seconds, at most 1.
+    /// Time over which the rate has been measured, in seconds, at most 1.
     known: f64,
 }
 
@@ -72,21 +72,21 @@ impl Rate {
     }
 }
 
-/// Requests for a key in the pane that has not ended yet.
+/// Counts of the requests for a key in the present pane.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub reads: u64,
     pub writes: u64,
-    /// Reads that other cores answered.
+    /// Reads answered on other cores.
     pub elsewhere: u64,
     /// Maximum number of requests that the key may have had in the pane before it was counted.
     pub error: u64,
-    /// Cost in millionths of a request unit.
+    /// Price of the requests in millionths of a request unit.
     pub cost: MicroUnits,
 }
 
 impl Tally {
-    /// Creates a tally of requests of which only the last one's access is known: all count as such.
+    /// Creates the counts for requests of which only the last one's access is known: all count as that.
     pub fn of(requests: u64, access: Access, error: u64) -> Self {
         let mut tally = Self { error, ..Self::default() };
         *tally.of_access(access) = requests;
@@ -107,12 +107,12 @@ impl Tally {
     }
 }
 
-/// Status of a key's record.
+/// Status of a key's record: watched or hot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heat {
     /// The key is counted, and not hot.
     Watched,
-    /// The key is hot since a time, and has had too little load for `cold_for` nanoseconds.
+    /// The key is hot since a time, and has been cold for `cold_for` nanoseconds without a break.
     Hot { since: Timestamp, cold_for: u64 },
 }
 
@@ -124,11 +124,11 @@ pub(super) struct Record {
     pub name: KeyName,
     pub heat: Heat,
     pub tally: Tally,
-    /// Maximum number of requests that the key may have had, by pane.
+    /// Maximum number of requests that the key may have had, by pane, the newest first.
     counts: [u64; PANES],
     /// Parts of `counts` that are not certain, by pane.
     errors: [u64; PANES],
-    /// Panes in which the key was counted.
+    /// Number of panes in which the key was counted.
     pub panes: u32,
     pub reads: Rate,
     pub writes: Rate,
@@ -173,12 +173,12 @@ impl Record {
         window.sum(&self.errors)
     }
 
-    /// Returns the fewest requests that the key had in a window.
+    /// Returns the number of requests that the key had for certain in a window.
     pub fn certain(&self, window: Window) -> u64 {
         self.count(window) - self.error(window)
     }
 
-    /// Ends a pane: moves the tally into the counts and rates.
+    /// Ends a pane of this length: moves the present counts into the counts by pane and the rates.
     pub fn end_pane(&mut self, seconds: f64) {
         let Tally { reads, writes, elsewhere, error, cost } = std::mem::take(&mut self.tally);
         let served = reads.saturating_add(writes).saturating_add(elsewhere);
@@ -191,7 +191,7 @@ impl Record {
         self.cost.learn(cost as f64, seconds);
     }
 
-    /// Demotes the key. The new generation makes ids that others hold invalid.
+    /// Demotes the key. The new generation makes ids of it that are held elsewhere invalid.
     pub fn cool(&mut self) {
         self.heat = Heat::Watched;
         self.generation = self.generation.wrapping_add(1);
@@ -203,8 +203,8 @@ impl Record {
 pub(super) struct Records {
     all: Vec<Record>,
     unused: Vec<u16>,
-    /// Hash table of the records' indexes: each is in the cell of its hash or, if that is taken, in the next
-    /// free one after it.
+    /// Hash table of the records' indexes: each is in the place that its hash gives or, if that is taken, in
+    /// the next free one after it.
     cells: Box<[u16; CELLS]>,
 }
 
@@ -217,7 +217,7 @@ impl Records {
         self.all.len() == self.unused.len()
     }
 
-    /// Returns the record of a key, with its index.
+    /// Returns the record of the key with this hash, and its index; None if there is none.
     #[inline]
     pub fn find(&mut self, hash: u64) -> Option<(u16, &mut Record)> {
         let at = self.place_of(hash)?;
@@ -243,7 +243,7 @@ impl Records {
         }
     }
 
-    /// Creates a record for a key that has none, if there is room.
+    /// Creates a record for a key that has none. None if there is no room.
     pub fn admit(&mut self, hash: u64, slot: u16, key: &[u8]) -> Option<&mut Record> {
         let at = match self.unused.pop() {
             Some(at) => at,
@@ -261,7 +261,7 @@ impl Records {
         Some(record)
     }
 
-    /// Returns the record with this id, if it is still hot.
+    /// Returns the record with this id; None if the key is no longer hot.
     pub fn get_mut(&mut self, id: HotId) -> Option<&mut Record> {
         let record = self.all.get_mut(usize::from(id.index))?;
         (record.is_hot() && record.generation == id.generation).then_some(record)

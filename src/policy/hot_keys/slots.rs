@@ -1,11 +1,12 @@
-//! Stage 1 of the hot-key search, which every request passes: requests of each slot in this pane, and whether
-//! the slot is warm (busy now or in the last pane).
+//! Stage 1 of the hot-key search, through which every request passes: the number of requests for each slot in
+//! this pane (50 ms), and whether the slot is warm (busy now or in the last pane).
 
-/// Number of counters. A core has a part of the 16,384 slots, so with four cores or more hardly two of its
-/// slots share a counter.
+/// Number of counters. A core has a part of the 16,384 slots, so with four cores or more few of its slots
+/// share a counter.
 const COUNTERS: usize = 4_096;
-/// The highest bit of a counter: set if the slot is warm from the start of the pane on, however few its
-/// requests. The other bits count. So one comparison tells both, and a request touches one cache line.
+/// The highest bit of a counter: set if the slot is warm from the start of the pane, however few its
+/// requests. The other bits count requests. So one comparison finds a warm slot, and a request touches one
+/// cache line.
 const WARM: u32 = 1 << 31;
 
 /// Counts requests by hash slot, on one core.
@@ -16,12 +17,13 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Creates empty counters; a slot is warm from `warm_at` on.
+    /// Creates empty counters of requests by hash slot. A slot is warm, so that its keys are counted one by
+    /// one, from `warm_at` requests on.
     pub fn new(warm_at: u64) -> Self {
         Self { counters: Box::new([0; COUNTERS]), warm_at: clamped(warm_at) }
     }
 
-    /// Counts a request; true if its slot is warm.
+    /// Counts a request for a key of a slot. True if the slot is warm, so that the key is to be counted too.
     #[inline]
     pub fn count(&mut self, slot: u16) -> bool {
         let counter = &mut self.counters[usize::from(slot) % COUNTERS];
@@ -31,7 +33,7 @@ impl Slots {
         *counter >= self.warm_at
     }
 
-    /// Adds a weight to a slot's counter, which saturates.
+    /// Adds a weight to a slot's counter, which stops at its maximum.
     #[inline]
     pub fn add(&mut self, slot: u16, weight: u64) {
         let counter = &mut self.counters[usize::from(slot) % COUNTERS];
@@ -39,8 +41,8 @@ impl Slots {
         *counter = (*counter & WARM) | sum.min(u64::from(!WARM)) as u32;
     }
 
-    /// Returns the most requests of a slot that stage 2 cannot have seen, because the slot was not warm yet;
-    /// the present one aside.
+    /// Returns the largest number of requests for a slot before it was warm, whose keys were not counted one
+    /// by one; without the present request.
     pub fn missed(&self, slot: u16) -> u64 {
         match self.counters[usize::from(slot) % COUNTERS] {
             counter if counter & WARM != 0 => 0,
@@ -53,8 +55,8 @@ impl Slots {
         self.counters.iter().map(|counter| u64::from(counter & !WARM)).sum()
     }
 
-    /// Empties the counters for a new pane. Slots are warm from `warm_at` on; a slot that reached it in the
-    /// last pane is warm at once.
+    /// Empties the counters for a new pane. Slots are warm at `warm_at` requests; a slot that was warm in the
+    /// last pane by its requests is warm at once.
     pub fn restart(&mut self, warm_at: u64) {
         self.warm_at = clamped(warm_at);
         for counter in self.counters.iter_mut() {
@@ -67,7 +69,7 @@ impl Slots {
         self.counters[usize::from(slot) % COUNTERS] |= WARM;
     }
 
-    /// Makes all slots warm that are warm in `others`.
+    /// Makes all slots warm that are warm by the counters in `others`.
     pub fn keep_warm_with(&mut self, others: &Self) {
         for (counter, other) in self.counters.iter_mut().zip(others.counters.iter()) {
             *counter |= if *other >= others.warm_at { WARM } else { 0 };

@@ -7,16 +7,16 @@
 //! lightest. That is a step or two where a flood replaces keys one after the other, and at worst a look at
 //! all places, as often as replacements are allowed.
 
-/// Number of keys that are counted at once.
+/// Number of keys that are counted at the same time.
 pub(super) const PLACES: usize = 256;
-/// Number of keys that may be replaced before the next [`Summary::allow`]; beyond that, only keys with a
-/// place are counted. A key with a fiftieth of the load had 25 of the requests that this takes, and the
+/// Number of keys that may be replaced before the next [`Summary::allow`]; after that, only keys with a place
+/// are counted. A key with a fiftieth of the load had 25 of the requests that it takes to reach this, and the
 /// minimum is 5 then: it stays.
 pub(super) const REPLACED_MAX: u32 = 4 * PLACES as u32;
 
-/// Heads of the hash table, each with a chain of places.
+/// Number of heads of the hash table, each with a chain of places.
 const HEADS: usize = 2 * PLACES;
-/// Index that ends a chain of the hash table: no further key follows.
+/// Index that marks the end of a chain of the hash table.
 const NOBODY: u16 = u16::MAX;
 
 /// Count of one key, with its error.
@@ -67,8 +67,8 @@ impl Summary {
         }
     }
 
-    /// Adds a weight to a key's count. `missed` is the most that was not reported while the key had no place.
-    /// `None` if no place could be freed.
+    /// Adds a weight to a key's count. `missed` is the most that was not counted while the key had no place.
+    /// Returns the key's new count; None if no place could be freed.
     pub fn add(&mut self, hash: u64, weight: u64, missed: u64) -> Option<Counted> {
         if let Some(found) = self.find(hash) {
             let counted = &mut self.places[found].counted;
@@ -97,12 +97,12 @@ impl Summary {
         Some(counted)
     }
 
-    /// Returns the count of a key, if it has a place.
+    /// Returns the count of a key; None if it has no place.
     pub fn get(&self, hash: u64) -> Option<Counted> {
         self.find(hash).map(|found| self.places[found].counted)
     }
 
-    /// Frees the places of all keys, for a new stretch of time.
+    /// Frees the places of all keys, to start counting anew.
     pub fn clear(&mut self) {
         if !self.places.is_empty() {
             self.heads.fill(NOBODY);
@@ -116,7 +116,7 @@ impl Summary {
         self.replaced = 0;
     }
 
-    /// Returns how often a key was not counted because too many had been replaced.
+    /// Returns how many times a key was not counted because too many had been replaced.
     pub fn passed_over(&self) -> u64 {
         self.passed_over
     }

@@ -1,15 +1,16 @@
-//! Levels of what is done about a slow backend, and the level that cores agree on.
+//! Shedding levels: which requests to a slow backend are refused or cost more, and the level that cores agree
+//! on.
 
 use std::time::Duration;
 
 use crate::values::{Tier, Timestamp};
 
-/// One of this many requests of a refused tier is sent all the same, so that the latency stays known.
+/// Of the requests of a refused tier, one in this many is sent all the same, so that the latency stays known.
 const PROBES: u32 = 100;
 /// Age from which a core's proposal is ignored.
 const FRESH: Duration = Duration::from_secs(2);
 
-/// Shedding level: how much of the less important work is made expensive or refused. Prices in percent of
+/// Shedding level: which tiers of requests to a slow backend cost more or are refused. Prices in percent of
 /// the usual one:
 ///
 /// | level | `batch` | `sheddable` |
@@ -20,14 +21,14 @@ const FRESH: Duration = Duration::from_secs(2);
 /// | 3 `Shedding` | 300 | refused, but for one request in a hundred |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Nothing is held back.
+    /// All tiers of requests are served at the usual price.
     #[default]
     Steady,
-    /// `sheddable` work costs 1.5 times as much.
+    /// `sheddable` requests cost 1.5 times as much.
     Strained,
-    /// `sheddable` work costs 3 times as much and `batch` work 1.5 times.
+    /// `sheddable` requests cost 3 times as much and `batch` requests 1.5 times.
     Overloaded,
-    /// `sheddable` work is refused and `batch` work costs 3 times as much.
+    /// `sheddable` requests are refused and `batch` requests cost 3 times as much.
     Shedding,
 }
 
@@ -35,7 +36,7 @@ impl Level {
     /// All levels, the lowest first.
     pub const ALL: [Self; 4] = [Self::Steady, Self::Strained, Self::Overloaded, Self::Shedding];
 
-    /// Returns the price of a request of that tier, in percent of the usual one.
+    /// Returns the price of a request of a tier at this level, in percent of the usual one.
     pub const fn price_percent(self, tier: Tier) -> u32 {
         match (self, tier) {
             (Self::Strained, Tier::Sheddable) | (Self::Overloaded, Tier::Batch) => 150,
@@ -44,8 +45,8 @@ impl Level {
         }
     }
 
-    /// True if a request of that tier is refused. `number` counts those that were asked about: every
-    /// hundredth passes, so that it is noticed when the backend has become quicker.
+    /// True if a request of a tier is refused at this level. `number` is the count of such questions: at
+    /// every hundredth the request passes, so that cores notice when the backend has become faster.
     pub const fn refuses(self, tier: Tier, number: u32) -> bool {
         matches!((self, tier), (Self::Shedding, Tier::Sheddable)) && !number.is_multiple_of(PROBES)
     }
@@ -69,19 +70,19 @@ impl Level {
     }
 }
 
-/// A core's proposal of a level for one backend, for the other cores.
+/// A core's proposal of a shedding level for one backend, which it publishes to the other cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// Time of the proposal.
+    /// Time at which the core made the proposal.
     pub at: Timestamp,
-    /// The level that the core would choose.
+    /// The level of load shedding that the core would choose.
     pub level: Level,
     /// Replies of the last seconds that the proposal is based on, its weight in the vote; a core that saw too
     /// few has weight 0.
     pub replies: u32,
 }
 
-/// Returns the highest level that cores with half of all replies would choose, or a higher one. A few cores
+/// Returns the highest level that is proposed, or exceeded, by cores with half of all replies. A few cores
 /// with bad luck decide nothing, nor does one core that blames the backend for its own lateness. Without
 /// proposals it is `Steady`.
 pub fn agreed(told: impl IntoIterator<Item = Told>, now: Timestamp) -> Level {

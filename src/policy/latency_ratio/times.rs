@@ -14,33 +14,33 @@ const PARTS: usize = 1 << PARTS_BITS;
 const MICROS_BITS: u32 = 26;
 /// Longest latency that is counted, in microseconds.
 const MICROS_MAX: u64 = (1 << MICROS_BITS) - 1;
-/// Number of counters of a stretch of time.
+/// Number of counters of a set of latencies.
 const COUNTERS: usize = PARTS * (MICROS_BITS - PARTS_BITS + 1) as usize;
-/// Samples wanted of a slice: of more replies, every n-th is sampled.
+/// Number of samples wanted in a slice (250 ms): of more replies, every n-th is sampled.
 const KEPT: u32 = 800;
-/// Maximum number of samples kept of a slice, in which the number of replies is not known yet.
+/// Maximum number of samples kept in a slice (250 ms) whose number of replies is not known yet.
 const KEPT_MAX: u32 = 2 * KEPT;
-/// Parts of the long window, a minute; each is as long as the widest short window, ten seconds.
+/// Number of parts of the long window, a minute; each is as long as the widest short window, ten seconds.
 const LONG_PARTS: usize = 6;
-/// Minutes of which the reference is made.
+/// Number of minutes from which the reference (usual percentile) is computed.
 const FLOORS: usize = 15;
-/// Slices with learning that make one minute of the reference.
+/// Number of slices with learning that make one minute of the reference.
 const FLOOR_SLICES: usize = LONG_PARTS * SLICES;
-/// Share of replies that the percentile leaves below.
+/// Share of replies that are at most as slow as the percentile.
 const SHARE: f64 = 0.95;
-/// Standard deviations that count as sure.
+/// Number of standard deviations beyond which a difference counts as certain.
 const SURE: f64 = 2.0;
 
 const _: () = assert!(KEPT_MAX as usize * SLICES <= u16::MAX as usize, "counters of ten seconds do not wrap");
 
-/// Latencies of a stretch of time, counted by size. Sixteen bits are enough for ten seconds.
+/// Latencies of a time span, counted by size. Sixteen bits per counter are enough for ten seconds.
 #[derive(Clone, Debug)]
 struct Counts<N> {
     /// Number of samples of each size.
     kept: [N; COUNTERS],
     /// Number of all samples.
     samples: u32,
-    /// Number of replies that the samples stand for.
+    /// Number of replies that the samples represent.
     replies: u32,
 }
 
@@ -89,7 +89,7 @@ impl Counts<u32> {
         0.0
     }
 
-    /// Returns the 95th percentile in microseconds, moved by a number of standard deviations of its chance
+    /// Returns the 95th percentile in microseconds, moved by `deviations` standard deviations of its chance
     /// error.
     fn percentile(&self, deviations: f64) -> f64 {
         let deviation = (SHARE * (1.0 - SHARE) / f64::from(self.samples.max(1))).sqrt();
@@ -109,19 +109,19 @@ fn range_of(counter: usize) -> (f64, f64) {
     ((counter - doubled * PARTS) as f64 * width, width)
 }
 
-/// Latency figures of a class at one look.
+/// Latency figures of a class of commands at one check.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judged {
-    /// Replies of the last minute, by which classes are weighed.
+    /// Number of replies in the last minute, by which classes are weighed.
     pub weight: f64,
     /// Number of replies of the class in the last ten seconds, estimated from samples: each sampled reply
     /// counts for the sampling interval.
     pub replies: u32,
     /// 95th percentile of the last second, in microseconds.
     pub short: f64,
-    /// Least 95th percentile that the last second surely has, beyond chance, in microseconds.
+    /// Least 95th percentile that the last second has beyond chance, in microseconds.
     pub surely: f64,
-    /// Least 95th percentile that the last ten seconds surely have, beyond chance, in microseconds.
+    /// Least 95th percentile that the last ten seconds have beyond chance, in microseconds.
     pub surely_wide: f64,
     /// Reference: the usual 95th percentile, in microseconds.
     pub long: f64,
@@ -133,11 +133,11 @@ pub(super) struct Times {
     current: Counts<u16>,
     /// Sampling interval: one reply in this many is sampled.
     stride: u32,
-    /// Replies to pass over before the next sample.
+    /// Replies to skip before the next sample.
     skip: u32,
-    /// Replies sampled in the present slice.
+    /// Number of replies sampled in the present slice.
     looked_at: u32,
-    /// Slices of the widest short window, in a ring.
+    /// Slices of the widest short window (ten seconds), in a ring.
     slices: Box<[Counts<u16>]>,
     /// Index of the newest slice.
     newest: usize,
@@ -196,8 +196,8 @@ impl Times {
         }
     }
 
-    /// Ends `passed` slices of time, of which only the last has replies. Learns from it unless learning is
-    /// off.
+    /// Ends `passed` slices, of which only the last has replies. Learns usual latencies from it unless
+    /// `is_frozen`.
     pub fn end_slice(&mut self, passed: usize, is_frozen: bool) {
         let replies = self.looked_at.saturating_mul(self.stride);
         self.current.replies = replies;
@@ -253,8 +253,8 @@ impl Times {
         sum
     }
 
-    /// Returns the usual percentile in microseconds: the lower quartile of the minutes. The best minute would
-    /// be luck, and the median follows a slow rise.
+    /// Returns the usual 95th percentile in microseconds: the lower quartile of the minutes. The best minute
+    /// would be luck, and the median would follow a slow rise.
     fn reference(&self) -> f64 {
         let mut floors = self.floors;
         floors.sort_unstable_by(f64::total_cmp);
@@ -262,7 +262,8 @@ impl Times {
         floors[known / 4]
     }
 
-    /// Sums up the last second, or as much more of the last ten as has enough samples.
+    /// Sums up the samples of the last second, or of as much more of the last ten seconds as has enough
+    /// samples.
     fn narrow(&self) -> Counts<u32> {
         let mut narrow = Counts::<u32>::none();
         for back in 0..SLICES {
@@ -274,7 +275,7 @@ impl Times {
         narrow
     }
 
-    /// Returns the 95th percentile of the last second, in microseconds; `None` with too few replies.
+    /// Returns the 95th percentile of the last second, in microseconds; None with too few replies.
     pub fn recent(&self) -> Option<f64> {
         (self.wide.samples >= SAMPLES_MIN).then(|| self.narrow().percentile(0.0))
     }

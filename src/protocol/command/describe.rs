@@ -1,4 +1,4 @@
-//! Answers about commands: `COMMAND`, its subcommands, and `HELP` of every container.
+//! weir's replies about commands: `COMMAND`, its subcommands, and `HELP` of every container command.
 
 use super::specs::{self, Access, write_words};
 use super::{
@@ -45,7 +45,8 @@ fn too_long(out: &mut Vec<u8>) {
     );
 }
 
-/// Writes the reply to `HELP` of the container that `command` belongs to: its subcommands.
+/// Writes the reply to `HELP` of a container command (such as `OBJECT`): a list of its subcommands. `command`
+/// is the container's subcommand `HELP`.
 pub fn help(out: &mut Vec<u8>, command: &Command) {
     let container = command.name.split('|').next().unwrap_or(command.name).to_ascii_uppercase();
     let names: Vec<_> = subcommands(&container.to_ascii_lowercase()).map(|each| each.name).collect();
@@ -56,7 +57,7 @@ pub fn help(out: &mut Vec<u8>, command: &Command) {
     }
 }
 
-/// Returns the access categories of a command, with the `@` before each.
+/// Returns the access categories of a command, such as `@read`.
 pub fn categories(command: &Command) -> impl Iterator<Item = &'static str> {
     let flagged = |flag, category| command.flags.contains(flag).then_some(category);
     let scripted = command.group == Group::Scripting;
@@ -83,7 +84,7 @@ pub fn categories(command: &Command) -> impl Iterator<Item = &'static str> {
     .chain(sorts.then_some(["@set", "@sortedset", "@list"]).into_iter().flatten())
 }
 
-/// Returns how weir handles a command, in a sentence for people.
+/// Returns a sentence for people that says how weir handles a command.
 pub fn summary(command: &Command) -> String {
     let text = match command.handling {
         _ if command.flags.contains(Flags::CONTAINER) && !command.arity_fits(1) => {
@@ -107,7 +108,7 @@ fn every_command() -> impl Iterator<Item = &'static Command> + Clone {
     all().iter().chain(learned::all())
 }
 
-/// Returns all commands but subcommands.
+/// Returns all commands except subcommands.
 fn commands() -> impl Iterator<Item = &'static Command> + Clone {
     every_command().filter(|command| !command.flags.contains(Flags::SUBCOMMAND))
 }
@@ -196,7 +197,8 @@ fn write_docs(out: &mut Vec<u8>, protocol: Protocol, command: &Command) {
     }
 }
 
-/// Longest operand of a filter: no name of a command, category or module is nearly as long.
+/// Maximum number of bytes of the operand of `COMMAND LIST FILTERBY`: no name of a command, category or
+/// module is nearly as long.
 const OPERAND_BYTES_MAX: usize = 128;
 
 fn write_list(out: &mut Vec<u8>, protocol: Protocol, filter: &[&[u8]]) {
@@ -250,7 +252,7 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// Bytes around a key in an answer, with the words for its use.
+/// Bytes around each key in a reply to `COMMAND GETKEYSANDFLAGS`, including the words for its use.
 const KEY_FRAMING_BYTES: usize = 64;
 
 fn write_keys(out: &mut Vec<u8>, arguments: &Arguments<'_>, write_key: impl Fn(&mut Vec<u8>, &[u8], Access)) {
@@ -271,7 +273,8 @@ fn write_keys(out: &mut Vec<u8>, arguments: &Arguments<'_>, write_key: impl Fn(&
     }
 }
 
-/// Returns the keys of the request that follows `COMMAND GETKEYS`.
+/// Returns the keys of the request that follows `COMMAND GETKEYS`, each with the command's use of it. The
+/// error is the text of the reply.
 fn keys_of<'a>(arguments: &Arguments<'a>) -> Result<Vec<(&'a [u8], Access)>, &'static str> {
     const INVALID: &str = "ERR Invalid arguments specified for command";
     let request = arguments.skip(2).ok_or(INVALID)?;

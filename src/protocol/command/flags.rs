@@ -1,4 +1,4 @@
-//! Flags and families of commands, as `COMMAND INFO` tells them.
+//! Flags and families of commands, as `COMMAND INFO` lists them.
 
 use std::ops::BitOr;
 
@@ -13,7 +13,7 @@ impl Flags {
     pub const WRITE: Self = Self(1 << 0);
     /// Flag of commands that read keys.
     pub const READONLY: Self = Self(1 << 1);
-    /// Flag of commands that need memory, so that a store that is out of it refuses them.
+    /// Flag of commands that need memory, so that a store that has none left refuses them.
     pub const DENYOOM: Self = Self(1 << 2);
     /// Flag of commands that administer the server.
     pub const ADMIN: Self = Self(1 << 3);
@@ -23,28 +23,28 @@ impl Flags {
     pub const NOSCRIPT: Self = Self(1 << 5);
     /// Flag of commands that may hold their connection until data arrives.
     pub const BLOCKING: Self = Self(1 << 6);
-    /// Flag of commands that are answered while the store loads its data.
+    /// Flag of commands that a store answers while it loads its data.
     pub const LOADING: Self = Self(1 << 7);
-    /// Flag of commands that are answered by a replica that lost its primary.
+    /// Flag of commands that a replica answers after it has lost its primary.
     pub const STALE: Self = Self(1 << 8);
     /// Flag of commands that Redis does not show to `MONITOR` like others: scripts, and those of modules that ask not
     /// to be shown.
     pub const SKIP_MONITOR: Self = Self(1 << 9);
     /// Flag of commands that are not written to the slow log.
     pub const SKIP_SLOWLOG: Self = Self(1 << 10);
-    /// Flag of commands that are accepted for a slot that is being imported.
+    /// Flag of commands that a cluster node accepts for a slot that it is importing.
     pub const ASKING: Self = Self(1 << 11);
     /// Flag of commands that take constant or logarithmic time.
     pub const FAST: Self = Self(1 << 12);
     /// Flag of commands that need no authentication.
     pub const NO_AUTH: Self = Self(1 << 13);
-    /// Flag of commands that may name no keys although they could.
+    /// Flag of commands whose keys are optional.
     pub const NO_MANDATORY_KEYS: Self = Self(1 << 14);
-    /// Flag of commands whose keys cannot be found from positions alone.
+    /// Flag of commands whose keys cannot be found from fixed positions among the arguments.
     pub const MOVABLE_KEYS: Self = Self(1 << 15);
-    /// Flag of commands that are answered while a script runs for too long.
+    /// Flag of commands that a store answers while a script runs for too long.
     pub const ALLOW_BUSY: Self = Self(1 << 16);
-    /// Flag of commands that are not answered while the store loads its data in the background.
+    /// Flag of commands that a store does not answer while it loads its data in the background.
     pub const NO_ASYNC_LOADING: Self = Self(1 << 17);
     /// Flag of commands that are not allowed inside a transaction.
     pub const NO_MULTI: Self = Self(1 << 18);
@@ -52,20 +52,22 @@ impl Flags {
     /// Flag of commands that read one key and whose reply depends on the key alone, and not on time or
     /// chance: it may be kept in the hot-key cache. Not shown to clients.
     pub const CACHEABLE: Self = Self(1 << 25);
-    /// Flag of commands whose work shows neither in the request nor in the reply. Not shown to clients.
+    /// Flag of commands whose amount of work can be seen neither in the request nor in the reply. Not shown
+    /// to clients.
     pub const HIDDEN_WORK: Self = Self(1 << 26);
     /// Flag of commands whose work grows with a number among their arguments. Not shown to clients.
     pub const FAR_WORK: Self = Self(1 << 27);
-    /// Both flags of commands whose work does not show: [`Flags::HIDDEN_WORK`] and [`Flags::FAR_WORK`].
+    /// Both flags of commands whose amount of work cannot be seen: [`Flags::HIDDEN_WORK`] and
+    /// [`Flags::FAR_WORK`].
     pub const UNSHOWN_WORK: Self = Self::HIDDEN_WORK.and(Self::FAR_WORK);
     /// Flag of commands that can harm every user of the server: the access category `@dangerous`. Not shown
     /// among the flags.
     pub(super) const DANGEROUS: Self = Self(1 << 28);
-    /// Flag of names that only hold subcommands.
+    /// Flag of command names that are only the first word of their subcommands, such as `OBJECT`.
     pub(super) const CONTAINER: Self = Self(1 << 29);
-    /// Flag of a container's subcommands.
+    /// Flag of the subcommands of such a container.
     pub(super) const SUBCOMMAND: Self = Self(1 << 30);
-    /// Flag of commands whose arguments decide whether they may pass.
+    /// Flag of commands whose arguments decide how weir handles them.
     pub(super) const ARGUMENTS_DECIDE: Self = Self(1 << 31);
 
     /// The flags that clients see, with the names that they see.
@@ -91,12 +93,12 @@ impl Flags {
         (Self::NO_MULTI, "no_multi"),
     ];
 
-    /// True if all of `others` are set.
+    /// True if all flags of `others` are set.
     pub const fn contains(self, others: Self) -> bool {
         self.0 & others.0 == others.0
     }
 
-    /// True if any of `others` is set.
+    /// True if any flag of `others` is set.
     pub const fn intersects(self, others: Self) -> bool {
         self.0 & others.0 != 0
     }
@@ -107,12 +109,12 @@ impl Flags {
         Self(self.0 | others.0)
     }
 
-    /// Returns the flag that Redis gives this name.
+    /// Returns the flag with the name that Redis gives it; `None` if there is none.
     pub(super) fn named(name: &[u8]) -> Option<Self> {
         Self::NAMES.iter().find(|(_, known)| known.as_bytes() == name).map(|(flag, _)| *flag)
     }
 
-    /// Returns the names that Redis gives the flags that are set.
+    /// Returns the names, as in Redis, of the flags that are set.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::NAMES.into_iter().filter(move |(flag, _)| self.contains(*flag)).map(|(_, name)| name)
     }
@@ -126,7 +128,8 @@ impl BitOr for Flags {
     }
 }
 
-/// Family of a command. Where families of Redis overlap it is the one that the access category names.
+/// Family of a command, such as commands on lists. Where families of Redis overlap, the family is the one
+/// that the access category names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
     /// Commands on bits and bit fields of strings.
@@ -193,7 +196,8 @@ impl Group {
         }
     }
 
-    /// Returns the access category of the family's commands, if they share one.
+    /// Returns the access category that all commands of the family share, such as `@list`; `None` if they
+    /// share none.
     pub const fn category(self) -> Option<&'static str> {
         match self {
             Self::Bitmap => Some("@bitmap"),

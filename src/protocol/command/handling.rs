@@ -1,34 +1,36 @@
-//! Handling of commands: forward, split, fan out, answer, or refuse with a reason.
+//! How weir handles a command: forward it, split it, send it to several stores, answer it itself, or refuse
+//! it with a reason.
 
 use std::fmt;
 
 use super::{Arguments, Command, Keys};
 
-/// Handling of a request once it has been recognised.
+/// How weir handles a request once its command is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handling {
-    /// The request goes where its keys live, as one request.
+    /// The request goes to the store and connection where its keys live, as one request.
     Forward,
-    /// The request goes where its keys live, and changes keys of two databases there.
+    /// The request goes to the store where its keys live, and changes keys of two databases there.
     BetweenDatabases,
-    /// The request is taken apart by key, and the parts' replies become one.
+    /// The request is split by key into parts, one per place where keys live, and the parts' replies are
+    /// merged into one.
     Split(Gather),
-    /// The request goes to one store or more without regard to keys, and the replies become one.
+    /// The request goes to one store or more without regard to keys, and the replies are merged into one.
     FanOut(FanOut),
     /// weir answers the request.
     Local(LocalCommand),
-    /// The request needs a connection to its store that its client has to itself.
+    /// The request needs a connection to its store that no other client uses.
     Private(PrivateUse),
     /// weir refuses the request.
     Refused(Refusal),
 }
 
-/// Reason why a request needs a connection to its store that no other client shares (a private link).
+/// Reason why a request needs a connection to its store that no other client uses (a private link).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrivateUse {
-    /// The request waits at the store until there is something to return.
+    /// The request waits at the store until there is data to return.
     Waits,
-    /// The request waits until replicas, or the disk, have what was written before.
+    /// The request waits until replicas, or the disk, have the client's earlier writes.
     AwaitsCopies,
     /// The request watches keys until the next `EXEC`.
     Watches,
@@ -39,7 +41,7 @@ pub enum PrivateUse {
 }
 
 impl PrivateUse {
-    /// Returns the refusal of the request where clients may have no private connections.
+    /// Returns the refusal that the request meets when the layer for private connections is off.
     pub const fn refusal(self) -> Refusal {
         match self {
             Self::Waits => Refusal::Blocks,
@@ -50,19 +52,21 @@ impl PrivateUse {
     }
 }
 
-/// Kind of names that a subscription is for.
+/// Kind of names that a client subscribes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subscription {
     /// Channels, by their names.
     Channels,
     /// All channels whose names match a pattern.
     Patterns,
-    /// Channels of a shard, which live where a key of the same name would.
+    /// Channels of a cluster's shard (`SSUBSCRIBE`), which live on the node that a key of the same name would
+    /// live on.
     Sharded,
 }
 
 impl Subscription {
-    /// Returns the word with which a store acknowledges that such a subscription begins or ends.
+    /// Returns the word with which a store acknowledges that such a subscription begins (true) or ends
+    /// (false).
     pub const fn word(self, begins: bool) -> &'static [u8] {
         match (self, begins) {
             (Self::Channels, true) => b"subscribe",
@@ -76,7 +80,8 @@ impl Subscription {
 }
 
 impl Handling {
-    /// True if such a command tells or changes the state of its connection, or would if weir let it pass.
+    /// True if a command with this handling reads or changes the state of its connection, or would if weir
+    /// did not refuse it.
     pub const fn is_about_connection(self) -> bool {
         match self {
             Self::Local(local) => local.is_about_connection(),
@@ -95,57 +100,60 @@ impl Handling {
     }
 }
 
-/// Way in which the replies to the parts of a split request become one.
+/// Rule by which the replies to the parts of a split request are merged into one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gather {
-    /// An array with one value per key, in the order of the keys.
+    /// An array with one value per key, in the order of the keys in the request.
     Values,
     /// `+OK` if every part's reply is `+OK`; else an error.
     AllOk,
-    /// The sum of integers.
+    /// The sum of the parts' integers.
     Sum,
 }
 
-/// Choice of the stores that a request without keys goes to, and the way in which their replies become one.
+/// Choice of the stores that a request without keys goes to, and the rule by which their replies are merged
+/// into one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FanOut {
-    /// All arrays, one behind the other.
+    /// All stores' arrays, one after the other.
     Concat,
-    /// The sum of integers.
+    /// The sum of all stores' integers.
     Sum,
-    /// The reply of the store that has the subscribers of a channel; in a cluster that of one node, which tells
-    /// the others.
+    /// The reply of the store that has the subscribers of a channel; in a cluster the reply of one node,
+    /// which passes the message on to the others.
     Channel,
-    /// The number of patterns at one plain store, since each has all patterns; in a cluster the sum.
+    /// The reply of one store, because each has all pattern subscriptions; in a cluster the sum over all
+    /// nodes.
     Patterns,
     /// `+OK` if every store's reply is `+OK`; else an error.
     AllOk,
-    /// One of the replies that are not null, at random.
+    /// One of the stores' replies that are not null, chosen at random.
     NonNull,
-    /// An array of integers, in which an element is 1 only where all stores say 1.
+    /// An array of integers, in which an element is 1 only if it is 1 in all stores' replies.
     Every,
-    /// The first reply, since all stores give equal ones; an error if any store gives one.
+    /// The first store's reply, since all stores give equal ones; an error if any store replies with one.
     Same,
     /// The reply of one store. No other store gets the request, because all stores hold the same data.
     One,
-    /// A success from any store; an error only when all failed.
+    /// A success if any store succeeded; an error only if all failed.
     AnyOk,
-    /// The union of arrays, each element once.
+    /// The union of all stores' arrays, each element once.
     Union,
-    /// Arrays of the same form: integers are added up place by place, all else is as the first store has it.
+    /// Arrays of the same form: integers are added up position by position, all other elements are as the
+    /// first store has them.
     SumEach,
-    /// Settings as the first store has them, but for secrets.
+    /// The first store's settings, without secrets such as passwords.
     Settings,
-    /// The numbers of keys by database (`INFO keyspace`), added up.
+    /// The numbers of keys by database (`INFO keyspace`), added up over all stores.
     KeyCounts,
-    /// A list of all replies, each under its store's name, since no single answer is right. With one store,
-    /// its reply.
+    /// A list of all replies, each under its store's name, since they cannot be merged. With one store, its
+    /// reply.
     ByStore,
-    /// The reply of one store after the other; the cursor says which is next.
+    /// The keys of one store after the other; the cursor that the client sends back says which store is next.
     Scan,
 }
 
-/// Commands that weir answers itself.
+/// Commands that weir answers itself, without a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is the command of its name")]
 pub enum LocalCommand {
@@ -196,8 +204,8 @@ pub enum LocalCommand {
 }
 
 impl LocalCommand {
-    /// True if the command takes so much work that it has a price: a digest of a password, pages of text, a
-    /// question to all cores.
+    /// True if the command takes so much work that it is charged to quotas: it hashes a password, writes
+    /// pages of text, or asks all cores.
     pub const fn is_priced(self) -> bool {
         matches!(
             self,
@@ -210,8 +218,9 @@ impl LocalCommand {
         )
     }
 
-    /// True if the command tells or changes the state of its connection: its identity, dialect, transaction
-    /// or lifetime. Refused over HTTP, where connections are shared and have no such state.
+    /// True if the command reads or changes the state of its connection: its identity, RESP version,
+    /// transaction or lifetime. Such a command is refused over HTTP, where clients share connections that
+    /// have no such state.
     pub const fn is_about_connection(self) -> bool {
         match self {
             Self::Auth
@@ -260,8 +269,8 @@ impl LocalCommand {
         }
     }
 
-    /// True if the command may stand in a transaction and is answered by weir when that is carried out. Such
-    /// a command is about the connection, and its answer is there at once.
+    /// True if the command may be queued in a transaction, and weir answers it itself when `EXEC` comes. The
+    /// reply to such a command is available at once.
     pub const fn stands_in_transaction(self) -> bool {
         matches!(
             self,
@@ -291,40 +300,40 @@ impl LocalCommand {
     }
 }
 
-/// Reason why a command is refused. Connections to the stores are shared by all clients, and most reasons
-/// follow from that.
+/// Reason why weir refuses a command. Clients share the connections to the stores, and most reasons follow
+/// from that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// Blocking command such as `BLPOP`, refused since it would hold up the connection to the store, which
     /// all clients share.
     Blocks,
-    /// The command turns a connection into a stream of messages.
+    /// The command turns its connection into a stream of messages.
     Subscribes,
-    /// The command watches keys on behalf of a connection.
+    /// The command watches keys for its connection (`WATCH`).
     Watches,
-    /// The command waits for replicas to have what a connection wrote.
+    /// The command waits until replicas have the writes of its connection.
     AwaitsReplicas,
-    /// The command shows the requests of other clients, and no client may see them.
+    /// The command shows the requests of all clients, and weir was started with `--monitors 0`.
     Monitors,
-    /// The command is spoken between a primary and its replicas.
+    /// The command is used between a primary and its replicas only.
     Replicates,
-    /// The command is about one server.
+    /// The command concerns one server, and weir may stand in front of several.
     OneStore,
-    /// The command is about connections to the store.
+    /// The command concerns the connections to the store, which are weir's.
     StoreClients,
-    /// The command is about a cluster, and to its clients weir is a single server.
+    /// The command concerns a cluster, and to its clients weir is a single server.
     ClusterDisabled,
     /// The command moves keys to another server.
     Migrates,
-    /// The command asks for messages about keys that others change (`CLIENT TRACKING`).
+    /// The command asks for messages about changes of keys by other clients (`CLIENT TRACKING`).
     Tracks,
     /// The command manages users.
     Users,
-    /// The command asks for notice of maintenance, and weir has none to announce.
+    /// The command asks for announcements of maintenance, and weir makes none.
     Maintenance,
     /// The command is for debugging a store.
     Debugs,
-    /// The command prepares later ones of its connection.
+    /// The command prepares later commands of its connection.
     Prepares,
     /// The command would change how clients reach the store and log in there, and so keep weir out (`CONFIG SET
     /// requirepass`).
@@ -332,7 +341,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Returns the reason as text that continues "... is not supported by weir: it".
+    /// Returns the end of the error "... is not supported by weir: it ...".
     pub const fn reason(self) -> &'static str {
         match self {
             Self::Blocks => {
@@ -364,13 +373,13 @@ impl Refusal {
         }
     }
 
-    /// Returns the whole error for a command, without the leading `-`.
+    /// Returns the whole error reply for a command that is refused, without the leading `-`.
     pub const fn of(self, command: &Command) -> RefusalText<'_> {
         RefusalText { refusal: self, command }
     }
 }
 
-/// Error that a refused command is answered with.
+/// The text of the error reply to a refused command.
 #[derive(Clone, Copy, Debug)]
 pub struct RefusalText<'a> {
     refusal: Refusal,
@@ -388,7 +397,8 @@ impl fmt::Display for RefusalText<'_> {
     }
 }
 
-/// Returns how weir handles a request whose arguments decide whether it is forwarded or refused.
+/// Returns how weir handles a request whose arguments decide it: `XREAD` and `XREADGROUP` with `BLOCK` need a
+/// private connection, and `COPY` with `DB` changes two databases.
 #[cold]
 pub(super) fn decide(command: &Command, arguments: &Arguments<'_>) -> Handling {
     let other = match command.keys {
@@ -401,7 +411,7 @@ pub(super) fn decide(command: &Command, arguments: &Arguments<'_>) -> Handling {
     other.unwrap_or(command.handling)
 }
 
-/// True if `XREAD` or `XREADGROUP` has this option, which stands before `STREAMS`: everything behind that is
+/// True if `XREAD` or `XREADGROUP` has this option. Options stand before `STREAMS`; the words after that are
 /// keys and ids.
 fn names_option_before_streams(arguments: &Arguments<'_>, option: &[u8]) -> bool {
     let mut index = 1;
@@ -424,7 +434,7 @@ fn sets_access(arguments: &Arguments<'_>) -> bool {
     names.into_iter().any(|name| ACCESS.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes())))
 }
 
-/// True if `COPY source destination [DB number] [REPLACE]` names another database than 0.
+/// True if `COPY source destination [DB number] [REPLACE]` has the option `DB`.
 fn copies_to_another_database(arguments: &Arguments<'_>) -> bool {
     let options = 3..arguments.len();
     options

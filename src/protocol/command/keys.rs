@@ -5,7 +5,7 @@ use std::fmt;
 use super::specs::{self, KeySpec};
 use super::{Arguments, Command};
 
-/// Rule that finds the keys of a request. Positions count from the command name, which is 0.
+/// Rule by which the keys of a request are found. Positions count from the command name, which is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keys {
     /// The command has no keys.
@@ -15,7 +15,7 @@ pub enum Keys {
     Range {
         /// Position of the first key.
         first: u8,
-        /// Position of the last key, or of the last argument that may be one.
+        /// Position of the last key, or of the last argument that may be a key; -1 is the last argument.
         last: i8,
         /// Distance from one key to the next.
         step: u8,
@@ -24,56 +24,58 @@ pub enum Keys {
     NumKeys {
         /// Position of the number.
         at: u8,
-        /// Position of one more key, which stands before the number and receives the result.
+        /// Position of a further key, which stands before the number and receives the result; none if the
+        /// command has no such key.
         destination: Option<u8>,
-        /// Rules and errors for the number, as Redis has them.
+        /// The rules and error texts for the number of keys, as Redis has them.
         count: KeyCount,
     },
-    /// The first half of the arguments behind the word `STREAMS`.
+    /// The keys are the first half of the arguments after the word `STREAMS`.
     Streams,
-    /// The first argument, and the one behind `STORE`.
+    /// The keys are the first argument, and the argument after `STORE`.
     Sort,
-    /// The first argument, and the last one that stands behind `STORE` or `STOREDIST`.
+    /// The keys are the first argument, and the last argument that follows `STORE` or `STOREDIST`.
     GeoStore,
-    /// The third argument, or, where that is empty, all that follow the word `KEYS`.
+    /// The key is the third argument, or, if that is empty, the keys are all arguments after the word `KEYS`.
     Migrate,
-    /// All arguments that any of these rules finds.
+    /// The keys are all arguments that any of these rules finds.
     Specs(&'static [KeySpec]),
 }
 
-/// Family of commands that give the number of their keys. Each has its own errors.
+/// Commands that state the number of their keys, by family. Each family has its own errors for a wrong
+/// number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyCount {
-    /// `EVAL` and its kin, whose number may be 0.
+    /// `EVAL` and its variants, whose number of keys may be 0.
     Script,
-    /// `FCALL` and its kin, whose number may be 0.
+    /// `FCALL` and its variants, whose number of keys may be 0.
     Function,
-    /// `ZUNION` and its kin.
+    /// `ZUNION` and related commands.
     SortedSets,
     /// `SINTERCARD`.
     Intersection,
-    /// `LMPOP` and its kin.
+    /// `LMPOP` and related commands.
     Pop,
 }
 
-/// Reason why the keys of a request cannot be found. Its text is the error that Redis would send.
+/// Reason why the keys of a request cannot be found. Its text is the error reply that Redis would send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
     /// The number of keys is not an integer.
     NotAnInteger,
-    /// The number of keys of a function is not an integer.
+    /// The number of keys of a function call is not an integer.
     BadCount,
     /// The number of keys is negative.
     NegativeCount,
     /// The number of keys is not an integer above 0.
     CountNotPositive,
-    /// The number of keys is below 1, and the named command needs one.
+    /// The number of keys is below 1, and the named command needs at least one.
     NoInputKey(&'static str),
-    /// The number of keys is larger than that of the arguments behind it.
+    /// The number of keys is larger than the number of arguments that follow it.
     CountTooLarge,
-    /// Options stand in no valid order.
+    /// The options are in no valid order.
     Syntax,
-    /// Streams and ids do not pair up.
+    /// The streams and ids of `XREAD` or `XREADGROUP` do not pair up.
     Unbalanced,
     /// Keys and values of the named command do not pair up.
     WrongArity(&'static str),
@@ -107,8 +109,7 @@ impl Keys {
     /// The rule for a single key at the first argument.
     pub(super) const FIRST: Self = Self::Range { first: 1, last: 1, step: 1 };
 
-    /// Returns first key, last key and step, as `COMMAND` tells them: zeros where only the arguments can
-    /// tell.
+    /// Returns first key, last key and step, as `COMMAND` lists them: zeros if they depend on the arguments.
     pub const fn positions(self) -> (i64, i64, i64) {
         match self {
             Self::Range { first, last, step } => (first as i64, last as i64, step as i64),
@@ -123,7 +124,7 @@ impl Keys {
 }
 
 impl Command {
-    /// Returns the index of the first key, if the request names one.
+    /// Returns the index of the first key among the arguments; `None` if the request names no key.
     pub fn first_key(&self, arguments: &Arguments<'_>) -> Result<Option<usize>, KeyError> {
         match self.keys {
             Keys::None => Ok(None),
@@ -142,8 +143,8 @@ impl Command {
         }
     }
 
-    /// Calls `each` with the index of every key, in the order of the arguments. On an error it has not been
-    /// called at all.
+    /// Calls `each` with the index of every key, in the order of the arguments. If it returns an error, it
+    /// has not called `each` at all.
     pub fn for_each_key(
         &self,
         arguments: &Arguments<'_>,
@@ -187,7 +188,7 @@ impl Command {
     }
 }
 
-/// True if `SORT` looks at other keys: `BY` or `GET` is among its options.
+/// True if `SORT` reads further keys: `BY` or `GET` is among its options.
 pub fn sort_names_patterns(arguments: &Arguments<'_>) -> bool {
     let mut index = 2;
     while let Some(word) = arguments.get(index) {
@@ -221,7 +222,8 @@ impl KeyCount {
     }
 }
 
-/// Reads an integer in the one form that Redis accepts: no sign but a minus, no space, no leading zero.
+/// Reads an integer in the one form that Redis accepts: no sign but a minus, no space, no leading zero;
+/// `None` for any other text.
 pub(super) fn integer(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     let plain = match digits {
@@ -250,14 +252,15 @@ fn streams(arguments: &Arguments<'_>) -> Result<std::ops::Range<usize>, KeyError
     }
 }
 
-/// Returns how many words an option of `XREAD` or `XREADGROUP` takes, its name included.
+/// Returns how many words an option of `XREAD` or `XREADGROUP` takes, its name included; `None` if the word
+/// is no option.
 pub(super) fn stream_option_words(word: &[u8]) -> Option<usize> {
     const OPTIONS: [(&[u8], usize); 5] =
         [(b"count", 2), (b"block", 2), (b"group", 3), (b"noack", 1), (b"claim", 2)];
     OPTIONS.iter().find(|(name, _)| word.eq_ignore_ascii_case(name)).map(|(_, words)| *words)
 }
 
-/// Meaning of a word among the options of a command that may store its result.
+/// Meaning of a word among the options of a command that may store its result under a key.
 enum StoreOption {
     /// An option of this many words, its name included.
     Words(usize),
@@ -265,8 +268,8 @@ enum StoreOption {
     Stores,
 }
 
-/// Returns the first argument, and the key that receives the result. The last option that names one wins, as
-/// in Redis.
+/// Returns the indices of the first argument, and of the key that receives the result, if any. The last
+/// option that names such a key counts, as in Redis.
 fn with_store(
     arguments: &Arguments<'_>,
     options_from: usize,
@@ -306,7 +309,7 @@ fn geo_option(word: &[u8]) -> StoreOption {
     }
 }
 
-/// Returns the keys of `MIGRATE host port key|"" database timeout [options] [KEYS key ...]`.
+/// Returns the indices of the keys of `MIGRATE host port key|"" database timeout [options] [KEYS key ...]`.
 fn migrated(arguments: &Arguments<'_>) -> std::ops::Range<usize> {
     const KEY: usize = 3;
     const OPTIONS: usize = 6;

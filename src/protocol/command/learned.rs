@@ -1,7 +1,7 @@
-//! Commands that the table does not have, learned from what stores tell of their own (`COMMAND`): those of
-//! modules, and those of later versions. Only commands that name their keys are learned.
+//! Commands that weir's table does not have, learned from stores' replies to `COMMAND`: commands of modules,
+//! and of later versions. Only commands whose keys can be found are learned.
 //!
-//! Stores are few and rarely change, so what is learned stays for the life of the process: a command that is
+//! Stores are few and rarely change, so learned commands stay for the life of the process: a command that is
 //! known once is never forgotten or changed, which lets each core look names up without a lock.
 
 use std::sync::OnceLock;
@@ -10,22 +10,22 @@ use super::specs::{Access, Begin, Find, KeySpec};
 use super::{Class, Command, CommandId, Effect, Flags, Group, Handling, Keys, PrivateUse, Refusal, lookup};
 use crate::protocol::reply;
 
-/// Length of the longest name that is learned, with that of a subcommand.
+/// Maximum number of bytes of a name that is learned, including that of a subcommand.
 pub(super) const NAME_BYTES_MAX: usize = 64;
 /// Maximum number of commands that are learned, subcommands included. Redis 8 with all its modules has about
 /// 250 that the table lacks.
 const LEARNED_MAX: usize = 1024;
-/// Number of cells in the hash table of names: at least half of them stay empty.
+/// Number of slots in the hash table of learned names: at least half of them stay empty.
 const CELLS: usize = 2 * LEARNED_MAX;
-/// Maximum number of rules for the keys of one command.
+/// Maximum number of rules by which one learned command's keys are found.
 const SPECS_MAX: usize = 8;
 
-/// The commands learned. A command is in the cell that its name hashes to or, if that is taken, in the next free
-/// cell after it, wrapping at the end.
+/// The learned commands, as a hash table. A command is in the slot that its name hashes to or, if that is
+/// taken, in the next free slot after it, wrapping at the end.
 static LEARNED: [OnceLock<&'static Command>; CELLS] = [const { OnceLock::new() }; CELLS];
 
-/// Learns the commands of a store from its whole reply to `COMMAND`, and returns how many were new. Commands that
-/// the table has, that name no keys, or whose keys cannot be found from the reply are left out.
+/// Learns the commands of a store from its whole reply to `COMMAND`, and returns how many were new. It leaves
+/// out commands that the table has, that name no keys, or whose keys cannot be found from the reply.
 pub fn learn(reply: &[u8]) -> usize {
     let mut learned = 0;
     for told in reply::elements(reply).into_iter().flatten() {
@@ -38,12 +38,12 @@ pub fn learn(reply: &[u8]) -> usize {
     learned
 }
 
-/// Returns all commands learned.
+/// Returns all learned commands.
 pub(super) fn all() -> impl Iterator<Item = &'static Command> + Clone {
     LEARNED.iter().filter_map(|cell| cell.get().copied())
 }
 
-/// Returns the command learned that has this whole name, in any case.
+/// Returns the learned command with this whole name, in any case of letters; `None` if there is none.
 #[cold]
 #[inline(never)]
 pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
@@ -55,8 +55,8 @@ pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
         .find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// Keeps a command for the life of the process, unless its name is taken or there are too many. Returns false if
-/// it is not kept.
+/// Keeps a command for the life of the process. Returns false, and does not keep it, if its name is taken or
+/// too many are kept.
 fn keep(command: &Command) -> bool {
     let name = command.name.as_bytes();
     if lookup::find_entry(name).is_some() || all().count() >= LEARNED_MAX {
@@ -66,7 +66,7 @@ fn keep(command: &Command) -> bool {
     cells(name).any(|cell| cell.set(command).is_ok())
 }
 
-/// Returns the cells in which a name is looked for, one after the other.
+/// Returns the slots of the hash table that may hold a name, in the order in which they are searched.
 fn cells(name: &[u8]) -> impl Iterator<Item = &'static OnceLock<&'static Command>> {
     let mixed = name.iter().fold(0xcbf2_9ce4_8422_2325_u64, |mixed, byte| {
         (mixed ^ u64::from(byte.to_ascii_lowercase())).wrapping_mul(0x0100_0000_01b3)
@@ -75,21 +75,22 @@ fn cells(name: &[u8]) -> impl Iterator<Item = &'static OnceLock<&'static Command
     LEARNED[first..].iter().chain(&LEARNED[..first])
 }
 
-/// One command as an element of a store's reply to `COMMAND` describes it.
+/// A command as one element of a store's reply to `COMMAND` describes it.
 struct Told<'a> {
     name: Vec<u8>,
     arity: i64,
     flags: Vec<&'a [u8]>,
-    /// First key, last key and step.
+    /// First key, last key and step, as the store gives them.
     positions: (i64, i64, i64),
     categories: Vec<&'a [u8]>,
-    /// Rules for keys; none from servers older than 7.0.
+    /// Rules for finding keys; empty from servers older than 7.0.
     specs: Vec<&'a [u8]>,
     subcommands: Vec<&'a [u8]>,
 }
 
 impl<'a> Told<'a> {
-    /// Reads an element; none if it has not the form of one, or a name that no client could send.
+    /// Reads an element of the reply to `COMMAND`; `None` if it has another form, or a name that no client
+    /// could send.
     fn read(element: &'a [u8]) -> Option<Self> {
         let mut fields = reply::elements(element)?;
         let name = reply::text(fields.next()?)?.to_ascii_lowercase();
@@ -112,7 +113,7 @@ impl<'a> Told<'a> {
         self.flags.contains(&name)
     }
 
-    /// Returns the command, if it can be forwarded by its keys.
+    /// Returns the command as an entry that weir can forward by its keys; `None` if the keys cannot be found.
     fn as_command(&self) -> Option<Command> {
         let specs = self.specs.iter().map(|spec| Spec::read(spec)).collect::<Option<Vec<_>>>()?;
         let keys = self.keys(&specs)?;
@@ -149,7 +150,7 @@ impl<'a> Told<'a> {
         })
     }
 
-    /// Returns the entry of a name that only holds subcommands.
+    /// Returns the entry for a name that is only the first word of subcommands.
     fn as_container(&self) -> Command {
         let name: &'static str = String::from_utf8_lossy(&self.name).into_owned().leak();
         Command {
@@ -166,7 +167,7 @@ impl<'a> Told<'a> {
         }
     }
 
-    /// Returns the rule that finds the keys; none if there are no keys, or if they cannot be found.
+    /// Returns the rule by which the keys are found; `None` if there are no keys, or if they cannot be found.
     fn keys(&self, specs: &[Spec]) -> Option<Keys> {
         let (first, last, step) = self.positions;
         let is_movable = self.has_flag(b"movablekeys");
@@ -180,15 +181,15 @@ impl<'a> Told<'a> {
     }
 }
 
-/// Rule for keys, as a store tells it.
+/// A rule for finding keys, as a store describes it.
 struct Spec {
     rule: KeySpec,
-    /// True if the rule does not find all keys of its kind (the flag `incomplete`).
+    /// True if the rule does not find all keys that it should (the flag `incomplete`).
     is_incomplete: bool,
 }
 
 impl Spec {
-    /// Reads a rule; none if it has not the form of one.
+    /// Reads a rule for finding keys; `None` if it has an unknown form.
     fn read(spec: &[u8]) -> Option<Self> {
         let flags = texts(field(spec, b"flags")?);
         let has = |name: &[u8]| flags.contains(&name);
@@ -233,12 +234,12 @@ impl Spec {
     }
 }
 
-/// True for a number that may be a position or a distance in a request.
+/// True if a number may be a position in a request or a distance between positions.
 const fn is_position(number: i64) -> bool {
     number >= -1024 && number <= 1024
 }
 
-/// Returns the value of a field of a map.
+/// Returns the value of a field in a RESP map reply; `None` if the map does not have it.
 fn field<'a>(map: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let mut fields = reply::names_and_values(map)?;
     while let (Some(given), Some(value)) = (fields.next(), fields.next()) {
@@ -249,7 +250,7 @@ fn field<'a>(map: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     None
 }
 
-/// Returns the elements of an array that are texts.
+/// Returns those elements of a RESP array that are texts.
 fn texts(list: &[u8]) -> Vec<&[u8]> {
     reply::elements(list).into_iter().flatten().filter_map(reply::text).collect()
 }

@@ -3,35 +3,35 @@
 use super::table::{COMMANDS, TABLE};
 use super::{Command, Flags, learned};
 
-/// Length of the longest name in the table; longer ones need not be looked up.
+/// Number of bytes of the longest name in the table; longer names are not looked up.
 const NAME_BYTES_MAX: usize = longest_name();
-/// Number of cells in the hash table of command names, a power of two: enough (more than three for each
-/// command) that most names are found at the first one.
+/// Number of slots in the hash table of command names, a power of two: enough (more than three per command)
+/// that most names are found in the first slot.
 const CELLS: usize = 2048;
-/// Value of an empty cell.
+/// Value of an empty slot in `INDEXES`.
 const EMPTY: u16 = u16::MAX;
 
 const _: () = assert!(NAME_BYTES_MAX <= learned::NAME_BYTES_MAX);
 const _: () = assert!(CELLS.is_power_of_two() && COMMANDS * 3 < CELLS);
 
-/// Names of all commands, in the order of their ids.
+/// Names of all commands, in the order of their [`CommandId`](super::CommandId).
 static NAMES: [Name; COMMANDS] = names();
-/// Hash table from a command's name to its index in `NAMES`: the index is in the cell that the name hashes to
-/// or, if that is taken, in the next free cell after it, wrapping at the end. Free cells hold `EMPTY`.
+/// Hash table from a command's name to its index in `NAMES`: the index is in the slot that the name hashes to
+/// or, if that is taken, in the next free slot after it, wrapping at the end. Free slots hold `EMPTY`.
 static INDEXES: [u16; CELLS] = indexes();
 
-/// Returns every entry of the table, in the order of their ids.
+/// Returns every entry of the table of commands, in the order of their ids.
 pub fn all() -> &'static [Command] {
     &TABLE
 }
 
-/// Returns the entry of a command, in any case. Subcommands are found through their container only: see
-/// [`Command::resolve`].
+/// Returns the entry of the command with this name, in any case of letters; `None` if there is none.
+/// Subcommands are found through their container only: see [`Command::resolve`].
 pub fn find(name: &[u8]) -> Option<&'static Command> {
     find_entry(name).filter(|command| !command.flags.contains(Flags::SUBCOMMAND))
 }
 
-/// Returns the entry of `container`'s subcommand.
+/// Returns the entry of the subcommand `given` of `container`; `None` if there is none.
 #[cold]
 pub(super) fn find_subcommand(container: &Command, given: &[u8]) -> Option<&'static Command> {
     let mut name = [0; learned::NAME_BYTES_MAX];
@@ -43,8 +43,8 @@ pub(super) fn find_subcommand(container: &Command, given: &[u8]) -> Option<&'sta
     find_entry(&name[..end])
 }
 
-/// Returns the entry of a whole name, which may be one of a subcommand (`object|encoding`): that of the
-/// table, or one learned from a store.
+/// Returns the entry with this whole name, which may be a subcommand's (`object|encoding`), from the table or
+/// learned from a store; `None` if there is none.
 #[inline]
 pub(super) fn find_entry(name: &[u8]) -> Option<&'static Command> {
     let entry =
@@ -52,7 +52,7 @@ pub(super) fn find_entry(name: &[u8]) -> Option<&'static Command> {
     entry.or_else(|| learned::find(name))
 }
 
-/// Looks up a name of more than sixteen bytes, which has to be compared as a whole.
+/// Looks up a name of more than sixteen bytes, which has to be compared byte by byte.
 #[inline(never)]
 fn find_long(name: &[u8]) -> Option<&'static Command> {
     if name.len() > NAME_BYTES_MAX {
@@ -61,8 +61,8 @@ fn find_long(name: &[u8]) -> Option<&'static Command> {
     probe(Name::of(name), |command| command.name.as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// Returns the first entry that `accept` takes, of those whose name has the same start, end and length as
-/// `wanted`.
+/// Returns the first entry that `accept` approves of, among those whose names have the same first and last
+/// eight bytes and length as `wanted`.
 fn probe(wanted: Name, accept: impl Fn(&Command) -> bool) -> Option<&'static Command> {
     let mut cell = wanted.cell();
     loop {
@@ -97,8 +97,8 @@ impl Name {
         Self { first: lower(short(name)), last: 0, length }
     }
 
-    /// Returns the cell at which the search begins. The multiplier was tried out: a good one keeps the names
-    /// apart.
+    /// Returns the slot of the hash table at which the search for the name begins. The multiplier was found
+    /// by trial: it spreads the names well.
     const fn cell(self) -> usize {
         let mixed = self.first ^ self.last.rotate_left(29) ^ (self.length as u64) << 56;
         (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - CELLS.ilog2())) as usize
@@ -120,7 +120,7 @@ const fn short(name: &[u8]) -> u64 {
     }
 }
 
-/// Turns eight bytes at once to lower case, and leaves other bytes than letters alone.
+/// Turns the letters among eight bytes to lower case at once, and leaves all other bytes as they are.
 const fn lower(bytes: u64) -> u64 {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     const HIGH: u64 = 0x80 * ONES;

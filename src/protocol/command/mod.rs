@@ -1,8 +1,8 @@
-//! Table of commands: the effect of each on keys, the positions of its keys, and how weir handles it.
+//! The table of commands: the effect of each on keys, the positions of its keys, and how weir handles it.
 //!
-//! Plain facts and lookups, no behaviour. A request is recognised in three steps that [`recognise`] takes
-//! together: [`find`] its name, [`Command::resolve`] the subcommand where the name is only a container
-//! (`OBJECT ENCODING`), and check the argument count.
+//! The module contains plain facts and lookups, no behaviour. A request is recognised in three steps that
+//! [`recognise`] takes together: [`find`] its name, [`Command::resolve`] the subcommand where the name is
+//! only a container (`OBJECT ENCODING`), and check the argument count.
 
 pub mod describe;
 mod flags;
@@ -27,11 +27,11 @@ pub use learned::learn;
 pub use lookup::{all, find};
 pub use walk::Walk;
 
-/// Number of entries in the table, subcommands included: the length of an array that is indexed by
-/// [`CommandId`].
+/// Number of entries in the table of commands, subcommands included: the length of an array that is indexed
+/// by [`CommandId`].
 pub const COMMANDS: usize = table::COMMANDS;
 
-/// Position of an entry in the table.
+/// Position of a command in the table of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CommandId(pub u16);
 
@@ -40,24 +40,24 @@ pub struct CommandId(pub u16);
 pub enum Effect {
     /// The command leaves the keys that it names as they are.
     Read,
-    /// May change keys. Scripts count as writers, because their effect is unknown.
+    /// The command may change keys. Scripts count as writers, because their effect is unknown.
     Write,
-    /// Names no keys, or only gives information about them.
+    /// The command names no keys, or only returns information about them.
     None,
 }
 
-/// Class of a command, by what its cost grows with.
+/// Class of a command, by the quantity that its cost grows with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
-    /// Command on a bounded part of one key.
+    /// Command on one key that reads or changes a bounded part of it.
     Point,
-    /// Command on several keys, a bounded part of each.
+    /// Command on several keys that reads or changes a bounded part of each.
     Multi,
-    /// Command on a stretch of what lies in one key, or on all that lies in several.
+    /// Command on a range of one key's elements, or on all elements of several keys.
     Range,
-    /// A walk over the key space or over a whole collection.
+    /// Command that walks over the key space or over a whole collection.
     Scan,
-    /// A client's code that runs in the store.
+    /// Command that runs a client's code in the store.
     Script,
     /// Command about connections, settings or the server.
     Control,
@@ -88,32 +88,32 @@ impl Class {
     }
 }
 
-/// One command, or one subcommand of a container.
+/// Entry of the table of commands: one command, or one subcommand of a container.
 #[derive(Clone, Copy, Debug)]
 pub struct Command {
-    /// Name in lower case; a subcommand stands behind its container, as in `object|encoding`.
+    /// Name in lower case; a subcommand's name follows its container's, as in `object|encoding`.
     pub name: &'static str,
-    /// Number of words of a request, the name included; negative where that is only the least.
+    /// Number of words of a request, the name included. If negative, its absolute value is the least number.
     pub arity: i16,
-    /// Effect of the command on its keys.
+    /// Effect of the command on the keys that it names.
     pub effect: Effect,
-    /// Class of the command, by what its cost grows with.
+    /// Class of the command, by the quantity that its cost grows with.
     pub class: Class,
     /// Positions of the command's keys.
     pub keys: Keys,
     /// Handling by weir, unless the arguments decide otherwise: see [`Command::handling_for`].
     pub handling: Handling,
-    /// True if only a tenant marked `admin` may run the command, because it touches what belongs to everyone.
+    /// True if only a tenant marked `admin` may run the command, because it affects all tenants.
     pub admin: bool,
-    /// Properties that `COMMAND INFO` tells of the command, and some of weir's own.
+    /// Properties that `COMMAND INFO` lists, and some of weir's own.
     pub flags: Flags,
-    /// Family of the command.
+    /// Family of the command, such as commands on lists.
     pub group: Group,
     id: CommandId,
 }
 
 impl Command {
-    /// Returns the command's position in the table.
+    /// Returns the command's position in the table of commands.
     pub const fn id(&self) -> CommandId {
         self.id
     }
@@ -127,7 +127,8 @@ impl Command {
         }
     }
 
-    /// Returns the entry that the request means: that of the subcommand, if this is only a container.
+    /// Returns the entry that the request means: this command, or its subcommand if it is a container that
+    /// needs one.
     pub fn resolve<'a>(&'static self, arguments: &Arguments<'a>) -> Result<&'static Self, Unrecognised<'a>> {
         if !self.flags.contains(Flags::CONTAINER) {
             return Ok(self);
@@ -139,8 +140,8 @@ impl Command {
         }
     }
 
-    /// True if a request of that name and subcommand tells or changes the state of its connection. All of
-    /// `CLIENT` counts, whatever follows.
+    /// True if a request with this name and subcommand reads or changes the state of its connection. Every
+    /// subcommand of `CLIENT` counts.
     pub fn is_about_connection(&'static self, subcommand: Option<&[u8]>) -> bool {
         let is_container = self.flags.contains(Flags::CONTAINER);
         let found =
@@ -148,8 +149,8 @@ impl Command {
         self.name == "client" || found.unwrap_or(self).handling.is_about_connection()
     }
 
-    /// Returns how weir handles this request. The arguments of a few commands decide: `XREAD` may be
-    /// forwarded, `XREAD BLOCK` may not.
+    /// Returns how weir handles this request. For a few commands the arguments decide: `XREAD` is forwarded,
+    /// `XREAD BLOCK` needs a private connection.
     pub fn handling_for(&self, arguments: &Arguments<'_>) -> Handling {
         if self.flags.contains(Flags::ARGUMENTS_DECIDE) {
             handling::decide(self, arguments)
@@ -158,13 +159,13 @@ impl Command {
         }
     }
 
-    /// Returns the name as a client would write it: `OBJECT ENCODING` for `object|encoding`.
+    /// Returns the name as a client writes it: `OBJECT ENCODING` for `object|encoding`.
     pub fn spoken_name(&self) -> String {
         self.name.replace('|', " ").to_ascii_uppercase()
     }
 }
 
-/// Recognises nearly all requests, faster than [`recognise`]; `None` if `recognise` has to decide (a
+/// Returns the entry for most requests, faster than [`recognise`]; `None` if `recognise` has to decide (a
 /// container, a wrong argument count, an unknown name).
 #[inline]
 pub fn recognise_plain(arguments: &Arguments<'_>) -> Option<&'static Command> {
@@ -172,7 +173,8 @@ pub fn recognise_plain(arguments: &Arguments<'_>) -> Option<&'static Command> {
         .filter(|command| command.arity_fits(arguments.len()) && !command.flags.contains(Flags::CONTAINER))
 }
 
-/// Returns the entry for a whole request, if its name, subcommand and argument count are those of a command.
+/// Returns the table's entry for a request; an error unless its name, subcommand and argument count are those
+/// of a command.
 pub fn recognise<'a>(arguments: &Arguments<'a>) -> Result<&'static Command, Unrecognised<'a>> {
     let command = find(arguments.name()).ok_or(Unrecognised::Command(*arguments))?;
     if !command.arity_fits(arguments.len()) {
@@ -182,26 +184,26 @@ pub fn recognise<'a>(arguments: &Arguments<'a>) -> Result<&'static Command, Unre
     if command.arity_fits(arguments.len()) { Ok(command) } else { Err(Unrecognised::Arity(command)) }
 }
 
-/// Reason why a request is not one of a known command. Its text is the error that Redis would send.
+/// Reason why a request does not match any known command. Its text is the error reply that Redis would send.
 #[derive(Clone, Copy, Debug)]
 pub enum Unrecognised<'a> {
-    /// No command has this name.
+    /// No command has this name; the field is the request.
     Command(Arguments<'a>),
     /// The container has no such subcommand.
     Subcommand {
-        /// Entry of the first word.
+        /// The container command that the first word names.
         container: &'static Command,
-        /// The second word.
+        /// The second word, which names no subcommand of the container.
         given: &'a [u8],
     },
     /// The request has too few words for the command, or too many.
     Arity(&'static Command),
 }
 
-/// Maximum number of bytes of a client's words that an error repeats, as in Redis.
+/// Maximum number of bytes of a client's words that an error reply repeats, as in Redis.
 const QUOTED_BYTES_MAX: usize = 128;
 
-/// Returns a client's words as text for an error, at most 128 bytes of them.
+/// Returns a client's words as text for an error reply, at most 128 bytes of them.
 pub fn quoted(bytes: &[u8]) -> Cow<'_, str> {
     quotable(bytes, QUOTED_BYTES_MAX)
 }

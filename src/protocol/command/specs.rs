@@ -1,10 +1,10 @@
-//! Key specifications of `COMMAND INFO`: rules for finding the first key of a command, and from there the
+//! Key specifications of `COMMAND INFO`: rules for finding the first key of a request, and from there the
 //! others.
 
 use super::{Arguments, Command, Effect, KeyError, Keys, keys, uses};
 use crate::protocol::encode::{self, Protocol};
 
-/// Rule for some of a command's keys.
+/// Rule that finds some of a command's keys and says how the command uses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeySpec {
     pub(super) access: Access,
@@ -12,15 +12,15 @@ pub struct KeySpec {
     pub(super) find: Find,
 }
 
-/// Use of the keys by the command.
+/// How a command uses the keys that a rule finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     Read,
     ReadAndWrite,
     Overwrite,
-    /// The use that Redis tells with exactly these flags.
+    /// The use that Redis describes with exactly these flags.
     As(&'static [&'static str]),
-    /// A channel or a cursor, which stands where a key might and has a key's place.
+    /// No key at all: a channel or a cursor, which stands where a key might stand.
     NoKey,
 }
 
@@ -29,27 +29,27 @@ pub(super) enum Access {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Begin {
     Index(i64),
-    /// The position behind a word, which is searched from an argument on; from a negative one, counted from the
-    /// end, backwards.
+    /// The position after the given word, which is searched for from the given argument on; a negative
+    /// position counts from the end, and the search goes backwards.
     Keyword(&'static str, i64),
     Unknown,
 }
 
-/// Positions of keys, relative to the position from which they are found.
+/// Positions of keys, relative to the position that [`Begin`] finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Find {
     /// The keys begin at the position that [`Begin`] gives, at equal distances.
     Range {
-        /// Distance to the last key; a negative one counts from the end of the request, where -1 is the last
-        /// argument.
+        /// Distance from the first key to the last; a negative value counts from the end of the request,
+        /// where -1 is the last argument.
         last: i64,
         step: i64,
-        /// Divisor of the arguments that are keys: 2 where only the first half are.
+        /// Divisor of the number of arguments: 2 if only the first half of them are keys; 0 or 1 if all are.
         limit: i64,
     },
-    /// The number of keys is among the arguments, and the keys follow.
+    /// The number of keys is one of the arguments, and the keys follow it.
     Counted {
-        /// Distance to the number of keys.
+        /// Distance to the argument that is the number of keys.
         number: i64,
         /// Distance to the first key.
         first: i64,
@@ -58,14 +58,14 @@ pub(super) enum Find {
     Unknown,
 }
 
-/// Rule for a single key.
+/// Rule for a single key at the position that [`Begin`] finds.
 const ONE: Find = Find::Range { last: 0, step: 1, limit: 0 };
-/// Rule for keys that follow their number.
+/// Rule for keys that follow their number, which stands at the position that [`Begin`] finds.
 const COUNTED: Find = Find::Counted { number: 0, first: 1, step: 1 };
-/// Rule for all arguments up to the last.
+/// Rule by which all arguments up to the last are keys.
 const TO_THE_END: Find = Find::Range { last: -1, step: 1, limit: 0 };
 
-/// Returns all rules for a command.
+/// Returns all rules by which a command's keys are found.
 pub(super) fn of(command: &Command) -> Vec<KeySpec> {
     let access = match command.effect {
         Effect::Read => Access::Read,
@@ -122,7 +122,8 @@ pub(super) fn of(command: &Command) -> Vec<KeySpec> {
     }
 }
 
-/// Calls `each` with every key of a request and its use.
+/// Calls `each` with the index of every key of a request and the command's use of it. If it returns an error,
+/// it has not called `each` at all.
 pub(super) fn for_each_access(
     command: &Command,
     arguments: &Arguments<'_>,
@@ -147,8 +148,8 @@ pub(super) fn for_each_access(
     })
 }
 
-/// Calls `each` with the index of every argument that rules find, in their order. On an error it has not been
-/// called at all.
+/// Calls `each` with the index of every argument that the rules find, rule by rule. If it returns an error,
+/// it has not called `each` at all.
 pub(super) fn for_each_key(
     specs: &[KeySpec],
     arguments: &Arguments<'_>,
@@ -158,7 +159,7 @@ pub(super) fn for_each_key(
     Ok(())
 }
 
-/// Returns the index of every argument that rules find, with its use.
+/// Returns the index of every argument that the rules find, with the command's use of it.
 fn all_keys(specs: &[KeySpec], arguments: &Arguments<'_>) -> Result<Vec<(usize, Access)>, KeyError> {
     let mut keys = Vec::new();
     for spec in specs {
@@ -172,15 +173,15 @@ fn all_keys(specs: &[KeySpec], arguments: &Arguments<'_>) -> Result<Vec<(usize, 
 }
 
 impl KeySpec {
-    /// Rule for keys that each have a value behind them, and follow their number at the first argument.
+    /// Rule for keys that each are followed by a value, and that follow their number at the first argument.
     pub(super) const COUNTED_PAIRS: Self = Self {
         access: Access::Overwrite,
         begin: Begin::Index(1),
         find: Find::Counted { number: 0, first: 1, step: 2 },
     };
 
-    /// Returns first key, last key and step in a request; none if the word before the keys is absent, or the
-    /// number of keys is 0.
+    /// Returns the indices of first and last key and the step between keys in a request; `None` if the word
+    /// before the keys is absent, or the number of keys is 0.
     fn range(self, arguments: &Arguments<'_>) -> Result<Option<(usize, usize, usize)>, KeyError> {
         let length = arguments.len() as i64;
         let begin = match self.begin {
@@ -222,7 +223,7 @@ impl KeySpec {
 }
 
 impl Access {
-    /// Returns the flags that Redis has for this use of keys.
+    /// Returns the flags by which Redis describes this use of keys.
     pub(super) fn words(self) -> &'static [&'static str] {
         match self {
             Self::Read => &["RO", "access"],
@@ -277,7 +278,7 @@ impl Find {
     }
 }
 
-/// Writes words as a set of simple strings.
+/// Writes words as a RESP set of simple strings (an array in RESP2).
 pub(super) fn write_words(out: &mut Vec<u8>, protocol: Protocol, words: &[&str]) {
     encode::set(out, protocol, words.len());
     for word in words {
@@ -293,7 +294,8 @@ fn write_spec(out: &mut Vec<u8>, protocol: Protocol, kind: &str, fields: &[(&str
     }
 }
 
-/// Writes everything before the fields, which the caller writes next.
+/// Writes the start of a key specification's part (`begin_search` or `find_keys`): everything before its
+/// fields, which the caller writes next.
 fn write_spec_head(out: &mut Vec<u8>, protocol: Protocol, kind: &str, fields: usize) {
     encode::map(out, protocol, 2);
     encode::bulk(out, b"type");

@@ -1,5 +1,5 @@
-//! Uses of keys as Redis 7.0 tells them (`COMMAND INFO`, `COMMAND GETKEYSANDFLAGS`), where they are other than the
-//! effect of the command says: what it needs of a value, and what it does to it.
+//! Uses of keys as Redis 7.0 describes them (`COMMAND INFO`, `COMMAND GETKEYSANDFLAGS`), for commands where
+//! they do not follow from the command's effect: what the command needs of a value, and what it does to it.
 
 use super::specs::Access;
 
@@ -15,7 +15,8 @@ const DELETE: Access = Access::As(&["RW", "delete"]);
 const TAKE: Access = Access::As(&["RW", "access", "delete"]);
 const REMOVE: Access = Access::As(&["RM", "delete"]);
 
-/// Returns the uses of a command's first key and of its other keys; `None` where they follow from its effect.
+/// Returns the uses of the named command's first key and of its other keys; `None` if they follow from its
+/// effect.
 pub(super) fn of(name: &str) -> Option<(Access, Access)> {
     let uses = match name {
         "exists" | "hexists" | "hlen" | "hstrlen" | "llen" | "memory|usage" | "object|encoding"

@@ -1,26 +1,26 @@
-//! Options of `SCAN`, `HSCAN`, `SSCAN` and `ZSCAN`, read as a store does: word by word from the cursor on,
-//! and of several of a kind the last one counts.
+//! Options of `SCAN`, `HSCAN`, `SSCAN` and `ZSCAN`, read as a store reads them: word by word from the cursor
+//! on, and if an option is repeated, the last one counts.
 
 use super::keys::integer;
 use super::{Arguments, Class, Command, Keys};
 
-/// Number of elements that a walk looks at in a step without `COUNT`.
+/// Number of elements that a store examines for one `SCAN` request without `COUNT`.
 pub const COUNT_DEFAULT: u64 = 10;
 
-/// Options of one request of a walk (`SCAN`, `HSCAN`, `SSCAN` or `ZSCAN`).
+/// Options of one `SCAN`, `HSCAN`, `SSCAN` or `ZSCAN` request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walk {
-    /// Position at which the options begin.
+    /// Index of the argument at which the options begin.
     from: usize,
-    /// Position of the value of `COUNT` that counts, the last one.
+    /// Index of the value of the last `COUNT`, the one that counts; none without `COUNT`.
     count: Option<usize>,
-    /// Position of the value of `MATCH` that counts, the last one.
+    /// Index of the value of the last `MATCH`, the one that counts; none without `MATCH`.
     pattern: Option<usize>,
-    /// True if the options make no sense to any store.
+    /// True if a word is no option of any store, so that a store will refuse the request.
     malformed: bool,
 }
 
-/// Option of a SCAN command, with the index of its value.
+/// Option of a SCAN command, with the index of its value among the arguments.
 enum Given {
     Count(usize),
     Match(usize),
@@ -31,7 +31,7 @@ enum Given {
 }
 
 impl Command {
-    /// Returns the options of a walk that goes on step by step; `None` for all other commands.
+    /// Returns the options of a request of the SCAN family; `None` for all other commands.
     pub fn walk(&self, arguments: &Arguments<'_>) -> Option<Walk> {
         if self.class != Class::Scan || !self.name.ends_with("scan") {
             return None;
@@ -56,7 +56,7 @@ impl Walk {
         walk
     }
 
-    /// Returns how many elements this step looks at; `None` if a store will refuse it.
+    /// Returns how many elements a store examines for this request; `None` if it will refuse the request.
     pub fn count(&self, arguments: &Arguments<'_>) -> Option<u64> {
         if self.malformed {
             return None;
@@ -65,12 +65,13 @@ impl Walk {
         integer(arguments.at(index)).and_then(|count| u64::try_from(count).ok())
     }
 
-    /// Returns the pattern that shown elements match; `None` if all are shown or the options make no sense.
+    /// Returns the pattern that the returned elements must match; `None` if all are returned or the options
+    /// are invalid.
     pub fn pattern<'a>(&self, arguments: &Arguments<'a>) -> Option<&'a [u8]> {
         self.pattern.filter(|_| !self.malformed).map(|index| arguments.at(index))
     }
 
-    /// Returns the positions of all `COUNT` values above `most`, in order.
+    /// Returns the indices of all `COUNT` values above `most`, in order.
     pub fn counts_above(&self, arguments: &Arguments<'_>, most: u32) -> impl Iterator<Item = usize> {
         options(arguments, self.from).filter_map(move |given| match given {
             Given::Count(index) if integer(arguments.at(index))? > i64::from(most) => Some(index),

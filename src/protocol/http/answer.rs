@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// One parsed RESP2 reply; of an array only its beginning.
+/// One parsed RESP2 reply; of an array only its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
     Simple(&'a [u8]),
@@ -15,8 +15,8 @@ pub enum Reply<'a> {
     Array(usize),
 }
 
-/// Takes the next reply, or the beginning of an array, off whole replies. `None` if the bytes are no such
-/// thing.
+/// Removes the next reply, or the header of an array, from the start of bytes that consist of whole replies.
+/// `None` if the bytes are no valid RESP2.
 pub fn next<'a>(bytes: &mut &'a [u8]) -> Option<Reply<'a>> {
     let end = bytes.iter().position(|byte| *byte == b'\n').filter(|end| *end >= 2)?;
     let (line, rest) = (&bytes[1..end - 1], &bytes[end + 1..]);
@@ -40,7 +40,8 @@ pub fn next<'a>(bytes: &mut &'a [u8]) -> Option<Reply<'a>> {
     })
 }
 
-/// Appends one reply as JSON. An error inside an array becomes a text.
+/// Removes one whole reply from the start of `bytes` and appends it as JSON. An error inside an array becomes
+/// a string. `None` if the bytes are no valid RESP2.
 pub fn write_json(out: &mut Vec<u8>, bytes: &mut &[u8], in_base64: bool) -> Option<()> {
     // Missing elements by depth: twice as many bytes as that depth takes in the reply.
     let mut missing: Vec<usize> = Vec::new();
@@ -72,7 +73,7 @@ pub fn write_json(out: &mut Vec<u8>, bytes: &mut &[u8], in_base64: bool) -> Opti
     }
 }
 
-/// Appends a text, in base64 or as UTF-8 with invalid bytes replaced.
+/// Appends a text as a JSON string, in base64 or as UTF-8 with invalid bytes replaced.
 pub fn write_text(out: &mut Vec<u8>, text: &[u8], in_base64: bool) {
     if in_base64 {
         out.push(b'"');

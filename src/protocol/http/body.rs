@@ -1,14 +1,14 @@
-//! Body of an HTTP request: a known number of bytes, or chunks.
+//! Body of an HTTP request: a known number of bytes, or chunks (`Transfer-Encoding: chunked`).
 
 use super::Status;
 use super::head::Length;
 
-/// Longest line before a chunk, or of the trailer.
+/// Maximum number of bytes of the line before a chunk, or of a line of the trailer.
 const LINE_BYTES_MAX: usize = 1024;
 /// Maximum number of bytes of the trailer, which follows the last chunk.
 const TRAILER_BYTES_MAX: usize = 8 * 1024;
 
-/// The body of a request, of which bytes are still missing.
+/// The body of a request that is being received.
 #[derive(Debug)]
 pub struct Body {
     pub bytes: Vec<u8>,
@@ -18,20 +18,21 @@ pub struct Body {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// A body of known length, and its missing bytes.
+    /// A body of known length; the field is the number of missing bytes.
     Plain(usize),
-    /// The line with the length of a chunk.
+    /// The line with the length of a chunk is next.
     Size,
-    /// Missing bytes of a chunk, which a line end follows.
+    /// Inside a chunk; the field is the number of its missing bytes, after which a line end follows.
     Chunk(usize),
     ChunkEnd,
-    /// The trailer, up to an empty line, and its bytes so far.
+    /// Inside the trailer, which ends with an empty line; the field is the number of its bytes so far.
     Trailer(usize),
     Done,
 }
 
 impl Body {
-    /// Creates a body of that length, or refuses one that is larger than it may be.
+    /// Creates a body of that length, of which nothing has been received. The error is the refusal of a body
+    /// that is larger than `bytes_max`.
     pub fn new(length: Length, bytes_max: usize) -> Result<Self, Status> {
         let state = match length {
             Length::Known(length) => match usize::try_from(length).ok().filter(|length| *length <= bytes_max)
@@ -49,8 +50,8 @@ impl Body {
         self.state == State::Done
     }
 
-    /// Takes the body's bytes from the start of what was received, and returns how many of those it used,
-    /// framing included.
+    /// Takes the body's bytes from the start of `received`, and returns how many bytes of `received` it used,
+    /// framing included. The error is the refusal of a malformed or too large body.
     pub fn take(&mut self, received: &[u8]) -> Result<usize, Status> {
         let mut at = 0;
         while self.state != State::Done {
@@ -104,7 +105,8 @@ impl Body {
     }
 }
 
-/// Returns a line without its end, if it is whole.
+/// Returns the first line of `bytes` without its line end; `None` if it is not whole. The error is the
+/// refusal of a line that is too long.
 fn line(bytes: &[u8]) -> Result<Option<&[u8]>, Status> {
     let end = bytes.iter().position(|byte| *byte == b'\n');
     match end {
@@ -119,7 +121,7 @@ fn line(bytes: &[u8]) -> Result<Option<&[u8]>, Status> {
     }
 }
 
-/// Reads the length of a chunk; extensions behind it are ignored.
+/// Reads the length of a chunk, in bytes, from its line; chunk extensions after it are ignored.
 fn size_of(line: &[u8]) -> Result<usize, Status> {
     let digits = line.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii_end();
     let is_number = (1..=8).contains(&digits.len()) && digits.iter().all(u8::is_ascii_hexdigit);

@@ -1,4 +1,4 @@
-//! Translation of an HTTP request into RESP commands, which are handled like any others from here on.
+//! Translation of an HTTP request into RESP commands, which weir then handles like those of any other client.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,12 +12,12 @@ use super::{Kind, Status};
 use crate::protocol::{call, encode};
 use crate::values::limits::{HTTP_COMMANDS_MAX, HTTP_WORDS_MAX};
 
-/// Error text for commands about a connection, which a request of HTTP has not.
+/// Error text for commands about a connection, which are refused over HTTP.
 pub const OF_CONNECTIONS: &str = "that command is about a connection, and a request of HTTP has none of its own: Authorization, X-Weir-User, -Tier and \
      -Deadline-Ms say who asks, X-Weir-Database which database, /multi-exec is a transaction";
 
-/// Writes the commands of a request as RESP, and returns how their replies become the response. The error is
-/// sent to the client.
+/// Writes the commands of an HTTP request as RESP to `frames`, and returns how their replies become the
+/// response. The error is the refusal sent to the client.
 pub fn encode_commands(head: &Head, body: &[u8], frames: &mut Vec<u8>) -> Result<Kind, Status> {
     match &head.target {
         Target::Key(key, query) => of_key(head.method, key, query, body, frames),
@@ -79,7 +79,8 @@ fn of_key(
     }
 }
 
-/// Reads a time in milliseconds: a number of seconds, or one with its unit (ms, s, m, h, d).
+/// Reads a duration: a number of seconds, or a number with its unit (ms, s, m, h, d). Returns milliseconds;
+/// `None` for any other text.
 fn millis_of(text: &str) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -98,7 +99,7 @@ fn millis_of(text: &str) -> Option<u64> {
         .filter(|millis| (1..=i64::MAX as u64 / 2).contains(millis))
 }
 
-/// The first `MOST` + 1 elements of a JSON array: a length above `MOST` tells that the array was too long.
+/// The first `MOST` + 1 elements of a JSON array: more than `MOST` elements mean that the array was too long.
 /// Further elements are skipped and take no memory.
 struct Few<'a, const MOST: usize>(Vec<&'a RawValue>);
 
@@ -144,8 +145,8 @@ fn commands(body: &[u8]) -> Result<Vec<&RawValue>, Status> {
     }
 }
 
-/// Writes one command, from a JSON array of texts, numbers, true and false. Refuses commands about the
-/// connection.
+/// Writes one command as RESP, from a JSON array of strings, numbers, true and false. Refuses commands about
+/// the connection.
 fn command(text: &[u8], frames: &mut Vec<u8>) -> Result<(), Status> {
     let words = elements::<HTTP_WORDS_MAX>(text)?;
     let words =

@@ -1,6 +1,6 @@
-//! Head of an HTTP request: its target, the length of its body, who asks on which terms. Read more strictly
-//! than others do, so that weir and whatever stands before it never disagree on where a request ends (RFC
-//! 9112).
+//! Head of an HTTP request: its target, the length of its body, the client's credentials and options. It is
+//! parsed more strictly than by other servers, so that weir and a proxy in front of it never disagree on
+//! where a request ends (RFC 9112).
 
 use std::sync::Arc;
 
@@ -12,19 +12,19 @@ use super::host::Host;
 use super::source::Source;
 use crate::values::percent_decoded;
 
-/// Maximum number of bytes of a head.
+/// Maximum number of bytes of a request's head.
 pub const HEAD_BYTES_MAX: usize = 32 * 1024;
 /// Maximum number of bytes of a request line.
 const LINE_BYTES_MAX: usize = 16 * 1024;
 /// Maximum number of headers of a request.
 const HEADERS_MAX: usize = 64;
-/// Largest incomplete head, in bytes, that is searched for its end whenever bytes arrive.
+/// Incomplete heads up to this many bytes are searched for their end whenever bytes arrive.
 const SHORT_BYTES: usize = 1024;
 
-/// Target of a request.
+/// Target of an HTTP request, from its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// `/v1/keys/{key}`: the key, and the query behind a `?`.
+    /// `/v1/keys/{key}`: the key, and the query after the `?`.
     Key(Vec<u8>, String),
     /// `/`: one command.
     Command,
@@ -51,47 +51,49 @@ pub enum Method {
     Put,
     Delete,
     Post,
-    /// CORS preflight: a browser asks on behalf of a page which methods and headers that page may use.
+    /// CORS preflight: a browser asks on behalf of a web page which methods and headers that page may use.
     Preflight {
         /// Methods that the target allows.
         allowed: &'static str,
-        /// True if the page is from a wider network than this server's.
+        /// True if the page comes from a wider network than this server's, such as a public page that asks a
+        /// private address.
         crosses_networks: bool,
     },
 }
 
-/// A request up to its body.
+/// The head of an HTTP request: everything before the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     pub method: Method,
     pub target: Target,
-    /// The name by which the request calls the server.
+    /// The name by which the request addresses the server (header `Host`).
     pub host: Host,
-    /// The page that made a browser send the request.
+    /// The web page that made a browser send the request, as far as known.
     pub source: Source,
-    /// The origin of that page, once it is known that it may read the response.
+    /// The origin of that page, once weir has found that the page may read the response; none otherwise.
     pub origin: Option<Arc<str>>,
     /// True unless a header says that the body is not JSON.
     pub is_json: bool,
     pub length: Length,
-    /// True if the client holds its body back until it gets `100 Continue`.
+    /// True if the client sends its body only after it has received `100 Continue`.
     pub waits: bool,
     /// True if the connection stays open after the response.
     pub keeps: bool,
     /// True for HTTP/1.1, which knows `100 Continue` and chunks.
     pub is_modern: bool,
-    /// `Authorization` as received: `Bearer ...`, `Basic ...`.
+    /// Value of the header `Authorization` as received (`Bearer ...`, `Basic ...`); none without one.
     pub authorization: Option<Vec<u8>>,
-    /// User within the tenant, tier and deadline, as options of `QOS CALL`.
+    /// User within the tenant, tier and deadline from the headers, as words of options of `QOS CALL`.
     pub options: Vec<Vec<u8>>,
-    /// Number of the database that is asked; 0 unless the request names one. A store may have fewer.
+    /// Number of the database for the request's commands; 0 unless a header names one. The stores may have
+    /// fewer databases.
     pub database: i64,
-    /// True if texts in the response are to be in base64.
+    /// True if texts in the response are encoded in base64.
     pub in_base64: bool,
 }
 
 impl Head {
-    /// True if no body follows the head.
+    /// True if no body follows this head.
     pub fn has_no_body(&self) -> bool {
         self.length == Length::Known(0)
     }
@@ -103,13 +105,13 @@ pub fn wants_head_alone(bytes: &[u8]) -> bool {
     without_empty_line(bytes).starts_with(b"HEAD ")
 }
 
-/// Strips the one empty line that may stand before a request line (RFC 9112, 2.2).
+/// Removes the one empty line that may stand before a request line (RFC 9112, 2.2).
 fn without_empty_line(bytes: &[u8]) -> &[u8] {
     bytes.strip_prefix(b"\r\n").unwrap_or(bytes)
 }
 
-/// True if the bytes may hold a whole head by now, after the first `seen` of them did not. Saves searching
-/// all of them each time.
+/// True if the bytes may contain a whole head by now, given that the first `seen` of them did not. This saves
+/// searching all of them whenever bytes arrive.
 pub fn may_be_whole(bytes: &[u8], seen: usize) -> bool {
     let new = &bytes[seen.saturating_sub(3).min(bytes.len())..];
     let line_bytes_max = LINE_BYTES_MAX + (bytes.len() - without_empty_line(bytes).len());
@@ -119,8 +121,8 @@ pub fn may_be_whole(bytes: &[u8], seen: usize) -> bool {
         || new.windows(4).any(|four| four == b"\r\n\r\n")
 }
 
-/// Reads a head from the start of the received bytes, and returns where it ends; `None` while it is not
-/// whole.
+/// Parses a head at the start of the received bytes, and returns it with the offset at which it ends; `None`
+/// while it is incomplete. The error is the refusal sent to the client.
 pub fn receive(bytes: &[u8]) -> Result<Option<(Head, usize)>, Status> {
     let received = bytes.len();
     let bytes = without_empty_line(bytes);
@@ -244,7 +246,7 @@ fn understand(request: &Request<'_, '_>) -> Result<Head, Status> {
     })
 }
 
-/// Reads the length of the body. An ambiguous one is refused.
+/// Returns the length of the body from the headers; `None` if they give none. An ambiguous length is refused.
 fn length(headers: &[Header<'_>], is_modern: bool) -> Result<Option<Length>, Status> {
     let mut codings = values(headers, "transfer-encoding");
     let mut lengths = values(headers, "content-length");
@@ -269,8 +271,8 @@ fn length(headers: &[Header<'_>], is_modern: bool) -> Result<Option<Length>, Sta
     }
 }
 
-/// Splits the target into path and query; an absolute one, as sent to proxies, also into the server that it
-/// names.
+/// Splits a request target into server, path and query. The server is named only by an absolute target, as
+/// clients send to proxies.
 fn parts_of(target: &str) -> Result<(Option<&str>, &str, &str), Status> {
     let (authority, origin) = match target.split_once("://") {
         Some((scheme, rest))
@@ -289,9 +291,9 @@ fn parts_of(target: &str) -> Result<(Option<&str>, &str, &str), Status> {
     Ok((authority, path, query))
 }
 
-/// True unless a header says that the body is not JSON. Pages of other sites can have a browser send some
-/// types without asking first (`text/plain`, forms), JSON not among them. Programs often send no type; a
-/// browser then says where the page is from.
+/// True unless a header says that the body is not JSON. A web page of another site can have a browser send
+/// some content types without asking first (`text/plain`, forms), but not JSON. Programs often send no
+/// content type; a browser then says where the page is from.
 fn is_json(headers: &[Header<'_>]) -> bool {
     let mut kinds = values(headers, "content-type");
     let Some(kind) = kinds.next() else { return true };
@@ -322,14 +324,15 @@ fn target(path: &str, query: &str) -> Result<(Target, &'static str), Status> {
     }
 }
 
-/// Returns the number of the database that a request asks; 0 unless it names one.
+/// Returns the number of the database that a header names; 0 without that header.
 fn database(headers: &[Header<'_>]) -> Result<i64, Status> {
     let Some(value) = single(headers, "x-weir-database")? else { return Ok(0) };
     let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
     number.ok_or(Status::BadRequest("X-Weir-Database is the number of a database, such as 3"))
 }
 
-/// Returns the value of a header that may be sent once.
+/// Returns the value of a header that may be sent once only; `None` without it. The error is the refusal of a
+/// repeated header.
 fn single<'h>(headers: &'h [Header<'_>], name: &'static str) -> Result<Option<&'h [u8]>, Status> {
     let mut values = values(headers, name);
     let value = values.next();
@@ -339,7 +342,7 @@ fn single<'h>(headers: &'h [Header<'_>], name: &'static str) -> Result<Option<&'
     Ok(value)
 }
 
-/// Returns the terms of one request, as options of `QOS CALL`.
+/// Returns user, tier and deadline of a request, from its headers, as words of options of `QOS CALL`.
 fn options(headers: &[Header<'_>]) -> Result<Vec<Vec<u8>>, Status> {
     let mut options = Vec::new();
     for (name, option) in

@@ -1,13 +1,13 @@
-//! Check of the name that a request calls the server by. A page of any site can have its own name lead to
-//! this machine (DNS rebinding), and its browser would then show it what weir answers; but the browser also
-//! sends the name. The admin port and the keys over HTTP share this check.
+//! Check of the name by which a request addresses the server. A web page of any site can have its own name
+//! resolve to this machine (DNS rebinding), and its browser would then show it weir's responses; but the
+//! browser also sends that name. The admin port and the keys over HTTP share this check.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Maximum number of characters of a name that an error text repeats.
+/// Maximum number of characters of a server name that an error text repeats.
 const SHOWN_MAX: usize = 100;
 
-/// The server's name in a request (`Host`).
+/// The name by which a request addresses the server (header `Host`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Host {
     /// No name, as HTTP/1.0 allows. Browsers always send one.
@@ -19,7 +19,7 @@ pub enum Host {
 }
 
 impl Host {
-    /// Reads the values of the header `Host`; `None` if they make no sense.
+    /// Reads the values of the header `Host`; `None` if they are malformed or there are several.
     pub fn read<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
         let Some(value) = values.next() else { return Some(Self::Unsaid) };
         if values.next().is_some() {
@@ -40,7 +40,7 @@ impl Host {
         Some(if is_address { Self::Address } else { Self::Name(name) })
     }
 
-    /// True for addresses, localhost, no name, and the names in `known`, in any case.
+    /// True for IP addresses, localhost, no name, and the names in `known`, in any case of letters.
     pub fn is_known(&self, known: &[String]) -> bool {
         match self {
             Self::Name(name) => known.iter().any(|known| known.eq_ignore_ascii_case(name)),
@@ -48,8 +48,8 @@ impl Host {
         }
     }
 
-    /// Checks that the server may be called so. The error text names `flag`, the flag that the names in
-    /// `known` come from.
+    /// Checks that the server may be addressed by this name. The error text names `flag`, the flag that sets
+    /// the names in `known`.
     pub fn admit(&self, known: &[String], flag: &str) -> Result<(), String> {
         match self {
             Self::Name(name) if !self.is_known(known) => {

@@ -43,109 +43,112 @@ pub use source::{Authority, Rules, Source};
 
 use super::ReplyScanner;
 
-/// Type byte in place of the `-` of an error reply that weir worded itself. Stores do not send this type to
-/// connections that speak RESP2, and no script can have them do so, so a store's words are never taken for
+/// Type byte in place of the `-` of an error reply that weir itself has worded. Stores do not send this type
+/// to connections in RESP2, and no script can make them do so, so a store's words are never mistaken for
 /// weir's.
 const OWN: u8 = b'(';
 
-/// Marks a reply as worded by weir, if it is an error.
+/// Marks an error reply as worded by weir, not by a store; leaves other replies as they are.
 pub fn mark_own(reply: &mut [u8]) {
     if let Some(kind) = reply.first_mut().filter(|kind| **kind == b'-') {
         *kind = OWN;
     }
 }
 
-/// Way in which the replies to a request become its response.
+/// Rule by which the RESP replies to an HTTP request's commands become its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Get,
     Put,
     Delete,
     Command,
-    /// Replies to several commands, of which `left` are missing.
+    /// An array of the replies to several commands; `left` is the number of replies that have not come yet.
     Pipeline {
         left: usize,
         first: bool,
     },
-    /// A transaction, and the replies that are missing before that of `EXEC`.
+    /// The result of a transaction; `left` is the number of replies that still come before that of `EXEC`.
     Transaction {
         left: usize,
     },
-    /// A response that is known before any reply: the shard gives a reply for it that only keeps its place in
-    /// the order.
+    /// A response that is known before any reply: the shard passes in one RESP reply for it, whose content
+    /// does not matter, so that responses keep their order.
     Told,
 }
 
-/// A request whose replies have yet to come.
+/// An HTTP request that has not been answered yet.
 #[derive(Debug)]
 struct Asked {
     kind: Kind,
     manner: Manner,
     in_base64: bool,
-    /// The known response, or the beginning of the response's body.
+    /// The whole response if it is known, or else the beginning of the response's body.
     text: Vec<u8>,
-    /// True if the response is larger than `response_bytes_max`; an error is sent in its place.
+    /// True if the response is larger than `response_bytes_max`, so that an error is sent in its place.
     is_too_large: bool,
 }
 
-/// Parts of the request that have come.
+/// The parts of an HTTP request that have been received.
 #[derive(Debug)]
 enum Coming {
     Nothing,
-    /// The head was read; the client's identity has yet to be checked.
+    /// The head was parsed; the shard has not checked the client's identity yet.
     Head(Head),
     Body(Head, Body),
 }
 
-/// Next step for the shard to take.
+/// Next step that the shard takes for the connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing, until more bytes have come.
+    /// The shard waits until more bytes have been received.
     Wait,
-    /// A request has begun: the shard checks the identity (`Authorization`), then calls `admit` or `refuse`.
+    /// A request has begun: the shard checks the client's identity (the field is the value of
+    /// `Authorization`), then calls `admit` or `refuse`.
     Begins(Option<Vec<u8>>),
-    /// The commands of the request are in `frames`.
+    /// The request's commands are in `frames`, for the shard to carry out.
     Commands,
-    /// A response is known already: the shard has to give any reply in its place, to keep the order.
+    /// The response is known already: the shard passes in any one RESP reply in its place, to keep the order
+    /// of responses.
     Told,
 }
 
 /// The HTTP state of one connection.
 #[derive(Debug)]
 pub struct Conversation {
-    /// Bytes that have come and are not parsed yet.
+    /// Bytes that have been received and not been parsed yet.
     held: Vec<u8>,
-    /// Number of held bytes that were searched before and held no whole head.
+    /// Number of bytes of `held` that were searched before and contain no whole head.
     seen: usize,
-    /// The parts received so far of the request that is coming.
+    /// The received parts of the request that is being received.
     coming: Coming,
-    /// Commands of the request under way, as RESP, for the shard to carry out.
+    /// Commands of the current request, as RESP, for the shard to carry out.
     frames: Vec<u8>,
     /// Number of bytes of `frames` whose commands the shard has begun to carry out.
     taken: usize,
-    /// Options of `QOS CALL` (user, tier, deadline) for the request under way.
+    /// User, tier and deadline of the current request, as words of options of `QOS CALL`.
     options: Vec<Vec<u8>>,
-    /// Number of the database that the request under way asks.
+    /// Number of the database for the current request's commands.
     database: i64,
-    /// Value of the header `Authorization` of the request under way; `None` without one.
+    /// Value of the header `Authorization` of the current request; `None` without one.
     claim: Option<Vec<u8>>,
-    /// True while the shard has begun to carry out none of the request's commands.
+    /// True until the shard begins to carry out the first command of the current request.
     is_at_start: bool,
-    /// Error reply for the remaining commands of the request, which are refused.
+    /// Error reply for the remaining commands of the current request, which are refused; none if they are
+    /// carried out.
     void: Option<String>,
-    /// Requests whose replies have yet to come, the oldest first.
+    /// Requests that have not been answered yet, the oldest first.
     asked: VecDeque<Asked>,
     scanner: ReplyScanner,
-    /// Start of a RESP reply that is not whole yet.
+    /// Start of a RESP reply that is incomplete.
     partial: Vec<u8>,
-    /// Bytes of responses that have yet to be sent.
+    /// Bytes of responses that have not been sent yet.
     out: Vec<u8>,
-    /// Web pages that may ask, and names by which they may.
+    /// Web pages whose requests are served, and host names by which the server may be addressed.
     rules: Arc<Rules>,
     /// Largest JSON body of a response that weir writes, in bytes (`--max-reply-bytes`). An error is written
     /// instead of a larger one.
     response_bytes_max: usize,
-    /// True once no more input is read.
+    /// True once no more input is read from the client.
     is_over: bool,
 }
 
@@ -173,20 +176,21 @@ impl Conversation {
         }
     }
 
-    /// Adds pages and host names that are served besides the default.
+    /// Returns the connection's state with these rules: origins of web pages and host names that are allowed
+    /// besides the default ones.
     #[must_use]
     pub fn with_rules(self, rules: Arc<Rules>) -> Self {
         Self { rules, ..self }
     }
 
-    /// Appends bytes that have come from the client to those that wait to be parsed.
+    /// Appends bytes that the client has sent to those that wait to be parsed.
     pub fn receive(&mut self, bytes: &[u8]) {
         if !self.is_over {
             self.held.extend_from_slice(bytes);
         }
     }
 
-    /// Returns the number of bytes that have come and of which no command was carried out yet.
+    /// Returns the number of received bytes of which no command has been carried out yet.
     pub fn held_bytes(&self) -> usize {
         self.held.len() + self.frames.len() - self.taken
     }
@@ -200,53 +204,55 @@ impl Conversation {
         size_of::<Self>() + coming + asked + lists + buffers.iter().sum::<usize>()
     }
 
-    /// True once no further request is read and the shard has begun to carry out all commands; earlier
-    /// requests are still answered.
+    /// True once no further request will be read and the shard has begun to carry out all commands. Replies
+    /// to earlier requests may still be missing.
     pub fn is_over(&self) -> bool {
         self.is_over && self.frames.is_empty()
     }
 
-    /// True while a part of a request has come and the rest has not.
+    /// True while a part of a request has been received and the rest has not.
     pub fn is_midway(&self) -> bool {
         !self.is_over && (!self.held.is_empty() || !matches!(self.coming, Coming::Nothing))
     }
 
-    /// Returns the commands that the shard has yet to carry out, as RESP.
+    /// Returns the commands, as RESP, that the shard has not begun to carry out.
     pub fn frames(&self) -> &[u8] {
         &self.frames[self.taken..]
     }
 
-    /// Returns the options of `QOS CALL` (user, tier, deadline) for these commands.
+    /// Returns user, tier and deadline of the current request, as words of options of `QOS CALL`.
     pub fn options(&self) -> &[Vec<u8>] {
         &self.options
     }
 
-    /// Returns the number of the database that these commands ask: any number that the request named.
+    /// Returns the number of the database for the current request's commands: any number that the request
+    /// named.
     pub fn database(&self) -> i64 {
         self.database
     }
 
-    /// Returns `Authorization` of the request under way.
+    /// Returns the value of the header `Authorization` of the current request; `None` without one.
     pub fn claim(&self) -> Option<&[u8]> {
         self.claim.as_deref()
     }
 
-    /// True while the shard has begun to carry out none of the commands of the request under way.
+    /// True until the shard begins to carry out the first command of the current request.
     pub fn is_at_start(&self) -> bool {
         self.is_at_start
     }
 
-    /// Returns the error reply for the remaining commands of the request under way, if they are refused.
+    /// Returns the error reply for the remaining commands of the current request; `None` if they are carried
+    /// out.
     pub fn void(&self) -> Option<&str> {
         self.void.as_deref()
     }
 
-    /// Refuses the remaining commands of the request under way, with this error.
+    /// Refuses the remaining commands of the current request with this error reply.
     pub fn make_void(&mut self, error: String) {
         self.void = Some(error);
     }
 
-    /// Marks the next `bytes` bytes of the commands as being carried out by the shard.
+    /// Marks the commands in the next `bytes` bytes of `frames` as begun.
     pub fn take(&mut self, bytes: usize) {
         self.is_at_start = false;
         self.taken += bytes;
@@ -257,8 +263,8 @@ impl Conversation {
         }
     }
 
-    /// Goes on parsing what has come, once the shard has begun to carry out all commands so far, and returns
-    /// the next step.
+    /// Continues to parse the received bytes, after the shard has begun to carry out all earlier commands.
+    /// Returns the next step for the shard.
     pub fn go_on(&mut self) -> Step {
         debug_assert!(self.frames.is_empty());
         if self.is_over {
@@ -305,7 +311,7 @@ impl Conversation {
         }
     }
 
-    /// Begins a request with the checks that do not depend on the client's identity.
+    /// Begins a request whose head was parsed, with the checks that do not depend on the client's identity.
     fn meet(&mut self, mut head: Head) -> Step {
         match head.source.admit(&self.rules) {
             Ok(origin) => head.origin = origin,
@@ -323,9 +329,9 @@ impl Conversation {
         Step::Begins(who)
     }
 
-    /// Goes on with a request whose client was identified, by an authority, and may send a body of
-    /// `bytes_max` bytes. Authorities that browsers add by themselves have fewer rights, since any page can
-    /// make a browser send them.
+    /// Continues with a request whose client the shard has identified by `authority`, and whose body may have
+    /// `bytes_max` bytes. Authorities that browsers add by themselves have fewer rights, since any web page
+    /// can make a browser send them.
     pub fn admit(&mut self, authority: Authority, bytes_max: usize) -> Step {
         let Coming::Head(head) = std::mem::replace(&mut self.coming, Coming::Nothing) else {
             return Step::Wait;
@@ -351,9 +357,9 @@ impl Conversation {
         }
     }
 
-    /// Refuses a request with an error reply of weir's own. The bytes after a refused head cannot be trusted
-    /// to be a body, so the connection only lasts if there are none. With `is_last` it ends in any case, and
-    /// the response says so.
+    /// Refuses the current request with an error reply of weir's own. The connection lasts only if the
+    /// request has no body, because the bytes after a refused head cannot be trusted to be one. With
+    /// `is_last` it ends in any case, and the response says so.
     pub fn refuse(&mut self, error: &str, is_last: bool) -> Step {
         let head = match std::mem::replace(&mut self.coming, Coming::Nothing) {
             Coming::Head(head) | Coming::Body(head, _) => Some(head),
@@ -367,7 +373,7 @@ impl Conversation {
         Step::Told
     }
 
-    /// Refuses the request that is coming because it took too long.
+    /// Refuses the request that is being received, because it took too long to arrive.
     pub fn time_out(&mut self) -> Step {
         let manner = match &self.coming {
             Coming::Head(head) | Coming::Body(head, _) => manner(head, false),
@@ -376,12 +382,12 @@ impl Conversation {
         self.give_up(manner, Status::Timeout)
     }
 
-    /// Returns the manner of a response to a head that was not understood, the last on its connection.
+    /// Returns the manner of a response to a head that could not be parsed; it is the last on its connection.
     fn last_manner(&self) -> Manner {
         Manner { is_head: head::wants_head_alone(&self.held), ..Manner::LAST }
     }
 
-    /// Refuses a request whose head was understood. The connection lasts if nothing follows that head.
+    /// Refuses a request whose head was parsed. The connection lasts if the request has no body.
     fn deny(&mut self, head: &Head, status: Status) -> Step {
         let manner = manner(head, head.keeps && head.has_no_body());
         let mut text = Vec::new();
@@ -436,7 +442,7 @@ impl Conversation {
         }
     }
 
-    /// Takes RESP replies in the order of the commands, and adds the responses that they complete to the
+    /// Takes RESP replies in the order of the commands, and appends the responses that they complete to the
     /// output.
     pub fn hear(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
@@ -466,7 +472,8 @@ impl Conversation {
         }
     }
 
-    /// Takes the output, if there is any. `spare` replaces its buffer.
+    /// Takes the output that waits to be sent, and puts the buffer `spare` in its place; `None` if there is
+    /// none.
     pub fn take_output(&mut self, spare: Vec<u8>) -> Option<Vec<u8>> {
         if self.out.is_empty() { None } else { Some(std::mem::replace(&mut self.out, spare)) }
     }
@@ -478,7 +485,8 @@ fn manner(head: &Head, keeps: bool) -> Manner {
 }
 
 impl Asked {
-    /// Takes one more reply to the request. True if it was the last one; then the response has been written.
+    /// Takes the next RESP reply to the request. True if it was the last one; then the response has been
+    /// written to `out`.
     fn hear(&mut self, reply: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> bool {
         let Self { kind, manner, in_base64, text, is_too_large } = self;
         let (manner, in_base64) = (&*manner, *in_base64);
@@ -563,7 +571,7 @@ impl Asked {
     }
 }
 
-/// Writes `{"error":...}`, without what was noted for headers.
+/// Writes an error reply as `{"error":...}`, without the quotas that weir noted in it for headers.
 fn write_failure(text: &mut Vec<u8>, failure: Failure<'_>) {
     let shown = if failure.is_own { quotas::taken_off(failure.text).0 } else { failure.text };
     text.extend_from_slice(b"{\"error\":");
@@ -571,7 +579,8 @@ fn write_failure(text: &mut Vec<u8>, failure: Failure<'_>) {
     text.push(b'}');
 }
 
-/// Writes `{"result":...}` or `{"error":...}` of the next reply.
+/// Writes `{"result":...}` or `{"error":...}` for the next of `reply`'s RESP replies, and removes that reply
+/// from it.
 fn write_outcome(text: &mut Vec<u8>, reply: &mut &[u8], in_base64: bool) {
     if reply.first() == Some(&b'-') {
         text.extend_from_slice(b"{\"error\":");
@@ -582,7 +591,7 @@ fn write_outcome(text: &mut Vec<u8>, reply: &mut &[u8], in_base64: bool) {
     text.push(b'}');
 }
 
-/// Writes the results and errors of a transaction.
+/// Writes the results and errors of a transaction's commands.
 fn write_outcomes(text: &mut Vec<u8>, mut replies: &[u8], in_base64: bool) {
     text.clear();
     text.push(b'[');

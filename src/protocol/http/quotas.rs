@@ -1,19 +1,19 @@
 //! Remaining quotas for response headers: a refusal by one quota carries the state of all others that the
 //! request counts against.
 //!
-//! The state stands behind the refusal, in the same line, and is taken off before the refusal is shown.
+//! The state follows the refusal's text, in the same line, and is removed before the text is shown.
 
 use std::fmt::Write;
 
-/// Text between a refusal and the state of other quotas.
+/// Text between a refusal and the state of the other quotas.
 const ALSO: &str = " also=";
-/// Scopes of quotas, as headers call them.
+/// Scopes of quotas, by their names in response headers.
 const SCOPES: [&str; 4] = ["global", "tenant", "user", "key"];
 /// The largest number that a structured field may have (RFC 9651: fifteen digits).
 const NUMBER_MAX: u64 = 999_999_999_999_999;
 
-/// Appends the other quotas that a request counts against to a refusal's line, as `
-/// also=scope:limit:left,...` in request units (limit per second). The HTTP side takes that off again and
+/// Appends the state of the other quotas that a request counts against to a refusal's line, as `
+/// also=scope:limit:left,...`, in request units (the limit is per second). The HTTP code removes it again and
 /// makes `RateLimit` headers of it. Does nothing if there are none.
 pub fn note_quotas(refusal: &mut Vec<u8>, others: &[(&'static str, u64, u64)]) {
     if others.is_empty() || !refusal.ends_with(b"\r\n") {
@@ -27,19 +27,20 @@ pub fn note_quotas(refusal: &mut Vec<u8>, others: &[(&'static str, u64, u64)]) {
     refusal.extend_from_slice(b"\r\n");
 }
 
-/// Splits a refusal of weir's own into the text to show and the quotas noted behind it.
+/// Splits a refusal worded by weir into the text that is shown and the state of other quotas that follows it.
 pub(super) fn taken_off(error: &str) -> (&str, &str) {
     // The note is the last word: a name within the refusal may hold anything else.
     let noted = error.rsplit_once(ALSO).filter(|(_, noted)| !noted.contains(' '));
     noted.filter(|_| error.starts_with("THROTTLED ")).unwrap_or((error, ""))
 }
 
-/// Returns the scope of that name, for headers.
+/// Returns the scope with that name; `None` if there is none.
 pub(super) fn scope_of(text: &str) -> Option<&'static str> {
     SCOPES.into_iter().find(|scope| *scope == text)
 }
 
-/// Returns the values of `RateLimit-Policy` and `RateLimit`, for the quota that refused and those noted.
+/// Returns the values of the headers `RateLimit-Policy` and `RateLimit`, for the quota that refused and the
+/// other quotas in `noted`.
 pub(super) fn headers(
     (scope, limit, remaining, seconds): (&'static str, u64, u64, u64),
     noted: &str,

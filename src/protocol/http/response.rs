@@ -9,14 +9,14 @@ use serde::Serialize;
 use super::quotas;
 use crate::values::limits::HTTP_RETRY_AFTER_SECONDS_MAX;
 
-/// Reason why a request is answered without being carried out.
+/// Reason why an HTTP request is refused before it becomes commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the texts below say what each is")]
 pub enum Status {
     BadRequest(&'static str),
     Forbidden,
     NotFound,
-    /// Refused method; the text lists the right ones.
+    /// The method is not allowed here; the text lists the methods that are.
     MethodNotAllowed(&'static str),
     Timeout,
     LengthRequired,
@@ -99,18 +99,18 @@ const fn reason(code: u16) -> &'static str {
     }
 }
 
-/// Manner in which a response is written, taken from its request: whether the connection lasts, whether the
-/// body is left out (`HEAD`), whether the client speaks HTTP/1.1 or 1.0, and the origin of the page that may
-/// read it (CORS).
+/// Manner in which a response is written, which its request determines: whether the connection lasts, whether
+/// the body is left out (`HEAD`), whether the client uses HTTP/1.1 or 1.0, and the origin of the page that
+/// may read the response (CORS).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manner {
     /// True if the connection stays open after the response.
     pub keeps: bool,
     /// True if the response is to HEAD and has no body.
     pub is_head: bool,
-    /// True for HTTP/1.1; HTTP/1.0 has to be told that a connection lasts.
+    /// True for HTTP/1.1; a client of HTTP/1.0 is sent a header that says that the connection lasts.
     pub is_modern: bool,
-    /// Origin of the page that may read the response, if a page asked.
+    /// Origin of the web page that may read the response; none unless a page's request is answered.
     pub origin: Option<Arc<str>>,
 }
 
@@ -123,7 +123,8 @@ pub const JSON: &str = "application/json";
 const PROBLEM: &str = "application/problem+json";
 pub const BYTES: &str = "application/octet-stream";
 
-/// Writes a whole response. `more` is further headers, each with its line end.
+/// Writes a whole response with this status code. `more` is further headers, each with its line end; `body`
+/// is content type and content.
 pub fn write(out: &mut Vec<u8>, manner: &Manner, code: u16, more: &str, body: Option<(&str, &[u8])>) {
     let told = write!(out, "HTTP/1.1 {code} {}\r\n{more}", reason(code));
     told.expect("memory takes what is written to it");
@@ -157,7 +158,7 @@ pub fn write(out: &mut Vec<u8>, manner: &Manner, code: u16, more: &str, body: Op
     }
 }
 
-/// Response that lets the client send its body.
+/// Interim response (100) after which the client sends its body.
 pub const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// Writes the response to a CORS preflight: the methods and headers that the page of `manner.origin` may use.
@@ -171,7 +172,7 @@ pub fn preflight(out: &mut Vec<u8>, manner: &Manner, allowed: &str, crosses_netw
     write(out, manner, 204, &more, None);
 }
 
-/// Writes the response to a request that was refused before it became commands.
+/// Writes the response to an HTTP request that was refused before it became commands.
 pub fn refuse(out: &mut Vec<u8>, manner: &Manner, status: Status) {
     let more = if let Status::MethodNotAllowed(allowed) = status {
         format!("allow: {allowed}\r\n")
@@ -190,7 +191,7 @@ pub fn refuse(out: &mut Vec<u8>, manner: &Manner, status: Status) {
     problem.write(out, manner, &more);
 }
 
-/// Body of a refusal (RFC 9457). `error` is the member that clients of the REST dialect read.
+/// Body of a refusal (RFC 9457). Clients of the usual REST interface to Redis read only the member `error`.
 #[derive(Serialize)]
 struct Problem<'a> {
     #[serde(rename = "type")]
@@ -215,17 +216,17 @@ const QUOTA: &str = "https://iana.org/assignments/http-problem-types#quota-excee
 /// Registered type of problems with overload or an unavailable store.
 const CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
-/// An error reply that becomes a response.
+/// An error reply (RESP) that becomes an HTTP response.
 #[derive(Clone, Copy, Debug)]
 pub struct Failure<'a> {
-    /// The line of the error reply, without the leading `-`.
+    /// The text of the error reply, without the leading `-`.
     pub text: &'a str,
-    /// True if weir worded the error, and not a store or a script in one: only then its words become headers.
+    /// True if weir worded the error, and not a store or a script; only then are headers made from its words.
     pub is_own: bool,
 }
 
-/// Writes an error reply of weir or of a store as a response, with the status that fits its code. `is_key`
-/// for requests to `/v1/keys`.
+/// Writes an error reply of weir or of a store as an HTTP response, with the status that fits its error code.
+/// `is_key` is true for requests to `/v1/keys`.
 pub fn fail(out: &mut Vec<u8>, manner: &Manner, failure: Failure<'_>, is_key: bool) {
     let Failure { text, is_own } = failure;
     let (error, noted) = if is_own { quotas::taken_off(text) } else { (text, "") };

@@ -1,7 +1,7 @@
 //! Check of requests that web pages make browsers send. A page of any site can have a browser send requests
-//! to whatever the browser reaches, and would be served wherever no token of the sender's own is required.
-//! Browsers say so in headers that no page can change; other clients send none of these. The admin port and
-//! the keys over HTTP share this check.
+//! to any server that the browser reaches, and they would be served wherever the sender needs no token of its
+//! own. Browsers say in headers, which no page can change, which page a request comes from; other clients
+//! send no such headers. The admin port and the keys over HTTP share this check.
 
 use std::sync::Arc;
 
@@ -9,28 +9,28 @@ use httparse::Header;
 
 use super::headers::values;
 
-/// Web pages that may ask for keys, and host names by which the server may be called.
+/// Web pages whose requests for keys are served, and host names by which the server may be addressed.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     /// Origins of pages whose requests are served, as browsers write them: `https://app.example`.
     pub origins: Vec<Arc<str>>,
-    /// Host names that are accepted, besides addresses and localhost.
+    /// Host names that are accepted, besides IP addresses and localhost.
     pub hosts: Vec<String>,
 }
 
-/// The page that made a browser send a request, as far as the browser says so.
+/// The web page that made a browser send a request, as far as the browser's headers say so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// No page, as far as headers say: a program, or somebody at the address bar.
+    /// No page, as far as headers say: the sender is a program, or a person who typed the address.
     Unsaid,
-    /// A page of this origin.
+    /// A page of this origin, such as `https://app.example`.
     Page(Vec<u8>),
-    /// A page of another site, whose origin is not sent or makes no sense.
+    /// A page of another site, whose origin is not sent or is malformed.
     Elsewhere,
 }
 
 impl Source {
-    /// Reads the source from `Origin`, and from `Sec-Fetch-Site` where that is missing.
+    /// Reads the source of a request from `Origin`, and from `Sec-Fetch-Site` if there is no `Origin`.
     pub fn of(headers: &[Header<'_>]) -> Self {
         let mut origins = values(headers, "origin");
         match (origins.next(), origins.next()) {
@@ -44,8 +44,8 @@ impl Source {
         }
     }
 
-    /// Returns the origin that may read the response, if a permitted page asks; an error for a page that is
-    /// not permitted.
+    /// Returns the origin that may read the response, if the request comes from a permitted page, and `None`
+    /// if it comes from no page; an error for a page that is not permitted.
     pub fn admit(&self, rules: &Rules) -> Result<Option<Arc<str>>, Foreign> {
         match self {
             Self::Unsaid => Ok(None),
@@ -58,24 +58,25 @@ impl Source {
     }
 }
 
-/// Error for a request of a web page that is not permitted.
+/// Error for a request that comes from a web page that is not permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Foreign;
 
-/// The right by which a request is served, as far as browsers are concerned.
+/// The proof of identity by which a request is served, classified by whether a browser adds it by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Authority {
     /// A token that only its sender knows (`Authorization: Bearer`): no page can have a browser add one.
     Token,
-    /// A password (`Authorization: Basic`), which a browser adds by itself once it knows one for that host.
+    /// A password (`Authorization: Basic`), which a browser adds by itself once it has stored one for that
+    /// host.
     Password,
-    /// No right in the request itself: no password is required, or the certificate of the connection
-    /// identifies the client. Whatever a browser sends has it.
+    /// No proof in the request itself: no password is required, or the certificate of the connection
+    /// identifies the client. Every request that a browser sends has it.
     Ambient,
 }
 
 impl Authority {
-    /// Returns the authority of a request whose `Authorization` was found right.
+    /// Returns the authority of a request whose `Authorization` header was verified.
     pub fn of(authorization: &[u8]) -> Self {
         let is_bearer = super::headers::credentials(authorization, "bearer").is_some();
         if is_bearer { Self::Token } else { Self::Password }

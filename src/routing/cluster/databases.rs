@@ -8,12 +8,14 @@ use crate::protocol::reply;
 /// The error of a node that has database 0 alone, without the `-` and the line end.
 pub const NOT_IN_CLUSTER: &str = "ERR SELECT is not allowed in cluster mode";
 
-/// The databases that clients may select at a cluster node, or at weir. Fewer databases are less.
+/// The databases that clients may select at a cluster node, or at weir. Ordered by their number: the fewer,
+/// the less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Databases {
-    /// Database 0 alone: the server knows no others in a cluster, and says so ([`NOT_IN_CLUSTER`]).
+    /// Database 0 alone: the node is a server that has no others in a cluster, and replies so
+    /// ([`NOT_IN_CLUSTER`]).
     OnlyFirst,
-    /// This many databases, numbered from 0. A number beyond is out of range.
+    /// This many databases, numbered from 0. A larger number is out of range.
     Numbered(u16),
 }
 
@@ -26,7 +28,7 @@ impl Databases {
         }
     }
 
-    /// Reads a node's reply (RESP2) to `CONFIG GET cluster-databases`. `None` for an error, such as that the
+    /// Reads a node's reply (RESP2) to `CONFIG GET cluster-databases`. None for an error, such as that the
     /// node does not permit `CONFIG`.
     pub fn in_config(told: &[u8]) -> Option<Self> {
         let mut elements = reply::elements(told)?;

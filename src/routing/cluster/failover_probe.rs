@@ -1,4 +1,5 @@
-//! Replicas of a primary that is away. One of them takes over, and knows it before anybody else does.
+//! Watch over the replicas of a primary that is unreachable. One of them takes over, and reports that in its
+//! reply to `ROLE` before other nodes know it.
 
 use std::time::Duration;
 
@@ -6,13 +7,13 @@ use super::map::{Map, NodeKey, Role};
 use crate::protocol::reply;
 use crate::values::Timestamp;
 
-/// Maximum number of replicas that are watched at once.
+/// Maximum number of replicas that are watched at the same time.
 const WATCHED_MAX: usize = 16;
 /// Time between a replica's reply to `ROLE` and the next `ROLE` sent to it.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Longest time that a replica is watched, until another connection to its primary is lost.
+/// Longest time for which a replica is watched after a connection to its primary was lost.
 const WATCH_MOST: Duration = Duration::from_secs(60);
-/// Time without missing its primary after which a replica is not watched any more.
+/// Time for which a replica must be connected to its primary before it is no longer watched.
 const CALM: Duration = Duration::from_secs(30);
 
 /// Returns the replicas of the lost primary to watch from now on, besides those in `watched`.
@@ -52,7 +53,7 @@ impl Said {
     }
 }
 
-/// Watch over one replica: how long it has lasted, and when the replica last missed its primary.
+/// State of the watch over one replica: when it began, and when the replica's primary was last unreachable.
 #[derive(Clone, Debug)]
 pub struct Watch {
     since: Timestamp,
@@ -60,13 +61,13 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins to watch a replica whose primary may be away.
+    /// Begins to watch a replica whose primary may be unreachable.
     pub fn new(now: Timestamp) -> Self {
         Self { since: now, trouble: now }
     }
 
-    /// Takes the replica's reply (`None` if it did not answer) and returns when to ask again; `None` ends the
-    /// watch.
+    /// Handles the replica's reply to `ROLE` (None if it did not reply). Returns the time until the next
+    /// `ROLE` is to be sent; None ends the watch.
     pub fn handle(&mut self, said: Option<Said>, now: Timestamp) -> Option<Duration> {
         if said == Some(Said::HasNone) {
             self.trouble = now;

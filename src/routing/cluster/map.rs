@@ -10,12 +10,12 @@ use super::view::NodeId;
 use crate::values::limits::{CLUSTER_NODES_MAX, SLOTS};
 use crate::values::{BackendId, ServerAddress};
 
-/// Value in place of the owner of a slot that no node owns.
+/// Value in place of a slot's owner if no node owns the slot.
 pub(super) const NOBODY: u16 = u16::MAX;
 const _: () = assert!(CLUSTER_NODES_MAX < NOBODY as usize);
 
-/// Key of a node: its place in the table, and a generation that tells it from other nodes there. Places are
-/// used again, generations never are.
+/// Key of a node: its place in the table of nodes, and a generation that distinguishes it from other nodes in
+/// the same place. Places are used again, generations never are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeKey {
     /// The place in the table of nodes.
@@ -29,7 +29,7 @@ pub struct NodeKey {
 pub enum Role {
     /// The node may own slots, though it need not.
     Primary,
-    /// The node copies this primary; `None` if that is not known.
+    /// The node copies this primary; None if the primary is not known.
     Replica(Option<BackendId>),
 }
 
@@ -38,30 +38,31 @@ pub enum Role {
 pub struct Node {
     /// Key of the node: its place in the table and its generation.
     pub key: NodeKey,
-    /// Id of the node, whatever its addresses are.
+    /// Id of the node in the cluster, which does not change with its addresses.
     pub id: NodeId,
     /// Addresses of the node, the best first; empty if none is known.
     pub addresses: Vec<ServerAddress>,
     /// Primary or replica.
     pub role: Role,
-    /// Config epoch: the node that got slots last has the highest. Of a replica, that of its primary.
+    /// Config epoch: the node that was given slots last has the highest. A replica has that of its primary.
     pub epoch: u64,
-    /// True if most primaries cannot reach the node. It goes on owning its slots until another node does.
+    /// True if most primaries cannot reach the node. It still owns its slots until another node takes them
+    /// over.
     pub failed: bool,
     /// Live replicas of the node, if it is a primary.
     pub replicas: Vec<BackendId>,
-    /// Databases of the node, as it said itself the last time that it was asked; `None` before that.
+    /// Databases of the node, by its last reply about them; None before it was asked.
     pub databases: Option<Databases>,
 }
 
-/// A slot whose keys are on the move: the source still owns it.
+/// A slot that is moving from one node to another; the source still owns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OpenSlot {
     /// Number of the slot, 0 to 16,383.
     pub slot: u16,
-    /// Owner of the slot, which says ASK for keys that are gone.
+    /// Owner of the slot, which replies ASK for keys that have moved.
     pub source: BackendId,
-    /// Node that the keys go to; it may own no slots yet.
+    /// Node that the keys move to; it may own no slots yet.
     pub target: BackendId,
 }
 
@@ -72,7 +73,7 @@ pub struct Map {
     pub(super) owners: Box<[u16]>,
     pub(super) nodes: Arc<[Option<Node>]>,
     pub(super) open: Arc<[OpenSlot]>,
-    /// Slots, in order, whose owner is known only from a MOVED redirect and not from the owner itself.
+    /// Slots, in order, whose owner is known only from a MOVED redirect and not from the owner's own view.
     pub(super) hearsay: Arc<[u16]>,
 }
 
@@ -88,38 +89,39 @@ impl Map {
         }
     }
 
-    /// Returns the number of this map in the process; 0 is the empty one.
+    /// Returns the number of this map among those of the process; 0 is the empty map.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Returns the node that owns a slot, if any does.
+    /// Returns the node that owns a slot; None if none does.
     pub fn owner(&self, slot: u16) -> Option<BackendId> {
         let owner = self.owners[usize::from(slot)];
         (owner != NOBODY).then_some(BackendId(owner))
     }
 
-    /// Returns the key of the node that owns a slot, which stays valid beyond this map.
+    /// Returns the key of the node that owns a slot, which stays valid with later maps; None if no node does.
     pub fn owner_key(&self, slot: u16) -> Option<NodeKey> {
         self.owner(slot).and_then(|owner| self.node(owner)).map(|node| node.key)
     }
 
-    /// Returns the node at this place in the table of nodes, if there is one.
+    /// Returns the node at this place in the table of nodes; None if there is none.
     pub fn node(&self, backend: BackendId) -> Option<&Node> {
         self.nodes.get(usize::from(backend.0))?.as_ref()
     }
 
-    /// Returns the node with this key, unless it is gone.
+    /// Returns the node with this key; None if it is gone.
     pub fn node_of(&self, key: NodeKey) -> Option<&Node> {
         self.node(key.backend).filter(|node| node.key == key)
     }
 
-    /// Returns the databases that all nodes have which said how many they have; `None` if none did.
+    /// Returns the databases that exist at all nodes which have reported how many they have; None if none
+    /// has.
     pub fn databases(&self) -> Option<Databases> {
         self.nodes().filter_map(|node| node.databases).min()
     }
 
-    /// Returns the length of a table that has a place for each node.
+    /// Returns the number of places in the table of nodes, free places included.
     pub fn places(&self) -> usize {
         self.nodes.len()
     }
@@ -129,12 +131,13 @@ impl Map {
         self.nodes.iter().flatten()
     }
 
-    /// Returns all primaries, including those without slots: they may import some, and hold keys of them.
+    /// Returns all primaries, including those without slots: they may be importing slots, and have keys of
+    /// them.
     pub fn primaries(&self) -> impl Iterator<Item = &Node> {
         self.nodes().filter(|node| node.role == Role::Primary)
     }
 
-    /// Returns the nodes that may hold keys: owners of slots, nodes that slots move to, and all other
+    /// Returns the nodes that may have keys: owners of slots, nodes that slots move to, and all other
     /// primaries that have not failed.
     pub fn stores(&self) -> impl Iterator<Item = &Node> {
         let mut owns = vec![false; self.places()];
@@ -146,14 +149,14 @@ impl Map {
         self.nodes().filter(move |node| is_well(node) || owns[usize::from(node.key.backend.0)])
     }
 
-    /// Returns the primaries that have failed and whose slots others own by now.
+    /// Returns the primaries that have failed and whose slots other nodes own by now.
     pub fn fallen(&self) -> impl Iterator<Item = &Node> {
         let stores: Vec<NodeKey> = self.stores().map(|node| node.key).collect();
         let is_fallen = move |node: &&Node| node.failed && !stores.contains(&node.key);
         self.nodes().filter(is_fallen).filter(|node| node.role == Role::Primary)
     }
 
-    /// True if a node is a replica. One that takes over counts as a replica until the map changes.
+    /// True if a node is a replica. A replica that takes over counts as one until the map changes.
     pub fn is_replica(&self, backend: BackendId) -> bool {
         self.node(backend).is_some_and(|node| node.role != Role::Primary)
     }
@@ -164,7 +167,8 @@ impl Map {
         has_failed(backend) && self.owner(slot).is_some_and(|owner| !has_failed(owner))
     }
 
-    /// Returns the node at an address. A better address of one node goes before a lesser one of another.
+    /// Returns the node at an address. Where two nodes have it, the node for which it is the better address
+    /// (earlier in its list).
     pub fn find(&self, address: &ServerAddress) -> Option<&Node> {
         let rank = |node: &Node| {
             let mut addresses = node.addresses.iter();
@@ -176,24 +180,24 @@ impl Map {
         ranked.min_by_key(|(rank, _)| *rank).map(|(_, node)| node)
     }
 
-    /// Returns the slots on the move, in order. A node that was not asked lately counts as it was when it was
-    /// last asked.
+    /// Returns the moving slots, in order. A node that was not asked lately counts as it was when it was last
+    /// asked.
     pub fn open_slots(&self) -> &[OpenSlot] {
         &self.open
     }
 
-    /// Returns the move of a slot, if it is on the move as far as is known.
+    /// Returns the move of a slot; None if the slot is not known to be moving.
     pub fn open_slot(&self, slot: u16) -> Option<&OpenSlot> {
         let place = self.open.partition_point(|open| open.slot < slot);
         self.open.get(place).filter(|open| open.slot == slot)
     }
 
-    /// True if the owner of a slot is known by MOVED alone, which any node may say.
+    /// True if the owner of a slot is known from MOVED alone, which any node (or script) may say.
     pub fn is_hearsay(&self, slot: u16) -> bool {
         self.hearsay.binary_search(&slot).is_ok()
     }
 
-    /// Returns the slots of a range that have another owner than in an older map.
+    /// Returns the slots of a range whose owner differs from that in an older map.
     pub fn moved_since(&self, older: &Self, range: RangeInclusive<u16>) -> impl Iterator<Item = u16> {
         let same_nodes = Arc::ptr_eq(&self.nodes, &older.nodes);
         range.filter(move |slot| {
@@ -203,19 +207,19 @@ impl Map {
         })
     }
 
-    /// Returns the nodes of an older map that are gone: their connections drain, then close.
+    /// Returns the keys of the nodes of an older map that are gone: their connections drain, then close.
     pub fn gone_since(&self, older: &Self) -> impl Iterator<Item = NodeKey> {
         older.nodes().map(|node| node.key).filter(|key| self.node_of(*key).is_none())
     }
 
-    /// Returns the places at which the node or its role differs from an older map.
+    /// Returns the places in the table of nodes at which the node or its role differs from an older map.
     pub fn changed_since(&self, older: &Self) -> Vec<BackendId> {
         let told = |map: &Self, place| map.node(place).map(|node| (node.key, node.role));
         let places = (0..self.places().max(older.places())).map(|place| BackendId(place as u16));
         places.filter(|place| told(self, *place) != told(older, *place)).collect()
     }
 
-    /// Returns the nodes that own a slot that another node, or none, owned in an older map.
+    /// Returns the nodes that own at least one slot which they did not own in an older map.
     pub fn gained_since(&self, older: &Self) -> BTreeSet<BackendId> {
         let both = self.owners.iter().zip(&older.owners);
         both.filter(|(owner, before)| owner != before && **owner != NOBODY)

@@ -24,7 +24,7 @@ use super::view::{NodeId, Open, Seen, View};
 use crate::values::BackendId;
 use crate::values::limits::{CLUSTER_NODES_MAX, SLOTS};
 
-/// A config epoch, or the half above it (for a claim by MOVED).
+/// A config epoch, or the half step above it (for an owner that is known from MOVED).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Epoch(u64);
 
@@ -42,14 +42,14 @@ impl Epoch {
     }
 }
 
-/// Reason why a view was not used.
+/// Reason why a node's view of the cluster was not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejected {
-    /// The view shares less than half of the known ids: another cluster answers at this address.
+    /// The view has less than half of the known node ids: another cluster uses this address.
     Strangers,
-    /// The view would make more nodes than there may be.
+    /// With the view there would be more nodes than weir can handle.
     TooManyNodes,
-    /// The view was one too many: as many as are merged at once were used.
+    /// Too many views came at once: the largest number that is merged together was used already.
     TooManyViews,
 }
 
@@ -58,13 +58,13 @@ pub enum Rejected {
 pub struct Applied {
     /// The map now in force, if it differs from the one before.
     pub map: Option<Arc<Map>>,
-    /// Places of the views that were not used, with the reasons.
+    /// Places in the list of the views that were not used, with the reasons.
     pub rejected: Vec<(usize, Rejected)>,
 }
 
 impl Applied {
-    /// Returns what the result means for the next refresh. A round that told only of another cluster counts
-    /// as one without answers: the seeds may know better.
+    /// Returns the outcome of the round for the schedule of refreshes. A round in which only another cluster
+    /// answered counts as one without answers: the seeds may lead to the right one.
     pub fn outcome(&self, views: &[View]) -> Outcome {
         match (&self.map, self.rejected.len() == views.len()) {
             (Some(_), _) => Outcome::Changed,
@@ -73,12 +73,12 @@ impl Applied {
         }
     }
 
-    /// Returns how many views were of another cluster, by the ids of their nodes.
+    /// Returns how many of the views were of another cluster, by the ids of its nodes.
     pub fn strangers(&self) -> usize {
         self.rejected.iter().filter(|(_, why)| *why == Rejected::Strangers).count()
     }
 
-    /// True if all nodes that may hold keys gave a view that was used, so that the map in force is certain.
+    /// True if all nodes that may have keys gave a view that was used, so that the map in force is certain.
     pub fn is_sure(&self, views: &[View], map: &Map) -> bool {
         let is_heeded = |place: usize| self.rejected.iter().all(|(at, _)| *at != place);
         let heeded = views.iter().enumerate().filter(|(place, _)| is_heeded(*place));
@@ -87,14 +87,14 @@ impl Applied {
     }
 }
 
-/// State of a cluster: the map in force and the epochs of its claims. One task owns it, and posts its maps to
-/// all shards.
+/// State of a cluster: the map in force and the epochs of its slots' owners. One task owns it, and sends its
+/// maps to all shards.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     map: Arc<Map>,
-    /// Epoch of the claim in force, for each slot.
+    /// Epoch with which each slot's owner in force claims the slot.
     epochs: Box<[Epoch]>,
-    /// Number of nodes that were ever known.
+    /// Number of nodes that were ever known, from which new generations are made.
     generations: u32,
 }
 
@@ -114,7 +114,7 @@ impl Cluster {
         &self.map
     }
 
-    /// Merges views that some nodes gave at about the same time.
+    /// Merges views that some nodes gave at about the same time into the next map.
     pub fn apply(&mut self, views: &[View]) -> Applied {
         let (accepted, rejected) = self.accept(views);
         if accepted.is_empty() {
@@ -130,8 +130,8 @@ impl Cluster {
         Applied { map: self.put_in_force(next), rejected }
     }
 
-    /// Replaces the known cluster by the one that these views are of. Its nodes get new generations, whatever
-    /// places they get.
+    /// Replaces the known cluster by the one that these views are of. Its nodes get new generations,
+    /// whichever places they get.
     pub fn adopt(&mut self, views: &[View]) -> Applied {
         let Map { version, .. } = *self.map;
         self.map = Arc::new(Map { version, ..Map::empty() });
@@ -139,9 +139,9 @@ impl Cluster {
         self.apply(views)
     }
 
-    /// Applies MOVED replies: each slot belongs to the named node until a view with a higher epoch says
-    /// otherwise. Ignores nodes that are not in the map in force, and failed nodes where another has the
-    /// slot. Returns the new map, if anything changed.
+    /// Applies MOVED redirects: each slot belongs to the named node until a view with a higher epoch says
+    /// otherwise. Ignores nodes that are not in the map in force, and failed nodes whose slot another node
+    /// has. Returns the new map, or None if nothing changed.
     pub fn patch(&mut self, moved: &[(u16, NodeKey)]) -> Option<Arc<Map>> {
         let is_news = |(slot, key): &&(u16, NodeKey)| {
             *slot < SLOTS
@@ -212,7 +212,7 @@ impl Cluster {
         (accepted, rejected)
     }
 
-    /// Returns a place for each node: its old one, or a free one.
+    /// Returns a place in the table for each node: its former one, or a free one.
     fn places<'a>(&mut self, facts: &Facts<'a>) -> Places<'a> {
         let mut places = Places { by_id: BTreeMap::new(), taken: vec![None; CLUSTER_NODES_MAX] };
         for node in self.map.nodes() {
@@ -275,8 +275,8 @@ impl Cluster {
         owners.into()
     }
 
-    /// Returns the open slots (on the move) that the answering nodes name in their views, and those that
-    /// other nodes named last, if they still make sense.
+    /// Returns the open (moving) slots: those in the views of the nodes that answered, and those that other
+    /// nodes reported last, if they still fit the owners.
     fn open(&self, accepted: &[&View], places: &Places<'_>, owners: &[u16]) -> Vec<OpenSlot> {
         let tellers: Vec<BackendId> = accepted.iter().map(|view| places.of(view.teller())).collect();
         let is_old_news = |open: &&OpenSlot| {
@@ -301,8 +301,8 @@ impl Cluster {
         open
     }
 
-    /// Returns the node that took over from a former primary, if views still call the latter a primary: one
-    /// that was its replica and owns slots now.
+    /// Returns the node that took over from a former primary which views still call a primary: a node that
+    /// was its replica and owns slots now. None if there is none.
     fn successor_of(&self, key: NodeKey, fact: &Fact<'_>, owns: &[bool]) -> Option<BackendId> {
         let knows_of_it = fact.is_own && fact.seen.slots.is_empty();
         if owns[usize::from(key.backend.0)] || fact.failed || knows_of_it {
@@ -386,28 +386,29 @@ impl<'a> Places<'a> {
         self.by_id.insert(id, key);
     }
 
-    /// Returns the place of a node that one of the views names.
+    /// Returns the place of a node that occurs in one of the views.
     fn of(&self, id: &NodeId) -> BackendId {
         self.by_id[id].backend
     }
 
-    /// True if this node is in the next map, and not only another one at its place.
+    /// True if this node is in the next map, not only another node at its place.
     fn has(&self, key: NodeKey) -> bool {
         self.taken[usize::from(key.backend.0)] == Some(key)
     }
 }
 
-/// Facts about a node from all views together.
+/// Facts about a node, combined from all views.
 struct Fact<'a> {
-    /// The node as seen by the view with the highest epoch for it; between equal epochs, by its own view.
+    /// The node as in the view with the highest epoch for it; between equal epochs, as in its own view.
     seen: &'a Seen,
     is_own: bool,
-    /// True if a view says that most primaries think so, and the node did not answer itself.
+    /// True if a view reports that most primaries consider the node failed, and the node did not reply
+    /// itself.
     failed: bool,
     answered: bool,
-    /// True of a replica that some node's `CLUSTER SLOTS` names, which says that it answers.
+    /// True for a replica that is in some node's `CLUSTER SLOTS`, which shows that it works.
     live: bool,
-    /// Databases of the node, if it said how many it has.
+    /// Databases of the node; None if it did not say how many it has.
     databases: Option<Databases>,
 }
 

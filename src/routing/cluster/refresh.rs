@@ -22,11 +22,11 @@ use crate::values::{Random, Timestamp};
 const GAP_LEAST: Duration = Duration::from_secs(1);
 /// Longest time between the starts of two rounds that had a reason, while nothing changes.
 const GAP_MOST: Duration = Duration::from_secs(10);
-/// Part of the gap by which it is prolonged at random.
+/// Largest random part by which the gap between rounds is prolonged.
 const GAP_CHANCE: f64 = 0.25;
-/// Time between the end of a round and the next one, without any reason to ask.
+/// Time between the end of a round and the next one if there is no reason to ask for the map.
 const PERIOD: Duration = Duration::from_secs(10);
-/// Part of the period by which it varies at random.
+/// Largest random part by which the period varies.
 const PERIOD_CHANCE: f64 = 0.2;
 /// Pause after a round of all primaries, as a multiple of the round's duration.
 const PAUSE_TIMES: u32 = 4;
@@ -34,36 +34,37 @@ const PAUSE_TIMES: u32 = 4;
 const PAUSE_LEAST: Duration = Duration::from_millis(5);
 /// Longest pause after a round of all primaries.
 const PAUSE_MOST: Duration = Duration::from_millis(500);
-/// Maximum number of nodes that are remembered as unreachable; the last ones are.
+/// Maximum number of nodes that are remembered as unreachable; the latest ones are.
 const LOST_MAX: usize = 16;
 
-/// Reason why a map may be old.
+/// Reason why the map of slots may be old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// A slot has moved to this node; or this node said so, if the map does not know the node it named.
+    /// A slot has moved to this node. If the map does not have that node, this is the node that sent the
+    /// redirect instead.
     Moved(Option<NodeKey>),
-    /// This node has become a replica.
+    /// This node refused a write because it is a replica now.
     ReadOnly(NodeKey),
     /// This node replied CLUSTERDOWN.
     ClusterDown(NodeKey),
-    /// A connection to a node was lost, or could not be made: other nodes know more.
+    /// A connection to this node was lost, or could not be made: other nodes may know why.
     LinkLost(Option<NodeKey>),
-    /// This replica says that it is a primary now.
+    /// This replica reports that it is a primary now.
     TookOver(NodeKey),
-    /// Nothing speaks against the map, but a caller has to be certain: all primaries are asked.
+    /// No event, but a caller needs certainty: all primaries are asked.
     Unsure,
 }
 
-/// Nodes to ask for their views.
+/// Nodes to ask for their views of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// Known nodes: at most three, or all that may hold keys.
     Nodes(Vec<NodeKey>),
-    /// Seeds, by their places in the list, at most three.
+    /// Configured seeds, by their places in the list, at most three.
     Seeds(Vec<usize>),
 }
 
-/// Result of a round, in which some nodes were asked for their views.
+/// Result of a round, in which some nodes were asked for their views of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The views led to a new map, which is in force.
@@ -80,13 +81,13 @@ pub enum Outcome {
 pub struct Refresh {
     random: Random,
     seeds: usize,
-    /// The seed that is asked next.
+    /// Place in the list of the seed that is asked next.
     next_seed: usize,
-    /// Least time between rounds that have a reason: doubles while nothing changes.
+    /// Least time between two rounds that have a reason; it doubles while nothing changes.
     gap: Duration,
-    /// Time before which no round begins for a reason.
+    /// Time before which no round begins just because of a reason to doubt the map.
     not_before: Timestamp,
-    /// Time of the next round without any reason to ask.
+    /// Time of the next round if there is no reason to ask earlier.
     due: Timestamp,
     wanted: bool,
     /// True if all primaries are to be asked.
@@ -95,17 +96,17 @@ pub struct Refresh {
     sure_not_before: Timestamp,
     /// Time at which the last round began.
     began: Timestamp,
-    /// State of the round under way, if any: true if it had a reason, false if it was only due.
+    /// The round in progress: true if it had a reason, false if it was only due; None if there is none.
     under_way: Option<bool>,
     ask_seeds: bool,
-    /// Nodes to include in the next round, the last that reasons named.
+    /// Nodes to ask in the next round: those that the last reasons named.
     named: Vec<NodeKey>,
     /// Nodes that seem unreachable. They are asked for the map only if there are no other nodes.
     lost: Vec<NodeKey>,
 }
 
 impl Refresh {
-    /// Creates the schedule. The first round is due at once, with some of the `seeds` seeds.
+    /// Creates the schedule. The first round is due at once, with some of the `seeds` configured seeds.
     pub fn new(seeds: usize, mut random: Random) -> Self {
         let next_seed = random.index(seeds.max(1));
         Self {
@@ -126,7 +127,7 @@ impl Refresh {
         }
     }
 
-    /// Takes a reason why the map may be old.
+    /// Handles a reason why the map may be old, which may bring the next round forward.
     pub fn handle_reason(&mut self, reason: Reason) {
         if reason == Reason::Unsure {
             self.unsure = true;
@@ -147,7 +148,7 @@ impl Refresh {
         }
     }
 
-    /// Ends the round under way with its result, and plans the next one.
+    /// Ends the round in progress with its result, and plans the next one.
     pub fn handle_outcome(&mut self, outcome: Outcome, now: Timestamp) {
         let Some(was_wanted) = self.under_way.take() else { return };
         let pause = now.since(self.began).saturating_mul(PAUSE_TIMES).clamp(PAUSE_LEAST, PAUSE_MOST);
@@ -173,8 +174,8 @@ impl Refresh {
         self.due = now.after(PERIOD.mul_f64(chance));
     }
 
-    /// Returns the time by which `poll_round` is to be called, when the next round is due; `None` while a
-    /// round is under way.
+    /// Returns the time at which the next round is due, by which `poll_round` is to be called; None while a
+    /// round is in progress.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         if self.under_way.is_some() {
             None
@@ -184,13 +185,13 @@ impl Refresh {
         }
     }
 
-    /// Returns when the next round is due, apart from rounds of all primaries.
+    /// Returns the time at which the next round is due, apart from rounds of all primaries.
     fn due_at(&self) -> Timestamp {
         if self.wanted { self.not_before.min(self.due) } else { self.due }
     }
 
-    /// Begins a round if one is due, and returns the nodes to ask; `handle_outcome` is to be called with the
-    /// result.
+    /// Begins a round if one is due, and returns the nodes to ask; the caller then calls `handle_outcome`
+    /// with the result. None if no round is due.
     pub fn poll_round(&mut self, map: &Map, now: Timestamp) -> Option<Ask> {
         if self.poll_deadline().is_none_or(|at| at > now) {
             return None;
@@ -217,8 +218,8 @@ impl Refresh {
         Some(if self.ask_seeds { Ask::Seeds(self.choose_seeds()) } else { Ask::Nodes(nodes) })
     }
 
-    /// Chooses the nodes that reasons named, and others by chance: primaries that work first, then replicas,
-    /// then any.
+    /// Chooses the nodes to ask: those that reasons named, and others at random: primaries that work first,
+    /// then replicas, then any.
     fn choose(&mut self, map: &Map, mut chosen: Vec<NodeKey>) -> Vec<NodeKey> {
         chosen.retain(|key| map.node_of(*key).is_some_and(|node| !node.addresses.is_empty()));
         let mut others: Vec<(u8, u64, NodeKey)> = map
@@ -245,7 +246,7 @@ impl Refresh {
     }
 }
 
-/// Adds a node to a short list of the last ones that were named.
+/// Adds a node to the end of a list of at most `most` nodes, of which the oldest is dropped.
 fn note(list: &mut Vec<NodeKey>, node: NodeKey, most: usize) {
     list.retain(|noted| *noted != node);
     list.push(node);

@@ -1,9 +1,10 @@
-//! Refusals of a cluster's node: error replies that say that it did not carry out a request, or not yet.
+//! Refusals of a cluster's node: error replies which show that it did not carry out a request, or not yet.
 
 use crate::values::ServerAddress;
 use crate::values::limits::{HOST_BYTES_MAX, SLOTS};
 
-/// A refusal, by the text of the error reply. It proves nothing after a script, which may return any error.
+/// A refusal by a cluster node, read from the text of the error reply. It proves nothing after a script,
+/// which may return any error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeRefusal<'a> {
     /// MOVED: the slot belongs to another node.
@@ -13,16 +14,16 @@ pub enum NodeRefusal<'a> {
         /// The node that owns the slot now.
         target: Target<'a>,
     },
-    /// ASK: the key may have gone to another node, while the slot has not.
+    /// ASK: the request's key may have moved to another node, while the slot has not.
     Ask {
         /// The slot.
         slot: u16,
-        /// The node to ask for this request only.
+        /// The node to send this request to, and no other request.
         target: Target<'a>,
     },
-    /// TRYAGAIN: some keys of the request are at this node, others have moved.
+    /// TRYAGAIN: some keys of the request are at this node, others have moved to another.
     TryAgain,
-    /// CLUSTERDOWN: the node thinks that the cluster does not work, or that no node owns the slot.
+    /// CLUSTERDOWN: the node considers the cluster not to work, or no node to own the slot.
     ClusterDown,
     /// READONLY: the node is a replica.
     ReadOnly,
@@ -30,21 +31,21 @@ pub enum NodeRefusal<'a> {
     Loading,
     /// MASTERDOWN: the node is a replica without its primary.
     MasterDown,
-    /// BUSY: the node runs a script for too long.
+    /// BUSY: the node has been running a script for too long.
     Busy,
 }
 
-/// Node that a MOVED or ASK points to.
+/// Node that a MOVED or ASK redirect names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target<'a> {
-    /// Host as written, without brackets.
+    /// Host as the node wrote it, without brackets.
     host: &'a str,
     port: u16,
 }
 
 impl Target<'_> {
-    /// Returns the address, as told by the node at `sender`: an empty host means the host that answered; `?`
-    /// means that none is known.
+    /// Returns the node's address, given the address of the node that sent the redirect (`sender`), whose
+    /// host an empty host stands for. None for the host `?`, which means that none is known.
     pub fn resolve(&self, sender: &ServerAddress) -> Option<ServerAddress> {
         let host = match self.host {
             "" => &sender.host,
@@ -56,8 +57,8 @@ impl Target<'_> {
 }
 
 impl<'a> NodeRefusal<'a> {
-    /// Returns the error code, if the refusal says that its node cannot work now; `None` for one about a slot
-    /// or a request.
+    /// Returns the error code if the refusal says that the node cannot serve any request now; None if it is
+    /// about a slot or a request.
     pub const fn unavailability(self) -> Option<&'static str> {
         match self {
             Self::Loading => Some("LOADING"),
@@ -67,7 +68,7 @@ impl<'a> NodeRefusal<'a> {
         }
     }
 
-    /// Reads a whole reply; `None` if it is no such refusal, or not as Redis writes it.
+    /// Reads a whole reply; None if it is not such a refusal, or not written as Redis does.
     pub fn parse(reply: &'a [u8]) -> Option<Self> {
         let line = reply.strip_prefix(b"-")?.strip_suffix(b"\r\n")?;
         let (code, rest) = line.split_at(line.iter().position(|byte| *byte == b' ').unwrap_or(line.len()));
@@ -99,7 +100,7 @@ fn slot_and_target(text: &[u8]) -> Option<(u16, Target<'_>)> {
     Some((slot, Target { host, port }))
 }
 
-/// Splits a host from the port behind its last colon: nodes write IPv6 addresses without brackets. The host
+/// Splits a host from the port after its last colon: nodes write IPv6 addresses without brackets. The host
 /// may be empty.
 pub(super) fn host_and_port(text: &str) -> Option<(&str, u16)> {
     let (host, port) = text.rsplit_once(':')?;

@@ -1,13 +1,14 @@
-//! Replication lag of a cluster's replicas, computed from what nodes say of their replication.
+//! Replication lag of a cluster's replicas, computed from what nodes report about their replication (`INFO
+//! replication`).
 //!
 //! ```text
-//!   primary   asked at t, tells offset 700 ──┐
-//!   replica   tells offset 730 ──────────────┴─> it has all that the primary had at t: as of t
-//!   replica   tells offset 690 ────────────────> as of an earlier answer of the primary that told 690 or less
+//! primary   asked at t, tells offset 700 ──┐
+//! replica   tells offset 730 ──────────────┴─> it has all that the primary had at t: as of t
+//! replica   tells offset 690 ────────────────> as of an earlier answer of the primary that told 690 or less
 //! ```
 //!
-//! So lag is a time, however much or little is written, and a replica that does not answer ages by itself.
-//! Offsets are compared only within one history (`master_replid`).
+//! So lag is a time, however much or little is written, and the known lag of a replica that does not answer
+//! grows by itself. Offsets are compared only within one history (`master_replid`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use super::map::{Map, Node, NodeKey, Role};
 use crate::protocol::reply;
 use crate::values::Timestamp;
 
-/// Number of answers (time and offset) kept of each primary, about one for each of the last seconds; the
+/// Number of replies (time and offset) kept for each primary, about one for each of the last seconds; the
 /// oldest is dropped.
 const ANSWERS_KEPT: usize = 16;
 
@@ -25,17 +26,17 @@ const ANSWERS_KEPT: usize = 16;
 pub struct Replication {
     /// True if the node has a primary.
     is_replica: bool,
-    /// Id of the history that the offset belongs to (`master_replid`).
+    /// Id of the replication history that the offset belongs to (`master_replid`).
     history: String,
     offset: u64,
     link_is_up: bool,
     is_syncing: bool,
-    /// Seconds since the node last heard of its primary.
+    /// Seconds since the node last received data from its primary.
     heard: Option<u64>,
 }
 
 impl Replication {
-    /// Reads a whole reply to `INFO replication`; `None` if it makes no sense.
+    /// Reads a whole reply to `INFO replication`; None if it cannot be understood.
     pub fn parse(info: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(reply::text(info)?).ok()?;
         let fields: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.split_once(':')).collect();
@@ -59,11 +60,11 @@ impl Replication {
 /// Result of asking one node for its replication state.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// The node that was asked.
+    /// The node that was asked for `INFO replication`.
     pub node: NodeKey,
     /// Time at which the node was asked.
     pub asked_at: Timestamp,
-    /// The node's answer; `None` if it did not answer usefully.
+    /// The facts in the node's reply; None if it did not reply, or the reply could not be parsed.
     pub told: Option<Replication>,
 }
 
@@ -74,18 +75,19 @@ pub struct ReplicaState {
     pub node: NodeKey,
     /// Key of the primary that the replica copies.
     pub primary: NodeKey,
-    /// Time as of which the replica has everything that its primary had; `None` if unknown, or if the replica
-    /// is unfit.
+    /// Time as of which the replica has all writes that its primary had carried out; None if unknown, or if
+    /// the replica must not be used.
     pub as_of: Option<Timestamp>,
-    /// Bytes of its primary's stream that the replica has yet to carry out.
+    /// Bytes of its primary's replication stream that the replica has not carried out yet; None if unknown.
     pub behind_bytes: Option<u64>,
-    /// Seconds since the replica last heard of its primary.
+    /// Seconds since the replica last received data from its primary; None if unknown.
     pub heard_seconds: Option<u64>,
-    /// Reason why the replica cannot be used, as far as is known without looking at a clock.
+    /// Reason why the replica must not be used, as far as is known without looking at a clock; None if there
+    /// is none.
     pub unfit: Option<&'static str>,
 }
 
-/// Time at which a primary was asked, and the offset that it told.
+/// Time at which a primary was asked, and the replication offset in its reply.
 type Told = (Timestamp, u64);
 
 /// Replication state of all replicas of a cluster.
@@ -95,7 +97,8 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// Returns the nodes to ask: primaries that have replicas, and then their replicas.
+    /// Returns the nodes to ask for their replication state: first primaries that have replicas, then their
+    /// replicas.
     pub fn to_ask(map: &Map) -> [Vec<NodeKey>; 2] {
         let primaries: Vec<&Node> = map.primaries().filter(|node| !node.replicas.is_empty()).collect();
         let replicas = primaries.iter().flat_map(|node| &node.replicas).filter_map(|at| map.node(*at));
@@ -103,7 +106,7 @@ impl Replicas {
         [primaries.into_iter().map(|node| node.key).collect(), replicas]
     }
 
-    /// Takes the answers of one round, primaries first, and returns the state of every replica.
+    /// Handles the replies of one round, primaries first, and returns the state of every replica.
     pub fn handle_answers(&mut self, map: &Map, answers: &[Answer]) -> Arc<[ReplicaState]> {
         self.primaries.retain(|key, _| map.node_of(*key).is_some_and(|node| node.role == Role::Primary));
         for answer in answers {

@@ -1,6 +1,6 @@
-//! Detection of a cluster that was set up anew: if no known node answers any more and the seeds tell of
-//! another cluster, that one is the cluster now. An address that another cluster uses by now is not enough,
-//! as long as any known node still answers.
+//! Detection of a cluster that was set up anew: if no known node answers any more and the seeds lead to
+//! another cluster, that cluster is adopted. It is not enough that another cluster uses an address of a known
+//! node, as long as any known node still answers.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::values::Timestamp;
 /// Time for which only nodes of another cluster must have answered before that cluster is adopted.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Time since which only nodes of another cluster have answered.
+/// Time since which only nodes of another cluster have answered; None while known nodes do.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Strangers {
     since: Option<Timestamp>,
 }
 
 impl Strangers {
-    /// Takes the result of a round: its views, and those of them that tell of another cluster. True if the
-    /// other cluster is to be adopted now.
+    /// Takes the result of a round: the number of its views, and how many of them are of another cluster.
+    /// True if the other cluster is to be adopted now.
     pub fn handle_round(&mut self, asked: &Ask, (views, strangers): (usize, usize), now: Timestamp) -> bool {
         if views > strangers {
             self.since = None;

@@ -47,27 +47,28 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// Reason why replies are no view.
+/// Reason why a node's replies could not be read as a view of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unusable {
-    /// The node replied with this error: it is not in a cluster, still loads, or does not permit the command.
+    /// The node replied with this error: it is not in a cluster, is still loading, or does not permit the
+    /// command.
     Refused(String),
-    /// The replies are not those that were asked for.
+    /// The replies do not have the form of replies to these commands; the text names the problem.
     Malformed(&'static str),
     /// The replies are larger than a view may be.
     TooLarge,
-    /// The node has no slots, and has met no other node yet.
+    /// The node has no slots, and knows no other node yet.
     KnowsNobody,
 }
 
 /// One node's view of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// All nodes known by their ids, without those that still shake hands.
+    /// All nodes that this node knows by their ids, without those that are still in the handshake.
     pub(super) nodes: Vec<Seen>,
     /// Index of the node that gave the view.
     pub(super) myself: usize,
-    /// Open slots (on the move) of the node that gave the view.
+    /// Open slots (moving to or from another node) of the node that gave the view.
     pub(super) open: Vec<Open>,
     /// Databases of the node that gave the view; `None` if it was not asked for them, or did not say.
     pub(super) databases: Option<Databases>,
@@ -77,23 +78,23 @@ pub struct View {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) id: NodeId,
-    /// Config epoch of the node; of a replica, that of its primary.
+    /// Config epoch of the node; for a replica, that of its primary.
     pub(super) epoch: u64,
     /// The primary that the node copies, if it is a replica.
     pub(super) replica_of: Option<NodeId>,
     pub(super) is_replica: bool,
-    /// True if most primaries think that the node has failed. (`fail?` is what one node thinks, and does not
+    /// True if most primaries consider the node failed. (`fail?` is the opinion of one node, and does not
     /// count.)
     pub(super) failed: bool,
     /// Addresses of the node, the best first; may be empty.
     pub(super) addresses: Vec<ServerAddress>,
-    /// True of a replica that `CLUSTER SLOTS` names.
+    /// True for a replica that is in `CLUSTER SLOTS`, which shows that it works.
     pub(super) live: bool,
     /// Ranges of slots, both ends included; no slot is in two ranges of a view.
     pub(super) slots: Vec<(u16, u16)>,
 }
 
-/// A slot on the move, to or from the node that gave the view.
+/// A moving slot, with its direction as seen from the node that gave the view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Open {
     To(u16, NodeId),
@@ -112,7 +113,7 @@ impl View {
         if alone { Err(Unusable::KnowsNobody) } else { Ok(view) }
     }
 
-    /// Adds the databases of the node that gave the view; `None` if they are not known.
+    /// Adds the databases of the node that gave the view; None if they are not known.
     #[must_use]
     pub fn with_databases(self, databases: Option<Databases>) -> Self {
         Self { databases, ..self }
@@ -156,7 +157,7 @@ impl View {
     }
 }
 
-/// Checks that the bytes are one whole reply, and no error.
+/// Checks that the bytes are one whole reply, and not an error.
 fn check(whole: &[u8]) -> Result<(), Unusable> {
     if whole.len() > CLUSTER_REPLY_BYTES_MAX {
         return Err(Unusable::TooLarge);
@@ -173,8 +174,8 @@ fn check(whole: &[u8]) -> Result<(), Unusable> {
     Ok(())
 }
 
-/// Returns the address at which `CLUSTER SLOTS` says a node is to be reached. NULL and an empty host mean the
-/// host that answered, `?` that none is known.
+/// Returns the address of a node by its entry in `CLUSTER SLOTS`. NULL and an empty host stand for the host
+/// that answered; None for `?`, which means that no address is known.
 fn endpoint(asked: &ServerAddress, host: &[u8], port: i64) -> Option<ServerAddress> {
     let port = u16::try_from(port).ok().filter(|port| *port != 0)?;
     let host = std::str::from_utf8(reply::text(host).unwrap_or_default()).ok()?;
@@ -277,7 +278,7 @@ impl<'a> Line<'a> {
 }
 
 impl Open {
-    /// Reads an open slot: `93->-id` (to a node) or `77-<-id` (from a node).
+    /// Reads a moving slot in `CLUSTER NODES`: `93->-id` (to a node) or `77-<-id` (from a node).
     fn read(text: &str) -> Option<Self> {
         let slot = |text| digits(text).filter(|slot| *slot < SLOTS);
         if let Some((number, id)) = text.split_once("->-") {
@@ -289,8 +290,8 @@ impl Open {
     }
 }
 
-/// Reads the addresses in `ip:port@cport[,hostname[,name=value...]]`, where each part may be missing in what
-/// older versions write.
+/// Reads the addresses in `ip:port@cport[,hostname[,name=value...]]`, where older versions of the store leave
+/// parts out.
 fn addresses(asked: &ServerAddress, text: &str) -> Vec<ServerAddress> {
     let mut parts = text.split(',');
     let endpoint = parts.next().unwrap_or_default();

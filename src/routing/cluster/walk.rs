@@ -33,16 +33,16 @@ const PRINT_BITS: u32 = 17;
 const VISIT_BITS: u32 = 9;
 /// Bits of a cursor that hold the node's own cursor: clients may keep cursors in 63 bits and a sign.
 const INNER_BITS: u32 = 63 - PRINT_BITS - VISIT_BITS;
-/// Value in place of the node's own cursor when its visit is over.
+/// Value in place of the node's own cursor when its visit has ended.
 const OVER: u64 = (1 << INNER_BITS) - 1;
-/// Maximum number of maps that are remembered for cursors.
+/// Maximum number of maps whose cursors can be read.
 const MAPS_MAX: usize = 64;
 
 const _: () = assert!(CLUSTER_NODES_MAX * 3 <= 1 << VISIT_BITS, "a plan visits a node three times at most");
-/// Visit number that stands for no visit.
+/// Visit number that means that there is no visit.
 const NEVER: usize = usize::MAX;
 
-/// Position of a walk in the plan of some map, which a cursor encodes.
+/// Position of a walk (`SCAN` over all nodes) in the plan of some map, which a cursor encodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WalkPosition {
     print: u32,
@@ -55,7 +55,7 @@ pub struct WalkPosition {
 pub enum WalkStep {
     /// Sends the next SCAN to a node, with the node's own cursor.
     Visit {
-        /// The node to ask.
+        /// The node that gets the next `SCAN`.
         node: NodeKey,
         /// Cursor that the node gave last, or 0.
         cursor: u64,
@@ -63,18 +63,19 @@ pub enum WalkStep {
         /// cursor.
         position: WalkPosition,
     },
-    /// Waits for a fresh map: a visit is over, and it has to be known first what has changed by now.
+    /// Waits for a confirmed map: a visit has ended, and it has to be known first whether slots have moved
+    /// since.
     Unsure,
-    /// Ends the walk: everything was shown.
+    /// Ends the walk: all keys were returned.
     Done,
-    /// Refuses the walk: there is no node to ask.
+    /// Refuses the walk, because there is no node to send `SCAN` to.
     Nowhere,
 }
 
 impl WalkPosition {
-    /// Returns the cursor for the client once the node has answered with `next`; it is never 0, since a
-    /// `next` of 0 ends only this node's visit, not the walk. `None` if `next` is 2^37 - 1 or more and so
-    /// does not fit.
+    /// Returns the cursor for the client once the node has answered with the cursor `next`; it is never 0,
+    /// since a `next` of 0 ends only this node's visit, not the walk. None if `next` is 2^37 - 1 or more and
+    /// so does not fit.
     pub fn after(self, next: u64) -> Option<u64> {
         let inner = if next == 0 { OVER } else { next };
         (next < OVER).then(|| Self { inner, ..self }.to_cursor())
@@ -85,20 +86,20 @@ impl WalkPosition {
         high << INNER_BITS | self.inner
     }
 
-    /// Reads a cursor. Any number is one: a made-up one is of no known map, or somewhere in a plan.
+    /// Reads a client's cursor. Any number can be read: an invented one belongs to no known map, or lies
+    /// somewhere in a plan.
     fn of_cursor(cursor: u64) -> Self {
         let (high, inner) = (cursor >> INNER_BITS, cursor & OVER);
         Self { print: (high >> VISIT_BITS) as u32, visit: (high & ((1 << VISIT_BITS) - 1)) as u16, inner }
     }
 }
 
-/// The plans of maps that cursors may be of, the newest last.
+/// The plans of the maps that clients' cursors may belong to, the newest last.
 #[derive(Clone, Debug, Default)]
 pub struct Walks(VecDeque<Arc<Plan>>);
 
 impl Walks {
-    /// Adds the plan of a map that is in force from now on. The oldest plan is dropped where there are too
-    /// many.
+    /// Adds the plan of a map that is in force from now on. The oldest plan is dropped if there are too many.
     pub fn handle_map(&mut self, map: &Arc<Map>) {
         let plan = Plan::of(map);
         // A map that comes again replaces its earlier plan: in between nothing was asked.
@@ -109,8 +110,8 @@ impl Walks {
         }
     }
 
-    /// Returns the step that a client's cursor leads to. `is_sure` if the newest map was asked for after the
-    /// client had the cursor, and is right.
+    /// Returns the step to which a client's cursor leads. `is_sure` says that the newest map was confirmed
+    /// after the client got the cursor.
     pub fn step(&self, cursor: u64, is_sure: bool) -> WalkStep {
         let Some(newest) = self.0.back().filter(|newest| !newest.visits.is_empty()) else {
             return WalkStep::Nowhere;
@@ -128,7 +129,7 @@ impl Walks {
     }
 }
 
-/// Plan of a map: the nodes to visit, in order.
+/// Plan of a walk on one map: the nodes to visit, in order.
 #[derive(Clone, Debug)]
 struct Plan {
     print: u32,
@@ -142,10 +143,9 @@ struct Plan {
 #[derive(Clone, Copy, Debug)]
 struct Visits {
     first: usize,
-    /// The visit after the first visits of all owners of slots that the node takes over.
+    /// Number of the visit after the first visits of all owners of slots that move to the node.
     as_target: usize,
-    /// Index of the second visit to this node, which follows the visits to all nodes that take slots over
-    /// from it.
+    /// Number of the second visit to this node, which follows the visits to all nodes that its slots move to.
     again: usize,
 }
 
@@ -185,7 +185,7 @@ impl Plan {
     }
 
     /// Returns for each node, by place, whether its epoch has grown since the older plan without a new slot:
-    /// slots may have gone and come back.
+    /// slots may have moved away and come back.
     fn regained_since(&self, older: &Self) -> Vec<bool> {
         let grown = |place: usize| {
             let node = self.map.nodes.get(place)?.as_ref()?;
@@ -201,7 +201,7 @@ impl Plan {
         regained
     }
 
-    /// Returns the nodes where keys of a slot are, and may go.
+    /// Returns the nodes that have keys of a slot: its owner, and the node to which it moves.
     fn keys_of(&self, slot: u16, open: Option<&OpenSlot>) -> (Option<NodeKey>, Option<NodeKey>) {
         let target = open.and_then(|open| self.map.node(open.target)).map(|node| node.key);
         (self.map.owner_key(slot), target)
@@ -211,7 +211,7 @@ impl Plan {
         self.at[usize::from(key.backend.0)]
     }
 
-    /// Returns the visits that are made for a slot, in their order, and how many there are.
+    /// Returns the numbers of the visits that are made for a slot, in their order, and how many there are.
     fn visits_for(&self, owner: NodeKey, target: Option<NodeKey>) -> ([usize; 3], usize) {
         let Visits { first, again, .. } = self.visits_of(owner);
         match target {
@@ -220,7 +220,7 @@ impl Plan {
         }
     }
 
-    /// Translates a position in an older plan, or in this one, into this plan: the first visit that is still
+    /// Translates a position in an older plan, or in this one, into this plan: the first visit that still has
     /// to be made for some slot.
     fn position_from(&self, older: &Self, at: WalkPosition) -> WalkPosition {
         let (visit, is_over) = (usize::from(at.visit), at.inner == OVER);
@@ -265,8 +265,7 @@ impl Plan {
     }
 }
 
-/// Iterator over the open slots (on the move) of a map, which finds each of them when called in the order of
-/// slots.
+/// Finds the open (moving) slots of a map by number, if called in ascending order of slots.
 struct OpenSlots<'a>(std::iter::Peekable<std::slice::Iter<'a, OpenSlot>>);
 
 impl<'a> OpenSlots<'a> {
@@ -279,8 +278,8 @@ impl<'a> OpenSlots<'a> {
     }
 }
 
-/// Returns a fingerprint of a map in a few bits: its nodes, their order and the owners of slots. The same in
-/// every process (FNV-1a).
+/// Returns a fingerprint of a map in a few bits, made of its nodes, their order and the owners of slots. The
+/// same in every process (FNV-1a).
 fn print_of<'a>(map: &Map, nodes: impl Iterator<Item = (&'a str, u16)>) -> u32 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut add = |bytes: &[u8]| {

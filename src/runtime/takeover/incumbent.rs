@@ -1,5 +1,5 @@
-//! The process that is taken over from: it waits for a successor, gives it the listening sockets, and then
-//! the clients. A plain thread, asleep between.
+//! The process that is taken over from. A plain thread waits for a successor process, gives it the listening
+//! sockets, and then the clients.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -19,19 +19,19 @@ use crate::runtime::clock::Clock;
 use crate::runtime::messages::{Mailbox, Moved, Takeover, ToControl, ToShard, ToTakeover};
 use crate::values::Timestamp;
 
-/// The longest time that a successor may take from its call until it is ready: it reads quotas and asks
+/// The longest time from a successor's connecting until it reports that it is ready; it reads quotas and asks
 /// stores meanwhile. After that the takeover is given up.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
-/// The longest time that this process waits for its predecessor to stop accepting, before it accepts all the
-/// same.
+/// The longest time that this process, as a successor, waits for the previous one to stop accepting; after
+/// that it accepts all the same.
 const DEAF_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Sockets and channels of the thread that waits for a successor process, and hands sockets and clients over
-/// to it.
+/// The sockets and channels of the thread that waits for a successor process, and hands sockets and clients
+/// over to it.
 pub struct Incumbent {
     pub path: PathBuf,
-    /// The Unix socket on which a successor process calls.
+    /// The Unix socket to which a successor process connects.
     pub listener: OwnedFd,
     /// Duplicates of all listening sockets, to be given to a successor.
     pub offers: Vec<Offer>,
@@ -40,20 +40,21 @@ pub struct Incumbent {
     pub shards: Vec<Mailbox<ToShard>>,
     pub letters: Receiver<ToTakeover>,
     pub bell: OwnedFd,
-    /// True once another process has the listening sockets, and their files with them, so that this one does
-    /// not remove the files.
+    /// True once a successor process has the listening sockets, and with them their socket files, so that
+    /// this process does not remove the files.
     pub is_over: Arc<AtomicBool>,
     pub clock: Clock,
 }
 
-/// A process that is about to take over and has not said that it is ready.
+/// A successor process that has received the listening sockets and has not reported yet that it is ready.
 struct Suitor {
     peer: Peer,
     version: String,
     deadline: Timestamp,
 }
 
-/// The outcome of a wait: whether somebody has called, and whether the peer has sent something.
+/// The outcome of a wait: whether another process has connected, and whether the successor has sent a
+/// message.
 struct Events {
     is_called: bool,
     has_answered: bool,
@@ -61,7 +62,7 @@ struct Events {
 
 impl Incumbent {
     /// Starts the thread. It first receives the clients of the process that this one takes over from, if
-    /// there is one.
+    /// there is one, and then waits for a successor.
     pub fn start(self, predecessor: Option<Predecessor>) -> io::Result<()> {
         Socket::from(self.listener.try_clone()?).set_nonblocking(true)?;
         let run = move || {
@@ -73,8 +74,8 @@ impl Incumbent {
         std::thread::Builder::new().name("weir-takeover".to_owned()).spawn(run).map(|_| ())
     }
 
-    /// Receives the clients of the previous process until there are no more, and passes them to the shards in
-    /// turn. Calls of a successor are refused meanwhile.
+    /// Receives the clients of the previous process until it has no more, and passes them to the shards in
+    /// turn. Successors that connect meanwhile are refused.
     fn take_clients(&self, before: &Peer) {
         let (mut clients, mut waiting) = (0, 0);
         let mut deadline = Some(self.clock.now().monotonic.after(DEAF_PATIENCE));
@@ -117,7 +118,8 @@ impl Incumbent {
         self.line(format!("{clients} clients of process {} go on here{why}", before.pid));
     }
 
-    /// Lets shards and admin port accept, now that the previous process does not, unless they do already.
+    /// Lets shards and admin port accept clients, now that the previous process has stopped accepting; does
+    /// nothing if they do already.
     fn listen(&self, awaited: &mut Option<Timestamp>) {
         if awaited.take().is_some() {
             self.shards.iter().for_each(|shard| shard.post(ToShard::Listen));
@@ -155,8 +157,8 @@ impl Incumbent {
         }
     }
 
-    /// Hands over to a successor: closes its own copies of the listening sockets, then sends each client that
-    /// shards give up, until control says that there are no more.
+    /// Hands over to a successor process: closes this thread's copies of the listening sockets, then sends
+    /// each client that the shards give up, until the control executor reports that there are no more.
     fn succeed(self, successor: &Suitor) {
         self.is_over.store(true, Ordering::Release);
         let Self { offers, listener, control, letters, .. } = self;
@@ -191,8 +193,8 @@ impl Incumbent {
         }
     }
 
-    /// Accepts a successor's call, checks its version and gives it the listening sockets. `None` if it was
-    /// refused.
+    /// Accepts the connection of a successor process, checks its version and gives it the listening sockets.
+    /// `None` if it was refused.
     fn hear(&self) -> Option<Suitor> {
         let peer = self.accept()?;
         let heard = peer.receive().map_err(|error| format!("sent a message that is not valid: {error}")).and_then(|received| {
@@ -260,8 +262,8 @@ impl Incumbent {
         }
     }
 
-    /// Sleeps until somebody calls, the peer sends something, or the deadline has passed. An error means that
-    /// the takeover is withdrawn and the thread must end.
+    /// Sleeps until a process connects, the successor sends a message, or the deadline has passed. An error
+    /// means that this process is to end, and the thread with it.
     fn wait(&self, peer: Option<BorrowedFd<'_>>, deadline: Option<Timestamp>) -> Result<Events, ()> {
         let now = self.clock.now().monotonic;
         let pause = deadline.map(|deadline| deadline.since(now) + Duration::from_millis(1));
@@ -280,7 +282,7 @@ impl Incumbent {
         Ok(events)
     }
 
-    /// Ends the thread: removes the socket file, so that nobody can take over any more.
+    /// Ends the thread and removes the socket file, so that no process can take over any more.
     fn withdraw(self) {
         let _ = std::fs::remove_file(&self.path);
     }
@@ -306,8 +308,8 @@ impl Suitor {
     }
 }
 
-/// Starts this process's own program with the same arguments, to take over from it. A thread waits for the
-/// child to end, and logs its status.
+/// Starts this process's own program with the same arguments, as a successor that takes over. A thread waits
+/// for the child process to end, and logs its status.
 pub fn start_successor(control: Mailbox<ToControl>) {
     let run = move || {
         let mut words = std::env::args_os();

@@ -1,4 +1,4 @@
-//! The process that takes over: it finds the running process, and receives its sockets.
+//! The process that takes over: it connects to the running process, and receives its listening sockets.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::wire::{self, Manager, Message, PROTOCOL, Peer};
 pub struct Predecessor {
     pub(super) peer: Peer,
     pub version: String,
-    /// The service manager that the previous process reports to, and that this one will report to.
+    /// The service manager that the previous process notifies, and that this one will notify.
     pub manager: Manager,
     inherited: Vec<(String, String, Vec<OwnedFd>)>,
 }
@@ -55,19 +55,19 @@ impl Predecessor {
         Ok(Self { peer, version, manager, inherited })
     }
 
-    /// The process ID of the previous process.
+    /// Returns the process ID of the previous process.
     pub fn pid(&self) -> i32 {
         self.peer.pid
     }
 
-    /// Takes the sockets that listen for this entrance at this address out of those received; empty if there
-    /// are none.
+    /// Removes the sockets that listen for this entrance (such as "resp") at this address from those
+    /// received, and returns them; empty if there are none.
     pub fn take(&mut self, entrance: &str, address: &str) -> Vec<OwnedFd> {
         let wanted = |(of, at, _): &mut (String, String, Vec<OwnedFd>)| of == entrance && at == address;
         self.inherited.extract_if(.., wanted).flat_map(|(_, _, sockets)| sockets).collect()
     }
 
-    /// Tells the previous process that this one serves, so that it stops accepting and hands its clients
+    /// Informs the previous process that this one is ready, so that it stops accepting and hands its clients
     /// over.
     pub fn tell_ready(&mut self) -> std::io::Result<()> {
         // Sockets at addresses where this process does not listen are closed: nobody listens there any more.

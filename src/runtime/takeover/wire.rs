@@ -19,31 +19,32 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use crate::shard::Session;
 use crate::values::limits::{COPY_BYTES_MAX, MOVED_BYTES_MAX};
 
-/// The version of the protocol that both processes must speak; raised whenever a message changes its meaning.
+/// The version of the takeover protocol, which must be equal in both processes; raised whenever a message
+/// changes its meaning.
 pub const PROTOCOL: u32 = 2;
 /// Maximum number of sockets in a message; the kernel would take 253.
 pub const SOCKETS_MAX: usize = 64;
-/// Maximum number of bytes of a message, including a blocking command that goes on, and what a client has sent of its
-/// next request.
+/// Maximum number of bytes of a message, including a client's blocking command that is still in progress, and
+/// the bytes that the client has sent of its next request.
 const MESSAGE_BYTES_MAX: usize = COPY_BYTES_MAX + MOVED_BYTES_MAX + 64 * 1024;
-/// The longest time that a peer may take to accept a message, or to send one that it announced.
+/// The longest time that the other process may take to accept a message, or to send one that it announced.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest wait for the first message of a caller that is refused, as others wait meanwhile.
+/// The longest wait for the first message of a process that is refused, as other processes wait meanwhile.
 const GREETING_PATIENCE: Duration = Duration::from_millis(200);
 /// The listen backlog, in connections that wait to be accepted.
 const BACKLOG: i32 = 16;
 
-/// Listening sockets for an entrance and address, offered to a successor.
+/// Listening sockets for one entrance and address, which are offered to a successor process.
 #[derive(Debug)]
 pub struct Offer {
-    /// The kind of the entrance: "resp", "tls", "tls-http", "unix", "http" or "admin".
+    /// The kind of listener: "resp", "tls", "tls-http", "unix", "http" or "admin".
     pub entrance: &'static str,
     /// The address or path, as written in the flag.
     pub address: String,
     pub sockets: Vec<OwnedFd>,
 }
 
-/// The service manager of a process, as its environment names it.
+/// The service manager that a process notifies, as its environment names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manager {
     pub socket: Option<String>,
@@ -65,7 +66,7 @@ pub enum Message {
     Done,
 }
 
-/// A received message, the bytes that follow it, and its descriptors.
+/// A received message, with the bytes that follow it and the descriptors that came with it.
 #[derive(Debug)]
 pub struct Received {
     pub message: Message,
@@ -73,12 +74,13 @@ pub struct Received {
     pub sockets: Vec<OwnedFd>,
 }
 
-/// The other process in a takeover.
+/// The connection to the other process in a takeover.
 #[derive(Debug)]
 pub struct Peer {
     socket: Socket,
-    /// The process ID: of a caller, that of the connected process; of a process that was called, that of the
-    /// one that made the socket (which may have ended) until its Welcome tells the real one.
+    /// The process ID of the other process. For a process that connected here it is exact. For one that this
+    /// process connected to it is the process that made the socket (which may have ended), until its
+    /// `Welcome` message gives the real one.
     pub pid: i32,
 }
 
@@ -89,7 +91,7 @@ impl AsFd for Peer {
 }
 
 impl Peer {
-    /// Wraps a connection to another process, with `PATIENCE` as its timeout. An error if that process
+    /// Wraps a connection to another process, with `PATIENCE` as its timeout. The error says that the process
     /// belongs to another user.
     pub fn new(socket: Socket) -> Result<Self, String> {
         let told = |error: io::Error| error.to_string();
@@ -109,12 +111,12 @@ impl Peer {
         Ok(Self { socket, pid })
     }
 
-    /// Sends a message without descriptors.
+    /// Sends a message without further bytes or descriptors.
     pub fn tell(&self, message: &Message) -> io::Result<()> {
         self.send(message, &[], &[])
     }
 
-    /// Sends a message, followed by more bytes, with descriptors.
+    /// Sends a message followed by the bytes `rest`, with these descriptors.
     pub fn send(&self, message: &Message, rest: &[u8], sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(message)?;
         // The JSON text has no line end of its own, so this ends it.
@@ -130,7 +132,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Reads and drops the peer's first message, if it comes within `GREETING_PATIENCE`.
+    /// Reads and drops the other process's first message, if it comes within `GREETING_PATIENCE`.
     pub fn discard_one(&self) {
         let _ = self.socket.set_read_timeout(Some(GREETING_PATIENCE));
         let _ = self.receive();
@@ -159,7 +161,7 @@ impl Peer {
     }
 }
 
-/// Connects to the process that listens at a path; none if nobody does.
+/// Connects to the process that listens at a path; `None` if no process does.
 pub fn connect(path: &Path) -> io::Result<Option<Socket>> {
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
     match socket.connect(&SockAddr::unix(path)?) {
@@ -171,8 +173,8 @@ pub fn connect(path: &Path) -> io::Result<Option<Socket>> {
     }
 }
 
-/// Listens at a path, for processes of the same user only. A socket file that nobody listens on any more is
-/// replaced.
+/// Listens at a path, to which only processes of the same user can connect. A socket file that nobody listens
+/// on any more is replaced.
 pub fn bind(path: &Path) -> io::Result<OwnedFd> {
     let address = SockAddr::unix(path)?;
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;

@@ -1,4 +1,4 @@
-//! Reads certificates again when their files change, or on order, on a thread of its own that is asleep
+//! Reads certificate files again when they change, or when ordered to, on a thread of its own that sleeps
 //! otherwise. An error is logged, and the certificates in force stay.
 
 use std::io;
@@ -17,16 +17,17 @@ use crate::runtime::log;
 use crate::runtime::messages::{Mailbox, ToControl};
 use crate::runtime::watch::FileWatch;
 
-/// The pause before a failed read is tried again: a certificate and its key are two files, and this is the
-/// time to replace both.
+/// The pause before a failed read of certificate files is tried again: a certificate and its key are two
+/// files, and this is the time that an operator has to replace both.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Certificate files that are put in force together: those for connections of clients, or those for
 /// connections to stores.
 pub(in crate::runtime) enum Watched {
-    /// The files for connections of clients, and the thread that does handshakes with them.
+    /// The files for connections of clients, and the thread that does handshakes with the certificates in
+    /// them.
     Clients(Vec<FileWatch>, TlsFiles, Mailbox<ToHandshakes>),
-    /// The files for connections to stores.
+    /// The files for connections to stores, and the TLS settings that hold their content.
     Stores(Vec<FileWatch>, StoreTls),
 }
 
@@ -43,7 +44,8 @@ impl Watched {
         watches.iter_mut().map(FileWatch::has_changed).filter(|changed| *changed).count() > 0
     }
 
-    /// Reads the files and, if they are right, puts them in force. Returns the message for the log.
+    /// Reads the files and, if they are valid, puts them in force. Returns a line for the log; the error says
+    /// what is wrong with the files.
     fn reload(&self) -> Result<String, String> {
         match self {
             Self::Clients(_, files, handshakes) => {
@@ -63,7 +65,7 @@ pub(in crate::runtime) struct CertificatesThread {
     pub watched: Vec<Watched>,
     pub control: Mailbox<ToControl>,
     pub tally: Arc<Tally>,
-    /// The channel of orders to read all files again.
+    /// The channel of orders to read all certificate files again.
     pub letters: Receiver<()>,
     pub bell: OwnedFd,
 }
@@ -97,8 +99,8 @@ impl CertificatesThread {
         self.control.post(ToControl::Said(log::Kind::Tls, text));
     }
 
-    /// Sleeps until there is an order to read again (true), or an event of the files or the end of `at_most`
-    /// (false). None if the wait was only interrupted.
+    /// Sleeps until an order to read the files again arrives (true), or until an event of the files or the
+    /// end of `at_most` (false). `None` if the wait was only interrupted.
     fn wait(&self, at_most: Option<Duration>) -> Option<bool> {
         let watches = || self.watched.iter().flat_map(Watched::watches);
         let patience = watches().filter_map(FileWatch::patience).chain(at_most).min();

@@ -13,16 +13,16 @@ use std::sync::{Arc, Weak};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 
-/// Maximum number of certificates verified in a row, since signatures take time and handshakes are to go on
+/// Maximum number of certificates verified in a row, since signatures take time and handshakes must go on
 /// meanwhile.
 const LOOKED_AT_ONCE: usize = 16;
-/// The least number of certificates kept before unused ones are dropped.
+/// The least number of certificates that are kept before unused ones are dropped.
 const KEPT: usize = 64;
 
-/// Certificate chain that a client sent, beginning with the client's own certificate.
+/// The certificate chain that a client sent, beginning with the client's own certificate.
 type Chain = Box<[CertificateDer<'static>]>;
 
-/// The state of a shown certificate, shared by all connections that showed it.
+/// The state of a client certificate, shared by all connections whose clients showed it.
 #[derive(Debug, Default)]
 pub(in crate::runtime) struct Credential {
     withdrawn: AtomicBool,
@@ -36,26 +36,26 @@ impl Credential {
     }
 }
 
-/// The time when a certificate was last shown, and its state if any connection still has it.
+/// The time when a certificate was last shown, and its state, if any connection still uses it.
 struct Shown {
     at: UnixTime,
     credential: Weak<Credential>,
 }
 
-/// All certificates that clients have shown.
+/// All certificates that clients have shown, and the queue of those that must be verified again.
 #[derive(Default)]
 pub(super) struct Credentials {
     shown: HashMap<Chain, Shown>,
-    /// The number of certificates from which on those that no connection uses are dropped.
+    /// The number of certificates at which those that no connection uses are dropped.
     full: usize,
-    /// Certificates that are yet to be verified again; `withdrawn` counts those that failed since the files
-    /// changed.
+    /// Certificates that are still to be verified again; `withdrawn` counts those that failed since the TLS
+    /// files changed.
     suspects: VecDeque<Chain>,
     withdrawn: usize,
 }
 
 impl Credentials {
-    /// Records the certificate chain that a client showed in a handshake that is over. Returns the chain's
+    /// Records the certificate chain that a client showed in a completed handshake. Returns the chain's
     /// state, to be kept with the connection.
     pub fn note(&mut self, chain: &[CertificateDer<'static>], at: UnixTime) -> Arc<Credential> {
         if let Some(shown) = self.shown.get_mut(chain)
@@ -74,13 +74,14 @@ impl Credentials {
         credential
     }
 
-    /// Marks every certificate in use to be verified again, since other files are in force.
+    /// Queues every certificate in use for another verification, since the TLS files have changed.
     pub fn suspect_all(&mut self) {
         let is_used = |(_, shown): &(&Chain, &Shown)| shown.credential.strong_count() > 0;
         self.suspects = self.shown.iter().filter(is_used).map(|(chain, _)| chain.clone()).collect();
     }
 
-    /// Marks a certificate to be verified again that was accepted by files which are not in force any more.
+    /// Queues a certificate for another verification, since it was accepted by TLS files that are no longer
+    /// in force.
     pub fn suspect(&mut self, chain: &[CertificateDer<'static>]) {
         self.suspects.extend(self.shown.get_key_value(chain).map(|(chain, _)| chain.clone()));
     }
@@ -90,8 +91,8 @@ impl Credentials {
         !self.suspects.is_empty()
     }
 
-    /// Verifies at most `LOOKED_AT_ONCE` marked certificates again. After the last of them, returns how many
-    /// are not accepted any more.
+    /// Verifies at most `LOOKED_AT_ONCE` queued certificates again. After the last of them, returns how many
+    /// failed; before that `None`.
     pub fn look(&mut self, verifier: Option<&dyn ClientCertVerifier>) -> Option<usize> {
         if self.suspects.is_empty() {
             return None;

@@ -1,4 +1,4 @@
-//! Bounds on how many TLS handshakes are under way at once, and begin per second. Pure.
+//! Bounds on the number of TLS handshakes in progress, and on the number that begin per second. Pure.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use crate::values::Timestamp;
 
-/// Chooses the handshake to give up in favour of a new one: the oldest of the address that has most under
-/// way. So a flood from one address costs that address only.
+/// Chooses the handshake that is given up in favour of a new one: the oldest one of the client address with
+/// the most handshakes in progress, so that a flood from one address costs that address only. `None` if there
+/// are no handshakes.
 pub(super) fn makes_way<Key: Copy>(all: impl Iterator<Item = (Key, IpAddr, Timestamp)>) -> Option<Key> {
     let mut by_address: HashMap<IpAddr, (usize, Timestamp, Key)> = HashMap::new();
     for (key, address, since) in all {
@@ -19,12 +20,12 @@ pub(super) fn makes_way<Key: Copy>(all: impl Iterator<Item = (Key, IpAddr, Times
     most.map(|(_, _, key)| key)
 }
 
-/// A token bucket: at most `most` steps per second, and at most as many at once after a pause.
+/// A token bucket for handshakes: at most `most` steps per second, and at most as many at once after a pause.
 #[derive(Debug)]
 pub(super) struct Pace {
     period: Duration,
     most: u32,
-    /// The time at which the bucket was empty, assuming that nothing has been taken since.
+    /// The time at which the bucket would have been empty, had it been filling since then undisturbed.
     empty_since: Timestamp,
 }
 
@@ -34,7 +35,7 @@ impl Pace {
         Self { period, most: per_second.max(1), empty_since: now.before(period * per_second.max(1)) }
     }
 
-    /// Takes a token for a handshake. True if there was one.
+    /// Takes a token for one handshake. True if there was one.
     pub fn take(&mut self, now: Timestamp) -> bool {
         self.empty_since = self.empty_since.max(now.before(self.period * self.most));
         let may = now.since(self.empty_since) >= self.period;
@@ -44,7 +45,7 @@ impl Pace {
         may
     }
 
-    /// The time at which the next step may begin.
+    /// The time at which the next token is available.
     pub fn next(&self) -> Timestamp {
         self.empty_since.after(self.period)
     }

@@ -1,4 +1,4 @@
-//! Reads certificates and keys from their files, with a message about what is wrong with them, and makes the
+//! Reads certificates and keys from their files, with an error message for each fault in them, and makes the
 //! TLS configuration for clients.
 
 use std::fmt::Display;
@@ -27,16 +27,16 @@ pub(in crate::runtime) struct TlsFiles {
     pub client_crl: Option<PathBuf>,
 }
 
-/// The TLS configuration by which handshakes with clients are done.
+/// The TLS configuration with which handshakes with clients are done.
 #[derive(Debug)]
 pub(in crate::runtime) struct Terms {
     pub config: Arc<ServerConfig>,
-    /// The verifier of clients' certificates; none if clients need none.
+    /// The verifier of clients' certificates; none if clients need no certificate.
     pub verifier: Option<Arc<dyn ClientCertVerifier>>,
 }
 
 impl TlsFiles {
-    /// The files that the flags name.
+    /// Returns the file paths that the flags name.
     pub fn of(settings: &TlsSettings) -> Self {
         Self {
             certificate: settings.certificate.clone(),
@@ -46,7 +46,7 @@ impl TlsFiles {
         }
     }
 
-    /// The paths of all files that are set.
+    /// Returns the paths of all TLS files that are set.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         [Some(&self.certificate), Some(&self.key), self.client_ca.as_ref(), self.client_crl.as_ref()]
             .into_iter()
@@ -54,7 +54,8 @@ impl TlsFiles {
             .map(PathBuf::as_path)
     }
 
-    /// Reads all files and makes the configuration for handshakes.
+    /// Reads all files and makes the configuration for handshakes with clients. The error is a message for
+    /// the operator.
     pub fn load(&self) -> Result<Arc<Terms>, String> {
         let (chain, key) =
             (certificates("--tls-cert", &self.certificate)?, private_key("--tls-key", &self.key)?);
@@ -97,12 +98,13 @@ impl TlsFiles {
     }
 }
 
-/// The message for a problem with a file that a flag names.
+/// Builds the error message for a problem with a file that a flag names.
 fn wrong(flag: &str, path: &Path, problem: &dyn Display) -> String {
     format!("{flag} {}: {problem}", path.display())
 }
 
-/// The message for a certificate and key that do not go together: it names the file that is wrong.
+/// Builds the error message for a certificate and key that do not belong together; it names the file that is
+/// wrong.
 pub(super) fn wrong_pair(
     error: &rustls::Error,
     (certificate_flag, certificate): (&str, &Path),
@@ -135,12 +137,13 @@ pub(super) fn private_key(flag: &str, path: &Path) -> Result<PrivateKeyDer<'stat
     PrivateKeyDer::from_pem_slice(&read(flag, path)?).map_err(|_| wrong(flag, path, &problem))
 }
 
-/// Reads the certificate revocation lists in a PEM file, at least one.
+/// Reads the certificate revocation lists in a PEM file. The error is a message for the operator, also if
+/// there are none.
 fn revocations(flag: &str, path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
     objects(flag, path, "no revocation list")
 }
 
-/// Reads the certificates in a PEM file, at least one.
+/// Reads the certificates in a PEM file. The error is a message for the operator, also if there are none.
 pub(super) fn certificates(flag: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     objects(flag, path, "no certificate")
 }

@@ -1,4 +1,5 @@
-//! A TLS handshake with a client, carried on as far as its socket and its turn allow.
+//! A TLS handshake with one client, carried on as far as its socket and the bound on signatures per second
+//! allow.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, TcpStream};
@@ -13,44 +14,43 @@ use crate::control::Handshake;
 use crate::runtime::driver::Entrance;
 use crate::values::Timestamp;
 
-/// The size of one read, in bytes. At most `READS_AT_ONCE` are done in a row before other handshakes are
-/// looked at.
+/// The size of one read from a client, in bytes.
 const CHUNK_BYTES: usize = 4096;
-/// The number of reads in a row, before other handshakes are looked at.
+/// The number of reads from one client in a row, before other handshakes are looked at.
 const READS_AT_ONCE: usize = 4;
-/// The first byte of a TLS handshake record. A client that begins with another byte is told that TLS is
-/// spoken here.
+/// The first byte of a TLS handshake record. A client that begins with another byte receives an error that
+/// says that this port expects TLS.
 const HANDSHAKE_RECORD: u8 = 0x16;
 const NOT_TLS: &[u8] = b"-ERR this port expects TLS: use rediss://... or --tls\r\n";
 const NOT_TLS_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: 40\r\n\
     connection: close\r\n\r\nThis port expects TLS: use https://...\r\n";
 
-/// The event that a handshake waits for.
+/// The event that a handshake waits for, or its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Waits for bytes from the client.
     Wait,
-    /// Waits until the client takes what is sent to it.
+    /// Waits until the client accepts bytes that are sent to it.
     Send,
-    /// Waits until it may be answered, since that takes a costly signature and their rate is bounded.
+    /// Waits until its hello may be answered, which takes a costly signature, whose rate is bounded.
     Turn,
-    /// Done: the connection can be handed to a shard.
+    /// The handshake is done: the connection can be handed to a shard.
     Done,
     /// The handshake has failed, with this outcome.
     Failed(Handshake),
 }
 
 enum State {
-    /// The client's hello has not arrived in full.
+    /// The client's first message (hello) has not arrived in full.
     Hello(Box<Acceptor>),
     Queued(Box<Accepted>),
-    /// The hello was answered by this configuration; the handshake goes on.
+    /// The client's hello was answered with this configuration; the handshake goes on.
     Answered(Box<ServerConnection>, Arc<Terms>),
     /// The handshake has failed: nothing more is read or written.
     Over,
 }
 
-/// A client whose TLS handshake is under way.
+/// A client whose TLS handshake is in progress.
 pub(super) struct Shaking {
     pub socket: TcpStream,
     pub entrance: Entrance,
@@ -67,8 +67,8 @@ impl Shaking {
         Self { socket, entrance, address, since, state: State::Hello(Box::default()), heard: false }
     }
 
-    /// Continues the handshake when the socket is ready to be read or written. Returns what it waits for
-    /// next.
+    /// Continues the handshake when the socket is ready to be read or written. Returns the event that the
+    /// handshake waits for next.
     pub fn go_on(&mut self) -> Step {
         for _ in 0..READS_AT_ONCE {
             match &self.state {
@@ -96,7 +96,8 @@ impl Shaking {
         Step::Wait
     }
 
-    /// Answers the client's hello, which takes a costly signature. Returns what the handshake waits for next.
+    /// Answers the client's hello, which takes a costly signature. Returns the event that the handshake waits
+    /// for next.
     pub fn answer(&mut self, terms: &Arc<Terms>) -> Step {
         match std::mem::replace(&mut self.state, State::Over) {
             State::Queued(accepted) => match accepted.into_connection(Arc::clone(&terms.config)) {
@@ -116,8 +117,8 @@ impl Shaking {
         }
     }
 
-    /// Takes a finished handshake apart: socket, connection, and the configuration it was done by. None if it
-    /// is not finished.
+    /// Takes a completed handshake apart: socket, TLS connection, and the configuration with which it was
+    /// done. `None` if it is not complete.
     pub fn into_parts(self) -> Option<(TcpStream, ServerConnection, Arc<Terms>)> {
         match self.state {
             State::Answered(connection, terms) => Some((self.socket, *connection, terms)),
@@ -125,8 +126,8 @@ impl Shaking {
         }
     }
 
-    /// Checks whether a client that waits for its turn is still there. Its end must be handled now, since the
-    /// kernel would report it again and again.
+    /// Checks whether a client that waits for its hello to be answered is still connected. Its end must be
+    /// handled now, since the kernel would report it again and again.
     fn look(&mut self) -> Step {
         match self.socket.peek(&mut [0]) {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {

@@ -34,19 +34,20 @@ use crate::runtime::messages::{Mailbox, ToControl, ToShard};
 use crate::values::Timestamp;
 use crate::values::limits::{TLS_HANDSHAKES_MAX, TLS_IN_TRANSIT_MAX};
 
-/// The interval at which timed-out handshakes are looked for, while there are any handshakes.
+/// The interval at which timed-out handshakes are looked for, while any handshake is in progress.
 const LOOKED_AFTER: Duration = Duration::from_millis(50);
-/// The pause of the listeners after accepting failed.
+/// The pause of the listeners after accepting a connection failed.
 const REST: Duration = Duration::from_millis(50);
-/// Maximum number of clients accepted in a row, before other work goes on.
+/// Maximum number of clients accepted in a row, before handshakes go on.
 const ACCEPTS_AT_ONCE: usize = 64;
-/// Maximum number of events taken from the kernel at once.
+/// Maximum number of events that are read from the kernel (epoll) at once.
 const EVENTS: usize = 256;
-/// The tags of events: the bell, listeners by number, and from `HANDSHAKES` on the index of a handshake.
+/// The tag of the bell's events; listeners are tagged by number, and handshakes from `HANDSHAKES` on by
+/// index.
 const BELL: u64 = 0;
 const LISTENERS: u64 = 1;
 const HANDSHAKES: u64 = 1 << 32;
-/// The least time between two log messages about handshakes given up in favour of new ones.
+/// The least time between two log lines about handshakes that were given up in favour of new ones.
 const CROWD_TOLD: Duration = Duration::from_secs(60);
 /// The thread's niceness: shards, which have 0, come first where CPUs are scarce.
 const NICENESS: i32 = 5;
@@ -55,18 +56,18 @@ const NICENESS: i32 = 5;
 pub(in crate::runtime) enum ToHandshakes {
     /// New certificates are in force.
     Terms(Arc<Terms>),
-    /// An order to accept nobody any more, and to drop handshakes under way.
+    /// An order to accept no more clients, and to drop the handshakes in progress.
     Stop,
 }
 
-/// The timeout of a handshake, and the most handshakes per second.
+/// The time limit of a handshake, and the maximum number of handshakes per second.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::runtime) struct Rates {
     pub timeout: Duration,
     pub per_second: u32,
 }
 
-/// Listeners, settings and channels of the thread that does TLS handshakes with clients.
+/// The listeners, settings and channels of the thread that does TLS handshakes with clients.
 pub(in crate::runtime) struct HandshakesThread {
     pub listeners: Doors,
     pub terms: Arc<Terms>,
@@ -114,10 +115,11 @@ struct Work {
     own: HandshakesThread,
     epoll: OwnedFd,
     shaking: Slab<Shaking>,
-    /// Handshakes that wait to be answered, because signatures per second are bounded; each at most once.
+    /// The indices of handshakes that wait for their hello to be answered, because signatures per second are
+    /// bounded; each is in the queue at most once.
     queued: VecDeque<usize>,
     pace: Pace,
-    /// The time until which listeners pause, since accepting failed.
+    /// The time until which listeners pause because accepting failed; none while they accept.
     resting: Option<Timestamp>,
     looked: Timestamp,
     crowd_told: Option<Timestamp>,
@@ -151,7 +153,7 @@ impl Work {
         self.own.clock.now().monotonic
     }
 
-    /// The longest time that the thread may sleep unless an event comes; none if for ever.
+    /// Returns the longest time that the thread may sleep unless an event comes; `None` for ever.
     fn pause(&self) -> Option<Duration> {
         if self.credentials.are_suspected() {
             return Some(Duration::ZERO);
@@ -221,8 +223,8 @@ impl Work {
         }
     }
 
-    /// Stops waiting on the listeners. Closing them would not be enough if another process has them too: the
-    /// kernel would still report them here.
+    /// Stops waiting for events of the listeners. Closing them would not be enough if another process has
+    /// them open too: the kernel would still report their events here.
     fn leave_listeners_alone(&self) {
         for (listener, _) in &self.own.listeners {
             let _ = epoll::delete(&self.epoll, listener);
@@ -250,8 +252,8 @@ impl Work {
         }
     }
 
-    /// Handles what a handshake waits for next: changes the events waited for, queues it, removes it, or
-    /// hands the client over.
+    /// Acts on the event that a handshake waits for next: changes the socket events that the thread waits
+    /// for, queues the handshake, removes it, or passes the client to a shard.
     fn note(&mut self, place: usize, step: Step) {
         let flags = match step {
             Step::Wait => EventFlags::IN,
@@ -280,7 +282,8 @@ impl Work {
         self.shaking.remove(place)
     }
 
-    /// Answers the handshakes that have waited longest, as many as the rate of signatures allows now.
+    /// Answers the hellos of the handshakes that have waited longest, as many as the rate of signatures
+    /// allows now.
     fn give_turns(&mut self) {
         while !self.queued.is_empty() && self.pace.take(self.now()) {
             let Some(place) = self.queued.pop_front() else { return };
@@ -326,8 +329,8 @@ impl Work {
         self.own.shards[self.next_shard].post(ToShard::SecureClient(client));
     }
 
-    /// Records the certificate that a client has shown, if any, and returns the state that all connections
-    /// with this certificate share.
+    /// Records the certificate that a client has shown, and returns the state that all connections with this
+    /// certificate share; `None` if the client showed none.
     fn credential(&mut self, connection: &ServerConnection, terms: &Arc<Terms>) -> Option<Arc<Credential>> {
         let chain = connection.peer_certificates()?;
         let now = Duration::from_millis(self.own.clock.now().unix_ms);
@@ -339,8 +342,8 @@ impl Work {
         Some(credential)
     }
 
-    /// Verifies some certificates again; after the last, tells shards to close connections whose certificates
-    /// are not accepted any more.
+    /// Verifies some queued certificates again; after the last, orders shards to close connections whose
+    /// certificates are no longer accepted.
     fn look_at_credentials(&mut self) {
         let withdrawn = self.credentials.look(self.own.terms.verifier.as_deref());
         if let Some(withdrawn) = withdrawn.filter(|withdrawn| *withdrawn > 0) {

@@ -1,4 +1,4 @@
-//! A connection to a store for threads that block: plain, or with TLS.
+//! A blocking connection to a store, plain or with TLS, for threads other than shards.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -10,21 +10,22 @@ use super::session::Session;
 use super::tally::StoreHandshake;
 use crate::control::Handshake;
 
-/// A connection that is read and written like a socket. Each call waits for the socket at most once, for at
-/// most the timeout; where TLS has no data yet, the call returns `WouldBlock`.
+/// A connection to a store that is read and written like a socket. Each call waits for the socket at most
+/// once, for at most the timeout; where TLS has no data yet, the call returns `WouldBlock`.
 pub(in crate::runtime) struct Line {
     socket: Socket,
     tls: Option<Box<Secured>>,
 }
 
-/// The TLS connection, and the count of its handshake.
+/// The TLS connection, and the counter of its handshake's outcome.
 struct Secured {
     connection: Connection,
     handshake: Option<StoreHandshake>,
 }
 
 impl Line {
-    /// Wraps a connected socket. The handshake is done with the first bytes.
+    /// Wraps a socket that is connected to a store, with a TLS session if the store uses TLS. The handshake
+    /// is done with the first bytes.
     pub fn new(socket: Socket, session: Option<Session>) -> Self {
         let secured = session.map(|session| {
             let (connection, handshake) = session.apart();
@@ -41,7 +42,7 @@ impl Line {
 }
 
 impl Secured {
-    /// Lets TLS read from or write to the socket once, and notes how the handshake goes.
+    /// Lets the TLS connection read from or write to the socket once, and counts the handshake's progress.
     fn step(&mut self, socket: &mut Socket) -> io::Result<()> {
         let gone_on = self.go_on(socket);
         let is_done = !self.connection.is_handshaking();
@@ -74,7 +75,8 @@ impl Secured {
     }
 }
 
-/// True for a signal or a timeout, after which the call is repeated until the deadline.
+/// True for a read or write that was ended by a signal or a timeout, after which the caller repeats it until
+/// its deadline.
 pub(in crate::runtime) fn is_interruption(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }

@@ -1,7 +1,8 @@
 //! The name in a client's certificate: its common name, or else the first DNS name among the alternative
 //! names. The certificate was verified before; a malformed one yields no name here.
 
-/// Object identifiers and tags of the DER encoding.
+/// The object identifier of a certificate's common name, in DER. The constants after it are further
+/// identifiers and tags.
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 const ALTERNATIVE_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
 
@@ -13,12 +14,13 @@ const PRINTABLE_STRING: u8 = 0x13;
 const IA5_STRING: u8 = 0x16;
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
-/// Context-specific tags: a certificate's version, its extensions, and a DNS name.
+/// Context-specific DER tags: of a certificate's version, of its extensions, and of a DNS name.
 const VERSION: u8 = 0xa0;
 const EXTENSIONS: u8 = 0xa3;
 const DNS_NAME: u8 = 0x82;
 
-/// The name in a certificate, if there is one.
+/// Returns the name in a client's certificate (DER): the common name, or else the first DNS name. `None` if
+/// there is none.
 pub(super) fn name_in(certificate: &[u8]) -> Option<&str> {
     let mut fields = Values(inner(inner_only(certificate, SEQUENCE)?, SEQUENCE)?);
     let first = fields.next()?;
@@ -37,7 +39,7 @@ pub(super) fn name_in(certificate: &[u8]) -> Option<&str> {
     alternative_name(inner_only(extensions, SEQUENCE)?)
 }
 
-/// The last common name of a subject, which is the most specific.
+/// Returns the last common name of a certificate's subject, which is the most specific.
 fn common_name(subject: &[u8]) -> Option<&str> {
     let parts = Values(subject).filter(|(tag, _)| *tag == SET).flat_map(|(_, part)| Values(part));
     let names = parts.filter_map(|(tag, pair)| {
@@ -65,19 +67,19 @@ fn text(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes).ok().filter(|text| !text.is_empty())
 }
 
-/// The content of the first value in `bytes`, which must have this tag.
+/// Returns the content of the first DER value in `bytes`, which must have this tag.
 fn inner(bytes: &[u8], tag: u8) -> Option<&[u8]> {
     Values(bytes).next().filter(|(found, _)| *found == tag).map(|(_, inner)| inner)
 }
 
-/// The content of the only value in `bytes`, which must have this tag and nothing behind it.
+/// Returns the content of the only DER value in `bytes`, which must have this tag and nothing after it.
 fn inner_only(bytes: &[u8], tag: u8) -> Option<&[u8]> {
     let mut values = Values(bytes);
     let (found, inner) = values.next()?;
     (found == tag && values.0.is_empty()).then_some(inner)
 }
 
-/// An iterator over DER values with their tags. Ends at the first malformed value.
+/// An iterator over the DER values in these bytes, with their tags. Ends at the first malformed value.
 struct Values<'a>(&'a [u8]);
 
 impl<'a> Iterator for Values<'a> {

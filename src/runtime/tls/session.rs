@@ -19,18 +19,19 @@ use crate::protocol::Segment;
 use crate::runtime::driver::Entrance;
 use crate::values::limits::{TENANT_NAME_BYTES_MAX, TLS_SEND_BYTES_MAX};
 
-/// Maximum number of bytes that encryption adds to `TLS_SEND_BYTES_MAX`: each record of 16 KiB grows by some
-/// 30 bytes, and a message of TLS itself may be added.
+/// Maximum number of bytes that encryption adds to `TLS_SEND_BYTES_MAX` bytes of plain text: each record of
+/// 16 KiB grows by some 30 bytes, and a message of TLS itself may be added.
 const SEND_OVERHEAD: usize = 1024;
-/// The number of sent bytes after which progress is reported: as many as a plain socket sends at once.
+/// The number of sent bytes after which a connection's progress is reported: as many as a plain socket sends
+/// at once.
 const PROGRESS_BYTES: usize = 1 << 20;
 
-/// A client whose TLS handshake is done.
+/// A client whose TLS handshake is done, on its way to a shard.
 pub(in crate::runtime) struct SecureClient {
     pub socket: OwnedFd,
     pub session: Box<Session>,
     pub entrance: Entrance,
-    /// The name in the client's certificate.
+    /// The name in the client's certificate; none if the client showed no certificate or it has no name.
     pub name: Option<Box<str>>,
 }
 
@@ -42,13 +43,14 @@ impl std::fmt::Debug for SecureClient {
 
 /// The peer of a TLS connection: a client or a store.
 enum Far {
-    /// A client, with the state of the certificate that it has shown, if it had to.
+    /// A client, with the state of its certificate, if it had to show one.
     Client(OpenConnection, Option<Arc<Credential>>),
-    /// A store, with the name that errors give it.
+    /// A store, with the name that error messages give it. `told` is true once a problem of the connection
+    /// was reported.
     Store { name: Box<str>, handshake: StoreHandshake, told: bool },
 }
 
-/// Changes of a session's state that received bytes caused.
+/// Changes of a TLS session's state that received bytes caused.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::runtime) struct Heard {
     /// True if the handshake was completed by these bytes.
@@ -63,17 +65,18 @@ pub(in crate::runtime) struct Session {
     far: Far,
     ready: bool,
     ended: bool,
-    /// True once application data was received after the handshake.
+    /// True once application data was received from the peer after the handshake.
     heard: bool,
     /// The segment that is being sent; `taken` is the number of its bytes that were encrypted so far.
     plain: Option<Segment>,
     taken: usize,
-    /// Bytes sent since progress was last reported.
+    /// The number of bytes sent since progress was last reported.
     progress: usize,
 }
 
 impl Session {
-    /// A session with a client whose handshake is done.
+    /// Makes the session of a client whose handshake is done. `credential` is the state of its certificate,
+    /// if it showed one.
     pub fn of_client(
         connection: ServerConnection,
         credential: Option<Arc<Credential>>,
@@ -83,7 +86,7 @@ impl Session {
         Self::new(Connection::Server(connection), far, true)
     }
 
-    /// A session with a store, before the handshake.
+    /// Makes the session of a connection to a store, before the handshake.
     pub fn with_store(
         config: Arc<ClientConfig>,
         host: &str,
@@ -100,8 +103,8 @@ impl Session {
         Self { connection, far, ready, ended: false, heard: false, plain: None, taken: 0, progress: 0 }
     }
 
-    /// Returns the bare TLS connection, and the handshake's count if it is with a store, for threads that do
-    /// without the rest.
+    /// Returns the bare TLS connection, and the counter of its handshake if it is with a store, for threads
+    /// that read and write it themselves.
     pub fn apart(self) -> (Connection, Option<StoreHandshake>) {
         let handshake = match self.far {
             Far::Store { handshake, .. } => Some(handshake),
@@ -115,13 +118,13 @@ impl Session {
         self.ended
     }
 
-    /// True if the client's certificate would not be accepted any more.
+    /// True if the client's certificate is no longer accepted.
     pub fn is_withdrawn(&self) -> bool {
         matches!(&self.far, Far::Client(_, Some(credential)) if credential.is_withdrawn())
     }
 
-    /// Decrypts received bytes and appends the plain text to `plain`: hardly more than came, plus what was
-    /// kept of an incomplete record. An error is the end of the connection.
+    /// Decrypts received bytes and appends the plain text to `plain`: hardly more than came, plus the rest of
+    /// an earlier, incomplete record. After an error the connection must be closed.
     pub fn receive(&mut self, mut bytes: &[u8], plain: &mut Vec<u8>) -> Result<Heard, rustls::Error> {
         let before = (self.ready, self.ended);
         loop {
@@ -200,8 +203,8 @@ impl Session {
         (self.plain, self.taken) = (Some(segment), 0);
     }
 
-    /// Handles that encrypted bytes have left. Returns the segment if it was sent in full, and whether enough
-    /// was sent to report progress.
+    /// Handles that `bytes` encrypted bytes have been sent. Returns the segment if all of it was sent, and
+    /// whether enough was sent to report progress.
     pub fn handle_sent(&mut self, bytes: usize) -> (Option<Segment>, bool) {
         let done = self.plain.as_ref().is_some_and(|segment| self.taken >= segment.len());
         if done {
@@ -216,12 +219,12 @@ impl Session {
         (None, tell)
     }
 
-    /// Returns the segment that was being sent, since the connection is over.
+    /// Returns the segment that was being sent, since the connection is lost.
     pub fn give_up(&mut self) -> Option<Segment> {
         self.plain.take()
     }
 
-    /// The encrypted notice that nothing follows (`close_notify`), to be sent last.
+    /// Encrypts the notice that no data follows (`close_notify`), which is sent last.
     pub fn farewell(&mut self) -> Vec<u8> {
         self.connection.send_close_notify();
         let mut bytes = Vec::new();
@@ -231,14 +234,14 @@ impl Session {
         bytes
     }
 
-    /// The name in the peer's certificate, if it showed one.
+    /// Returns the name in a client's certificate; `None` if it showed none or it has no name.
     pub fn name(connection: &ServerConnection) -> Option<Box<str>> {
         let certificate = connection.peer_certificates()?.first()?;
         name_in(certificate).filter(|name| name.len() <= TENANT_NAME_BYTES_MAX).map(Into::into)
     }
 
-    /// Returns a message about a connection to a store that was lost before the store sent any data; none if
-    /// there was a message already. With TLS 1.3 the handshake is done on this side before the store has
+    /// Returns a message about a connection to a store that was lost before the store sent any data; `None`
+    /// if there was a message already. With TLS 1.3 the handshake is done on this side before the store has
     /// checked weir's certificate. `outcome` is counted if the handshake was not done.
     pub fn complaint(&mut self, problem: &str, outcome: Handshake) -> Option<String> {
         match &mut self.far {
@@ -260,7 +263,7 @@ impl Session {
 }
 
 impl Far {
-    /// Counts an error: the peer sent bytes that are not TLS, or wrong in it.
+    /// Counts an error of the peer: it sent bytes that are not TLS, or that TLS does not allow.
     fn note_error(&mut self, error: &rustls::Error) {
         match self {
             Self::Client(open, _) => open.tally().note_broken(),

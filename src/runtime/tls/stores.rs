@@ -1,5 +1,5 @@
-//! TLS settings for stores: the authorities that weir trusts, and the certificate that it shows to stores
-//! that want one.
+//! The TLS settings for connections to stores: the authorities that weir trusts, and the certificate that it
+//! shows to stores that require one.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,12 +12,12 @@ use super::session::Session;
 use super::tally::Tally;
 use crate::config::StoreTlsSettings;
 
-/// The TLS settings for connections to stores; clones share the files in force.
+/// The TLS settings for connections to stores; clones share the files that are in force.
 #[derive(Clone, Debug)]
 pub(in crate::runtime) struct StoreTls {
     files: Arc<StoreTlsSettings>,
-    /// The configuration in force. It is locked only when a connection is opened or files are read again, so
-    /// the lock delays no request.
+    /// The configuration in force. A lock is taken only when a connection is opened or files are read again,
+    /// so it delays no request.
     config: Arc<Mutex<Arc<ClientConfig>>>,
     /// The name expected in the stores' certificates, where it is not the host's name.
     name: Option<ServerName<'static>>,
@@ -33,7 +33,7 @@ impl StoreTls {
         Ok(Self { files: Arc::new(settings.clone()), config, name, tally: Arc::clone(tally) })
     }
 
-    /// The paths of all files that the settings name.
+    /// Returns the paths of all files that the settings name.
     pub fn paths(settings: &StoreTlsSettings) -> impl Iterator<Item = &Path> {
         let own = settings.own.iter().flat_map(|own| [&own.certificate, &own.key]);
         std::iter::once(&settings.ca).chain(own).map(PathBuf::as_path)
@@ -46,13 +46,13 @@ impl StoreTls {
         Ok(())
     }
 
-    /// A clone of these settings that expects the host's own name in the certificate.
+    /// Clones these settings, so that a store's certificate must have the store's own host name.
     #[must_use]
     pub fn by_host(&self) -> Self {
         Self { name: None, ..self.clone() }
     }
 
-    /// Makes a session for a connection to a store on this host.
+    /// Makes a TLS session for a connection to the store on this host.
     pub fn session(&self, host: &str) -> Result<Session, String> {
         let name = match &self.name {
             Some(name) => name.clone(),

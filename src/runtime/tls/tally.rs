@@ -1,4 +1,5 @@
-//! Counters of TLS, written by several threads: changed when connections come and go, never for a request.
+//! The counters of TLS, which several threads write: they change when connections come and go, never for a
+//! request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,12 +26,12 @@ fn count(counter: &AtomicU64) {
 }
 
 impl Tally {
-    /// Counts a handshake with a client that is over.
+    /// Counts a handshake with a client that has ended with this outcome.
     pub fn note_client(&self, outcome: Handshake) {
         count(&self.clients[outcome as usize]);
     }
 
-    /// Sets the number of handshakes with clients that are under way.
+    /// Sets the number of handshakes with clients that are in progress.
     pub fn note_under_way(&self, handshakes: usize) {
         self.under_way.store(handshakes as u64, Ordering::Relaxed);
     }
@@ -40,18 +41,18 @@ impl Tally {
         self.busy_nanos.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Counts a connection that sent bytes that are not TLS after its handshake.
+    /// Counts a connection whose peer sent bytes that are not TLS after the handshake.
     pub fn note_broken(&self) {
         count(&self.broken);
     }
 
-    /// Counts an attempt to put the certificate files in force, by whether it succeeded.
+    /// Counts an attempt to put certificate files in force; `taken` is true if it succeeded.
     pub fn note_reload(&self, taken: bool) {
         count(&self.reloads[usize::from(!taken)]);
     }
 
-    /// Counts a client that is on the way to its shard. False, and not counted, if `most` are on their way
-    /// already.
+    /// Counts a client that is on the way from the handshakes thread to its shard. False, and not counted, if
+    /// `most` clients are on their way already.
     pub fn begin_transit(&self, most: usize) -> bool {
         let few = self.in_transit.load(Ordering::Relaxed) < most as u64;
         if few {
@@ -65,7 +66,7 @@ impl Tally {
         self.in_transit.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The values of all TLS counters.
+    /// Returns the values of all TLS counters.
     pub fn figures(&self) -> TlsFigures {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         TlsFigures {
@@ -80,12 +81,13 @@ impl Tally {
     }
 }
 
-/// The count of a handshake with a store. A handshake that has begun is counted exactly once, also if it is
-/// given up.
+/// The counter of one handshake with a store. A handshake that has begun is counted exactly once, also if it
+/// is given up.
 #[derive(Debug)]
 pub(in crate::runtime) struct StoreHandshake {
     tally: Arc<Tally>,
-    /// The outcome to count if the handshake is given up. None before it begins, and after its end.
+    /// The outcome that is counted if the handshake is given up. None before the handshake begins, and after
+    /// its end.
     otherwise: Option<Handshake>,
     ended: bool,
 }
@@ -95,7 +97,7 @@ impl StoreHandshake {
         Self { tally: Arc::clone(tally), otherwise: None, ended: false }
     }
 
-    /// Sets the outcome to count if the handshake is given up from now on, as something was sent or is
+    /// Sets the outcome that is counted if the handshake is given up from now on, as something was sent or is
     /// awaited.
     pub fn go_on(&mut self, otherwise: Handshake) {
         if !self.ended {
@@ -110,7 +112,7 @@ impl StoreHandshake {
         }
     }
 
-    /// Counts the end of the handshake, once. Later events of the connection do not count for it.
+    /// Counts the handshake's outcome, once. Later events of the connection do not count for it.
     pub fn end(&mut self, outcome: Handshake) {
         self.otherwise = None;
         if !std::mem::replace(&mut self.ended, true) {
@@ -118,8 +120,8 @@ impl StoreHandshake {
         }
     }
 
-    /// Counts an error in what the store sent: as the handshake's outcome, or after it as a broken
-    /// connection.
+    /// Counts an error in the bytes that the store sent: as the handshake's outcome, or after the handshake
+    /// as a broken connection.
     pub fn note_error(&mut self, error: &rustls::Error) {
         if self.ended {
             self.tally.note_broken();
@@ -137,7 +139,7 @@ impl Drop for StoreHandshake {
     }
 }
 
-/// An open connection of a client; counted as open as long as this value lives.
+/// Counts a client's TLS connection as open, as long as this value lives.
 #[derive(Debug)]
 pub(in crate::runtime) struct OpenConnection(Arc<Tally>);
 
@@ -158,7 +160,7 @@ impl Drop for OpenConnection {
     }
 }
 
-/// The outcome to count for a handshake that failed with this error.
+/// Returns the outcome under which a handshake that failed with this error is counted.
 pub(super) fn outcome_of(error: &rustls::Error) -> Handshake {
     use rustls::AlertDescription as Alert;
     use rustls::Error;

@@ -1,4 +1,4 @@
-//! A GET over HTTP, bounded in time and in bytes.
+//! An HTTP GET to an admin port, bounded in time and in bytes.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use crate::runtime::clock::Clock;
 
-/// The time limit for connecting to an address, and again for the whole reply.
+/// The time limit for connecting to an address of the admin port, and again for the whole reply.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of bytes of a reply; documents are smaller.
+/// Maximum number of bytes of a reply; the admin port's pages are smaller.
 const REPLY_BYTES_MAX: usize = 2 * 1024 * 1024;
-/// The number of bytes of one read.
+/// The size of one read, in bytes.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Fetches a page from an admin port. Returns its body, or a message that says what went wrong.
+/// Fetches a page from an admin port. Returns its body; the error is a message for the user.
 pub(super) fn get(host: &str, path: &str) -> Result<String, String> {
     let reply =
         reply(host, path).map_err(|error| format!("no answer from the admin port {host}: {error}"))?;

@@ -13,7 +13,7 @@ use crate::config::{TopFlags, TopSort};
 use crate::control::top::{Colour, Window, top};
 use terminal::{Key, Terminal};
 
-/// The interval between two polls.
+/// The interval between two polls of the admin port.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Runs `weir top` until a key or signal ends it, or prints the state once.
@@ -45,8 +45,8 @@ pub fn run(flags: &TopFlags) -> Result<(), String> {
     }
 }
 
-/// Prints the state once. Figures of the last second are differences, so the port is polled twice, a second
-/// apart.
+/// Prints weir's state once. Figures of the last second are differences, so the admin port is polled twice, a
+/// second apart.
 fn once(flags: &TopFlags) -> Result<(), String> {
     look(flags)?;
     terminal::pause(PERIOD);

@@ -1,4 +1,4 @@
-//! A terminal: its size, its keys, and the alternate screen, which is left at the end.
+//! The terminal of `weir top`: its size, its keys, and the alternate screen, which is left at the end.
 
 use std::io::{self, IsTerminal as _, Stdout, Write as _};
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
 
-/// The sequences that switch to the alternate screen without a cursor, and back.
+/// The escape sequence that switches to the alternate screen and hides the cursor.
 const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l";
 const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
-/// The number of columns assumed where the terminal tells none.
+/// The number of columns assumed if the terminal reports none.
 const COLUMNS: usize = 80;
-/// The number of rows assumed where the terminal tells none.
+/// The number of rows assumed if the terminal reports none.
 const ROWS: usize = 24;
 
 /// A key that was pressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
-    /// An end: `q`, Ctrl-C, Ctrl-D, a signal, or a closed input.
+    /// The user or a signal ends the program: `q`, Ctrl-C, Ctrl-D, a signal, or a closed input.
     Quit,
     /// Any other key, in lower case.
     Letter(u8),
@@ -34,7 +34,7 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
-    /// Takes over the terminal. None if input or output is not a terminal.
+    /// Puts the terminal into raw mode. `None` if input or output is not a terminal.
     pub fn take() -> Result<Option<Self>, String> {
         if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
             return Ok(None);
@@ -57,7 +57,7 @@ impl Terminal {
         Ok(Some(terminal))
     }
 
-    /// The number of columns and rows of the terminal.
+    /// Returns the number of columns and rows of the terminal.
     pub fn size(&self) -> (usize, usize) {
         match tcgetwinsize(&self.out) {
             Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
@@ -67,9 +67,9 @@ impl Terminal {
         }
     }
 
-    /// Draws these lines from the top of the screen, and below them a line that tells the keys. Old content
-    /// is overwritten rather than erased first, which avoids flicker. The caller leaves a row for the line of
-    /// keys.
+    /// Draws these lines from the top of the screen, and below them a line that explains the keys. Old
+    /// content is overwritten rather than erased first, which avoids flicker. The caller leaves a row for the
+    /// line of keys.
     pub fn show(&mut self, lines: &[String]) -> Result<(), String> {
         let mut screen = "\u{1b}[H".to_owned();
         for line in lines {
@@ -79,8 +79,8 @@ impl Terminal {
         self.write(&screen)
     }
 
-    /// Waits for a key, for at most this time. None also if a signal, such as a change of size, interrupted
-    /// the wait.
+    /// Waits for a key, for at most `time`. `None` if no key came, or a signal, such as a change of size,
+    /// interrupted the wait.
     pub fn key_within(&mut self, time: Duration) -> Result<Option<Key>, String> {
         let stdin = io::stdin();
         let ready = {
@@ -120,7 +120,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Sleeps for this time, or until a signal.
+/// Sleeps for this time, or until a signal arrives.
 pub(super) fn pause(time: Duration) {
     // The poll waits for no descriptor, so only the time, or a signal, ends it.
     let _ = poll(&mut [], Some(&timespec(time)));

@@ -1,12 +1,12 @@
-//! The decision whether a request may pass. Its estimated price is taken before it leaves, and corrected when
-//! its reply has come.
+//! The decision whether a request may pass. Its estimated price is taken before it is sent, and corrected
+//! when its reply has come.
 //!
 //! ```text
-//!   asked ──estimate──> global, tenant, user: checked together, then taken together
-//!                          │ enough     │ not enough        │ only the pool knows
-//!                          v            v                   v
-//!                        passes      throttled      the client's request waits for the answer
-//!   reply ──actual──> the difference is booked, and the estimate of the next such request learns from it
+//! asked ──estimate──> global, tenant, user: checked together, then taken together
+//! │ enough     │ not enough        │ only the pool knows
+//! v            v                   v
+//! passes      throttled      the client's request waits for the answer
+//! reply ──actual──> the difference is booked, and the estimate of the next such request learns from it
 //! ```
 
 use std::time::Duration;
@@ -24,18 +24,18 @@ use crate::shard::settings::Limiter;
 use crate::values::time::Now;
 use crate::values::{MicroUnits, Price, Timestamp, UNIT, Usage};
 
-/// The decision on a request.
+/// The decision of the admission stage on a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Admission {
-    /// The request is admitted. The charge is settled with its reply; it is `None` where requests have no
-    /// price, and in shadow mode for one that would not have passed at once.
+    /// The request is admitted. The charge is settled with its reply; None where requests have no price, and
+    /// in shadow mode for a request that would not have been admitted at once.
     Passed(Option<Charge>),
-    /// The request waits for the replies to what its client has in flight, as it would otherwise take another
-    /// track and overtake that.
+    /// The request has to wait for the replies to its client's requests in flight, as it would otherwise take
+    /// another track (set of backend connections) and overtake them.
     AfterReplies,
-    /// The request waits until another request of its tenant is settled.
+    /// The request has to wait until another request of its tenant is settled (charged at its real cost).
     AfterSettlement,
-    /// The request waits for the answer of a pool of quotas.
+    /// The request waits for a grant of a pool of quotas.
     AfterGrant,
     /// The request is refused because a quota is used up.
     Throttled(Throttled),
@@ -57,21 +57,22 @@ pub struct Throttled {
 /// The estimated cost of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Estimate {
-    /// The facts about the cost that command and arguments tell, including the surcharge.
+    /// The parts of the cost that follow from command and arguments, including the surcharge.
     pub quote: Quote,
     /// The expected cost beyond the quote's fixed part, learnt from the tenant's recent requests of the same
     /// class.
     pub expected: MicroUnits,
-    /// The whole estimated price: the quote's fixed part and the expected rest, at least the floor.
+    /// The whole estimated price: the quote's fixed part and the expected rest, at least the quote's floor.
     pub total: Price,
-    /// The part of the price that is added because the backend is strained.
+    /// The part of the price that is added because the backend is slow (shedding level).
     pub surcharge: MicroUnits,
 }
 
 impl AdmissionStage {
-    /// Admits a request of the payer whose tab (a running sum that is booked later) is open, and takes its
+    /// Admits a request of the payer whose tab (sum of its consecutive requests) is open, and takes its
     /// price. None if the tab alone cannot decide; the caller then uses [`Self::admit`]. `take_track` puts
-    /// the request on its track, or returns false if it must wait for its client's requests in flight.
+    /// the request on its track (set of backend connections), or returns false if it must wait for its
+    /// client's requests in flight.
     #[expect(clippy::inline_always, reason = "every request: a call would be a third of it")]
     #[inline(always)]
     pub fn admit_on_tab(
@@ -92,9 +93,10 @@ impl AdmissionStage {
         is_taken.then_some(Charge { taken, quote, payer, class })
     }
 
-    /// Decides on a request that arrived at `came`, and takes its price if it is admitted. `percent` of the
-    /// usual price are due (above 100 if the backend is strained). `take_track` puts the request on its
-    /// track, or returns false if it must wait for its client's requests in flight.
+    /// Decides on a request that arrived at `came`, and takes its price if it is admitted. The price is
+    /// `percent` of the usual one (above 100 if the backend is slow). `take_track` puts the request on its
+    /// track (set of backend connections), or returns false if it must wait for its client's requests in
+    /// flight.
     pub fn admit(
         &mut self,
         env: &mut Env,
@@ -138,7 +140,7 @@ impl AdmissionStage {
         }
     }
 
-    /// Estimates the cost of a request now. `percent` of the usual price are due; below 100 counts as 100.
+    /// Estimates the price of a request now. It is `percent` of the usual price; below 100 counts as 100.
     pub fn estimate(
         &mut self,
         payer: Option<Payer>,
@@ -160,14 +162,15 @@ impl AdmissionStage {
         Estimate { quote, expected, total, surcharge }
     }
 
-    /// Returns the track for a request with this estimated cost: the heavy one for expensive requests.
+    /// Returns the track (set of backend connections) for a request with this estimated price: the heavy one
+    /// for expensive requests.
     pub fn track(&mut self, payer: Option<Payer>, class: Class, estimate: Price) -> Track {
         let Some(payer) = payer.filter(|_| self.is_priced()) else { return Track::Usual };
         track_of(self.heavy_from, estimate, class, self.accounts.is_seen(payer, class))
     }
 
-    /// Returns a charge for a request that is answered even if nothing is left, such as a question about the
-    /// quota itself. Nothing is taken until it is settled.
+    /// Returns a charge for a request that is answered even if its quota is used up, such as a request about
+    /// the quota itself. Nothing is taken until it is settled.
     pub fn charge_afterwards(&mut self, payer: Option<Payer>, asked: &Asked, class: Class) -> Option<Charge> {
         let payer = payer.filter(|_| self.is_priced())?;
         self.accounts.begin(payer, class);
@@ -182,7 +185,7 @@ impl AdmissionStage {
         }
     }
 
-    /// Decides on a request that has passed in shadow mode, by its estimated cost.
+    /// Decides on a request that has passed in shadow mode, by its estimated price.
     fn decide_one_in_shadow(&mut self, env: &mut Env, payer: Payer, cost: Price, now: Now) {
         if payer.versions_before(env.quotas.version()) != 0 {
             return;
@@ -198,10 +201,10 @@ impl AdmissionStage {
         self.accounts.meter(payer.tenant(), usage, now.monotonic);
     }
 
-    /// Holds a request back until another of its tenant is settled, if the tenant might not be able to pay
-    /// for it along with all requests in flight, or if the cost of its class is not known well enough. In the
-    /// first case the request is refused once it has waited for [`SETTLEMENT_PATIENCE`], or if too many wait
-    /// already. None if the request may go on.
+    /// Holds a request back until another request of its tenant is settled, if the tenant might not be able
+    /// to pay for it along with all unsettled ones, or if the cost of its class is not known well enough. In
+    /// the first case the request is refused once it has waited for [`SETTLEMENT_PATIENCE`], or if too many
+    /// wait already. None if the request may go on.
     fn hold_back(
         &mut self,
         env: &mut Env,
@@ -229,7 +232,7 @@ impl AdmissionStage {
         Some(Admission::AfterSettlement)
     }
 
-    /// Refuses a request because a scope's bucket does not hold its cost, and meters the cost as throttled.
+    /// Refuses a request because a scope's bucket has less than its price, and counts the price as throttled.
     /// In shadow mode the request passes, and is only counted.
     fn throttle(
         &mut self,
@@ -256,7 +259,7 @@ impl AdmissionStage {
     }
 }
 
-/// Admits a request under the static limiter, which counts requests per tenant whatever they cost.
+/// Admits or refuses a request under the static limiter, which counts requests per tenant whatever they cost.
 fn count(quotas: &Quotas, payer: Payer, windows: &FixedWindows, now: Now) -> Admission {
     let Some(limit) = quotas.tenant(payer.tenant()).limit else { return Admission::Passed(None) };
     let limit = limit.ru_per_second;
@@ -269,8 +272,8 @@ fn count(quotas: &Quotas, payer: Payer, windows: &FixedWindows, now: Now) -> Adm
     }
 }
 
-/// Returns the track for a request with this estimated cost. Ranges, scans and scripts take the heavy track
-/// as long as nothing is known of what they cost the tenant.
+/// Returns the track (set of backend connections) for a request with this estimated price. Ranges, scans and
+/// scripts take the heavy track until such a request of the tenant has been settled.
 #[inline]
 fn track_of(heavy_from: Option<MicroUnits>, estimate: Price, class: Class, is_known: bool) -> Track {
     let may_be_anything = !is_known && matches!(class, Class::Range | Class::Scan | Class::Script);
@@ -280,19 +283,18 @@ fn track_of(heavy_from: Option<MicroUnits>, estimate: Price, class: Class, is_kn
     }
 }
 
-/// The longest time that a request waits for others of its tenant to be settled, where a quota might not
-/// cover all of them (100 ms).
+/// The longest time that a request waits for other requests of its tenant to be settled, where a quota might
+/// not cover all of them (100 ms).
 pub(super) const SETTLEMENT_PATIENCE: Duration = Duration::from_millis(100);
 /// The least limit on the clients of a tenant that wait for settlements on a core. The limit is the number of
-/// the tenant's requests in flight if that is larger.
+/// the tenant's unsettled requests if that is larger.
 const WAITING_MIN: usize = 16;
 
-/// The divisor of the random byte that lengthens the time until a retry, by up to a quarter, so that refused
-/// clients do not all return at once.
+/// The divisor of the random byte (times the delay) that lengthens a retry delay, by up to a quarter, so that
+/// refused clients do not all return at once.
 const JITTER_PARTS: u64 = 4 * 256;
 
-/// Returns the time until a retry, lengthened by up to a quarter and never shortened. `spread` is a random
-/// byte.
+/// Returns a retry delay lengthened by up to a quarter and never shortened. `spread` is a random byte.
 fn jittered(retry_after: Duration, spread: u8) -> Duration {
     let micros = retry_after.as_micros() as u64;
     Duration::from_micros(micros + micros * u64::from(spread) / JITTER_PARTS)

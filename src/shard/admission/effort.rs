@@ -1,5 +1,5 @@
-//! The effort of requests whose work grows with a number among their arguments, while neither their size nor
-//! the reply's shows it.
+//! The effort of requests: steps of work in the store that grow with a number among their arguments, while
+//! neither their size nor the reply's shows it.
 //!
 //! | request | effort grows with |
 //! |---|---|
@@ -16,14 +16,15 @@ use crate::protocol::command::{Command, Flags};
 
 /// The number of list elements that the store steps over at once (one node of the list).
 const PLACES_PER_STEP: u64 = 64;
-/// The number of bytes of zeros, written before the place that a request names, that count as one step of
+/// The number of bytes of zeros, written before the offset that a request names, that count as one step of
 /// effort.
 const ZEROS_PER_STEP: u64 = 1_024;
-/// The number of bytes of zeros (64 KiB) that do not count, as they cost a store next to nothing.
+/// The number of bytes of zeros (64 KiB) that do not count as effort, as a store writes them in next to no
+/// time.
 const ZEROS_FREE: u64 = 64 * 1_024;
 
-/// Returns the most steps that a request may take in the store without showing it. A store takes a few of
-/// them per microsecond.
+/// Returns the most steps of work that a request may cause in the store without its size or its reply showing
+/// it. A store does a few steps per microsecond.
 pub fn looks_at(command: &Command, arguments: &Arguments<'_>) -> u64 {
     if !command.flags.contains(Flags::FAR_WORK) {
         return command.walk(arguments).and_then(|walk| walk.count(arguments)).unwrap_or(0);
@@ -37,8 +38,8 @@ pub fn looks_at(command: &Command, arguments: &Arguments<'_>) -> u64 {
     }
 }
 
-/// Returns the absolute value of a number among the arguments, as a distance from either end; 0 if it is no
-/// number.
+/// Returns the absolute value of a number among the arguments, as a distance from either end; 0 if the word
+/// is not a number.
 fn number(arguments: &Arguments<'_>, index: usize) -> u64 {
     let text = arguments.get(index).and_then(|word| std::str::from_utf8(word).ok());
     text.and_then(|text| text.parse::<i64>().ok()).map_or(0, i64::unsigned_abs)
@@ -77,7 +78,7 @@ fn bit_of(arguments: &Arguments<'_>, index: usize) -> u64 {
     }
 }
 
-/// Returns the offset of `... LIMIT offset count` behind the two ends of a range; 0 without it.
+/// Returns the offset of `... LIMIT offset count` after the two ends of a range; 0 without `LIMIT`.
 fn passed_over(arguments: &Arguments<'_>) -> u64 {
     let limit = (4..arguments.len()).find(|index| arguments.at(*index).eq_ignore_ascii_case(b"limit"));
     limit.map_or(0, |index| number(arguments, index + 1))

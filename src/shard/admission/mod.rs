@@ -32,20 +32,20 @@ use crate::values::allowance::Report;
 use crate::values::time::Now;
 use crate::values::{BucketId, Capacity, ClientId, Grant, MicroUnits, Price, Timestamp, Weights};
 
-/// The prices and accounts of one core.
+/// The prices and accounts of one core, and the clients that wait for them.
 #[derive(Debug)]
 pub struct AdmissionStage {
     settings: AdmissionSettings,
-    /// The estimated cost from which a request takes the heavy track, which has backend connections of its
-    /// own; None without such connections.
+    /// The estimated price from which a request takes the heavy track, which has backend connections of its
+    /// own, in millionths of a request unit; None without such connections.
     heavy_from: Option<MicroUnits>,
     accounts: Accounts,
-    /// Clients whose next request waits for the answer of a pool of quotas.
+    /// Clients whose next request waits for a grant of a pool of quotas.
     waiting: Vec<ClientId>,
     /// Clients whose next request waits until a request of their tenant is settled.
     for_settlement: Waiting,
-    /// The payer and price of requests that passed in shadow mode before a pool had said whether they could
-    /// be paid for.
+    /// The payer and price of requests that passed in shadow mode before a grant of the pool had shown
+    /// whether they could be paid for.
     undecided_in_shadow: Vec<(Payer, Price)>,
 }
 
@@ -63,7 +63,7 @@ impl AdmissionStage {
         }
     }
 
-    /// True if nothing is priced or counted (the limiter is off).
+    /// True if requests are neither priced nor counted (the limiter is off).
     #[inline]
     pub fn lets_all_pass(&self) -> bool {
         matches!(self.settings.limiter, Limiter::Off)
@@ -80,7 +80,8 @@ impl AdmissionStage {
         &self.settings.weights
     }
 
-    /// Returns the most elements that a client's `SCAN` may look at in one step.
+    /// Returns the largest `COUNT` of a client's `SCAN`: the most elements that one step of the walk may look
+    /// at.
     pub fn scan_count_max(&self) -> u32 {
         self.settings.scan_count_max
     }
@@ -95,14 +96,14 @@ impl AdmissionStage {
         self.accounts.users()
     }
 
-    /// Settles a request whose reply has come or never will: its actual cost replaces the price that was
-    /// taken for it.
+    /// Settles a request whose reply has come or never will: its real cost replaces the price that was taken
+    /// for it.
     #[inline]
     pub fn settle(&mut self, charge: &Charge, reply: &Settlement, now: Now) {
         self.accounts.settle_reply(charge, reply, &self.settings.weights, now);
     }
 
-    /// Charges a payer for bytes that it is sent without a request of its own, such as a published message.
+    /// Charges a payer for bytes that its client is sent without a request, such as a published message.
     pub fn charge_for_bytes(&mut self, payer: Payer, bytes: usize, now: Now) {
         if !self.lets_all_pass() {
             let cost = self.settings.weights.cached(bytes as u64);
@@ -110,79 +111,79 @@ impl AdmissionStage {
         }
     }
 
-    /// Makes a client's next request wait for the answer of a pool of quotas.
+    /// Adds a client whose next request waits for a grant of a pool of quotas.
     pub fn await_grant(&mut self, id: ClientId) {
         self.waiting.push(id);
     }
 
-    /// Takes all clients whose requests waited for a pool's answer, in order. The caller tries those requests
-    /// again.
+    /// Removes and returns all clients whose requests waited for a pool's grant, in their order. The caller
+    /// tries those requests again.
     pub fn take_waiting(&mut self) -> Vec<ClientId> {
         std::mem::take(&mut self.waiting)
     }
 
-    /// Makes a client's next request wait until a request of the payer's tenant is settled.
+    /// Adds a client whose next request waits until a request of the payer's tenant is settled.
     pub fn await_settlement(&mut self, payer: Payer, id: ClientId, now: Timestamp) {
         self.for_settlement.push(payer.tenant(), id, now);
     }
 
-    /// Takes the clients whose waiting requests are to be tried again: as many of each tenant as requests
+    /// Takes the clients whose waiting requests are to be tried again: as many of each tenant as its requests
     /// were settled, and all that have waited for `SETTLEMENT_PATIENCE`.
     pub fn take_settled(&mut self, now: Timestamp) -> Vec<ClientId> {
         let Self { for_settlement, accounts, .. } = self;
         for_settlement.take_due(|tenant| accounts.take_settled(tenant), now)
     }
 
-    /// True if a request waits for others of its tenant to be settled.
+    /// True if a request waits until another request of its tenant is settled.
     #[inline]
     pub fn is_settlement_awaited(&self) -> bool {
         !self.for_settlement.is_empty()
     }
 
-    /// True if requests wait for a pool's answer, or passed in shadow mode without one.
+    /// True if requests wait for a pool's grant, or passed in shadow mode without one.
     pub fn is_answer_awaited(&self) -> bool {
         !self.waiting.is_empty() || !self.undecided_in_shadow.is_empty()
     }
 
-    /// True if the pools have not answered for longer than a lease, so that requests should not wait for them
-    /// any more.
+    /// True if the pools have not answered for longer than a lease (the validity of a grant), so that
+    /// requests should no longer wait for them.
     pub fn is_alone(&self, now: Timestamp) -> bool {
         self.accounts.is_alone(now)
     }
 
-    /// Applies the grants of the pools of quotas.
+    /// Applies the grants (amounts that the pools of quotas give to this core).
     pub fn handle_grants(&mut self, grants: &[Grant], now: Timestamp) {
         self.accounts.handle_grants(grants, now);
     }
 
-    /// Applies new quotas. What was spent stays spent.
+    /// Applies new quotas. Spent amounts stay spent.
     pub fn handle_quotas(&mut self, before: &Quotas, after: &Quotas, now: Timestamp) {
         // Tenants have new ids now, so the waiting requests are tried again.
         self.for_settlement.release();
         self.accounts.handle_quotas(before, after, now);
     }
 
-    /// Handles the end of a turn: reports to the pools of quotas what is due.
+    /// Handles the end of a turn: reports to the pools of quotas if that is due.
     pub fn handle_turn_end(&mut self, now: Timestamp) {
         self.accounts.handle_turn_end(now);
     }
 
-    /// Takes the next report to the pools of quotas, if there is one.
+    /// Takes the next report to the pools of quotas; None if there is none.
     pub fn poll_report(&mut self) -> Option<Report> {
         self.accounts.poll_report()
     }
 
-    /// Returns the time of the next thing that admission waits for: a report to the pools that is due
+    /// Returns the time of the next event that admission waits for: a report to the pools that is due
     /// ([`Self::handle_turn_end`]), the end of the patience with silent pools ([`Self::is_alone`]), or
-    /// clients to try again ([`Self::take_settled`]), at once if there are such already. None if nothing is
-    /// awaited.
+    /// clients to try again ([`Self::take_settled`]), at once if there are such already. None if there is no
+    /// such event.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let patience = if self.is_answer_awaited() { self.accounts.patience_ends() } else { None };
         let settlement = self.for_settlement.poll_deadline();
         Timestamp::earliest([self.accounts.poll_deadline(), patience, settlement])
     }
 
-    /// Reports to the pools at once what was spent on this core since the last report.
+    /// Reports to the pools at once the amounts spent on this core since the last report.
     pub fn flush(&mut self, now: Timestamp) {
         self.accounts.flush(now);
     }
@@ -192,8 +193,8 @@ impl AdmissionStage {
         self.accounts.bucket(scope).zip(self.accounts.capacity(scope))
     }
 
-    /// Returns what one scope alone would decide about a cost, the size of its bucket, and how much is left
-    /// in it. None if the scope has no limit. Takes nothing.
+    /// Returns the decision of one scope alone about a price, the size of its bucket, and the amount left in
+    /// it. None if the scope has no limit. Takes nothing.
     pub fn peek(
         &mut self,
         scope: Scope,

@@ -1,4 +1,4 @@
-//! The estimated cost of a request, from its command and its arguments alone.
+//! The parts of a request's price that follow from its command and its arguments alone.
 
 use super::effort::looks_at;
 use crate::policy::price::Asked;
@@ -10,12 +10,12 @@ use crate::values::{MicroUnits, UNIT};
 const _: () = assert!(Class::COUNT == COMMAND_CLASSES);
 
 /// The least price of requests whose work neither the request nor the reply shows (5 request units): scripts,
-/// and collections that are combined, searched or copied inside the store.
+/// and commands that combine, search or copy collections inside the store.
 const HIDDEN_WORK_FLOOR: MicroUnits = 5 * UNIT;
 /// The least price of a command that looks at all keys (100 request units).
 const ALL_KEYS_FLOOR: MicroUnits = 100 * UNIT;
 
-/// Returns the facts about a request's cost that are known before it is carried out. A command that weir does
+/// Returns the parts of a request's cost that are known before it is carried out. A command that weir does
 /// not know gets the least price of hidden work, as it may do anything.
 #[inline]
 pub fn asked(command: Option<&Command>, arguments: &Arguments<'_>) -> Asked {
@@ -30,8 +30,8 @@ pub fn asked(command: Option<&Command>, arguments: &Arguments<'_>) -> Asked {
     asked_of_more(command, arguments, one)
 }
 
-/// Slow path of [`asked`]: for commands whose cost depends on their arguments, or that do work which does not
-/// show.
+/// Slow path of [`asked`]: for commands whose cost depends on their arguments, or whose work neither request
+/// nor reply shows.
 #[inline(never)]
 fn asked_of_more(command: &Command, arguments: &Arguments<'_>, one: Asked) -> Asked {
     let hides_work = command.class == Class::Script || command.flags.contains(Flags::HIDDEN_WORK);
@@ -48,8 +48,8 @@ fn asked_of_more(command: &Command, arguments: &Arguments<'_>, one: Asked) -> As
     Asked { keys: written, looks_at: looks_at(command, arguments).saturating_add(read), floor, ..one }
 }
 
-/// Returns the number of keys of a request that names several; 0 for at most one, which the base price
-/// covers.
+/// Returns the number of keys of a request that names several; 0 for a single key or none, which the base
+/// price covers.
 fn keys_of(command: &Command, arguments: &Arguments<'_>) -> u64 {
     let count = if let Keys::Range { first, last: -1, step } = command.keys {
         arguments.len().saturating_sub(usize::from(first)).div_ceil(usize::from(step).max(1)) as u64

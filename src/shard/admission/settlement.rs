@@ -1,4 +1,4 @@
-//! The actual cost of a request, once its reply has come.
+//! The real cost of a request, once its reply has come.
 
 use super::accounts::{Accounts, Bill, Charge};
 use crate::shard::outcome::{CACHED, Settlement};
@@ -6,8 +6,8 @@ use crate::values::Weights;
 use crate::values::time::Now;
 
 impl Settlement {
-    /// Returns the bill where some parts were lost, refused or known to weir. If a part was lost, it comes to
-    /// at least the price that was taken for the whole.
+    /// Returns the bill of a request of which some parts were lost, refused or answered by weir. If a part
+    /// was lost, the bill is at least the price that was taken for the whole request.
     fn bill(&self, charge: &Charge, weights: &Weights) -> Bill {
         match (self.served, self.lost) {
             (0, 0) => Bill::Nothing,
@@ -21,8 +21,8 @@ impl Settlement {
 }
 
 impl Accounts {
-    /// Settles a request whose reply has come or never will: its actual cost replaces the price that was
-    /// taken for it.
+    /// Settles a request whose reply has come or never will: its real cost replaces the price that was taken
+    /// for it.
     #[inline]
     pub fn settle_reply(&mut self, charge: &Charge, reply: &Settlement, weights: &Weights, now: Now) {
         // The fast path of nearly every reply: all of it came from backends.

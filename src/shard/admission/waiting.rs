@@ -1,15 +1,16 @@
-//! Clients whose next request waits until a request of its tenant is settled, in order of arrival.
+//! Clients whose next request waits until another request of its tenant is settled, in order of arrival.
 
 use std::collections::VecDeque;
 
 use super::decision::SETTLEMENT_PATIENCE;
 use crate::values::{ClientId, TenantId, Timestamp};
 
-/// The waiting clients of all tenants of a core. Only tenants with waiting clients have an entry.
+/// The clients of a core that wait for settlements, by tenant. Only tenants with waiting clients have an
+/// entry.
 #[derive(Debug, Default)]
 pub struct Waiting {
     tenants: Vec<(TenantId, VecDeque<Waiter>)>,
-    /// Clients that go on in this turn, whether or not requests were settled.
+    /// Clients whose requests are tried again in this turn even if no request was settled.
     released: Vec<ClientId>,
 }
 
@@ -40,9 +41,9 @@ impl Waiting {
         self.tenants.iter().find(|(known, _)| *known == tenant).map_or(0, |(_, queue)| queue.len())
     }
 
-    /// Takes the clients that go on: as many of each tenant as requests of it were settled, and all that have
-    /// waited for [`SETTLEMENT_PATIENCE`]. `take_settled` returns how many requests of a tenant were settled
-    /// since its last call.
+    /// Takes the clients that may go on: as many of each tenant as its requests were settled, and all that
+    /// have waited for [`SETTLEMENT_PATIENCE`]. `take_settled` returns how many requests of a tenant were
+    /// settled since its last call.
     pub fn take_due(
         &mut self,
         mut take_settled: impl FnMut(TenantId) -> u32,
@@ -59,16 +60,15 @@ impl Waiting {
         due
     }
 
-    /// Lets all waiting clients go on in this turn.
+    /// Lets the requests of all waiting clients be tried again in this turn.
     pub fn release(&mut self) {
         for (_, queue) in self.tenants.drain(..) {
             self.released.extend(queue.into_iter().map(|waiter| waiter.client));
         }
     }
 
-    /// Returns the earliest time at which `take_due` has clients to let go on by time alone: when one has
-    /// waited for `SETTLEMENT_PATIENCE` (100 ms) for a request of its tenant to be settled, or time zero if
-    /// clients were released. `None` if nobody waits.
+    /// Returns the earliest time at which `take_due` lets clients go on by time alone: when one has waited
+    /// for `SETTLEMENT_PATIENCE` (100 ms), or time zero if clients were released. None if no client waits.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let released = (!self.released.is_empty()).then_some(Timestamp::ZERO);
         self.tenants.iter().filter_map(|(_, queue)| queue.front()).map(Waiter::ends).chain(released).min()

@@ -1,5 +1,5 @@
 //! Breaker: the health of each backend as one core knows it, and the ejection of backends that are unhealthy.
-//! The room is told of replies, losses and response times, and says whether requests pass; it never sees a
+//! The room is called with replies, losses and response times, and says whether requests pass; it never sees a
 //! connection or a window. `policy/breaker.rs` decides, and the decision holds for all cores (`health.rs`).
 
 use std::collections::VecDeque;
@@ -19,27 +19,28 @@ use crate::values::limits::COMMAND_CLASSES;
 use crate::values::time::Now;
 use crate::values::{BackendId, Tier, Timestamp};
 
-/// The least number of backends for which response times are compared.
+/// The least number of backends at which their response times are compared.
 const COMPARED_FROM: usize = 3;
 /// The least time between two log lines about ejections in shadow mode.
 const SHADOWS_APART: Duration = Duration::from_secs(10);
-/// The time for which costly requests are not used as a trial of an ejected backend. Afterwards they are, if
-/// no others come.
+/// The time for which no costly request is used as the trial of an ejected backend. After it any request is,
+/// if no others have come.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The part of the time, one in this many, that a core may be late before it no longer judges backends slow:
-/// of the time that a reply lay in its socket it only knows what passed since its next turn was planned.
+/// The divisor of the time that gives how late a core may be in it before it no longer judges backends slow:
+/// a reply may have waited in its socket, and the core knows only how late its turn was.
 const LATE_PART: u32 = 10;
 
-/// Reasons for closing connections that say nothing about a backend's health, because another one does its
-/// work by now.
+/// Reasons for closing connections that say nothing about a backend's health, because another backend does
+/// its work by now.
 const ELSEWHERE: [&str; 3] = ["node-gone", "node-failed", "store-moved"];
 
-/// The health of all backends as one core knows it.
+/// The health of all backends as one core knows it, and which of them it sends requests to without a check.
 #[derive(Debug)]
 pub struct Breaker {
     health: Vec<Health>,
-    /// Gates that were closed or opened, in this order, until [`Breaker::poll_gate`] returns them.
+    /// Changes of gates (whether each request to a backend is checked), in their order, until
+    /// [`Breaker::poll_gate`] returns them.
     gates: VecDeque<(BackendId, Gate)>,
     /// The sum of delays of turns since the backends' response times were last compared.
     late: Duration,
@@ -48,44 +49,44 @@ pub struct Breaker {
 /// Whether one core checks each request to a backend before it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// All requests to the backend pass.
+    /// All requests to the backend are sent.
     Open,
-    /// The backend is ejected or returning: each request to it is checked one by one ([`Breaker::check`]).
+    /// The backend is ejected or returning: [`Breaker::check`] decides about each request to it.
     Closed,
 }
 
-/// The decision about a request to a backend with a closed gate.
+/// The decision about a request to an ejected or returning backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
-    /// The gate is open again: the request takes the usual way.
+    /// The backend is healthy again: the request takes the usual way, through window and queue.
     AsUsual,
     /// The request is sent if the backend's window has room, else refused.
     WithRoom,
-    /// The request is sent, whatever the window says.
+    /// The request is sent, even if the backend's window is full.
     Always,
-    /// The request is sent as a trial of the ejected backend. [`Breaker::handle_trial_unsent`] must be called
-    /// if it cannot be sent.
+    /// The request is sent as a trial of the ejected backend. If it cannot be sent, the caller calls
+    /// [`Breaker::handle_trial_unsent`].
     Trial,
     /// The request is refused.
     Refused(NotSent),
 }
 
-/// The knowledge that one core has of one backend's health.
+/// One core's knowledge about one backend's health.
 #[derive(Debug, Default)]
 struct Health {
     watch: Watch,
     tally: Tally,
     looked_at: Timestamp,
-    /// The 95th percentiles of response times at the last check, by class of commands; only where backends
-    /// are compared.
+    /// The 95th percentiles of the backend's response times at the last check, by class of commands; None
+    /// where backends are not compared.
     recent: [Option<Duration>; COMMAND_CLASSES],
     /// True while some or all requests to the backend are refused.
     is_gated: bool,
-    /// The time at which this core sent a trial request; `None` without one.
+    /// The time at which this core sent the trial request that is in flight; None without one.
     trial: Option<Timestamp>,
     /// The number of requests that may pass while the backend returns, with fractions; at most 2.
     credit: f64,
-    /// The last failure, in words.
+    /// The text of the last failure, for logs.
     failure: &'static str,
     /// The number of times that this core ejected the backend.
     ejections: u64,
@@ -93,7 +94,7 @@ struct Health {
 }
 
 impl Health {
-    /// True if a good reply would change nothing: no failure was seen lately and no trial is in flight.
+    /// True if a good reply would change nothing: the backend did not fail lately and no trial is in flight.
     fn is_quiet(&self) -> bool {
         self.watch.is_calm() && self.trial.is_none()
     }
@@ -109,24 +110,24 @@ impl Breaker {
         }
     }
 
-    /// Returns the next gate that was closed or opened and is to be set at the backend's windows.
+    /// Returns the next change of a gate, which the caller sets at the backend's bulkheads; None if there is
+    /// none.
     pub fn poll_gate(&mut self) -> Option<(BackendId, Gate)> {
         self.gates.pop_front()
     }
 
-    /// The number of times that this core ejected the backend.
+    /// Returns the number of times that this core ejected the backend.
     pub fn ejections(&self, backend: BackendId) -> u64 {
         self.health[usize::from(backend.0)].ejections
     }
 
-    /// Adds the delay of a turn of this core against its plan. A core that was late for too long does not
-    /// judge backends slow.
+    /// Adds the delay of a turn of this core. A core that was late for too long does not judge backends slow.
     pub fn handle_late(&mut self, late: Duration) {
         self.late += late;
     }
 
-    /// Counts a reply to a client's request. True if [`Breaker::record_reply`] must see the reply: it is an
-    /// error, or the backend failed lately or is on trial.
+    /// Counts a backend's reply to a client's request. True if [`Breaker::record_reply`] must be called with
+    /// it: it is an error, or the backend failed lately or is on trial.
     #[inline]
     pub fn count_reply(&mut self, backend: BackendId, is_error: bool) -> bool {
         let health = &mut self.health[usize::from(backend.0)];
@@ -134,8 +135,8 @@ impl Breaker {
         is_error || !health.is_quiet()
     }
 
-    /// Records a reply, with its text if it is an error: ends a trial that it answers, and ejects the backend
-    /// if it is one failure too many. `late` is the time by which this core was late itself.
+    /// Records a backend's reply, with its text if it is an error: ends the trial that it answers, and ejects
+    /// the backend after too many failures. `late` is the delay of this core itself.
     #[cold]
     pub fn record_reply(
         &mut self,
@@ -174,7 +175,7 @@ impl Breaker {
     }
 
     /// Records the loss of a connection, or a failed attempt to open it, as a failure of the backend if
-    /// requests were `pending` on it.
+    /// requests were unanswered (`pending`) on it.
     pub fn record_loss(
         &mut self,
         env: &mut Env,
@@ -205,7 +206,7 @@ impl Breaker {
         }
     }
 
-    /// Ejects a backend, unless another core has. In shadow mode, only logs that it would.
+    /// Ejects a backend, unless another core has done so. In shadow mode, only logs that it would be ejected.
     fn eject(&mut self, env: &mut Env, backend: BackendId, cause: Cause, why: &str, now: Now) {
         let place = usize::from(backend.0);
         let health = &mut self.health[place];
@@ -301,7 +302,7 @@ impl Breaker {
         refused
     }
 
-    /// Puts off the trial of an ejected backend, because the request for it could not be sent.
+    /// Puts off the trial of an ejected backend, because the trial request could not be sent (`why`).
     pub fn handle_trial_unsent(&mut self, env: &Env, backend: BackendId, why: NotSent, now: Now) {
         let place = usize::from(backend.0);
         self.health[place].trial = None;
@@ -311,8 +312,8 @@ impl Breaker {
         board.change(place, trying, trying.put_off(now.monotonic.after(wait)));
     }
 
-    /// Ends a trial: the request was answered after `took`, or failed (`None`). Returns the backend to
-    /// service, gradually or at once, or ejects it again.
+    /// Ends the trial of an ejected backend: the trial request was answered after `took`, or failed (None).
+    /// Returns the backend to service, gradually or at once, or ejects it again.
     fn end_trial(&mut self, env: &mut Env, backend: BackendId, took: Option<Duration>, now: Now) {
         let place = usize::from(backend.0);
         self.health[place].trial = None;
@@ -336,16 +337,17 @@ impl Breaker {
         }
     }
 
-    /// Forgets a backend's health, because another server has its place.
+    /// Drops all observations of a backend's health, because another server has its place.
     pub fn forget(&mut self, env: &Env, backend: BackendId) {
         env.settings.overload.health.forget(usize::from(backend.0));
         self.open_gate(backend);
         self.health[usize::from(backend.0)].watch = Watch::default();
     }
 
-    /// Reports what this core has seen of backends, and checks what all cores have seen, at most once per
-    /// `LOOKS_APART`. Ejects backends that fail or, if `are_alike` says that all have like work, are slow.
-    /// `recent_p95` gives the 95th percentile of a backend's recent response times in a class of commands.
+    /// Reports to other cores what this core has seen of backends, and checks what all cores have seen, at
+    /// most once per `LOOKS_APART`. Ejects backends that fail or, if `are_alike` says that all have similar
+    /// work, are slow. `recent_p95` gives the 95th percentile of a backend's recent response times in a class
+    /// of commands.
     pub fn check_all(
         &mut self,
         env: &mut Env,
@@ -404,7 +406,7 @@ impl Breaker {
     }
 
     /// Ejects backends that are slow compared with the others. A core that was late itself (`is_witness` is
-    /// false) ejects none.
+    /// false) compares no response times.
     fn compare(&mut self, env: &mut Env, is_witness: bool, now: Now) {
         let rates: Vec<(f64, Option<f64>)> = self.health.iter().map(|health| health.watch.rates()).collect();
         for place in 0..self.health.len() {

@@ -31,23 +31,24 @@ const PARTIAL_WAIT_MAX: Duration = Duration::from_micros(200);
 /// The clients that have replies to send.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    /// Clients whose replies are sent at the end of the turn.
+    /// Clients whose replies are sent at the end of the present turn (pass of the shard's loop).
     to_send: VecDeque<ClientId>,
     /// Clients whose replies are held back until the rest of their pipeline is answered.
     partial: Vec<ClientId>,
-    /// The time since which replies have been held back.
+    /// The time since which replies to parts of pipelines have been held back; None if none are.
     partial_since: Option<Timestamp>,
-    /// The number of segments (blocks of replies) that are being written to sockets.
+    /// The number of segments (blocks of replies) that are being written to clients' sockets.
     in_flight: usize,
 }
 
 impl Outbox {
-    /// Returns the number of segments (blocks of replies) that are being written to sockets.
+    /// Returns the number of segments (blocks of replies) that are being written to clients' sockets.
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Counts a segment as done: its socket has written it, or its client has left.
+    /// Counts a segment (block of replies) as done: its socket has written it, or its client has
+    /// disconnected.
     pub fn handle_done(&mut self) {
         self.in_flight -= 1;
     }
@@ -62,7 +63,8 @@ impl Outbox {
     }
 }
 
-/// Turns the RESP replies in the output into HTTP responses. None if no response bytes come of them yet.
+/// Turns RESP replies in a client's output into a segment of HTTP responses. None if no response is complete
+/// enough to be sent yet.
 fn http_segment(http: &mut Conversation, output: &mut Output) -> Option<Segment> {
     let mut spare = Vec::new();
     while let Some(segment) = output.take() {
@@ -80,15 +82,15 @@ fn marked(mut reply: Vec<u8>) -> Vec<u8> {
     reply
 }
 
-/// True for a refusal by weir within the joined reply of a request in parts. Its wording is proof enough:
+/// True if a part of a joined reply is a refusal by weir, which its first word tells. That is proof enough:
 /// scripts, which could write such words themselves, are never sent in parts.
 fn is_worded_as_own(reply: &[u8]) -> bool {
     [&b"-THROTTLED "[..], b"-OVERLOADED ", b"-UNAVAILABLE "].into_iter().any(|word| reply.starts_with(word))
 }
 
 impl ClientStage {
-    /// Answers a request with a reply that weir writes itself. While a transaction is carried out, the reply
-    /// is captured for it instead.
+    /// Answers a client's present request with a reply that weir writes itself (`write`). While a transaction
+    /// is carried out, the reply becomes a part of that of `EXEC` instead.
     pub fn answer_now(&mut self, env: &mut Env, id: ClientId, write: impl FnOnce(&mut Vec<u8>, Protocol)) {
         let Some(client) = self.clients.get(id) else { return };
         if let Some(captured) = &mut self.captured {
@@ -111,18 +113,19 @@ impl ClientStage {
         self.after_answer(env, id);
     }
 
-    /// Starts to capture weir's own replies, for the reply to a transaction, instead of sending them.
+    /// Starts to collect weir's own replies, for the reply to a transaction, instead of sending them.
     pub fn begin_capture(&mut self, env: &mut Env) {
         self.captured = Some(env.pool.take());
     }
 
-    /// Ends the capture. Returns the captured replies.
+    /// Ends the collection of weir's own replies that [`Self::begin_capture`] began, and returns them.
     pub fn end_capture(&mut self) -> Vec<u8> {
         self.captured.take().unwrap_or_default()
     }
 
-    /// Delivers a reply, or one part of it, to the client on this shard. Calls `settle` with the request's
-    /// charge and its actual cost once all parts are there, even if the client has left.
+    /// Delivers a backend's reply, or one part of it, to the client on this shard. Calls `settle` with the
+    /// request's charge and what its real price follows from once all parts are there, even if the client has
+    /// disconnected.
     pub fn deliver(
         &mut self,
         env: &mut Env,
@@ -219,8 +222,8 @@ impl ClientStage {
         }
     }
 
-    /// Goes on joining the reply to one request with very many values for this turn. Answers the request once
-    /// its reply is whole.
+    /// Continues for this turn to join the reply to one request with very many values. Answers the request
+    /// once its reply is whole.
     pub fn go_on_joining(&mut self, env: &mut Env) {
         let Some((id, sequence, index)) = self.turns.next_to_join() else { return };
         let waiting = self.clients.get(id).and_then(|client| client.order.waiting(sequence));
@@ -250,8 +253,8 @@ impl ClientStage {
         self.after_answer(env, id);
     }
 
-    /// Continues after a reply: schedules a send, lets a waiting client go on, or closes a client that has
-    /// too many bytes of replies waiting.
+    /// Continues after a reply was put into a client's output: schedules a send, resumes a waiting client, or
+    /// closes a client with more than `output_bytes_max` bytes of replies waiting.
     fn after_answer(&mut self, env: &mut Env, id: ClientId) {
         let client = self.clients.at(id);
         if client.order.waiting_bytes() > env.settings.output_bytes_max {
@@ -274,8 +277,8 @@ impl ClientStage {
         }
     }
 
-    /// Lets a client go on, or closes it, behind a request that was answered with nothing: no bytes leave whose end
-    /// would do so.
+    /// Resumes a client, or closes it if it is ending, after a request whose reply was switched off (`CLIENT
+    /// REPLY`): there is no send whose completion would do so.
     #[cold]
     fn after_silence(&mut self, env: &mut Env, id: ClientId) {
         let client = self.clients.at(id);
@@ -306,7 +309,8 @@ impl ClientStage {
         self.outbox.list(client, id);
     }
 
-    /// Sends the replies that were held back for the rest of their pipelines, as no more events are pending.
+    /// Sends the replies that were held back until the rest of their pipelines is answered, because no more
+    /// events are pending.
     pub fn handle_quiet(&mut self) {
         self.outbox.partial_since = None;
         while let Some(id) = self.outbox.partial.pop() {
@@ -318,8 +322,8 @@ impl ClientStage {
         }
     }
 
-    /// Sends the replies that were held back once the first has waited for `PARTIAL_WAIT_MAX`, even if more
-    /// events are pending.
+    /// Sends the replies that were held back for the rest of their pipelines once the first has waited for
+    /// `PARTIAL_WAIT_MAX`, even if more events are pending.
     pub fn release_overdue_partials(&mut self, now: Now) {
         let outbox = &mut self.outbox;
         if outbox.partial.is_empty() {
@@ -330,7 +334,7 @@ impl ClientStage {
         }
     }
 
-    /// Takes the next segment to write to a client's socket, if any.
+    /// Takes the next segment (block of replies) to write to a client's socket; None if there is none.
     pub fn poll_transmit(&mut self, turn_started: Timestamp) -> Option<(Owner, Segment)> {
         while let Some(id) = self.outbox.to_send.pop_front() {
             let Some(client) = self.clients.get(id) else { continue };
@@ -355,7 +359,8 @@ impl ClientStage {
         None
     }
 
-    /// Notes that a socket has accepted a part of a client's segment, so the send timeout starts anew.
+    /// Records that a socket has accepted a part of a client's segment of replies, so that the send timeout
+    /// starts anew.
     pub fn handle_sending(&mut self, id: ClientId, now: Now) {
         if let Some(client) = self.clients.get(id)
             && client.sending_since.is_some()
@@ -364,8 +369,8 @@ impl ClientStage {
         }
     }
 
-    /// Handles the end of writing a segment: more replies can be sent, and a connection that is ending may be
-    /// closed.
+    /// Handles that a segment of replies was written to a client's socket: further replies can be sent, and a
+    /// connection that is ending may be closed.
     pub fn handle_transmitted(&mut self, env: &mut Env, id: ClientId, now: Now) {
         let Some(client) = self.clients.get(id) else { return };
         debug_assert!(client.sending_since.is_some(), "a segment comes back once");

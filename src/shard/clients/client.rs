@@ -19,7 +19,7 @@ use crate::shard::settings::ShardSettings;
 use crate::values::limits::{PIPELINE_MAX, REQUESTS_PER_TURN, TLS_CLIENT_BYTES, TLS_SEND_BYTES_MAX};
 use crate::values::{BackendId, Database, TenantId, Timestamp};
 
-/// The stages of the end of a client connection.
+/// The stages of the end of a client connection, seen from the side of what is still read and answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     /// The connection is not ending.
@@ -27,7 +27,7 @@ pub(super) enum Ending {
     /// Nothing more is read from the client. All requests that were read are answered, then the connection is
     /// closed.
     NoMoreInput,
-    /// No more requests are taken on, not even those already read. Earlier ones are answered, then the
+    /// No more requests are carried out, not even those already received. Earlier ones are answered, then the
     /// connection is closed.
     Deaf,
 }
@@ -56,7 +56,8 @@ pub struct Client {
     pub(super) secure: bool,
     /// The tenant that the client's TLS certificate names.
     pub(super) certified: Option<Box<str>>,
-    /// The time since which the client has been connected without logging in; None once it has logged in.
+    /// The time since which the client has been connected without logging in; None for a client with a
+    /// tenant.
     pub(super) stranger_since: Option<Timestamp>,
     pub(super) name: Vec<u8>,
     pub(super) library: [Vec<u8>; 2],
@@ -72,7 +73,8 @@ pub struct Client {
     pub(super) last_command: Option<&'static Command>,
     /// The requests of this client that `CLIENT PAUSE` holds back: none, writes, or all.
     pub(super) paused: Paused,
-    /// True while the client's next request, held or not, waits for the end of a `CLIENT PAUSE`.
+    /// True while the client's next request waits for the end of a `CLIENT PAUSE`, whether it is decoded
+    /// already or not.
     pub(super) waits_by_order: bool,
     /// The number of failed attempts to log in. At `LOGINS_FAILED_MAX` the connection is closed.
     pub(super) logins_failed: u8,
@@ -85,7 +87,7 @@ pub struct Client {
     /// The `Authorization` header that was accepted last, with the identity that it gives; for HTTP only. The
     /// field `identity` is that of the current HTTP request, or of the last one.
     pub(super) http_login: Option<Box<HttpLogin>>,
-    /// The time since which an HTTP request has been incomplete.
+    /// The time since which an HTTP request has been incomplete; None if none is.
     pub(super) http_since: Option<Timestamp>,
     pub(super) transaction: Option<Box<Transaction>>,
     /// The client's private links to stores, with its subscriptions, watched and tracked keys; None for most
@@ -95,7 +97,7 @@ pub struct Client {
     /// client has at most one such transaction in flight.
     pub(super) splice: Option<Box<Splice>>,
     pub(super) order: Order,
-    /// The choice between groups of backend connections (tracks), so that requests of this client do not
+    /// The choice between tracks (groups of backend connections), so that requests of this client do not
     /// overtake each other.
     tracks: Tracks,
     /// True while later requests must wait until all requests in flight are answered.
@@ -104,8 +106,8 @@ pub struct Client {
     /// The slots to whose home cores unanswered requests may have gone, as a bit set: bit n stands for all
     /// slots that are n modulo 64.
     handed_over: u64,
-    /// The request in flight that is sent to the primaries of a cluster rather than to a slot, such as
-    /// `DBSIZE` or `SCAN`.
+    /// The request in flight, such as `DBSIZE` or `SCAN`, that is sent to the primaries of a cluster rather
+    /// than to a slot; None if there is none.
     pub(super) addressed: Option<Box<Addressed>>,
     /// The result of the first try of a request to primaries, while it is tried again because a node that was
     /// asked turned out to be no primary.
@@ -119,7 +121,8 @@ pub struct Client {
     /// True if an unsettled request was a barrier, or if the client has changed its dialect since: then later
     /// requests could overtake it on other backend connections.
     pub(super) is_unsettled_alone: bool,
-    /// The number of backend queues that hold so many of this client's requests that no more are taken on.
+    /// The number of backend queues that hold so many of this client's requests that no further request of
+    /// the client is started.
     pub(super) congested: u16,
     /// The time at which bytes of this client arrived last. While a held request is handled, the time at
     /// which that request arrived.
@@ -130,16 +133,16 @@ pub struct Client {
     pub(super) sending_since: Option<Timestamp>,
     pub(super) last_heard: Timestamp,
     pub(super) reading_paused: bool,
-    /// The number of the turn in which requests of this client were taken on last.
+    /// The number of the shard's turn in which requests of this client were started last.
     pub(super) turn: u32,
-    /// The number of requests of this client that may still be taken on in that turn (`turn`).
+    /// The number of requests of this client that may still be started in the turn `turn`.
     pub(super) turn_left: u32,
-    /// True while received bytes have not been decoded yet, because the client may not go on.
+    /// True while received bytes have not been decoded yet, because the client has to wait.
     pub(super) stalled: bool,
     /// True while the client is in the outbox's list of clients with replies to send.
     pub(super) listed_to_send: bool,
-    /// True while the client is in the outbox's list of clients whose replies wait for the rest of their
-    /// pipeline.
+    /// True while the client is in the outbox's list of clients whose replies wait until the rest of their
+    /// pipeline is answered.
     pub(super) listed_partial: bool,
     /// True while the client is in a list of clients that go on decoding at the end of this turn or in the
     /// next.
@@ -200,7 +203,7 @@ impl Client {
         }
     }
 
-    /// Returns the number of bytes received for requests that have not been taken on.
+    /// Returns the number of bytes received for requests that have not been started.
     pub(super) fn held_bytes(&self) -> usize {
         self.decoder.held_bytes() + self.http.as_ref().map_or(0, |http| http.held_bytes())
     }
@@ -220,13 +223,13 @@ impl Client {
         &self.address.peer
     }
 
-    /// Returns the time of arrival of the request being handled: that of the last bytes, or of the held
-    /// request that goes on.
+    /// Returns the time of arrival of the request that is being handled: that of the last bytes received, or
+    /// of a held request that is resumed.
     pub fn came(&self) -> Timestamp {
         self.came
     }
 
-    /// Returns the client's dialect (RESP2 or RESP3).
+    /// Returns the client's RESP version (RESP2 or RESP3).
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
@@ -237,7 +240,7 @@ impl Client {
         self.database
     }
 
-    /// Returns the database that the client's next request will be about: in a transaction the one that is selected
+    /// Returns the database that the client's next request will use: within a transaction the one selected
     /// there.
     pub fn database_of_next(&self) -> Database {
         self.transaction.as_ref().and_then(|transaction| transaction.database()).unwrap_or(self.database)
@@ -253,13 +256,13 @@ impl Client {
         &self.identity
     }
 
-    /// Returns the account that the client's requests are charged to, if any.
+    /// Returns the account that the client's requests are charged to; None if there is none.
     #[inline]
     pub fn payer(&self) -> Option<Payer> {
         self.identity.payer
     }
 
-    /// True if replicas of a cluster may answer the client's reads.
+    /// True if replicas of a cluster may answer the client's reads, perhaps with old values.
     #[inline]
     pub fn reads_stale(&self) -> bool {
         self.identity.stale_reads
@@ -271,42 +274,44 @@ impl Client {
         self.identity.payer.map(Payer::asker)
     }
 
-    /// Returns the number of requests that have not been answered to the client.
+    /// Returns the number of requests whose replies have not been put into the client's output.
     #[inline]
     pub fn unanswered(&self) -> usize {
         self.order.unanswered()
     }
 
-    /// Takes the next place in the client's order of replies. Returns the number of that place.
+    /// Takes the next place in the order of the client's replies, for a request that is charged `charge`.
+    /// Returns the sequence number of that place.
     #[inline]
     pub fn expect_reply(&mut self, rewrite: Rewrite, charge: Option<Charge>) -> u32 {
         self.order.expect_reply(rewrite, charge)
     }
 
-    /// Sets the replies that the client gets to its next requests (`CLIENT REPLY`).
+    /// Sets which of the client's next requests get replies (`CLIENT REPLY`).
     pub fn set_replies(&mut self, replies: Replies) {
         self.order.set_replies(replies);
     }
 
-    /// Has the reply to the client's next request sent, even if replies are switched off.
+    /// Makes sure that the reply to the client's next request is sent, even if replies are switched off.
     pub fn send_next_reply(&mut self) {
         self.order.send_next();
     }
 
-    /// Returns the replies that the client gets to its next requests.
+    /// Returns which of the client's next requests get replies (`CLIENT REPLY`).
     pub fn replies(&self) -> Replies {
         self.order.replies()
     }
 
-    /// Chooses the track (the group of backend connections) for the client's next request. False while the
-    /// request must wait for those in flight.
+    /// Chooses the track (group of backend connections) for the client's next request. False if the request
+    /// must wait for those in flight.
     #[inline]
     pub fn take_track(&mut self, wanted: Track) -> bool {
         let (first, next) = self.order.sequences();
         self.tracks.choose_and_take(wanted, first, next)
     }
 
-    /// Returns the route of an admitted request of this client: slot, backend, dialect and track.
+    /// Returns the route of an admitted request of this client: slot, backend, RESP version, track and
+    /// database.
     #[inline]
     pub fn route_to(&self, slot: u16, backend: BackendId) -> Route {
         Route {
@@ -318,8 +323,8 @@ impl Client {
         }
     }
 
-    /// Builds the data that travels to a backend with a request: where the reply goes, route, account, tier,
-    /// deadline.
+    /// Builds the envelope that goes with a request to a backend: destination of the reply, route, account,
+    /// tier, deadline.
     pub fn envelope(
         &self,
         reply_to: ReplyTo,
@@ -347,32 +352,33 @@ impl Client {
         self.identity.deadline.map_or(Timestamp::MAX, |deadline| self.came.after(deadline))
     }
 
-    /// True if a new request could overtake an unsettled one (answered early, but perhaps still to be carried
-    /// out). `is_alone`: the new request is a barrier, which takes other backend connections.
+    /// True if a new request could overtake an unsettled one (answered early, but perhaps still carried out).
+    /// `is_alone` says that the new request waits for all earlier ones and takes other backend connections.
     #[inline]
     pub fn is_unsettled(&self, is_alone: bool) -> bool {
         self.unsettled > 0 && (is_alone || self.is_unsettled_alone)
     }
 
-    /// Copies a request of this client, with its identity and time of arrival, to be handled later.
+    /// Copies a request of this client, with the client's identity and the time of arrival, to be handled
+    /// later.
     pub fn held(&self, arguments: &Arguments<'_>) -> HeldRequest {
         HeldRequest::new(arguments, &self.identity, self.came)
     }
 
-    /// Returns the transaction that the client has been queueing since `MULTI`, if any.
+    /// Returns the transaction in which requests are queued since `MULTI`; None outside of a transaction.
     #[inline]
     pub fn transaction(&mut self) -> Option<&mut Transaction> {
         self.transaction.as_deref_mut()
     }
 
-    /// Starts to queue requests (`MULTI`). False if the client is already doing so.
+    /// Starts a transaction (`MULTI`). False if the client is already in one.
     pub fn begin_transaction(&mut self) -> bool {
         let begins = self.transaction.is_none();
         self.transaction.get_or_insert_default();
         begins
     }
 
-    /// Ends queueing (`EXEC`, `DISCARD`). Returns the queued transaction, if there was one.
+    /// Ends the queueing of a transaction (`EXEC`, `DISCARD`), and returns it; None if the client is in none.
     pub fn take_transaction(&mut self) -> Option<Box<Transaction>> {
         self.transaction.take()
     }
@@ -382,13 +388,13 @@ impl Client {
         self.transaction = Some(transaction);
     }
 
-    /// Keeps weir's own replies until the backend's reply to the transaction being sent arrives.
+    /// Keeps weir's own replies within a transaction until the backend's reply to the transaction arrives.
     pub fn keep_splice(&mut self, splice: Splice) {
         self.splice = Some(Box::new(splice));
     }
 
-    /// Marks the client's transaction, if any, so that `EXEC` refuses it because a request could not be
-    /// queued.
+    /// Marks the client's transaction, if it is in one, so that `EXEC` refuses it because a request could not
+    /// be queued.
     pub fn poison_transaction(&mut self) {
         if let Some(transaction) = &mut self.transaction {
             transaction.poison();
@@ -401,31 +407,32 @@ impl Client {
         self.paused == Paused::Writes
     }
 
-    /// Switches the client to another dialect. Each dialect has backend connections of its own, so unsettled
-    /// requests could be overtaken from now on.
+    /// Switches the client to another RESP version. Each version has backend connections of its own, so
+    /// unsettled requests could be overtaken from now on.
     pub(super) fn change_protocol(&mut self, protocol: Protocol) {
         self.is_unsettled_alone |= self.unsettled > 0 && protocol != self.protocol;
         self.protocol = protocol;
     }
 
-    /// Notes that weir answered a request that its backend may still carry out. Later requests are pinned to
-    /// the same track, so that they cannot overtake it.
+    /// Records that weir answered a request that its backend may still carry out. Later requests are bound to
+    /// the same track (group of backend connections), so that they cannot overtake it.
     pub(super) fn handle_unsettled(&mut self) {
         self.unsettled += 1;
         self.is_unsettled_alone |= self.barrier;
         self.tracks.pin(true);
     }
 
-    /// Notes that an unsettled request can no longer be carried out. Once none is left, the client's requests
-    /// are free to change tracks.
+    /// Records that a request answered early can no longer be carried out. Once none is left, the client's
+    /// requests may change tracks (groups of backend connections).
     pub(super) fn handle_settled(&mut self) {
         self.unsettled = self.unsettled.saturating_sub(1);
         self.is_unsettled_alone &= self.unsettled > 0;
         self.tracks.pin(self.unsettled > 0);
     }
 
-    /// True if earlier requests of the client may be under way at the home core of `slot`, apart from the one
+    /// True if earlier requests of the client may be in flight at the home core of `slot`, apart from the one
     /// that has just taken its place in the order of replies. May be true without need, as slots share bits.
+    /// `part` is the number of the request's part, 0 if it is whole.
     #[inline]
     pub fn has_handed_over(&mut self, slot: u16, part: u16) -> bool {
         // With a later part, earlier parts of the same request may be under way.
@@ -435,25 +442,25 @@ impl Client {
         self.handed_over & slot_bit(slot) != 0
     }
 
-    /// Notes that a request of the client goes to the home core of a slot, or with None to any number of
+    /// Records that a request of the client goes to the home core of a slot, or with None to any number of
     /// cores.
     #[inline]
     pub fn hand_over(&mut self, slot: Option<u16>) {
         self.handed_over |= slot.map_or(u64::MAX, slot_bit);
     }
 
-    /// Makes later requests wait until all that were sent are answered.
+    /// Makes later requests of the client wait until all requests in flight are answered.
     pub fn hold_back_later(&mut self) {
         self.barrier = true;
     }
 
-    /// Records the client's last command.
+    /// Records the client's last command, which `CLIENT LIST` shows.
     #[inline]
     pub const fn note_command(&mut self, command: &'static Command) {
         self.last_command = Some(command);
     }
 
-    /// True if the client is shown the requests of others (`MONITOR`).
+    /// True if the client has sent `MONITOR`, and is shown the requests of others.
     pub fn is_monitor(&self) -> bool {
         self.is_monitor
     }
@@ -463,7 +470,8 @@ impl Client {
         self.no_evict = no_evict;
     }
 
-    /// True while a request of the client is unanswered, or replies to it are not written to its socket yet.
+    /// True while a request of the client is unanswered, or replies to the client are not written to its
+    /// socket yet.
     pub(super) fn is_owed(&self) -> bool {
         self.unanswered() > 0
             || self.held_request.is_some()
@@ -471,14 +479,15 @@ impl Client {
             || self.sending_since.is_some()
     }
 
-    /// True while something of the client waits to go on: received bytes, a held request, or requests behind
-    /// a barrier.
+    /// True while a client has to be resumed later, since something of it waits: received bytes, a held
+    /// request, or requests that must not be sent before earlier ones are answered.
     #[inline]
     pub(super) fn is_stuck(&self) -> bool {
         self.stalled || self.held_request.is_some() || self.barrier
     }
 
-    /// True if a request is one that `CLIENT PAUSE ... WRITE` holds back. `EXEC` is one if a queued request is.
+    /// True if `CLIENT PAUSE ... WRITE` holds a request back. An `EXEC` is held back if a queued request
+    /// would be.
     pub fn would_write(&self, command: &Command, handling: Handling) -> bool {
         match handling {
             Handling::Local(LocalCommand::Exec) => {
@@ -493,7 +502,7 @@ impl Client {
         self.waits_by_order && (self.stalled || self.held_request.is_some())
     }
 
-    /// True if the client's next request may not be taken on yet. `replies_bytes_max` is the most bytes of
+    /// True if the client's next request may not be started yet. `replies_bytes_max` is the most bytes of
     /// replies that may wait for the client.
     #[inline]
     pub(super) fn must_wait(&self, replies_bytes_max: usize) -> bool {
@@ -506,7 +515,7 @@ impl Client {
             || self.order.waiting_bytes() > replies_bytes_max
     }
 
-    /// Returns the memory that the client takes, in bytes, with its buffers, queued requests and TLS state.
+    /// Returns the bytes of memory that the client takes, with its buffers, queued requests and TLS state.
     pub fn memory_bytes(&self) -> usize {
         let held = self.held_request.as_ref().map_or(0, |held| held.memory_bytes());
         let queued = self.transaction.as_ref().map_or(0, |transaction| transaction.memory_bytes());
@@ -540,7 +549,7 @@ impl Client {
             + names
     }
 
-    /// Frees the spare memory that a long pipeline left behind.
+    /// Frees the unused memory that a long pipeline of the client left behind.
     pub(super) fn tidy(&mut self) {
         self.order.tidy();
         self.decoder.tidy();
@@ -555,7 +564,7 @@ impl Client {
         self.ties.is_some()
     }
 
-    /// Returns the client's ties to stores (private links, watched keys, subscriptions, tracked keys); `None`
+    /// Returns the client's ties to stores (private links, watched keys, subscriptions, tracked keys); None
     /// if it has none.
     pub fn ties(&mut self) -> Option<&mut Ties> {
         self.ties.as_deref_mut()
@@ -566,7 +575,8 @@ impl Client {
         self.ties.get_or_insert_default()
     }
 
-    /// True if the client's blocking command was ended at its store, unanswered, so that the client can move.
+    /// True if the client's blocking command was ended at its store without a reply to the client, so that
+    /// the client can move to another process.
     pub fn is_withdrawn(&self) -> bool {
         self.ties.as_ref().is_some_and(|ties| ties.withdrawn.is_some())
     }
@@ -581,14 +591,14 @@ impl Client {
         self.ties.as_ref().is_some_and(|ties| ties.subscriptions.is_some())
     }
 
-    /// True if the client is sent messages that it has not asked for one by one: it is subscribed to channels, or
-    /// takes the invalidation messages of others.
+    /// True if the client is sent messages besides replies: it is subscribed to channels, or takes the
+    /// invalidation messages of other clients.
     pub fn is_messaged(&self) -> bool {
         self.ties.as_ref().is_some_and(|ties| ties.subscriptions.is_some() || ties.inbox.is_some())
     }
 
-    /// True if the client is sent messages, and more bytes than `subscriber_slow_bytes` have waited for it for
-    /// `subscriber_slow_time` or longer. Notes the time since which they do.
+    /// True if the client is sent messages, and more than `subscriber_slow_bytes` bytes have waited to be
+    /// sent to it for `subscriber_slow_time` or longer. Records since when they have.
     pub(super) fn is_slow_subscriber(&mut self, settings: &ShardSettings, now: Timestamp) -> bool {
         let is_behind = self.order.waiting_bytes() > settings.clients.subscriber_slow_bytes;
         let Some(ties) = self.ties.as_mut() else { return false };
@@ -600,13 +610,13 @@ impl Client {
         now.since(since) >= settings.clients.subscriber_slow_time
     }
 
-    /// Returns the keys that the client watches; None if it watches none, or if the watch is broken, so that
-    /// `EXEC` will fail.
+    /// Returns the client's watch of keys (`WATCH`); None if it watches none, or if the watch is broken, so
+    /// that `EXEC` will fail.
     pub fn watch(&self) -> Option<Watch> {
         self.ties.as_ref()?.watch.filter(|watch| !watch.is_broken)
     }
 
-    /// True if the client watched keys and the watch is broken, so that its next `EXEC` fails.
+    /// True if the client's watch of keys is broken, so that its next `EXEC` fails.
     pub fn is_watch_broken(&self) -> bool {
         self.ties.as_ref().and_then(|ties| ties.watch).is_some_and(|watch| watch.is_broken)
     }
@@ -626,8 +636,7 @@ impl Client {
         }
     }
 
-    /// True if the client speaks RESP2 and is subscribed: it may then send nothing but commands about
-    /// subscriptions.
+    /// True if the client speaks RESP2 and is subscribed: it may then send only commands about subscriptions.
     pub fn is_subscriber_only(&self) -> bool {
         self.protocol == Protocol::Resp2
             && self.ties.as_ref().is_some_and(|ties| ties.subscriptions.is_some())

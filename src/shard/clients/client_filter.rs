@@ -1,5 +1,5 @@
-//! The arguments of `CLIENT LIST`, `CLIENT KILL`, `CLIENT UNBLOCK` and `CLIENT PAUSE`, and the one reply that is made from the
-//! answers of all shards.
+//! The arguments of `CLIENT LIST`, `CLIENT KILL`, `CLIENT UNBLOCK` and `CLIENT PAUSE`, and the one reply that
+//! is made from the parts of all shards.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub struct ClientFilter {
     /// The number (`CLIENT ID`) of the client that sent the command. If it is to be closed itself, it gets
     /// its reply first.
     pub(super) asker: u64,
-    /// The type of the clients.
+    /// The type of client that is selected (`TYPE`).
     pub(super) kind: Option<ClientKind>,
 }
 
@@ -35,7 +35,7 @@ pub enum ClientKind {
     Normal,
     /// A client that is subscribed to channels or patterns.
     PubSub,
-    /// A type that weir has no clients of: replicas, and a primary.
+    /// A type of which weir has no clients, so that nothing matches: replicas, and a primary.
     Nobody,
 }
 
@@ -57,18 +57,18 @@ pub enum ClientsAsked {
     /// `CLIENT KILL [option value] ...`: closes the clients that match. The reply is their number.
     Kill(ClientFilter),
     /// `CLIENT KILL address`, the old form: closes the client with that address. The reply is `OK`, or an
-    /// error if there is none.
+    /// error if there is no such client.
     KillOne(ClientFilter),
     /// `CLIENT PAUSE`: holds back all requests of clients, or only writes, for a time.
     Pause(Pause),
-    /// `CLIENT UNBLOCK`: ends the blocking commands of the clients that match, as at their timeout or, if
-    /// true, with an error. The reply is their number.
+    /// `CLIENT UNBLOCK`: ends the blocking commands of the clients that match, as at their timeout or, if the
+    /// flag is true, with an error. The reply is the number of unblocked clients.
     Unblock(ClientFilter, bool),
     /// `CLIENT UNPAUSE`: ends the pause of a tenant, or with None all pauses.
     Unpause(Option<String>),
 }
 
-/// The answer of one shard to a `CLIENT` command that goes to all shards.
+/// The part of one shard in the reply to a `CLIENT` command that goes to all shards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientsTold {
     /// A line for each client that matches, with the client's number.
@@ -78,12 +78,12 @@ pub enum ClientsTold {
     /// Number of this shard's clients that `CLIENT KILL` closed, with the asking client if it matched, or that
     /// `CLIENT UNBLOCK` unblocked.
     Counted(u64),
-    /// The pause has begun or has ended.
+    /// A `CLIENT PAUSE` or `CLIENT UNPAUSE` was carried out on the shard.
     Done,
 }
 
 impl ClientsAsked {
-    /// Parses `CLIENT LIST [TYPE type] [ID id ...]`. The error is the reply to the client.
+    /// Parses `CLIENT LIST [TYPE type] [ID id ...]`, sent by `asker`. The error is the text of the reply.
     pub fn list(asker: Reach, arguments: &Arguments<'_>) -> Result<Self, String> {
         let mut filter = ClientFilter::of(asker);
         let mut at = 2;
@@ -106,8 +106,8 @@ impl ClientsAsked {
         Ok(Self::List(filter))
     }
 
-    /// Parses `CLIENT KILL address` and `CLIENT KILL [option value] ...`. The error is the reply to the
-    /// client.
+    /// Parses `CLIENT KILL address` and `CLIENT KILL [option value] ...`, sent by `asker`. The error is the
+    /// text of the reply.
     pub fn kill(asker: Reach, arguments: &Arguments<'_>) -> Result<Self, String> {
         let mut filter = ClientFilter::of(asker);
         if arguments.len() == 3 {
@@ -137,7 +137,8 @@ impl ClientsAsked {
         Ok(Self::Kill(filter))
     }
 
-    /// Returns the user that `CLIENT KILL` names, a tenant or a user of one (`tenant/user`), if it names one.
+    /// Returns the user that `CLIENT KILL USER` names, a tenant or a user of one (`tenant/user`); None if it
+    /// names none.
     pub fn named_user(&self) -> Option<&str> {
         match self {
             Self::Kill(filter) => filter.user.as_deref(),
@@ -145,7 +146,7 @@ impl ClientsAsked {
         }
     }
 
-    /// Parses `CLIENT UNBLOCK id [TIMEOUT|ERROR]`. The error is the reply to the client.
+    /// Parses `CLIENT UNBLOCK id [TIMEOUT|ERROR]`, sent by `asker`. The error is the text of the reply.
     pub fn unblock(asker: Reach, arguments: &Arguments<'_>) -> Result<Self, String> {
         let is_error = match arguments.get(3) {
             None => false,
@@ -163,7 +164,7 @@ impl ClientsAsked {
     }
 
     /// Parses `CLIENT PAUSE milliseconds [ALL|WRITE]`, with at most `CLIENT_PAUSE_MS_MAX` milliseconds. The
-    /// error is the reply to the client.
+    /// error is the text of the reply.
     pub fn pause(asker: Reach, arguments: &Arguments<'_>, now: Now) -> Result<Self, String> {
         let millis = std::str::from_utf8(arguments.at(2)).ok().and_then(|text| text.parse::<i64>().ok());
         let millis = millis.ok_or("ERR timeout is not an integer or out of range")?;
@@ -184,7 +185,7 @@ impl ClientsAsked {
         Ok(Self::Pause(Pause { tenant: asker.tenant, until, extent, asker: asker.number }))
     }
 
-    /// Writes the reply to the client. `told` holds the answers of all shards.
+    /// Writes the reply to the `CLIENT` command. `told` holds the parts of all shards.
     pub fn reply(&self, protocol: Protocol, told: Vec<ClientsTold>) -> Vec<u8> {
         let mut out = Vec::new();
         let counted: u64 =

@@ -54,7 +54,7 @@ impl ClientStage {
         ClientsTold::Lines(lines)
     }
 
-    /// Returns the clients of this shard that a filter selects.
+    /// Returns the ids of the clients of this shard that a filter selects.
     pub fn clients_of(&self, env: &Env, filter: &ClientFilter, now: Now) -> Vec<ClientId> {
         let fits = |id: &ClientId| {
             self.clients.peek(*id).is_some_and(|client| filter.fits(client, &env.quotas, now))
@@ -102,9 +102,10 @@ impl Client {
         }
     }
 
-    /// The client's flags in the letters of `CLIENT LIST`: `O` for a monitor, `b` in a blocking command or held back by
-    /// `CLIENT PAUSE`, `P` subscribed to channels, `t` while keys are tracked, `R` if their messages go to a client that
-    /// is gone, `B` for broadcasts, `x` in a transaction, `N` none of these.
+    /// Returns the client's flags in the letters of `CLIENT LIST`: `O` for a monitor, `b` in a blocking
+    /// command or held back by `CLIENT PAUSE`, `P` subscribed to channels, `t` while keys are tracked, `R` if
+    /// their messages go to a client that is gone, `B` for broadcasts, `x` in a transaction, `N` none of
+    /// these.
     fn flags(&self) -> String {
         let ties = self.ties.as_ref();
         let waits = ties.is_some_and(|ties| ties.link.is_some() && ties.watch.is_none());

@@ -1,11 +1,11 @@
-//! Cursors of `SCAN` over several stores, which also say which store is next. For a cluster, see
-//! `routing/cluster/walk.rs`.
+//! Cursors of `SCAN` over several stores: a cursor that a client gets also says which store is next. For a
+//! cluster, see `routing/cluster/walk.rs`.
 
 use crate::protocol::{encode, reply};
 use crate::routing::cluster::WalkPosition;
 
-/// Splits a client's cursor into the store that it names and that store's own cursor. None if the word is no
-/// number.
+/// Splits a client's `SCAN` cursor into the index of the store that it names and that store's own cursor.
+/// None if the word is no number. `backends` is the number of stores.
 pub fn split_cursor(word: &[u8], backends: u16) -> Option<(u16, u64)> {
     let cursor = std::str::from_utf8(word).ok()?.parse::<u64>().ok()?;
     let backends = u64::from(backends);

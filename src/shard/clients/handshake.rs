@@ -1,5 +1,5 @@
-//! The commands with which clients begin: `AUTH`, `HELLO`, `RESET`, and the `CLIENT` commands about their own
-//! name.
+//! Commands that begin a connection: `AUTH`, `HELLO`, `RESET`, and the `CLIENT` commands about the client's
+//! own name.
 
 use super::ClientStage;
 use super::identity::{Chosen, Identity};
@@ -47,8 +47,8 @@ impl ClientStage {
         self.close_if_guessing(env, id);
     }
 
-    /// Logs a client in with a password, and moves it to a seat of its tenant. The error is the reply: a
-    /// wrong password, which is counted, or no seat left.
+    /// Logs a client in with a password, and counts it as a connection (seat) of its tenant. The error is the
+    /// text of the reply: a wrong password, which is counted, or a tenant that may have no more connections.
     pub(super) fn sign_in(
         &mut self,
         env: &mut Env,
@@ -76,15 +76,15 @@ impl ClientStage {
         Ok(())
     }
 
-    /// Ends the connection if `LOGINS_FAILED_MAX` attempts to log in have failed on it.
+    /// Closes a client's connection if `LOGINS_FAILED_MAX` attempts to log in have failed on it.
     pub fn close_if_guessing(&mut self, env: &mut Env, id: ClientId) {
         if self.clients.get(id).is_some_and(|client| client.logins_failed >= LOGINS_FAILED_MAX) {
             self.stop_listening(env, id);
         }
     }
 
-    /// Answers `HELLO [2|3 [AUTH user password] [SETNAME name]]`. If any part of it fails, the client's
-    /// identity stays as it was.
+    /// Answers `HELLO [2|3 [AUTH user password] [SETNAME name]]`. If any part of it fails, the client keeps
+    /// its identity.
     pub fn hello(
         &mut self,
         env: &mut Env,
@@ -207,8 +207,9 @@ impl ClientStage {
         }
     }
 
-    /// Sets the client's name. Behind a `;` the name may carry options, such as `cart;tier=batch`, for
-    /// clients that cannot send weir's own commands.
+    /// Sets the client's name (`CLIENT SETNAME`). After a `;` the name may carry options, such as
+    /// `cart;tier=batch`, for clients that cannot send weir's own commands. The error is the text of the
+    /// reply.
     fn rename(
         &mut self,
         env: &Env,

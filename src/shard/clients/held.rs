@@ -1,4 +1,4 @@
-//! A request that is kept until it may be carried out.
+//! A request that is kept until it may be carried out, and the handling of it then.
 
 use bytes::Bytes;
 
@@ -20,9 +20,10 @@ pub struct HeldRequest {
     pub places: Vec<Argument>,
     /// The identity under which the request is carried out.
     pub identity: Identity,
-    /// Time at which the request arrived; its deadline counts from this time.
+    /// Time at which the request arrived, from which its deadline counts.
     pub came: Timestamp,
-    /// The parts of a request with very many keys, which are found over several turns; None for any other.
+    /// The split of the request by key, if it has so many keys that this takes several turns; None for any
+    /// other request.
     pub partition: Option<Box<Partition>>,
 }
 
@@ -38,7 +39,7 @@ impl HeldRequest {
         }
     }
 
-    /// Makes a held request of a large one, without a copy, that waits until its partition is whole.
+    /// Holds a large request, without a copy of its bytes, until its `partition` (the split by key) is whole.
     pub fn to_partition(
         (frame, places): (Bytes, Vec<Argument>),
         partition: Partition,
@@ -48,22 +49,22 @@ impl HeldRequest {
         Self { frame, places, identity: identity.clone(), came, partition: Some(Box::new(partition)) }
     }
 
-    /// Returns the memory that the copy takes, in bytes.
+    /// Returns the bytes of memory that the held request takes.
     pub fn memory_bytes(&self) -> usize {
         let partition = self.partition.as_ref().map_or(0, |partition| partition.memory_bytes());
         self.frame.len() + self.places.capacity() * size_of::<Argument>() + partition
     }
 }
 
-/// The held request that is being handled.
+/// The held request that is being handled now; a shard handles one at a time.
 #[derive(Debug)]
 pub struct Resumed {
-    /// Address of the request's bytes, which tells it from a request inside it (`QOS CALL`).
+    /// Address of the request's bytes, which distinguishes it from a request inside it (`QOS CALL`).
     address: usize,
-    /// True once the request has to be held again.
+    /// True once the request has to be held again, because it must wait for something else.
     is_held_again: bool,
     partition: Option<Box<Partition>>,
-    /// The time at which bytes of the client arrived last.
+    /// The time at which bytes of the client arrived last, which is restored at the end.
     newest: Timestamp,
 }
 
@@ -74,8 +75,8 @@ impl Resumed {
 }
 
 impl ClientStage {
-    /// Begins to handle a held request. Sets the client's time of arrival back to that of the request, from
-    /// which deadlines count, until [`Self::end_held`].
+    /// Begins to handle a held request. Until [`Self::end_held`], the client's time of arrival is that of the
+    /// request, from which deadlines count.
     pub fn begin_held(&mut self, id: ClientId, held: &mut HeldRequest) {
         debug_assert!(self.resumed.is_none(), "held requests are handled one after the other");
         let newest = std::mem::replace(&mut self.clients.at(id).came, held.came);
@@ -83,7 +84,8 @@ impl ClientStage {
         self.resumed = Some(Resumed { address, is_held_again: false, partition, newest });
     }
 
-    /// Restores what [`Self::begin_held`] changed. Keeps the request if it has to wait again.
+    /// Restores the client's state that [`Self::begin_held`] changed. Keeps the request if it has to wait
+    /// again.
     pub fn end_held(&mut self, id: ClientId, mut held: Box<HeldRequest>) {
         let Some(Resumed { is_held_again, partition, newest, .. }) = self.resumed.take() else { return };
         let Some(client) = self.clients.get(id) else { return };
@@ -94,21 +96,23 @@ impl ClientStage {
         }
     }
 
-    /// Notes that a request has to wait, if it is the held request that is being handled: it need not be
-    /// copied. False if it is another one.
+    /// Marks the held request that is being handled to be held again, so that it need not be copied. False if
+    /// `arguments` are another request.
     pub(super) fn hold_again(&mut self, arguments: &Arguments<'_>) -> bool {
         let resumed = self.resumed.as_mut().filter(|resumed| resumed.is(arguments));
         resumed.map(|resumed| resumed.is_held_again = true).is_some()
     }
 
-    /// Returns the whole partition of the request that is being handled, if it was made over several turns.
+    /// Returns the finished split by key of the request that is being handled, if it was made over several
+    /// turns.
     #[inline]
     pub fn partition(&self, env: &Env, arguments: &Arguments<'_>) -> Option<&Partition> {
         let resumed = self.resumed.as_ref().filter(|resumed| resumed.is(arguments))?;
         resumed.partition.as_deref().filter(|partition| partition.is_in_force(env, arguments))
     }
 
-    /// Takes the whole partition of the request that is being handled, if it was made over several turns.
+    /// Takes the finished split by key of the request that is being handled, if it was made over several
+    /// turns.
     pub fn take_partition(&mut self, env: &Env, arguments: &Arguments<'_>) -> Option<Partition> {
         let resumed = self.resumed.as_mut().filter(|resumed| resumed.is(arguments))?;
         resumed

@@ -1,5 +1,5 @@
-//! Clients that speak HTTP. A conversation translates between HTTP and RESP, so that the rest of weir treats
-//! them like any client.
+//! Clients that speak HTTP. A [`Conversation`] translates between HTTP and RESP, so that the rest of weir
+//! treats them like any client.
 
 use std::sync::Arc;
 
@@ -28,9 +28,9 @@ const WRONGPASS: &str =
 /// The error for a request whose sender cannot be identified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stranger {
-    /// The error text for the client.
+    /// The text of the error reply.
     pub text: String,
-    /// True if `LOGINS_FAILED_MAX` wrong tokens came in a row: then the connection ends.
+    /// True if `LOGINS_FAILED_MAX` wrong tokens came in a row on the connection: it is then closed.
     pub is_last: bool,
 }
 
@@ -41,7 +41,7 @@ impl Stranger {
 }
 
 impl ClientStage {
-    /// Registers a new connection that speaks HTTP.
+    /// Registers a new connection that speaks HTTP. Returns the client's id.
     pub fn open_http(&mut self, env: &mut Env, now: Now) -> ClientId {
         let id = self.open(env, now);
         if let Some(client) = self.clients.get(id) {
@@ -52,12 +52,14 @@ impl ClientStage {
         id
     }
 
-    /// Takes a client's HTTP conversation out of the table while its requests are handled.
+    /// Takes a client's HTTP conversation out of the table of clients while its requests are handled. None if
+    /// the client has disconnected or speaks RESP.
     pub fn begin_conversing(&mut self, id: ClientId) -> Option<Box<Conversation>> {
         self.clients.get(id)?.http.take()
     }
 
-    /// Puts a client's HTTP conversation back. False if the client has left.
+    /// Puts a client's HTTP conversation back into the table of clients. False if the client has
+    /// disconnected.
     pub fn end_conversing(&mut self, id: ClientId, http: Box<Conversation>, now: Now) -> bool {
         let Some(client) = self.clients.get(id) else { return false };
         let is_midway = http.is_midway();
@@ -67,7 +69,7 @@ impl ClientStage {
         true
     }
 
-    /// Takes the client's next place in the order of replies for a response that consists of HTTP alone (such
+    /// Takes the next place in the order of a client's replies for a response that no backend answers (such
     /// as 400 or 100 Continue).
     pub fn hold_place(&mut self, env: &mut Env, id: ClientId) {
         self.answer_now(env, id, |out, _| encode::simple(out, "OK"));
@@ -134,7 +136,7 @@ impl ClientStage {
     }
 
     /// Gives a client the identity and options of the HTTP request that its next command belongs to. The
-    /// error is the reply to the client.
+    /// error is the text of the reply.
     pub fn assume(
         &mut self,
         env: &mut Env,

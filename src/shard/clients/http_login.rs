@@ -8,7 +8,7 @@ use crate::protocol::http::Authority;
 /// The credentials that an HTTP client was last identified by, and the identity that they gave.
 #[derive(Debug)]
 pub(super) struct HttpLogin {
-    /// The value of the `Authorization` header; None without one.
+    /// The value of the `Authorization` header; None if there was no such header.
     pub claim: Option<Vec<u8>>,
     /// The version of the quotas under which the credentials were accepted.
     pub version: u64,
@@ -18,9 +18,9 @@ pub(super) struct HttpLogin {
 }
 
 impl HttpLogin {
-    /// True if a request has the same credentials, under the same version of the quotas. Takes equally long
-    /// however much of them agrees, because others may share the connection and must not guess them byte by
-    /// byte.
+    /// True if a request has the same credentials (`claim`), under the same version of the quotas. Takes
+    /// equally long however many bytes agree, because others may share the connection and must not guess them
+    /// byte by byte.
     pub fn is_for(&self, claim: Option<&[u8]>, version: u64) -> bool {
         let is_same = match (&self.claim, claim) {
             (None, None) => true,

@@ -6,7 +6,8 @@ use crate::config::{Quotas, Tenant, TenantId, Tier};
 use crate::shard::admission::{AdmissionStage, Payer, UserAccount};
 use crate::shard::request::Overdue;
 
-/// The tenant and user that a connection speaks for, and the terms of its requests.
+/// The tenant and user that a client's requests are charged to, and the terms of its requests: tier,
+/// deadline, old values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// The tenant; None until the client authenticates.
@@ -18,9 +19,10 @@ pub struct Identity {
     /// The time after which a reply is useless, counted from the arrival of the request; None for no
     /// deadline.
     pub deadline: Option<Duration>,
-    /// The terms that the client chose itself. All others are the tenant's, and change when the quotas do.
+    /// The terms that the client chose itself. All others are the tenant's, and change when the quotas
+    /// change.
     pub chosen: Chosen,
-    /// True if replicas may answer the client's reads.
+    /// True if replicas may answer the client's reads, perhaps with old values.
     pub stale_reads: bool,
     /// The account that the client's requests are charged to; None for a client without a tenant.
     pub payer: Option<Payer>,
@@ -33,21 +35,22 @@ pub struct Chosen {
     pub tier: Option<Tier>,
     /// The chosen deadline: the time after which a reply is useless.
     pub deadline: Option<Duration>,
-    /// The treatment of requests in flight whose deadline passes: answered at once, or waited for.
+    /// The treatment of requests in flight whose deadline passes: they are answered with an error at once, or
+    /// their reply is awaited.
     pub overdue: Overdue,
 }
 
 impl Identity {
-    /// Returns the identity of a connection that has not logged in: the tenant for strangers if the quotas
-    /// have one, else no tenant.
+    /// Returns the identity of a connection that has not logged in: that of the tenant for such clients if
+    /// the quotas have one, else one without a tenant.
     pub fn stranger(quotas: &Quotas) -> Self {
         let strangers =
             quotas.strangers().map(|tenant| Self::of(quotas, tenant, None, None, Chosen::default()));
         strangers.unwrap_or_default()
     }
 
-    /// Builds the identity of a tenant, or of one of its users, under the given quotas. The client's choices
-    /// apply as far as the quotas allow.
+    /// Builds the identity of a tenant, or of one of its users, under the given quotas. The terms that the
+    /// client chose apply as far as the quotas allow.
     pub fn of(
         quotas: &Quotas,
         tenant: TenantId,
@@ -79,7 +82,8 @@ impl Identity {
         self.tenant.map(|tenant| quotas.tenant(tenant))
     }
 
-    /// Returns the name as `tenant` or `tenant/user`; `default` for a client without a tenant.
+    /// Returns the client's name for its tenant, as `tenant` or `tenant/user`; `default` for a client without
+    /// a tenant.
     pub fn full_name(&self, quotas: &Quotas) -> String {
         let tenant = self.tenant(quotas).map_or("default", |tenant| tenant.name.as_str());
         match &self.user {
@@ -88,8 +92,8 @@ impl Identity {
         }
     }
 
-    /// Converts this identity to new quotas, in which its tenant is found by name. Becomes a stranger's
-    /// identity if the tenant is gone.
+    /// Converts this identity from the quotas `before` to the quotas `after`, in which its tenant is found by
+    /// name. Becomes the identity of a client that has not logged in if the tenant is gone.
     #[must_use]
     pub fn carried_over(&self, before: &Quotas, after: &Quotas, admission: &mut AdmissionStage) -> Self {
         let known = self.tenant.and_then(|tenant| after.find(&before.tenant(tenant).name));

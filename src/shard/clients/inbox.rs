@@ -1,6 +1,6 @@
-//! Inboxes: the links on which a client takes the invalidation messages of other clients, which have named it with
-//! `CLIENT TRACKING ON REDIRECT`. A client has one link per store, for the messages of all those clients together,
-//! so that they come in the store's order.
+//! Inboxes: the links on which a client takes the invalidation messages of other clients, which have named it
+//! with `CLIENT TRACKING ON REDIRECT`. A client has one link per store for the messages of all those clients
+//! together, so that the messages come in the store's order.
 
 use super::{Client, ClientStage};
 use crate::config::Quotas;
@@ -14,7 +14,8 @@ use crate::values::{BackendId, ClientId, ShardId};
 
 /// The channel on which a client that speaks RESP2 gets invalidation messages.
 pub const INVALIDATIONS: &[u8] = b"__redis__:invalidate";
-/// The beginning of a store's message that keys have changed. The keys follow, or a null for all.
+/// The beginning of a store's message that keys have changed. An array of the keys follows, or a null for all
+/// keys.
 const INVALIDATE: &[u8] = b">2\r\n$10\r\ninvalidate\r\n";
 /// The error for the number of a connection that does not exist, or that belongs to another tenant.
 pub const NO_TARGET: &str = "ERR The client ID you want redirect to does not exist";
@@ -23,61 +24,61 @@ pub const NO_TARGET: &str = "ERR The client ID you want redirect to does not exi
 #[derive(Debug, Default)]
 pub struct Inbox {
     links: Vec<(BackendId, PrivateId)>,
-    /// The clients whose messages come here.
+    /// The clients whose invalidation messages come to this client.
     trackers: Vec<Peer>,
-    /// Commands of clients that wait until the links are open.
+    /// Reply addresses of `CLIENT TRACKING` commands of other clients, which wait until the links are open.
     waiting: Vec<ReplyTo>,
 }
 
 impl Inbox {
-    /// Adds a link over which a store will send messages.
+    /// Adds a link over which a store will send invalidation messages.
     pub fn add(&mut self, store: BackendId, link: PrivateId) {
         self.links.push((store, link));
     }
 
-    /// Returns the stores, with the links over which they send messages.
+    /// Returns the stores, each with the link over which it sends invalidation messages.
     pub fn links(&self) -> &[(BackendId, PrivateId)] {
         &self.links
     }
 
-    /// True if messages come over a link.
+    /// True if invalidation messages come over this link.
     pub fn has(&self, link: PrivateId) -> bool {
         self.links.iter().any(|(_, own)| *own == link)
     }
 
-    /// Adds a command that waits until the links are open.
+    /// Adds a `CLIENT TRACKING` command of another client that waits until the links are open.
     pub fn add_waiting(&mut self, from: ReplyTo) {
         self.waiting.push(from);
     }
 
-    /// Takes the commands that wait until the links are open.
+    /// Takes the commands of other clients that wait until the links are open.
     pub fn take_waiting(&mut self) -> Vec<ReplyTo> {
         std::mem::take(&mut self.waiting)
     }
 
-    /// Adds a client whose messages come here.
+    /// Adds a client whose invalidation messages come to this inbox.
     pub fn add_tracker(&mut self, tracker: Peer) {
         if !self.trackers.contains(&tracker) {
             self.trackers.push(tracker);
         }
     }
 
-    /// Removes a client whose messages came here.
+    /// Removes a client whose invalidation messages came to this inbox.
     pub fn remove_tracker(&mut self, tracker: Peer) {
         self.trackers.retain(|other| *other != tracker);
     }
 
-    /// True if no client's messages come here, and no command waits.
+    /// True if no client's messages come to this inbox, and no command waits for it.
     pub fn is_unused(&self) -> bool {
         self.trackers.is_empty() && self.waiting.is_empty()
     }
 
-    /// True if messages of some client come here.
+    /// True if the messages of at least one client come to this inbox.
     pub fn is_in_use(&self) -> bool {
         !self.trackers.is_empty()
     }
 
-    /// Returns the memory that this record takes, in bytes.
+    /// Returns the bytes of memory that the inbox takes.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>()
             + self.links.capacity() * size_of::<(BackendId, PrivateId)>()
@@ -98,22 +99,25 @@ impl ClientStage {
         self.clients.ids().find(|id| self.clients.peek(*id).is_some_and(fits))
     }
 
-    /// Queues a message about redirected invalidation messages to a core, which may be this one.
+    /// Queues a message to a core, which may be this one, about a client that takes the invalidation messages
+    /// of another.
     pub fn send_redirect(&mut self, to: ShardId, message: RedirectMessage) {
         self.redirects.push_back((to, message));
     }
 
-    /// Takes the next message about redirected invalidation messages, and the core that it is for.
+    /// Takes the next message about clients that take others' invalidation messages, and the core to send it
+    /// to.
     pub fn poll_redirect(&mut self) -> Option<(ShardId, RedirectMessage)> {
         self.redirects.pop_front()
     }
 
-    /// True if messages about redirected invalidation messages wait to be sent.
+    /// True if messages about clients that take others' invalidation messages wait to be sent.
     pub fn has_redirects(&self) -> bool {
         !self.redirects.is_empty()
     }
 
-    /// Tells the cores of the clients that took a client's messages that it has ended that.
+    /// Tells the cores of the clients (`targets`) that took a client's invalidation messages that they no
+    /// longer do.
     pub fn leave_targets(&mut self, own: ShardId, id: ClientId, targets: impl Iterator<Item = Peer>) {
         let tracker = Peer { shard: own, client: id };
         for target in targets {
@@ -121,8 +125,8 @@ impl ClientStage {
         }
     }
 
-    /// Ends the inbox of a client, whose links are to be closed: the clients whose messages came there are told, and
-    /// commands that wait for it fail.
+    /// Ends the inbox of a client, whose links the caller closes: the clients whose messages came there are
+    /// sent a message about it, and commands that wait for it fail.
     pub fn dissolve(&mut self, own: ShardId, id: ClientId, inbox: &mut Inbox) {
         let target = Peer { shard: own, client: id };
         for tracker in std::mem::take(&mut inbox.trackers) {
@@ -135,8 +139,9 @@ impl ClientStage {
         }
     }
 
-    /// Passes a store's message that keys have changed to a client, in its dialect. In RESP2 it must be subscribed.
-    /// Returns the length of what the client is sent; `None` if it is sent nothing.
+    /// Passes a store's message that keys have changed to a client, in the client's RESP version; in RESP2
+    /// the client must be subscribed to [`INVALIDATIONS`]. Returns the number of bytes that the client is
+    /// sent; None if it is sent nothing.
     pub fn deliver_invalidation(&mut self, env: &mut Env, id: ClientId, message: &[u8]) -> Option<usize> {
         let bytes_max = env.settings.subscriber_bytes_max();
         let keys = message.strip_prefix(INVALIDATE)?;

@@ -1,6 +1,6 @@
 //! Tracking of keys (`CLIENT TRACKING`) for one client: stores tell it when keys change that it has read. All
-//! requests of such a client about keys go over links of its own, one per store, because a store remembers
-//! for each connection what was read over it.
+//! requests of such a client about keys go over private links of its own, one per store, because a store
+//! remembers for each connection which keys were read over it.
 
 use super::{Client, ClientStage};
 use crate::protocol::{Protocol, TrackingOptions, encode};
@@ -9,27 +9,29 @@ use crate::shard::request::PrivateId;
 use crate::shard::tracking_redirect::{Peer, Target};
 use crate::values::{BackendId, ClientId};
 
-/// Number of bytes that are kept allocated for a client's next request to a cluster.
+/// Number of bytes that stay allocated for the copy of a client's next request to a cluster.
 const KEPT_BYTES: usize = 1024;
 
-/// The links over which stores track keys for a client.
+/// The private links over which stores track keys for a client, with the state of the client's tracking.
 #[derive(Debug, Default)]
 pub struct KeyTracking {
     /// The tracking options in force; `None` until the stores have confirmed the first.
     options: Option<TrackingOptions>,
     links: Vec<(BackendId, PrivateId)>,
-    /// The `CLIENT TRACKING ON` command that not all stores have answered.
+    /// The `CLIENT TRACKING ON` command in flight, which not all stores have answered; None if there is none.
     pending: Option<Pending>,
     /// The `CLIENT CACHING` command that is sent before the client's next request.
     caching: Option<&'static [u8]>,
-    /// The client that takes the messages in place of this one (`REDIRECT`).
+    /// The client that takes the invalidation messages in place of this one (`REDIRECT`); None if this one
+    /// takes them.
     target: Option<Aim>,
     /// Links that were added after tracking was switched on, and whose stores have yet to confirm it: those to
     /// nodes of a cluster that got keys since.
     late: Vec<PrivateId>,
-    /// The client's request in flight, which is sent again if a node of a cluster redirects it.
+    /// The copy of the client's request in flight, which is sent again if a node of a cluster redirects it.
     request: Repeatable,
-    /// True if any key that the client has read may have changed unseen: it is told so after the next reply.
+    /// True if any key that the client has read may have changed unseen; the client is told so after its next
+    /// reply.
     is_unsure: bool,
 }
 
@@ -38,24 +40,24 @@ pub struct KeyTracking {
 struct Repeatable {
     /// The bytes of the request, or of a whole transaction; empty if it must not be sent again.
     bytes: Vec<u8>,
-    /// The number of replies to it.
+    /// The number of replies that the store will send to the bytes.
     replies: usize,
-    /// The length of the `CLIENT CACHING` command at its beginning; 0 if there is none.
+    /// The length of the `CLIENT CACHING` command at the beginning of `bytes`; 0 if there is none.
     caching_bytes: usize,
-    /// The number of nodes that have redirected it.
+    /// The number of nodes that have redirected the request.
     tries: u8,
 }
 
 /// A redirected request on its way to another node of a cluster.
 #[derive(Debug)]
 pub struct Repeat {
-    /// The bytes to send.
+    /// The bytes of the requests to send to the store.
     pub bytes: Vec<u8>,
-    /// The number of replies to them.
+    /// The number of replies that the store will send to the bytes.
     pub replies: usize,
 }
 
-/// The client that takes another client's invalidation messages.
+/// The client that takes another client's invalidation messages (`REDIRECT`).
 #[derive(Clone, Copy, Debug)]
 struct Aim {
     peer: Peer,
@@ -63,7 +65,7 @@ struct Aim {
     is_gone: bool,
 }
 
-/// A command that switches tracking on and that not all stores have answered.
+/// A `CLIENT TRACKING ON` command that not all stores have answered.
 #[derive(Debug)]
 struct Pending {
     sequence: u32,
@@ -72,23 +74,24 @@ struct Pending {
     /// True once a store has accepted the options.
     is_accepted: bool,
     refusal: Option<Vec<u8>>,
-    /// The client that is to take the messages.
+    /// The client that is to take the invalidation messages (`REDIRECT`); None if the tracking client takes
+    /// them itself.
     target: Option<Aim>,
 }
 
-/// The end of a command that switches tracking on.
+/// The end of a `CLIENT TRACKING ON` command, which all stores have answered.
 #[derive(Debug)]
 pub struct TrackingReply {
-    /// The number of the client's command.
+    /// The sequence number of the client's command.
     pub sequence: u32,
-    /// The reply to it.
+    /// The reply to the client's command.
     pub reply: Vec<u8>,
-    /// The client that no longer takes this client's messages.
+    /// The client that took this client's messages before and no longer does; None if there is none.
     pub left: Option<Peer>,
-    /// True if some stores have accepted the options and others go on with those before, so that the client
-    /// would miss messages.
+    /// True if some stores have accepted the new options while others still use the former ones, so that the
+    /// client would miss messages.
     pub is_divided: bool,
-    /// True if the client that is to take the messages has left meanwhile.
+    /// True if the client that is to take the messages has disconnected meanwhile.
     pub is_target_gone: bool,
 }
 
@@ -113,13 +116,15 @@ impl KeyTracking {
         self.links.push((store, link));
     }
 
-    /// Adds a link on which a store tracks keys once it has confirmed the options in force, which it is told now.
+    /// Adds a link on which a store tracks keys once it has confirmed the options in force, which the caller
+    /// sends now.
     pub fn add_late(&mut self, store: BackendId, link: PrivateId) {
         self.links.push((store, link));
         self.late.push(link);
     }
 
-    /// Takes the confirmation of a store for a link that was added late. False if none is expected on the link.
+    /// Takes the confirmation of a store for a link that was added after tracking began. False if none is
+    /// expected on the link.
     pub fn confirm_late(&mut self, link: PrivateId) -> bool {
         let place = self.late.iter().position(|late| *late == link);
         place.map(|place| self.late.swap_remove(place)).is_some()
@@ -136,13 +141,13 @@ impl KeyTracking {
         self.links.iter().copied()
     }
 
-    /// True while stores have yet to answer a command that switches tracking on.
+    /// True while stores have not replied yet to a command that switches tracking on.
     pub fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
 
-    /// Keeps a request, or a transaction, of `replies` replies to send it once more if a node redirects it. It begins
-    /// with `caching_bytes` bytes of `CLIENT CACHING`.
+    /// Keeps a copy of a request (or transaction) with `replies` replies, to send it once more if a node
+    /// redirects it. Its first `caching_bytes` bytes are a `CLIENT CACHING` command.
     pub fn keep_request(&mut self, (bytes, caching_bytes): (&[u8], usize), replies: usize) {
         let request = &mut self.request;
         request.bytes.clear();
@@ -150,14 +155,15 @@ impl KeyTracking {
         (request.replies, request.caching_bytes, request.tries) = (replies, caching_bytes, 0);
     }
 
-    /// Forgets the request in flight, because it is answered or must not be sent again.
+    /// Forgets the copy of the request in flight, because the request is answered or must not be sent again.
     pub fn forget_request(&mut self) {
         self.request.bytes.clear();
         self.request.bytes.shrink_to(KEPT_BYTES);
     }
 
-    /// Returns the request in flight to be sent to another node, behind `ASKING` if that node is importing its slot.
-    /// `None` if it must not be sent again, or was redirected `tries_max` times.
+    /// Returns the request in flight to be sent to another node, preceded by `ASKING` if that node is
+    /// importing the slot (`is_asking`). `None` if it must not be sent again, or was redirected `tries_max`
+    /// times.
     pub fn repeat(&mut self, is_asking: bool, tries_max: u8) -> Option<Repeat> {
         const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
         let request = &mut self.request;
@@ -177,12 +183,13 @@ impl KeyTracking {
         Some(Repeat { bytes: [ASKING, rest].concat(), replies })
     }
 
-    /// Notes that any key that the client has read may have changed unseen.
+    /// Records that any key that the client has read may have changed unseen.
     pub fn note_unsure(&mut self) {
         self.is_unsure = true;
     }
 
-    /// Takes the note that any key that the client has read may have changed unseen. True if there is one.
+    /// True if any key that the client has read may have changed unseen since the last call, so that the
+    /// client has to be told.
     pub fn take_unsure(&mut self) -> bool {
         std::mem::take(&mut self.is_unsure)
     }
@@ -192,8 +199,8 @@ impl KeyTracking {
         self.options.as_ref()
     }
 
-    /// Waits for the replies of all stores to a command that switches tracking on. `sequence` is the number
-    /// of the client's command.
+    /// Begins to wait for the replies of all stores to a `CLIENT TRACKING ON` command. `sequence` is the
+    /// number of the client's command.
     pub fn expect(&mut self, sequence: u32, options: TrackingOptions) {
         let replies_missing = self.links.len();
         self.pending = Some(Pending {
@@ -206,8 +213,8 @@ impl KeyTracking {
         });
     }
 
-    /// Notes the client that takes the messages once the stores have confirmed it. Returns the stores with their
-    /// links, and the options for each; `None` if no command with this number waits for it.
+    /// Sets the client that will take the invalidation messages for the command with this number. Returns the
+    /// stores with their links, and the options to send to them; `None` if no such command waits for it.
     pub fn aim(
         &mut self,
         sequence: u32,
@@ -218,14 +225,16 @@ impl KeyTracking {
         Some((&self.links, &pending.options))
     }
 
-    /// Ends the command with this number, of which no store was told, with `error`. `None` if there is none.
+    /// Ends the `CLIENT TRACKING ON` command with this number with `error`, before any store was sent it.
+    /// `None` if there is no such command.
     pub fn refuse(&mut self, sequence: u32, error: Vec<u8>) -> Option<TrackingReply> {
         let pending = self.pending.take_if(|pending| pending.sequence == sequence)?;
         let left = pending.target.map(|aim| aim.peer).filter(|peer| !self.is_aimed_at(*peer));
         Some(TrackingReply { sequence, reply: error, left, is_divided: false, is_target_gone: false })
     }
 
-    /// Takes the reply of one store. With the last one, returns the reply to the client's command.
+    /// Takes one store's reply to `CLIENT TRACKING ON`. With the last store's, returns the reply to the
+    /// client's command; None before.
     pub fn take_reply(&mut self, reply: Vec<u8>) -> Option<TrackingReply> {
         let pending = self.pending.as_mut()?;
         pending.replies_missing -= 1;
@@ -255,15 +264,15 @@ impl KeyTracking {
         self.target.is_some_and(|aim| aim.peer == peer)
     }
 
-    /// Returns the clients that get this client's invalidations (`CLIENT TRACKING` with `REDIRECT`), or will once
-    /// the stores have confirmed that command.
+    /// Returns the clients that get this client's invalidation messages (`CLIENT TRACKING` with `REDIRECT`),
+    /// or will once the stores have confirmed that command.
     pub fn targets(&self) -> impl Iterator<Item = Peer> {
         let pending = self.pending.as_ref().and_then(|pending| pending.target);
         self.target.into_iter().chain(pending).map(|aim| aim.peer)
     }
 
-    /// Notes that a client that takes the messages is gone. Returns the number of that connection, which this
-    /// client is to be told, if that is news.
+    /// Records that a client that takes this client's invalidation messages is gone. Returns the number of
+    /// its connection, to tell this client; None if that is known already or concerns another client.
     pub fn lose_target(&mut self, peer: Peer) -> Option<u64> {
         if let Some(aim) = self.pending.as_mut().and_then(|pending| pending.target.as_mut()) {
             aim.is_gone |= aim.peer == peer;
@@ -273,18 +282,19 @@ impl KeyTracking {
         self.redirect()
     }
 
-    /// Notes that the client that takes the messages is gone. Returns the number of that connection, which this
-    /// client is to be told, if that is news.
+    /// Records that the client that takes this client's invalidation messages is gone. Returns the number of
+    /// its connection, to tell this client; None if that is known already.
     pub fn break_redirect(&mut self) -> Option<u64> {
         self.lose_target(self.target?.peer)
     }
 
-    /// Returns the number of the connection that takes the messages; `None` if it is this client's own.
+    /// Returns the number (`CLIENT ID`) of the connection that takes the invalidation messages; `None` if
+    /// that is this client's own.
     pub fn redirect(&self) -> Option<u64> {
         self.options.as_ref()?.redirect
     }
 
-    /// True if the connection that takes the messages is gone.
+    /// True if the client that takes the invalidation messages (`REDIRECT`) is gone.
     pub fn is_broken(&self) -> bool {
         self.target.is_some_and(|aim| aim.is_gone)
     }
@@ -316,12 +326,12 @@ impl KeyTracking {
         self.caching.take()
     }
 
-    /// Returns the sum of the lengths of the prefixes in force.
+    /// Returns the sum of the lengths, in bytes, of the key prefixes (`BCAST`) in force.
     pub fn prefix_bytes(&self) -> usize {
         self.options.iter().flat_map(|options| &options.prefixes).map(Vec::len).sum()
     }
 
-    /// Returns the memory that this record takes, in bytes.
+    /// Returns the bytes of memory that this record takes.
     pub fn memory_bytes(&self) -> usize {
         let pending = self.pending.as_ref().map(|pending| &pending.options);
         let prefixes = self.options.iter().chain(pending).flat_map(|options| &options.prefixes);
@@ -360,8 +370,8 @@ impl ClientStage {
 }
 
 impl Client {
-    /// Returns the number that `CLIENT GETREDIR` answers: that of the connection which takes the messages about
-    /// the keys that the client reads, 0 for its own, -1 if no keys are tracked.
+    /// Returns the number that `CLIENT GETREDIR` answers: that of the connection which takes the invalidation
+    /// messages for the client, 0 if it takes them itself, -1 if no keys are tracked.
     pub fn redirect(&self) -> i64 {
         let tracking = self.ties.as_ref().and_then(|ties| ties.tracking.as_ref());
         let options = tracking.and_then(|tracking| tracking.options());

@@ -1,4 +1,5 @@
-//! Buffers for the missing rest of a client's large request, lent so that bytes are received in place.
+//! Buffers for the missing rest of a client's large request, lent to the runtime so that bytes are received
+//! in place.
 
 use super::ClientStage;
 use super::client::Ending;
@@ -6,8 +7,8 @@ use crate::protocol::Room;
 use crate::values::ClientId;
 
 impl ClientStage {
-    /// Lends the buffer with the bytes of a client's incomplete request, and room for the rest. None if
-    /// nothing large is missing, or if the client may not go on.
+    /// Lends the buffer with the bytes of a client's incomplete request, and room for the rest. None if no
+    /// large request is incomplete, or if the client may not be read from.
     pub fn lend_room(&mut self, id: ClientId) -> Option<Room> {
         let client =
             self.clients.get(id).filter(|client| !client.stalled && client.ending == Ending::Open)?;

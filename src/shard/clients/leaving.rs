@@ -12,8 +12,8 @@ use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner};
 
 impl ClientStage {
-    /// Handles the end of a client's input. The client may still read: what it sent is answered before the
-    /// connection is closed.
+    /// Handles the end of a client's input. The client may still read: the requests that it sent are answered
+    /// before the connection is closed.
     pub fn handle_end(&mut self, env: &mut Env, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
         if client.ending == Ending::Open {
@@ -22,7 +22,7 @@ impl ClientStage {
         self.close_if_done(env, id);
     }
 
-    /// Ends a connection in order: no further request is taken on; earlier ones are answered, then the
+    /// Ends a connection in order: no further request is started; earlier ones are answered, then the
     /// connection is closed.
     pub fn stop_listening(&mut self, env: &mut Env, id: ClientId) {
         // The answer just given may have exceeded the limit on waiting replies, for which the client was
@@ -41,8 +41,8 @@ impl ClientStage {
         }
     }
 
-    /// Closes a connection that is ending, once every request was answered and every reply was sent, but for a
-    /// blocking command that was ended at its store.
+    /// Closes a connection that is ending, once every request was answered and every reply was sent. A
+    /// blocking command that was ended at its store need not be answered.
     pub(super) fn close_if_done(&mut self, env: &mut Env, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
         let undecoded = client.ending == Ending::NoMoreInput && client.stalled;
@@ -53,15 +53,15 @@ impl ClientStage {
         }
     }
 
-    /// Closes a connection at once, with requests unanswered, and counts it under `why`.
+    /// Closes a connection at once, with requests unanswered, and adds one to the counter `why`.
     pub(super) fn expel(&mut self, env: &mut Env, id: ClientId, why: Counter) {
         env.counters.add(why, 1);
         self.forget(env, id);
         env.actions.push_back(Action::Close(Owner::Client(id)));
     }
 
-    /// Removes a client that is gone from all tables, gives its seat back, and keeps its open charges for
-    /// when replies come.
+    /// Removes a client that is gone from all tables, gives its place among its tenant's connections back,
+    /// and keeps the charges of its requests in flight until the replies come.
     pub fn forget(&mut self, env: &mut Env, id: ClientId) {
         self.remember_charges(id);
         let gathers: Vec<u32> =
@@ -97,8 +97,8 @@ impl ClientStage {
         }
     }
 
-    /// Keeps the open charges of a client that is leaving, to be settled when the replies to its requests
-    /// come.
+    /// Keeps the charges of the requests in flight of a client that is leaving, to be settled when the
+    /// replies come.
     fn remember_charges(&mut self, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
         for (sequence, rewrite, charge) in client.order.open_charges() {
@@ -112,9 +112,9 @@ impl ClientStage {
         }
     }
 
-    /// Closes clients that take nothing of a segment for longer than the send timeout, and clients without
-    /// unanswered requests that have been silent for longer than the idle timeout. Closes subscribers that
-    /// have read too slowly for too long.
+    /// Closes clients that accept no bytes of a segment of replies for longer than the send timeout, and
+    /// clients without unanswered requests that have been silent for longer than the idle timeout. Closes
+    /// subscribers that have read too slowly for too long.
     pub fn close_stuck(&mut self, env: &mut Env, now: Now) {
         let (idle_timeout, send_timeout) = (env.settings.idle_timeout, env.settings.send_timeout);
         if self.outbox.in_flight() == 0 && idle_timeout.is_none() {

@@ -20,10 +20,11 @@ use crate::values::{ClientId, TenantId};
 /// The clients of this core that are subscribed to one channel or pattern.
 #[derive(Debug)]
 struct Listening {
-    /// Number of this set of clients, which tells it from earlier ones of the same name.
+    /// Number of this set of clients, which distinguishes it from earlier sets for the same channel or
+    /// pattern.
     generation: u32,
     listeners: Vec<Listener>,
-    /// The index of each client in `listeners`.
+    /// Each client's index in `listeners`.
     places: HashMap<ClientId, u32>,
 }
 
@@ -36,7 +37,7 @@ pub struct Listener {
     pub is_acknowledged: bool,
 }
 
-/// A published message in both dialects.
+/// A published message of a shared channel in both RESP versions.
 #[derive(Debug)]
 pub struct SharedMessage {
     resp2: Bytes,
@@ -49,12 +50,12 @@ impl SharedMessage {
         Self { resp2, resp3: None }
     }
 
-    /// Returns the length of the message in bytes.
+    /// Returns the length of the message in bytes (of its RESP2 form).
     pub fn len(&self) -> usize {
         self.resp2.len()
     }
 
-    /// Returns the message in a dialect. In RESP3 it is a push instead of an array.
+    /// Returns the message in a RESP version. In RESP3 it is a push instead of an array.
     fn in_dialect(&mut self, protocol: Protocol) -> &Bytes {
         if protocol == Protocol::Resp2 {
             return &self.resp2;
@@ -69,14 +70,16 @@ impl SharedMessage {
     }
 }
 
-/// The listeners of one core, and the messages to and from home cores about them.
+/// The listeners of one core (clients subscribed to shared channels), and the messages to and from home cores
+/// about them.
 #[derive(Debug, Default)]
 pub struct Listeners {
     names: [HashMap<Bytes, Listening>; SHARED_KINDS],
     last_generation: u32,
     to_homes: Vec<ToHome>,
     undelivered: FromHomeQueue,
-    /// The clients that have left, with their subscriptions, which home cores are still to be told of.
+    /// The clients that have disconnected, with their subscriptions, whose end has not been reported to the
+    /// home cores yet.
     left: Vec<(ClientId, Box<Subscriptions>)>,
     numbers: SharedNumbers,
 }
@@ -102,8 +105,8 @@ impl Listeners {
         &self.numbers
     }
 
-    /// Adds a client to the listeners of a name. It gets messages once stores have acknowledged its
-    /// subscription.
+    /// Adds a client to the listeners of a channel or pattern, and reports it to the name's home core. The
+    /// client gets messages once stores have acknowledged its subscription.
     pub fn join(&mut self, kind: Subscription, name: &[u8], (client, tenant): (ClientId, TenantId)) {
         let name = Bytes::copy_from_slice(name);
         let listening = match self.names[kind as usize].entry(name.clone()) {
@@ -119,7 +122,8 @@ impl Listeners {
         self.to_homes.push(ToHome::Join { name, client, tenant });
     }
 
-    /// Removes a client from the listeners of a name; does nothing if it is none of them.
+    /// Removes a client from the listeners of a channel or pattern, and reports it to the name's home core;
+    /// does nothing if the client is no listener.
     pub fn leave(&mut self, kind: Subscription, name: &[u8], client: ClientId) {
         let names = &mut self.names[kind as usize];
         let Some(listening) = names.get_mut(name) else { return };
@@ -134,7 +138,8 @@ impl Listeners {
         self.to_homes.push(ToHome::Leave { name: SharedName { kind, name, generation }, client });
     }
 
-    /// Notes that stores have acknowledged the subscription of a client. False if it is no longer a listener.
+    /// Marks the subscription of a client as acknowledged by stores. False if the client is no longer a
+    /// listener.
     fn acknowledge(&mut self, name: &SharedName, client: ClientId) -> bool {
         let Some(listening) = self.find(name) else { return false };
         let Some(place) = listening.places.get(&client) else { return false };
@@ -142,7 +147,7 @@ impl Listeners {
         true
     }
 
-    /// Removes a client whose subscription was refused. False if it is no longer a listener.
+    /// Removes a client whose subscription was refused. False if the client is no longer a listener.
     fn drop_refused(&mut self, name: &SharedName, client: ClientId) -> bool {
         let Some(listening) = self.find(name) else { return false };
         let was_there = listening.remove(client);
@@ -152,7 +157,8 @@ impl Listeners {
         was_there
     }
 
-    /// Removes all listeners of a name, because their home core has none any more, and returns them.
+    /// Removes and returns all listeners of a channel or pattern, because its home core has lost the
+    /// subscription.
     fn drop_lost(&mut self, name: &SharedName) -> Vec<Listener> {
         if self.find(name).is_none() {
             return Vec::new();
@@ -168,14 +174,15 @@ impl Listeners {
         listening.filter(|listening| listening.generation == name.generation)
     }
 
-    /// Keeps the subscriptions of a client that has left, so that its home cores are told of their end.
+    /// Keeps the subscriptions of a client that has disconnected, so that their end is reported to the names'
+    /// home cores.
     pub fn handle_left(&mut self, client: ClientId, subscriptions: Box<Subscriptions>) {
         if subscriptions.has_shared() {
             self.left.push((client, subscriptions));
         }
     }
 
-    /// Takes the joins and leaves that are to be sent to home cores.
+    /// Takes the messages (joins and leaves of clients) that are to be sent to home cores.
     pub fn take_output(&mut self) -> Vec<ToHome> {
         for (client, subscriptions) in std::mem::take(&mut self.left) {
             for (kind, name) in subscriptions.shared_names() {
@@ -185,8 +192,8 @@ impl Listeners {
         std::mem::take(&mut self.to_homes)
     }
 
-    /// Takes a message of a home core. Numbers of subscribers take effect at once, anything else waits to be
-    /// delivered.
+    /// Takes a message of a home core. Numbers of subscribers take effect at once, any other message waits to
+    /// be delivered.
     pub fn handle_from_home(&mut self, told: FromHome) {
         match told {
             FromHome::Numbers { kind, name, own } => self.numbers.set(kind, name, own),
@@ -199,8 +206,8 @@ impl Listeners {
         self.undelivered.pop()
     }
 
-    /// Lends the listeners of a name while a message is passed to them. The caller gives them back with
-    /// [`Self::give_back`]; nobody may join or leave meanwhile.
+    /// Lends the listeners of a channel or pattern while a message is passed to them. The caller gives them
+    /// back with [`Self::give_back`]; no client may join or leave meanwhile.
     pub fn lend(&mut self, name: &SharedName) -> Vec<Listener> {
         self.find(name).map_or_else(Vec::new, |listening| std::mem::take(&mut listening.listeners))
     }
@@ -213,7 +220,7 @@ impl Listeners {
         }
     }
 
-    /// Returns the numbers of clients and places of all names, for tests.
+    /// Returns the number of listeners of all channels and patterns together. For tests.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.names.iter().flat_map(HashMap::values).map(|listening| listening.listeners.len()).sum()
@@ -239,7 +246,7 @@ impl Listening {
 }
 
 impl ClientStage {
-    /// Returns the number of subscribed clients.
+    /// Returns the number of clients of this core that are subscribed to channels or patterns.
     pub fn subscribers(&self) -> usize {
         self.clients.all().filter(|client| client.is_subscribed()).count()
     }
@@ -265,7 +272,8 @@ impl ClientStage {
         env.quotas.shares_channels() || !self.listeners.numbers.is_empty()
     }
 
-    /// Passes a message of a shared channel to a client. False if the client has left.
+    /// Passes a message of a shared channel to a client. False if the client has disconnected or has no
+    /// subscriptions.
     pub fn pass_shared(&mut self, env: &mut Env, id: ClientId, message: &mut SharedMessage) -> bool {
         let bytes_max = env.settings.subscriber_bytes_max();
         let Some(client) = self.clients.get(id) else { return false };
@@ -285,7 +293,8 @@ impl ClientStage {
         true
     }
 
-    /// Handles that stores have acknowledged a client's subscription to a shared name.
+    /// Handles that stores have acknowledged a client's subscription to a shared channel or pattern. Returns
+    /// what is to be sent to the client.
     pub fn handle_joined(&mut self, env: &Env, name: &SharedName, id: ClientId) -> Delivered {
         if !self.listeners.acknowledge(name, id) {
             return Delivered::Nobody;
@@ -296,7 +305,8 @@ impl ClientStage {
         self.end_subscription_command(env, id)
     }
 
-    /// Handles that a client's subscription to a shared name was refused with `error`.
+    /// Handles that a client's subscription to a shared channel or pattern was refused with `error`. Returns
+    /// what is to be sent to the client.
     pub fn handle_refused(&mut self, env: &Env, name: &SharedName, id: ClientId, error: &[u8]) -> Delivered {
         if !self.listeners.drop_refused(name, id) {
             return Delivered::Nobody;
@@ -304,14 +314,15 @@ impl ClientStage {
         self.refuse_shared(env, id, error)
     }
 
-    /// Handles that a shared name has lost its connection to a store. Returns its listeners, which are
-    /// removed: those that were acknowledged miss messages; the commands of others are to be refused with
-    /// [`Self::refuse_shared`].
+    /// Handles that the home core of a shared channel or pattern has lost its connection to a store. Returns
+    /// its listeners, which are removed: acknowledged ones miss messages; the commands of the others are to
+    /// be refused with [`Self::refuse_shared`].
     pub fn handle_name_lost(&mut self, name: &SharedName) -> Vec<Listener> {
         self.listeners.drop_lost(name)
     }
 
-    /// Refuses the command with which a client subscribes to a shared name.
+    /// Refuses the command with which a client subscribes to a shared channel or pattern with `error`.
+    /// Returns what is to be sent to the client.
     pub fn refuse_shared(&mut self, env: &Env, id: ClientId, error: &[u8]) -> Delivered {
         if let Some(subscriptions) = self.subscriptions(id) {
             subscriptions.hear_refused(error);

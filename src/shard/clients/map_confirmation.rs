@@ -1,5 +1,5 @@
-//! Requests that wait until the map of the cluster is confirmed: all primaries were asked for it after the
-//! request arrived.
+//! Requests that wait until the cluster's map of slots is confirmed: all primaries were asked for it after
+//! the request arrived.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::shard::clients::held::HeldRequest;
 use crate::shard::env::Env;
 use crate::values::{ClientId, Timestamp};
 
-/// The longest time (2 s) that a request waits for the map of the cluster to be confirmed.
+/// The longest time (2 s) that a request waits for the cluster's map of slots to be confirmed.
 pub const PATIENCE: Duration = Duration::from_secs(2);
-/// The interval (100 ms) at which the map is asked for again while a request waits for it.
+/// The interval (100 ms) at which the cluster's map of slots is asked for again while a request waits for it.
 const ASKED_EVERY: Duration = Duration::from_millis(100);
 
 /// A request in flight that is sent to the primaries of a cluster rather than to a slot (such as `DBSIZE` or
@@ -23,16 +23,16 @@ pub struct Addressed {
     pub walk: Option<WalkPosition>,
     /// A copy of the request, if it may be tried a second time.
     pub again: Option<Box<HeldRequest>>,
-    /// The indices of the parts that were sent to a node which turned out to be no primary.
+    /// The indices of the request's parts that were sent to a node which turned out to be no primary.
     pub refused: Vec<u16>,
-    /// The node asked for each part, for commands that need not be carried out twice on a node (those whose
-    /// reply only says OK); else empty.
+    /// The node to which each part was sent, for commands that need not be carried out twice on a node (those
+    /// whose reply only says OK); else empty.
     pub told: Vec<NodeKey>,
 }
 
 impl Addressed {
-    /// Returns the indices of the parts to leave out of the first reply, because other nodes will be asked
-    /// for them. Empty if the whole request is repeated, or none of it.
+    /// Returns the indices of the parts to leave out of the first try's reply, because other nodes will be
+    /// sent the request instead. Empty if the whole request is repeated, or nothing of it.
     pub fn left_out(&self) -> &[u16] {
         let keeps_some = self.again.is_some() && self.refused.len() < self.told.len();
         if keeps_some { &self.refused } else { &[] }
@@ -49,9 +49,9 @@ pub struct FirstTry {
     pub done: Option<(Vec<NodeKey>, Vec<u8>)>,
 }
 
-/// The clients whose request is held until the map of the cluster is confirmed (all primaries were asked for
-/// it after the request arrived), or for `PATIENCE` (2 s) at most, and the time at which the primaries were
-/// last asked.
+/// The clients whose request is held until the cluster's map of slots is confirmed (all primaries were asked
+/// for it after the request arrived), or for `PATIENCE` (2 s) at most, and the time at which the primaries
+/// were last asked.
 #[derive(Debug, Default)]
 pub struct MapConfirmation {
     /// The waiting clients, each with the time since which it waits, which is set at the end of the turn in
@@ -66,8 +66,8 @@ impl MapConfirmation {
         self.asked = None;
     }
 
-    /// Takes the clients that may go on: the map was confirmed after they began to wait, or they have waited
-    /// for [`PATIENCE`].
+    /// Removes and returns the clients that no longer wait: the map of slots was confirmed after they began
+    /// to wait, or they have waited for [`PATIENCE`].
     pub fn take_ready(&mut self, env: &Env, now: Timestamp) -> Vec<ClientId> {
         let is_ready = |(_, since): &mut (ClientId, Option<Timestamp>)| {
             let since = *since.get_or_insert(now);
@@ -76,8 +76,8 @@ impl MapConfirmation {
         self.waiting.extract_if(.., is_ready).map(|(id, _)| id).collect()
     }
 
-    /// True if the primaries should be asked for the map now. Counts as asked then, for the next
-    /// `ASKED_EVERY`.
+    /// True if the primaries should be asked for the map of slots now. The caller has to ask, since this
+    /// counts as asked for the next `ASKED_EVERY`.
     pub fn take_question(&mut self, now: Timestamp) -> bool {
         let is_due = self.asked.is_none_or(|asked| now.since(asked) >= ASKED_EVERY);
         let asks = is_due && !self.waiting.is_empty();
@@ -97,26 +97,26 @@ impl MapConfirmation {
 }
 
 impl ClientStage {
-    /// Holds a client's request, and later ones of the client behind it, until the map of the cluster is
-    /// confirmed. After `PATIENCE` (2 s) the request goes on without the confirmation.
+    /// Holds a client's request, and later ones of the client after it, until the cluster's map of slots is
+    /// confirmed. After `PATIENCE` (2 s) the request is refused.
     pub fn hold_for_map(&mut self, id: ClientId, arguments: &Arguments<'_>) {
         self.hold_for_grant(id, arguments);
         self.map_confirmation.wait(id);
     }
 
-    /// Returns the list of clients whose request waits for the map of the cluster.
+    /// Returns the list of clients whose request waits for the cluster's map of slots.
     pub fn map_confirmation(&mut self) -> &mut MapConfirmation {
         &mut self.map_confirmation
     }
 
-    /// Returns the time at which to check next which clients no longer wait for the map of the cluster; None
-    /// if none waits.
+    /// Returns the time at which to check next which clients no longer wait for the cluster's map of slots;
+    /// None if none waits.
     pub fn map_confirmation_deadline(&self) -> Option<Timestamp> {
         self.map_confirmation.poll_deadline()
     }
 
-    /// Notes that the client's request is sent to primaries rather than to a slot, and keeps a copy for a
-    /// second try unless this is the second.
+    /// Records that a client's request is sent to primaries rather than to a slot, and keeps a copy for a
+    /// second try, unless this is the second try.
     pub fn note_addressed(&mut self, id: ClientId, walk: Option<WalkPosition>, arguments: &Arguments<'_>) {
         let client = self.clients.at(id);
         let again = client.first_try.is_none().then(|| Box::new(client.held(arguments)));
@@ -125,7 +125,8 @@ impl ClientStage {
     }
 
     /// Prepares a request that no node needs to carry out twice: removes from `asked` the nodes that did so
-    /// in the first try, and notes the others. Returns the joined reply of the first try, if any.
+    /// in the first try, and records the others. Returns the joined reply of the first try; None if there was
+    /// none.
     pub fn note_told(&mut self, id: ClientId, asked: &mut Vec<NodeKey>) -> Option<Vec<u8>> {
         let client = self.clients.at(id);
         let (_, sequence) = client.order.sequences();

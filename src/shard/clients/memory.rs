@@ -1,6 +1,6 @@
-//! The memory that clients hold together: incomplete requests, waiting requests, replies that nobody reads.
-//! Each has its own bound, but many clients together would exceed any. Therefore the sum is measured after
-//! every 8 MiB received, and the largest holders are closed when it is too much.
+//! The memory that clients hold together: incomplete requests, waiting requests, unread replies. Each has its
+//! own bound, but many clients together would exceed any. Therefore the sum is measured after every 8 MiB
+//! received, and the clients that hold most are closed when it is too much.
 
 use super::ClientStage;
 use super::client::Client;
@@ -15,13 +15,13 @@ const WEIGHED_EVERY: u64 = 8 * 1024 * 1024;
 /// in (one sixteenth).
 const STRANGERS_PART: usize = 16;
 
-/// The memory that clients held when it was measured last.
+/// The memory that clients of this core held when it was measured last.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Holdings {
     bytes: usize,
     /// The bytes held by clients that have not logged in.
     strangers: usize,
-    /// The bytes that had been received by the time of the measurement.
+    /// The bytes that had been received (see [`WEIGHED_EVERY`]) by the time of the measurement.
     received: u64,
 }
 
@@ -31,20 +31,21 @@ impl ClientStage {
         self.holdings.bytes
     }
 
-    /// True if the clients of this core hold more than the core's share.
+    /// True if the clients of this core hold more bytes of memory than the core's share.
     pub fn holds_much(&self, env: &Env) -> bool {
         self.holdings.bytes > env.settings.clients_bytes_share()
     }
 
-    /// Closes the largest holders of memory on this core because clients of all cores hold `excess` bytes too
-    /// much. Frees about as much as this core holds above its share at most, and closes no client with
-    /// `CLIENT NO-EVICT`.
+    /// Closes the clients of this core that hold the most memory, because clients of all cores hold `excess`
+    /// bytes too much. Frees about as much as this core holds above its share at most, and closes no client
+    /// with `CLIENT NO-EVICT`.
     pub fn handle_memory_exceeded(&mut self, env: &mut Env, excess: usize) {
         let above = self.holdings.bytes.saturating_sub(env.settings.clients_bytes_share());
         self.close_largest(env, excess.min(above), |client| !client.no_evict);
     }
 
-    /// Measures the memory of all clients if `WEIGHED_EVERY` bytes have been received since the last time.
+    /// Measures the memory of all clients if `WEIGHED_EVERY` bytes have been received since the last
+    /// measurement.
     pub fn weigh_if_due(&mut self, env: &mut Env) {
         let received = [
             Counter::ClientBytesReceived,
@@ -59,8 +60,8 @@ impl ClientStage {
         }
     }
 
-    /// Measures the memory of all clients, and closes the largest holders that have not logged in if those
-    /// together hold too much.
+    /// Measures the memory of all clients. If clients that have not logged in together hold too much, closes
+    /// those of them that hold the most.
     pub fn weigh(&mut self, env: &mut Env) {
         let (mut bytes, mut strangers) = (0, 0);
         for client in self.clients.all() {
@@ -75,8 +76,8 @@ impl ClientStage {
         }
     }
 
-    /// Closes the largest holders of memory among the clients that `concerned` selects, until `excess` bytes
-    /// are free.
+    /// Closes the clients that hold the most memory, among those that `concerned` selects, until `excess`
+    /// bytes are free.
     fn close_largest(&mut self, env: &mut Env, mut excess: usize, concerned: impl Fn(&Client) -> bool) {
         if excess == 0 {
             return;
@@ -105,7 +106,7 @@ impl ClientStage {
         self.clients.peek(id)
     }
 
-    /// Returns the bytes of all clients' requests that are incomplete or not taken on yet.
+    /// Returns the number of bytes of all clients' requests that are incomplete or not started yet.
     pub fn undecoded_bytes(&self) -> usize {
         self.clients.all().map(|client| client.decoder.held_bytes()).sum()
     }

@@ -107,7 +107,7 @@ use registry::Clients;
 use turns::Turns;
 
 /// Maximum number of bytes of replies that may wait for one client (256 KiB) before no more of its requests
-/// are taken on.
+/// are started.
 const REPLIES_BYTES_PAUSE: usize = 256 * 1024;
 
 /// The clients of one shard, with everything that the shard keeps for them.
@@ -117,8 +117,8 @@ pub struct ClientStage {
     opened: u64,
     /// The size limits of a request from a client that has logged in.
     limits: RequestLimits,
-    /// Maximum number of bytes of replies that may wait for one client. Beyond it no more of the client's
-    /// requests are taken on, until it reads or until the reply comes that those bytes wait for.
+    /// Maximum number of bytes of replies that may wait for one client. Above it no more of the client's
+    /// requests are started, until it reads or until the earlier reply comes that those bytes wait for.
     replies_bytes_max: usize,
     /// The schedule of clients: which of them may have requests decoded in this turn or the next.
     turns: Turns,
@@ -127,10 +127,10 @@ pub struct ClientStage {
     /// The clients that have replies to send.
     outbox: Outbox,
     gathers: Gathers,
-    /// Requests in flight whose clients have left, with the charges that are still to be settled for them.
+    /// Charged requests in flight whose clients have disconnected.
     abandoned: Abandoned,
-    /// Questions for the control executor (`INFO`, `CLIENT LIST` and the like), which a shard cannot answer
-    /// by itself.
+    /// Requests for the control executor (`INFO`, `CLIENT LIST` and the like), which a shard cannot answer by
+    /// itself.
     questions: Questions,
     /// Clients whose next request waits until the map of the cluster is confirmed.
     map_confirmation: MapConfirmation,
@@ -139,9 +139,10 @@ pub struct ClientStage {
     listeners: Box<Listeners>,
     /// The pauses in force (`CLIENT PAUSE`), at most one per tenant and one for all clients.
     pauses: Vec<Pause>,
-    /// The buffer that collects weir's own replies while a transaction is carried out; None outside of that.
+    /// The buffer that collects weir's own replies while a transaction is carried out; None at any other
+    /// time.
     captured: Option<Vec<u8>>,
-    /// The memory that clients held when it was measured last.
+    /// The memory that clients of this core held when it was measured last.
     holdings: Holdings,
     /// True if there may be clients that have yet to log in. While it is false, the check for login timeouts
     /// is skipped.
@@ -150,15 +151,16 @@ pub struct ClientStage {
     /// requests is skipped.
     watch_http: bool,
     draining: bool,
-    /// True while a request is handled under another identity than its connection's.
+    /// True while a request is handled under another identity than its connection's (`QOS CALL`).
     has_own_terms: bool,
     /// Clients that are sent a line for each request that they may see (`MONITOR`).
     monitors: Vec<Monitor>,
-    /// Private links of clients that have left.
+    /// Private links of clients that have disconnected, which are still to be given back.
     left_links: Vec<PrivateId>,
-    /// Messages to the cores of other clients about redirected invalidation messages.
+    /// Messages to cores about clients that take the invalidation messages of other clients, which wait to be
+    /// sent.
     redirects: VecDeque<(ShardId, RedirectMessage)>,
-    /// The backends' version, as `HELLO` reports it to clients.
+    /// The backends' version, which `HELLO` shows to clients.
     store_version: StoreVersion,
 }
 
@@ -195,8 +197,9 @@ impl ClientStage {
         }
     }
 
-    /// Registers a new connection: gives it an id and, if strangers are allowed, a seat. While the shard
-    /// drains, the connection is closed at once.
+    /// Registers a new connection: gives it an id and, if the quotas have a tenant for clients that have not
+    /// logged in, a place among that tenant's connections. While the shard drains, the connection is closed
+    /// at once.
     pub fn open(&mut self, env: &mut Env, now: Now) -> ClientId {
         env.counters.add(Counter::ClientsOpened, 1);
         self.opened += 1;
@@ -217,13 +220,13 @@ impl ClientStage {
         }
     }
 
-    /// Returns a client that the caller knows to be connected. Panics if the client has left.
+    /// Returns a client that the caller knows to be connected. Panics if the client has disconnected.
     #[inline]
     pub fn client(&mut self, id: ClientId) -> &mut Client {
         self.clients.at(id)
     }
 
-    /// Returns a client, or None if it has left.
+    /// Returns a client, or None if it has disconnected.
     #[inline]
     pub fn find(&mut self, id: ClientId) -> Option<&mut Client> {
         self.clients.get(id)
@@ -234,17 +237,17 @@ impl ClientStage {
         self.clients.len()
     }
 
-    /// Returns the number of requests that wait for the replies to several parts.
+    /// Returns the number of requests in parts that wait for the replies to their parts.
     pub fn gathers_open(&self) -> usize {
         self.gathers.len()
     }
 
-    /// Returns the number of requests in flight whose clients have left.
+    /// Returns the number of charged requests in flight whose clients have disconnected.
     pub fn requests_abandoned(&self) -> usize {
         self.abandoned.len()
     }
 
-    /// Returns the number of segments that are being written to sockets.
+    /// Returns the number of segments (blocks of replies) that are being written to clients' sockets.
     pub fn sends_in_flight(&self) -> usize {
         self.outbox.in_flight()
     }
@@ -306,7 +309,8 @@ impl ClientStage {
         self.draining
     }
 
-    /// Gives a client another identity for one request. Returns its own identity, for [`Self::end_acting`].
+    /// Gives a client another identity for one request (`QOS CALL`). Returns its own identity, for
+    /// [`Self::end_acting`].
     pub fn begin_acting(&mut self, id: ClientId, identity: &Identity) -> Identity {
         let own = std::mem::replace(&mut self.clients.at(id).identity, identity.clone());
         self.has_own_terms = own != *identity;
@@ -334,8 +338,8 @@ impl ClientStage {
         self.clients.at(id).identity = identity;
     }
 
-    /// Takes the next place in a client's order of replies for a request that is sent in parts. Returns the
-    /// number of that place.
+    /// Takes the next place in the order of a client's replies for a request that is sent in `parts` parts.
+    /// Returns the sequence number of that place.
     pub fn expect_parts(
         &mut self,
         id: ClientId,
@@ -349,8 +353,8 @@ impl ClientStage {
         client.expect_reply(Rewrite::Gather(index), charge)
     }
 
-    /// Queues a question for the control executor on behalf of a client. The client's later requests wait for
-    /// the reply, so that each client has at most one question in flight.
+    /// Queues a request of a client for the control executor. The client's later requests wait for the reply,
+    /// so that each client has at most one such request in flight.
     pub fn ask(&mut self, env: &Env, id: ClientId, charge: Option<Charge>, question: Question) {
         let client = self.clients.at(id);
         let sequence = client.expect_reply(Rewrite::AsItCame, charge);
@@ -358,17 +362,18 @@ impl ClientStage {
         self.questions.ask(ReplyTo::new(env.settings.id, id, sequence), question);
     }
 
-    /// Takes the next question for the control executor, if any.
+    /// Removes and returns the next request for the control executor; None if there is none, or if too many
+    /// are unanswered.
     pub fn poll_question(&mut self) -> Option<(ReplyTo, Question)> {
         self.questions.poll()
     }
 
-    /// Counts a question of this shard as answered, so that another may be sent.
+    /// Counts a request to the control executor as answered, so that another may be sent.
     pub fn handle_question_answered(&mut self) {
         self.questions.handle_answer();
     }
 
-    /// Frees spare memory of clients that have sent nothing since `idle_since`. True if some clients were
+    /// Frees unused memory of clients that have sent nothing since `idle_since`. True if some clients were
     /// active since, so that a later call can free more.
     pub fn tidy(&mut self, idle_since: Timestamp) -> bool {
         self.gathers.tidy();

@@ -1,8 +1,8 @@
-//! Monitors: clients that have sent `MONITOR` and are sent a line for each request that they may see. The place
-//! where it is decided what a monitor may see is [`sight_of`].
+//! Monitors: clients that have sent `MONITOR` and are sent a line for each request that they may see.
+//! [`sight_of`] decides which requests a monitor may see.
 //!
-//! A monitor ends with `RESET`, `QUIT` or its connection. However it ends, [`ClientStage::look_after_monitors`] finds
-//! it at the end of the turn and gives its place back.
+//! A monitor ends with `RESET`, `QUIT` or its connection. However it ends,
+//! [`ClientStage::look_after_monitors`] finds it at the end of the turn and gives its place back.
 
 use super::ClientStage;
 use super::client::{Client, Ending};
@@ -16,27 +16,28 @@ use crate::shard::monitor_board::{MonitorPlace, Reading, Sender, Sight};
 use crate::values::ClientId;
 use crate::values::limits::MONITOR_OUTPUT_BYTES_MAX;
 
-/// The error of redis-server for `MONITOR` in a transaction.
+/// The error of redis-server for a `MONITOR` within a transaction.
 const IN_TRANSACTION: &str = "ERR MONITOR isn't allowed for DENY BLOCKING client";
 
-/// A client of this shard that has sent `MONITOR`, with what is known of it.
+/// A client of this shard that has sent `MONITOR`, with the lines that it was not sent or not charged for.
 #[derive(Debug)]
 pub(super) struct Monitor {
     id: ClientId,
-    /// The monitor's place on the board where all shards see which monitors there are.
+    /// The monitor's place on the board, where all shards see which monitors there are.
     place: MonitorPlace,
-    /// The monitor's entry on the board (see `place`): what it may see, and whether it can be sent lines now.
+    /// The monitor's entry on the board (see `place`): which requests it may see, and whether lines can be
+    /// sent to it now.
     entry: (Sight, Reading),
     reading: Reading,
-    /// Lines that this shard has left out because the monitor was behind, and that it has not been told of;
-    /// those of other shards are counted on the board.
+    /// Lines that this shard has left out because too many waited for the monitor, and that the monitor has
+    /// not been told of. Lines left out by other shards are counted on the board.
     left_out: u64,
     /// Bytes of lines that the monitor's tenant has not been charged for.
     uncharged: usize,
 }
 
-/// Returns the requests that a client may see as a monitor: an administrator those of all clients, others those of
-/// their tenant. None for a client without a tenant.
+/// Returns which requests a client may see as a monitor: an administrator those of all clients, others those
+/// of their tenant. None for a client without a tenant.
 fn sight_of(client: &Client, quotas: &Quotas) -> Option<Sight> {
     let tenant = client.identity.tenant?;
     if quotas.tenant(tenant).admin {
@@ -45,8 +46,8 @@ fn sight_of(client: &Client, quotas: &Quotas) -> Option<Sight> {
     Some(Sight::Tenant(Sender { tenant, version: quotas.version() }))
 }
 
-/// Returns the most bytes of lines that may wait for a monitor: few enough that its own requests are taken
-/// on.
+/// Returns the most bytes of lines that may wait for a monitor: few enough that its own requests can still be
+/// started.
 fn waiting_bytes_max(env: &Env) -> usize {
     MONITOR_OUTPUT_BYTES_MAX.min(env.settings.output_bytes_max / 2)
 }
@@ -96,8 +97,8 @@ impl ClientStage {
         self.monitors.len()
     }
 
-    /// Sends a line to the monitors of this shard that may see requests of `sender`, and that have room for
-    /// it. Returns the bytes that were sent. Without a line, counts one as left out.
+    /// Sends a line to the monitors of this shard that may see requests of `sender` and have room for it.
+    /// Returns the number of bytes sent. With None instead of a line, counts a line as left out for them.
     pub fn show(&mut self, env: &mut Env, sender: Sender, line: Option<&[u8]>) -> usize {
         let bytes_max = waiting_bytes_max(env);
         let mut sent = 0;
@@ -131,16 +132,16 @@ impl ClientStage {
         sent
     }
 
-    /// Takes the bytes of lines that a monitor was sent and that its tenant has not been charged for, if there are
-    /// any.
+    /// Takes the number of bytes of lines that a monitor was sent and that its tenant has not been charged
+    /// for; None if no monitor has any.
     pub fn take_uncharged(&mut self) -> Option<(ClientId, usize)> {
         let monitor = self.monitors.iter_mut().find(|monitor| monitor.uncharged > 0)?;
         Some((monitor.id, std::mem::take(&mut monitor.uncharged)))
     }
 
-    /// Looks after this shard's monitors at the end of a turn: those that have ended leave the board, and the others'
-    /// entries there are brought up to date. A monitor that was behind and has room again is told how many lines it
-    /// has missed, before further ones.
+    /// Updates this shard's monitors (clients in MONITOR) at the end of a turn: those that have ended leave
+    /// the board, and the others' entries on it are brought up to date. A monitor that has room again after
+    /// lines were left out is sent their number, before further lines.
     pub fn look_after_monitors(&mut self, env: &mut Env, unix_micros: u64) {
         let bytes_max = waiting_bytes_max(env);
         let mut monitors = std::mem::take(&mut self.monitors);

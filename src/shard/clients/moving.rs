@@ -1,5 +1,5 @@
 //! The move of clients to another weir process that takes over from this one: when a client can move, and
-//! which of its state goes along.
+//! which part of its state moves with it.
 
 use std::time::Duration;
 
@@ -22,7 +22,8 @@ use crate::values::{ClientId, Database};
 /// is empty when it moves.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
-    /// True if the client speaks HTTP. It identifies itself with each request, so no identity goes along.
+    /// True if the client speaks HTTP. Such a client identifies itself with each request, so its identity is
+    /// not part of the state.
     pub http: bool,
     resp3: bool,
     database: u8,
@@ -37,32 +38,34 @@ pub struct Session {
     #[serde(default)]
     replies: Replies,
     logins_failed: u8,
-    /// True if `held` begins with a blocking command in which the client has waited.
+    /// True if `held` begins with a blocking command in which the client waits.
     #[serde(default)]
     pub waits: bool,
-    /// The time in milliseconds after which the reply to that command is useless; None for no deadline.
+    /// The time in milliseconds after which the reply to the blocking command is useless; None for no
+    /// deadline.
     wait_deadline_ms: Option<u64>,
-    /// The bytes received of the client's next request. A blocking command that goes on comes first, with the rest of
-    /// its timeout.
+    /// The bytes received of the client's next request. A blocking command that still waits comes first, with
+    /// the rest of its timeout.
     #[serde(skip)]
     pub held: Vec<u8>,
 }
 
-/// The answer to whether a client can move to another process now.
+/// Whether a client can move to another process now, and the reason if not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
     /// The client can move to the successor process: no request of it is in flight.
     Ready,
-    /// The client waits for replies or for its turn, or is leaving. Nothing more is read from it meanwhile,
-    /// or the wait might never end.
+    /// The client waits for replies or for its turn, or is leaving. Weir reads no more requests from it
+    /// meanwhile, or the wait might never end.
     Owed,
     /// The client waits in a blocking command, which may never end. It can move once the command is withdrawn from its
     /// store, and no bytes of the client come in meanwhile.
     Waits,
-    /// The client waits in a blocking command that cannot be withdrawn, or does not do so alone: it is watching keys,
-    /// for instance. It is read from meanwhile, so that its end is noticed.
+    /// The client waits in a blocking command that cannot be withdrawn from its store, or has other ties to
+    /// stores: it is watching keys, for instance. Weir continues to read from it, so that its end is noticed.
     Stays,
-    /// The client must send more first: the rest of a large request, or the end of a transaction.
+    /// The client cannot move before it has sent more: the rest of a large request, or the end of a
+    /// transaction.
     Unfinished,
 }
 
@@ -72,7 +75,7 @@ impl ClientStage {
         self.clients.ids().collect()
     }
 
-    /// Determines whether a client can move to another process now.
+    /// Returns whether a client can move to another process now, and if not, why.
     pub fn readiness(&self, id: ClientId) -> Readiness {
         let Some(client) = self.clients.peek(id) else { return Readiness::Owed };
         if client.is_withdrawn() {
@@ -100,13 +103,14 @@ impl ClientStage {
         client.ties.as_ref()?.link
     }
 
-    /// True if a client, which waits in a blocking command, could move if it waited in none.
+    /// True if a client that waits in a blocking command has nothing else that keeps it from moving to
+    /// another process.
     pub fn does_nothing_but_wait(&self, id: ClientId) -> bool {
         self.clients.peek(id).is_some_and(Client::does_nothing_but_wait)
     }
 
-    /// Keeps a blocking command of a client that was ended at its store, unanswered, for another process. Closes the
-    /// client instead if it is leaving.
+    /// Keeps a blocking command that was ended at its store without a reply to the client, for the process
+    /// that the client moves to. Closes the client instead if it is leaving.
     pub fn withdraw(&mut self, env: &mut Env, id: ClientId, withdrawn: Withdrawn) {
         let Some(client) = self.clients.get(id) else { return };
         let ties = client.ties_mut();
@@ -114,12 +118,12 @@ impl ClientStage {
         self.close_if_done(env, id);
     }
 
-    /// Takes the blocking command of a client that is about to move; `None` if it waits in none.
+    /// Takes the withdrawn blocking command of a client that is about to move; `None` if it waits in none.
     pub fn take_withdrawn(&mut self, id: ClientId) -> Option<Box<Withdrawn>> {
         self.clients.get(id)?.ties()?.withdrawn.take()
     }
 
-    /// Removes a client that is ready to move. Returns the state that goes along.
+    /// Removes a client that is ready to move to another process. Returns the state that moves with it.
     pub fn take_session(&mut self, env: &mut Env, id: ClientId) -> Session {
         let client = self.clients.at(id);
         let tenant = client.identity.tenant(&env.quotas).map(|tenant| tenant.name.clone());
@@ -167,7 +171,8 @@ impl ClientStage {
 }
 
 impl Client {
-    /// True if the client does nothing but wait in a blocking command, which it could do as well elsewhere.
+    /// True if the client does nothing but wait in a blocking command, so that it can wait in another process
+    /// as well.
     fn does_nothing_but_wait(&self) -> bool {
         let is_tied_alone = self.ties.as_ref().is_some_and(|ties| {
             ties.watch.is_none() && ties.subscriptions.is_none() && ties.tracking.is_none()
@@ -188,15 +193,15 @@ impl Client {
 }
 
 impl Session {
-    /// Puts a blocking command, in which the client has waited, before everything else that the client has sent.
-    /// `deadline` is the time that is left until its reply is useless; `None` for no deadline.
+    /// Puts a blocking command in which the client waits (`call`) before the bytes that the client has sent
+    /// since. `deadline` is the time left until its reply is useless; `None` for no deadline.
     pub fn put_first(&mut self, call: &[u8], deadline: Option<Duration>) {
         self.held.splice(..0, call.iter().copied());
         self.waits = true;
         self.wait_deadline_ms = deadline.map(|left| left.as_millis() as u64);
     }
 
-    /// Returns the time that is left until the reply to the blocking command that goes on is useless; `None` for no
+    /// Returns the time left until the reply to the client's blocking command is useless; `None` for no
     /// deadline.
     pub fn wait_deadline(&self) -> Option<Duration> {
         self.wait_deadline_ms.map(Duration::from_millis)

@@ -1,4 +1,4 @@
-//! The replies to one client, which leave in the order of its requests.
+//! The order of one client's replies, which is that of its requests.
 
 use std::collections::VecDeque;
 
@@ -13,11 +13,11 @@ use crate::values::shorten;
 /// The change that a backend's reply needs before it goes to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rewrite {
-    /// No change: the backend's reply is the client's.
+    /// No change: the client gets the backend's reply.
     AsItCame,
     /// The cursor in a reply to `SCAN` is replaced by one that also says which backend is next.
     Cursor {
-        /// The backend that was asked with this `SCAN`.
+        /// The number of the backend that was sent this `SCAN`.
         backend: u16,
     },
     /// The cursor in the reply of a cluster node to `SCAN` is replaced by one that also holds the position in
@@ -30,30 +30,30 @@ pub enum Rewrite {
     Splice,
 }
 
-/// The replies that a client gets to its next requests (`CLIENT REPLY`).
+/// Which of a client's next requests get replies (`CLIENT REPLY`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Replies {
-    /// Each request is answered.
+    /// All requests get replies, as without `CLIENT REPLY`.
     #[default]
     All,
-    /// So many requests, at least one, are not answered; those behind them are.
+    /// The next requests, so many (at least one), get no replies; those after them do.
     NoneTo(u8),
-    /// No request is answered.
+    /// No requests get replies (`CLIENT REPLY OFF`).
     None,
 }
 
-/// Replies that a client has switched off.
+/// State of a client that has switched replies off (`CLIENT REPLY`).
 #[derive(Debug, Default)]
 struct Silence {
     replies: Replies,
-    /// True if the reply to the next request is sent in any case.
+    /// True if the reply to the next request is sent even though replies are switched off.
     is_next_sent: bool,
     /// Sequence numbers of unanswered requests whose replies will be dropped, in order.
     dropped: VecDeque<u32>,
 }
 
 impl Silence {
-    /// Decides whether the reply to the client's next request will be dropped.
+    /// True if the reply to the client's next request will be dropped. Called once for each request.
     #[cold]
     fn takes_next(&mut self) -> bool {
         match self.replies {
@@ -73,7 +73,7 @@ impl Silence {
         }
     }
 
-    /// True if the reply with this number is to be dropped; asked once for each reply.
+    /// True if the reply to the request with this number is to be dropped; called once for each reply.
     #[cold]
     fn drops(&mut self, sequence: u32) -> bool {
         let place = self.dropped.iter().position(|dropped| *dropped == sequence);
@@ -81,7 +81,8 @@ impl Silence {
     }
 }
 
-/// A place in the order of replies: its reply has not come, or waits for an earlier one.
+/// The place of one unanswered request in the order of replies: its reply has not come, or waits for an
+/// earlier one.
 #[derive(Debug)]
 enum Entry {
     Waiting(Rewrite, Option<Charge>),
@@ -92,29 +93,30 @@ enum Entry {
 #[derive(Debug, Default)]
 pub struct Order {
     entries: VecDeque<Entry>,
-    /// The bytes of replies that wait for earlier ones, and of partial replies that wait for the other parts.
+    /// The bytes of replies that wait for earlier replies, and of partial replies that wait for the other
+    /// parts.
     pub stored_bytes: usize,
     first_sequence: u32,
-    /// Replies that are not sent; `None` for nearly all clients.
+    /// Which replies are dropped (`CLIENT REPLY`); `None` for nearly all clients.
     silence: Option<Box<Silence>>,
     /// The replies that may be sent now, as no earlier reply is missing.
     pub output: Output,
 }
 
 impl Order {
-    /// Returns the number of requests that have not been answered to the client.
+    /// Returns the number of requests whose replies have not been put into the output.
     pub fn unanswered(&self) -> usize {
         self.entries.len()
     }
 
-    /// Returns two sequence numbers: that of the oldest unanswered request, and that which the next request
+    /// Returns two sequence numbers: that of the oldest unanswered request, and the one that the next request
     /// will get.
     pub fn sequences(&self) -> (u32, u32) {
         (self.first_sequence, self.first_sequence.wrapping_add(self.entries.len() as u32))
     }
 
-    /// Takes the next place in the order of replies. Returns its sequence number. `charge` is what was taken
-    /// for the request, if anything.
+    /// Takes the next place in the order of replies. Returns its sequence number. `charge` is the estimated
+    /// price that was taken for the request, if any.
     #[inline]
     pub fn expect_reply(&mut self, rewrite: Rewrite, charge: Option<Charge>) -> u32 {
         let (_, sequence) = self.sequences();
@@ -126,7 +128,7 @@ impl Order {
     }
 
     /// Returns the change that the reply with this number needs, and the charge that is settled with it, if
-    /// there is one. None if no reply with this number is expected, or if it has already come.
+    /// there is one. None if no reply with this number is expected any more.
     pub fn waiting(&self, sequence: u32) -> Option<(Rewrite, Option<&Charge>)> {
         match self.entries.get(self.offset_of(sequence)) {
             Some(Entry::Waiting(rewrite, charge)) => Some((*rewrite, charge.as_ref())),
@@ -134,7 +136,7 @@ impl Order {
         }
     }
 
-    /// Takes the charge of a request whose reply with this number is known but not yet written.
+    /// Takes the charge of an unanswered request by its number, to settle it; None if there is none.
     pub fn take_charge(&mut self, sequence: u32) -> Option<Charge> {
         let offset = self.offset_of(sequence);
         match self.entries.get_mut(offset) {
@@ -156,8 +158,8 @@ impl Order {
         sequence.wrapping_sub(self.first_sequence) as usize
     }
 
-    /// Puts the reply with this number in its place. If no earlier reply is missing, it goes to the output,
-    /// together with the replies that waited for it.
+    /// Puts the reply with this number in its place. If no earlier reply is missing, the reply goes to the
+    /// output, together with the replies that waited for it.
     pub fn answer(&mut self, sequence: u32, message: Message<'_>, pool: &mut BufferPool) {
         let offset = self.offset_of(sequence);
         debug_assert!(matches!(self.entries.get(offset), Some(Entry::Waiting(..))), "one reply per request");
@@ -182,7 +184,7 @@ impl Order {
         }
     }
 
-    /// Sends a message that is the reply to no request, behind all replies that are ready.
+    /// Puts a message that is not the reply to a request into the output, after all replies that are ready.
     pub fn push(&mut self, message: Message<'_>, pool: &mut BufferPool) {
         match message {
             Message::Small(bytes) => self.output.append(pool, bytes),
@@ -190,7 +192,7 @@ impl Order {
         }
     }
 
-    /// Answers a request with a reply that weir writes itself and that takes the next place in the order.
+    /// Answers the next request with a reply that weir writes itself (`write`), in its place in the order.
     pub fn answer_now(&mut self, pool: &mut BufferPool, write: impl FnOnce(&mut Vec<u8>)) {
         let is_dropped = self.silence.as_mut().is_some_and(|silence| silence.takes_next());
         if self.entries.is_empty() {
@@ -210,7 +212,8 @@ impl Order {
         self.entries.push_back(Entry::Ready(stored));
     }
 
-    /// Sets the replies that the client gets to its next requests. Earlier ones are answered as they were to be.
+    /// Sets which of the client's next requests get replies (`CLIENT REPLY`). Requests sent before are not
+    /// affected.
     pub fn set_replies(&mut self, replies: Replies) {
         if replies != Replies::All {
             self.silence.get_or_insert_default().replies = replies;
@@ -222,19 +225,20 @@ impl Order {
         }
     }
 
-    /// Returns the replies that the client gets to its next requests.
+    /// Returns which of the client's next requests get replies (`CLIENT REPLY`).
     pub fn replies(&self) -> Replies {
         self.silence.as_ref().map_or(Replies::All, |silence| silence.replies)
     }
 
-    /// Has the reply to the next request sent, even if replies are switched off: it consists of messages.
+    /// Makes sure that the reply to the next request is sent even if replies are switched off, because it
+    /// consists of messages.
     pub fn send_next(&mut self) {
         if let Some(silence) = &mut self.silence {
             silence.is_next_sent = silence.replies != Replies::All;
         }
     }
 
-    /// True if replies were switched off, so that a request may have been answered with nothing to send.
+    /// True if replies were switched off, so that a request may have been answered without any bytes to send.
     pub fn has_silence(&self) -> bool {
         self.silence.is_some()
     }
@@ -260,12 +264,12 @@ impl Order {
         })
     }
 
-    /// Frees the spare memory that a long pipeline left behind.
+    /// Frees the unused memory that a long pipeline left behind.
     pub fn tidy(&mut self) {
         shorten(&mut self.entries);
     }
 
-    /// Returns all buffers to the pool, when the client leaves.
+    /// Returns all buffers to the pool, because the client has disconnected.
     pub fn release(&mut self, pool: &mut BufferPool) {
         self.output.clear(pool);
         for entry in self.entries.drain(..) {

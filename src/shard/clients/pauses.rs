@@ -15,13 +15,13 @@ impl ClientStage {
         self.apply_pauses(quotas);
     }
 
-    /// Ends the pause of one tenant, or with None all pauses, and lets the clients go on.
+    /// Ends the pause of one tenant, or with None all pauses, and resumes the clients that waited.
     pub(super) fn unpause(&mut self, quotas: &Quotas, tenant: Option<&str>) {
         self.pauses.retain(|pause| tenant.is_some() && pause.tenant.as_deref() != tenant);
         self.apply_pauses(quotas);
     }
 
-    /// Returns the requests of a client that the pauses in force hold back.
+    /// Returns which requests of a client the pauses in force hold back.
     fn paused_for(&self, quotas: &Quotas, client: &Client) -> Paused {
         let tenant = client.identity.tenant(quotas).map(|tenant| tenant.name.as_str());
         let concerns = |pause: &&Pause| {
@@ -52,7 +52,7 @@ impl ClientStage {
         }
     }
 
-    /// Ends the pauses whose time is over, and lets their clients go on.
+    /// Ends the pauses whose time is over, and resumes the clients that waited.
     pub fn end_pauses(&mut self, quotas: &Quotas, now: Now) {
         if self.pause_ends().is_some_and(|at| at <= now.monotonic) {
             self.pauses.retain(|pause| pause.until > now.monotonic);
@@ -60,7 +60,7 @@ impl ClientStage {
         }
     }
 
-    /// Returns the number of clients that a pause holds back now.
+    /// Returns the number of clients whose next request a pause holds back now.
     pub fn clients_held(&self) -> usize {
         if self.pauses.is_empty() {
             return 0;

@@ -1,5 +1,5 @@
-//! Messages (`PUBLISH`) that wait until stores have acknowledged subscriptions of their tenant that came before, to
-//! the same channel or to a pattern, on whichever core (`../subscription_board.rs`).
+//! Messages (`PUBLISH`) that wait until stores have acknowledged earlier subscriptions by clients of the same
+//! tenant, to the same channel or to a pattern, on any core (`../subscription_board.rs`).
 
 use std::time::Duration;
 
@@ -18,14 +18,15 @@ const LOOKS_APART: Duration = Duration::from_millis(1);
 /// channel.
 #[derive(Debug, Default)]
 pub struct Publications {
-    /// The clients, each with the cells of the board that it waits for, and the time at which its message
-    /// goes on in any case.
+    /// The clients, each with the counters (cells) of the board that must become zero first, and the time at
+    /// which its message is sent in any case.
     waiting: Vec<(ClientId, Cells, Timestamp)>,
     looked_at: Timestamp,
 }
 
 impl Publications {
-    /// Takes the clients whose message may go on: their cells of the board are clear, or their time is over.
+    /// Takes the clients whose message may be sent: no subscription that it waits for is left on the board,
+    /// or its time is over.
     pub fn take_ready(&mut self, board: &SubscriptionBoard, now: Timestamp) -> Vec<ClientId> {
         self.looked_at = now;
         let is_ready =
@@ -38,15 +39,16 @@ impl Publications {
         self.waiting.is_empty()
     }
 
-    /// The time at which [`Self::take_ready`] should be called next; None if no message waits.
+    /// Returns the time at which [`Self::take_ready`] should be called next; None if no message waits.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         (!self.waiting.is_empty()).then(|| self.looked_at.after(LOOKS_APART))
     }
 }
 
 impl ClientStage {
-    /// Holds a message (`PUBLISH`), and later requests of its client behind it, if a subscription to its
-    /// channel is on its way and the message came less than `--publish-wait` ago. False if it may go on.
+    /// Holds a message (`PUBLISH`), and later requests of its client after it, if a subscription to its
+    /// channel is unacknowledged and the message arrived less than `--publish-wait` ago. False if it may be
+    /// sent.
     pub fn hold_for_subscriptions(
         &mut self,
         env: &mut Env,
@@ -75,7 +77,7 @@ impl ClientStage {
         &mut self.publications
     }
 
-    /// Returns the time at which to check next which messages may go on; None if none waits.
+    /// Returns the time at which to check next which messages (`PUBLISH`) may be sent; None if none waits.
     pub fn publications_deadline(&self) -> Option<Timestamp> {
         self.publications.poll_deadline()
     }

@@ -1,4 +1,4 @@
-//! Questions that a shard cannot answer alone, and passes to the control executor.
+//! Requests of clients that a shard cannot answer alone, and passes to the control executor.
 
 use std::collections::VecDeque;
 
@@ -8,21 +8,21 @@ use crate::shard::request::ReplyTo;
 use crate::values::limits::QUESTIONS_UNDER_WAY_MAX;
 use crate::values::{BucketId, Capacity};
 
-/// A quota scope that a client's requests are charged to.
+/// One of the quota scopes (global, tenant, user) that a client's requests are charged to, with its limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScopeLimit {
     /// Kind of the scope: `global`, `tenant` or `user`.
     pub scope: &'static str,
     /// Name of the tenant or user.
     pub name: String,
-    /// The bucket of the scope and its size; none if the scope is unlimited.
+    /// The bucket of the scope and its size; None if the scope is unlimited.
     pub bucket: Option<(BucketId, Capacity)>,
 }
 
-/// Fields of the stores' own `INFO` that a client may see in weir's.
+/// Which fields of the stores' own `INFO` a client may see in weir's `INFO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreView {
-    /// Settings that tell of nobody's requests.
+    /// Settings only, which say nothing about anybody's requests or keys.
     Settings,
     /// Settings, and the numbers of keys, for a client that may use all keys.
     KeyCounts,
@@ -30,7 +30,7 @@ pub enum StoreView {
     All,
 }
 
-/// A client's request that needs what only the control executor knows of all shards.
+/// A client's request that needs data of all shards, which only the control executor can collect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
     /// The command `QOS LIMITS`.
@@ -40,9 +40,9 @@ pub enum Question {
         /// RESP version of the reply.
         protocol: Protocol,
     },
-    /// The command `INFO`, with the sections that were named, in lower case.
+    /// The command `INFO`, with the names of sections in lower case.
     Info {
-        /// Names of the sections; none means the default ones.
+        /// Names of the sections; empty means the default sections.
         sections: Vec<String>,
         /// Fields of the stores that the client may see.
         view: StoreView,
@@ -51,14 +51,14 @@ pub enum Question {
     },
     /// The command `CLIENT LIST`, or another that selects clients of all shards.
     Clients {
-        /// The selection of clients, and what is to be done with them.
+        /// The selection of clients, and the action on them.
         asked: ClientsAsked,
         /// RESP version of the reply.
         protocol: Protocol,
     },
     /// The command `QOS HOTKEYS`.
     HotKeys {
-        /// Name of the tenant that asks.
+        /// Name of the tenant whose client sent the command.
         asker: String,
         /// The largest number of keys to return.
         count: usize,
@@ -67,9 +67,9 @@ pub enum Question {
     },
     /// The command `QOS TENANTS`.
     Tenants {
-        /// Name of the tenant that asks.
+        /// Name of the tenant whose client sent the command.
         asker: String,
-        /// Name after which the list starts, exclusive, in the order of names.
+        /// Name after which the list of tenants starts, exclusive, in the order of names.
         after: String,
         /// RESP version of the reply.
         protocol: Protocol,
@@ -79,21 +79,21 @@ pub enum Question {
 /// Questions of one shard's clients for the control executor, the oldest first.
 #[derive(Debug, Default)]
 pub struct Questions {
-    /// Questions that wait for the control executor, with the address of their reply. A client has at most
-    /// one: its later requests wait for the answer.
+    /// Requests that wait for the control executor, with the address of their reply. A client has at most
+    /// one: its later requests wait for the reply.
     waiting: VecDeque<(ReplyTo, Question)>,
     /// Number of questions that the control executor has and has not answered yet.
     in_flight: usize,
 }
 
 impl Questions {
-    /// Queues a question for the control executor; `to` is the address of the reply.
+    /// Queues a request for the control executor; `to` is the address of the reply.
     pub fn ask(&mut self, to: ReplyTo, question: Question) {
         self.waiting.push_back((to, question));
     }
 
-    /// Returns the next question for the control executor, or none if it already has
-    /// [`QUESTIONS_UNDER_WAY_MAX`] of this shard.
+    /// Removes and returns the next request for the control executor; None if there is none, or if
+    /// [`QUESTIONS_UNDER_WAY_MAX`] requests of this shard are unanswered.
     pub fn poll(&mut self) -> Option<(ReplyTo, Question)> {
         if self.in_flight >= QUESTIONS_UNDER_WAY_MAX {
             return None;
@@ -103,7 +103,7 @@ impl Questions {
         Some(question)
     }
 
-    /// Records that the control executor has answered one question.
+    /// Records that the control executor has answered one request.
     pub fn handle_answer(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
     }

@@ -6,7 +6,7 @@ use crate::protocol::BufferPool;
 use crate::values::{ClientId, Timestamp};
 
 /// The table of a shard's clients. A free place is used again with a new generation number, so that ids of
-/// former clients do not match.
+/// former clients no longer match.
 #[derive(Debug, Default)]
 pub struct Clients {
     places: Vec<Place>,
@@ -25,7 +25,7 @@ impl Clients {
         self.places.len() - self.free.len()
     }
 
-    /// Adds a client to the table. Returns its id.
+    /// Adds a client with this number (`CLIENT ID`) and identity to the table. Returns its id.
     pub fn open(&mut self, number: u64, identity: Identity, now: Timestamp) -> ClientId {
         let index = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place { generation: 0, client: None });
@@ -37,7 +37,8 @@ impl Clients {
         ClientId { index, generation: place.generation }
     }
 
-    /// Removes a client from the table and gives its buffers back. None if it has left already.
+    /// Removes a client from the table and gives its buffers back to the pool. None if the client is gone
+    /// already.
     pub fn close(&mut self, id: ClientId, pool: &mut BufferPool) -> Option<Box<Client>> {
         let place = &mut self.places[id.index as usize];
         if place.generation != id.generation {
@@ -49,7 +50,7 @@ impl Clients {
         Some(client)
     }
 
-    /// Returns a client, or None if it has left.
+    /// Returns a client, or None if it has disconnected.
     pub fn get(&mut self, id: ClientId) -> Option<&mut Client> {
         self.places
             .get_mut(id.index as usize)
@@ -57,12 +58,12 @@ impl Clients {
             .and_then(|place| place.client.as_deref_mut())
     }
 
-    /// Returns a client that the caller knows to be connected. Panics if the client has left.
+    /// Returns a client that the caller knows to be connected. Panics if the client has disconnected.
     pub fn at(&mut self, id: ClientId) -> &mut Client {
         self.get(id).expect("the caller holds the id of an open client")
     }
 
-    /// Returns a client for reading, or None if it has left.
+    /// Returns a client for reading, or None if it has disconnected.
     pub fn peek(&self, id: ClientId) -> Option<&Client> {
         let place = self.places.get(id.index as usize)?;
         place.client.as_deref().filter(|_| place.generation == id.generation)

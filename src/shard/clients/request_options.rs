@@ -1,4 +1,4 @@
-//! The options that a client may set for its requests (user, tier, deadline), for all of them or for one.
+//! The options that a client may set for its requests (user, tier, deadline): for all of them, or for one.
 
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ pub struct RequestOptions {
 }
 
 impl RequestOptions {
-    /// Parses one option with its value. False if the word is no option; an error if its value is invalid.
+    /// Parses one option with its value. False if the word is not an option; an error, as the text of the
+    /// reply, if its value is invalid.
     fn take(&mut self, option: &[u8], value: &[u8]) -> Result<bool, String> {
         let text = quoted(value);
         let Some(option) = CallOption::of(option) else { return Ok(false) };
@@ -61,7 +62,8 @@ impl RequestOptions {
         Ok(true)
     }
 
-    /// Parses the options behind a client's name, such as `tier=batch;deadline=50ms`.
+    /// Parses the options after the `;` in a client's name, such as `tier=batch;deadline=50ms`. The error is
+    /// the text of the reply.
     pub fn from_name(text: &str) -> Result<Self, String> {
         let mut options = Self::default();
         for pair in text.split(';').filter(|pair| !pair.is_empty()) {
@@ -76,7 +78,8 @@ impl RequestOptions {
         Ok(options)
     }
 
-    /// Parses a list of words in which each option is followed by its value.
+    /// Parses a list of words in which each option is followed by its value. The error is the text of the
+    /// reply.
     pub fn from_pairs(words: &[Vec<u8>]) -> Result<Self, String> {
         let mut options = Self::default();
         for pair in words.chunks_exact(2) {
@@ -85,9 +88,9 @@ impl RequestOptions {
         Ok(options)
     }
 
-    /// Parses options among a request's words, from index `from` to the first word that is no option. Returns
-    /// them with the index of that word; an error if there are more than `OPTIONS_MAX` options, or if one is
-    /// invalid.
+    /// Parses options among a request's words, from index `from` to the first word that is not an option.
+    /// Returns them with the index of that word. The error is the text of the reply: an invalid option, or
+    /// more than `OPTIONS_MAX` options.
     pub fn from_words(arguments: &Arguments<'_>, from: usize) -> Result<(Self, usize), String> {
         let mut options = Self::default();
         let mut at = from;
@@ -106,7 +109,7 @@ impl RequestOptions {
 
 impl Identity {
     /// Returns this identity with a client's options applied. A tier can be lowered, never raised: a higher
-    /// one is an error.
+    /// one is an error, whose text is the reply.
     pub fn with_options(
         &self,
         env: &Env,

@@ -1,5 +1,5 @@
 //! Limits on connections: a client that has not logged in has limited time, and is closed to make room for a
-//! new one; a tenant has a limited number of seats.
+//! new one; a tenant may have a limited number of connections (seats).
 
 use super::ClientStage;
 use super::client::Ending;
@@ -10,8 +10,9 @@ use crate::values::time::Now;
 use crate::values::{ClientId, TenantId};
 
 impl ClientStage {
-    /// Gives a client its first identity and a seat: of the tenant that its certificate names, else of the
-    /// tenant for strangers. Where there is none or it has no seat left, the client has to log in.
+    /// Gives a client its first identity, and counts it as a connection (seat) of a tenant: of the one that
+    /// its certificate names, else of the tenant for clients that have not logged in. If there is none, or it
+    /// may have no more connections, the client has to log in.
     pub(super) fn seat_stranger(&mut self, env: &Env, id: ClientId, now: Now) {
         let certified = self.clients.at(id).certified.as_deref().and_then(|name| env.quotas.find(name));
         let stranger = match certified {
@@ -27,9 +28,9 @@ impl ClientStage {
         self.apply_pauses_to(&env.quotas, id);
     }
 
-    /// Notes that a new client speaks TLS, and seats it with the tenant that its certificate names, if the
-    /// quotas have that tenant. If the tenant has no seat left, returns the error to send before the client
-    /// is closed.
+    /// Records that a new client speaks TLS. If the quotas have the tenant that its certificate names, counts
+    /// it as a connection (seat) of that tenant. If that tenant may have no more connections, returns the
+    /// error to send before the client is closed.
     pub fn note_secure(
         &mut self,
         env: &Env,
@@ -52,8 +53,8 @@ impl ClientStage {
         }
     }
 
-    /// Moves a client to a seat of another tenant, or to none. Returns false and changes nothing if that
-    /// tenant has no seat left.
+    /// Counts a client as a connection (seat) of another tenant, or of none. Returns false and changes
+    /// nothing if that tenant may have no more connections.
     pub(super) fn change_seat(&mut self, env: &Env, id: ClientId, to: Option<TenantId>) -> bool {
         let most = to.map_or(0, |tenant| seats_max(env, tenant));
         let seats = &env.settings.clients.seats;
@@ -70,8 +71,8 @@ impl ClientStage {
         true
     }
 
-    /// Moves a client's seat to its tenant under new quotas. A client that had a seat keeps one, even beyond
-    /// the tenant's limit.
+    /// Counts a client as a connection (seat) of its tenant after its identity or the quotas have changed,
+    /// even if this exceeds the tenant's limit.
     pub(super) fn keep_seat(&mut self, env: &Env, id: ClientId, now: Now) {
         let seats = &env.settings.clients.seats;
         let client = self.clients.at(id);
@@ -87,8 +88,8 @@ impl ClientStage {
         self.watch_strangers |= to.is_none();
     }
 
-    /// Closes the client that has been connected for longest without logging in. False if all clients have
-    /// logged in.
+    /// Closes the client that has been connected for longest without logging in, so that another can connect.
+    /// False if all clients have logged in.
     pub fn make_room(&mut self, env: &mut Env) -> bool {
         let longest = self
             .clients
@@ -129,13 +130,14 @@ impl ClientStage {
 }
 
 /// Returns the most connections that a tenant may have: the quotas' limit, else the usual share of all
-/// connections. A sole tenant without a limit may have any number, as there is no other to leave seats to.
+/// connections. A sole tenant without a limit may have any number, as there is no other tenant to leave
+/// connections to.
 fn seats_max(env: &Env, tenant: TenantId) -> u32 {
     let usual = if env.quotas.len() == 1 { u32::MAX } else { env.settings.clients.seats.usual_max() };
     env.quotas.tenant(tenant).clients_max.unwrap_or(usual)
 }
 
-/// Returns the error for a client whose tenant has no seat left.
+/// Returns the error for a client whose tenant may have no more connections.
 pub fn no_seat_left(env: &Env, tenant: TenantId) -> String {
     let (name, limit) = (&env.quotas.tenant(tenant).name, seats_max(env, tenant));
     format!("OVERLOADED reason=clients scope=tenant name={name} limit={limit} retry_after_ms=1000")

@@ -28,9 +28,9 @@ use crate::values::{BackendId, ClientId};
 
 /// Maximum number of channels and patterns that one client may be subscribed to.
 pub const CHANNELS_MAX: usize = 16_384;
-/// Maximum number of bytes that the names of all channels of one client may have.
+/// Maximum number of bytes of the names of all channels and patterns of one client together.
 pub const CHANNEL_BYTES_MAX: usize = 1 << 20;
-/// Bytes that a shared subscription takes in the lists of its core and of its home core.
+/// Bytes of memory that a shared subscription takes in the lists of its core and of its home core.
 const SHARED_SUBSCRIPTION_BYTES: usize = 96;
 
 /// The stores that send the messages of a channel or pattern.
@@ -38,12 +38,12 @@ const SHARED_SUBSCRIPTION_BYTES: usize = 96;
 pub enum Origin {
     /// All messages come from this store.
     Store(BackendId),
-    /// Each store has messages of its own: a pattern matches channels of all of them, and each tells of the
+    /// Each store has messages of its own: a pattern matches channels of all of them, and each publishes the
     /// events of its own keys.
     AllStores,
-    /// The name's home core has the subscription, for all clients of this process together.
+    /// The channel's or pattern's home core has the subscription, for all clients of this process together.
     Shared,
-    /// Weir itself sends the messages: no store is told of the subscription.
+    /// Weir itself sends the messages: no store is sent the subscription.
     Weir,
 }
 
@@ -51,22 +51,23 @@ pub enum Origin {
 #[derive(Debug, Default)]
 pub struct Subscriptions {
     feeds: Vec<Feed>,
-    /// Names of channels, of patterns and of sharded channels.
+    /// Channels, patterns and sharded channels by name, in this order, each with the stores that its messages
+    /// come from.
     names: [HashMap<Box<[u8]>, Origin>; 3],
     /// The sum of the lengths of all names.
     name_bytes: usize,
     /// The number of names with [`Origin::Shared`].
     shared: usize,
-    /// The command of the client that not all links have acknowledged, if there is one.
+    /// The client's command about subscriptions that not all stores have acknowledged; None if there is none.
     pending: Option<Pending>,
 }
 
-/// A link to a store over which messages come.
+/// A private link to a store over which messages for the client come.
 #[derive(Debug)]
 struct Feed {
     link: PrivateId,
     backend: BackendId,
-    /// True if the names with [`Origin::AllStores`] are subscribed to over this link.
+    /// True if the channels and patterns with [`Origin::AllStores`] are subscribed to over this link.
     has_all: bool,
     /// The requests sent over this link that the store has not acknowledged, in order.
     owed: VecDeque<Owed>,
@@ -77,24 +78,24 @@ struct Feed {
 struct Owed {
     /// The word that each acknowledgement begins with, such as `psubscribe`.
     word: &'static [u8],
-    /// The number of acknowledgements that are still to come.
+    /// The number of acknowledgements that the store still has to send.
     left: usize,
     purpose: Purpose,
-    /// The sharded channels to subscribe to, which the store may refuse because another node has them; empty
-    /// for other requests.
+    /// The sharded channels to subscribe to, which the store may refuse because another node has their slot;
+    /// empty for other requests.
     sharded: Vec<Box<[u8]>>,
     /// The number of cluster nodes that were asked for these channels before.
     tries: u8,
 }
 
-/// Purpose of a request to one store.
+/// Purpose of a request about subscriptions to one store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     /// The client's command waits for the acknowledgements.
     Command,
-    /// Subscriptions follow their channels to another node, unseen by the client.
+    /// Subscriptions follow their channels to another node, without the client noticing.
     Follows,
-    /// Subscriptions of a command that failed at another store are ended.
+    /// Subscriptions of a command that failed at another store are ended here.
     Undoes,
 }
 
@@ -103,21 +104,22 @@ enum Purpose {
 struct Pending {
     sequence: u32,
     kind: Subscription,
-    /// The number of requests to stores, and of joins at home cores, that are not acknowledged.
+    /// The number of requests to stores, and of joins at home cores, that are not acknowledged yet.
     requests: usize,
     acknowledgements: Vec<u8>,
-    /// The names that the command has added; empty if it ends subscriptions.
+    /// The channels or patterns that the command has added; empty if it ends subscriptions.
     begun: Vec<(Box<[u8]>, Origin)>,
-    /// The messages that have come meanwhile, which the client gets after the reply; None if the command ends
-    /// subscriptions.
+    /// The messages that have come since the command was sent, which the client gets after the reply; None if
+    /// the command ends subscriptions.
     messages: Option<Vec<u8>>,
     /// The first error of a store or a home core, which becomes the reply.
     refusal: Option<Vec<u8>>,
-    /// The entry on the board of subscriptions; while it stands, messages (`PUBLISH`) to these names wait.
+    /// The command's entry on the board of subscriptions; while it is there, messages (`PUBLISH`) to these
+    /// channels wait.
     _opening: Option<Opening>,
 }
 
-/// A request about subscriptions to one store.
+/// A request about subscriptions that is to be sent to one store.
 #[derive(Debug)]
 pub struct FeedRequest {
     /// The link that the request is sent over.
@@ -126,14 +128,14 @@ pub struct FeedRequest {
     pub frame: Vec<u8>,
 }
 
-/// A change of a client's subscriptions that stores have not been told of yet.
+/// A change of a client's subscriptions that has not been sent to stores yet.
 #[derive(Debug)]
 pub struct Change {
-    /// The requests to stores; none if the client was subscribed to all names before, or to none.
+    /// The requests to stores; empty if no store's subscriptions change.
     pub requests: Vec<FeedRequest>,
     /// The reply to the command if no store refuses.
     pub acknowledgements: Vec<u8>,
-    /// The names that become shared subscriptions, or end as such.
+    /// The channels or patterns that are to be joined or left at their home cores, since they are shared.
     pub shared: Vec<Box<[u8]>>,
     kind: Subscription,
     begins: bool,
@@ -145,13 +147,13 @@ pub struct Change {
 pub enum FeedLoss {
     /// No consequence: no messages of the client came over the link.
     Unused,
-    /// The client's command has got its answer from this store.
+    /// The client's command has got its reply, an error, from this store.
     Answered,
     /// The client may miss messages of channels that it is subscribed to.
     Missed,
 }
 
-/// Sharded channels that a node no longer has, so that they have to be subscribed to at another.
+/// Sharded channels that a node no longer has, so that they have to be subscribed to at another node.
 #[derive(Debug)]
 pub struct Moved {
     /// The node that last refused the channels or ended the subscriptions.
@@ -160,36 +162,38 @@ pub struct Moved {
     pub names: Vec<Box<[u8]>>,
     /// The number of nodes that were asked for the channels so far.
     pub tries: u8,
-    /// The error of the node; empty if it ended the subscriptions by itself.
+    /// The node's error reply; empty if the node ended the subscriptions by itself.
     pub error: Vec<u8>,
     purpose: Purpose,
 }
 
-/// The result of a message that came over a feed.
+/// The result of a store's message that came over a client's link with subscriptions.
 #[derive(Debug)]
 pub enum Delivered {
     /// The message is on its way to the client, or waits for acknowledgements.
     Passed,
-    /// An acknowledgement: the client's command waits for others, or no command waits for it.
+    /// An acknowledgement that needs nothing to be done: the client's command waits for others, or no command
+    /// waits for it.
     Noted,
-    /// The last acknowledgement of a command.
+    /// The last acknowledgement of a client's command.
     Acknowledged {
         /// Destination of the reply to the command.
         reply_to: ReplyTo,
-        /// All acknowledgements, and the messages that came meanwhile; or the error of a store.
+        /// All acknowledgements, and the messages that came since the command was sent; or the error of a
+        /// store.
         reply: Vec<u8>,
-        /// Requests that end at other stores what one has refused.
+        /// Requests that end at other stores the subscriptions that one store has refused.
         undo: Vec<FeedRequest>,
-        /// Shared subscriptions that end because another of the command was refused.
+        /// Shared subscriptions to end because another subscription of the command was refused.
         leave: Vec<(Subscription, Box<[u8]>)>,
-        /// True if the client is subscribed to nothing any more.
+        /// True if the client has no subscriptions any more.
         is_over: bool,
     },
-    /// Channels have to be subscribed to at another node.
+    /// Channels have to be subscribed to at another node, since this one no longer has their slot.
     Moved(Moved),
-    /// The store has refused to go on, so that the client may miss messages.
+    /// The store has refused to continue the subscription, so that the client may miss messages.
     Revoked,
-    /// The client has left, or has no such link.
+    /// The client has disconnected, or has no such link.
     Nobody,
 }
 
@@ -209,27 +213,27 @@ impl Subscriptions {
         self.feeds.iter().map(|feed| feed.backend)
     }
 
-    /// Adds a link to a store from which no messages come yet.
+    /// Adds a link to a store over which nothing is subscribed to yet.
     pub fn add_feed(&mut self, link: PrivateId, backend: BackendId) {
         self.feeds.push(Feed { link, backend, has_all: false, owed: VecDeque::new() });
     }
 
-    /// True if the client is subscribed to a name.
+    /// True if the client is subscribed to this channel or pattern.
     pub fn has(&self, kind: Subscription, name: &[u8]) -> bool {
         self.names[kind as usize].contains_key(name)
     }
 
-    /// True if the client is subscribed to nothing.
+    /// True if the client has no subscriptions.
     pub fn is_empty(&self) -> bool {
         self.names.iter().all(HashMap::is_empty)
     }
 
-    /// True if some names are subscribed to at all stores.
+    /// True if some channels or patterns are subscribed to at all stores.
     pub fn hears_all_stores(&self) -> bool {
         self.names.iter().flat_map(HashMap::values).any(|origin| *origin == Origin::AllStores)
     }
 
-    /// True if all that was subscribed to over a link has ended, and the store has said so.
+    /// True if all subscriptions over a link have ended, and the store has acknowledged that.
     pub fn is_clean(&self, link: PrivateId) -> bool {
         self.is_empty() && self.feeds.iter().any(|feed| feed.link == link && feed.owed.is_empty())
     }
@@ -243,8 +247,9 @@ impl Subscriptions {
         self.names.iter().map(HashMap::len).sum()
     }
 
-    /// True if the limits on channels and bytes permit that the client is also subscribed to these names of one
-    /// kind. Names that it is subscribed to already do not count; a new one counts as often as it is named.
+    /// True if the limits on channels and bytes permit that the client is also subscribed to these channels
+    /// or patterns. Those that it is subscribed to already do not count; a new one counts as often as it is
+    /// named.
     pub fn has_room(&self, kind: Subscription, names: &[&[u8]]) -> bool {
         let new = names.iter().filter(|name| !self.names[kind as usize].contains_key(**name));
         let (count, bytes) = new.fold((self.len(), self.name_bytes), |(count, bytes), name| {
@@ -253,7 +258,7 @@ impl Subscriptions {
         count <= CHANNELS_MAX && bytes <= CHANNEL_BYTES_MAX
     }
 
-    /// Returns the memory that the subscriptions take, in bytes.
+    /// Returns the bytes of memory that the subscriptions take.
     pub fn memory_bytes(&self) -> usize {
         let pending = self.pending.as_ref().map_or(0, |pending| {
             let messages = pending.messages.as_ref().map_or(0, Vec::capacity);
@@ -269,7 +274,8 @@ impl Subscriptions {
         self.name_bytes + names + self.feeds.len() * size_of::<Feed>() + pending + owed.sum::<usize>()
     }
 
-    /// Returns the number of subscriptions that an acknowledgement names: sharded channels are counted apart.
+    /// Returns the number of subscriptions that an acknowledgement states: sharded channels are counted
+    /// apart.
     fn told_count(&self, kind: Subscription) -> usize {
         let [channels, patterns, sharded] = self.counts();
         match kind {
@@ -278,8 +284,9 @@ impl Subscriptions {
         }
     }
 
-    /// Adds names, each with the stores that its messages come from; links to these must be there. `stores`
-    /// are all stores, for names with [`Origin::AllStores`]. The change is still to be sent.
+    /// Adds channels or patterns, each with the stores that its messages come from; links to these must have
+    /// been added. `stores` are all stores, for those with [`Origin::AllStores`]. The caller still has to
+    /// send the change.
     pub fn begin(
         &mut self,
         kind: Subscription,
@@ -306,7 +313,8 @@ impl Subscriptions {
         Change { requests, acknowledgements, shared, kind, begins: true, begun }
     }
 
-    /// Removes names; without names, all of this kind. The change is still to be sent.
+    /// Removes these channels or patterns; if none are named, all of this kind. The caller still has to send
+    /// the change.
     pub fn end(&mut self, kind: Subscription, named: &[&[u8]], protocol: Protocol) -> Change {
         let (mut ended, mut acknowledgements) = (Vec::new(), Vec::new());
         let all: Vec<Box<[u8]>> = match named {
@@ -337,8 +345,8 @@ impl Subscriptions {
         Some(origin)
     }
 
-    /// Waits for the acknowledgements of a change, whose requests and joins are about to be sent. Until they have come, the
-    /// change stands on the board of subscriptions as `opening`.
+    /// Begins to wait for the acknowledgements of a change, and returns the requests to send. Until the
+    /// acknowledgements have come, the change stands on the board of subscriptions as `opening`.
     pub fn expect(&mut self, change: Change, sequence: u32, opening: Option<Opening>) -> Vec<FeedRequest> {
         debug_assert!(self.pending.is_none(), "a client's commands about subscriptions are alone");
         let Change { requests, acknowledgements, shared, kind, begins, begun } = change;
@@ -358,7 +366,8 @@ impl Subscriptions {
         requests
     }
 
-    /// Writes the request to each store that has some of the names.
+    /// Writes the requests that subscribe to these channels or patterns, or end that, at each store that
+    /// their messages come from.
     fn requests(
         &mut self,
         (kind, begins): (Subscription, bool),
@@ -384,8 +393,8 @@ impl Subscriptions {
         requests
     }
 
-    /// Subscribes to sharded channels at another node, to which there is a link. `None` if the client is no
-    /// longer subscribed to any of them.
+    /// Makes the request that subscribes to sharded channels at another node, to which there is a link.
+    /// `None` if the client is no longer subscribed to any of them.
     pub fn follow(&mut self, moved: Moved, to: BackendId) -> Option<FeedRequest> {
         let held = &mut self.names[Subscription::Sharded as usize];
         let mut names = moved.names;
@@ -396,8 +405,8 @@ impl Subscriptions {
         (!here.is_empty()).then(|| feed.request(subscribes, &here, (moved.purpose, moved.tries)))
     }
 
-    /// Makes the refusal of a node the reply to the client's command. False if the client's command does not
-    /// wait for it.
+    /// Makes a node's refusal the reply to the client's command. False if the command does not wait for that
+    /// node.
     pub fn refuse(&mut self, moved: Moved) -> bool {
         if moved.purpose == Purpose::Command
             && let Some(pending) = &mut self.pending
@@ -409,8 +418,8 @@ impl Subscriptions {
         false
     }
 
-    /// Subscribes at exactly these stores to the names that are subscribed to at all stores. Links to new stores must
-    /// be there: [`Self::add_feed`] comes first.
+    /// Makes the requests that subscribe at exactly these stores to the channels and patterns that are
+    /// subscribed to at all stores. Links to new stores must have been added with [`Self::add_feed`].
     pub fn spread(&mut self, stores: &[BackendId]) -> Vec<FeedRequest> {
         let mut requests = Vec::new();
         for feed in &mut self.feeds {
@@ -432,8 +441,8 @@ impl Subscriptions {
         requests
     }
 
-    /// Drops a link that is lost. A command that subscribes over it is refused with `error`, and what its store was
-    /// to end has ended.
+    /// Drops a lost link. A command that waits for its store to subscribe is refused with `error`;
+    /// subscriptions that the store was to end have ended with the link.
     pub fn drop_feed(&mut self, link: PrivateId, error: &[u8]) -> FeedLoss {
         let Some(index) = self.feeds.iter().position(|feed| feed.link == link) else {
             return FeedLoss::Unused;
@@ -471,7 +480,7 @@ impl Subscriptions {
         loss
     }
 
-    /// Decides what a message is that a store sent over a link.
+    /// Returns the meaning of a message that a store sent over a link.
     fn hear(&mut self, link: PrivateId, message: &[u8]) -> Heard {
         let Some(feed) = self.feeds.iter_mut().find(|feed| feed.link == link) else { return Heard::Nothing };
         let backend = feed.backend;
@@ -505,7 +514,7 @@ impl Subscriptions {
         self.shared > 0
     }
 
-    /// Returns the kind and name of each shared subscription.
+    /// Returns the kind and name of each subscription that is shared with other clients.
     pub fn shared_names(&self) -> impl Iterator<Item = (Subscription, &[u8])> {
         let kinds = [Subscription::Channels, Subscription::Patterns].into_iter();
         kinds.zip(&self.names).flat_map(|(kind, names)| {
@@ -520,14 +529,14 @@ impl Subscriptions {
         self.pending.as_mut()?.messages.as_mut()
     }
 
-    /// Handles that stores have acknowledged one shared subscription of the client's command.
+    /// Records that stores have acknowledged one shared subscription of the client's command.
     pub fn hear_joined(&mut self) {
         if let Some(pending) = &mut self.pending {
             pending.requests = pending.requests.saturating_sub(1);
         }
     }
 
-    /// Handles that one shared subscription of the client's command was refused.
+    /// Records that one shared subscription of the client's command was refused with `error`.
     pub fn hear_refused(&mut self, error: &[u8]) {
         if let Some(pending) = &mut self.pending {
             pending.requests = pending.requests.saturating_sub(1);
@@ -535,7 +544,7 @@ impl Subscriptions {
         }
     }
 
-    /// Ends the client's command if all stores have answered it; None if not.
+    /// Ends the client's command about subscriptions if all stores and home cores have answered; None if not.
     fn complete(&mut self) -> Option<Completed> {
         let pending = self.pending.take_if(|pending| pending.requests == 0)?;
         let Some(mut reply) = pending.refusal else {
@@ -559,7 +568,7 @@ impl Subscriptions {
     }
 }
 
-/// The end of a command about subscriptions: its reply, and what is left to do.
+/// The end of a command about subscriptions: its reply, and the subscriptions to end if it was refused.
 struct Completed {
     sequence: u32,
     reply: Vec<u8>,
@@ -590,24 +599,26 @@ impl Feed {
     }
 }
 
-/// Meaning of a message from a store.
+/// Meaning of a store's message over a link with subscriptions.
 enum Heard {
-    /// A published message for the client.
+    /// A published message for the client, to be passed on.
     Message,
     /// The last acknowledgement of a request that the client's command waits for.
     Acknowledged,
-    /// An error in place of the acknowledgements of a request.
+    /// An error in place of the acknowledgements of a request, with the store that sent it.
     Refused(Owed, BackendId),
-    /// An error that answers no request.
+    /// An error that is not the reply to a request.
     Unasked,
-    /// The end of a subscription to a sharded channel that the client wants.
+    /// The end of a subscription to a sharded channel that the client still wants, with the store that ended
+    /// it.
     Ended(Box<[u8]>, BackendId),
-    /// An acknowledgement, or the end of a subscription, on which nothing has to be done.
+    /// An acknowledgement, or the end of a subscription, that needs nothing to be done.
     Nothing,
 }
 
 impl ClientStage {
-    /// Takes a message from a link with subscriptions: an acknowledgement, or a message that was published.
+    /// Takes a store's message over a client's link with subscriptions: an acknowledgement, or a message that
+    /// was published, which is put into the client's output.
     pub fn deliver_message(
         &mut self,
         env: &mut Env,
@@ -659,7 +670,8 @@ impl ClientStage {
         }
     }
 
-    /// Ends the command about subscriptions that a client waits for, if all stores have answered.
+    /// Ends the command about subscriptions that a client waits for, if all stores have replied. Returns the
+    /// bytes to be sent to the client.
     pub fn end_subscription_command(&mut self, env: &Env, id: ClientId) -> Delivered {
         let client = self.clients.get(id);
         let ties = client.and_then(|client| client.ties.as_mut());
@@ -683,7 +695,7 @@ impl ClientStage {
     }
 }
 
-/// Writes the acknowledgement of one name, or that there was none.
+/// Writes the acknowledgement of one channel or pattern; without a name, that there was none to end.
 fn acknowledge(out: &mut Vec<u8>, protocol: Protocol, word: &[u8], name: Option<&[u8]>, count: usize) {
     encode::push(out, protocol, 3);
     encode::bulk(out, word);

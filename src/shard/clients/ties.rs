@@ -1,5 +1,5 @@
-//! Ties of a client to stores: the private links that it has, and what it keeps on them: keys that it
-//! watches, channels that it is subscribed to, keys that stores track for it, and messages of other clients.
+//! Ties of a client to stores: the private links that it has, and what they are used for: watched keys,
+//! subscriptions, keys that stores track for it, and messages of other clients.
 
 use super::inbox::Inbox;
 use super::{ClientStage, KeyTracking, Subscriptions};
@@ -13,7 +13,7 @@ use crate::values::{Action, BackendId, ClientId, Owner, Timestamp};
 pub struct Ties {
     /// The link for the client's blocking command, or for all requests while it watches keys.
     pub link: Option<PrivateId>,
-    /// The keys that the client watches; None if it watches none.
+    /// The client's watch of keys (`WATCH`); None if it watches none.
     pub watch: Option<Watch>,
     /// The channels that the client is subscribed to; None if there are none.
     pub subscriptions: Option<Box<Subscriptions>>,
@@ -28,19 +28,19 @@ pub struct Ties {
     pub slow_since: Option<Timestamp>,
 }
 
-/// A blocking command that was ended at its store after it had waited in vain, and that another process goes on with.
-/// Its client is still owed the reply.
+/// A blocking command that was ended at its store before it popped anything, so that its client can move to
+/// another process, which sends it again. The client is still owed the reply.
 #[derive(Debug)]
 pub struct Withdrawn {
-    /// The bytes of the request, with the timeout that it began with.
+    /// The bytes of the request, with its original timeout.
     pub frame: Box<[u8]>,
     /// The time at which the request was sent to its store for the first time.
     pub began: Timestamp,
-    /// The time after which an answer is of no use; `Timestamp::MAX` without deadline.
+    /// The time after which the reply is useless; `Timestamp::MAX` without a deadline.
     pub deadline: Timestamp,
 }
 
-/// Keys that a client watches until its next `EXEC`.
+/// A client's watch of keys, from `WATCH` until its next `EXEC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watch {
     /// The store that has the watched keys.
@@ -49,8 +49,8 @@ pub struct Watch {
     pub slot: u16,
     /// The time since which keys are watched.
     pub since: Timestamp,
-    /// True once the link was lost, or the watch was held for too long: the next `EXEC` fails as if a key had
-    /// changed.
+    /// True once the watch's link was lost, or the watch has lasted too long: the next `EXEC` fails as if a
+    /// key had changed.
     pub is_broken: bool,
 }
 
@@ -63,7 +63,7 @@ impl Watch {
 }
 
 impl ClientStage {
-    /// Returns the clients that have watched keys since `since` or for longer.
+    /// Returns the clients that have been watching keys since the time `since` or earlier.
     pub fn watching_since(&self, since: Timestamp) -> Vec<ClientId> {
         let has_watched = |id: &ClientId| {
             let client = self.clients.peek(*id);
@@ -72,7 +72,7 @@ impl ClientStage {
         self.clients.ids().filter(has_watched).collect()
     }
 
-    /// Takes the links of clients that have left since the last call.
+    /// Takes the private links of clients that have disconnected since the last call.
     pub fn take_left_links(&mut self) -> Vec<PrivateId> {
         std::mem::take(&mut self.left_links)
     }

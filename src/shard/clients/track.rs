@@ -27,19 +27,20 @@ pub struct Tracks {
 }
 
 impl Tracks {
-    /// Returns the track of the request that was sent last.
+    /// Returns the track (group of backend connections) of the request that was sent last.
     pub const fn current(self) -> Track {
         self.current
     }
 
-    /// Binds all later requests to the current track, or lifts that. Has no effect for the track to replicas:
-    /// it carries only reads, which nothing can overtake to any harm.
+    /// Binds all later requests to the current track, or lifts that. Does not bind them to the track to
+    /// replicas, which carries only reads: being overtaken does them no harm.
     pub fn pin(&mut self, is_pinned: bool) {
         self.is_pinned = is_pinned && self.current != Track::Replica;
     }
 
-    /// Puts the request with sequence number `next` on a track; `first` is the number of the oldest
-    /// unanswered request. False while the request must wait for those in flight.
+    /// Chooses and records the track (group of backend connections) of the request with sequence number
+    /// `next`; `first` is the number of the oldest unanswered request. False while the request must wait for
+    /// those in flight.
     #[inline]
     pub fn choose_and_take(&mut self, wanted: Track, first: u32, next: u32) -> bool {
         let Some(track) = self.choose(wanted, first, next) else { return false };
@@ -47,8 +48,8 @@ impl Tracks {
         true
     }
 
-    /// Returns the track for the request with sequence number `next`; `first` is the number of the oldest
-    /// unanswered request. None while the request must wait.
+    /// Returns the track (group of backend connections) for the request with sequence number `next`; `first`
+    /// is the number of the oldest unanswered request. None while the request must wait.
     fn choose(self, wanted: Track, first: u32, next: u32) -> Option<Track> {
         if wanted == self.current {
             return Some(wanted);
@@ -69,7 +70,8 @@ impl Tracks {
         (wanted != Track::Heavy && heavy_under_way).then_some(Track::Heavy)
     }
 
-    /// Records that the request with sequence number `next` takes a track.
+    /// Records that the request with sequence number `next` is sent on `track`; `wanted` tells whether it is
+    /// expensive.
     const fn take(&mut self, wanted: Track, track: Track, next: u32) {
         self.current = track;
         if matches!(wanted, Track::Heavy) {

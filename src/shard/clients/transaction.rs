@@ -14,7 +14,7 @@ use crate::values::{BackendId, Database, Weights};
 pub struct Transaction {
     frames: Vec<u8>,
     requests: usize,
-    /// The estimated cost of all queued requests together.
+    /// The estimated amounts of work of all queued requests together, from which the price follows.
     asked: Asked,
     /// Queued requests that weir answers itself.
     locals: Vec<LocalRequest>,
@@ -38,7 +38,7 @@ pub struct LocalRequest {
     position: usize,
     /// The database that is selected at the request's place in the transaction.
     pub database: Database,
-    /// The way in which weir answers the request.
+    /// The command that weir answers itself.
     pub local: LocalCommand,
     /// The request's row in the table of commands.
     pub command: &'static Command,
@@ -46,18 +46,18 @@ pub struct LocalRequest {
     pub request: HeldRequest,
 }
 
-/// The reasons why a request cannot be queued.
+/// Reason why a request cannot be queued in a transaction.
 #[derive(Clone, Copy, Debug)]
 pub enum NotQueued {
-    /// The request's keys live on another backend than those of earlier requests, or in another slot of a
+    /// The request's keys are on another backend than those of earlier requests, or in another slot of a
     /// cluster.
     Apart,
-    /// The transaction has no memory left for the request.
+    /// The transaction would exceed the most bytes that it may take.
     TooLarge,
 }
 
 impl Transaction {
-    /// Returns the memory that the transaction takes, in bytes.
+    /// Returns the bytes of memory that the transaction takes.
     pub fn memory_bytes(&self) -> usize {
         let selects = self.selects.capacity() * size_of::<Selected>();
         size_of::<Self>() + self.frames.capacity() + self.locals_bytes + selects
@@ -68,22 +68,23 @@ impl Transaction {
         self.requests + self.locals.len()
     }
 
-    /// Marks the transaction so that `EXEC` refuses it.
+    /// Marks the transaction so that `EXEC` refuses it, because a request could not be queued.
     pub fn poison(&mut self) {
         self.poisoned = true;
     }
 
-    /// True if `EXEC` will refuse the transaction.
+    /// True if `EXEC` will refuse the transaction, because a request could not be queued.
     pub fn is_poisoned(&self) -> bool {
         self.poisoned
     }
 
-    /// True if `EXEC` will send something to a backend.
+    /// True if `EXEC` will send requests to a backend.
     pub fn reaches_stores(&self) -> bool {
         self.requests > 0 && !self.poisoned
     }
 
-    /// Returns the estimated cost of the whole transaction; None if it is empty or will be refused.
+    /// Returns the estimated amounts of work of the whole transaction; None if it is empty or will be
+    /// refused.
     pub fn asked(&self) -> Option<Asked> {
         (!self.poisoned && self.len() > 0).then_some(self.asked)
     }
@@ -99,17 +100,18 @@ impl Transaction {
         self.may_write
     }
 
-    /// Records that a request of this command is about to be queued.
+    /// Records that a request of this command is about to be queued: it may be a write.
     pub fn note_command(&mut self, command: &Command) {
         self.may_write |= is_held_as_write(command);
     }
 
-    /// Returns the database that is selected behind the requests queued so far; None if it is still the client's.
+    /// Returns the database that is selected after the requests queued so far; None if it is still the
+    /// client's.
     pub fn database(&self) -> Option<Database> {
         self.selects.last().map(|last| last.database)
     }
 
-    /// Takes the list of `SELECT` requests that the backend carries out.
+    /// Takes the list of queued `SELECT` requests, which the backend carries out.
     pub fn take_selects(&mut self) -> Vec<Selected> {
         std::mem::take(&mut self.selects)
     }
@@ -143,8 +145,8 @@ impl Transaction {
         }
     }
 
-    /// Turns the transaction into one block of bytes for the backend, from `MULTI` to `EXEC`. Returns it with
-    /// the number of replies that it causes; None if no request is for a backend.
+    /// Turns the transaction into one block of bytes for the backend, from `MULTI` to `EXEC`. Returns the
+    /// block with the number of replies that it causes; None if no queued request is for a backend.
     pub fn into_block(mut self) -> Option<(Vec<u8>, usize)> {
         if self.requests == 0 {
             return None;
@@ -240,7 +242,7 @@ pub struct Splice {
 pub struct TooLong;
 
 impl Splice {
-    /// Returns the bytes of weir's own replies.
+    /// Returns the number of bytes of weir's own replies.
     pub fn memory_bytes(&self) -> usize {
         self.bytes
     }
@@ -250,7 +252,7 @@ impl Splice {
         self.replies.is_empty()
     }
 
-    /// Adds weir's own reply to a queued request.
+    /// Adds weir's own reply to a queued request; an error if the replies become too long.
     pub fn push(&mut self, request: &LocalRequest, reply: Vec<u8>) -> Result<(), TooLong> {
         self.bytes += reply.len();
         if self.bytes > DESCRIPTION_BYTES_MAX {
@@ -261,7 +263,7 @@ impl Splice {
     }
 
     /// Returns the backend's reply to `EXEC` with weir's own replies inserted at their positions. A reply
-    /// that is no array (an error or null) is returned as it is.
+    /// that is not an array (an error or null) is returned unchanged.
     pub fn put_into(&self, reply: &[u8]) -> Vec<u8> {
         let Some(elements) = reply::elements(reply) else { return reply.to_vec() };
         let mut out = Vec::with_capacity(reply.len() + self.bytes + 16);

@@ -1,5 +1,5 @@
-//! The schedule of clients: how many requests of each are taken on in a turn, and which client must wait for
-//! something first.
+//! The schedule of clients: how many requests of each client are started in a turn (one pass of the shard's
+//! loop), and which client must wait for something first.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,30 +19,32 @@ use crate::shard::request::ReplyTo;
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner, limits};
 
-/// The bytes held of a client that may not go on (64 KiB), beyond which weir stops reading from it.
+/// The bytes held of a client whose next request may not be started (64 KiB), above which weir stops reading
+/// from it.
 const HELD_BYTES_PAUSE: usize = 64 * 1024;
 
-/// The number of congested clients, with many requests in backend queues, for which the number of requests
-/// that each client may have taken on in a turn is halved once.
+/// The number of congested clients (with many requests in backend queues) for which the number of requests of
+/// each client that may be started in a turn is halved once.
 const CONGESTED_MANY: u32 = 16;
 
-/// The schedule of a shard's clients: which of them go on decoding requests, and when.
+/// The schedule of a shard's clients: which of them have further requests decoded, and when.
 #[derive(Debug, Default)]
 pub struct Turns {
-    /// The number of the shard's current turn, by which a client's count of requests taken on in an earlier
-    /// turn is known to be out of date.
+    /// The number of the shard's current turn. A client's count of started requests that has another number
+    /// is out of date.
     number: u32,
-    /// The requests taken on in this turn, with those that the client being decoded may still have taken on.
+    /// The requests of all clients started in this turn, and those that the client being decoded may still
+    /// start.
     taken: u32,
-    /// The number of congested clients: those with so many requests in backend queues that no more are taken
-    /// on.
+    /// The number of congested clients: those with so many requests in backend queues that no more are
+    /// started.
     congested: u32,
-    /// Clients that have nothing to wait for any more, and go on at the end of this turn.
+    /// Clients that no longer have to wait, and whose requests are continued at the end of this turn.
     to_resume: VecDeque<ClientId>,
-    /// Clients that have had as many requests taken on as a turn permits, but have sent more; they go on in
-    /// the next turn.
+    /// Clients that have started as many requests as a turn permits, but have sent more, which are continued
+    /// in the next turn.
     next: VecDeque<ClientId>,
-    /// Clients whose next request has so many keys that its partition is made over several turns.
+    /// Clients whose next request has so many keys that it is split by key over several turns.
     partitioning: VecDeque<ClientId>,
     /// Requests whose replies have so many values that they are joined over several turns, one after the
     /// other: the client, the request's sequence number, and its index in [`Gathers`]. The first is the one
@@ -50,14 +52,14 @@ pub struct Turns {
     ///
     /// [`Gathers`]: crate::shard::gather::Gathers
     joining: VecDeque<(ClientId, u32, u32)>,
-    /// The length of `partitioning` and `joining` together, kept because every turn checks it.
+    /// The length of `partitioning` and `joining` together, stored because every turn checks it.
     in_steps: u32,
 }
 
 impl Turns {
-    /// Returns the most requests of one client that are taken on in a turn, at least 1. Many congested
-    /// clients halve it repeatedly, since other clients may turn out to be congested only after their
-    /// requests were taken on.
+    /// Returns the most requests of one client that are started in a turn, at least 1. Many congested clients
+    /// halve it repeatedly, since other clients may turn out to be congested only after their requests were
+    /// started.
     fn most_of_one(&self) -> u32 {
         (limits::REQUESTS_PER_TURN >> (self.congested / CONGESTED_MANY).min(31)).max(1)
     }
@@ -68,19 +70,20 @@ impl Turns {
         self.in_steps += 1;
     }
 
-    /// Returns the request whose reply is being joined; None if there is none.
+    /// Returns the request whose reply is being joined, as client, sequence number and index in `Gathers`;
+    /// None if there is none.
     pub(super) fn next_to_join(&self) -> Option<(ClientId, u32, u32)> {
         self.joining.front().copied()
     }
 
-    /// Ends the joining of a reply, which is whole or no longer wanted.
+    /// Ends the joining of a reply, because the reply is whole or no longer wanted.
     pub(super) fn end_join(&mut self) {
         self.joining.pop_front();
         self.in_steps -= 1;
     }
 }
 
-/// The result of decoding a client's bytes.
+/// The result of decoding the bytes that a client has sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// All bytes received are decoded, or never will be because the connection is ending.
@@ -90,16 +93,17 @@ pub enum Progress {
 }
 
 impl ClientStage {
-    /// Notes that bytes of a client have arrived. False if the client has left or its input is no longer
-    /// listened to.
+    /// Records that bytes of a client have arrived. False if the client has disconnected or weir no longer
+    /// listens to it.
     pub fn hear(&mut self, id: ClientId, now: Now) -> bool {
         let Some(client) = self.clients.get(id) else { return false };
         (client.last_heard, client.came) = (now.monotonic, now.monotonic);
         client.ending == Ending::Open
     }
 
-    /// Takes a client's decoder, and its HTTP conversation if it has one, out of the table: both lend out
-    /// requests while these are handled.
+    /// Takes a client's decoder, and its HTTP conversation if it has one, out of the table of clients,
+    /// because requests that are being handled borrow from them. [`Self::end_decoding`] puts the decoder
+    /// back.
     #[inline]
     pub fn begin_decoding(&mut self, id: ClientId) -> Option<(RequestDecoder, Option<Box<Conversation>>)> {
         let client = self.clients.get(id)?;
@@ -112,8 +116,8 @@ impl ClientStage {
         Some((std::mem::take(&mut client.decoder), client.http.take()))
     }
 
-    /// Returns how many more requests of a client may be taken on in this turn, and the size limits of the
-    /// next. The error says that no request may be taken on now.
+    /// Returns how many more requests of a client may be started in this turn, and the size limits of its
+    /// next request. The error says that none may be started now.
     #[inline]
     pub fn may_take_on(&mut self, id: ClientId) -> Result<(&mut u32, RequestLimits), Progress> {
         let Some(client) = self.clients.get(id) else { return Err(Progress::Done) };
@@ -134,7 +138,7 @@ impl ClientStage {
     }
 
     /// Puts a client's decoder back after decoding. Stops reading from a client that holds too many undecoded
-    /// bytes, and resumes once it goes on.
+    /// bytes, and resumes reading once its requests go on.
     pub fn end_decoding(&mut self, env: &mut Env, id: ClientId, decoder: RequestDecoder, progress: Progress) {
         let Some(client) = self.clients.get(id) else { return };
         client.decoder = decoder;
@@ -155,7 +159,8 @@ impl ClientStage {
         self.close_if_done(env, id);
     }
 
-    /// Lets a client go on after a wait. Returns its held request, if nothing holds that back any more.
+    /// Lets a client go on after a wait. Returns its held request, if it has one and no longer has to wait
+    /// for anything.
     pub fn take_up(&mut self, id: ClientId) -> Option<Box<HeldRequest>> {
         let client = self.clients.get(id)?;
         client.listed_to_resume = false;
@@ -164,7 +169,8 @@ impl ClientStage {
         if may_try { client.held_request.take() } else { None }
     }
 
-    /// Holds a request until all earlier ones of its connection are answered. Later requests wait behind it.
+    /// Holds a request until all earlier requests of its connection are answered. Later requests wait after
+    /// it.
     pub fn hold_for_replies(&mut self, env: &mut Env, id: ClientId, arguments: &Arguments<'_>) {
         let client = self.clients.at(id);
         debug_assert!(client.unanswered() > 0);
@@ -173,7 +179,7 @@ impl ClientStage {
         self.hold(id, arguments);
     }
 
-    /// Holds a write until the `CLIENT PAUSE` of writes ends. Later requests wait behind it.
+    /// Holds a write until the `CLIENT PAUSE` of writes ends. Later requests of the client wait after it.
     pub fn hold_by_order(&mut self, env: &mut Env, id: ClientId, arguments: &Arguments<'_>) {
         self.clients.at(id).waits_by_order = true;
         env.counters.add(Counter::RequestsHeld, 1);
@@ -181,15 +187,15 @@ impl ClientStage {
     }
 
     /// Holds a request until a pool of quotas has answered, a request of its tenant is settled, or the map of
-    /// the cluster is confirmed. Later requests wait behind it.
+    /// the cluster is confirmed. Later requests of the client wait after it.
     pub fn hold_for_grant(&mut self, id: ClientId, arguments: &Arguments<'_>) {
         debug_assert!(!self.clients.at(id).waits_for_quota);
         self.clients.at(id).waits_for_quota = true;
         self.hold(id, arguments);
     }
 
-    /// Holds a request with very many keys, `step` words for each, until its partition is whole. Later requests
-    /// wait behind it.
+    /// Holds a request with very many keys, `step` words for each, until its split by key is whole. Later
+    /// requests of the client wait after it.
     pub fn hold_for_turns(
         &mut self,
         env: &mut Env,
@@ -208,7 +214,7 @@ impl ClientStage {
         self.turns.in_steps += 1;
     }
 
-    /// Goes on with the partition of one request for this turn. Returns the client once the partition is whole;
+    /// Continues for this turn to split one request by key. Returns the client once the split is whole;
     /// [`Self::end_wait_for_grant`] then lets the request go on.
     pub fn go_on_partitioning(&mut self, env: &mut Env) -> Option<ClientId> {
         let id = self.turns.partitioning.pop_front()?;
@@ -235,13 +241,15 @@ impl ClientStage {
         client.held_request = Some(Box::new(client.held(arguments)));
     }
 
-    /// Ends the wait that [`Self::hold_for_grant`] began. False if the client has left.
+    /// Ends the wait of a client's request that [`Self::hold_for_grant`] began. False if the client has
+    /// disconnected.
     pub fn end_wait_for_grant(&mut self, id: ClientId) -> bool {
         let client = self.clients.get(id);
         client.map(|client| client.waits_for_quota = false).is_some()
     }
 
-    /// Handles a note about one of the client's requests, sent by the core that has its backend.
+    /// Handles a note about one of a client's requests from the core that sends it to a backend, such as that
+    /// too many of the client's requests are queued.
     pub fn handle_note(&mut self, to: ReplyTo, note: Note) {
         let id = to.client_id();
         let Some(client) = self.clients.get(id) else { return };
@@ -267,8 +275,8 @@ impl ClientStage {
         }
     }
 
-    /// Puts a client on the list of those that go on at the end of the turn, if it was waiting and may now go
-    /// on.
+    /// Puts a client on the list of those whose requests are continued at the end of the turn, if it was
+    /// waiting and no longer has to.
     pub(super) fn list_to_resume(&mut self, id: ClientId) {
         let client = self.clients.at(id);
         if !client.is_stuck() || client.listed_to_resume {
@@ -287,7 +295,7 @@ impl ClientStage {
         !self.turns.next.is_empty() || self.is_working_in_steps()
     }
 
-    /// True if requests with very many keys are split, or their replies joined, over several turns.
+    /// True if requests with very many keys are being split, or their replies joined, over several turns.
     pub fn is_working_in_steps(&self) -> bool {
         self.turns.in_steps > 0
     }
@@ -297,29 +305,30 @@ impl ClientStage {
         self.turns.next.len()
     }
 
-    /// Reserves half of the requests that a turn may take on for clients that waited for it, however many new
-    /// requests came in.
+    /// Reserves half of the requests that a turn may start for clients that waited for the turn, however many
+    /// new requests came in.
     pub fn reserve_for_waiting(&mut self) {
         self.turns.taken = self.turns.taken.min(limits::REQUESTS_PER_TURN_OF_ALL / 2);
     }
 
-    /// Takes the next client that waited for its turn. None if there is no other, or if this turn may take on
-    /// no more requests.
+    /// Takes the next client that waited for this turn. None if there is no other, or if no more requests may
+    /// be started in this turn.
     pub fn take_next_turn(&mut self) -> Option<ClientId> {
         if self.turns.taken == limits::REQUESTS_PER_TURN_OF_ALL { None } else { self.turns.next.pop_front() }
     }
 
-    /// Takes the next client that has nothing to wait for any more.
+    /// Removes and returns the next client that no longer has to wait, so that its requests are continued.
     pub fn take_resumable(&mut self) -> Option<ClientId> {
         self.turns.to_resume.pop_front()
     }
 
-    /// Corrects the number of congested clients when a client leaves.
+    /// Corrects the number of congested clients when a client disconnects; `was_congested` says whether it
+    /// was one.
     pub(super) fn end_turns_of(&mut self, was_congested: bool) {
         self.turns.congested -= u32::from(was_congested);
     }
 
-    /// Begins the next turn, in which all clients may have requests taken on again.
+    /// Begins the next turn, in which requests of all clients may be started again.
     pub fn begin_turn(&mut self) {
         self.turns.number = self.turns.number.wrapping_add(1);
         self.turns.taken = 0;

@@ -1,6 +1,6 @@
 //! Cluster: slots on the move, redirected requests, replicas for reads, and lost reads that are sent again.
-//! Unused before plain stores. Knows neither connections nor windows: it is told of replies and losses by the
-//! index of the connection.
+//! Unused before plain stores. Knows neither connections nor windows: replies and losses are passed to it
+//! with the index of the connection.
 //!
 //! | what | file |
 //! |---|---|
@@ -26,21 +26,22 @@ use crate::values::time::Now;
 /// The state that one core keeps of a cluster.
 #[derive(Debug)]
 pub struct Cluster {
-    /// The owners of slots; `None` until the first map has come, and before plain stores.
+    /// The owners of slots, with held and unanswered requests; None until the first map has come, and before
+    /// plain stores.
     pub slots: Option<Box<Slots>>,
     /// The choice of replicas for reads that replicas may answer; `None` unless that is switched on.
     pub readers: Option<Box<Readers>>,
 }
 
 impl Cluster {
-    /// Creates the state of a core that knows no map yet.
+    /// Creates the state of a core that has no map of the cluster yet.
     pub fn new(settings: &ShardSettings) -> Self {
         let readers = (settings.replicas == Mode::On).then(|| Box::new(Readers::new(settings.seed)));
         Self { slots: None, readers }
     }
 
-    /// Chooses where to send a read that a replica may answer: to a replica, or to the slot's owner at
-    /// `home`. `offer` says how many requests are in flight at a node, and `None` if it can take no read now.
+    /// Chooses the node for a read that a replica may answer: a replica, or the slot's owner at `home`.
+    /// `offer` returns the number of requests in flight at a node, and None if it can take no read now.
     pub fn choose_reader(
         &mut self,
         home: Route,
@@ -51,7 +52,7 @@ impl Cluster {
         readers.choose(slots, home, |route, role| offer(slots, route, role), now).unwrap_or(home)
     }
 
-    /// True if the response times of owners matter, because replicas may answer reads.
+    /// True if the response times of owners have to be sampled, because replicas may answer reads.
     #[inline]
     pub fn is_compared(&self) -> bool {
         self.readers.as_ref().is_some_and(|readers| readers.was_used())

@@ -1,10 +1,10 @@
-//! Reads that replicas of a cluster may answer: chooses the replica, and asks the slot's owner if the replica
-//! gives no good answer.
+//! Reads that replicas of a cluster may answer: chooses the replica, and sends the read to the slot's owner
+//! if the replica's reply may be wrong.
 //!
 //! ```text
-//!   read ── slot at rest? a replica that is well and not far behind? ── no ──────────────────> owner
-//!              └ yes ── the better of two, owner among them (policy/replica_choice.rs) ── replica ──┐  ^
-//!                                        nil, 0, empty, an error, silence, a lost connection ──┘──┘
+//! read ── slot at rest? a replica that is well and not far behind? ── no ──────────────────> owner
+//! └ yes ── the better of two, owner among them (policy/replica_choice.rs) ── replica ──┐  ^
+//! nil, 0, empty, an error, silence, a lost connection ──┘──┘
 //! ```
 //!
 //! Connections to replicas carry only such reads, and are opened while owners still answer. So no read waits
@@ -25,21 +25,22 @@ use crate::values::limits::REPLICA_LAG_MAX;
 use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId, Random, Timestamp};
 
-/// The time after the last replica read during which response times of owners are still sampled.
+/// The time after the last read that a replica might have answered, during which response times of owners are
+/// still sampled.
 const USED: Duration = Duration::from_secs(60);
 
-/// Figures on the reads that replicas may answer, at one node.
+/// Figures on the reads that one node answered or failed as a replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReaderFigures {
     /// Reads that the node answered as a replica.
     pub answered: u64,
-    /// The number of times that the node was ejected as a replica: first for failures, then for slowness.
+    /// The numbers of times that the node was ejected as a replica: for failures, and for slowness.
     pub out: [u64; 2],
-    /// True while this core sends the node no such reads.
+    /// True while this core sends the node no reads as a replica, because it was ejected.
     pub is_out: bool,
 }
 
-/// The state of one core for reads that replicas may answer.
+/// The state of one core for the choice of replicas.
 #[derive(Debug)]
 pub struct Readers {
     policy: ReplicaChoice,
@@ -51,16 +52,16 @@ pub struct Readers {
     figures: Vec<ReaderFigures>,
     /// The time of the last read that a replica might have answered.
     used_at: Option<Timestamp>,
-    /// The reason why each node of the cluster last failed to answer a read; empty if it has not failed.
+    /// The reason why each node last failed to serve a read, by the node's index; empty if it has not failed.
     reasons: Vec<&'static str>,
 }
 
-/// The reason why a replica's reply is not passed on and the slot's owner is asked instead.
+/// The reason why a replica's reply is not passed on and the read is sent to the slot's owner instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doubt {
     /// The reply is empty: the key may have moved to another node.
     Empty,
-    /// The replica cannot answer now (loading, busy, without its primary).
+    /// The replica replied that it cannot serve reads now (loading, busy, without its primary).
     Sick,
     /// The reply is another error, such as a redirect.
     Error,
@@ -80,7 +81,7 @@ impl Readers {
         }
     }
 
-    /// Handles a report on how far replicas are behind their primaries.
+    /// Handles a report of the lag of replicas behind their primaries.
     pub fn handle_states(&mut self, states: &[ReplicaState]) {
         self.fresh.clear();
         for state in states {
@@ -108,7 +109,7 @@ impl Readers {
         &mut self.figures[place]
     }
 
-    /// Records that a replica failed to answer a read.
+    /// Records that a replica failed to answer a read, for this reason.
     pub fn handle_failure(&mut self, backend: BackendId, reason: &'static str, now: Timestamp) {
         let place = usize::from(backend.0);
         if self.reasons.len() <= place {
@@ -122,7 +123,7 @@ impl Readers {
         self.used_at.is_some_and(|used_at| now.since(used_at) <= USED)
     }
 
-    /// Logs which replicas were ejected or taken back.
+    /// Writes to the log which replicas were ejected or answer reads again.
     pub fn log_changes(&mut self, env: &mut Env, now: Timestamp) {
         if self.policy.is_due(now) {
             self.policy.handle_window(now);
@@ -159,7 +160,7 @@ impl Readers {
         }
     }
 
-    /// The figures of all nodes, by index.
+    /// Returns the figures of all nodes as replicas, by the node's index.
     pub fn figures(&self) -> Vec<ReaderFigures> {
         self.figures.clone()
     }
@@ -170,14 +171,16 @@ impl Readers {
         self.used_at.is_some()
     }
 
-    /// Forgets what is known of a node's health, because it is another node now or has another role.
+    /// Drops all observations of a node as a replica, because another node has its place or the node has
+    /// another role.
     pub fn forget(&mut self, backend: BackendId) {
         self.policy.forget(usize::from(backend.0));
         self.figures_of(backend).is_out = false;
     }
 
-    /// Chooses where to send a read that a replica may answer; `None` if no replica is fit. `offer` says how
-    /// many requests are in flight at a node, and `None` if it can take no read now.
+    /// Chooses the node for a read that a replica may answer; None if no replica is fit, so that the slot's
+    /// owner gets it. `offer` returns the number of requests in flight at a node, and None if it can take no
+    /// read now.
     pub fn choose(
         &mut self,
         slots: &Slots,
@@ -218,9 +221,9 @@ impl Readers {
         Some(candidates[chosen].1)
     }
 
-    /// Samples the time that an owner took for a read, less this core's own lateness (`late`), for later
-    /// choices between owner and replicas. Does nothing for writes, for costly reads and those behind them,
-    /// and once no read might have gone to a replica for 60 s.
+    /// Samples the time that a slot's owner took for a read, less this core's own delay (`late`), for later
+    /// choices between owner and replicas. Does nothing for writes, for costly reads and those after them,
+    /// and if no read might have gone to a replica for 60 s.
     pub fn record_owner(&mut self, backend: BackendId, pending: &Pending, late: Duration, now: Now) {
         if pending.effect == Effect::Read && pending.odd == Odd::No && self.is_used(now.monotonic) {
             let place = usize::from(backend.0);
@@ -229,7 +232,8 @@ impl Readers {
         }
     }
 
-    /// Records a replica's reply to a read.
+    /// Records a replica's reply to a read: its response time, or its failure. `doubt` says why the reply may
+    /// be wrong.
     fn record_replica(
         &mut self,
         (backend, pending): (BackendId, &Pending),
@@ -247,7 +251,7 @@ impl Readers {
     }
 }
 
-/// A replica's reply to a read.
+/// A replica's reply to a read, in parts.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplicaReply<'a> {
     /// The first byte of the reply.
@@ -261,8 +265,8 @@ pub struct ReplicaReply<'a> {
 }
 
 impl Slots {
-    /// Handles a replica's reply. Returns the read, with its frame, if the reply is an error or empty and so
-    /// may be wrong: the owner is to be asked instead. `None` if the client gets the reply.
+    /// Handles a replica's reply. Returns the read, with its bytes, if the reply is an error or empty and so
+    /// may be wrong: it is to be sent to the owner then. None if the client gets the reply.
     #[inline(never)]
     pub fn take_replica_reply(
         &mut self,
@@ -297,9 +301,9 @@ impl Slots {
     }
 }
 
-/// Returns why a replica's reply may be wrong, so that the owner is asked again; `None` if the client may
+/// Returns why a replica's reply may be wrong, so that the read is sent to the owner; None if the client may
 /// have it. A replica does not know that a slot or a key has moved away; it answers as if the key did not
-/// exist. `kind` is the reply's first byte; `kept` and `end` are its bytes so far, and the last ones.
+/// exist. `kind` is the reply's first byte; `kept` and `end` are its earlier bytes, and the last ones.
 fn doubt_of(class: Class, kind: u8, kept: &[u8], end: &[u8]) -> Option<Doubt> {
     let mut start = [0; 16];
     start.iter_mut().zip(kept.iter().chain(end)).for_each(|(place, byte)| *place = *byte);

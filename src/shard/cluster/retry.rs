@@ -1,8 +1,8 @@
 //! Retries of reads that were lost with the connection to a node of a cluster, within a budget.
 //!
-//! A read is retried only if its client has sent nothing behind it for the same slot that is not retried too:
-//! otherwise it might see a later write. There are no retries before plain stores, because sent requests are
-//! not kept there.
+//! A read is retried only if every later request of its client for the same slot is retried too: otherwise it
+//! might see a later write. There are no retries before plain stores, because sent requests are not kept
+//! there.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -23,7 +23,7 @@ use crate::values::{BackendId, ConnectionId};
 /// or another node has its slots by then.
 const WAYS: [&str; 3] = ["connection-lost", "node-gone", "node-failed"];
 
-/// The unanswered requests of a lost connection, and which of them are retried.
+/// The unanswered requests of a lost connection, and which of them are to be retried.
 #[derive(Debug, Default)]
 pub struct Retries {
     unanswered: Unanswered,
@@ -34,8 +34,8 @@ pub struct Retries {
 }
 
 impl Slots {
-    /// Chooses which requests of a lost connection may be retried. `pending` are the replies that it owed;
-    /// `was_sent` is false if none of the requests left weir.
+    /// Chooses which requests of a lost connection may be retried. `pending` are the records of its
+    /// unanswered requests; `was_sent` is false if none of the requests left weir.
     #[inline(never)]
     pub fn choose_retries(
         &mut self,
@@ -83,8 +83,8 @@ impl Slots {
         Retries { unanswered, chosen, was_sent }
     }
 
-    /// Handles the next request of a connection that was lost, to a backend and on a track. Returns true if
-    /// the request is retried and so not answered yet; false also if the retry budget is used up.
+    /// Handles the oldest unhandled request of a lost connection to a backend on a track. True if it is
+    /// retried or held, and so not answered yet; false also if the retry budget is used up.
     pub fn retry(
         &mut self,
         env: &mut Env,
@@ -122,8 +122,9 @@ impl Slots {
     }
 }
 
-/// True for a read of a kind that may be retried when its connection is lost: sent by a client as a whole, no
-/// script, which may write, no piece of a split request, and no fetch, whose waiters are handled elsewhere.
+/// True for a read of a kind that may be retried when its connection is lost: a client's whole request, not a
+/// script, which may write, not a piece of a split request, and not a fetch of a hot key, which is retried
+/// elsewhere.
 fn is_mere_read(pending: &Pending, to: ReplyTo) -> bool {
     let is_own = to.piece_of().is_none() && to.flight_id().is_none();
     is_own && pending.effect == Effect::Read && pending.class != Class::Script

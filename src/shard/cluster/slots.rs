@@ -45,19 +45,20 @@ use crate::values::limits::{REFUSAL_KEPT_BYTES_MAX, SLOT_HELD_MAX, SLOTS};
 use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId, Timestamp};
 
-/// Maximum number of redirects that one request follows, beyond which it is refused. Counted anew each time a
-/// node makes it wait (TRYAGAIN, CLUSTERDOWN).
+/// Maximum number of redirects that one request follows; after that it is refused. Counted from 0 again each
+/// time a node makes it wait (TRYAGAIN, CLUSTERDOWN).
 const HOPS_MAX: u8 = 6;
 /// The time without any bytes after which a node that owes a reply is suspected to be gone.
 const SILENT: Duration = Duration::from_millis(500);
-/// The pause before a request follows its second redirect. Doubles with each further one, up to `PAUSE_MAX`.
+/// The pause before a request follows its second redirect. It doubles with each further one, up to
+/// `PAUSE_MAX`.
 const PAUSE_FIRST: Duration = Duration::from_millis(2);
 /// The longest pause before a request follows a redirect.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
-/// The pause before a node that said TRYAGAIN or CLUSTERDOWN is asked again. Doubles each time, up to
-/// `PAUSE_NOT_YET_MAX`.
+/// The pause before a request is sent again to a node that replied TRYAGAIN or CLUSTERDOWN. It doubles each
+/// time, up to `PAUSE_NOT_YET_MAX`.
 const PAUSE_NOT_YET_FIRST: Duration = Duration::from_millis(5);
-/// The longest pause before a node that said TRYAGAIN or CLUSTERDOWN is asked again.
+/// The longest pause before a request is sent again to a node that replied TRYAGAIN or CLUSTERDOWN.
 const PAUSE_NOT_YET_MAX: Duration = Duration::from_millis(50);
 /// Maximum number of requests that one core holds back because their slots are moving; further ones are
 /// refused.
@@ -65,54 +66,57 @@ const HELD_MAX: usize = 16_384;
 /// Maximum number of bytes of the requests that one core holds back because their slots are moving; further
 /// ones are refused.
 const HELD_BYTES_MAX: usize = 64 << 20;
-/// The least time between two checks of the held slots, unless something happens that may release one.
+/// The least time between two checks of the held slots, unless an event may release one earlier.
 pub const LOOKS_APART: Duration = Duration::from_millis(1);
 /// The time for which an owner that a redirect named overrides the map.
 const PATCH_HOLDS: Duration = Duration::from_secs(2);
-/// The time for which an ASK redirect counts. Later the slot may have moved there, come back and be moving
-/// again: a key that is yet to move would be created a second time there.
+/// The time for which an ASK redirect is followed. Later the slot may have moved there, come back and be
+/// moving again: a key that has not moved yet would be created a second time there.
 const ASK_HOLDS: Duration = Duration::from_millis(250);
 const _: () = assert!(ASK_HOLDS.as_millis() > PAUSE_MAX.as_millis(), "it outlasts what it may have to wait");
 /// The time after a script returned a false MOVED for a slot during which another MOVED from a script does
 /// not hold back the slot's requests.
 const FORGED_HOLDS: Duration = Duration::from_secs(5);
-/// The prelude to a request that is sent to the node importing its slot.
+/// The command that is sent right before a request to the node that is importing the request's slot.
 const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
 /// `ROLE`, which is sent right before a request that only a primary may carry out.
 const ROLE: &[u8] = b"*1\r\n$4\r\nROLE\r\n";
 
-/// A request that is held back because its slot is moving, or the slot's node cannot carry it out yet.
+/// A request that is held back because its slot is moving, or because the slot's node cannot carry it out
+/// yet.
 #[derive(Debug)]
 pub struct Held {
     envelope: Envelope,
     message: Stored,
     requests: usize,
     tries: Tries,
-    /// The node that is importing the slot, and when the owner said so (ASK).
+    /// The node that is importing the slot, and the time at which the owner replied so (ASK); None if no
+    /// owner did.
     ask: Option<(BackendId, Timestamp)>,
     /// The version of the map and the time when the request was refused, if the refusal may be untrue (a
-    /// script's, or one from an old map); `None` if it is certain.
+    /// script's, or one from an old map); None if the refusal is certain or there was none.
     doubted: Option<Doubted>,
-    /// The error of a node that is down (CLUSTERDOWN), which the client gets when the time is over.
+    /// The text of the error of a node that is down (CLUSTERDOWN), which the client gets if the request is
+    /// not sent again in time.
     words: Option<Arc<[u8]>>,
 }
 
-/// The meaning of an owner's reply to a request: the answer, or a refusal that is dealt with.
+/// The meaning of an owner's reply to a request: the reply for the client, or a refusal after which the
+/// request is held or its client was sent an error.
 #[derive(Debug)]
 pub enum Heard {
-    /// The reply is the request's answer.
+    /// The reply is passed to the request's client.
     Answered,
-    /// The node refused the request, which is dealt with: it is held back to be sent again, or its client was
-    /// sent an error.
+    /// The node refused the request: it is held back to be sent again, or its client was sent an error.
     Redirected,
-    /// The node is down (CLUSTERDOWN), and the request is to be given to [`Slots::hold_for_node`].
+    /// The node is down (CLUSTERDOWN), and the caller passes the request to [`Slots::hold_for_node`].
     NodeDown(Refused),
 }
 
 /// The place that a request for a slot is sent to, or held at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The request is held: its slot is moving.
+    /// The request is held, because its slot is moving.
     Held,
     /// The backend that owns the slot, or that the request names itself.
     Owner(Route),
@@ -120,7 +124,7 @@ pub enum Place {
     OwnerOrReplica(Route),
 }
 
-/// A request that was held back and is sent now.
+/// A request that was held back and is to be sent now.
 #[derive(Debug)]
 pub struct Released {
     /// The request's reply address, and the route on which it is sent.
@@ -133,12 +137,12 @@ pub struct Released {
     pub is_asking: bool,
 }
 
-/// The consequences of a new map for connections and for what is known of nodes.
+/// The consequences of a new map of the cluster for connections and for the recorded health of nodes.
 #[derive(Debug, Default)]
 pub struct MapChange {
-    /// Nodes that are tried at once, whatever failed before: they changed, or own more slots.
+    /// Nodes to which connections are tried at once, whatever failed before: they changed, or own more slots.
     pub reachable: Vec<BackendId>,
-    /// Places that have another node now, or whose node has another role.
+    /// Places in the table of nodes that have another node now, or whose node has another role.
     pub changed: Vec<BackendId>,
     /// Nodes that left the cluster.
     pub gone: Vec<BackendId>,
@@ -156,7 +160,7 @@ pub struct Refused {
     sender: BackendId,
 }
 
-/// The conditions under which a refused request is sent again: see the fields of [`Held`].
+/// Conditions under which a refused request is sent again; the fields are those of [`Held`].
 #[derive(Debug, Default)]
 struct Until {
     ask: Option<(BackendId, Timestamp)>,
@@ -164,23 +168,23 @@ struct Until {
     words: Option<Arc<[u8]>>,
 }
 
-/// The map version and the time at which a refusal came that may be untrue.
+/// The map version and the time at the arrival of a refusal that may be untrue.
 #[derive(Clone, Copy, Debug)]
 struct Doubted {
     version: u64,
     at: Timestamp,
-    /// True if the refusing node was the slot's owner on the map at that time. If not, a map with another
-    /// owner may be just as old.
+    /// True if the refusing node was the slot's owner on the map at that time. If not, a map that names
+    /// another owner may be as old as that one.
     by_owner: bool,
 }
 
-/// The requests of one slot that are held back, and what decides when they are sent.
+/// The requests of one slot that are held back, and the conditions for sending them.
 #[derive(Debug, Default)]
 struct Hold {
     list: Vec<Held>,
     not_before: Timestamp,
     carried_out: CarriedOut,
-    /// Set if the last answer to a request for the slot was CLUSTERDOWN.
+    /// The last reply to a request for the slot, if it was CLUSTERDOWN; else None.
     down: Option<Down>,
 }
 
@@ -189,18 +193,18 @@ struct Hold {
 struct Down {
     /// The text of the CLUSTERDOWN error, which clients get when the time for retries is over.
     words: Arc<[u8]>,
-    /// The time at which the request with this answer was sent.
+    /// The time at which the request that was answered with it was sent.
     sent_at: Timestamp,
-    /// The number of times in a row that the node said CLUSTERDOWN, without those for requests that were in
-    /// flight at the first one.
+    /// The number of CLUSTERDOWN replies in a row, without those to requests that were in flight at the first
+    /// one.
     times: u8,
-    /// The time before which the node is not asked again.
+    /// The time before which no request for the slot is sent to the node again.
     again_at: Timestamp,
 }
 
 /// For each client connection and key, the sequence number of the newest request that was carried out since
-/// the slot's requests are held back. Older ones may not be sent again. Keys of this name in all databases
-/// count as one, because `MOVE` and `COPY` change keys of two.
+/// the slot's requests are held back. Older requests may not be sent again. Keys of the same name in all
+/// databases count as one, because `MOVE` and `COPY` change keys of two.
 #[derive(Debug, Default)]
 struct CarriedOut(HashMap<(u64, Box<[u8]>), u32>);
 
@@ -216,8 +220,8 @@ impl CarriedOut {
 }
 
 impl Hold {
-    /// Takes the held-back requests that are sent next, in the order of each connection, and those that may
-    /// not be sent again because a later one was carried out.
+    /// Takes the held-back requests that are sent next, in the order of each connection (first list), and
+    /// those that may not be sent again because a later request was carried out (second list).
     fn take_next(&mut self, pieces: &Pieces) -> (Vec<Held>, Vec<Held>) {
         // Refused requests go first, alone: later ones must not be carried out before them if they are
         // refused again.
@@ -269,7 +273,7 @@ impl Hold {
 /// A reason to suspect that the cluster map is old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doubt {
-    /// The event that makes the map doubtful, by which the next nodes to ask are chosen.
+    /// The event that makes the map doubtful, which decides the nodes to ask for a new one.
     pub reason: Reason,
     /// The slot and its new owner, if a redirect named one.
     pub moved: Option<(u16, NodeKey)>,
@@ -281,29 +285,29 @@ pub struct Slots {
     pub(super) map: Arc<Map>,
     /// The unanswered requests of each connection, by the connection's index.
     unanswered: Vec<Unanswered>,
-    /// Owners that redirects named, each with the time until which it overrides the map.
+    /// Owners of slots that redirects named, each with the time until which it overrides the map.
     patches: BTreeMap<u16, (BackendId, Timestamp)>,
-    /// Slots for which a script named a false MOVED, each with the time until which scripts are not believed.
+    /// Slots for which a script returned a false MOVED, each with the time until which scripts are not
+    /// believed.
     forged: BTreeMap<u16, Timestamp>,
     holds: BTreeMap<u16, Hold>,
     held: usize,
     held_bytes: usize,
     doubt: Option<Doubt>,
-    /// The time at which it was last checked which held-back requests can be sent; and whether something has
-    /// happened since that may release some.
+    /// The time of the last check which held-back requests can be sent.
     looked_at: Timestamp,
     is_touched: bool,
-    /// Nodes that said CLUSTERDOWN and nothing better since, each with the time at which another slot may ask
-    /// them.
+    /// Nodes that replied CLUSTERDOWN and have given no better reply since, each with the time from which a
+    /// request of another slot may be sent to them.
     down: BTreeMap<BackendId, Timestamp>,
-    /// The index of the connection from which the search for silent nodes goes on.
+    /// The index of the connection from which the search for silent nodes continues.
     silent_next: usize,
     /// The budget for retries of lost reads.
     pub(super) retries: RetryBudget,
 }
 
 impl Slots {
-    /// Creates the state of one of `cores` cores that has this many connections.
+    /// Creates the state of one of `cores` cores, which has this many connections.
     pub fn new(map: Arc<Map>, cores: u16, connections: usize) -> Self {
         Self {
             map,
@@ -322,7 +326,8 @@ impl Slots {
         }
     }
 
-    /// The owner of a slot: that which a redirect named lately, else that on the map.
+    /// Returns the owner of a slot: the one that a redirect named lately, else the one on the map; None if
+    /// there is none.
     pub fn owner(&self, slot: u16) -> Option<BackendId> {
         match self.patches.get(&slot) {
             Some((owner, _)) => Some(*owner),
@@ -360,15 +365,15 @@ impl Slots {
         self.holds.contains_key(&slot)
     }
 
-    /// Records that a request was carried out, or may have been. An earlier one of its connection for the
-    /// same key must not be sent again then.
+    /// Records that a request was carried out, or may have been. An earlier request of its client connection
+    /// for the same key must not be sent again then.
     pub(super) fn record_carried_out(&mut self, connection: u64, to: ReplyTo, slot: u16, frame: &[u8]) {
         if let Some(hold) = self.holds.get_mut(&slot) {
             hold.carried_out.note(connection, to, frame);
         }
     }
 
-    /// True if at least one request of the slot is held back and waits.
+    /// True if at least one request of the slot is held back.
     pub fn is_holding(&self, slot: u16) -> bool {
         self.holds.get(&slot).is_some_and(|hold| !hold.list.is_empty())
     }
@@ -386,7 +391,7 @@ impl Slots {
 }
 
 impl Slots {
-    /// Adds a request that was sent over a connection.
+    /// Adds a request that was sent over a connection to the unanswered ones.
     #[inline]
     pub fn push_sent(
         &mut self,
@@ -398,13 +403,14 @@ impl Slots {
         self.unanswered_mut(connection).push((envelope, requests), tries, message);
     }
 
-    /// True if the bytes kept for a connection are below their limit, so that more requests may be sent.
+    /// True if the bytes kept of a connection's unanswered requests are below their limit, so that more may
+    /// be sent.
     #[inline]
     pub fn has_room(&self, connection: ConnectionId) -> bool {
         self.unanswered.get(connection.0 as usize).is_none_or(Unanswered::has_room)
     }
 
-    /// The unanswered requests of a connection.
+    /// Returns the list of a connection's unanswered requests.
     pub(super) fn unanswered_mut(&mut self, connection: ConnectionId) -> &mut Unanswered {
         let place = connection.0 as usize;
         if place >= self.unanswered.len() {
@@ -413,8 +419,9 @@ impl Slots {
         &mut self.unanswered[place]
     }
 
-    /// Makes places for connections that were added since the start: those to a database that a client has
-    /// used for the first time. There are at most [`connections_max`](crate::shard::links::connections_max).
+    /// Adds lists of unanswered requests for connections that were created since the start: those to a
+    /// database that a client has used for the first time. There are at most
+    /// [`connections_max`](crate::shard::links::connections_max).
     #[cold]
     fn make_places(&mut self, connections: usize) {
         self.unanswered.resize_with(connections, Unanswered::default);
@@ -430,13 +437,13 @@ impl Slots {
         self.unanswered.iter().any(|unanswered| unanswered.has_again(slot))
     }
 
-    /// Frees memory that a burst took.
+    /// Frees unused memory that a burst of requests took.
     pub fn tidy(&mut self) {
         self.unanswered.iter_mut().for_each(Unanswered::tidy);
     }
 
-    /// Puts a new map of the cluster in force and returns what it changes. The caller acts on that, then
-    /// calls [`Slots::hold_moved`].
+    /// Puts a new map of the cluster in force and returns what it changes. The caller handles these changes,
+    /// then calls [`Slots::hold_moved`].
     pub fn handle_map(&mut self, map: Arc<Map>, now: Now) -> MapChange {
         let older = std::mem::replace(&mut self.map, map);
         let Self { patches, forged, map, .. } = self;
@@ -449,9 +456,9 @@ impl Slots {
         MapChange { reachable, changed, gone }
     }
 
-    /// Holds the slots that have another owner now, while requests of theirs are in flight at the former one
-    /// or wait for it: those come before what the new owner gets. `owner_at` is the backend of a connection;
-    /// `None` for one to a replica, where what is owed does not matter because it is only reads.
+    /// Holds the slots that have another owner now, while requests for them are in flight at the former owner
+    /// or wait for it: they must be carried out before requests to the new owner. `owner_at` gives the
+    /// backend of a connection; None for a connection to a replica, whose unanswered reads do not matter.
     pub fn hold_moved(
         &mut self,
         owner_at: impl Fn(usize) -> Option<BackendId>,
@@ -471,13 +478,14 @@ impl Slots {
         }
     }
 
-    /// The failed primaries whose slots other nodes own by now.
+    /// Returns the failed primaries whose slots other nodes own by now.
     pub fn fallen(&self) -> Vec<BackendId> {
         self.map.fallen().map(|node| node.key.backend).collect()
     }
 
-    /// Suspects a node that has owed a reply for `SILENT`: other nodes may know that it is gone, long before
-    /// that is certain here. `owes_since` gives the backend of a connection and since when it owes a reply.
+    /// Suspects that the map is old if a node has owed a reply for `SILENT`: other nodes may know that it is
+    /// gone, long before that is certain here. `owes_since` gives the backend of a connection and the time
+    /// since which it owes a reply.
     pub fn doubt_silent(&mut self, owes_since: impl Fn(usize) -> Option<(BackendId, Timestamp)>, now: Now) {
         let connections = self.unanswered.len();
         let is_long = |since| now.monotonic.since(since) >= SILENT;
@@ -492,8 +500,8 @@ impl Slots {
         }
     }
 
-    /// Makes this turn check which held-back requests can be sent: the map was confirmed, or a connection was
-    /// lost.
+    /// Makes this turn check which held-back requests can be sent, because the map was confirmed or a
+    /// connection was lost.
     pub fn touch(&mut self) {
         self.is_touched = true;
     }
@@ -505,33 +513,33 @@ impl Slots {
         self.is_touched |= slot.is_some_and(|slot| self.is_held(slot));
     }
 
-    /// Takes the reason to suspect that the cluster map is old, if there is one, to have nodes asked for a
-    /// new map.
+    /// Takes the reason to suspect that the cluster map is old, so that nodes are asked for a new map; None
+    /// if there is none.
     pub fn take_doubt(&mut self) -> Option<Doubt> {
         self.doubt.take()
     }
 
-    /// Handles a lost or failed connection to a node: suspects the map of being old, and makes this turn
-    /// check which held-back requests can be sent.
+    /// Handles a lost or failed connection to a node: suspects that the map is old, and makes this turn check
+    /// which held-back requests can be sent.
     pub fn handle_link_lost(&mut self, backend: BackendId) {
         self.touch();
         self.doubt(Reason::LinkLost(self.key_of(backend)), None);
     }
 
-    /// The time by which held slots are checked again; `None` if none is held.
+    /// Returns the time by which held slots are to be checked again; None if none is held.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         (!self.holds.is_empty()).then(|| self.looked_at.after(LOOKS_APART))
     }
 
-    /// True if a request may go straight to the backend of its route: no slot is held, and the backend is the
-    /// slot's owner.
+    /// True if a request may go straight to the backend of its route: no slot's requests are held, and the
+    /// backend is the slot's owner.
     #[inline]
     pub fn is_at_owner(&self, route: Route) -> bool {
         self.holds.is_empty() && route.track != Track::Replica && self.is_owner(route.slot, route.backend)
     }
 
     /// Finds the place for a request: its slot's owner, or the list of held requests. An error if the slot
-    /// has no owner or too much is held.
+    /// has no owner or too many requests are held.
     pub fn find_place(
         &mut self,
         env: &mut Env,
@@ -564,8 +572,8 @@ impl Slots {
         })
     }
 
-    /// Holds a request that waited for room, if its slot is held or has another owner by now. Returns true if
-    /// it does.
+    /// Holds a request that waited for room in its window, if its slot is held or has another owner by now.
+    /// True if it is held.
     pub fn hold_if_moved(
         &mut self,
         env: &mut Env,
@@ -582,7 +590,8 @@ impl Slots {
         is_held
     }
 
-    /// Records the reply to a step of a block, if it is a redirect or says that a node is no primary.
+    /// Records the reply to a step of a block of requests, if it is a redirect or shows that a node is no
+    /// primary. `kept` and `end` are its earlier bytes, and the last ones.
     pub fn record_step(&mut self, connection: ConnectionId, kind: u8, (kept, end): (&[u8], &[u8])) {
         let unanswered = self.unanswered_mut(connection);
         let is_role = unanswered.next_slot() == Some(PRIMARY);
@@ -597,7 +606,7 @@ impl Slots {
     }
 
     /// Removes the request of a connection's next reply from the unanswered ones if nothing depends on the
-    /// reply: it is no error, no slot waits for it and no replica is compared with it. Returns true if so.
+    /// reply: it is not an error, no held slot waits for it, and no replica is compared with it. True if so.
     #[inline]
     pub fn settle_if_plain(&mut self, connection: ConnectionId, is_error: bool, is_compared: bool) -> bool {
         let Self { holds, down, unanswered, .. } = self;
@@ -614,7 +623,7 @@ impl Slots {
     }
 
     /// Handles an owner's reply that may be a refusal; `error` is its text if it is an error. If the request
-    /// was not carried out, it is held for later, sent elsewhere, or refused to its client.
+    /// was not carried out, it is held for later, or its client is sent an error.
     pub fn take_owner_reply(
         &mut self,
         env: &mut Env,
@@ -690,8 +699,8 @@ impl Slots {
         Heard::NodeDown(request)
     }
 
-    /// Holds a request that a node which is down has refused. `words` is the error that the client gets when
-    /// the time is over.
+    /// Holds a request that a node which is down has refused. `words` is the error that the client gets if
+    /// the request is not sent again in time.
     pub fn hold_for_node(
         &mut self,
         env: &mut Env,
@@ -707,9 +716,9 @@ impl Slots {
         self.hold_refused(env, request, tries, Until { words: Some(words), ..Until::default() });
     }
 
-    /// Takes the held requests of slots that have nothing in flight any more, and answers those that are too
-    /// late. `waiting` are the slots of requests that wait for room. Each request taken goes to
-    /// [`Slots::release`].
+    /// Takes the held requests of slots whose other requests are all answered, and answers with an error
+    /// those whose time is over. `waiting` are the slots of requests that wait for room in windows. The
+    /// caller passes each request taken to [`Slots::release`].
     #[inline(never)]
     pub fn take_ready(
         &mut self,
@@ -794,8 +803,8 @@ impl Slots {
         ready
     }
 
-    /// Returns a held-back request with the route on which it is sent now. Refuses it, and returns `None`, if
-    /// its redirect was untrue or its slot has no owner.
+    /// Returns a held-back request with the route on which it is to be sent now. Refuses it, and returns
+    /// None, if its redirect was untrue or its slot has no owner.
     pub fn release(
         &mut self,
         env: &mut Env,
@@ -824,22 +833,22 @@ impl Slots {
     }
 }
 
-/// Puts `ASKING` before a request for the node that is importing its slot.
+/// Puts `ASKING` before the bytes of a request to the node that is importing its slot.
 pub fn behind_asking(frame: &[u8]) -> Vec<u8> {
     [ASKING, frame].concat()
 }
 
-/// The answer to a held request that is not sent again.
+/// The reply to the client of a held request that is not sent again.
 enum Told {
     /// An error of weir's own, with the reason why the request was not sent.
     Why(NotSent),
-    /// The text of the error of the node that was down (CLUSTERDOWN).
+    /// The error text of the node that was down (CLUSTERDOWN).
     Words(Arc<[u8]>),
 }
 
 impl Hold {
-    /// Takes the slot's requests that leave now into `ready`, and those that may not be sent again into
-    /// `late`. True if the slot stays held.
+    /// Moves the slot's requests that are to be sent now into `ready`, and those that may not be sent again
+    /// into `late`. True if the slot stays held.
     fn let_go(&mut self, env: &Env, late: &mut Vec<(Held, Told)>, ready: &mut Vec<Held>) -> bool {
         let (list, overtaken) = self.take_next(&env.pieces);
         let is_asking = self.down.is_some() && !list.is_empty();
@@ -853,28 +862,29 @@ impl Hold {
     }
 }
 
-/// The pause before a node is asked again that has said TRYAGAIN or CLUSTERDOWN `times` times in a row.
+/// Returns the pause before a request is sent again to a node that has replied TRYAGAIN or CLUSTERDOWN
+/// `times` times in a row.
 fn pause_not_yet(times: u8) -> Duration {
     doubled(PAUSE_NOT_YET_FIRST, times).min(PAUSE_NOT_YET_MAX)
 }
 
-/// Doubles `first` for each time after the first; zero for no time.
+/// Returns `first`, doubled for each time after the first; zero if `times` is 0.
 fn doubled(first: Duration, times: u8) -> Duration {
     if times == 0 { Duration::ZERO } else { first * (1 << (times - 1).min(10)) }
 }
 
-/// True if a reply to `ROLE` comes from a replica.
+/// True if a reply to `ROLE` says that the node is a replica.
 fn is_replica(role: &[u8]) -> bool {
     let first = reply::elements(role).and_then(|mut parts| parts.next()).and_then(reply::text);
     first.is_some_and(|role| matches!(role, b"slave" | b"replica"))
 }
 
-/// Puts `ROLE` before a request that must go to a primary.
+/// Puts `ROLE` before the bytes of a request that only a primary may carry out.
 pub fn behind_role(frame: &[u8]) -> Vec<u8> {
     [ROLE, frame].concat()
 }
 
-/// The keys of a request, or of a block of requests.
+/// Returns the keys of a request, or of a block of requests.
 fn keys_of(frame: &[u8]) -> Vec<Box<[u8]>> {
     let mut keys: Vec<Box<[u8]>> = Vec::new();
     let frame = frame.strip_prefix(ASKING).unwrap_or(frame);
@@ -891,7 +901,8 @@ enum Way {
 }
 
 impl Slots {
-    /// Decides what follows from a refusal, and records a new owner. `None` if the refusal cannot be true.
+    /// Decides where a refused request is sent, and records a new owner of the slot. None if the refusal
+    /// cannot be true.
     fn record_refusal(
         &mut self,
         refused: NodeRefusal<'_>,
@@ -937,8 +948,8 @@ impl Slots {
         }
     }
 
-    /// True if a request refused with CLUSTERDOWN may wait for the node: it has time left and there is room.
-    /// A read of a hot key may not if a kept, expired reply may answer it at once.
+    /// True if a request refused with CLUSTERDOWN may be held until the node works: it has time left and
+    /// there is room. A read of a hot key may not if a kept, expired reply may answer it at once.
     fn may_wait(&self, env: &Env, request: &Refused, pending: &Pending, now: Timestamp) -> bool {
         let (envelope, slot) = (&request.envelope, request.sent.slot());
         let tries = request.sent.tries.once_more(now);
@@ -951,8 +962,8 @@ impl Slots {
         has_time && !is_spared && self.has_room_for(request.frame.len())
     }
 
-    /// Handles a redirect (MOVED, ASK, READONLY) or TRYAGAIN: holds the request to send it again, or refuses
-    /// it to its client.
+    /// Handles a node's redirect (MOVED, ASK, READONLY) or TRYAGAIN in reply to a request: holds the request
+    /// to send it again, or answers its client with an error.
     fn redirect(
         &mut self,
         env: &mut Env,
@@ -1013,14 +1024,14 @@ impl Slots {
         self.hold(Held { envelope: *envelope, message, requests, tries, ask, doubted, words });
     }
 
-    /// Keeps all requests of a slot from being sent before `until`.
+    /// Prevents all requests of a slot from being sent before `until`.
     fn pause(&mut self, slot: u16, until: Timestamp) {
         let hold = self.holds.entry(slot).or_default();
         hold.not_before = hold.not_before.max(until);
     }
 
-    /// The number of times in a row that a node has said CLUSTERDOWN for a slot, counting the answer to a
-    /// request sent at `sent_at`, and the time at which it may be asked again.
+    /// Returns how many times in a row a node has replied CLUSTERDOWN for a slot, including the reply to a
+    /// request sent at `sent_at`, and the time from which it may be sent requests for the slot again.
     fn down_until(&self, slot: u16, sent_at: Timestamp, now: Timestamp) -> (u8, Timestamp) {
         match self.holds.get(&slot).and_then(|hold| hold.down.as_ref()) {
             Some(down) if sent_at < down.again_at => (down.times, down.again_at),
@@ -1032,7 +1043,7 @@ impl Slots {
     }
 
     /// Records a node's CLUSTERDOWN to a request for a slot. Returns the error's text, shared with earlier
-    /// equal ones.
+    /// errors of the same text.
     fn record_down(
         &mut self,
         (slot, sender): (u16, BackendId),
@@ -1060,7 +1071,7 @@ impl Slots {
     }
 
     /// Splits a request whose keys are not all on one node (TRYAGAIN) and holds the pieces, one per key.
-    /// False if it cannot be split or there is no room.
+    /// False if it cannot be split or too many requests are held.
     fn hold_apart(&mut self, env: &mut Env, whole: &Envelope, frame: &[u8], tries: Tries) -> bool {
         let apart = taken_apart(frame.strip_prefix(ASKING).unwrap_or(frame));
         let Some((pieces, join)) = apart.filter(|(pieces, _)| self.held + pieces.len() <= HELD_MAX) else {
@@ -1084,8 +1095,8 @@ impl Slots {
 }
 
 impl Held {
-    /// Creates a held request that was not sent yet. It goes to the slot's owner, even if a replica might
-    /// have answered it.
+    /// Creates a held request that was not sent yet. It will be sent to the slot's owner, even if a replica
+    /// might have answered it.
     fn new(env: &mut Env, envelope: &Envelope, message: Message<'_>, requests: usize, now: Now) -> Self {
         let track = track_at_owner(envelope.route.track);
         Self {
@@ -1099,24 +1110,24 @@ impl Held {
         }
     }
 
-    /// Creates a held request that was lost with a connection, to be sent to its slot's owner.
+    /// Creates a held request from one that was lost with a connection, to be sent to its slot's owner.
     pub(super) fn again(envelope: Envelope, message: Stored, tries: Tries, now: Timestamp) -> Self {
         let tries = Tries { is_again: true, ..tries.elsewhere(now) };
         Self { envelope, message, requests: 1, tries, ask: None, doubted: None, words: None }
     }
 
-    /// True for a piece, with one key, of a request that was split after TRYAGAIN.
+    /// True for a piece, with one key, of a request that was split because of TRYAGAIN.
     fn is_piece(&self) -> bool {
         self.envelope.reply_to.piece_of().is_some()
     }
 
-    /// True if the redirect came from a script, which may have been carried out.
+    /// True if the redirect came from a script, which may have been carried out in part.
     fn is_scripts_word(&self) -> bool {
         self.doubted.is_some() && self.envelope.nature.class == Class::Script
     }
 
-    /// True if a script's redirect is not confirmed: the slot is not known to have left the node that ran the
-    /// script.
+    /// True if a script's redirect is not confirmed: no map shows that the slot has left the node that ran
+    /// the script.
     fn is_unproven(&self, env: &Env, map: &Map) -> bool {
         let Some(Doubted { at, by_owner, .. }) = self.doubted.filter(|_| self.is_scripts_word()) else {
             return false;
@@ -1126,8 +1137,8 @@ impl Held {
         !(is_elsewhere && (by_owner || env.is_sure(at)))
     }
 
-    /// True until a newer map shows whether the refusal was true, so that the request waits. A script's
-    /// redirect needs a map on which the slot has left the node, or one confirmed by all primaries.
+    /// True as long as no newer map shows whether the refusal was true, so that the request waits. A script's
+    /// redirect needs a map on which the slot has left the node, or a map confirmed by all primaries.
     fn is_doubted(&self, env: &Env, map: &Map) -> bool {
         let Some(Doubted { version, at, .. }) = self.doubted else { return false };
         let is_told = map.version() > version && !self.is_unproven(env, map);
@@ -1138,8 +1149,8 @@ impl Held {
         now >= self.envelope.deadline || now.since(self.tries.held_since) >= SLOT_HELD_MAX
     }
 
-    /// The answer if the request is not sent again: the error of the node that was down, if the request
-    /// waited for it, else `why`.
+    /// Returns the reply for the client if the request is not sent again: the error of the node that was
+    /// down, if the request waited for that node, else `why`.
     fn told(&self, down: Option<&Down>, why: NotSent) -> Told {
         let has_waited = |down: &&Down| !self.tries.were_refused() && self.tries.held_since <= down.sent_at;
         let words = self.words.as_ref().or_else(|| down.filter(has_waited).map(|down| &down.words));
@@ -1147,13 +1158,14 @@ impl Held {
     }
 }
 
-/// The track of a request that goes to the slot's owner: the usual one in place of that for replicas.
+/// Returns the track of a request that is sent to the slot's owner: the usual one in place of that for
+/// replicas.
 fn track_at_owner(track: Track) -> Track {
     if track == Track::Replica { Track::Usual } else { track }
 }
 
-/// Strips the preludes (`ASKING`, and `PTTL` and `HPTTL` before a fetch) from a request that was sent. Returns the rest
-/// and its number of requests.
+/// Strips the commands sent before it (`ASKING`, and `PTTL` and `HPTTL` before a fetch) from a request.
+/// Returns the rest and its number of requests.
 fn as_asked(frame: &[u8], requests: usize, to: ReplyTo) -> (&[u8], usize) {
     let (frame, requests) = match frame.strip_prefix(ASKING) {
         Some(rest) => (rest, requests - 1),

@@ -1,6 +1,5 @@
-//! The requests that nodes of a cluster have yet to answer, with all that travelled with them, because a
-//! request may have to be sent again to another node. It keeps its deadline, account, tier and RESP version
-//! then.
+//! The requests that nodes of a cluster have not answered yet, with their envelopes, because a request may
+//! have to be sent again to another node. It keeps its deadline, account, tier and RESP version then.
 
 use std::collections::VecDeque;
 
@@ -11,16 +10,16 @@ use crate::shard::request::Envelope;
 use crate::values::limits::LINK_UNANSWERED_BYTES_MAX;
 use crate::values::{Timestamp, shorten};
 
-/// The least capacity for bytes, from the first request on.
+/// The least capacity for the bytes of unanswered requests, from the first request on.
 const BYTES_MIN: usize = 4 * 1024;
-/// The least capacity for requests, from the first request on.
+/// The least capacity for entries of unanswered requests, from the first request on.
 const REQUESTS_MIN: usize = 128;
 
-/// The history of a request that is not sent for the first time: nodes refused it without carrying it out,
-/// weir held it, or it is a read that was lost with a connection, which the node may have carried out.
+/// The history of a request that is sent again, or later: nodes refused it without carrying it out, weir held
+/// it, or it is a read that was lost with a connection, which the node may have carried out.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tries {
-    /// Redirects (MOVED, ASK) since a node last made the request wait.
+    /// The number of redirects (MOVED, ASK) since a node last made the request wait.
     pub hops: u8,
     /// The number of times that a node made the request wait (TRYAGAIN, CLUSTERDOWN).
     pub waits: u8,
@@ -40,22 +39,22 @@ impl Tries {
         self.hops > 0 || self.waits > 0
     }
 
-    /// Counts a redirect (MOVED, ASK). Time for which the request waited behind others before that does not
-    /// count.
+    /// Returns the history with one more redirect (MOVED, ASK). Time for which the request was held before
+    /// its first refusal does not count.
     pub fn elsewhere(self, now: Timestamp) -> Self {
         let held_since = if self.were_refused() { self.held_since } else { now };
         Self { hops: self.hops.saturating_add(1), held_since, ..self }
     }
 
-    /// Counts a refusal by a node that may carry the request out later (TRYAGAIN, CLUSTERDOWN). All time that
-    /// the request has waited counts.
+    /// Returns the history with one more refusal by a node that may carry the request out later (TRYAGAIN,
+    /// CLUSTERDOWN). All time for which the request was held counts.
     pub fn once_more(self, now: Timestamp) -> Self {
         let held_since = if self.held_since == Timestamp::ZERO { now } else { self.held_since };
         Self { hops: 0, waits: self.waits.saturating_add(1), held_since, ..self }
     }
 }
 
-/// A request that was sent and may have to be sent again.
+/// A request that was sent and may have to be sent again to another node.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
     /// The request's reply address, route, tier, deadline and account.
@@ -66,25 +65,25 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// The slot that the request was sent for.
+    /// Returns the slot that the request was sent for.
     pub fn slot(&self) -> u16 {
         self.envelope.route.slot
     }
 }
 
-/// The entry of one request in the list. Small, because there is one for every request in flight.
+/// The entry of one unanswered request in the list. Small, because there is one for every request in flight.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     envelope: Envelope,
     /// The position of the request's bytes, counted from the first byte ever kept, modulo 2^32.
     start: u32,
-    /// True if the request has an [`Odd`] entry as well, with what does not fit here.
+    /// True if the request has an [`Odd`] entry as well, with data that most requests lack.
     is_odd: bool,
 }
 
 const _: () = assert!(size_of::<Entry>() <= 56 && LINK_UNANSWERED_BYTES_MAX < u32::MAX as usize / 2);
 
-/// Further data of the few requests that consist of several, were sent before, or have shared bytes.
+/// Further data of the few requests that are a block of several, were sent before, or have shared bytes.
 #[derive(Debug)]
 struct Odd {
     requests: u16,
@@ -93,24 +92,23 @@ struct Odd {
 }
 
 /// The requests that were sent over one connection and are unanswered, in their order. Answered ones are only
-/// removed when room is needed, so that an answer costs next to nothing.
+/// removed when room is needed, so that an answer costs little.
 #[derive(Debug, Default)]
 pub struct Unanswered {
     /// The requests: those from index `first` on are unanswered.
     sent: Vec<Entry>,
     first: usize,
     odd: VecDeque<Odd>,
-    /// The requests' bytes, one behind the other, except shared ones; and the position of the first byte,
-    /// counted from the first byte ever kept.
+    /// The requests' bytes, one request after the other, except shared ones.
     bytes: Vec<u8>,
     base: u32,
     shared_length: usize,
-    /// The refusal of a step of the block that is being answered.
+    /// The refusal of a step of the block of requests that is being answered; None if no step was refused.
     pub step: Option<Vec<u8>>,
 }
 
 impl Unanswered {
-    /// Adds a request that was sent, with all that is needed to send it again.
+    /// Adds a request that was sent, with all data that is needed to send it again.
     #[inline]
     pub fn push(&mut self, (envelope, requests): (&Envelope, usize), tries: Tries, message: Message<'_>) {
         match message {
@@ -142,7 +140,7 @@ impl Unanswered {
         self.sent.push(Entry { envelope: *envelope, start, is_odd });
     }
 
-    /// Makes room by removing answered requests, or by growing.
+    /// Makes room for another request of `wanted` bytes, by removing answered requests or by growing.
     #[cold]
     fn make_room(&mut self, wanted: usize) {
         self.close_up();
@@ -168,14 +166,14 @@ impl Unanswered {
         }
     }
 
-    /// The index of the first byte of a request.
+    /// Returns the index in `bytes` of the first byte of the request at a place.
     fn offset(&self, place: usize) -> usize {
         let entry = self.sent.get(place);
         entry.map_or(self.bytes.len(), |entry| entry.start.wrapping_sub(self.base) as usize)
     }
 
-    /// Removes the oldest request because it is answered, and returns it. Its bytes come along if
-    /// `is_wanted`.
+    /// Removes and returns the oldest request, because it is answered. Its bytes are copied if `is_wanted`,
+    /// else empty.
     pub fn pop(&mut self, is_wanted: bool) -> Option<(Sent, Vec<u8>)> {
         let oldest = *self.sent.get(self.first)?;
         let odd = if oldest.is_odd { self.odd.front() } else { None };
@@ -206,7 +204,7 @@ impl Unanswered {
         }
     }
 
-    /// The slot of the oldest unanswered request.
+    /// Returns the slot of the oldest unanswered request; None if there is none.
     pub fn next_slot(&self) -> Option<u16> {
         self.sent.get(self.first).map(|sent| sent.envelope.route.slot)
     }
@@ -227,7 +225,7 @@ impl Unanswered {
         self.bytes.len() - self.offset(self.first) + self.shared_length
     }
 
-    /// Frees memory that a burst took.
+    /// Frees unused memory that a burst of requests took.
     pub fn tidy(&mut self) {
         self.close_up();
         shorten(&mut self.odd);
@@ -235,18 +233,18 @@ impl Unanswered {
         shrink(&mut self.bytes, BYTES_MIN);
     }
 
-    /// All unanswered requests, in their order.
+    /// Iterates over all unanswered requests, in their order.
     pub fn all(&self) -> impl Iterator<Item = Sent> {
         let mut odd = self.odd.iter();
         self.entries().iter().map(move |entry| entry.as_sent(if entry.is_odd { odd.next() } else { None }))
     }
 
-    /// The number of unanswered requests.
+    /// Returns the number of unanswered requests.
     pub fn len(&self) -> usize {
         self.entries().len()
     }
 
-    /// The slots of all unanswered requests.
+    /// Iterates over the slots of all unanswered requests.
     pub fn slots(&self) -> impl Iterator<Item = u16> {
         self.entries().iter().map(|entry| entry.envelope.route.slot)
     }
@@ -256,7 +254,7 @@ impl Unanswered {
     }
 }
 
-/// Shrinks a list that is less than a quarter full, but not below `least`.
+/// Shrinks a list that is less than a quarter full, but not below the capacity `least`.
 fn shrink<T>(list: &mut Vec<T>, least: usize) {
     if list.capacity() > least && list.len() < list.capacity() / 4 {
         list.shrink_to((list.len() * 2).max(least));

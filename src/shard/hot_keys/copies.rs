@@ -1,5 +1,5 @@
-//! Copies of kept replies for hot keys that are at home on other cores: one core could not answer all
-//! requests for a very hot key.
+//! Copies of kept replies for hot keys whose home is another core: one core could not answer all requests for
+//! a very hot key.
 //!
 //! No message takes a copy back. Each copy has the versions of its key's cells from when it was read, and a
 //! write changes those for all cores at once (`versions.rs`). Only the key's home renews copies; every 10 ms
@@ -16,7 +16,7 @@ use crate::shard::versions::Versions;
 use crate::values::limits::{HOT_COPIES_MAX, SLOTS};
 use crate::values::{ShardId, Timestamp};
 
-/// The least time between two reports of copy hits to the home cores.
+/// The least time between two reports to home cores of how many requests were answered from their copies.
 const TOLD_APART: Duration = Duration::from_millis(10);
 /// The number of 64-bit words in a bit set of all hash slots.
 const WORDS: usize = SLOTS as usize / 64;
@@ -27,11 +27,12 @@ struct Held {
     hits: u32,
 }
 
-/// The copies that one core holds.
+/// The copies of other cores' kept replies that one core holds.
 #[derive(Debug)]
 pub struct Copies {
     by_slot: HashMap<u16, Vec<Held>>,
-    /// A bit set of the slots that have copies: it spares nearly all requests the look into the map.
+    /// A bit set of the slots that have copies, which is looked at before the map, since nearly all requests
+    /// find no copy.
     slots: Box<[u64; WORDS]>,
     count: usize,
     bytes: usize,
@@ -57,14 +58,15 @@ impl Copies {
         self.count
     }
 
-    /// True if there is a copy of some key in this slot.
+    /// True if this core holds a copy for some key in this slot.
     #[inline]
     pub fn has(&self, slot: u16) -> bool {
         self.slots[usize::from(slot) / 64 % WORDS] & (1 << (slot % 64)) != 0
     }
 
     /// Stores a copy in place of an older one of the same reply. Drops it if there are `HOT_COPIES_MAX`
-    /// copies already, or more than `bytes_max` bytes. Calls `tell` with the hits of what it replaces.
+    /// copies already, or more than `bytes_max` bytes. Calls `tell` with the number of requests that the
+    /// replaced copy answered, for its home core.
     pub fn take(
         &mut self,
         copy: &Copy,
@@ -90,8 +92,8 @@ impl Copies {
         self.by_slot.entry(held.copy.slot).or_default().push(held);
     }
 
-    /// Returns the copy of a reply that another core lent for this request, with the time at which the store
-    /// was asked for it. `None` if there is none, its lifetime is over, or its key was written since.
+    /// Returns the copy of another core's kept reply to this request, with the time at which the store was
+    /// asked for it. None if there is none, its lifetime is over, or its key was written since.
     pub fn find(
         &mut self,
         route: Route,
@@ -111,8 +113,8 @@ impl Copies {
         Some((held.copy.reply.clone(), held.copy.asked_at))
     }
 
-    /// Drops copies whose time has passed and reports hits to the home cores through `tell`, at most once in
-    /// 10 ms.
+    /// Drops expired copies, and reports through `tell` to the home cores how many requests their copies
+    /// answered; at most once in 10 ms.
     pub fn handle_turn_end(
         &mut self,
         own: ShardId,
@@ -153,7 +155,7 @@ impl Copies {
         }
     }
 
-    /// The time of the next report to the home cores. `None` if there are no copies.
+    /// Returns the time of the next report to the home cores. None if there are no copies.
     pub fn due(&self) -> Option<Timestamp> {
         (self.count > 0).then(|| self.told_at.after(TOLD_APART))
     }

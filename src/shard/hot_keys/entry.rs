@@ -1,5 +1,5 @@
-//! The state of one hot key: kept replies, fetches of more of them, and the connections whose requests for
-//! the key are in flight or held back.
+//! The state of one hot key on its home core: kept replies, fetches of more of them, and the client
+//! connections whose requests for the key are in flight or held back.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -21,42 +21,43 @@ use crate::values::limits::{HOT_ANSWERS_MAX, HOT_REPLY_BYTES_MAX};
 use crate::values::random::Random;
 use crate::values::{BackendId, Database, ShardId, TenantId, Timestamp};
 
-/// The time for which a key's replies are not kept after keeping them did not pay off; also the time for
-/// which a reply that was too large is not kept again.
+/// The time for which a key's replies are not kept after too few reads were answered from them; also the time
+/// for which a reply that was too large is not kept again.
 const PAUSE: Duration = Duration::from_secs(10);
-/// The period over which weir measures whether keeping a key's replies pays off.
+/// The period over which weir measures how many of a key's reads are answered from memory.
 const TRIAL: Duration = Duration::from_secs(1);
 /// The least number of reads in `TRIAL` for which the measurement counts.
 const TRIAL_READS: u64 = 50;
-/// The least time ahead of its expiry at which a kept reply is fetched anew. It is twice the last fetch's
-/// duration, within this and a quarter (`AHEAD_PART`) of the reply's lifetime.
+/// The least time before its expiry at which a kept reply is fetched again. The time is twice the last
+/// fetch's duration, but at least this and at most a quarter (`AHEAD_PART`) of the reply's lifetime.
 const AHEAD_LEAST: Duration = Duration::from_millis(2);
-/// The divisor of a reply's lifetime: it is fetched anew at most a quarter of it ahead of its expiry.
+/// The divisor of a reply's lifetime: it is fetched again at most a quarter of its lifetime before its
+/// expiry.
 const AHEAD_PART: u32 = 4;
 /// The time without a request after which a reply's place may be taken by the reply to another request.
 const IDLE: Duration = Duration::from_millis(250);
-/// The burst of writes to one key: what its permitted rate allows in this time may come at once.
+/// The time whose share of the permitted rate of writes to one key may come at once (the burst).
 const WRITE_BURST: Duration = Duration::from_millis(100);
 /// The least time over which requests from other cores are counted before the cores that get copies are
 /// chosen again.
 const COPIED_AFTER: Duration = Duration::from_millis(20);
-/// The time for which a key is shown as `stale` after the last expired reply was sent for it.
+/// The time for which reports show a key as `stale` after the last expired reply was sent for it.
 const STALE_SHOWN: Duration = Duration::from_secs(1);
-/// A random part of a reply's lifetime, at most a tenth, is cut off so that many keys are not fetched at the
-/// same moment.
+/// The divisor that gives the largest random part (a tenth) by which a reply's lifetime is shortened, so that
+/// many keys are not fetched at the same moment.
 const CHANCE_PART: u32 = 10;
 
-/// Knowledge about requests that were in flight when the key became hot. Unknown writes may be among them,
-/// so it limits what is shared and kept.
+/// Knowledge about requests that were in flight when the key became hot. Unknown writes may be among
+/// them, which limits which reads share fetches and which replies are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Warmth {
     /// Requests for the key may still be queued unnoticed: its reads are sent to the store one by one and
     /// share no fetch.
     Queued,
     /// Queued requests are known, but requests that were sent up to `until` may be unanswered, writes among
-    /// them. Reads share fetches that are sent after they came; nothing is kept. Before a cluster, reads
-    /// share no fetch: a node may redirect what was sent earlier, and a fetch, which belongs to no
-    /// connection, could reach the next node first.
+    /// them. A read shares only fetches that are sent after it came; nothing is kept. Before a cluster, reads
+    /// share no fetch: a node may redirect earlier requests, and a fetch, which belongs to no client
+    /// connection, could reach the next node before them.
     Sent {
         /// The latest time at which an unknown request may have been sent.
         until: Timestamp,
@@ -72,25 +73,25 @@ pub enum Found {
     Kept {
         /// The kept reply.
         reply: Bytes,
-        /// The time at which the store was asked for it.
+        /// The time at which the store was asked for the reply.
         asked_at: Timestamp,
         /// True if the reply expires soon, so that a new fetch should begin now.
         is_to_be_fetched: bool,
     },
-    /// A fetch of the reply exists and the read may join it.
+    /// A fetch of the reply has begun, and the read may wait for it.
     Flight(FlightId),
     /// The read may begin a fetch.
     Fetchable,
-    /// The read is held back until it can no longer overtake an earlier request of its connection.
+    /// The read is held back until it can no longer overtake an earlier request of its client connection.
     Behind,
     /// The read is sent to the store on its own, shares no fetch, and is counted under this reason.
     Nothing(Counter),
 }
 
-/// The way in which a request for the key reaches its store.
+/// The way in which a request for a hot key reaches its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// The request waits for a fetch.
+    /// The request is a read that waits for a fetch.
     Fetch(FlightId),
     /// The request is sent to the store on its own, as a read or as a write.
     Own(Access),
@@ -107,13 +108,13 @@ pub struct Read<'a> {
     pub frame: &'a [u8],
     /// True if an unanswered earlier request of the connection may be about any key.
     pub is_behind_any: bool,
-    /// True before a cluster: a node may redirect a request that was sent, so that it arrives later than
-    /// requests sent after it.
+    /// True before a cluster: a node may redirect a request, so that it arrives later than requests sent
+    /// after it.
     pub may_move: bool,
 }
 
-/// Counts of the key's reads and writes. The public fields count since the key became hot; the private ones
-/// start again each second and decide whether keeping replies pays off.
+/// Counts of a hot key's reads and writes. The public fields count since the key became hot; the private ones
+/// start again each second and decide whether its replies are kept.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     since: Timestamp,
@@ -122,63 +123,64 @@ pub struct Tally {
     fenced: u64,
     /// Reads answered from memory since the key became hot.
     pub hits: u64,
-    /// All reads since the key became hot.
+    /// Number of reads since the key became hot.
     pub all_reads: u64,
-    /// Writes since the key became hot.
+    /// Number of writes since the key became hot.
     pub writes: u64,
 }
 
-/// The unanswered requests of one connection for the key, and those that are held back behind them.
+/// The unanswered requests of one client connection for the key, and those that are held back after them.
 ///
 /// These requests go over one connection to the store, which carries them out in the order in which they were
-/// sent. So a request waits only for earlier ones of its connection that are yet to be sent, and for reads
-/// that may have to be sent again.
+/// sent. So a request waits only for earlier ones of its client connection that have not been sent yet, and
+/// for reads that may have to be sent again.
 #[derive(Debug, Default)]
 struct Wait {
     /// All unanswered requests of the connection for the key, including reads that wait for a shared fetch.
     requests: u32,
     /// Unanswered requests that are sent to the store on their own, not answered by a shared fetch.
     own: u32,
-    /// Requests counted in `own` whose bytes are not on the connection to the store yet.
+    /// Requests counted in `own` whose bytes have not been put on the connection to the store yet.
     unsent: u32,
     /// True if one of the unanswered requests counted in `own` is a write.
     has_written: bool,
     /// The fetch that the connection's latest request waits for; `None` if that request is sent on its own.
     latest: Option<FlightId>,
-    /// The fetch behind which later requests of the connection, other than reads that join it, are held back,
-    /// and the number of its waiting reads: the fetch is yet to be sent, or the reads joined after it was.
+    /// The fetch before which no later requests of the connection may be sent, other than reads that join it,
+    /// and the number of its reads that wait for it: the fetch is not sent yet, or the reads joined after it
+    /// was.
     bound: Option<(FlightId, u32)>,
-    /// Requests held back, in their order. They are handled again when no earlier request is unsent and no
-    /// fetch is bound.
+    /// Requests held back, in their order. They are handled again when no earlier request is unsent and
+    /// `bound` is None.
     held: Vec<Held>,
 }
 
-/// A request that is held back on its key's home core.
+/// A request that is held back on its key's home core so that it does not overtake earlier ones.
 #[derive(Debug)]
 pub struct Held {
     /// The request's reply address, route, tier, deadline and account.
     pub envelope: Envelope,
     /// The request's bytes.
     pub frame: Vec<u8>,
-    /// The time from which the request has been held back.
+    /// The time since which the request has been held back.
     pub since: Timestamp,
 }
 
 impl Held {
-    /// The time at which the request is answered with an error instead; `Timestamp::MAX` if its deadline is
-    /// not of that kind.
+    /// Returns the time at which the request is answered with an error instead; `Timestamp::MAX` if it has no
+    /// deadline or its reply is awaited all the same.
     pub fn answered_by(&self) -> Timestamp {
         if self.envelope.overdue == Overdue::Answered { self.envelope.deadline } else { Timestamp::MAX }
     }
 }
 
 impl Wait {
-    /// True if a request may be sent without overtaking an earlier one of the connection.
+    /// True if a request may be sent without overtaking an earlier one of the client connection.
     fn is_open(&self) -> bool {
         self.unsent == 0 && self.bound.is_none()
     }
 
-    /// True if requests are held back and may go on now.
+    /// True if requests of the client connection are held back and may be handled now.
     fn is_to_resume(&self) -> bool {
         self.is_open() && !self.held.is_empty()
     }
@@ -187,7 +189,7 @@ impl Wait {
 #[derive(Debug)]
 struct Kept {
     reply: Bytes,
-    /// The time at which the store was asked.
+    /// The time at which the store was asked for the reply.
     asked_at: Timestamp,
     snapshot: Snapshot,
     good_until: Timestamp,
@@ -196,22 +198,23 @@ struct Kept {
     ends_at: Timestamp,
 }
 
-/// A place for the reply to one request, in one RESP version.
+/// A place for the kept reply to one request (`frame`) about the key, in one RESP version, with the fetches
+/// of it.
 #[derive(Debug)]
 struct Answer {
     frame: Vec<u8>,
     protocol: Protocol,
     kept: Option<Kept>,
-    /// Unfinished fetches of the reply, the latest one last.
+    /// Unfinished fetches of the reply, the latest last.
     flights: Vec<FlightId>,
     too_large_until: Timestamp,
     used_at: Timestamp,
-    /// The tier, route and account of the request that last began a fetch of the reply.
+    /// The envelope (tier, route, account) of the request that last began a fetch of the reply.
     terms: Envelope,
 }
 
-/// Requests for the key from other cores, including those answered from copies, since copies were last handed
-/// out; and the cores that hold copies.
+/// Requests for the key from other cores since copies were last handed out, including those answered from
+/// copies; and the cores that hold copies.
 #[derive(Debug, Default)]
 struct Elsewhere {
     since: Timestamp,
@@ -224,7 +227,7 @@ struct Elsewhere {
 pub struct Entry {
     pub id: HotId,
     pub key: Vec<u8>,
-    /// The database that the key is in.
+    /// The database that has the key.
     pub database: Database,
     pub slot: u16,
     pub hash: u64,
@@ -239,7 +242,7 @@ pub struct Entry {
     answers: Vec<Answer>,
     waits: HashMap<u64, Wait>,
     elsewhere: Elsewhere,
-    /// The time until which the writes so far use up the permitted rate of writes.
+    /// The time until which the writes so far use up the permitted rate of writes to the key.
     writes_until: Timestamp,
     pauses_until: Timestamp,
     /// The last time at which an expired reply was sent because the store was unavailable.
@@ -282,20 +285,21 @@ impl Entry {
         matches!(self.registration, Registration::Registered(_))
     }
 
-    /// Returns the state of the two version counters (the key's and its backend's) that writes of the key
-    /// change, or `None` while a write is in flight.
+    /// Returns the values of the two version counters (the key's and its backend's) that writes of the key
+    /// change; None while a write is in flight.
     pub fn snapshot(&self, versions: &Versions) -> Option<Snapshot> {
         versions.snapshot(self.cell, Cell::of_backend(self.backend))
     }
 
-    /// Returns the state of the two version counters (the key's and its backend's) that writes of the key
+    /// Returns the values of the two version counters (the key's and its backend's) that writes of the key
     /// change; unlike [`Entry::snapshot`], also while a write is in flight.
     pub fn look_at(&self, versions: &Versions) -> Snapshot {
         versions.look(self.cell, Cell::of_backend(self.backend))
     }
 
-    /// Looks up a read and counts the result. Drops the kept reply if it may not be sent any more, not even
-    /// while the store is unavailable.
+    /// Looks up whether a read is answered from memory, joins a fetch or is sent, and counts the result.
+    /// Drops the kept reply if it may no longer be sent, not even while the store is unavailable. `ttl`
+    /// limits which fetches may be joined, `stale_max` how long after its expiry a reply may be sent.
     pub fn find(
         &mut self,
         read: Read<'_>,
@@ -394,9 +398,9 @@ impl Entry {
         }
     }
 
-    /// Counts a read, and once a second decides whether keeping replies pays off: if fewer than half of at
-    /// least 50 reads were answered from memory or shared a fetch, or more than 30 % found a write in flight,
-    /// no reply is kept for 10 s.
+    /// Counts a read, and once a second decides whether replies are kept: if fewer than half of at least 50
+    /// reads were answered from memory or shared a fetch, or more than 30 % found a write in flight, no reply
+    /// is kept for 10 s.
     fn count(&mut self, found: &Found, is_fenced: bool, now: Timestamp) {
         let tally = &mut self.tally;
         if matches!(found, Found::Behind) {
@@ -431,15 +435,15 @@ impl Entry {
             || self.answers.iter().any(|answer| answer.is_idle(now) || answer.is_to(frame, protocol))
     }
 
-    /// True if the reply to a fetch may be kept: keeping is not paused, and the last such reply was not too
-    /// large.
+    /// True if the reply to a fetch may be kept: keeping is not paused, and the last reply to the same
+    /// request was not too large.
     pub fn may_keep(&self, flight: &Flight, now: Timestamp) -> bool {
         let answer = self.answers.iter().find(|answer| answer.is_of(flight));
         now >= self.pauses_until && answer.is_some_and(|answer| now >= answer.too_large_until)
     }
 
-    /// Records a fetch of a reply. Takes the place of the reply that was idle longest if all
-    /// `HOT_ANSWERS_MAX` places are taken.
+    /// Records that a fetch of the reply to a request (`frame`) has begun. If all `HOT_ANSWERS_MAX` places
+    /// for replies are taken, replaces the one that was unused for longest.
     pub fn handle_fetch(&mut self, envelope: &Envelope, frame: &[u8], flight: FlightId, now: Timestamp) {
         let protocol = envelope.route.protocol;
         if let Some(answer) = self.answers.iter_mut().find(|answer| answer.is_to(frame, protocol)) {
@@ -463,15 +467,15 @@ impl Entry {
         });
     }
 
-    /// Counts requests from another core, or its answers from copies. True if the cores that get copies are
-    /// to be chosen again.
+    /// Counts requests from another core, or requests that it answered from copies. True if the cores that
+    /// get copies are to be chosen again.
     pub fn handle_elsewhere(&mut self, from: ShardId, count: u32, now: Timestamp) -> bool {
         *self.elsewhere.asked.entry(from).or_default() += count;
         now.since(self.elsewhere.since) >= COPIED_AFTER
     }
 
-    /// Chooses the cores that get copies: those that each ask for the key often enough, provided that all of
-    /// them together do. Returns the cores that had none before.
+    /// Chooses the cores that get copies of kept replies: those that each ask for the key often enough,
+    /// provided that all of them together do. Returns the cores that held no copies before.
     pub fn choose_holders(&mut self, settings: &HotSettings, now: Timestamp) -> Vec<ShardId> {
         let Elsewhere { since, asked, holders } = &mut self.elsewhere;
         let seconds = now.since(*since).as_secs_f64().max(COPIED_AFTER.as_secs_f64());
@@ -499,18 +503,18 @@ impl Entry {
         Ok(())
     }
 
-    /// Counts reads that other cores answered from copies.
+    /// Counts reads that were answered from copies on other cores.
     pub fn handle_hits(&mut self, hits: u32) {
         self.tally.hits += u64::from(hits);
         self.tally.all_reads += u64::from(hits);
     }
 
-    /// The other cores that hold copies of the key's kept replies.
+    /// Returns the other cores that hold copies of the key's kept replies.
     pub fn holders(&self) -> &[ShardId] {
         &self.elsewhere.holders
     }
 
-    /// Returns copies of all kept replies, or only of the one that `only` fetched.
+    /// Returns copies of all kept replies of the key, or only of the one that the fetch `only` brought.
     pub fn copies(&self, home: ShardId, only: Option<&Flight>) -> impl Iterator<Item = Copy> {
         let meant = self.answers.iter().filter(move |answer| only.is_none_or(|flight| answer.is_of(flight)));
         meant.filter_map(move |answer| {
@@ -530,8 +534,8 @@ impl Entry {
         })
     }
 
-    /// Finds a kept reply that expires soon while other cores answer from copies of it, so that no request
-    /// here would renew it. Returns the request's frame and the terms to fetch it with.
+    /// Finds a kept reply that expires soon while other cores answer from copies of it, so that no request on
+    /// this core would renew it. Returns the request's bytes and the envelope to fetch the reply with.
     pub fn aging(&self, versions: &Versions, now: Timestamp) -> Option<(Vec<u8>, Envelope)> {
         let is_aging = |answer: &&Answer| {
             let kept = answer.kept.as_ref();
@@ -544,7 +548,8 @@ impl Entry {
     }
 
     /// Drops kept replies that differ from `reply`, which the store has just sent, among those to requests
-    /// for which `is_asked` is true. True if any of them was still valid, which shows a write around weir.
+    /// for which `is_asked` is true. True if any dropped reply was still valid, which shows that the key was
+    /// written by someone who does not use weir.
     pub fn forget_differing(
         &mut self,
         is_asked: impl Fn(&[u8], Protocol) -> bool,
@@ -563,8 +568,9 @@ impl Entry {
         differing.iter().any(|kept| kept.is_good(versions, now))
     }
 
-    /// Returns the kept reply that may be sent in place of a fetch's while the store is unavailable, for
-    /// `GET` and `MGET` also that of the other command. [`Stale::is_for`] decides who may get it.
+    /// Returns the kept reply that may be sent in place of a fetch's reply while the store is unavailable;
+    /// for `GET` and `MGET` also the reply to the other command. [`Stale::is_for`] decides which tenants may
+    /// get it.
     pub fn stale(&self, flight: &Flight) -> Option<Stale<'_>> {
         let own = self.answers.iter().find(|answer| answer.is_of(flight));
         let is_value = value::key_of(&flight.frame).is_some();
@@ -602,7 +608,7 @@ impl Entry {
         }
     }
 
-    /// Ends the time for which kept replies may be sent. True if there were any.
+    /// Ends now the time for which kept replies may be sent. True if there were any.
     pub fn end_kept(&mut self, now: Timestamp) -> bool {
         let kept = self.answers.iter_mut().filter_map(|answer| answer.kept.as_mut());
         kept.map(|kept| kept.good_until = kept.good_until.min(now)).count() > 0
@@ -669,14 +675,14 @@ impl Entry {
         Counter::HotFetched
     }
 
-    /// Removes a fetch that failed or was dropped before it was sent.
+    /// Removes a fetch that failed, or that was dropped before it was sent.
     pub fn handle_failed(&mut self, flight: FlightId) {
         for answer in &mut self.answers {
             answer.flights.retain(|own| *own != flight);
         }
     }
 
-    /// Returns the unfinished fetches of the same reply, including the given one.
+    /// Returns the unfinished fetches of the reply that the given fetch is for, including that fetch.
     pub fn flights_beside(&self, flight: &Flight) -> &[FlightId] {
         let answer = self.answers.iter().find(|answer| answer.is_of(flight));
         answer.map_or(&[], |answer| &answer.flights)
@@ -687,7 +693,8 @@ impl Entry {
         self.answers.iter().flat_map(|answer| answer.flights.iter().copied())
     }
 
-    /// Counts a connection's request that is not held back: it is sent on its own, or waits for a fetch.
+    /// Counts a request of a client connection that is not held back: it is sent on its own, or waits for a
+    /// fetch.
     pub fn handle_request(&mut self, connection: u64, way: Way) {
         let wait = self.waits.entry(connection).or_default();
         wait.requests += 1;
@@ -708,45 +715,45 @@ impl Entry {
         }
     }
 
-    /// Handles that a request which was sent on its own is on its connection to the store. True if requests
-    /// of its client connection that were held back may go on.
+    /// Handles that a request which is sent on its own has been put on its connection to the store. True if
+    /// requests of its client connection that were held back may go on.
     pub fn handle_own_sent(&mut self, connection: u64) -> bool {
         let Some(wait) = self.waits.get_mut(&connection) else { return false };
         wait.unsent = wait.unsent.saturating_sub(1);
         wait.is_to_resume()
     }
 
-    /// True if a connection has more than one read waiting for the fetch behind which its later requests are
-    /// held back.
+    /// True if more than one read of a client connection waits for the fetch before which its later requests
+    /// may not be sent.
     pub fn waits_often(&self, connection: u64) -> bool {
         self.waits.get(&connection).and_then(|wait| wait.bound).is_some_and(|(_, reads)| reads > 1)
     }
 
-    /// Handles that a fetch is on its connection to the store: the waiting connection's later requests no
-    /// longer wait for it. True if requests that were held back may go on.
+    /// Handles that a fetch has been put on its connection to the store: later requests of the client
+    /// connection no longer wait for it. True if requests that were held back may go on.
     pub fn handle_fetch_sent(&mut self, connection: u64, flight: FlightId) -> bool {
         let Some(wait) = self.waits.get_mut(&connection) else { return false };
         wait.bound.take_if(|(bound, _)| *bound == flight);
         wait.is_to_resume()
     }
 
-    /// True if a connection's latest request waits for this fetch, so that the fetch may be sent again
+    /// True if a client connection's latest request waits for this fetch, so that the fetch may be sent again
     /// without being overtaken.
     pub fn is_latest(&self, connection: u64, flight: FlightId) -> bool {
         self.waits.get(&connection).is_some_and(|wait| wait.latest == Some(flight))
     }
 
-    /// Holds back a connection's later requests behind a fetch for which `reads` of its reads wait; 0 ends
-    /// that.
+    /// Holds a client connection's later requests back after a fetch for which `reads` of its reads wait;
+    /// with 0 reads, ends that.
     pub fn bind(&mut self, connection: u64, flight: FlightId, reads: u32) {
         if let Some(wait) = self.waits.get_mut(&connection) {
             wait.bound = (reads > 0).then_some((flight, reads));
         }
     }
 
-    /// Handles the end of a request that was not a waiter of a fetch, answered or not. `was_sent` says
-    /// whether it is known to have been sent. True if requests of its connection that were held back may go
-    /// on.
+    /// Handles that a request which did not wait for a fetch is over, answered or not. `was_sent` says
+    /// whether it is known to have been sent. True if requests of its client connection that were held back
+    /// may go on.
     pub fn handle_answered(&mut self, connection: u64, was_sent: bool) -> bool {
         self.handle_over(connection, |wait| {
             wait.own -= 1;
@@ -755,8 +762,8 @@ impl Entry {
         })
     }
 
-    /// Handles the end of a read that waited for a fetch. `is_bound` says whether later requests of its
-    /// connection were held back behind the fetch. True if they may go on now.
+    /// Handles that the wait of a client connection's read for a fetch is over. `is_bound` says whether later
+    /// requests of the connection were held back after the fetch. True if they may go on now.
     pub fn handle_landed(&mut self, connection: u64, flight: FlightId, is_bound: bool) -> bool {
         self.handle_over(connection, |wait| {
             if let Some((bound, reads)) = &mut wait.bound
@@ -782,30 +789,32 @@ impl Entry {
         wait.is_to_resume()
     }
 
-    /// True if a connection's next request for the key must be held back. Never while requests may be queued
-    /// unnoticed: none shares a fetch then, and the queue keeps their order.
+    /// True if a client connection's next request for the key must be held back. Never while requests may be
+    /// queued unnoticed: no read shares a fetch then, and the queue keeps their order.
     pub fn is_to_wait(&self, connection: u64) -> bool {
         self.warmth != Warmth::Queued
             && self.waits.get(&connection).is_some_and(|wait| !wait.is_open() || !wait.held.is_empty())
     }
 
-    /// True if requests of a connection are held back and may go on now.
+    /// True if requests of a client connection are held back and may go on now.
     pub fn is_to_resume(&self, connection: u64) -> bool {
         self.waits.get(&connection).is_some_and(Wait::is_to_resume)
     }
 
-    /// Appends a request to those that its connection holds back.
+    /// Appends a request to those of its client connection that are held back.
     pub fn hold(&mut self, connection: u64, held: Held) {
         self.waits.entry(connection).or_default().held.push(held);
     }
 
-    /// Puts reads whose fetch did not help them before all other requests that their connection holds back.
+    /// Puts reads that their fetch could not answer before all other requests of their client connection that
+    /// are held back.
     pub fn hold_first(&mut self, connection: u64, reads: impl Iterator<Item = Held>) {
         let wait = self.waits.entry(connection).or_default();
         wait.held.splice(..0, reads);
     }
 
-    /// Takes all requests that a connection holds back, in their order, for the caller to handle now.
+    /// Takes all requests of a client connection that are held back, in their order, for the caller to handle
+    /// now.
     pub fn take_held(&mut self, connection: u64) -> Vec<Held> {
         let Some(wait) = self.waits.get_mut(&connection) else { return Vec::new() };
         let held = std::mem::take(&mut wait.held);
@@ -815,7 +824,7 @@ impl Entry {
         held
     }
 
-    /// The number of requests that have been held back since `since` or longer.
+    /// Returns the number of requests that have been held back since the time `since` or earlier.
     pub fn held_since(&self, since: Timestamp) -> usize {
         let held = self.waits.values().flat_map(|wait| &wait.held);
         held.filter(|held| held.since <= since).count()
@@ -829,24 +838,27 @@ impl Entry {
         late
     }
 
-    /// The earliest deadline of the held-back requests; `Timestamp::MAX` if none has one.
+    /// Returns the earliest deadline of the held-back requests; `Timestamp::MAX` if none has one.
     pub fn held_until(&self) -> Timestamp {
         let held = self.waits.values().flat_map(|wait| &wait.held);
         held.map(Held::answered_by).min().unwrap_or(Timestamp::MAX)
     }
 
-    /// The connections that are bound to a fetch or hold requests back.
+    /// Returns the client connections that have requests held back, or whose next requests would be, after a
+    /// fetch.
     pub fn waiting(&self) -> Vec<u64> {
         let waiting = self.waits.iter().filter(|(_, wait)| wait.bound.is_some() || !wait.held.is_empty());
         waiting.map(|(connection, _)| *connection).collect()
     }
 
-    /// The fetch behind which a connection's later requests are held back, if there is one.
+    /// Returns the fetch after which a client connection's later requests are held back; None if there is
+    /// none.
     pub fn bound(&self, connection: u64) -> Option<FlightId> {
         self.waits.get(&connection).and_then(|wait| wait.bound).map(|(flight, _)| flight)
     }
 
-    /// The key's state as reports show it: `warming`, `stale`, `shared` (replies are not kept) or `kept`.
+    /// Returns the key's state as reports show it: `warming`, `stale`, `shared` (replies are not kept) or
+    /// `kept`.
     pub fn state(&self, now: Timestamp) -> &'static str {
         match self.warmth {
             Warmth::Queued | Warmth::Sent { .. } => "warming",
@@ -856,7 +868,7 @@ impl Entry {
         }
     }
 
-    /// The number of kept replies, and their bytes.
+    /// Returns the number of kept replies of the key, and their bytes.
     pub fn kept(&self) -> (usize, usize) {
         let kept = self.answers.iter().filter_map(|answer| answer.kept.as_ref());
         kept.fold((0, 0), |(count, bytes), kept| (count + 1, bytes + kept.reply.len()))
@@ -864,14 +876,14 @@ impl Entry {
 }
 
 impl Kept {
-    /// True if the reply has not expired and the key was not written since it was read.
+    /// True if the reply has not expired and the key was not written since the store was asked for it.
     #[inline]
     fn is_good(&self, versions: &Versions, now: Timestamp) -> bool {
         self.is_good_for(Duration::ZERO, versions, now)
     }
 
     /// True if the reply expired at most `longer` ago, the key still exists and was not written since the
-    /// reply was read.
+    /// store was asked for the reply.
     #[inline]
     fn is_good_for(&self, longer: Duration, versions: &Versions, now: Timestamp) -> bool {
         now < self.good_until.after(longer).min(self.ends_at) && versions.is_good(&self.snapshot)
@@ -900,8 +912,8 @@ impl Answer {
         self.protocol == protocol && self.frame == frame
     }
 
-    /// True if another reply may take this place. A place in use is never taken, so that many different
-    /// requests do not push each other out.
+    /// True if this place may be given to the reply to another request. A place in use is never given away,
+    /// so that many different requests do not push each other out.
     fn is_idle(&self, now: Timestamp) -> bool {
         self.flights.is_empty() && now.since(self.used_at) >= IDLE
     }
@@ -911,8 +923,8 @@ impl Answer {
     }
 }
 
-/// True if a reply may be kept. Errors may be over in a moment, and attributes and pushes are for one client
-/// alone.
+/// True if a reply may be kept. Errors are not kept, since their cause may be over in a moment; attributes
+/// and pushes are for one client alone.
 fn is_plain(reply: &[u8]) -> bool {
     !matches!(reply.first(), None | Some(b'-' | b'!' | b'|' | b'>'))
 }

@@ -1,4 +1,5 @@
-//! Tells for `QOS EXPLAIN` what hot keys would do with a request. Counts, keeps and sends nothing.
+//! Finds out for `QOS EXPLAIN` how the stage of hot keys would handle a request, without counting, keeping or
+//! sending anything.
 
 use super::entry::{Found, Read};
 use super::{HotKeyStage, as_fetched, hash_of};
@@ -8,7 +9,7 @@ use crate::shard::request::{Route, Touched, Touches};
 use crate::values::Timestamp;
 use crate::values::limits::HOT_FRAME_BYTES_MAX;
 
-/// The way that hot keys would handle a request.
+/// The way in which a request would be handled with regard to hot keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forecast {
     /// The request names no key, or none that can be hot.
@@ -18,13 +19,14 @@ pub enum Forecast {
     Keys,
     /// The request's key is not hot.
     Cold,
-    /// A reply to the request is kept in memory, and would be its answer.
+    /// A reply to the request is kept in memory and would be sent.
     Kept,
     /// A fetch of the reply exists already, and the request would wait for it.
     Joins,
     /// The request would start a fetch from the store.
     Fetched,
-    /// The request would be held back behind earlier ones of its connection, and then be handled again.
+    /// The request would be held back until earlier ones of its connection are sent, and then be handled
+    /// again.
     Held,
     /// The request's key is hot, but the request is sent to the store and shares no fetch, for the reason
     /// given.
@@ -32,7 +34,7 @@ pub enum Forecast {
 }
 
 impl Forecast {
-    /// The text that `QOS EXPLAIN` shows.
+    /// Returns the text that `QOS EXPLAIN` shows.
     pub fn text(self) -> String {
         match self {
             Self::NoKey => "no key".to_owned(),
@@ -48,7 +50,7 @@ impl Forecast {
 }
 
 impl HotKeyStage {
-    /// Returns what would happen to a request that is sent to its store from this core.
+    /// Returns how a request would be handled that is sent to its store from this core.
     pub fn forecast(
         &self,
         (touches, effect): (Touches, Effect),

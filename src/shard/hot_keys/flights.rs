@@ -21,19 +21,19 @@ use crate::values::{ShardId, Tier, Timestamp};
 #[derive(Debug)]
 pub struct Flight {
     generation: u32,
-    /// The tier, route and account that the fetch is sent with, from the request that began it. It has no
-    /// deadline of its own.
+    /// The tier, route and account that the fetch is sent with, taken from the request that began it. The
+    /// fetch has no deadline of its own.
     pub envelope: Envelope,
     pub hot: HotId,
     pub frame: Vec<u8>,
     /// The reads that wait for the reply, in the order of their arrival.
     pub waiters: Vec<Waiter>,
     pub stage: Stage,
-    /// The time at which the fetch was sent; zero if it was not.
+    /// The time at which the fetch was sent; zero if it is not sent yet.
     pub sent_at: Timestamp,
-    /// State of the version counters of the key and its backend, which writes change, when the fetch was
-    /// sent; `None` until then. If they have changed when the reply comes, a write to the key may have come
-    /// in between, and the reply is not kept.
+    /// Values of the version counters of the key and its backend, which writes change, when the fetch was
+    /// sent; None until then. If they have changed when the reply comes, the key may have been written in
+    /// between, and the reply is not kept.
     pub snapshot: Option<Snapshot>,
     /// The digest of the last reply to this same read that any core had seen when the fetch was sent; `None`
     /// until then.
@@ -41,8 +41,8 @@ pub struct Flight {
     /// True if the reply is to be kept, unless a write or its size speaks against it when it comes.
     pub is_kept: bool,
     pub lifetime: Lifetime,
-    /// True before a cluster: later requests of the waiting connections are held back until the fetch is
-    /// answered, because a node may refuse it and then carry out what was sent after it.
+    /// True before a cluster: later requests of the waiting client connections are held back until the fetch
+    /// is answered, because a node may redirect it and carry out requests that were sent after it.
     pub binds: bool,
     /// True for a fetch that renews a kept reply before it expires: it is sent even if no request waits for
     /// it.
@@ -58,9 +58,9 @@ pub enum Stage {
     /// The fetch is not sent yet, because an earlier fetch of the same reply is in flight; until that is
     /// answered, further reads join this one.
     Gathering,
-    /// The fetch waits for room in the window of its store; further reads join it.
+    /// The fetch waits for room in the window of its store; further reads join it until it is sent.
     Leaving,
-    /// The bytes are on the connection to the store.
+    /// The bytes of the fetch are on the connection to the store.
     Sent,
 }
 
@@ -68,55 +68,56 @@ pub enum Stage {
 #[derive(Clone, Copy, Debug)]
 pub struct Waiter {
     pub envelope: Envelope,
-    /// True if later requests of the connection are held back until the fetch is answered: the read joined
-    /// after the fetch was sent, or its connection has several reads waiting for it and may get only some of
-    /// the replies at once.
+    /// True if later requests of the client connection are held back until the fetch is answered: the read
+    /// joined after the fetch was sent, or several reads of the connection wait for it and may get only some
+    /// of the replies at once.
     pub is_bound: bool,
 }
 
 impl Flight {
-    /// Handles that the fetch is on its connection to the store, and stores the versions with which the
-    /// present ones are compared when its reply comes.
+    /// Handles that the fetch has been put on the connection to the store. Stores the versions (`snapshot`,
+    /// `look`) that are compared with the present ones when its reply comes.
     pub fn handle_sent(&mut self, snapshot: Option<Snapshot>, look: Look, is_kept: bool, now: Timestamp) {
         (self.sent_at, self.stage, self.look) = (now, Stage::Sent, Some(look));
         (self.snapshot, self.is_kept) = (snapshot, is_kept);
         self.lifetime.handle_sent();
     }
 
-    /// True if later requests of a waiter's connection are held back behind this fetch.
+    /// True if later requests of a waiter's client connection are held back until this fetch is sent or
+    /// answered.
     pub fn is_bound(&self, waiter: &Waiter) -> bool {
         self.stage != Stage::Sent || self.binds || waiter.is_bound
     }
 
-    /// The waiters whose connections have later requests held back behind this fetch.
+    /// Returns the waiters whose client connections have later requests held back after this fetch.
     pub fn bound(&self) -> impl Iterator<Item = &Waiter> {
         self.waiters.iter().filter(|waiter| self.is_bound(waiter))
     }
 
-    /// True if the fetch need not be sent: no request waits for it, and it does not renew a kept reply.
+    /// True if the fetch need not be sent: no read waits for it, and it does not renew a kept reply.
     pub fn is_for_nobody(&self) -> bool {
         self.waiters.is_empty() && !self.is_ahead_of_time
     }
 
-    /// The tier that the fetch is sent with: that of its most important waiter.
+    /// Returns the tier that the fetch is sent with: that of its most important waiter.
     pub fn tier(&self) -> Tier {
         self.waiters.iter().map(|waiter| waiter.envelope.tier).min().unwrap_or(self.envelope.tier)
     }
 
-    /// True if what is asked for has expired since the fetch was sent. A read that came after that must not get
-    /// this reply.
+    /// True if the key, or fields that the read is about, have expired since the fetch was sent. A read that
+    /// came after that must not get this reply.
     pub fn has_ended(&self, now: Timestamp) -> bool {
         self.lifetime.has_ended(now.since(self.sent_at))
     }
 }
 
-/// The recipients of a finished fetch's reply.
+/// The reads that a finished fetch's reply is for, each to be taken with [`Landed::next`].
 #[derive(Debug)]
 pub struct Landed {
     waiters: std::vec::IntoIter<Waiter>,
     outcome: Outcome,
-    /// Recipients of a kept reply that has expired (`stale_on_error`), because the store is unavailable; and
-    /// that reply.
+    /// Requests that get a kept reply although it has expired (`stale_on_error`), because the store is
+    /// unavailable; `stale` is that reply.
     spared: std::vec::IntoIter<Envelope>,
     stale: Bytes,
 }
@@ -126,19 +127,19 @@ impl Landed {
         Self { waiters: waiters.into_iter(), outcome, spared: Vec::new().into_iter(), stale: Bytes::new() }
     }
 
-    /// Adds recipients that get a kept, expired reply instead of the error.
+    /// Adds requests (`spared`) that get a kept, expired reply instead of the error.
     pub fn sparing(self, (spared, stale): (Vec<Envelope>, Bytes)) -> Self {
         Self { spared: spared.into_iter(), stale, ..self }
     }
 
-    /// Returns the next recipient of the expired reply, its request's outcome, and the reply.
+    /// Takes the next request that gets the expired reply: its reply address, its outcome, and the reply.
     pub fn next_spared(&mut self) -> Option<(ReplyTo, Outcome, Bytes)> {
         let to = self.spared.next()?.reply_to;
         Some((to, Outcome::cached(self.stale.len()), self.stale.clone()))
     }
 
-    /// Returns the next recipient of the fetched reply and its request's outcome. The first one is charged
-    /// for the fetch; the others count as answered from memory, or as refused if the fetch failed.
+    /// Takes the next request that gets the fetched reply: its reply address and its outcome. The first one
+    /// is charged for the fetch; the others count as answered from memory, or as refused if the fetch failed.
     pub fn next(&mut self, reply_bytes: usize) -> Option<(ReplyTo, Outcome)> {
         let to = self.waiters.next()?.envelope.reply_to;
         let others = match self.outcome {
@@ -149,19 +150,19 @@ impl Landed {
     }
 }
 
-/// A read whose deadline has passed while it waited for a fetch.
+/// A read that waited for a fetch until its deadline passed.
 #[derive(Clone, Copy, Debug)]
 pub struct Late {
     pub envelope: Envelope,
     pub hot: HotId,
     pub flight: FlightId,
-    /// True if later requests of the connection are held back behind the fetch.
+    /// True if later requests of the client connection are held back after the fetch.
     pub is_bound: bool,
-    /// The time since the fetch was sent; zero if it was not.
+    /// The time since the fetch was sent; zero if it was not sent.
     pub waited: Duration,
 }
 
-/// The fetches of one core.
+/// All unfinished fetches of one core.
 #[derive(Debug, Default)]
 pub struct Flights {
     all: Slab<Flight>,
@@ -176,12 +177,13 @@ impl Flights {
         self.all.len()
     }
 
-    /// The number of reads that wait, over all fetches.
+    /// Returns the number of reads that wait for fetches on this core.
     pub fn waiters(&self) -> usize {
         self.waiters
     }
 
-    /// Adds a fetch with the tier, route and account of `terms`. Its reply is addressed to the fetch itself.
+    /// Begins a fetch with the tier, route and account of `terms`; the caller still has to send it. Its reply
+    /// is addressed to the fetch itself.
     pub fn begin(
         &mut self,
         shard: ShardId,
@@ -220,26 +222,26 @@ impl Flights {
         self.all.get(id.index as usize).filter(|flight| flight.generation == id.generation)
     }
 
-    /// Returns the latest of the named fetches that takes this route to the store.
+    /// Returns the latest fetch among `ids` that takes this route to the store; None if none does.
     pub fn latest_of(&self, ids: &[FlightId], route: Route) -> Option<FlightId> {
         let takes = |id: &&FlightId| self.find(**id).is_some_and(|flight| flight.envelope.route == route);
         ids.iter().rev().find(takes).copied()
     }
 
     /// True for a fetch that is not sent yet: a read may join it even while a write of its key is in flight,
-    /// because the fetch will be sent later. False for an unknown id.
+    /// because the fetch will be sent after the write. False for an unknown id.
     pub fn is_gathering(&self, id: FlightId) -> bool {
         self.find(id).is_some_and(|flight| flight.stage != Stage::Sent && !flight.has_failed)
     }
 
-    /// True for a fetch in flight whose reply is to be kept, unless a write or its size speaks against it.
+    /// True for a fetch in flight whose reply is to be kept, unless a write or its size prevents that.
     pub fn is_to_be_kept(&self, id: FlightId) -> bool {
         self.find(id).is_some_and(|flight| flight.stage == Stage::Sent && flight.is_kept)
     }
 
-    /// True for a fetch that was sent and may still be joined: it is younger than `ttl`, no write of its key
-    /// was in flight when it was sent and none has begun since, and no core has seen a later reply that might
-    /// show a write around weir.
+    /// True for a fetch that was sent and may still be joined: it was sent less than `ttl` ago, no write of
+    /// its key was in flight then and none has begun since, and no core has seen a later reply that might
+    /// show a write that bypassed weir.
     pub fn is_fresh(&self, id: FlightId, versions: &Versions, (ttl, now): (Duration, Timestamp)) -> bool {
         self.find(id).is_some_and(|flight| {
             flight.stage == Stage::Sent
@@ -250,8 +252,8 @@ impl Flights {
         })
     }
 
-    /// True if a fetch may be sent: of `beside`, the other fetches for the same reply, none is about to leave
-    /// or in flight; or just one is in flight, and a write has begun since it was sent.
+    /// True if a fetch may be sent now: of `beside`, the other fetches for the same reply, none is about to
+    /// be sent or in flight; or just one is in flight, and a write has begun since it was sent.
     pub fn may_leave(&self, id: FlightId, beside: &[FlightId], versions: &Versions) -> bool {
         let Some(flight) = self.find(id) else { return false };
         let others = beside.iter().filter(|other| **other != id).filter_map(|other| self.find(*other));
@@ -263,8 +265,9 @@ impl Flights {
         is_outdated && before.next().is_none()
     }
 
-    /// Adds a read to a fetch's waiters. False if `HOT_WAITERS_PER_FLIGHT_MAX` wait for it already, or
-    /// `HOT_WAITERS_MAX` on this core.
+    /// Adds a read to those that wait for a fetch. False if `HOT_WAITERS_PER_FLIGHT_MAX` reads wait for it
+    /// already, or `HOT_WAITERS_MAX` on this core. `obeys_deadlines` says that the read stops waiting at its
+    /// deadline.
     pub fn join(&mut self, id: FlightId, envelope: &Envelope, obeys_deadlines: bool) -> bool {
         let has_room = self.waiters < HOT_WAITERS_MAX;
         let Some(flight) = self.get(id) else { return false };
@@ -282,8 +285,8 @@ impl Flights {
         true
     }
 
-    /// Removes the waiters that `is_own` selects and whose later requests are held back behind the fetch.
-    /// Returns each with the frame to send for it.
+    /// Removes the waiting reads that `is_own` selects and after which their connection's later requests are
+    /// held back. Returns each with the request's bytes, to be sent on its own.
     pub fn leave(&mut self, id: FlightId, is_own: impl Fn(&Envelope) -> bool) -> Vec<(Envelope, Vec<u8>)> {
         let Some(flight) = self.get(id) else { return Vec::new() };
         let binds_all = flight.stage != Stage::Sent || flight.binds;
@@ -294,7 +297,8 @@ impl Flights {
         left
     }
 
-    /// Removes and returns the waiters that `may_be` selects: they get a kept reply instead of the fetch's.
+    /// Removes and returns the waiting reads that `may_be` selects: they get a kept reply instead of the
+    /// fetched one.
     pub fn spare(&mut self, id: FlightId, may_be: impl Fn(&Envelope) -> bool) -> Vec<Waiter> {
         let Some(flight) = self.get(id) else { return Vec::new() };
         let may_be = |waiter: &mut Waiter| may_be(&waiter.envelope);
@@ -303,9 +307,9 @@ impl Flights {
         spared
     }
 
-    /// Prepares a failed fetch to be sent a second time, for the waiters that `may_wait` selects, with the
-    /// tier and account of the first of them. Returns the waiters that get the error instead, always with the
-    /// first one. `None` if the fetch has failed before or nobody would be left to wait.
+    /// Prepares a failed fetch to be sent a second time, for the waiting reads that `may_wait` selects, with
+    /// the tier and account of the first of them. Returns the reads that get the error instead, always with
+    /// the first one. None if the fetch has failed before or no read would be left to wait.
     pub fn begin_again(&mut self, id: FlightId, may_wait: impl Fn(&Envelope) -> bool) -> Option<Vec<Waiter>> {
         let flight = self.get(id).filter(|flight| !flight.has_failed)?;
         let first = flight.waiters.first()?.envelope.reply_to;
@@ -323,7 +327,7 @@ impl Flights {
         Some(told)
     }
 
-    /// Removes a fetch and all its waiters.
+    /// Removes a fetch and all reads that wait for it, and returns it; None if it is unknown.
     pub fn end(&mut self, id: FlightId) -> Option<Flight> {
         self.get(id)?;
         let flight = self.all.remove(id.index as usize);
@@ -331,20 +335,20 @@ impl Flights {
         Some(flight)
     }
 
-    /// The keys of fetches that were sent before `before` and are unanswered, each with the number of its
-    /// waiters.
+    /// Returns the keys of unanswered fetches that were sent before `before`, each with the number of reads
+    /// that wait.
     pub fn slow(&self, before: Timestamp) -> impl Iterator<Item = (HotId, usize)> {
         let is_slow = move |flight: &&Flight| flight.stage == Stage::Sent && flight.sent_at < before;
         let all = self.all.iter().map(|(_, flight)| flight).filter(is_slow);
         all.map(|flight| (flight.hot, flight.waiters.len()))
     }
 
-    /// The earliest time at which a waiting read's deadline may pass.
+    /// Returns the earliest time at which a waiting read's deadline may pass; None if no read has one.
     pub fn late_at(&self) -> Option<Timestamp> {
         self.late_at
     }
 
-    /// Removes and returns the waiters whose deadline has passed.
+    /// Removes and returns the waiting reads whose deadline has passed.
     pub fn take_late(&mut self, now: Timestamp) -> Vec<Late> {
         let mut late = Vec::new();
         if self.late_at.is_none_or(|late_at| late_at > now) {

@@ -1,5 +1,6 @@
-//! The time after which the reply to a read is no longer true though nobody writes: its key expires (`PTTL`), or
-//! a field of its hash does (`HPTTL`, Redis 7.4 and Valkey 9). Both are asked right before the read.
+//! The time after which the reply to a read is no longer true though the key is not written: the key expires
+//! (`PTTL`), or a field of its hash does (`HPTTL`, Redis 7.4 and Valkey 9). The store is asked for both right
+//! before the read.
 
 use std::time::Duration;
 
@@ -8,13 +9,13 @@ use crate::protocol::reply::{elements, integer, text};
 use crate::shard::outcome::Outcome;
 use crate::values::{BackendId, Timestamp};
 
-/// Maximum number of fields of which the expiry is asked before one read.
+/// Maximum number of fields whose expiry the store is asked for before one read.
 const FIELDS_MAX: usize = 128;
-/// Commands about the fields that they name behind the key.
+/// Commands that read only the fields that they name after the key.
 const NAMING_FIELDS: [&[u8]; 4] = [b"HGET", b"HMGET", b"HEXISTS", b"HSTRLEN"];
-/// A time that stands for no expiry: longer than all that matter, and short enough to be added to any other.
+/// A time that stands for no expiry: longer than any that matters, and short enough to be added to any other.
 const ENDLESS: Duration = Duration::from_secs(u32::MAX as u64);
-/// The time for which a store is believed to have no fields that expire.
+/// The time for which a store that has shown that it has no fields that expire is not asked about them again.
 const BELIEVED: Duration = Duration::from_secs(60);
 /// The beginning of the error of a store that does not have a command.
 const UNKNOWN_COMMAND: &[u8] = b"ERR unknown command";
@@ -22,7 +23,7 @@ const UNKNOWN_COMMAND: &[u8] = b"ERR unknown command";
 /// The time until a key or field expires, counted from when the store was asked (PTTL, HPTTL).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Left {
-    /// The store was not asked, or its answer was no number.
+    /// The store was not asked, or its reply was not a number.
     #[default]
     Unknown,
     /// The store has no such key.
@@ -32,14 +33,14 @@ enum Left {
     For(Duration),
 }
 
-/// The commands sent before a fetch to learn how long its reply holds (PTTL, HPTTL), and the store's answers
-/// to them.
+/// The commands sent before a fetch to learn how long its reply is valid (PTTL, HPTTL), and the store's
+/// replies to them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lifetime {
     questions: usize,
     answers: usize,
     key: Left,
-    /// The earliest expiry of the fields that the reply is about; `Endless` unless it is about a hash.
+    /// The earliest expiry of the hash fields that the reply is about; `Endless` for a reply about no hash.
     fields: Left,
 }
 
@@ -59,18 +60,19 @@ impl Lifetime {
         Self { questions: 2, ..Self::default() }
     }
 
-    /// The number of commands (PTTL, HPTTL) that are sent before the read: 0 to 2.
+    /// Returns the number of commands (PTTL, HPTTL) that are sent before the read: 0 to 2.
     pub fn questions(&self) -> usize {
         self.questions
     }
 
-    /// Handles that the read is sent: the answers to all commands before it are yet to come.
+    /// Handles that the read was sent, with the commands before it: their replies are expected from the first
+    /// one on.
     pub fn handle_sent(&mut self) {
         self.answers = 0;
     }
 
-    /// Takes the store's reply to the next of the commands (PTTL, HPTTL). True if it says that the store has
-    /// no fields that expire.
+    /// Takes the store's reply (`told`) to the next of the commands (PTTL, HPTTL). True if it shows that the
+    /// store has no hash fields that expire, since it does not know HPTTL.
     pub fn handle_answer(&mut self, outcome: Outcome, told: &[u8]) -> bool {
         let was_served = matches!(outcome, Outcome::Served { .. });
         self.answers += 1;
@@ -87,8 +89,9 @@ impl Lifetime {
         is_unknown
     }
 
-    /// The time for which the reply holds unless somebody writes; zero if that is unknown, and many years if nothing
-    /// expires. `is_of_none` is true for the reply of a store that has no such key.
+    /// Returns the time for which the reply holds unless the key is written; zero if that is unknown, and
+    /// many years if nothing expires. `is_of_none` says that the reply is that of a store which has no such
+    /// key.
     pub fn left(&self, is_of_none: bool) -> Duration {
         let of_key = match self.key {
             Left::Endless => ENDLESS,
@@ -99,12 +102,13 @@ impl Lifetime {
         of_key.min(self.fields.known())
     }
 
-    /// True if something that the reply is about has expired when `elapsed` has passed since it was sent.
+    /// True if the key, or a field that the reply is about, has expired when `elapsed` has passed since the
+    /// read was sent.
     pub fn has_ended(&self, elapsed: Duration) -> bool {
         elapsed >= self.key.known().min(self.fields.known())
     }
 
-    /// True if fields that the reply is about may expire at a time that is not known.
+    /// True if hash fields that the reply is about may expire at a time that is not known.
     pub fn may_lose_fields(&self) -> bool {
         self.fields == Left::Unknown
     }
@@ -115,7 +119,8 @@ impl Left {
         if let Self::For(left) = self { left } else { ENDLESS }
     }
 
-    /// The time that an answer in milliseconds says; `missing` if it says that there is nothing that could expire.
+    /// Reads a store's reply to PTTL or HPTTL in milliseconds (-1: no expiry); `missing` is returned for -2,
+    /// the reply of a store without such a key or field.
     fn of(answer: &[u8], missing: Self) -> Self {
         match integer(answer) {
             Some(-1) => Self::Endless,
@@ -126,18 +131,18 @@ impl Left {
     }
 }
 
-/// Stores that are known to have no fields that expire: Redis before 7.4, Valkey before 9. They are asked again
-/// after a while, since another may have taken their place.
+/// Stores that are known to have no hash fields that expire (Redis before 7.4, Valkey before 9), each until
+/// it is asked again, since another server may have taken its place.
 #[derive(Debug, Default)]
 pub struct FieldExpiry(Vec<(BackendId, Timestamp)>);
 
 impl FieldExpiry {
-    /// True unless the store has said in the last minute that its fields never expire.
+    /// True unless the store has shown in the last minute that its fields never expire.
     pub fn may_expire(&self, backend: BackendId, now: Timestamp) -> bool {
         !self.0.iter().any(|(own, until)| *own == backend && now < *until)
     }
 
-    /// Records that fields of hashes never expire at a store, so that HPTTL is not asked for a minute.
+    /// Records that hash fields never expire at a store, so that HPTTL is not sent to it for a minute.
     pub fn handle_never_expire(&mut self, backend: BackendId, now: Timestamp) {
         self.forget(backend);
         self.0.push((backend, now.after(BELIEVED)));
@@ -153,7 +158,8 @@ fn key_left(told: &[u8]) -> Left {
     Left::of(told, Left::NoKey)
 }
 
-/// The earliest expiry that an answer to `HPTTL` names. A field that is missing does not expire.
+/// Returns the earliest expiry among the fields in a reply to `HPTTL`. A field that is missing does not
+/// expire.
 fn fields_left(told: &[u8]) -> Left {
     let Some(answers) = elements(told) else { return Left::Unknown };
     answers.map(|answer| Left::of(answer, Left::Endless)).fold(Left::Endless, |earliest, left| {
@@ -165,14 +171,15 @@ fn fields_left(told: &[u8]) -> Left {
     })
 }
 
-/// True for a command about a hash. Of the commands whose replies may be kept, the names of these alone begin with
-/// an H.
+/// True for a command about a hash. Among the commands whose replies may be kept, the names of these alone
+/// begin with an H.
 fn is_about_hash(frame: &[u8]) -> bool {
     let name = elements(frame).and_then(|mut words| text(words.next()?));
     name.is_some_and(|name| matches!(name.first(), Some(b'h' | b'H')))
 }
 
-/// The fields that a request names, if it is about these alone and they are not too many.
+/// Returns the hash fields that a request names, if its reply is about these alone and they are at most
+/// [`FIELDS_MAX`]; else None.
 fn fields_of(frame: &[u8]) -> Option<Vec<&[u8]>> {
     let mut words = elements(frame)?;
     let name = text(words.next()?)?;

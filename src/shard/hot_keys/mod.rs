@@ -85,27 +85,28 @@ use lifetime::{FieldExpiry, Lifetime};
 use tracking::{REFUSED, Registration, Tracking};
 use under_way::{InnerRead, Open, UnderWay, Values};
 
-/// The least time between two checks whether the requests that were sent before a key became hot are all
+/// The least time between two checks whether all requests that were sent before a key became hot are
 /// answered.
 const LOOKS_APART: Duration = Duration::from_micros(500);
-/// The waiting time after which a read counts as another request for its key, so that the key stays hot while
-/// the store stands still; also the time between two such counts.
+/// The waiting time after which a waiting read counts as one more request for its key, so that the key stays
+/// hot while the store stands still; also the time between two such counts.
 const ASKS_AGAIN: Duration = Duration::from_millis(50);
-/// The replies to one fetch may fill at most one part in this many of a client's output limit.
+/// The divisor of a client's output limit that gives the most bytes which the replies of one fetch may fill
+/// of it at once.
 const OUTPUT_PART: usize = 4;
 
-/// Maximum number of reads of one transaction that are compared with kept replies. The keys of further reads
+/// Maximum number of reads in one transaction that are compared with kept replies. The keys of further reads
 /// count as written.
 const INNER_READS_MAX: usize = 1_024;
 
-/// The time between two searches of the queues for requests about a key that has become hot, while a request
-/// for several keys, or a slot that moves, stands in the way.
+/// The time between two searches of the queues for requests about a key that has become hot, while a queued
+/// request for several keys, or a slot that moves, prevents that they are taken out.
 const NOTICES_APART: Duration = Duration::from_millis(5);
 
 /// Whether a request for a hot key is handled for the first time, and so is to be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// The request has just come, and is counted.
+    /// The request has just arrived, and is counted.
     First,
     /// The request was held back or queued, and was counted before.
     Again,
@@ -114,9 +115,10 @@ pub enum Arrival {
 /// The result of handling a request for a key that may be hot.
 #[derive(Debug)]
 pub enum Meeting {
-    /// The request goes to the store. The caller need not report when it is on the connection.
+    /// The request goes to the store. The caller need not report when it has been put on the connection.
     Passes,
-    /// The request goes to the store, and `Note::Sent` reports when it is on the connection.
+    /// The request goes to the store, and the caller reports with `Note::Sent` when it has been put on the
+    /// connection.
     PassesReported,
     /// The request is answered with this reply from memory.
     Answered(Bytes),
@@ -133,7 +135,7 @@ pub enum Meeting {
     },
 }
 
-/// The hot keys of one core.
+/// The hot keys of one core: their kept replies and fetches, and the requests that wait.
 #[derive(Debug)]
 pub struct HotKeyStage {
     settings: HotSettings,
@@ -142,36 +144,36 @@ pub struct HotKeyStage {
     entries: Vec<Option<Box<Entry>>>,
     /// The number of hot keys: entries that are not `None`.
     known: usize,
-    /// Entries that are not warm yet: nothing may be kept for them.
+    /// The number of entries that are not warm yet: for these keys nothing may be kept.
     warming: usize,
     warmed_at: Timestamp,
     flights: Flights,
-    /// Fetches that may be sent.
+    /// Fetches that may be sent, in this order.
     to_send: VecDeque<FlightId>,
-    /// Requests with their frames that no longer wait for a fetch or behind earlier requests, and are to be
+    /// Requests, each with its bytes, that no longer wait for a fetch or for earlier requests, and are to be
     /// sent to the store on their own.
     detached: VecDeque<(Envelope, Vec<u8>)>,
-    /// Connections whose held-back requests may go on, by key.
+    /// Keys and client connections whose held-back requests for the key may go on.
     resuming: VecDeque<(HotId, u64)>,
-    /// The number of all requests held back.
+    /// The number of requests held back, for all keys.
     held: usize,
-    /// The bytes of all requests held back.
+    /// The bytes of all requests held back, for all keys.
     held_bytes: usize,
     /// The earliest deadline of the requests held back, or a time before that.
     held_until: Timestamp,
     resumed: VecDeque<Held>,
-    /// Keys that became hot and for which the queues are yet to be searched.
+    /// The number of keys that became hot and for which the queues have not been searched yet.
     unnoticed: usize,
     noticed_at: Timestamp,
     under_way: UnderWay,
-    /// True if the slot of the last noticed request has enough traffic that its keys are counted.
+    /// True if the slot of the last request has enough traffic that its keys are counted.
     is_warm: bool,
     copies: Copies,
     tracking: Tracking,
     fields: FieldExpiry,
     /// Ages of the replies from memory when they were sent: the time since the store was asked.
     ages: Durations,
-    /// Copies to lend to other cores, and reports of copy hits to the keys' home cores.
+    /// Copies of kept replies to lend to other cores.
     to_lend: VecDeque<(ShardId, Copy)>,
     to_tell: VecDeque<(ShardId, CopyHits)>,
     /// The time of the last turn's end.
@@ -179,7 +181,7 @@ pub struct HotKeyStage {
     /// The time at which the waiting reads were last counted as requests for their keys.
     counted_at: Timestamp,
     /// The longest `stale_on_error` of any tenant: how long after its expiry a kept reply may be sent while
-    /// its store is away.
+    /// its store is unavailable.
     stale_max: Duration,
 }
 
@@ -223,8 +225,8 @@ impl HotKeyStage {
         self.settings.mode != Mode::Off
     }
 
-    /// Counts a request that leaves this core for a store. True if [`HotKeyStage::meet`] must handle it
-    /// before it is sent.
+    /// Counts a request that is about to be sent from this core to a store. True if [`HotKeyStage::meet`]
+    /// must handle it before it is sent.
     #[inline]
     pub fn notices(&mut self, envelope: &Envelope) -> bool {
         let touches = envelope.touches;
@@ -355,8 +357,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Holds a request back behind earlier ones of its connection. False if `HOT_WAITERS_MAX` requests or
-    /// `HOT_HELD_BYTES_MAX` bytes are held back already.
+    /// Holds a request back until earlier ones of its client connection are sent. False if `HOT_WAITERS_MAX`
+    /// requests or `HOT_HELD_BYTES_MAX` bytes are held back already.
     fn hold(
         &mut self,
         connection: u64,
@@ -380,8 +382,8 @@ impl HotKeyStage {
         self.held_bytes -= held.iter().map(|held| held.frame.len()).sum::<usize>();
     }
 
-    /// Counts requests from another core for a hot key, or its answers from copies, and lends copies to cores
-    /// that ask often.
+    /// Counts requests from another core for a hot key, or requests that it answered from copies, and lends
+    /// copies to cores that ask often.
     fn handle_elsewhere(&mut self, env: &Env, id: HotId, (from, count): (ShardId, u32), now: Timestamp) {
         let own = env.settings.id;
         let Some(entry) = entry_of(&mut self.entries, id) else { return };
@@ -392,8 +394,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles a core's report that it answered from copies of a key at home here. Renews a kept reply that
-    /// expires soon.
+    /// Handles a core's report of how many requests it answered from copies of a key whose home is this core.
+    /// Renews a kept reply that expires soon.
     pub fn handle_copy_hits(&mut self, env: &Env, told: CopyHits, now: Timestamp) {
         let CopyHits { from, id, hits } = told;
         self.keys.note_many(id, u64::from(hits));
@@ -406,7 +408,7 @@ impl HotKeyStage {
         }
     }
 
-    /// Stores a reply that another core lends.
+    /// Stores a copy of a kept reply that another core lends.
     pub fn take_copy(&mut self, env: &Env, copy: &Copy, now: Timestamp) {
         let Self { copies, to_tell, settings, .. } = self;
         let bytes_max = settings.bytes_max;
@@ -420,7 +422,7 @@ impl HotKeyStage {
         self.copies.has(slot)
     }
 
-    /// Returns the lent reply to a request for a key that is at home on another core, if there is a valid
+    /// Returns the lent reply to a request for a key whose home is another core; None if there is no valid
     /// one.
     pub fn find_copy(&mut self, env: &mut Env, route: Route, frame: &[u8], now: Timestamp) -> Option<Bytes> {
         let (reply, asked_at) = self.copies.find(route, frame, &self.settings.versions, now)?;
@@ -429,17 +431,17 @@ impl HotKeyStage {
         Some(reply)
     }
 
-    /// Returns the next copy to lend, and the core that gets it.
+    /// Returns the next copy to lend, and the core that gets it; None if there is none.
     pub fn poll_copy(&mut self) -> Option<(ShardId, Copy)> {
         self.to_lend.pop_front()
     }
 
-    /// Returns the next report of copy hits, and the home core that gets it.
+    /// Returns the next report of how many requests a copy answered, and the home core that gets it.
     pub fn poll_hits(&mut self) -> Option<(ShardId, CopyHits)> {
         self.to_tell.pop_front()
     }
 
-    /// Lets a request for a hot key be sent to the store without a shared fetch. All requests of its
+    /// Lets a request for a hot key be sent to the store without a shared fetch. All requests of its client
     /// connection that are held back, or wait for a fetch that is not sent yet, are sent before it.
     fn pass(&mut self, env: &mut Env, envelope: &Envelope, id: HotId, open: Open) -> Meeting {
         let connection = connection_of(env, envelope);
@@ -456,13 +458,14 @@ impl HotKeyStage {
         self.under_way.open(envelope.reply_to, open);
     }
 
-    /// The record to keep of a read that is sent to the store without a shared fetch.
+    /// Returns the record to keep, until it is answered, of a read that is sent to the store without a shared
+    /// fetch.
     fn read(&self, id: HotId, envelope: &Envelope, frame: &[u8]) -> Open {
         open_read(&self.keys, id, envelope, frame)
     }
 
-    /// Begins a fetch. No read waits for it yet; a fetch that no read joins is dropped before it is sent,
-    /// unless it renews a kept reply (`is_ahead_of_time`).
+    /// Begins a fetch of the reply to a request. No read waits for it yet; a fetch that no read joins is
+    /// dropped before it is sent, unless it renews a kept reply (`is_ahead_of_time`).
     fn fetch(
         &mut self,
         env: &Env,
@@ -486,7 +489,7 @@ impl HotKeyStage {
         flight
     }
 
-    /// Queues a fetch to be sent, if the other fetches of the same reply permit it.
+    /// Queues a fetch to be sent, unless other fetches of the same reply have to be answered first.
     fn let_leave(&mut self, id: FlightId) {
         let Some(flight) = self.flights.get(id).filter(|flight| flight.stage == Stage::Gathering) else {
             return;
@@ -512,8 +515,8 @@ impl HotKeyStage {
         Meeting::Waits
     }
 
-    /// Sends on their own the requests of a connection that wait for a fetch which is not sent yet, or are
-    /// held back: the connection sends something that cannot be held back behind them. A queue keeps the
+    /// Sends on their own the requests of a client connection that wait for a fetch which is not sent yet, or
+    /// are held back, because the connection's next request cannot be held back after them. A queue keeps the
     /// order of connections, and a fetch belongs to none.
     fn detach(&mut self, env: &mut Env, id: HotId, connection: u64) {
         let Some(entry) = entry_of(&mut self.entries, id).filter(|entry| entry.is_to_wait(connection)) else {
@@ -551,7 +554,8 @@ impl HotKeyStage {
         self.unnoticed > 0 && now.since(self.noticed_at) >= NOTICES_APART
     }
 
-    /// Returns keys that have become hot and may have requests in the queues; at most once in 5 ms.
+    /// Returns keys that have become hot and may have requests in the queues before their stores; at most
+    /// once in 5 ms, empty in between.
     pub fn unnoticed(&mut self, now: Timestamp) -> Vec<Unnoticed> {
         if !self.is_notice_due(now) {
             return Vec::new();
@@ -567,8 +571,8 @@ impl HotKeyStage {
         unnoticed.map(|entry| told(entry)).collect()
     }
 
-    /// Records that a queued request is for a key that has become hot. It stays in the queue and counts as in
-    /// flight from now on.
+    /// Records that a queued request is for a key that has become hot. The request stays in the queue and
+    /// counts as in flight from now on.
     pub fn handle_queued(&mut self, env: &Env, id: HotId, envelope: &Envelope, frame: &[u8]) {
         self.handle_unqueued(env, envelope);
         let Some(entry) = entry_of(&mut self.entries, id) else { return };
@@ -583,13 +587,13 @@ impl HotKeyStage {
         self.handle_passed(connection_of(env, envelope), envelope, (id, open));
     }
 
-    /// True if a connection has an unanswered request that may be about any key.
+    /// True if a client connection has an unanswered request that may be about any key.
     pub fn is_about_any(&self, connection: u64) -> bool {
         self.under_way.is_about_any(connection)
     }
 
-    /// Removes the record of a queued request for a key that has become hot: the request has left the queue,
-    /// and [`HotKeyStage::meet`] will handle it anew.
+    /// Removes the record of a queued request for a key that has become hot: the request was taken out of the
+    /// queue, and [`HotKeyStage::meet`] will handle it as if it came now.
     pub fn handle_unqueued(&mut self, env: &Env, envelope: &Envelope) {
         let Some((open, was_sent)) = self.under_way.close(envelope.reply_to) else { return };
         let connection = connection_of(env, envelope);
@@ -613,8 +617,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles a request for several keys that are at home on this core. Each hot one among them is treated
-    /// like the key of a request that has one.
+    /// Handles a request for several keys whose home is this core. Each hot key among them is treated like
+    /// the key of a request that has only one.
     fn meet_keys(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8]) -> Meeting {
         if self.known == 0 {
             return Meeting::Passes;
@@ -668,20 +672,25 @@ impl HotKeyStage {
     /// the version cell of each key that it writes, for all cores; if the keys cannot be read from the
     /// request, or it is longer than [`MESSAGE_READ_BYTES_MAX`], the backend's cell.
     ///
-    /// A client that reads past what is kept could see something newer. What prevents that it then gets the
-    /// older reply from memory:
+    /// Such a request bypasses the kept replies, so a client could see something newer with it. The table
+    /// says why the client does not get an older reply from memory afterwards:
     ///
-    /// | request | why nothing older is told after it |
+    /// | request | why no older reply is sent after it |
     /// |---|---|
-    /// | a read whose replies are kept, by itself; `MGET` | its reply, or each value, is compared with what is kept of the same question (`compare`, `compare_values`) |
-    /// | the same in a transaction | `EXEC`'s elements are compared likewise, from whatever core they were sent (`last_told.rs`) |
-    /// | a write that tells what was there: `GETEX`, `GETDEL`, `GETSET`, `SET` with `GET`, a pop | as any write, it makes all of the key worthless before it is sent |
-    /// | a script (`EVAL`, `FCALL`), an unknown command | the same for all that its store has; only for the keys that it declares, where scripts are trusted |
-    /// | a read whose replies are not kept: `SORT_RO`, `EVAL_RO`, `TTL`, a scan, several keys at once | nothing: what it tells is the answer to no question that is answered from memory |
+    /// | a read whose replies are kept, by itself; `MGET` | its reply, or each value, is compared with the
+    /// kept reply to the same request (`compare`, `compare_values`) |
+    /// | the same in a transaction | `EXEC`'s elements are compared likewise, from whatever core they were
+    /// sent (`last_told.rs`) |
+    /// | a write that returns the former value: `GETEX`, `GETDEL`, `GETSET`, `SET` with `GET`, a pop | as any
+    /// write, it makes all kept replies of the key invalid before it is sent |
+    /// | a script (`EVAL`, `FCALL`), an unknown command | the same for all keys of its store; only for the
+    /// keys that it declares, where scripts are trusted |
+    /// | a read whose replies are not kept: `SORT_RO`, `EVAL_RO`, `TTL`, a scan, several keys at once |
+    /// nothing: no request that is answered from memory asks for what it returns |
     ///
-    /// So the promise holds for each question by itself: `GET` and `MGET` never return what is older than
-    /// what either returned before, nor does `STRLEN` return what is older than an earlier `STRLEN`. A client
-    /// that reads a key's value and its length while somebody writes around weir may get one that is up to
+    /// So the promise holds for each request by itself: `GET` and `MGET` never return what is older than what
+    /// either returned before, nor does `STRLEN` return what is older than an earlier `STRLEN`. A client that
+    /// reads a key's value and its length while somebody writes without weir may get one that is up to
     /// `--hot-ttl` older than the other.
     fn meet_unknown(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8]) {
         if frame.len() > MESSAGE_READ_BYTES_MAX {
@@ -728,9 +737,10 @@ impl HotKeyStage {
         }
     }
 
-    /// Records that a message may change keys from now on, though this stage does not see it pass: changes
-    /// the version cells of all keys that it writes, or of its backend if they are unknown or the message is
-    /// longer than [`MESSAGE_READ_BYTES_MAX`]. Returns the cells for [`Self::end_writes`].
+    /// Records that a message may change keys from now on, though the hot keys' stage does not handle it:
+    /// changes the version cells of all keys that it writes, or of its backend if they are unknown or the
+    /// message is longer than [`MESSAGE_READ_BYTES_MAX`]. Returns the cells, which the caller passes to
+    /// [`Self::end_writes`] when the message is answered.
     pub fn begin_writes(
         &self,
         env: &Env,
@@ -757,7 +767,7 @@ impl HotKeyStage {
         cells
     }
 
-    /// Records that writes of [`Self::begin_writes`] are over.
+    /// Records that the writes for which [`Self::begin_writes`] returned these cells are over.
     pub fn end_writes(&self, cells: &[Cell]) {
         cells.iter().for_each(|cell| self.settings.versions.end(*cell));
     }
@@ -778,7 +788,7 @@ impl HotKeyStage {
         ids.into_iter().for_each(|id| self.detach(env, id, connection));
     }
 
-    /// True if there are fetches, detached or resumed requests, copies or reports to send.
+    /// True if fetches, detached or resumed requests, copies or reports wait to be sent.
     #[inline]
     pub fn has_to_send(&self) -> bool {
         !self.to_send.is_empty()
@@ -788,13 +798,14 @@ impl HotKeyStage {
             || !self.to_tell.is_empty()
     }
 
-    /// Returns the next request, with its frame, that no longer waits for a fetch or behind other requests
-    /// and is to be sent before anything else.
+    /// Returns the next request, with its bytes, that no longer waits for a fetch or for other requests and
+    /// is to be sent before anything else; None if there is none.
     pub fn poll_detached(&mut self) -> Option<(Envelope, Vec<u8>)> {
         self.detached.pop_front()
     }
 
-    /// Returns the next request with its frame that was held back and is to be handled again.
+    /// Returns the next request, with its bytes, that was held back and is to be handled again; None if there
+    /// is none.
     pub fn poll_resumed(&mut self) -> Option<(Envelope, Vec<u8>)> {
         while self.resumed.is_empty() {
             let (id, connection) = self.resuming.pop_front()?;
@@ -810,8 +821,9 @@ impl HotKeyStage {
         self.resumed.pop_front().map(|held| (held.envelope, held.frame))
     }
 
-    /// Returns the next fetch to send and the number of requests that it consists of (up to three, with PTTL
-    /// and HPTTL), and appends its bytes to `out`. Drops fetches that no read waits for.
+    /// Returns the envelope of the next fetch to send and the number of requests that it consists of (up to
+    /// three, with PTTL and HPTTL), and appends its bytes to `out`. Drops fetches that no read waits for.
+    /// None if there is nothing to send.
     pub fn poll_fetch(&mut self, env: &Env, out: &mut Vec<u8>, now: Timestamp) -> Option<(Envelope, usize)> {
         loop {
             let id = self.to_send.pop_front()?;
@@ -839,8 +851,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles that a fetch is on its connection to the store. The waiting connections' later requests may go
-    /// on, except before a cluster.
+    /// Handles that a fetch has been put on its connection to the store. Later requests of the waiting client
+    /// connections may go on, except before a cluster.
     fn handle_fetch_sent(&mut self, env: &Env, id: FlightId, at: Timestamp) {
         let Some(flight) = self.flights.get(id).filter(|flight| flight.stage != Stage::Sent) else { return };
         let mut entry = entry_of(&mut self.entries, flight.hot);
@@ -877,8 +889,9 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles a reply that leaves this core, or has come to its client's core: the request counts as in
-    /// flight no more. Returns kept values to send instead, if the store is away and the tenant accepts that.
+    /// Handles a reply that is sent from this core, or has come to its client's core: the request is no
+    /// longer in flight. Returns kept values to send instead, if the store is unavailable and the tenant
+    /// accepts old replies; else None.
     #[inline]
     pub fn handle_reply(
         &mut self,
@@ -940,7 +953,7 @@ impl HotKeyStage {
         instead
     }
 
-    /// Counts what the reply to a request for one key cost, for the key and its slot.
+    /// Adds the price of the reply to a request for one key to the counts of the key and its slot.
     fn note_cost(&mut self, env: &Env, open: &Open, outcome: Outcome) {
         let Outcome::Served { bytes, rows, .. } = outcome else { return };
         let (slot, hash) = match open {
@@ -957,7 +970,7 @@ impl HotKeyStage {
     }
 
     /// Handles a note about a request: sent, answered early while the store may still carry it out, or
-    /// settled. Ignores all others.
+    /// settled. Ignores all other notes.
     pub fn handle_note(&mut self, env: &Env, to: ReplyTo, note: Note) {
         match note {
             Note::Sent(at) => match to.flight_id() {
@@ -974,8 +987,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles that a request for hot keys is on its connection to the store. Does nothing before a cluster,
-    /// where it may have to be sent again.
+    /// Handles that a request for hot keys has been put on its connection to the store. Does nothing before a
+    /// cluster, where the request may have to be sent again.
     fn handle_own_sent(&mut self, env: &Env, to: ReplyTo) {
         if env.slots.is_some() {
             return;
@@ -992,8 +1005,8 @@ impl HotKeyStage {
         });
     }
 
-    /// Handles the reply to a fetch, or its failure. Returns the recipients of the reply; `None` for the
-    /// reply to a prelude (`PTTL`, `HPTTL`) and for unknown fetches.
+    /// Handles the reply to a fetch, or its failure. Returns the reads that the reply is for; None for the
+    /// reply to a command sent before the fetch (`PTTL`, `HPTTL`), and for an unknown fetch.
     pub fn land(
         &mut self,
         env: &mut Env,
@@ -1067,8 +1080,8 @@ impl HotKeyStage {
         Some(Landed::new(flight.waiters, outcome).sparing(spared))
     }
 
-    /// Sends a failed fetch once more, for waiters whose connection has sent nothing for the key since.
-    /// Returns the waiters that get the error instead; `None` if the fetch is not sent again.
+    /// Sends a failed fetch once more, for waiting reads whose client connection has sent nothing for the key
+    /// since. Returns the reads that get the error instead; None if the fetch is not sent again.
     fn fetch_again(&mut self, env: &Env, (id, hot): (FlightId, HotId)) -> Option<Vec<Waiter>> {
         let entry = entry_of(&mut self.entries, hot)?;
         let may_wait = |waiter: &Envelope| entry.is_latest(connection_of(env, waiter), id);
@@ -1095,8 +1108,8 @@ impl HotKeyStage {
         Some(told)
     }
 
-    /// Handles a fetch that failed because the store is away. Returns the waiters whose tenant accepts
-    /// expired replies (`stale_on_error`), and the reply that they get.
+    /// Handles a fetch that failed because the store is unavailable. Returns the waiting reads whose tenant
+    /// accepts expired replies (`stale_on_error`), and the reply that they get.
     fn spare(
         &mut self,
         env: &mut Env,
@@ -1125,8 +1138,8 @@ impl HotKeyStage {
         (spared.into_iter().map(|waiter| waiter.envelope).collect(), reply)
     }
 
-    /// Builds the reply to an `MGET` from kept, possibly expired values when the store is away. `None` unless
-    /// every value is kept and may be sent.
+    /// Builds the reply to an `MGET` from kept, possibly expired values when the store is unavailable. None
+    /// unless every value is kept and may be sent.
     fn spare_values(
         &mut self,
         env: &mut Env,
@@ -1159,7 +1172,8 @@ impl HotKeyStage {
         Some(reply.into())
     }
 
-    /// True if there is room to keep a reply of this size. Drops expired replies if there is none.
+    /// True if there is room on this core to keep a reply of this size in bytes. Drops expired replies if
+    /// there is none.
     fn fits(&mut self, bytes: usize, now: Timestamp) -> bool {
         let has_room = |(kept, kept_bytes): (usize, usize)| {
             kept < self.settings.entries_max && kept_bytes + bytes <= self.settings.bytes_max
@@ -1171,9 +1185,9 @@ impl HotKeyStage {
         has_room(self.kept())
     }
 
-    /// Compares a reply that was just read with what is kept. If they differ though no write went through
-    /// weir, somebody writes around it: the key's cell changes, so that no core sends the older reply to a
-    /// client that has seen this one.
+    /// Compares a reply that the store has just sent with the kept reply to the same request (`asked` is its
+    /// hash). If they differ though no write went through weir, the key was written without weir: the key's
+    /// cell changes, so that no core sends the older reply to a client that has seen this one.
     fn compare(&mut self, env: &mut Env, (id, asked): (HotId, u64), reply: &[u8], now: Timestamp) {
         let Self { entries, keys, settings, .. } = self;
         let Some(entry) = entry_of(entries, id).filter(|_| settings.mode == Mode::On) else { return };
@@ -1185,7 +1199,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Compares each value of an `MGET` reply with what is kept of its key. Skips elements that are errors.
+    /// Compares each value of an `MGET` reply with the reply kept for its key. Skips elements that are
+    /// errors.
     fn compare_values(&mut self, env: &mut Env, values: &Values, reply: &[u8], now: Timestamp) {
         let Some(told) = elements(reply).filter(|_| values.is_compared) else { return };
         let mut keys = values.keys.iter().peekable();
@@ -1202,8 +1217,9 @@ impl HotKeyStage {
         }
     }
 
-    /// Compares what a transaction has read with the last replies that any core kept or saw, wherever the
-    /// keys are at home. Does nothing for a transaction that was aborted or whose reply did not come.
+    /// Compares the replies to reads within a transaction with the last replies that any core kept or saw,
+    /// wherever the keys' homes are. Does nothing for a transaction that was aborted or whose reply did not
+    /// come.
     fn compare_inner(&mut self, read: &[InnerRead], reply: &[u8]) {
         let Some(told_all) = elements(reply) else { return };
         let mut read = read.iter().peekable();
@@ -1230,13 +1246,13 @@ impl HotKeyStage {
         }
     }
 
-    /// The number of kept replies on this core, and their bytes.
+    /// Returns the number of kept replies on this core, and their bytes.
     fn kept(&self) -> (usize, usize) {
         let entries = self.entries.iter().flatten().map(|entry| entry.kept());
         entries.fold((0, 0), |(all, all_bytes), (kept, bytes)| (all + kept, all_bytes + bytes))
     }
 
-    /// Holds the reads that joined a fetch after it was sent, to handle them again: the key has expired
+    /// Holds back the reads that joined a fetch after it was sent, to handle them again: the key has expired
     /// meanwhile, and they may have come after that.
     fn hold_again(&mut self, env: &Env, (id, flight): (FlightId, &mut Flight), now: Timestamp) {
         let Some(entry) = entry_of(&mut self.entries, flight.hot) else { return };
@@ -1256,9 +1272,9 @@ impl HotKeyStage {
         }
     }
 
-    /// Limits the replies of a fetch that one connection gets at once to `replies_max`, at least one, because
-    /// more might exceed its output limit. Its further reads are sent on their own, before any later request
-    /// of the connection.
+    /// Limits the replies of a fetch that one client connection gets at once to `replies_max`, at least one,
+    /// because more might exceed its output limit. Its further reads are sent on their own, before any later
+    /// request of the connection.
     fn send_apart(&mut self, env: &mut Env, (id, flight): (FlightId, &mut Flight), replies_max: usize) {
         if flight.waiters.len() <= replies_max {
             return;
@@ -1292,7 +1308,7 @@ impl HotKeyStage {
         }
     }
 
-    /// Takes requests whose deadline has passed while they waited for a fetch or were held back. Returns each
+    /// Takes requests whose deadline passed while they waited for a fetch or were held back. Returns each
     /// with the reason for its refusal.
     pub fn take_late(&mut self, env: &Env, now: Timestamp) -> Vec<(Envelope, NotSent)> {
         let mut late = Vec::new();
@@ -1321,13 +1337,14 @@ impl HotKeyStage {
         late
     }
 
-    /// Records the time of a turn.
+    /// Records the time of the turn that is ending.
     #[inline]
     pub fn handle_time(&mut self, now: Timestamp) {
         self.turned_at = now;
     }
 
-    /// True if the end of a turn has anything to do for hot keys at this time. In most turns it has not.
+    /// True if anything is to be done for hot keys at the end of a turn at this time. In most turns nothing
+    /// is.
     #[inline]
     pub fn is_due(&self, now: Timestamp) -> bool {
         self.is_count_due(now)
@@ -1338,8 +1355,9 @@ impl HotKeyStage {
             || self.poll_deadline().is_some_and(|at| at <= now)
     }
 
-    /// Ends a turn: reports copy hits, adds and drops hot keys, and lets lost writes expire. `is_sent` says
-    /// whether a request for a backend and slot that was sent up to a time is still unanswered.
+    /// Ends a turn: reports how many requests copies answered, adds and drops hot keys, and lets lost writes
+    /// expire. `is_sent` says whether a request for a backend and slot that was sent up to a time is still
+    /// unanswered.
     pub fn handle_turn_end(
         &mut self,
         env: &mut Env,
@@ -1412,9 +1430,9 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles a store's reply to CLIENT TRACKING: whether it `tracks`, so that it reports changes of
-    /// registered keys from now on, or cannot. If it does, replies that were kept without that are fetched
-    /// anew.
+    /// Handles a store's reply to `CLIENT TRACKING`: `tracks` says whether it reports changes of registered
+    /// keys from now on, or cannot. If it does, replies that were kept without such reports are fetched
+    /// again.
     pub fn handle_tracker_opened(&mut self, env: &Env, backend: BackendId, tracks: bool, now: Timestamp) {
         if tracks {
             self.tracking.handle_tracks(backend, now);
@@ -1424,8 +1442,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles a store's answer on its tracker (the connection on which it reports changes of keys) to the
-    /// registration of a key or a PING; `is_error` if it refuses.
+    /// Handles a store's reply to the registration of a key, or to a PING, on its tracker (the connection on
+    /// which it reports changes of keys); `is_error` if it refuses.
     pub fn handle_tracker_answer(&mut self, backend: BackendId, is_error: bool, now: Timestamp) {
         let Some((id, number)) = self.tracking.handle_answer(backend, now) else { return };
         if let Some(entry) = entry_of(&mut self.entries, id)
@@ -1439,8 +1457,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles a store's invalidation message: replies that were read of the changed keys before are not sent
-    /// any more.
+    /// Handles a store's invalidation message: replies of the changed keys that were read before are no
+    /// longer sent.
     pub fn handle_changes(&mut self, env: &mut Env, backend: BackendId, message: &[u8], now: Timestamp) {
         self.tracking.handle_message(backend, now);
         let mut parts = pushed(message).into_iter().flatten();
@@ -1477,7 +1495,8 @@ impl HotKeyStage {
         own.for_each(|entry| entry.registration = Registration::Unregistered);
     }
 
-    /// Handles the end of a tracker: replies that were kept because of it are not sent any more.
+    /// Handles the loss of a tracker (the connection on which a store reports changes of keys): replies that
+    /// were kept because of it are no longer sent.
     pub fn handle_tracker_lost(&mut self, env: &mut Env, backend: BackendId, now: Timestamp) {
         let tracked = self.tracking.tracks(backend);
         self.tracking.handle_lost(backend, now);
@@ -1488,15 +1507,15 @@ impl HotKeyStage {
         }
     }
 
-    /// Marks a store's keys as not registered there (CLIENT TRACKING), and ends the lifetime of replies that
-    /// were kept because they were.
+    /// Marks a store's keys as not registered for reports of changes (`CLIENT TRACKING`), and ends the time
+    /// for which their replies may be sent.
     fn unregister(&mut self, env: &Env, backend: BackendId, now: Timestamp) {
         self.forget_registrations(env, backend);
         self.end_kept(env, backend, now);
     }
 
-    /// Ends the time for which replies to reads of a store's keys may be sent, on all cores. They are there still
-    /// for tenants that accept them while the store is away.
+    /// Ends the time for which kept replies of a store's keys may be sent, on all cores. They stay for
+    /// tenants that accept old replies while the store is unavailable.
     fn end_kept(&mut self, env: &Env, backend: BackendId, now: Timestamp) {
         let Self { entries, to_lend, .. } = self;
         for entry in entries.iter_mut().flatten().filter(|entry| env.backend_of(entry.slot) == backend) {
@@ -1508,13 +1527,13 @@ impl HotKeyStage {
         }
     }
 
-    /// Returns the next thing to do about a tracker (the connection on which a store reports changes of
-    /// keys), if any.
+    /// Returns the next task about a tracker (the connection on which a store reports changes of keys); None
+    /// if there is none.
     pub fn poll_task(&mut self) -> Option<Task> {
         self.tracking.poll_task()
     }
 
-    /// Drops a key that is not hot any more. All requests that it held back, or that wait for a fetch which
+    /// Drops a key that is no longer hot. All requests for it that are held back, or wait for a fetch which
     /// is not sent yet, are sent on their own.
     fn let_go(&mut self, env: &Env, mut entry: Box<Entry>) {
         // Later writes of the key go unnoticed, so copies on other cores become invalid now.
@@ -1542,7 +1561,7 @@ impl HotKeyStage {
         }
     }
 
-    /// True if reads wait that are to be counted now ([`Self::count_waiting`]).
+    /// True if waiting reads are to be counted as requests now ([`Self::count_waiting`]).
     fn is_count_due(&self, now: Timestamp) -> bool {
         self.stale_max > Duration::ZERO
             && self.flights.len() + self.held > 0
@@ -1550,7 +1569,7 @@ impl HotKeyStage {
     }
 
     /// Counts reads that wait for a store which stands still as further requests, so that their keys stay
-    /// hot: their clients ask for nothing else, and kept replies may be needed soon.
+    /// hot: their clients send no others meanwhile, and kept replies may be needed soon.
     fn count_waiting(&mut self, now: Timestamp) {
         self.counted_at = now;
         for (hot, waiting) in self.flights.slow(now.before(ASKS_AGAIN)) {
@@ -1561,8 +1580,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Marks keys as warm once every request that was sent before they became hot is answered. Nothing is
-    /// kept until then.
+    /// Marks keys as warm once every request that was sent before they became hot is answered. No reply of
+    /// theirs is kept until then. `is_sent` says whether a request sent up to a time is unanswered.
     fn warm_up(&mut self, is_sent: impl Fn((BackendId, u16), Timestamp) -> bool) {
         for entry in self.entries.iter_mut().flatten() {
             if let Warmth::Sent { until } = entry.warmth
@@ -1574,7 +1593,7 @@ impl HotKeyStage {
         }
     }
 
-    /// The time by which [`HotKeyStage::handle_turn_end`] is to be called; `None` if nothing is due.
+    /// Returns the time by which [`HotKeyStage::handle_turn_end`] is to be called; None if nothing is due.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let warming = (self.warming > 0).then(|| self.warmed_at.after(LOOKS_APART));
         if !self.is_on() {
@@ -1594,8 +1613,8 @@ impl HotKeyStage {
         ])
     }
 
-    /// Handles a change of slot owners in a cluster: makes all that is kept of their keys invalid, because
-    /// the new owner may lack writes that the old one had.
+    /// Handles a change of slot owners in a cluster: makes all kept replies for keys in slots that
+    /// `has_changed` selects invalid, because the new owner may lack writes that the former one had.
     pub fn handle_owners(&mut self, has_changed: impl Fn(u16) -> bool) {
         for entry in self.entries.iter_mut().flatten().filter(|entry| has_changed(entry.slot)) {
             entry.registration = Registration::Unregistered;
@@ -1603,13 +1622,13 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles new quotas: tenants are numbered anew, so the last asker of each key is forgotten.
+    /// Handles new quotas: tenants get new ids with them, so the last asker of each key is forgotten.
     pub fn handle_quotas(&mut self, quotas: &Quotas) {
         self.stale_max = quotas.stale_on_error_max();
         self.entries.iter_mut().flatten().for_each(|entry| entry.last_asker = NOBODY);
     }
 
-    /// Reports on the keys that are hot or cost much.
+    /// Returns a report on each key that is hot or whose requests cost much.
     pub fn keys(&self, quotas: &Quotas) -> Vec<HotKey> {
         let hot = self.keys.hot();
         let others = self.keys.expensive().filter(|report| report.id.is_none());
@@ -1644,7 +1663,8 @@ impl HotKeyStage {
         }
     }
 
-    /// The ages of the replies from memory when they were sent: the times since their store was asked.
+    /// Returns a histogram of the ages of replies that were sent from memory: each age is the time since the
+    /// store was asked.
     pub fn ages(&self) -> Durations {
         self.ages.told()
     }
@@ -1661,7 +1681,7 @@ impl HotKeyStage {
         figures
     }
 
-    /// The numbers of hot keys, kept replies, fetches and waiting requests on this core.
+    /// Returns the numbers of hot keys, kept replies, fetches and waiting requests on this core.
     pub fn figures(&self, env: &Env) -> HotFigures {
         let (kept, kept_bytes) = self.kept();
         HotFigures {
@@ -1686,7 +1706,7 @@ pub struct TrackingFigures {
     pub tracked: usize,
 }
 
-/// A report on a key that is hot or costs much.
+/// A report on a key that is hot or whose requests cost much.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HotKey {
     /// First bytes of the key; the whole key if `length` is at most the length of this field.
@@ -1695,31 +1715,31 @@ pub struct HotKey {
     pub length: usize,
     /// The key's hash slot.
     pub slot: u16,
-    /// The database that the key is in; the first one if the key is too long to be stored whole.
+    /// The database that has the key; the first one if the key is too long to be stored whole.
     pub database: Database,
     /// The tenant whose request for the key came last; `None` if unknown.
     pub tenant: Option<String>,
     /// Reads per second, over the last second, including those that other cores answered from copies.
     pub reads: f64,
-    /// Writes per second, over the last second.
+    /// Writes per second, over the last second, through weir.
     pub writes: f64,
     /// Reads per second that other cores answered from copies, over the last second.
     pub elsewhere: f64,
-    /// Request units per second, over the last second.
+    /// Request units per second that requests for the key cost, over the last second.
     pub request_units: f64,
-    /// Maximum number of requests per second, reads and writes together, that may be missing from the reads
-    /// and writes of the last second: those from before the key was counted.
+    /// Maximum number of requests per second, reads and writes together, that may be missing from `reads` and
+    /// `writes`: those from before the key was counted.
     pub error: f64,
     /// The key's share of its core's requests, 0 to 1.
     pub share: f64,
     /// The time since the key became hot; `None` if it is not hot.
     pub hot_for: Option<Duration>,
-    /// The share of its reads since it became hot that were answered from memory, 0 to 1.
+    /// The share of the key's reads since it became hot that were answered from memory, 0 to 1.
     pub hit_ratio: f64,
-    /// The key's state: `counted` (not hot), `warming`, `kept`, `shared` (keeping replies does not pay off)
-    /// or `stale` (expired replies are sent because the store is away).
+    /// The key's state: `counted` (not hot), `warming`, `kept`, `shared` (too few reads are answered from
+    /// memory, so no reply is kept) or `stale` (expired replies are sent because the store is unavailable).
     pub state: &'static str,
-    /// The number of other cores that hold copies of its kept replies.
+    /// The number of other cores that hold copies of the key's kept replies.
     pub copies: usize,
     /// True if the store will report the key's next change (CLIENT TRACKING).
     pub is_tracked: bool,
@@ -1738,7 +1758,7 @@ pub struct HotFigures {
     pub copies: usize,
     /// Fetches that are not finished.
     pub flights: usize,
-    /// Requests that wait for a fetch or are held back.
+    /// Requests for hot keys that wait for a fetch or are held back.
     pub waiters: usize,
     /// Requests in flight for hot keys, and requests in flight that may write any key.
     pub writes_under_way: usize,
@@ -1746,7 +1766,7 @@ pub struct HotFigures {
     pub tracking: Vec<TrackingFigures>,
 }
 
-/// A key that has become hot and may have requests in the queues.
+/// A key that has become hot and may have requests in the queues before its store.
 #[derive(Clone, Debug)]
 pub struct Unnoticed {
     /// Identity of the hot key.
@@ -1759,7 +1779,7 @@ pub struct Unnoticed {
     pub key: Vec<u8>,
 }
 
-/// Returns whether the store will report the next change of a key of which a fetch is sent now. Asks the
+/// Returns whether the store will report the next change of a key for which a fetch is sent now. Asks the
 /// store to do so if it was not asked.
 fn register(tracking: &mut Tracking, env: &Env, entry: &mut Entry, now: Timestamp) -> Registration {
     match entry.registration {
@@ -1776,19 +1796,19 @@ fn entry_of(entries: &mut [Option<Box<Entry>>], id: HotId) -> Option<&mut Entry>
     entries.get_mut(usize::from(id.index))?.as_deref_mut().filter(|entry| entry.id == id)
 }
 
-/// Beginnings of errors that say that the store is away: the store's own, and weir's. Those of a store that
-/// is asked for too much are not among them.
+/// Beginnings of a store's own errors which say that it is unavailable. Errors of a store that is overloaded
+/// are not among them.
 const AWAY_TOLD: [&[u8]; 3] = [b"-LOADING ", b"-MASTERDOWN ", b"-CLUSTERDOWN "];
 const AWAY_FOUND: [&[u8]; 3] = [b"-UNAVAILABLE ", b"-OVERLOADED reason=stalled ", b"-BUSY backend="];
 
-/// True if a reply, or weir's error in its place, says that the store is away. The store may itself be a
-/// weir, so both kinds are looked for.
+/// True if a reply, or weir's error in its place, says that the store is unavailable. The store may itself be
+/// a weir, so errors of both kinds are looked for.
 fn says_away(reply: &[u8]) -> bool {
     reply.first() == Some(&b'-') && AWAY_TOLD.iter().chain(&AWAY_FOUND).any(|word| reply.starts_with(word))
 }
 
 /// True if a write of one key was certainly not carried out: it was not sent, or the store refused it because
-/// it is away.
+/// it is unavailable.
 fn was_not_carried_out(outcome: Outcome, reply: &[u8]) -> bool {
     match outcome {
         Outcome::Refused => true,
@@ -1797,26 +1817,26 @@ fn was_not_carried_out(outcome: Outcome, reply: &[u8]) -> bool {
     }
 }
 
-/// The number of the client connection that sent a request, also for one piece of a split request.
+/// Returns the number of the client connection that sent a request, also for one piece of a split request.
 fn connection_of(env: &Env, envelope: &Envelope) -> u64 {
     env.pieces.connection(envelope.reply_to)
 }
 
-/// The backend whose version cell (counter of writes) stands for writes of unknown keys. Before a cluster it
-/// is one for all backends, because slots move between them.
+/// Returns the backend whose version cell (counter of writes) is changed by writes of unknown keys. Before a
+/// cluster it is one for all backends, because slots move between them.
 fn store_of(env: &Env, backend: BackendId) -> BackendId {
     if env.slots.is_some() { BackendId(0) } else { backend }
 }
 
-/// The route of a fetch: that of the read, but always to the primary, because reads that no replica may
-/// answer share it.
+/// Returns the route of a fetch: that of the read, but always to the primary, because reads that no replica
+/// may answer share the fetch.
 fn as_fetched(route: Route) -> Route {
     let track = if route.track == Track::Replica { Track::Usual } else { route.track };
     Route { track, ..route }
 }
 
-/// The record to keep of a read that is sent to the store without a shared fetch. A replica's reply may be
-/// older than what is kept, so it is not compared.
+/// Returns the record to keep, until it is answered, of a read that is sent to the store without a shared
+/// fetch. A replica's reply may be older than the kept one, so it is not compared.
 fn open_read(keys: &HotKeys, id: HotId, envelope: &Envelope, frame: &[u8]) -> Open {
     if envelope.route.track == Track::Replica {
         Open::Keys([(id, None)].into())
@@ -1825,32 +1845,33 @@ fn open_read(keys: &HotKeys, id: HotId, envelope: &Envelope, frame: &[u8]) -> Op
     }
 }
 
-/// The hash of a key in a database. In the first database it is that of the key alone.
+/// Returns the hash of a key in a database. In the first database it is that of the key alone.
 #[inline]
 fn hash_of(keys: &HotKeys, database: Database, key: &[u8]) -> u64 {
     keys.hash(key) ^ mark_of(database)
 }
 
-/// The database of a key, given the hash of the key alone and the hash in its database ([`hash_of`]).
+/// Returns the database of a key, given the hash of the key alone and the hash in its database ([`hash_of`]);
+/// None if no database fits.
 fn database_of(alone: u64, hash: u64) -> Option<Database> {
     let mark = hash ^ alone;
     (0..=u8::MAX).map(Database).find(|database| mark_of(*database) == mark)
 }
 
-/// The difference between the hashes of a key in a database and in the first one.
+/// Returns the value that is XORed into the hash of a key for a database; 0 for the first one.
 #[inline]
 const fn mark_of(database: Database) -> u64 {
     // The multiples of an odd number are all different.
     (database.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// The parts of a route on which a reply depends: the RESP version and the database.
+/// Returns the parts of a route on which a reply depends: the RESP version and the database.
 fn dialect_of(route: Route) -> (Protocol, Database) {
     (route.protocol, route.database)
 }
 
-/// A hash that identifies a read by its frame, RESP version and database. `GET` and `MGET` of one key have
-/// the same, because they ask for the same value.
+/// Returns a hash that identifies a read by its bytes, RESP version and database. `GET` and `MGET` of one key
+/// have the same hash, because they ask for the same value.
 fn number_of(keys: &HotKeys, frame: &[u8], (protocol, database): (Protocol, Database)) -> u64 {
     match value::key_of(frame) {
         Some(key) => number_of_value(hash_of(keys, database, key), protocol),
@@ -1858,8 +1879,8 @@ fn number_of(keys: &HotKeys, frame: &[u8], (protocol, database): (Protocol, Data
     }
 }
 
-/// The digest of a read (`asked`, from [`number_of`]) and its reply. For a reply too large to be kept, the
-/// length takes the place of the content.
+/// Returns the digest of a read (`asked`, from [`number_of`]) and its reply. For a reply too large to be
+/// kept, the length takes the place of the content.
 fn told(keys: &HotKeys, asked: u64, reply: &[u8]) -> Told {
     let reply = value::told(reply);
     let is_large = reply.len() > HOT_REPLY_BYTES_MAX;
@@ -1870,8 +1891,8 @@ fn number_of_value(key: u64, protocol: Protocol) -> u64 {
     key ^ protocol as u64
 }
 
-/// The time after its expiry for which the asker's tenant accepts a kept reply while the store is away; zero
-/// if the quotas have changed since.
+/// Returns how long after its expiry the asker's tenant accepts a kept reply while the store is unavailable;
+/// zero if it accepts none, or if the quotas have changed since.
 fn longer(asker: Option<Asker>, quotas: &Quotas) -> Duration {
     let own = asker.filter(|asker| asker.version() == quotas.version() as u16);
     own.map_or(Duration::ZERO, |asker| quotas.tenant(asker.tenant()).stale_on_error)

@@ -25,19 +25,20 @@ use std::time::Duration;
 use crate::policy::hot_keys::HotId;
 use crate::values::{BackendId, Timestamp};
 
-/// The time without a message on a tracker after which its store is sent a PING, and after that the time
-/// without an answer after which the tracker is given up.
+/// The time without a message on a tracker (the connection on which a store reports changes of keys) after
+/// which its store is sent a PING; also the time without a reply to that after which the tracker is given up.
 const SILENT_MAX: Duration = Duration::from_millis(100);
-/// The time after which a lost tracker is opened anew; it doubles with each one that is lost soon.
+/// The time after which a lost tracker is opened again; it doubles with each tracker that is lost within
+/// [`SETTLED`].
 const PAUSE_MIN: Duration = Duration::from_millis(250);
-/// The longest time after which a lost tracker is opened anew; also the time for which a store that cannot
-/// track is not asked again.
+/// The longest time after which a lost tracker is opened again; also the time for which a store that cannot
+/// track keys is not asked again.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// The age from which on a tracker that is lost does not count as lost soon.
+/// The time for which a tracker has to last so that the pause after its loss is [`PAUSE_MIN`].
 const SETTLED: Duration = Duration::from_secs(10);
-/// The time after which a tracker is closed that no key is registered on.
+/// The time after which a tracker is closed on which no key is registered.
 const UNNEEDED: Duration = Duration::from_secs(10);
-/// The time after which a key that its store refused to track is registered again.
+/// The time after which a key whose registration its store refused is registered again.
 pub const REFUSED: Duration = Duration::from_secs(1);
 
 /// Whether a store reports the next change of a key to this core (CLIENT TRACKING).
@@ -46,8 +47,8 @@ pub enum Registration {
     /// The store was not asked to report changes of the key, or has reported one since.
     #[default]
     Unregistered,
-    /// The store was asked to report the key's next change. The number tells this registration from earlier
-    /// ones.
+    /// The store was asked to report the key's next change, and has not confirmed it. The number
+    /// distinguishes this registration from earlier ones.
     Asked(u64),
     /// The store has confirmed the registration of this number: it will report the key's next change.
     Registered(u64),
@@ -56,8 +57,8 @@ pub enum Registration {
 }
 
 impl Registration {
-    /// True if the reply of a fetch that was sent with an earlier registration may be kept now: it is the same
-    /// registration, or the store refuses to register the key.
+    /// True if the reply to a fetch that was sent under an earlier registration may be kept now: it is the
+    /// same registration, or the store refuses to register the key.
     pub fn covers(self, earlier: Self) -> bool {
         match self {
             Self::Registered(_) => earlier == self,
@@ -67,16 +68,17 @@ impl Registration {
     }
 }
 
-/// Something to do about a tracker.
+/// An action on a tracker (the connection on which a store reports changes of keys), which the caller has to
+/// carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Open a tracker to a store.
+    /// Open a tracker (connection on which a store reports changes of keys) to a store.
     Open(BackendId),
     /// Ask a store to report the next change of this key.
     Register(BackendId, Vec<u8>),
     /// Send a PING to a store whose tracker has been silent, to learn whether the connection still works.
     Ping(BackendId),
-    /// Close a tracker.
+    /// Close the tracker of a backend (the connection on which its store reports changes of keys).
     Close(BackendId),
 }
 
@@ -85,26 +87,27 @@ enum State {
     #[default]
     Absent,
     Opening,
-    /// The store tracks what is read, since this time.
+    /// The store reports changes of the keys that were read since this time.
     Tracks(Timestamp),
 }
 
-/// The tracker of one store: the connection on which it reports changes of keys, and what was asked there.
+/// The tracker of one store: the connection on which it reports changes of keys, and the unanswered commands
+/// on it.
 #[derive(Debug, Default)]
 struct Tracker {
     state: State,
-    /// The time before which no tracker is opened.
+    /// The time before which no tracker is opened to the store.
     opens_at: Timestamp,
-    /// True if a tracker is opened at `opens_at` even if no fetch is sent: replies may be kept without a
-    /// tracker until then.
+    /// True if a tracker is opened at `opens_at` even if no fetch is sent: until then replies may be kept
+    /// without a tracker.
     is_missed: bool,
     pause: Duration,
     /// The commands that the store has not answered yet, in order: the registration of a key with its number,
     /// or `None` for a PING.
     asked: VecDeque<Option<(HotId, u64)>>,
-    /// The time at which the store said something last, or was asked while it owed nothing.
+    /// The time at which the store last sent something, or was sent a command while it owed no reply.
     heard_at: Timestamp,
-    /// The time at which a key was registered last, as far as is known.
+    /// The time at which some key was known to be registered last.
     needed_at: Timestamp,
 }
 
@@ -126,7 +129,7 @@ impl Tracking {
         &mut self.trackers[index]
     }
 
-    /// Returns for each backend, by its number, whether the store reports changes of registered keys.
+    /// Returns for each backend, by its number, whether its store reports changes of registered keys.
     pub fn states(&self) -> impl Iterator<Item = bool> {
         self.trackers.iter().map(|tracker| matches!(tracker.state, State::Tracks(_)))
     }
@@ -137,8 +140,8 @@ impl Tracking {
         tracker.is_some_and(|tracker| matches!(tracker.state, State::Tracks(_)))
     }
 
-    /// Registers a key at its store. Opens a tracker instead if there is none, and returns the key's
-    /// registration.
+    /// Registers a key at its store, so that the store reports its next change. Opens a tracker instead if
+    /// there is none. Returns the key's registration, which may be that it is not registered.
     pub fn register(
         &mut self,
         backend: BackendId,
@@ -165,14 +168,15 @@ impl Tracking {
         }
     }
 
-    /// Handles that a store has turned CLIENT TRACKING on for its tracker: it tracks what is read there from
-    /// now on.
+    /// Handles that a store has switched `CLIENT TRACKING` on for its tracker: from now on it tracks the keys
+    /// that are read there.
     pub fn handle_tracks(&mut self, backend: BackendId, now: Timestamp) {
         let tracker = self.at(backend);
         (tracker.state, tracker.heard_at, tracker.needed_at) = (State::Tracks(now), now, now);
     }
 
-    /// Handles that a store cannot track: its tracker is closed, and another is tried in a minute.
+    /// Handles that a store cannot track keys: its tracker is closed, and another attempt is made in a
+    /// minute.
     pub fn handle_cannot_track(&mut self, backend: BackendId, now: Timestamp) {
         self.give_up(backend, now);
         let tracker = self.at(backend);
@@ -180,7 +184,7 @@ impl Tracking {
     }
 
     /// Handles a store's reply to the oldest unanswered command on its tracker. Returns the key and number of
-    /// the registration that it answers; `None` for the reply to a PING.
+    /// the registration that it answers; None for the reply to a PING.
     pub fn handle_answer(&mut self, backend: BackendId, now: Timestamp) -> Option<(HotId, u64)> {
         let tracker = self.at(backend);
         tracker.heard_at = now;
@@ -192,7 +196,7 @@ impl Tracking {
         self.at(backend).heard_at = now;
     }
 
-    /// Handles the end of a tracker's connection. Another is opened after a pause, when a key is to be
+    /// Handles the loss of a tracker's connection. Another is opened after a pause, when a key is to be
     /// registered.
     pub fn handle_lost(&mut self, backend: BackendId, now: Timestamp) {
         let tracker = self.at(backend);
@@ -207,7 +211,7 @@ impl Tracking {
     }
 
     /// Sends a PING to stores whose trackers have been silent for too long, if `is_needed` says that keys are
-    /// registered there. Closes trackers that nothing needs, and opens those that were lost if `has_hot` says
+    /// registered there. Closes trackers on which no key is registered, and opens lost ones if `has_hot` says
     /// that keys of the store are hot. Gives up trackers of stores that do not answer, and returns these
     /// stores.
     pub fn look_after(
@@ -246,18 +250,18 @@ impl Tracking {
         silent
     }
 
-    /// The time at which [`Self::look_after`] has something to do.
+    /// Returns the time at which [`Self::look_after`] should be called next; None if it has nothing to do.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         self.trackers.iter().filter_map(Tracker::due).min()
     }
 
-    /// True if there is something to do about a tracker.
+    /// True if actions on trackers wait to be carried out.
     #[inline]
     pub fn has_tasks(&self) -> bool {
         !self.tasks.is_empty()
     }
 
-    /// Returns the next thing to do about a tracker, if any.
+    /// Returns the next action on a tracker; None if there is none.
     pub fn poll_task(&mut self) -> Option<Task> {
         self.tasks.pop_front()
     }
@@ -268,7 +272,8 @@ impl Tracker {
         (self.state, self.is_missed) = (State::Opening, false);
     }
 
-    /// The time at which [`Tracking::look_after`] has something to do about this tracker; `None` if never.
+    /// Returns the time at which [`Tracking::look_after`] has something to do about this tracker; None if
+    /// never.
     fn due(&self) -> Option<Timestamp> {
         match self.state {
             State::Absent => self.is_missed.then_some(self.opens_at),

@@ -1,4 +1,4 @@
-//! Requests in flight that hot keys must know about. Each core lists those that it has sent itself.
+//! Requests in flight that concern hot keys, or may. Each core lists those that it has sent itself.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
@@ -11,8 +11,8 @@ use crate::shard::request::{Asker, Envelope, ReplyTo, Track};
 use crate::shard::versions::{Cell, Snapshot, Versions};
 use crate::values::Timestamp;
 
-/// The hot keys that a request in flight is about, and the version cells (counters of writes, shared by all
-/// cores) that it has changed.
+/// The hot keys that a request in flight reads or writes, and the version cells (counters of writes, shared
+/// by all cores) that it has changed.
 #[derive(Debug)]
 pub enum Open {
     /// A read of one hot key, and the hash that identifies the read (command, key, RESP version and
@@ -22,7 +22,7 @@ pub enum Open {
     Write(HotId, Cell),
     /// A request for several keys: the hot ones, each with its version cell if it is written.
     Keys(Box<[(HotId, Option<Cell>)]>),
-    /// An `MGET`: the hot keys among its keys, whose values are compared with what is kept when the reply
+    /// An `MGET`: the hot keys among its keys, whose values are compared with the kept replies when the reply
     /// comes.
     Values(Values),
     /// A request that may be about keys of any core, such as `EXEC`, or a script that declares its keys.
@@ -34,7 +34,7 @@ pub enum Open {
     },
     /// A write that may touch any key of a backend, and the backend's version cell.
     Cell(Cell),
-    /// A request for a key (its slot and hash) that is not hot, whose reply may cost much: the cost is
+    /// A request for a key that is not hot (its slot and hash), whose reply may cost much: the price is
     /// counted for the key.
     Costly(u16, u64),
 }
@@ -42,8 +42,8 @@ pub enum Open {
 /// A read of one key within a transaction.
 #[derive(Clone, Copy, Debug)]
 pub struct InnerRead {
-    /// Position of the value in the client's reply: the index of the element in `EXEC`'s reply, and, for
-    /// `MGET`, the index within that element.
+    /// Position of the read's value in the client's reply: the index of the element in `EXEC`'s reply, and,
+    /// for `MGET`, the index within that element.
     pub place: (u32, Option<u32>),
     /// The hash that identifies the read (command, key, RESP version and database).
     pub asked: u64,
@@ -53,15 +53,15 @@ pub struct InnerRead {
 /// An `MGET` that names at least one hot key.
 #[derive(Debug)]
 pub struct Values {
-    /// The hot keys, each once, and the index of each one's first value in the reply.
+    /// The hot keys, each once, with the index of its first value in the reply.
     pub keys: Box<[(HotId, u32)]>,
     /// True if every key of the request is hot and named once, so that kept values can make up the whole
     /// reply.
     pub are_all: bool,
     pub asker: Option<Asker>,
     pub protocol: Protocol,
-    /// True unless a replica answers: the reply is then at least as new as what is kept, and replaces it
-    /// where they differ.
+    /// True unless a replica answers: the reply is then at least as new as the kept replies, which are
+    /// dropped where they differ.
     pub is_compared: bool,
 }
 
@@ -78,12 +78,12 @@ impl Values {
 }
 
 impl Open {
-    /// True if a request may be about keys that are at home on other cores.
+    /// True if a request may be about keys whose home is another core.
     fn is_about_any(&self) -> bool {
         matches!(self, Self::Anywhere { .. } | Self::Cell(_))
     }
 
-    /// Calls `each` with every hot key that a request names.
+    /// Calls `each` with every hot key that the request names.
     pub fn for_each_key(&self, mut each: impl FnMut(HotId)) {
         match self {
             Self::Read(id, _) | Self::Write(id, _) => each(*id),
@@ -93,7 +93,7 @@ impl Open {
         }
     }
 
-    /// Calls `each` with the version cell (shared counter of writes) of every key that a request writes, or
+    /// Calls `each` with the version cell (shared counter of writes) of every key that the request writes, or
     /// with the backend's cell if the keys are unknown.
     pub fn for_each_cell(&self, mut each: impl FnMut(Cell)) {
         match self {
@@ -113,26 +113,26 @@ struct Passed {
     is_sent: bool,
 }
 
-/// The requests in flight on one core that hot keys must know about.
+/// The requests in flight on one core that concern hot keys, or may.
 #[derive(Debug)]
 pub struct UnderWay {
     open: HashMap<ReplyTo, Passed>,
-    /// Counts of open requests by a hash of where their reply goes: a filter that tells without a look into
-    /// the map that a reply belongs to none, as nearly all do.
+    /// Numbers of open requests by a hash of their reply address: a filter that shows, without a look into
+    /// the map, that a reply belongs to no open request, as is the case for nearly all.
     marks: Box<[u32; MARKS]>,
     /// The number of requests in flight that may be about any key, by client connection.
     about_any: HashMap<u64, u32>,
-    /// The request whose next reply is weir's own (its deadline passed, or the store stands still), while the
-    /// store may still carry it out.
+    /// The request that weir is about to answer itself (its deadline passed, or the store stands still),
+    /// while the store may still carry it out; None if there is none.
     abandoned: Option<ReplyTo>,
-    /// Requests that weir answered itself, until the store has answered them too, or their connection is
-    /// lost.
+    /// Requests that weir answered itself, until the store has answered them too, or their connection to the
+    /// store is lost.
     unsettled: HashMap<ReplyTo, Open>,
-    /// Writes that may still be carried out though their connection is lost, each with the time until which
-    /// it counts as in flight.
+    /// Writes that may still be carried out though their connection to the store is lost, each with the time
+    /// until which it counts as in flight.
     lost: VecDeque<(Timestamp, Open)>,
-    /// Replies that would have been sent from memory if hot keys were not in shadow mode. The store's reply
-    /// is compared with them.
+    /// Kept replies that would have been sent if hot keys were not in shadow mode. The store's reply is
+    /// compared with them.
     compared: HashMap<ReplyTo, (Snapshot, Bytes)>,
 }
 
@@ -157,7 +157,7 @@ fn mark_of(to: ReplyTo) -> usize {
 }
 
 impl UnderWay {
-    /// False if a reply certainly belongs to no open request; true if it may.
+    /// True if a reply may belong to an open request; false if it certainly does not.
     #[inline]
     pub fn may_have(&self, to: ReplyTo) -> bool {
         self.marks[mark_of(to)] > 0
@@ -167,7 +167,7 @@ impl UnderWay {
         self.open.len() + self.unsettled.len() + self.lost.len()
     }
 
-    /// True if a connection has a request in flight that may be about any key.
+    /// True if a client connection has a request in flight that may be about any key.
     pub fn is_about_any(&self, connection: u64) -> bool {
         !self.about_any.is_empty() && self.about_any.contains_key(&connection)
     }
@@ -181,15 +181,15 @@ impl UnderWay {
         debug_assert!(before.is_none(), "a reply has one request: {to:?}");
     }
 
-    /// Marks a request as being on its connection to the store. Returns what it touches the first time, then
-    /// `None`.
+    /// Records that a request has been put on its connection to the store. Returns its keys and cells in the
+    /// first call, None in later ones and for an unknown request.
     pub fn handle_sent(&mut self, to: ReplyTo) -> Option<&Open> {
         let passed = self.open.get_mut(&to)?;
         (!std::mem::replace(&mut passed.is_sent, true)).then_some(&passed.open)
     }
 
-    /// Removes a request that is answered. Returns what it touches, and whether it is known to have been
-    /// sent.
+    /// Removes a request that is answered. Returns its keys and cells, and whether it is known to have been
+    /// sent; None for an unknown request.
     pub fn close(&mut self, to: ReplyTo) -> Option<(Open, bool)> {
         let Passed { open, is_sent } = self.open.remove(&to)?;
         self.marks[mark_of(to)] -= 1;
@@ -204,19 +204,19 @@ impl UnderWay {
         Some((open, is_sent))
     }
 
-    /// Marks a request as one that weir is about to answer itself, while the store may still carry it out.
+    /// Records that weir is about to answer a request itself, while the store may still carry it out.
     pub fn abandon(&mut self, to: ReplyTo) {
         self.abandoned = Some(to);
     }
 
-    /// Removes a request that weir answered itself, when its store has answered too or has lost its
-    /// connection.
+    /// Removes a request that weir answered itself, when its store has answered it too or its connection is
+    /// lost. Returns its keys and cells.
     pub fn settle(&mut self, to: ReplyTo) -> Option<Open> {
         self.unsettled.remove(&to)
     }
 
-    /// Handles a request that is answered with an error and may still be carried out by its store. It stays
-    /// unsettled if weir answered it itself, else it counts as in flight until `until`.
+    /// Handles a request that is answered with an error and may still be carried out by its store. If weir
+    /// answered it itself, it stays in flight until it is settled, else until `until`.
     pub fn handle_lost(&mut self, to: ReplyTo, open: Open, until: Timestamp) {
         if self.abandoned.take() == Some(to) {
             self.unsettled.insert(to, open);
@@ -225,18 +225,18 @@ impl UnderWay {
         }
     }
 
-    /// Counts a write as in flight until `until`: its connection is lost, and the store may still carry it
-    /// out.
+    /// Counts a write as in flight until `until`: its connection to the store is lost, and the store may
+    /// still carry it out.
     pub fn put_off(&mut self, open: Open, until: Timestamp) {
         self.lost.push_back((until, open));
     }
 
-    /// The time at which the first lost write stops counting as in flight.
+    /// Returns the time at which the first lost write stops counting as in flight; None if there is none.
     pub fn due(&self) -> Option<Timestamp> {
         self.lost.front().map(|(until, _)| *until)
     }
 
-    /// Removes the next lost write whose time has passed, and returns what it touches.
+    /// Removes the next lost write whose time has passed, and returns its keys and cells.
     pub fn take_due(&mut self, now: Timestamp) -> Option<Open> {
         self.due().filter(|due| *due <= now)?;
         self.lost.pop_front().map(|(_, open)| open)
@@ -250,8 +250,8 @@ impl UnderWay {
         }
     }
 
-    /// Compares the store's reply with the one that was kept for comparison. `None` if none was kept, or the
-    /// key was written since.
+    /// True if the store's reply is the one that was kept for comparison with it. None if none was kept, or
+    /// if the key was written since.
     pub fn compared(&mut self, to: ReplyTo, versions: &Versions, reply: &[u8]) -> Option<bool> {
         let (snapshot, kept) = self.compared.remove(&to)?;
         versions.is_good(&snapshot).then(|| kept == reply)

@@ -1,5 +1,5 @@
-//! The requests that weir sends of its own accord: those that open a connection to a backend, and the fences
-//! there and between clients' requests.
+//! The requests that weir sends to a backend of its own accord: those that open a connection (the greeting),
+//! and fences (`CLIENT KILL` of connections that weir gave up), which go there and between clients' requests.
 
 use super::Links;
 use super::link::{Greeting, Inner, LinkState};
@@ -17,7 +17,7 @@ use crate::values::{Action, ConnectionId, Database, Owner, ShardId};
 /// INFO, fences) were owed.
 #[derive(Debug)]
 pub enum Greeted<'a> {
-    /// More replies to the greeting are owed, so requests wait.
+    /// More replies to the greeting are owed, so clients' requests wait.
     Waits,
     /// The connection is open. The bytes left belong to replies to requests.
     Open(&'a [u8]),
@@ -26,7 +26,8 @@ pub enum Greeted<'a> {
 }
 
 impl Links {
-    /// Opens a connection: the socket is connected, and then the greeting sent.
+    /// Opens a connection to a backend: asks for its socket to be connected, and writes the greeting (login,
+    /// database, `CLIENT INFO`), which is sent then.
     pub fn open(&mut self, env: &mut Env, connection: ConnectionId, now: Now) {
         let mut out = env.pool.take();
         let link = &mut self.connections[connection.0 as usize];
@@ -63,8 +64,8 @@ impl Links {
         self.list_to_send(connection);
     }
 
-    /// Handles replies to the greeting. Fails if the login or the database is refused, or `READONLY` by a
-    /// node for replica reads.
+    /// Handles a backend's replies to the greeting. Fails if the login or the database is refused, or
+    /// `READONLY` by a node for replica reads.
     pub fn take_greetings<'a>(
         &mut self,
         env: &mut Env,
@@ -98,8 +99,8 @@ impl Links {
         Greeted::Waits
     }
 
-    /// Handles one reply to the greeting, and opens the connection if it is the last. Returns the reason to
-    /// give the connection up, if there is one.
+    /// Handles one reply to the greeting, and opens the connection for requests if it is the last reply.
+    /// Returns the reason to give the connection up, if there is one.
     fn take_greeting(
         &mut self,
         env: &Env,
@@ -143,8 +144,8 @@ impl Links {
     }
 
     /// Adds to the greeting of a new connection a `CLIENT KILL` for every connection to its store that weir
-    /// gave up and the store has not answered for, so that the store carries out none of their requests
-    /// later. First lifts fences from before a restart of the store.
+    /// gave up and whose kill the store has not confirmed, so that the store carries out none of their
+    /// requests later. First lifts fences from before a restart of the store.
     fn raise_standing(&mut self, connection: ConnectionId) {
         let link = &mut self.connections[connection.0 as usize];
         if let Some(name) = &link.name {
@@ -161,8 +162,8 @@ impl Links {
         }
     }
 
-    /// Sends a `CLIENT KILL` for every connection that weir gave up since this was last done on this
-    /// connection, before the next request.
+    /// Before the next request on this connection, sends a `CLIENT KILL` for every connection to the backend
+    /// that weir has given up since this was last done here.
     fn fence_off(&mut self, env: &mut Env, connection: ConnectionId, now: Now) {
         let link = &mut self.connections[connection.0 as usize];
         let seen = std::mem::replace(&mut link.fenced, self.fences.count());
@@ -176,7 +177,7 @@ impl Links {
 
     /// Makes a connection ready for requests: opens it if it is closed, and sends the fences that it lacks.
     /// Returns an error if it may not be opened yet or has no room for requests; also if `has_room` is false,
-    /// which says that there is no room elsewhere.
+    /// by which the caller says that its window is full.
     #[cold]
     pub fn make_ready(
         &mut self,
@@ -206,7 +207,8 @@ impl Links {
     }
 
     /// Raises a fence for a connection that is about to be given up, so that the store carries out none of
-    /// its requests after later ones. False if no request was sent, or the store did not name the connection.
+    /// its requests after later ones. False if no request is unanswered, or the store did not report its id
+    /// of the connection.
     pub fn raise_fence(&mut self, connection: ConnectionId) -> bool {
         let link = &mut self.connections[connection.0 as usize];
         let sent = link.state == LinkState::Open && !link.pending.is_empty() && !link.is_for_replica();
@@ -215,7 +217,7 @@ impl Links {
         true
     }
 
-    /// Lifts a fence because a store has answered its `CLIENT KILL`.
+    /// Lifts a fence, by origin and sequence number, because a store has answered its `CLIENT KILL`.
     pub(super) fn lift_fence(&mut self, origin: ShardId, sequence: u64) {
         if self.fences.lift(origin, sequence) {
             self.lifted.push(sequence);

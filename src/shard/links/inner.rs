@@ -25,7 +25,7 @@ use crate::values::limits::{COPY_BYTES_MAX, DEADLINE_MS_MAX};
 use crate::values::{ConnectionId, Tier, Timestamp};
 
 /// The least time until a request's deadline that is passed on to a backend that is a weir, in milliseconds;
-/// a shorter one is raised to it.
+/// a shorter time is raised to it.
 const REST_MS_LEAST: u64 = 1;
 /// Beginnings of the errors by which a weir refuses requests.
 const REFUSALS: [&[u8]; 4] = [b"-DEADLINE ", b"-OVERLOADED ", b"-THROTTLED ", b"-UNAVAILABLE "];
@@ -33,21 +33,23 @@ const REFUSALS: [&[u8]; 4] = [b"-DEADLINE ", b"-OVERLOADED ", b"-THROTTLED ", b"
 const TIER_REFUSED: &[u8] = b"-ERR QOS TIER ";
 
 impl Inner {
-    /// Recognises a weir by its reply to `CLIENT INFO`, which has a tier: no other store's has.
+    /// Recognises a weir by its reply to `CLIENT INFO`, which has a field `tier`: no other store's has. None
+    /// for another store.
     pub fn told_by(reply: &[u8]) -> Option<Self> {
         let tier = field_of(reply, "tier=")?.parse().ok()?;
         Some(Self { tier, takes_deadlines: false })
     }
 
-    /// The tier to pass on with a request: `None` unless it is less important than the connection's own.
+    /// Returns the tier to pass on with a request: None unless it is less important than the tier of the
+    /// connection.
     fn tier_to_tell(self, tier: Tier) -> Option<Tier> {
         (tier > self.tier).then_some(tier)
     }
 }
 
 impl Link {
-    /// Asks a backend that is a weir, before requests are sent, to accept deadlines (`QOS SET INFLIGHT
-    /// WAIT`).
+    /// Adds a request to the greeting that asks a backend which is a weir to accept deadlines (`QOS SET
+    /// INFLIGHT WAIT`).
     pub fn ask_for_terms(&mut self) {
         encode::request(&mut self.greeting, [&b"QOS"[..], b"SET", b"INFLIGHT", b"WAIT"].into_iter());
         self.greetings.push_back(Greeting::Terms);
@@ -67,8 +69,8 @@ impl Link {
         self.inner.is_some_and(|inner| inner.takes_deadlines)
     }
 
-    /// Appends a request with the time left until its deadline. Messages larger than `COPY_BYTES_MAX` go
-    /// without it, because the inner weir would have to copy them.
+    /// Appends a request to the output, with the time left until its deadline. Messages larger than
+    /// `COPY_BYTES_MAX` go without the deadline, because the inner weir would have to copy them.
     #[cold]
     pub fn append_within(
         &mut self,
@@ -93,8 +95,8 @@ impl Link {
 }
 
 impl Links {
-    /// Records an error from a weir. A refusal is marked, so that its time does not count as the store's; a
-    /// tier that is not granted is not passed on again.
+    /// Records an error reply from a weir; `end` is its last part. A refusal is marked, so that its time does
+    /// not count as the store's. After the refusal of a tier, no tier is passed on again.
     #[cold]
     pub fn record_weir_error(&mut self, connection: ConnectionId, end: &[u8]) {
         let link = &mut self.connections[connection.0 as usize];

@@ -7,7 +7,7 @@ use crate::shard::env::Env;
 use crate::values::ConnectionId;
 
 impl Links {
-    /// The number of bytes known to be missing of the reply that is being received.
+    /// Returns the number of bytes known to be missing of the reply that is being received on a connection.
     pub fn missing(&mut self, (connection, generation): (ConnectionId, u32)) -> usize {
         self.current(connection, generation).map_or(0, |link| link.missing())
     }

@@ -25,23 +25,23 @@ use crate::shard::request::Track;
 use crate::values::limits::{LINK_OUTPUT_BYTES_MAX, LINK_PENDING_MAX, STEP_ERROR_BYTES_MAX};
 use crate::values::{BackendId, Database, ShardId, Tier, Timestamp};
 
-/// State of a connection to a backend. Requests open it where it is closed, wait in its output while it
-/// connects and greets, are sent once it is open, and are refused during the pause after a failed attempt.
+/// State of a connection to a backend. Requests open it where it is closed, wait in its output while it is
+/// connected and greeted, are sent once it is open, and are refused during the pause after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
-    /// Not connected; the next request opens it.
+    /// Not connected; the next request opens the connection.
     Closed,
     /// The socket is being connected; requests wait in the output.
     Opening { since: Timestamp },
     /// The greeting is being answered; requests wait in the output.
     Greeting { since: Timestamp },
-    /// Open: requests are sent.
+    /// Open: requests are sent on the connection.
     Open,
     /// The last attempt failed; requests are refused until the given time.
     BackingOff { until: Timestamp },
 }
 
-/// The command of the greeting (what a connection sends before requests) that an expected reply belongs to.
+/// The command of the greeting (the requests that open a connection) that an expected reply belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Greeting {
     /// The login, and the RESP version. An error closes the connection.
@@ -53,16 +53,16 @@ pub enum Greeting {
     Select,
     /// `CLIENT INFO`: the store's id and address for the connection.
     Identity,
-    /// Agrees with a backend that is a weir on passing deadlines.
+    /// `QOS SET INFLIGHT WAIT`, to a backend that is a weir: it agrees to be sent deadlines.
     Terms,
     /// A fence (`CLIENT KILL`), by origin and sequence number.
     Fence(ShardId, u64),
 }
 
-/// The facts known about a weir behind a connection.
+/// Knowledge about the weir at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inner {
-    /// The tier that the other weir gives to this connection. No more important tier may be asked for.
+    /// The tier that the other weir gives to this connection. It grants requests no more important tier.
     pub tier: Tier,
     /// True if the other weir has agreed to accept deadlines.
     pub takes_deadlines: bool,
@@ -73,12 +73,13 @@ pub struct Inner {
 pub struct Link {
     pub backend: BackendId,
     pub protocol: Protocol,
-    /// The database that the connection's requests are about.
+    /// The database that the connection's requests use.
     pub database: Database,
     /// The track whose requests the connection carries.
     pub track: Track,
     pub state: LinkState,
-    /// Counts the sockets of this connection, so that an event of an old one is not taken for the new one's.
+    /// Counts the sockets of this connection, so that an event of an earlier socket is not taken for one of
+    /// the present socket.
     pub generation: u32,
     attempts: u32,
     /// True if the last attempt failed because the store refuses the database.
@@ -88,10 +89,10 @@ pub struct Link {
     pub greetings: VecDeque<Greeting>,
     /// The store's id and address for this connection; `None` if unknown.
     pub name: Option<StoreClient>,
-    /// The facts known about the backend if it is a weir.
+    /// Knowledge about the backend if it is a weir; None for any other.
     pub inner: Option<Inner>,
-    /// The number of fences that were handled on this connection; `u64::MAX` until the greeting has sent
-    /// some.
+    /// The value of the count of raised fences up to which this connection has sent them; `u64::MAX` until
+    /// the greeting has sent some.
     pub fenced: u64,
     /// Fences sent between requests and not answered yet, by origin and sequence number.
     pub fences: VecDeque<(ShardId, u64)>,
@@ -99,7 +100,7 @@ pub struct Link {
     pub sending: bool,
     pub listed_to_send: bool,
     pub pending: VecDeque<Pending>,
-    /// The number of costly requests among the pending ones.
+    /// The number of costly requests among the pending (unanswered) ones.
     pub costly_ahead: u32,
     pub scanner: ReplyScanner,
     /// The time at which the backend last sent bytes over the connection.
@@ -114,8 +115,8 @@ pub struct Link {
     pub let_go: u64,
 }
 
-/// The number of failed attempts that a refused `SELECT` counts as: its pause is long, because each attempt
-/// to find out whether the store has the database by now costs it a connection.
+/// The number of failed attempts to connect that a refused `SELECT` counts as. It makes the pause long,
+/// because each attempt to find out whether the store has the database by now costs the store a connection.
 const ATTEMPTS_OF_REFUSED: u32 = 5;
 /// The pause after the first failed attempt to connect.
 const BACKOFF_FIRST: Duration = Duration::from_millis(50);
@@ -153,18 +154,18 @@ impl Link {
         }
     }
 
-    /// True for a connection to a replica, which carries only reads that replicas may answer.
+    /// True for a connection to a replica, which carries only reads.
     #[inline]
     pub fn is_for_replica(&self) -> bool {
         self.track == Track::Replica
     }
 
-    /// Marks the socket as connected, so that the greeting is sent.
+    /// Records that the socket is connected, so that the greeting is sent.
     pub fn connected(&mut self, now: Timestamp) {
         self.state = LinkState::Greeting { since: now };
     }
 
-    /// Marks the connection as open, because the greeting is answered.
+    /// Records that the greeting is answered, so that requests are sent.
     pub fn opened(&mut self) {
         debug_assert!(self.greetings.is_empty(), "requests flow when all of it is answered");
         self.state = LinkState::Open;
@@ -188,8 +189,8 @@ impl Link {
         is_new
     }
 
-    /// True if a request may be sent without further ado: the connection is open, has handled all `fences`
-    /// raised so far, and has room.
+    /// True if a request may be sent over the connection at once: it is open, has sent all `fences` raised so
+    /// far, and has room.
     #[inline]
     pub fn is_ready(&self, fences: u64) -> bool {
         self.state == LinkState::Open && self.fenced >= fences && self.has_room()
@@ -201,14 +202,15 @@ impl Link {
         self.pending.len() < LINK_PENDING_MAX && self.output.len() < LINK_OUTPUT_BYTES_MAX
     }
 
-    /// The number of bytes known to be missing of the reply that is being received.
+    /// Returns the number of bytes known to be missing of the reply that is being received; 0 if it is
+    /// dropped or none is.
     pub fn missing(&self) -> usize {
         let wanted = !self.partial.is_empty() && self.let_go == 0 && self.greetings.is_empty();
         if wanted { usize::try_from(self.scanner.missing()).unwrap_or(usize::MAX) } else { 0 }
     }
 
-    /// Records the reply to a step of a transaction. The first error is kept until the next `MULTI` is
-    /// answered.
+    /// Records the reply to a step of a transaction; `kind` is its first byte, `end` its last part. The first
+    /// error is kept until the next `MULTI` is answered.
     pub fn record_step(&mut self, kind: u8, end: &[u8]) {
         let whole = whole(&self.partial, end);
         if kind == b'+' && *whole == *b"+OK\r\n" {
@@ -220,15 +222,15 @@ impl Link {
         }
     }
 
-    /// Returns the error for a client in place of `EXEC`'s reply `end`: one that names the step's error.
-    /// `None` if the store names one itself, or the reply is no such error.
+    /// Returns the error that a client gets in place of `EXEC`'s reply, whose last part is `end`: it contains
+    /// the error of the step. None if the store's reply contains one already, or is not such an error.
     pub fn reasoned_abort(&mut self, end: &[u8]) -> Option<Vec<u8>> {
         let step_error = self.step_error.take()?;
         reasoned_abort(&whole(&self.partial, end), &step_error)
     }
 
-    /// The time since which the store owes a reply, if it does: from when the request was sent, or from the
-    /// last bytes received if that is later.
+    /// Returns the time since which the store owes a reply: from when the request was sent, or from the last
+    /// bytes received if that is later. None if it owes none.
     pub fn owes_since(&self) -> Option<Timestamp> {
         let owed = match self.state {
             LinkState::Greeting { since } => Some(since),
@@ -237,20 +239,20 @@ impl Link {
         owed.map(|since| since.max(self.heard_at))
     }
 
-    /// Records that the backend works, so that a connection lost after this is opened again at once.
+    /// Records that the backend replied, so that a connection lost after this is opened again at once.
     pub fn handle_success(&mut self) {
         self.attempts = 0;
     }
 
-    /// Records that the store refuses the connection's database, so that the next attempt is a long pause
-    /// away.
+    /// Records that the store refuses the connection's database, so that the next attempt comes after a long
+    /// pause.
     pub fn handle_refused(&mut self) {
         self.attempts = ATTEMPTS_OF_REFUSED;
         self.is_refused = true;
     }
 
-    /// Drops unsent bytes and all that is known of the socket, but not the pending requests. Returns how many
-    /// replies to the greeting were owed.
+    /// Drops unsent bytes and all state that belongs to the socket, but not the pending requests. Returns how
+    /// many replies to the greeting were owed.
     pub fn clear(&mut self, pool: &mut BufferPool) -> usize {
         self.output.clear(pool);
         pool.give(std::mem::take(&mut self.greeting));
@@ -264,8 +266,8 @@ impl Link {
         owed
     }
 
-    /// Handles the loss of the socket and sets the pause before the next attempt: none after a connection
-    /// that worked, else 50 ms to 2 s with jitter. `spread` (0 to 255) varies it, so that many connections do
+    /// Handles the loss of the socket, and sets the pause before the next attempt: none after a connection
+    /// that worked, else 50 ms to 2 s. `spread` (a random byte) varies the pause, so that many connections do
     /// not return in step.
     pub fn lost(&mut self, now: Timestamp, spread: u8) {
         let worked = matches!(self.state, LinkState::Open | LinkState::Greeting { .. });
@@ -296,7 +298,7 @@ impl Link {
         }
     }
 
-    /// The time until an attempt to connect is allowed.
+    /// Returns the time until an attempt to connect is allowed; zero if it is now.
     pub fn pause_left(&self, now: Timestamp) -> Duration {
         match self.state {
             LinkState::BackingOff { until } => until.since(now),

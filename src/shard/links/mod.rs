@@ -1,14 +1,14 @@
-//! Links: the connections of one core to the backends, and only what goes over the wire. Sends the bytes of a
-//! request, and gives the reply to it, or says that it was lost. Knows neither windows, clients nor accounts,
-//! nor why a request is sent.
+//! Links: the connections of one core to the backends, and only the bytes on them. Sends a request, and
+//! returns the reply to it, or that it was lost. Knows neither windows, clients nor accounts, nor why a
+//! request is sent.
 //!
 //! | what | file |
 //! |---|---|
 //! | one connection | `link.rs` |
-//! | what is said first on it, and fences | `greeting.rs` |
+//! | the first requests on it, and fences | `greeting.rs` |
 //! | a store that is a weir: the rest of deadlines, and its refusals | `inner.rs` |
 //! | requests out | `send.rs` |
-//! | replies in, and what is left of a connection that is lost | `receive.rs` |
+//! | replies in, and the requests of a connection that is lost | `receive.rs` |
 //! | the rest of a large reply, in room made for it | `large_reply.rs` |
 //! | for how long a backend may be silent | `silence.rs` |
 
@@ -40,17 +40,18 @@ pub struct Links {
     /// Connections to the first database of all backends, and then those to other databases, which are added
     /// when a client first uses one.
     connections: Vec<Link>,
-    /// The number of connections to the first database.
+    /// The number of connections to the first database of all backends.
     of_first: usize,
-    /// Index of the first connection to each other database, by backend and database; 0 before it is used.
-    /// Empty until any is.
+    /// Index in `connections` of the first connection to each other database, by backend and database; 0
+    /// until the database is used. Empty until any is.
     others: Vec<u32>,
-    /// Connections that weir gave up while the store may still carry out requests from them. Later
-    /// connections begin by killing those.
+    /// Fences: connections that weir gave up while the store may still carry out requests from them. The
+    /// greeting of later connections kills them.
     fences: Fences,
-    /// Numbers of this shard's fences that are no longer needed; other shards are yet to be sent these.
+    /// Sequence numbers of this shard's fences that are no longer needed, still to be sent to the other
+    /// shards.
     lifted: Vec<u64>,
-    /// Replies that backends owe, over all connections.
+    /// Number of replies that backends owe, over all connections.
     in_flight: usize,
     to_send: VecDeque<ConnectionId>,
 }
@@ -80,17 +81,17 @@ impl Links {
         }
     }
 
-    /// The number of connections, open or not.
+    /// Returns the number of connections, open or not.
     pub fn len(&self) -> usize {
         self.connections.len()
     }
 
-    /// All connections, in the order of their indices.
+    /// Iterates over all connections, in the order of their indices.
     pub fn iter(&self) -> impl Iterator<Item = &Link> {
         self.connections.iter()
     }
 
-    /// The connections to one backend, where all backends together are `backends`.
+    /// Iterates over the connections to one backend; `backends` is the number of all backends.
     pub fn of_backend(
         &self,
         backend: BackendId,
@@ -106,19 +107,20 @@ impl Links {
             .filter(move |(_, link)| link.backend == backend)
     }
 
-    /// The connection with this index.
+    /// Returns the connection with this index.
     #[inline]
     pub fn at(&self, connection: ConnectionId) -> &Link {
         &self.connections[connection.0 as usize]
     }
 
-    /// The connection with this index, to be changed.
+    /// Returns the connection with this index, to be changed.
     #[inline]
     pub fn at_mut(&mut self, connection: ConnectionId) -> &mut Link {
         &mut self.connections[connection.0 as usize]
     }
 
-    /// The connection with this index, if its socket is still that of `generation`.
+    /// Returns the connection with this index, if its present socket has this generation; None if that socket
+    /// is gone.
     pub fn current(&mut self, connection: ConnectionId, generation: u32) -> Option<&mut Link> {
         self.connections.get_mut(connection.0 as usize).filter(|link| {
             let exists = matches!(
@@ -129,23 +131,23 @@ impl Links {
         })
     }
 
-    /// The number of replies that backends owe.
+    /// Returns the number of replies that backends owe.
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// The number of open connections.
+    /// Returns the number of open connections.
     pub fn open_count(&self) -> usize {
         self.connections.iter().filter(|link| link.state == LinkState::Open).count()
     }
 
-    /// The fences of this core: `CLIENT KILL`s that keep requests of connections that weir gave up from
-    /// taking effect after later ones.
+    /// Returns the fences of this core: each `CLIENT KILL` that keeps requests of a connection that weir gave
+    /// up from taking effect after later ones.
     pub fn fences(&mut self) -> &mut Fences {
         &mut self.fences
     }
 
-    /// Takes the fences that another shard raised and lifted.
+    /// Takes the fences that another shard has raised and lifted.
     pub fn handle_fences(&mut self, (raised, lifted): (Vec<Fence>, Vec<(ShardId, u64)>)) {
         raised.into_iter().for_each(|fence| self.fences.hear(fence));
         lifted.into_iter().for_each(|(origin, sequence)| {
@@ -153,17 +155,17 @@ impl Links {
         });
     }
 
-    /// Takes the numbers of this shard's fences that were lifted since the last call.
+    /// Takes the sequence numbers of this shard's fences that were lifted since the last call.
     pub fn take_lifted(&mut self) -> impl Iterator<Item = u64> {
         std::mem::take(&mut self.lifted).into_iter()
     }
 
-    /// Forgets failures to connect to a backend, so that it is tried at once.
+    /// Forgets failures to connect to a backend, so that the next request opens a connection at once.
     pub fn forget_failures(&mut self, backend: BackendId) {
         self.connections.iter_mut().filter(|link| link.backend == backend).for_each(Link::forget_failures);
     }
 
-    /// Ends the pauses of connections to a backend, because it is known to be reachable.
+    /// Ends the pauses after failed attempts to connect to a backend, because it is known to be reachable.
     pub fn end_pauses(&mut self, backend: BackendId) {
         for link in self.connections.iter_mut().filter(|link| link.backend == backend) {
             if matches!(link.state, LinkState::BackingOff { .. }) {
@@ -172,7 +174,7 @@ impl Links {
         }
     }
 
-    /// Returns the next bytes to send, and the connection for them.
+    /// Returns the next bytes to send to a backend, and the connection for them; None if there are none.
     pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
         while let Some(connection) = self.to_send.pop_front() {
             let link = &mut self.connections[connection.0 as usize];
@@ -200,7 +202,7 @@ impl Links {
         }
     }
 
-    /// Frees memory that long pipelines took.
+    /// Frees memory that long pipelines to backends took.
     pub fn tidy(&mut self) {
         self.connections.iter_mut().for_each(|link| shorten(&mut link.pending));
     }

@@ -1,5 +1,5 @@
-//! Replies in: whole ones, their parts, and the order in which they are owed; and what is left of a
-//! connection that is lost.
+//! Replies in: whole replies, their parts, and the order in which they are owed; and the unanswered requests
+//! of a connection that is lost.
 
 use std::collections::VecDeque;
 
@@ -10,33 +10,33 @@ use crate::shard::pending::{Odd, Pending, Purpose};
 use crate::values::limits::COPY_BYTES_MAX;
 use crate::values::{Action, BackendId, ConnectionId, Owner, Timestamp};
 
-/// The result of bytes that came from a backend.
+/// The result of receiving bytes from a backend.
 #[derive(Debug)]
 pub enum Received<'a> {
     /// No reply is whole yet.
     Nothing,
-    /// A reply is whole: its last part, and its end, type and size.
+    /// A reply is whole: the part of it that came last, and where it ends, its type and size.
     Whole(&'a [u8], Scanned),
-    /// The bytes are no reply: the connection is to be given up.
+    /// The bytes are not a RESP reply, so the connection has to be given up.
     Malformed,
 }
 
-/// The size of a whole reply to a request, whether it came in one part, and the error that takes its place,
-/// if any.
+/// Knowledge about a whole reply to a request: its backend and size, whether it came in one part, and the
+/// error that takes its place, if any.
 #[derive(Debug)]
 pub struct Finished {
     pub backend: BackendId,
-    /// The size of the reply.
+    /// The size of the reply in bytes.
     pub bytes: u64,
-    /// True if the whole reply is in its last part.
+    /// True if the reply came in one part, so that no earlier bytes of it are kept.
     pub is_all_here: bool,
-    /// An error that the client gets in place of `EXEC`'s reply, because it names the reason why the
-    /// transaction was aborted.
+    /// The error that the client gets in place of `EXEC`'s reply, because it contains the reason why the
+    /// transaction was aborted; None if the reply stays.
     pub abort: Option<Vec<u8>>,
 }
 
 impl Links {
-    /// Takes one reply from the beginning of `chunk`, or keeps all of it as the beginning of a reply.
+    /// Takes one reply from the beginning of `chunk`, or keeps all of `chunk` as the beginning of a reply.
     #[inline]
     pub fn receive<'a>(
         &mut self,
@@ -55,7 +55,8 @@ impl Links {
         Received::Whole(end, scanned)
     }
 
-    /// Takes the record of the reply that is owed next; `None` if none is.
+    /// Takes the record of the oldest unanswered request, to which the next reply belongs; None if there is
+    /// none.
     #[inline]
     pub fn take_pending(&mut self, connection: ConnectionId) -> Option<Pending> {
         let link = &mut self.connections[connection.0 as usize];
@@ -67,7 +68,8 @@ impl Links {
         Some(pending)
     }
 
-    /// Returns the facts about a whole reply for which a request waits. `end` is its last part.
+    /// Handles that a whole reply to a request has come, whose last part is `end`; `kind` is its first byte.
+    /// Returns what is known about it.
     #[inline]
     pub fn finish(&mut self, connection: ConnectionId, kind: u8, end: &[u8]) -> Finished {
         let link = &mut self.connections[connection.0 as usize];
@@ -91,7 +93,7 @@ impl Links {
         Some(partial)
     }
 
-    /// Takes the bytes kept of a reply that is not complete.
+    /// Takes the bytes kept of a reply that is not complete, so that the caller can reuse the buffer.
     pub fn take_partial(&mut self, connection: ConnectionId) -> Vec<u8> {
         std::mem::take(&mut self.connections[connection.0 as usize].partial)
     }
@@ -114,8 +116,8 @@ impl Links {
         }
     }
 
-    /// Keeps the beginning of a reply. A reply that exceeds the limit is dropped, and its bytes are only
-    /// counted.
+    /// Keeps the beginning of a reply until the rest comes. A reply that exceeds `reply_bytes_max` is
+    /// dropped, and its bytes are only counted.
     pub(super) fn keep_partial(&mut self, env: &mut Env, connection: ConnectionId, chunk: &[u8]) {
         let link = &mut self.connections[connection.0 as usize];
         if link.let_go > 0 {
@@ -139,17 +141,17 @@ impl Links {
         room::expect_many(&mut link.partial, expected.min(bytes_left));
     }
 
-    /// Resets the socket of a connection that is given up. Unsent bytes are dropped; a fence keeps what the
-    /// store has not read yet from taking effect later. Returns true if a fence was raised.
+    /// Closes the socket of a connection that is given up. Unsent bytes are dropped; a fence keeps requests
+    /// that the store has not read yet from taking effect later. True if a fence was raised.
     pub fn reset(&mut self, env: &mut Env, connection: ConnectionId) -> bool {
         let generation = self.connections[connection.0 as usize].generation;
         env.actions.push_back(Action::Reset(Owner::Link(connection, generation)));
         self.raise_fence(connection)
     }
 
-    /// Forgets the socket of a lost connection and sets the pause before it is opened again; `spread`, a
-    /// random byte, varies the pause. Returns the requests whose replies were owed, in their order;
-    /// [`Links::recycle`] takes the emptied list back.
+    /// Forgets the socket of a lost connection, and sets the pause before it is opened again; `spread`, a
+    /// random byte, varies the pause. Returns the unanswered requests in their order; [`Links::recycle`]
+    /// takes the emptied list back.
     pub fn take_lost(
         &mut self,
         env: &mut Env,
@@ -166,7 +168,7 @@ impl Links {
         pending
     }
 
-    /// Takes back the memory of an empty list of owed replies.
+    /// Takes back the memory of an emptied list of unanswered requests.
     pub fn recycle(&mut self, connection: ConnectionId, pending: VecDeque<Pending>) {
         self.connections[connection.0 as usize].pending = pending;
     }

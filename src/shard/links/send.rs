@@ -1,4 +1,5 @@
-//! Requests out: the connection for a request, its bytes, and the replies that are owed for it then.
+//! Requests out: the choice of a connection for a request, its bytes, and the record of the replies that are
+//! owed for it.
 
 use super::Links;
 use super::link::{Link, LinkState};
@@ -12,16 +13,16 @@ use crate::values::time::Now;
 use crate::values::{ConnectionId, Database, Timestamp};
 
 impl Links {
-    /// True if a request may be sent over the connection at once: it is open, has handled all fences raised
-    /// so far, and has room.
+    /// True if a request may be sent over the connection at once: it is open, has sent all fences raised so
+    /// far, and has room.
     #[inline]
     pub fn is_ready(&self, connection: ConnectionId) -> bool {
         self.connections[connection.0 as usize].is_ready(self.fences.count())
     }
 
-    /// Appends a request, or a block of `requests` requests, to the output of its connection, and notes the
-    /// replies that are owed for it then. `depth` is the number of requests in flight with it; `is_costly`
-    /// says that its time will be unlike that of others.
+    /// Appends a request, or a block of `requests` requests, to the output of its connection, and records the
+    /// replies that are owed for it. `depth` is the number of requests in flight with it; `is_costly` says
+    /// that its response time says nothing about that of others.
     #[expect(clippy::inline_always, reason = "every request: a call would be a tenth of it")]
     #[inline(always)]
     pub fn send(
@@ -66,8 +67,8 @@ impl Links {
     }
 }
 
-/// The connection for a request to the first database: always the same for one slot and track, so that
-/// requests for a key keep their order.
+/// Returns the connection for a request to the first database: always the same for one slot and track, so
+/// that requests for a key keep their order.
 #[inline]
 pub fn connection_for(settings: &ShardSettings, route: Route) -> ConnectionId {
     let per_dialect = u32::from(settings.links_per_backend + settings.heavy_links + settings.replica_links());
@@ -75,8 +76,8 @@ pub fn connection_for(settings: &ShardSettings, route: Route) -> ConnectionId {
     ConnectionId(first + place_among(settings, route, per_dialect))
 }
 
-/// The place of a request's connection among those of one database: all connections of one RESP version are
-/// next to each other.
+/// Returns the place of a request's connection among those to one database: all connections of one RESP
+/// version are next to each other.
 #[inline]
 fn place_among(settings: &ShardSettings, route: Route, per_dialect: u32) -> u32 {
     let (usual, heavy) = (settings.links_per_backend, settings.heavy_links);
@@ -94,7 +95,7 @@ fn place_among(settings: &ShardSettings, route: Route, per_dialect: u32) -> u32 
     dialect * per_dialect + u32::from(lane)
 }
 
-/// The number of connections of one core, if all databases of all backends are in use.
+/// Returns the number of connections of one core, if all databases of all backends are in use.
 pub fn connections_max(settings: &ShardSettings) -> u32 {
     let backends = settings.topology.all_backends().count() as u32;
     let each = settings.links_per_backend + settings.heavy_links + settings.replica_links();
@@ -102,8 +103,8 @@ pub fn connections_max(settings: &ShardSettings) -> u32 {
 }
 
 impl Links {
-    /// The connection for a request: always the same for one database, slot and track, so that requests for a
-    /// key keep their order.
+    /// Returns the connection for a request: always the same for one database, slot and track, so that
+    /// requests for a key keep their order.
     #[inline]
     pub fn connection_for(&mut self, settings: &ShardSettings, route: Route) -> ConnectionId {
         if route.database == Database::FIRST {
@@ -113,8 +114,8 @@ impl Links {
         }
     }
 
-    /// The connection for a request to another database than the first. Makes the database's connections when
-    /// it is used for the first time.
+    /// Returns the connection for a request to another database than the first. Creates the database's
+    /// connections when it is used for the first time.
     #[cold]
     fn connection_elsewhere(&mut self, settings: &ShardSettings, route: Route) -> ConnectionId {
         let (usual, heavy) = (settings.links_per_backend, settings.heavy_links);

@@ -8,25 +8,25 @@ use crate::shard::settings::ShardSettings;
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// The silence after which weir stops waiting for a replica: half of the time left until the read's deadline,
-/// between `PATIENCE_LEAST` and `PATIENCE`.
+/// The longest silence (without any bytes received) after which weir stops waiting for a replica. The silence
+/// is half of the time left until the read's deadline, between `PATIENCE_LEAST` and this.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// The shortest silence after which weir stops waiting for a replica.
 const PATIENCE_LEAST: Duration = Duration::from_millis(10);
 
-/// The time for which a replica may be silent, given the time until the read's deadline.
+/// Returns the time for which a replica may be silent; `useful` is the time left until the read's deadline.
 fn patience(useful: Duration) -> Duration {
     (useful / 2).clamp(PATIENCE_LEAST, PATIENCE)
 }
 
-/// The time at which a replica that is asked now is checked for silence.
+/// Returns the time at which a replica that is sent a read now is checked for silence.
 pub fn patient_until(deadline: Timestamp, now: Timestamp) -> Timestamp {
     now.after(patience(deadline.since(now)))
 }
 
 impl Link {
-    /// The earliest time at which an unanswered read has waited in silence for too long; `None` if there is
-    /// none.
+    /// Returns the earliest time at which an unanswered read has waited in silence for too long; None if no
+    /// read is unanswered.
     pub fn silent_at(&self) -> Option<Timestamp> {
         let due = |pending: &Pending| {
             let useful = pending.deadline().since(pending.sent_at);
@@ -35,15 +35,15 @@ impl Link {
         self.pending.iter().map(due).min()
     }
 
-    /// True if an unanswered read has waited in silence for too long. `late` is the time by which this core
-    /// was late itself.
+    /// True if an unanswered read has waited in silence for too long. `late` is the delay of this core
+    /// itself, for which the replica is not blamed.
     pub fn is_silent(&self, late: Duration, now: Timestamp) -> bool {
         self.silent_at().is_some_and(|at| at.after(late) <= now)
     }
 }
 
 /// Returns the reason to give up a connection, if it has waited too long for a socket, the greeting or a
-/// reply; `late` is the time by which this core was late itself.
+/// reply. `late` is the delay of this core itself, for which a replica is not blamed.
 pub fn overdue(link: &Link, settings: &ShardSettings, late: Duration, now: Now) -> Option<&'static str> {
     let has_passed = |since, timeout| now.monotonic.since(since) >= timeout;
     match link.state {

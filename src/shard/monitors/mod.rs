@@ -1,13 +1,15 @@
-//! Monitors: what this core tells clients that have sent `MONITOR`, on this core and on others. A request is shown when
-//! it is carried out: once it is permitted and admitted, before it is sent or answered.
+//! Monitors: the lines that this core sends to clients that have sent `MONITOR`, on this core and on others.
+//! A request is shown when it is carried out: once it is permitted and admitted, before it is sent or
+//! answered.
 //!
 //! ```text
-//!   request carried out ── who watches? (board) ── line ──┬─> monitors of this core
-//!                                                         └─> batch ──> monitors of another core
+//! request carried out ── who watches? (board) ── line ──┬─> monitors of this core
+//! └─> batch ──> monitors of another core
 //! ```
 //!
-//! Nothing is written while nobody watches. A core writes and delivers only so many bytes per second; lines beyond that,
-//! and lines for a monitor that is behind, are counted, and the monitor is told their number once it has room.
+//! Nothing is written while no client watches. A core writes and delivers only so many bytes per second;
+//! lines beyond that, and lines for a monitor that is behind, are counted, and the monitor is told their
+//! number once it has room.
 
 use super::counters::{Counter, Counters};
 use super::monitor_board::{MonitorBoard, MonitorSet, Sender};
@@ -16,23 +18,25 @@ use crate::values::Timestamp;
 use crate::values::limits::MONITORS_MAX;
 use crate::values::time::{FineClock, Now};
 
-/// Bytes of lines that a core writes per second, and at once.
+/// Bytes of lines that a core may write per second (8 MiB), and at once (256 KiB).
 const WRITTEN: ByteRate = ByteRate::new(8 << 20, 256 << 10);
-/// Bytes that a line counts for beyond its own: looking its readers up takes time however short it is.
+/// Bytes that each line counts for in addition to its own: finding its readers takes time however short it
+/// is.
 const BYTES_PER_LINE: usize = 64;
-/// Bytes of lines that a core passes to its own monitors per second, and at once.
+/// Bytes of lines that a core may pass to its own monitors per second (64 MiB), and at once (1 MiB).
 const DELIVERED: ByteRate = ByteRate::new(64 << 20, 1 << 20);
 
-/// The lines that one core writes and delivers, and those that it leaves out.
+/// The limits on the lines that one core writes and delivers, and the counts of those that it leaves out.
 #[derive(Debug)]
 pub struct MonitorStage {
     written: ByteRate,
     delivered: ByteRate,
     clock: FineClock,
-    /// The monitors that miss the line that was left out last, and how many lines in a row were left out for just
-    /// these. Mostly they are the same for all requests of a turn.
+    /// The monitors that miss the line that was left out last, and the number of lines in a row left out for
+    /// just these. Mostly they are the same for all requests of a turn.
     missing: (MonitorSet, u32),
-    /// Lines left out since the end of the last turn besides, by the place of the monitor that misses them.
+    /// Numbers of further lines left out since the end of the last turn, by the place of the monitor that
+    /// misses them.
     left_out: [u32; MONITORS_MAX as usize],
 }
 
@@ -49,8 +53,8 @@ impl Default for MonitorStage {
 }
 
 impl MonitorStage {
-    /// Returns the monitors that the line of a request is to be written for now. Counts it as left out for monitors
-    /// that are behind, and for all if this core has written too much lately.
+    /// Returns the monitors for which the line that shows a request is to be written now. Counts the line as
+    /// left out for monitors that are behind, and for all if this core has written too many bytes lately.
     pub fn readers(&mut self, board: &MonitorBoard, sender: Sender, now: Timestamp) -> MonitorSet {
         let watchers = board.watchers(sender);
         self.leave_out(watchers.behind, 1);
@@ -61,12 +65,12 @@ impl MonitorStage {
         MonitorSet::default()
     }
 
-    /// Takes the bytes of a line from what may be written.
+    /// Subtracts the bytes of a line from the bytes of lines that this core may write now.
     pub fn handle_written(&mut self, bytes: usize) {
         self.written.spend(bytes + BYTES_PER_LINE);
     }
 
-    /// Counts lines as left out for some monitors.
+    /// Counts lines as left out for these monitors.
     pub fn leave_out(&mut self, monitors: MonitorSet, lines: u32) {
         if monitors.is_empty() {
             return;
@@ -85,7 +89,7 @@ impl MonitorStage {
         }
     }
 
-    /// Counts lines as left out for all monitors that may see them.
+    /// Counts lines as left out for all monitors that may see requests of `sender`.
     pub fn leave_out_for(&mut self, board: &MonitorBoard, sender: Sender, lines: u32) {
         if lines > 0 {
             let watchers = board.watchers(sender);
@@ -94,17 +98,18 @@ impl MonitorStage {
         }
     }
 
-    /// True if this core may pass a line to its own monitors now.
+    /// True if this core may pass another line to its own monitors now.
     pub fn may_deliver(&mut self, now: Timestamp) -> bool {
         self.delivered.has_some(now)
     }
 
-    /// Takes the bytes that were passed to this core's monitors from what may be passed.
+    /// Subtracts the bytes that were passed to this core's monitors from the bytes that it may pass to them
+    /// now.
     pub fn handle_delivered(&mut self, bytes: usize) {
         self.delivered.spend(bytes);
     }
 
-    /// Returns microseconds since 1970, for a line.
+    /// Returns the time in microseconds since 1970, which begins each line.
     pub fn unix_micros(&mut self, now: Now) -> u64 {
         self.clock.unix_micros(now)
     }
@@ -114,7 +119,8 @@ impl MonitorStage {
         !self.missing.0.is_empty()
     }
 
-    /// Ends a turn: tells the cores of monitors, over the board, how many lines these have missed.
+    /// Ends a turn: adds the numbers of lines left out to the board, from which the cores of the monitors
+    /// take them.
     pub fn handle_turn_end(&mut self, board: &MonitorBoard, counters: &mut Counters) {
         if !self.has_left_out() {
             return;

@@ -28,34 +28,35 @@ use crate::shard::settings::{Mode, OverloadSettings};
 use crate::shard::stored::Stored;
 use crate::values::{IdMap, TenantId, Tier, Timestamp, UNIT};
 
-/// The silence after which a backend with requests in flight counts as stalled: 250 ms, or four times the
-/// median response time if that is longer.
+/// The shortest silence after which a backend with requests in flight counts as stalled; [`STALLED_MEDIANS`]
+/// median response times if that is longer.
 const STALLED: Duration = Duration::from_millis(250);
-/// The number of median response times of silence that a backend has at least before it counts as stalled.
+/// The number of median response times for which a backend must be silent before it counts as stalled.
 const STALLED_MEDIANS: u32 = 4;
-/// The silence after which a backend counts as stalled while no response time is known.
+/// The silence after which a backend counts as stalled before any response time is known.
 const STALLED_UNKNOWN: Duration = Duration::from_secs(1);
-/// The silence after which a backend with requests in flight is asked, over another connection, whether it is busy
-/// with a script.
+/// The silence after which a backend with requests in flight is asked, over another connection, whether it is
+/// busy with a script.
 const SILENT: Duration = Duration::from_millis(50);
 /// The least and the largest retry delay (`retry_after`) that errors name to clients of a stalled backend.
 const RETRY_STALLED: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
-/// The least and the largest retry delay named to clients of a full queue; the least is `RETRY_OVER` while
-/// more is asked for than the backend can do.
+/// The least and the largest retry delay named to clients when the queue is full. The least is `RETRY_OVER`
+/// under lasting overload.
 const RETRY_FULL: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
-/// The least retry delay named to clients of a full queue while more is asked for than the backend can do.
+/// The least retry delay named to clients when the queue is full under lasting overload: more is requested
+/// than the backend can do.
 const RETRY_OVER: Duration = Duration::from_millis(100);
 /// The number of waiting requests for which memory is kept while none waits.
 const PARKED_KEPT: usize = 64;
-/// The reserve for requests of the critical tier: one part in this many of the window.
+/// The divisor that gives the part of the window reserved for requests of the critical tier (a tenth).
 pub const RESERVED: u32 = 10;
 
-/// A request that waits for room in the window.
+/// A request that waits in the queue for room in the window.
 #[derive(Debug)]
 pub struct Parked {
     pub envelope: Envelope,
     pub message: Stored,
-    /// The number of requests in the message: more than one for a transaction, or a fetch with `PTTL`.
+    /// The number of requests in the message: more than one for a transaction, or for a fetch with `PTTL`.
     pub requests: usize,
     pub came: Timestamp,
 }
@@ -68,31 +69,33 @@ pub struct Bulkhead {
     queue: Queue<u32>,
     is_queue_obeyed: bool,
     parked: Slab<Parked>,
-    /// Waiting fetches of hot keys, which are sent before all queued requests.
+    /// Fetches of hot keys that wait for room in the window; they are sent before all queued requests.
     fetches: VecDeque<Parked>,
     in_flight: u32,
-    /// The number of requests in flight from which on each further one is checked by [`Bulkhead::decide`]; 0
-    /// if all are.
+    /// The number of requests in flight at which each further request is checked by [`Bulkhead::decide`]; 0
+    /// if all requests are checked.
     limit: u32,
-    /// The expected time for a reply while the window is full, in nanoseconds.
+    /// The expected response time while the window is full, in nanoseconds.
     full_nanos: u64,
-    /// True for the heavy track: its requests may take long, so that silence is no stall.
+    /// True for the track of expensive requests, which may take long, so that a silent backend does not count
+    /// as stalled.
     is_patient: bool,
     is_stalled: bool,
-    /// True if requests were in flight and the backend gave no sign when that was looked at last.
+    /// True if requests were in flight and the backend had sent nothing for [`SILENT`] at the last check.
     is_silent: bool,
-    /// True if the backend has said, over another connection, that it is busy with a script.
+    /// True if the backend has shown, over another connection, that it is busy with a script.
     is_busy: bool,
-    /// True while the backend is ejected or returning: the breaker checks each request, and none waits.
+    /// True while the backend is ejected or returning: the breaker checks each request, and requests are not
+    /// queued.
     is_gated: bool,
-    /// The time that the last sampled reply took; `None` before the first one.
+    /// The response time of the last sampled reply; None before the first one.
     took: Option<Duration>,
     /// True if there was a moment without waiting requests since the last call of [`Bulkhead::take_waits`].
     was_empty: bool,
     /// True while requests wait or the backend is stalled, so that the bulkhead is handled at the end of each
     /// turn.
     is_listed: bool,
-    /// Requests in flight by tenant. Counted only while requests wait.
+    /// Numbers of requests in flight by tenant, counted only while `is_listed`.
     tenants: IdMap<TenantId, u32>,
 }
 
@@ -122,15 +125,15 @@ impl Bulkhead {
         bulkhead
     }
 
-    /// True if a request may be sent without a closer check: the window has room, and the deadline can be met
-    /// even with the window full.
+    /// True if a request may be sent without a closer check: the window has room, and the deadline would be
+    /// met even with the window full.
     #[inline]
     pub fn has_room(&self, deadline: Timestamp, now: Timestamp) -> bool {
         self.in_flight < self.limit && now.as_nanos() + self.full_nanos <= deadline.as_nanos()
     }
 
-    /// Returns true if a request cannot be answered by its deadline. Such a miss also counts towards the
-    /// window's size.
+    /// True if a request cannot be answered by its deadline, judging by response times. A missed deadline is
+    /// then counted for the window's size.
     pub fn count_if_hopeless(&mut self, deadline: Timestamp, now: Timestamp) -> bool {
         let is_hopeless = self.is_hopeless(deadline, now);
         if is_hopeless {
@@ -139,14 +142,15 @@ impl Bulkhead {
         is_hopeless
     }
 
-    /// True if a reply is not expected before the deadline.
+    /// True if the reply to a request is not expected before its deadline.
     pub fn is_hopeless(&self, deadline: Timestamp, now: Timestamp) -> bool {
         // Without requests in flight one is tried unless its deadline has passed: otherwise nobody would
         // notice that replies have become faster.
         now.after(self.expected()) > deadline && (self.in_flight > 0 || now > deadline)
     }
 
-    /// Tells the window that a request missed its deadline: its round then counts as one with a full window.
+    /// Tells the window that a request missed its deadline: the present round of samples then counts as one
+    /// with a full window.
     pub fn handle_missed(&mut self) {
         self.window.handle_missed();
     }
@@ -155,7 +159,7 @@ impl Bulkhead {
         self.window.expected(self.in_flight as usize)
     }
 
-    /// Counts a request as in flight and returns how many are.
+    /// Counts a request as in flight. Returns the number of requests in flight, including it.
     #[inline]
     pub fn handle_sent(&mut self, tenant: TenantId, now: Timestamp) -> u32 {
         if self.in_flight == 0 {
@@ -180,7 +184,7 @@ impl Bulkhead {
         }
     }
 
-    /// Counts a request as no longer in flight and returns how many were, with it.
+    /// Counts a request as no longer in flight. Returns the number that were in flight, including it.
     #[inline]
     pub fn handle_over(&mut self, tenant: TenantId) -> usize {
         let before = self.in_flight as usize;
@@ -191,12 +195,12 @@ impl Bulkhead {
         before
     }
 
-    /// The number of requests in flight.
+    /// Returns the number of requests in flight.
     pub fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
-    /// Ends a stall if no request is in flight any more, because the connections were lost.
+    /// Ends a stall if no request is in flight, because all connections to the backend were lost.
     pub fn handle_none_in_flight(&mut self, now: Timestamp) {
         if self.in_flight == 0 && self.takes_nothing() {
             self.end_stall(now);
@@ -209,7 +213,7 @@ impl Bulkhead {
         self.mode != Mode::Off && self.window.wants(sent_at, now)
     }
 
-    /// Adjusts the window and its limit by a sampled reply.
+    /// Adjusts the window's size by a sampled reply.
     #[inline(never)]
     pub fn handle_reply(&mut self, sample: &Sample, now: Timestamp, mut board: Section<'_>) {
         self.took = Some(now.since(sample.sent_at));
@@ -218,7 +222,7 @@ impl Bulkhead {
         self.set_limit();
     }
 
-    /// Handles bytes that came from the backend: they end a stall.
+    /// Handles that bytes came from the backend: they end a stall. `late` is the delay of this core itself.
     #[inline]
     pub fn handle_progress(&mut self, late: Duration, now: Timestamp) {
         if self.is_listed {
@@ -247,9 +251,9 @@ impl Bulkhead {
         self.queue.handle_late(late);
     }
 
-    /// Marks the backend as stalled, so that nothing more is sent to it, if requests are in flight and it was
-    /// silent for too long (250 ms or four median latencies, whichever is longer; 1 s before its first
-    /// reply). True only in the call that finds the stall.
+    /// Checks whether the backend has stalled: requests are in flight, and it was silent for too long (250 ms
+    /// or four median response times, whichever is longer; 1 s before its first reply). Nothing more is sent
+    /// to it then. True only in the call that finds the stall.
     pub fn handle_look(&mut self, now: Timestamp) -> bool {
         // Before the first reply the backend may be far away, so more time is granted.
         let patience = self.took.map_or(STALLED_UNKNOWN, |took| {
@@ -269,19 +273,19 @@ impl Bulkhead {
         has_stalled
     }
 
-    /// True if the backend gives no sign at present, so that it is to be asked whether it is busy with a script.
+    /// True if the backend has been silent for so long that it is asked whether it is busy with a script.
     pub fn is_silent(&self) -> bool {
         self.is_silent && self.mode == Mode::On
     }
 
-    /// Records the backend's answer to whether it is busy with a script. While it is, and its other connections are
-    /// silent, nothing more is sent to it.
+    /// Records by the backend's reply to a PING whether it is busy with a script. While it is, and its other
+    /// connections are silent, nothing more is sent to it.
     pub fn handle_sign(&mut self, is_busy: bool) {
         self.is_busy = is_busy && self.is_silent();
         self.set_limit();
     }
 
-    /// True while the backend stands still, stalled or busy with a script, so that it is sent nothing.
+    /// True while nothing is sent to the backend, because it is stalled or busy with a script.
     const fn takes_nothing(&self) -> bool {
         self.is_stalled || self.is_busy
     }
@@ -291,7 +295,8 @@ impl Bulkhead {
         self.is_stalled
     }
 
-    /// Advances the queue's clock and ages what waits. Does nothing the second time in a turn.
+    /// Begins a turn: passes the time and the state of the window to the queue, which ages its requests. Does
+    /// nothing the second time in a turn.
     pub fn begin_turn(&mut self, late: Duration, now: Timestamp) {
         let circumstances = Circumstances {
             late,
@@ -302,7 +307,7 @@ impl Bulkhead {
         self.queue.handle_turn(now, &circumstances);
     }
 
-    /// Decides about a request that did not pass [`Bulkhead::has_room`].
+    /// Decides whether a request that did not pass [`Bulkhead::has_room`] is sent, queued or refused.
     pub fn decide(&mut self, envelope: &Envelope, now: Timestamp) -> Verdict {
         if self.count_if_hopeless(envelope.deadline, now) {
             Verdict::TooLate
@@ -325,18 +330,18 @@ impl Bulkhead {
         }
     }
 
-    /// The reason for which requests to a silent backend are refused.
+    /// Returns the reason with which requests to a stalled or busy backend are refused.
     pub fn why_stalled(&self, now: Timestamp) -> NotSent {
         if self.is_busy { NotSent::Busy } else { NotSent::Stalled(self.retry_stalled(now)) }
     }
 
-    /// The retry delay for clients of a stalled backend, 100 ms to 1 s.
+    /// Returns the retry delay named to clients of a stalled backend, 100 ms to 1 s.
     pub fn retry_stalled(&self, now: Timestamp) -> Duration {
         self.queue.silence(now).clamp(RETRY_STALLED.0, RETRY_STALLED.1)
     }
 
-    /// The retry delay for clients of a full queue: the time in which it is expected to empty, 10 ms (100 ms
-    /// under lasting overload) to 1 s.
+    /// Returns the retry delay named to clients when the queue is full: the time in which it is expected to
+    /// empty, 10 ms (100 ms under lasting overload) to 1 s.
     pub fn retry_full(&self) -> Duration {
         let places = self.window.size().max(1) as f64;
         let wait =
@@ -345,26 +350,26 @@ impl Bulkhead {
         wait.clamp(least, RETRY_FULL.1)
     }
 
-    /// Queues a fetch of a hot key for the next place in the window.
+    /// Queues a fetch of a hot key, which takes the next free place in the window.
     pub fn park_fetch(&mut self, parked: Parked) {
         self.fetches.push_back(parked);
         self.set_limit();
     }
 
-    /// Checks whether the queue of waiting requests has reached its limit, and returns true if so. Once full,
-    /// it counts as full until a quarter of the limit is free; the answer is remembered for that.
+    /// True if the queue has reached its limit. Once full, it counts as full until a quarter of the limit is
+    /// free; the call records which is the case.
     pub fn check_full(&mut self) -> bool {
         self.queue.is_full()
     }
 
-    /// Takes a request of lower importance than `tier` out of the full queue, if there is one. The flag says
-    /// whether its connection may send requests again.
+    /// Takes a request of a less important tier than `tier` out of the full queue; None if there is none. The
+    /// flag says whether its client connection may be read from again.
     pub fn displace(&mut self, tier: Tier) -> Option<(Parked, bool)> {
         self.queue.displace(tier).map(|taken| self.unpark(taken))
     }
 
-    /// Queues a request behind the earlier ones of its connection. `Ok(true)` if no more of that connection
-    /// should be read for now; `Err` gives the request back if there is no room.
+    /// Queues a request after the earlier ones of its client connection. `Ok(true)` if no more requests of
+    /// that connection should be read for now; `Err` gives the request back if the queue has no room.
     pub fn park(
         &mut self,
         (connection, parked): (u64, Parked),
@@ -390,7 +395,7 @@ impl Bulkhead {
         pushed.map_err(|_| self.parked.remove(index))
     }
 
-    /// True if at least one request waited at every moment since the last call.
+    /// True if at least one request was waiting at every moment since the last call.
     pub fn take_waits(&mut self) -> bool {
         let is_empty = self.is_empty();
         let was_empty = std::mem::replace(&mut self.was_empty, is_empty);
@@ -409,8 +414,8 @@ impl Bulkhead {
     }
 
     /// Takes the requests that `choose` selects out of the queue, each connection's in their order. `choose`
-    /// sees every queued request and may change it. Each comes with whether its connection may send requests
-    /// again.
+    /// sees every queued request and may change it. The flag with each says whether its client connection may
+    /// be read from again.
     pub fn take_chosen(&mut self, mut choose: impl FnMut(&mut Parked) -> Choice) -> Vec<(Parked, bool)> {
         let Self { queue, parked, .. } = self;
         let taken = queue.take_chosen(|item| choose(&mut parked[item as usize]));
@@ -424,15 +429,16 @@ impl Bulkhead {
         self.queue.is_empty() && self.fetches.is_empty()
     }
 
-    /// Starts handling the bulkhead at the end of each turn, and counts its requests in flight by tenant.
+    /// Begins to handle the bulkhead at the end of each turn, and to count its requests in flight by tenant.
+    /// `in_flight` gives the tenants of those in flight now.
     pub fn begin_list(&mut self, in_flight: impl Iterator<Item = TenantId>) {
         self.is_listed = true;
         self.tenants.clear();
         in_flight.for_each(|tenant| *self.tenants.entry(tenant).or_default() += 1);
     }
 
-    /// Refuses requests that have waited too long or can no longer meet their deadline, and fetches that wait
-    /// while the backend is stalled.
+    /// Passes to `refuse` the requests that have waited too long or can no longer meet their deadline, and
+    /// fetches that wait while nothing is sent to the backend.
     pub fn expire(&mut self, now: Timestamp, mut refuse: impl FnMut((Parked, bool), Refused)) {
         // Without requests in flight the next one is tried, as in [`Bulkhead::is_hopeless`]: replies may have
         // become faster.
@@ -455,9 +461,9 @@ impl Bulkhead {
         }
     }
 
-    /// Takes the next request to send, if the window has room: fetches first. Returns it with whether its
-    /// connection may send requests again, and whether it waited for too long. While several tenants wait,
-    /// none gets more than half of the window.
+    /// Takes the next request to send, fetches first; None if the window has no room or nothing waits. The
+    /// first flag says whether its client connection may be read from again, the second whether it waited for
+    /// too long. While several tenants wait, none gets more than half of the window.
     pub fn take(&mut self) -> Option<((Parked, bool), bool)> {
         let size = self.window.size() as u32;
         let is_reserved = self.fetches.is_empty() && !self.queue.has_any_of(Tier::Critical);
@@ -476,8 +482,8 @@ impl Bulkhead {
         Some((self.unpark(taken), taken.is_old))
     }
 
-    /// Sets whether the backend is ejected or returning: no request is then sent without a check by the
-    /// breaker.
+    /// Sets whether the backend is ejected or returning: each request is then checked by the breaker before
+    /// it is sent.
     pub fn set_gated(&mut self, is_gated: bool) {
         self.is_gated = is_gated;
         self.set_limit();
@@ -488,12 +494,13 @@ impl Bulkhead {
         self.is_gated
     }
 
-    /// True if the window has room, whether or not requests wait.
+    /// True if fewer requests are in flight than the window permits, whether or not others wait.
     pub fn has_place(&self) -> bool {
         self.mode != Mode::On || (self.in_flight as usize) < self.window.size()
     }
 
-    /// Takes the next waiting request although the backend is ejected, for the breaker to decide about it.
+    /// Takes the next waiting request although the backend is ejected, so that the breaker decides about it.
+    /// The flag says whether its client connection may be read from again.
     pub fn take_gated(&mut self) -> Option<(Parked, bool)> {
         if let Some(fetch) = self.fetches.pop_front() {
             return Some((fetch, false));
@@ -506,8 +513,8 @@ impl Bulkhead {
         (self.parked.remove(taken.item as usize), taken.is_eased)
     }
 
-    /// Ends a turn and tells other cores the bulkhead's load. True if it need not be handled in the next
-    /// turn.
+    /// Ends a turn, and publishes the bulkhead's load to other cores. True if it need not be handled in the
+    /// next turn.
     pub fn end_turn(&mut self, board: Section<'_>) -> bool {
         if !self.is_empty() && !self.is_stalled && self.in_flight as usize >= self.window.size() * 9 / 10 {
             self.window.handle_limited();
@@ -524,7 +531,7 @@ impl Bulkhead {
         is_calm
     }
 
-    /// Publishes this bulkhead's load to other cores over the board.
+    /// Publishes this bulkhead's load to other cores over the board (state that all cores can read).
     pub fn tell(&self, board: Section<'_>) {
         board.tell_load(Load {
             waiting: self.queue.len() as u32,
@@ -546,7 +553,7 @@ impl Bulkhead {
         };
     }
 
-    /// Frees memory of a burst once no request waits.
+    /// Frees the memory of a burst once no request waits.
     pub fn tidy(&mut self) {
         if self.parked.is_empty() && self.parked.capacity() > PARKED_KEPT {
             self.parked = Slab::new();
@@ -554,7 +561,7 @@ impl Bulkhead {
         self.queue.tidy();
     }
 
-    /// The bulkhead's figures for reports; the fields about the backend as a whole are left empty.
+    /// Returns the bulkhead's figures for reports; the fields about the backend as a whole are left empty.
     pub fn figures(&self) -> Figures {
         Figures {
             in_flight: self.in_flight as usize,
@@ -574,53 +581,54 @@ impl Bulkhead {
     }
 }
 
-/// The decision about a request that found no room at once.
+/// The decision about a request that could not be sent without a closer check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The request is sent.
     Passes,
     /// The request is sent, although it would wait if windows were not in shadow mode.
     PassesInShadow,
-    /// The request waits in the queue, if there is one.
+    /// The request is to be queued, or refused where there is no queue.
     Waits,
     /// The request is refused: it could not be answered by its deadline.
     TooLate,
-    /// The request is refused because the backend is stalled; the time is the retry delay.
+    /// The request is refused because the backend is stalled; the time is the retry delay named to the
+    /// client.
     Stalled(Duration),
     /// The request is refused because the backend is busy with a script.
     Busy,
 }
 
-/// Figures of one bulkhead for reports.
+/// Figures of one bulkhead (window and queue before a backend) for reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
     /// Requests in flight.
     pub in_flight: usize,
-    /// The window: the most requests that may be in flight.
+    /// The window: the most requests that may be in flight to the backend.
     pub window: usize,
     /// The number, cost and bytes of waiting requests.
     pub held: Held,
     /// The time for which the oldest request has waited.
     pub age: Duration,
-    /// The response time when little waits at the backend.
+    /// The backend's response time when few requests wait at it.
     pub base: Duration,
-    /// The median response time of the last round.
+    /// The median response time in the last round of samples.
     pub median: Duration,
     /// True if the queue accepts no more requests.
     pub is_full: bool,
     /// True while the backend counts as stalled.
     pub is_stalled: bool,
-    /// The level, 0 to 3, at which this core sheds less important requests for the backend as a whole.
+    /// The shedding level, 0 to 3: which tiers of requests to the backend this core refuses.
     pub level: u8,
-    /// The last latency ratio seen (usual by recent response time: 1 is steady); `None` if there were too few
-    /// replies.
+    /// The latency ratio of the backend: usual divided by recent response time, 1 when steady, less when it
+    /// is slow; None if there were too few replies.
     pub latency_ratio: Option<f64>,
-    /// The stage of the backend's circuit breaker. There is one per backend, which all cores share: each
-    /// core, and each of the backend's bulkheads on it, reports the same stage.
+    /// The stage of the backend's circuit breaker, which all cores share: each core, and each of the
+    /// backend's bulkheads on it, reports the same stage.
     pub breaker: BreakerStage,
     /// The number of times that this core ejected the backend as a whole.
     pub ejections: u64,
-    /// Requests that this core refused because the backend as a whole could not answer them in time.
+    /// Number of requests that this core refused because of the backend's overload.
     pub refused: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Overload: limits on what each backend is asked to do at once, and what becomes of the requests beyond.
-//! Knows neither connections nor clients.
+//! Overload: limits on the requests in flight to each backend, and the queueing or refusal of requests beyond
+//! them. Knows neither connections nor clients.
 //!
 //! | what | file |
 //! |---|---|
@@ -37,13 +37,14 @@ pub struct Overload {
     /// Indices of bulkheads with waiting requests or a stalled backend. They are handled at the end of each
     /// turn.
     listed: Vec<usize>,
-    /// Requests pushed out of a full queue that are yet to be refused.
+    /// Requests pushed out of a full queue by more important ones, which are still to be answered with a
+    /// refusal.
     turned_away: Vec<(Addressee, NotSent)>,
     /// True if requests that find no room wait in a queue rather than being refused.
     may_wait: bool,
     /// Whether requests that cannot be answered by their deadline are refused: on, off, or only counted.
     deadlines: Mode,
-    /// The time by which the requests in flight are searched for passed deadlines and stalled backends.
+    /// The time of the next search of the requests in flight for passed deadlines and stalled backends.
     early_at: Timestamp,
     service_times: Durations,
     /// The latency ratio of each backend: recent response times against usual ones.
@@ -53,7 +54,7 @@ pub struct Overload {
 }
 
 impl Overload {
-    /// Creates the state of a core with nothing in flight.
+    /// Creates the state of a core with no requests in flight.
     pub fn new(settings: &ShardSettings) -> Self {
         let topology = settings.topology;
         let mut overload = settings.overload.clone();
@@ -80,24 +81,24 @@ impl Overload {
         }
     }
 
-    /// The window and queue with this index ([`bulkhead_for`]).
+    /// Returns the bulkhead (window and queue) with this index ([`bulkhead_for`]).
     #[inline]
     pub fn bulkhead(&self, index: usize) -> &Bulkhead {
         &self.bulkheads[index]
     }
 
-    /// The window and queue with this index ([`bulkhead_for`]), to be changed.
+    /// Returns the bulkhead (window and queue) with this index ([`bulkhead_for`]), to be changed.
     #[inline]
     pub fn bulkhead_mut(&mut self, index: usize) -> &mut Bulkhead {
         &mut self.bulkheads[index]
     }
 
-    /// The backend that a bulkhead is before.
+    /// Returns the backend that the bulkhead with this index belongs to.
     pub fn backend_of(index: usize) -> BackendId {
         BackendId((index / BULKHEADS) as u16)
     }
 
-    /// Returns the backends that give no sign although requests are in flight on their connections.
+    /// Returns the backends that have been silent for a while although requests are in flight to them.
     pub fn silent(&self) -> Vec<BackendId> {
         let silent = |index: &usize| self.bulkheads[*index].is_silent();
         let mut backends: Vec<BackendId> =
@@ -106,7 +107,8 @@ impl Overload {
         backends
     }
 
-    /// Records a backend's answer to whether it is busy with a script, and tells other cores.
+    /// Records by a backend's reply to a PING whether it is busy with a script, and publishes it to other
+    /// cores.
     pub fn handle_sign(&mut self, settings: &ShardSettings, backend: BackendId, is_busy: bool) {
         for index in bulkheads_of(backend) {
             self.bulkheads[index].handle_sign(is_busy);
@@ -114,13 +116,13 @@ impl Overload {
         }
     }
 
-    /// True if any core has told that a backend is busy with a script.
+    /// True if any core has found that a backend is busy with a script.
     pub fn is_busy_anywhere(settings: &ShardSettings, backend: BackendId) -> bool {
         let board = &settings.overload.board;
         bulkheads_of(backend).any(|index| board.of(settings.id, index).is_busy())
     }
 
-    /// The number of bulkheads.
+    /// Returns the number of bulkheads on this core.
     pub fn len(&self) -> usize {
         self.bulkheads.len()
     }
@@ -131,18 +133,20 @@ impl Overload {
         self.may_wait
     }
 
-    /// Whether requests that cannot be answered by their deadline are refused: on, off, or only counted.
+    /// Returns whether requests that cannot be answered by their deadline are refused: on, off, or only
+    /// counted.
     pub fn deadlines(&self) -> Mode {
         self.deadlines
     }
 
-    /// The time by which the requests in flight are searched for passed deadlines and stalled backends.
+    /// Returns the time of the next search of the requests in flight for passed deadlines and stalled
+    /// backends.
     #[inline]
     pub fn early_at(&self) -> Timestamp {
         self.early_at
     }
 
-    /// Makes the next search of the requests in flight happen by `at` at the latest.
+    /// Makes the next search of the requests in flight (for passed deadlines) happen by `at` at the latest.
     #[inline]
     pub fn search_by(&mut self, at: Timestamp) {
         self.early_at = self.early_at.min(at);
@@ -153,13 +157,13 @@ impl Overload {
         self.early_at = Timestamp::MAX;
     }
 
-    /// The service times of all backends together.
+    /// Returns a histogram of the times that all backends took to reply.
     pub fn service_times(&self) -> Durations {
         self.service_times.told()
     }
 
-    /// The 95th percentile of a backend's recent response times in a class; `None` if there were too few
-    /// replies.
+    /// Returns the 95th percentile of a backend's recent response times in a class of commands; None if there
+    /// were too few replies.
     pub fn recent_p95(&self, backend: BackendId, class: Class) -> Option<Duration> {
         self.ratios[usize::from(backend.0)].recent_p95(class.index())
     }
@@ -170,8 +174,8 @@ impl Overload {
         self.bulkheads.iter_mut().for_each(|bulkhead| bulkhead.handle_late(late));
     }
 
-    /// The figures of all bulkheads, in the order of backends and tracks. Fields about the breaker are left
-    /// empty.
+    /// Returns the figures of all bulkheads, in the order of backends and tracks. Fields about the breaker
+    /// are left empty.
     pub fn figures(&self, env: &Env) -> impl Iterator<Item = (BackendId, BulkheadFigures)> {
         self.bulkheads.iter().enumerate().map(|(index, bulkhead)| {
             let place = index / BULKHEADS;
@@ -184,20 +188,20 @@ impl Overload {
         })
     }
 
-    /// Frees memory of a burst.
+    /// Frees the memory that a burst of waiting requests took.
     pub fn tidy(&mut self) {
         self.bulkheads.iter_mut().for_each(Bulkhead::tidy);
     }
 }
 
-/// The index of the bulkhead that requests to a backend over the connections of a track pass through.
+/// Returns the index of the bulkhead that requests to a backend pass on a track (set of connections).
 #[inline]
 pub const fn bulkhead_for(backend: BackendId, track: Track) -> usize {
     // Reads for replicas pass through their node's usual bulkhead, which nothing else uses.
     backend.0 as usize * BULKHEADS + track as usize % BULKHEADS
 }
 
-/// The indices of the bulkheads before a backend.
+/// Returns the indices of the bulkheads of a backend.
 pub fn bulkheads_of(backend: BackendId) -> std::ops::Range<usize> {
     let first = usize::from(backend.0) * BULKHEADS;
     first..first + BULKHEADS

@@ -1,5 +1,5 @@
 //! Replies as samples: they set the size of the window, and each backend's response times are compared with
-//! its usual ones. The resulting level is told to other cores.
+//! its usual ones. The shedding level that follows is published to other cores.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use crate::values::time::Now;
 const _: () = assert!(KINDS >= 2 * COMMAND_CLASSES, "reads and writes of each class are a kind");
 
 impl Overload {
-    /// Removes an answered request from its window and, if the reply is selected as a sample, adjusts the
-    /// window. `late` is the time by which this core was late itself.
+    /// Counts an answered request as no longer in flight and, if its reply is selected as a sample, adjusts
+    /// the window's size. `late` is the delay of this core itself, for which the backend is not blamed.
     #[expect(clippy::inline_always, reason = "every reply: a call would be half of it")]
     #[inline(always)]
     pub fn handle_answered(
@@ -66,8 +66,8 @@ impl Overload {
         self.bulkheads[index].handle_reply(&sample, now.monotonic, section);
     }
 
-    /// Counts the service time of a reply. Returns by how many microseconds it exceeds that of usual replies;
-    /// 0 for a refusal by a weir, which is no service.
+    /// Records the time that a backend took for a reply. Returns by how many microseconds it exceeds that of
+    /// usual replies; 0 for a refusal by a weir, which says nothing about the store behind it.
     #[inline]
     pub fn record_time(&mut self, backend: BackendId, pending: &Pending, took_nanos: u64) -> u64 {
         if pending.odd == Odd::Refused {
@@ -78,7 +78,7 @@ impl Overload {
         baseline.handle_reply(pending.class.index(), took_nanos / 1_000)
     }
 
-    /// Compares recent response times with usual ones, for each backend with traffic, and reports the
+    /// Compares recent response times with usual ones, for each backend with traffic, and publishes the
     /// shedding level that follows (0 to 3) to other cores. Logs changes of the level.
     pub fn compare_latencies(&mut self, env: &mut Env, now: Now) {
         if env.settings.overload.shed == Mode::Off {
@@ -105,7 +105,7 @@ impl Overload {
     }
 }
 
-/// The log line for a change of level, with its cause.
+/// Returns the log line for a change of a backend's shedding level, with its cause.
 fn described(shard: usize, backend: &str, change: &Change) -> String {
     let Change { from, to, seen } = *change;
     let why = seen.map_or_else(

@@ -1,4 +1,4 @@
-//! Requests that wait in the queues of their bulkheads, and how they leave them: taken, displaced or expired.
+//! Requests that wait in the queues before backends, and how they leave them: taken, displaced or expired.
 
 use std::time::Duration;
 
@@ -20,30 +20,32 @@ use crate::values::{BackendId, TenantId};
 #[derive(Debug)]
 pub struct Expired {
     pub to: Addressee,
-    /// True if the request's connection may send requests again.
+    /// True if the request's client connection may be read from again.
     pub is_eased: bool,
     pub why: NotSent,
 }
 
 impl Overload {
-    /// True while any bulkhead is to be handled at the end of each turn.
+    /// True while any bulkhead (window and queue) has to be handled at the end of each turn.
     #[inline]
     pub fn is_any_listed(&self) -> bool {
         !self.listed.is_empty()
     }
 
-    /// The bulkhead at this place of the list of those that are handled at the end of each turn.
+    /// Returns the index of the bulkhead at this place of the list of those that are handled at the end of
+    /// each turn; None past its end.
     pub fn listed_at(&self, place: usize) -> Option<usize> {
         self.listed.get(place).copied()
     }
 
-    /// Removes the bulkhead at this place from the list; the last one takes its place.
+    /// Removes the bulkhead at this place from the list of those that are handled at the end of each turn;
+    /// the last one takes its place.
     pub fn unlist(&mut self, place: usize) {
         self.listed.swap_remove(place);
     }
 
-    /// Starts handling a bulkhead at the end of each turn, if it is not. `in_flight` gives the tenants of its
-    /// requests in flight.
+    /// Begins to handle a bulkhead at the end of each turn, if it is not handled yet. `in_flight` gives the
+    /// tenants of its requests in flight.
     pub fn list<I: Iterator<Item = TenantId>>(&mut self, index: usize, in_flight: impl FnOnce() -> I) {
         let bulkhead = &mut self.bulkheads[index];
         if !bulkhead.is_listed() {
@@ -52,19 +54,20 @@ impl Overload {
         }
     }
 
-    /// Takes the requests that were pushed out of full queues. The list is given back with
-    /// [`Overload::recycle`].
+    /// Takes the requests that were pushed out of full queues, to refuse them. The caller gives the emptied
+    /// list back with [`Overload::recycle`].
     pub fn take_turned_away(&mut self) -> Vec<(Addressee, NotSent)> {
         std::mem::take(&mut self.turned_away)
     }
 
-    /// Takes back the memory of an empty list of refused requests.
+    /// Takes back the memory of the emptied list of refused requests.
     pub fn recycle(&mut self, turned_away: Vec<(Addressee, NotSent)>) {
         self.turned_away = turned_away;
     }
 
-    /// Makes room for a request in a queue, if it is full, at the expense of a less important one. An error
-    /// if there is none. Returns the address of the displaced request if its connection may send again.
+    /// Makes room for a request in a full queue, by pushing out a less important one. An error if the queue
+    /// has none. Returns the reply address of the request pushed out if its client connection may be read
+    /// from again.
     pub fn make_room(
         &mut self,
         env: &mut Env,
@@ -84,8 +87,8 @@ impl Overload {
         Ok(is_eased.then_some(parked.envelope.reply_to))
     }
 
-    /// Queues a request. Returns a note that its client connection should not be read for now, if much of it
-    /// waits. An error if there is no room.
+    /// Queues a request. Returns the note that its client connection should not be read from for now, if many
+    /// of its requests wait. An error if there is no room.
     pub fn park(
         &mut self,
         env: &mut Env,
@@ -108,8 +111,8 @@ impl Overload {
         }
     }
 
-    /// Queues a fetch of a hot key for the next place in the window. There is always room for it, because
-    /// fetches are few.
+    /// Queues a fetch of a hot key for the next place in the window. The queue always has room for it,
+    /// because fetches are few.
     pub fn park_fetch(
         &mut self,
         env: &mut Env,
@@ -124,8 +127,9 @@ impl Overload {
     }
 
     /// Takes requests about a key that has become hot out of the queues before `backend`, or before all
-    /// backends: those that `choose` selects, each connection's in their order, each with whether its
-    /// connection may send requests again. `choose` also sees requests for several keys of any slot.
+    /// backends: those that `choose` selects, each connection's in their order. The flag with each says
+    /// whether its client connection may be read from again. `choose` also sees requests for several keys of
+    /// any slot.
     pub fn take_queued(
         &mut self,
         (backend, slot): (Option<BackendId>, u16),
@@ -145,7 +149,8 @@ impl Overload {
         taken
     }
 
-    /// Removes requests from a queue that have waited too long or cannot meet their deadline.
+    /// Removes and returns the requests in a queue that have waited too long or cannot meet their deadline.
+    /// `late` is the delay of this core itself.
     pub fn expire(&mut self, env: &mut Env, index: usize, late: Duration, now: Now) -> Vec<Expired> {
         let bulkhead = &mut self.bulkheads[index];
         bulkhead.begin_turn(late, now.monotonic);
@@ -169,14 +174,14 @@ impl Overload {
         expired
     }
 
-    /// Ends a turn for a bulkhead and publishes its load to other cores. True if nothing waits in it, so that
-    /// it need not be handled in the next turn.
+    /// Ends a turn for a bulkhead and publishes its load to other cores. True if no request waits in it, so
+    /// that it need not be handled in the next turn.
     pub fn end_turn(&mut self, settings: &ShardSettings, index: usize) -> bool {
         self.bulkheads[index].end_turn(settings.overload.board.of(settings.id, index))
     }
 
-    /// Marks a bulkhead as stalled if its backend has been silent for too long ([`super::Bulkhead`]). True
-    /// only in the call that finds the stall.
+    /// Marks a bulkhead as stalled if its backend has been silent for too long with requests in flight
+    /// ([`super::Bulkhead`]). True only in the call that finds the stall.
     pub fn find_stall(&mut self, index: usize, now: Now) -> bool {
         let has_stalled = self.bulkheads[index].handle_look(now.monotonic);
         if has_stalled {
@@ -190,13 +195,13 @@ impl Overload {
         self.bulkheads[index].tell(settings.overload.board.of(settings.id, index));
     }
 
-    /// The slots of all waiting requests, with the backends that they wait for.
+    /// Returns the slots of all waiting requests, with the backends that they wait for.
     pub fn waiting_slots(&self) -> impl Iterator<Item = (u16, BackendId)> {
         let parked = self.bulkheads.iter().flat_map(super::Bulkhead::parked);
         parked.map(|parked| (parked.envelope.route.slot, parked.envelope.route.backend))
     }
 
-    /// The number of requests that wait in queues.
+    /// Returns the number of requests that wait in queues on this core.
     pub fn waiting(&self) -> usize {
         let held = |figures: BulkheadFigures| figures.held.requests;
         self.listed.iter().map(|index| held(self.bulkheads[*index].figures())).sum()

@@ -1,9 +1,9 @@
-//! Batch: everything that one shard hands to another in a turn, in buffers that are reused.
+//! Batch: all messages that one shard passes to another in a turn, in buffers that are reused.
 //!
 //! ```text
-//!   shard i                                    shard j
-//!   requests for keys at home on j  ──batch──>  forwards them as its own
-//!   replies in the client's order   <──batch──  as they come from the backends
+//! shard i                                    shard j
+//! requests for keys at home on j  ──batch──>  forwards them as its own
+//! replies in the client's order   <──batch──  as they come from the backends
 //! ```
 
 use bytes::Bytes;
@@ -20,8 +20,8 @@ use crate::shard::tracking_redirect::RedirectMessage;
 use crate::values::ShardId;
 use crate::values::limits::{BATCH_BYTES_MAX, MONITOR_BATCH_BYTES_MAX};
 
-/// Place of a message in a batch: the length of one copied to the common buffer, which is read in order, or
-/// the index of one that is shared.
+/// Place of a message in a batch: its length if it was copied to the common buffer, which is read in order,
+/// or its index if its bytes are shared.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Copied(u32),
@@ -49,28 +49,31 @@ pub struct Batch {
     request_bytes: Vec<u8>,
     reply_bytes: Vec<u8>,
     shared: Vec<Bytes>,
-    /// Bytes of all shared messages and of the copies.
+    /// Bytes of all shared messages and of the copies of hot keys' replies.
     shared_bytes: usize,
-    /// Notes about requests of client connections, each with the address of the request.
+    /// Notes about requests of client connections, each with the reply address of the request.
     notes: Vec<(ReplyTo, Note)>,
-    /// Fences that the receiver handles first, so that none of its later requests is overtaken by what they
-    /// stand for.
+    /// Fences (connections to stores that were given up) that the receiver handles first, so that its later
+    /// requests are not followed by requests of those connections.
     fences: Vec<Fence>,
-    /// Fences that the store has answered, by the shard that raised them and their sequence number there: the
-    /// receiver forgets them, and no longer asks the store to drop the given-up connections they stand for.
+    /// Fences that a store has answered, by the shard that raised them and their sequence number there: the
+    /// receiver forgets them, and no longer asks the store to kill the connections.
     lifted: Vec<(ShardId, u64)>,
-    /// Copies of hot replies that are lent to the receiver.
+    /// Copies of hot keys' replies that are lent to the receiver.
     copies: Vec<Copy>,
-    /// Counts of the answers that the sender gave from copies of the receiver's hot keys.
+    /// Numbers of requests that the sender answered from copies of replies for the receiver's hot keys.
     hits: Vec<CopyHits>,
-    /// Lines for monitors of the receiver: whose requests they show, and their lengths in `line_bytes`.
+    /// Lines for monitors of the receiver: the client that each line is about (by tenant), and its length in
+    /// `line_bytes`.
     lines: Vec<(Sender, u32)>,
     line_bytes: Vec<u8>,
-    /// The sender's messages about names whose home core is the receiver.
+    /// The sender's messages about shared channels whose home core is the receiver, each with the core that
+    /// sent it.
     to_home: Vec<(ShardId, ToHome)>,
-    /// The sender's messages, as the home core, about names that clients of the receiver are subscribed to.
+    /// The sender's messages, as the home core, about shared channels to which clients of the receiver are
+    /// subscribed.
     from_home: FromHomeQueue,
-    /// The sender's messages about invalidation messages that clients redirect to others.
+    /// The sender's messages about clients that take the invalidation messages of other clients.
     redirects: Vec<RedirectMessage>,
 }
 
@@ -78,7 +81,7 @@ pub struct Batch {
 const BYTES_KEPT: usize = 1 << 20;
 
 impl Batch {
-    /// True if the batch contains nothing.
+    /// True if the batch contains no messages.
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
             && self.replies.is_empty()
@@ -93,8 +96,8 @@ impl Batch {
             && self.redirects.is_empty()
     }
 
-    /// Returns the bytes of all requests, replies, copies of hot replies, lines for monitors and published
-    /// messages in the batch.
+    /// Returns the bytes of all requests, replies, copies of hot keys' replies, lines for monitors and
+    /// published messages in the batch.
     pub fn bytes(&self) -> usize {
         self.request_bytes.len()
             + self.reply_bytes.len()
@@ -108,42 +111,44 @@ impl Batch {
         self.bytes() >= BATCH_BYTES_MAX
     }
 
-    /// Adds a request, to be forwarded by the receiver as the home core of its keys.
+    /// Adds a request, which the receiver forwards as the home core of its keys.
     pub fn push_request(&mut self, envelope: &Envelope, message: Message<'_>) {
         let place = place(&mut self.request_bytes, &mut self.shared, message);
         self.shared_bytes += message.shared_bytes();
         self.requests.push(RequestEntry { envelope: *envelope, place });
     }
 
-    /// Adds a reply to a request of a client of the receiver.
+    /// Adds a reply to a request of one of the receiver's clients.
     pub fn push_reply(&mut self, to: ReplyTo, outcome: Outcome, message: Message<'_>) {
         let place = place(&mut self.reply_bytes, &mut self.shared, message);
         self.shared_bytes += message.shared_bytes();
         self.replies.push(ReplyEntry { to, outcome, place });
     }
 
-    /// Adds a note. The receiver handles it before all replies of the batch.
+    /// Adds a note about a request. The receiver handles it before all replies of the batch.
     pub fn push_note(&mut self, to: ReplyTo, note: Note) {
         self.notes.push((to, note));
     }
 
-    /// Adds a fence. The receiver handles it before all messages of the batch.
+    /// Adds a fence (a connection to a store that was given up). The receiver handles it before all messages
+    /// of the batch.
     pub fn push_fence(&mut self, fence: Fence) {
         self.fences.push(fence);
     }
 
-    /// Adds a copy of a hot reply, which is lent to the receiver.
+    /// Adds a copy of a hot key's reply, which is lent to the receiver.
     pub fn push_copy(&mut self, copy: Copy) {
         self.shared_bytes += copy.bytes();
         self.copies.push(copy);
     }
 
-    /// Adds a count of answers from copies of one of the receiver's hot keys.
+    /// Adds the number of requests that the sender answered from copies for one of the receiver's hot keys.
     pub fn push_hits(&mut self, hits: CopyHits) {
         self.hits.push(hits);
     }
 
-    /// Adds a line for the receiver's monitors. False if there are too many already: the line is then left out.
+    /// Adds a line for the receiver's monitors. False if the batch has too many bytes of lines already: the
+    /// line is then left out.
     pub fn push_line(&mut self, sender: Sender, line: &[u8]) -> bool {
         let has_room = self.line_bytes.len() + line.len() <= MONITOR_BATCH_BYTES_MAX;
         if has_room {
@@ -163,50 +168,51 @@ impl Batch {
         })
     }
 
-    /// Adds a message about a name whose home core is the receiver. `from` is the core that has the
+    /// Adds a message about a shared channel whose home core is the receiver. `from` is the core that has the
     /// subscribers.
     pub fn push_to_home(&mut self, from: ShardId, message: ToHome) {
         self.to_home.push((from, message));
     }
 
-    /// Adds a message about a name whose home core is the sender, for subscribers on the receiver.
+    /// Adds a message about a shared channel whose home core is the sender, for subscribers on the receiver.
     pub fn push_from_home(&mut self, told: FromHome) {
         self.from_home.push(told);
     }
 
-    /// Takes the messages about names whose home core is the receiver, each with the core that it is from.
+    /// Takes the messages about shared channels whose home core is the receiver, each with the core that it
+    /// is from.
     pub fn take_to_home(&mut self) -> Vec<(ShardId, ToHome)> {
         std::mem::take(&mut self.to_home)
     }
 
-    /// Takes the next message that the sender, as the home core of a name, has for subscribers on the
-    /// receiver.
+    /// Takes the next message about a shared channel whose home core is the sender, for subscribers on the
+    /// receiver; None if there is none.
     pub fn pop_from_home(&mut self) -> Option<FromHome> {
         self.from_home.pop()
     }
 
-    /// Adds a message about invalidation messages that a client redirects to another.
+    /// Adds a message about a client that takes the invalidation messages of another client.
     pub fn push_redirect(&mut self, message: RedirectMessage) {
         self.redirects.push(message);
     }
 
-    /// Takes the messages about invalidation messages that clients redirect to others.
+    /// Takes the messages about clients that take the invalidation messages of other clients.
     pub fn take_redirects(&mut self) -> Vec<RedirectMessage> {
         std::mem::take(&mut self.redirects)
     }
 
-    /// Returns the copies of hot replies.
+    /// Returns the copies of hot keys' replies that are lent to the receiver.
     pub fn copies(&self) -> &[Copy] {
         &self.copies
     }
 
-    /// Returns the counts of answers from copies.
+    /// Returns the numbers of requests that the sender answered from copies for the receiver's hot keys.
     pub fn hits(&self) -> &[CopyHits] {
         &self.hits
     }
 
-    /// Adds that a fence is lifted, because the store has answered it: by the shard that raised it, and its
-    /// sequence number there.
+    /// Adds that a fence is lifted, because the store has answered it; it is named by the shard that raised
+    /// it, and its sequence number there.
     pub fn push_lifted(&mut self, origin: ShardId, sequence: u64) {
         self.lifted.push((origin, sequence));
     }

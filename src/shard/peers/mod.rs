@@ -1,4 +1,5 @@
-//! Peers: batches for other cores, at most one for each per turn. Has no access to clients or connections.
+//! Peers: batches of messages for other cores, at most one for each core per turn. Has no access to clients
+//! or connections.
 
 mod batch;
 
@@ -41,7 +42,7 @@ impl PeerStage {
     }
 
     /// Adds a request to the batch for its key's home core. False if the batch is full: the request is then
-    /// not sent.
+    /// not added.
     #[inline]
     pub fn push_request(&mut self, to: ShardId, envelope: &Envelope, message: Message<'_>) -> bool {
         let batch = self.batch_for(to);
@@ -58,12 +59,12 @@ impl PeerStage {
         self.batch_for(to.shard).push_reply(to, outcome, message);
     }
 
-    /// Adds a note about a client connection to the batch for the core that has it.
+    /// Adds a note about a request to the batch for the core that has its client.
     pub fn push_note(&mut self, to: ReplyTo, note: Note) {
         self.batch_for(to.shard).push_note(to, note);
     }
 
-    /// Adds a copy of a hot reply to the batch for another core. Drops it if that batch is full.
+    /// Adds a copy of a hot key's reply to the batch for another core. Drops it if that batch is full.
     pub fn push_copy(&mut self, to: ShardId, copy: Copy) {
         let batch = self.batch_for(to);
         if !batch.is_full() {
@@ -71,41 +72,45 @@ impl PeerStage {
         }
     }
 
-    /// Tells the home core of a hot key how many answers this core gave from copies of it.
+    /// Adds the number of requests that this core answered from copies to the batch for the hot key's home
+    /// core.
     pub fn push_hits(&mut self, to: ShardId, hits: CopyHits) {
         self.batch_for(to).push_hits(hits);
     }
 
-    /// Adds a line for another core's monitors to the batch for it. False if that has too many already: the line
-    /// is then left out.
+    /// Adds a line for another core's monitors to the batch for it. False if that batch has too many already:
+    /// the line is then left out.
     pub fn push_line(&mut self, to: ShardId, sender: Sender, line: &[u8]) -> bool {
         self.batch_for(to).push_line(sender, line)
     }
 
-    /// Adds a message of this core to the batch for the home core of a name.
+    /// Adds a message of this core to the batch for the home core of a shared channel.
     pub fn push_to_home(&mut self, own: ShardId, home: ShardId, message: ToHome) {
         self.batch_for(home).push_to_home(own, message);
     }
 
-    /// Adds a message of this core, as the home core of a name, to the batch for a core with subscribers.
+    /// Adds a message of this core, as the home core of a shared channel, to the batch for a core with
+    /// subscribers.
     pub fn push_from_home(&mut self, to: ShardId, told: FromHome) {
         self.batch_for(to).push_from_home(told);
     }
 
-    /// Adds a message about redirected invalidation messages to the batch for another core.
+    /// Adds a message about a client that takes the invalidation messages of another client to the batch for
+    /// another core.
     pub fn push_redirect(&mut self, to: ShardId, message: RedirectMessage) {
         self.batch_for(to).push_redirect(message);
     }
 
-    /// Tells all other cores that a fence of this core is lifted, because the store has answered it.
+    /// Adds to the batches for all other cores that a fence of this core is lifted, because the store has
+    /// answered it.
     pub fn tell_lifted(&mut self, own: ShardId, sequence: u64) {
         for shard in (0..self.outgoing.len() as u16).map(ShardId).filter(|shard| *shard != own) {
             self.batch_for(shard).push_lifted(own, sequence);
         }
     }
 
-    /// Returns the next batch for another core, if there is one. Adds the fences that the core was not told
-    /// of yet; it handles them before anything else, so that nothing it does because of the batch comes
+    /// Returns the next batch for another core; None if there is none. Adds the fences that the core was not
+    /// sent yet; it handles them before anything else, so that nothing it does because of the batch comes
     /// before them.
     pub fn poll(&mut self, fences: &mut Fences) -> Option<(ShardId, Box<Batch>)> {
         let shard = self.touched.pop_front()?;
@@ -121,7 +126,7 @@ impl PeerStage {
         self.spare.push(batch);
     }
 
-    /// Frees spare batches that a burst has left. False once there are none to free.
+    /// Frees spare batches that a burst has left. True if there may be more to free later.
     pub fn tidy(&mut self) -> bool {
         self.spare.tidy(drop)
     }

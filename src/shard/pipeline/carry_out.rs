@@ -1,4 +1,5 @@
-//! Carrying out of a request: admits it, and sends it to its destination. Requests are admitted nowhere else.
+//! Carrying out of a request: admits it (takes its price from its payer's buckets), and sends it to its
+//! destination. Requests are admitted nowhere else.
 
 use std::time::Duration;
 
@@ -21,11 +22,12 @@ use crate::shard::settings::Mode;
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, Price, ShardId, Timestamp, UNIT};
 
-/// Time after which to retry while an earlier request that was answered without its store may still be
-/// carried out.
+/// Retry delay named in the error reply to a client whose request is refused because an earlier request of
+/// it, answered without its store, may still be carried out there.
 const RETRY_UNSETTLED: Duration = Duration::from_millis(250);
 
-/// Result of a request that goes no further for now, because it was answered or has to wait.
+/// Error of the steps of admission: the request goes no further now, because it has been answered already, or
+/// is held to be tried again.
 #[derive(Clone, Copy, Debug)]
 struct Stopped;
 
@@ -78,7 +80,8 @@ impl Shard {
         self.dispatch(home, &envelope, Message::new(request.arguments.frame(), request.shared), now);
     }
 
-    /// Sends a request that has no single home core. It has been admitted.
+    /// Sends an admitted request that has no single home core. No other request of its client is in flight,
+    /// and later ones wait.
     #[inline(never)]
     fn carry_out_alone(
         &mut self,
@@ -135,8 +138,8 @@ impl Shard {
         }
     }
 
-    /// Takes the next step of a walk (`SCAN`) over the nodes of a cluster: asks the node, or answers that the
-    /// walk has ended or cannot go on.
+    /// Takes the next step of a walk (`SCAN`) over the nodes of a cluster: sends the `SCAN` to the next node,
+    /// or answers that the walk has ended or cannot go on.
     fn walk_on(
         &mut self,
         id: ClientId,
@@ -167,10 +170,10 @@ impl Shard {
         }
     }
 
-    /// Carries out a command that ends subscriptions, without admission: it is never refused, since the
-    /// client would go on paying for messages, and its tenant pays for its bytes. Holds a `PUBLISH` while
-    /// subscriptions to its channel are on their way. False for any other request, and for a `PUBLISH` that
-    /// may go on.
+    /// Handles two kinds of requests that bypass admission. A command that ends subscriptions is carried out:
+    /// it is never refused, since the client would go on paying for messages, and its tenant pays for its
+    /// bytes. A `PUBLISH` is held while subscriptions to its channel are on their way to stores. False for
+    /// any other request, and for a `PUBLISH` that may go on.
     fn goes_its_own_way(
         &mut self,
         id: ClientId,
@@ -195,16 +198,16 @@ impl Shard {
         }
     }
 
-    /// Resumes messages (`PUBLISH`) whose subscriptions stores have acknowledged by now, or that have waited
-    /// for too long.
+    /// Resumes requests (`PUBLISH`) that were held until stores had acknowledged the subscriptions to their
+    /// channels: those acknowledged by now, and those that have waited for too long.
     pub(super) fn resume_publications(&mut self, now: Now) {
         let board = &self.env.settings.clients.subscriptions;
         let ready = self.clients.publications().take_ready(board, now.monotonic);
         self.resume_held(ready, now);
     }
 
-    /// Holds a request until the cluster's primaries have confirmed the map. Refuses it if it has waited for
-    /// [`MAP_PATIENCE`].
+    /// Holds a request until the cluster's primaries have confirmed the map of slots. Refuses it if it has
+    /// waited for [`MAP_PATIENCE`].
     fn wait_for_map(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
         if now.monotonic.since(self.clients.client(id).came()) >= MAP_PATIENCE {
             return self.answer_not_sent(id, BackendId(0), NotSent::Unconfirmed);
@@ -213,21 +216,24 @@ impl Shard {
         self.clients.hold_for_map(id, arguments);
     }
 
-    /// Records that the primaries confirmed the map of the cluster, all of them asked at `at` or later.
+    /// Records that the primaries confirmed the cluster's map of slots; each of them was asked at `at` or
+    /// later.
     pub fn handle_slots_confirmed(&mut self, at: Timestamp) {
         self.env.slots_confirmed = self.env.slots_confirmed.max(Some(at));
         self.upstream.touch_slots();
     }
 
-    /// Resumes requests for which the map of the cluster has been confirmed, or that have waited for too
-    /// long.
+    /// Resumes requests that were held until the cluster's map of slots was confirmed: those for which it is,
+    /// and those that have waited for too long.
     pub(super) fn resume_sure(&mut self, now: Now) {
         let ready = self.clients.map_confirmation().take_ready(&self.env, now.monotonic);
         self.resume_held(ready, now);
     }
 
-    /// Admits a request and takes its price from the buckets, if it has one. A request that is refused or has
-    /// to wait is dealt with here. `usual` is the track of a request that does not cost much.
+    /// Admits a request: takes its price from the buckets of its payer, and returns the charge; None if it
+    /// has no price. A refused request is answered here, and one that has to wait is held; both return
+    /// [`Stopped`]. `usual` is the track (set of connections to a backend) of a request that does not cost
+    /// much.
     #[expect(clippy::inline_always, reason = "every request: a call would be a third of it")]
     #[inline(always)]
     fn admit(
@@ -261,8 +267,8 @@ impl Shard {
         self.admit_off_tab(id, payer, (&asked, class), (destination.backend(), usual), arguments, now)
     }
 
-    /// Chooses the track of a request where nothing has a price and replicas may answer reads. Holds the
-    /// request if its client has requests in flight on another track.
+    /// Chooses the track (set of connections to a backend) of a request where nothing has a price and
+    /// replicas may answer reads. Holds the request if its client has requests in flight on another track.
     #[cold]
     fn take_track(
         &mut self,
@@ -278,8 +284,8 @@ impl Shard {
         Ok(None)
     }
 
-    /// Admits a request that weir answers by itself. Few of those have a price; `EXEC` has that of its whole
-    /// transaction.
+    /// Admits a request that weir answers by itself. Few of those have a price; `EXEC` has the price of all
+    /// requests of its transaction together.
     #[inline(never)]
     fn admit_local(
         &mut self,
@@ -303,8 +309,8 @@ impl Shard {
         self.admit_off_tab(id, payer, (&asked, class), (None, Track::Usual), arguments, now)
     }
 
-    /// Admits a request that cannot be charged to the tab (the sum of what one payer takes in a row), such as
-    /// a transaction.
+    /// Admits a request that cannot be charged to the tab (the sum of one payer's consecutive requests), such
+    /// as a transaction.
     #[inline(never)]
     fn admit_off_tab(
         &mut self,
@@ -356,8 +362,8 @@ impl Shard {
         self.env.pool.give(text);
     }
 
-    /// Adds what is left of the other quotas that a request counts against to the headers of an HTTP reply:
-    /// first the quota with the smallest part left.
+    /// Adds to the headers of an HTTP refusal what is left of the other quotas that the request counts
+    /// against. The quota with the smallest part left comes first.
     #[cold]
     fn tell_other_quotas(&mut self, text: &mut Vec<u8>, id: ClientId, refused: Scope, now: Now) {
         let identity = self.clients.client(id).identity().clone();
@@ -377,8 +383,9 @@ impl Shard {
         http::note_quotas(text, &others);
     }
 
-    /// Makes the envelope of a request that must be alone: takes the next place in the client's order, and
-    /// holds back the client's later requests until it is answered.
+    /// Makes the envelope of a request that must be the only one of its client in flight: takes the next
+    /// place in the order of the client's replies, and holds back the client's later requests until this one
+    /// is answered.
     pub(super) fn envelope_alone(
         &mut self,
         id: ClientId,
@@ -393,8 +400,8 @@ impl Shard {
         client.envelope(reply_to, (slot, backend), (nature, nature.touches()), charge.as_ref())
     }
 
-    /// Decides whether a request is refused because its backend is strained and more important requests go
-    /// first; if so, answers its client.
+    /// Decides whether a request is refused because its backend is slow (shedding level) and requests of more
+    /// important tiers go first; if so, answers its client.
     #[cold]
     fn is_held_back(&mut self, id: ClientId, destination: Destination) -> bool {
         let tier = self.clients.client(id).identity().tier;
@@ -430,8 +437,8 @@ impl Shard {
         }
     }
 
-    /// Refuses a request before it has taken its place in the client's order. A transaction that it belongs
-    /// to is discarded.
+    /// Answers a request with the refusal for `why`, before the request has taken its place in the order of
+    /// its client's replies. A transaction that it belongs to is discarded.
     pub(super) fn answer_not_sent(&mut self, id: ClientId, backend: BackendId, why: NotSent) {
         self.discard_refused(id);
         let tier = self.clients.client(id).identity().tier;
@@ -457,8 +464,8 @@ impl Shard {
         }
     }
 
-    /// Hands a request over to its key's home core, unless a copy of a hot key answers it here. Refuses it if
-    /// too much waits for that core.
+    /// Hands a request over to its key's home core, unless this core's copy of a hot key's reply answers it.
+    /// Refuses it if the batch for that core is full.
     #[inline(never)]
     fn hand_over(&mut self, home: ShardId, envelope: &Envelope, message: Message<'_>, now: Now) {
         if self.hot_keys.is_on() && self.is_copied(envelope, message, now) {
@@ -471,8 +478,8 @@ impl Shard {
         }
     }
 
-    /// Sends a request whose key has its home here, or that has no home; or a block of requests of which only
-    /// the last reply counts.
+    /// Sends a request whose key has its home on this core, or that has no home. `requests` above 1 says that
+    /// the message is a block of that many requests, of which only the last reply counts.
     #[expect(clippy::inline_always, reason = "every request, see above")]
     #[inline(always)]
     pub(super) fn send_from_here(
@@ -488,7 +495,8 @@ impl Shard {
         self.put_out(envelope, message, requests, now);
     }
 
-    /// Sends a request over this core's backend connections, bypassing the kept replies of hot keys.
+    /// Sends a message of `requests` requests over this core's backend connections, bypassing the kept
+    /// replies of hot keys.
     #[expect(clippy::inline_always, reason = "every request, see above")]
     #[inline(always)]
     pub(super) fn put_out(&mut self, envelope: &Envelope, message: Message<'_>, requests: usize, now: Now) {

@@ -17,7 +17,8 @@ pub(super) fn has_only_some(tenant: &Tenant) -> bool {
     !tenant.channel_prefixes().is_empty() || !tenant.databases.is_empty()
 }
 
-/// Checks the channels that a request names, or the patterns of channels. Returns whether it is about channels alone.
+/// Checks that a tenant may name the channels, or patterns of channels, in a request. True if the request
+/// names channels alone, so that its words need no check as keys. The error is the text of the reply.
 pub(super) fn permit(
     tenant: &Tenant,
     (command, handling): (&'static Command, Handling),
@@ -92,7 +93,8 @@ fn begins_with_any(prefixes: &[String], name: &[u8]) -> bool {
     prefixes.is_empty() || prefixes.iter().any(|prefix| name.starts_with(prefix.as_bytes()))
 }
 
-/// Returns prefixes in quotes, for the text of an error; of many only the first few.
+/// Returns prefixes in quotes, for the text of an error; of more than [`PREFIXES_NAMED_MAX`] only the first
+/// ones and the number of the others.
 pub(super) fn quoted_prefixes(prefixes: &[String]) -> String {
     let named = prefixes.iter().take(PREFIXES_NAMED_MAX);
     let mut named: Vec<String> = named.map(|prefix| format!("'{}'", quoted(prefix.as_bytes()))).collect();

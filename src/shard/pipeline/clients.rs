@@ -11,7 +11,8 @@ use crate::values::ClientId;
 use crate::values::time::Now;
 
 impl Shard {
-    /// Passes a client's command about other clients to all shards, through the control executor.
+    /// Passes a client's command about other clients to all shards, through the control executor, which sends
+    /// back the joined answer.
     pub(super) fn ask_about_clients(
         &mut self,
         id: ClientId,
@@ -40,8 +41,8 @@ impl Shard {
         }
     }
 
-    /// Checks that the user of a `CLIENT KILL USER` exists: a tenant, or a user of one. A client that is confined to a
-    /// tenant is told of no others. The error is the reply.
+    /// Checks that the user of a `CLIENT KILL USER` exists: a tenant, or a user of one. For a client that is
+    /// confined to a tenant, only that tenant counts as existing. The error is the text of the reply.
     fn with_known_user(&self, asked: ClientsAsked, tenant: Option<String>) -> Result<ClientsAsked, String> {
         let Some(user) = asked.named_user() else { return Ok(asked) };
         let name = user.split('/').next().unwrap_or(user);

@@ -13,7 +13,7 @@ use crate::values::limits::KEYS_PER_TURN;
 use crate::values::time::Now;
 
 impl Shard {
-    /// Resumes a client that had to wait: first its held request, then the bytes behind that.
+    /// Goes on with a client that had to wait: first its held request, then the bytes received after that.
     pub(super) fn resume(&mut self, id: ClientId, now: Now) {
         if let Some(mut held) = self.clients.take_up(id) {
             self.clients.begin_held(id, &mut held);
@@ -25,22 +25,23 @@ impl Shard {
         self.decode(id, &[], now);
     }
 
-    /// Tries requests again that waited for a quota pool, before anything that came after them.
+    /// Tries requests again that waited for a grant of a quota pool, before later requests of their clients.
     pub(super) fn resume_waiting(&mut self, now: Now) {
         let waiting = self.admission.take_waiting();
         self.resume_held(waiting, now);
         self.admission.decide_in_shadow(&mut self.env, now);
     }
 
-    /// Tries requests again that waited until others of their tenant were settled.
+    /// Tries requests again that waited until earlier requests of their tenant were settled (charged at their
+    /// real price).
     #[cold]
     pub(super) fn resume_settled(&mut self, now: Now) {
         let settled = self.admission.take_settled(now.monotonic);
         self.resume_held(settled, now);
     }
 
-    /// Resumes clients whose next request was held until a quota or the map of the cluster was known. Clients
-    /// that have left since are skipped.
+    /// Resumes clients whose next request was held, for instance until a quota or the map of the cluster was
+    /// known. Clients that have disconnected since are skipped.
     pub(super) fn resume_held(&mut self, clients: Vec<ClientId>, now: Now) {
         for id in clients {
             if self.clients.end_wait_for_grant(id) {
@@ -49,8 +50,9 @@ impl Shard {
         }
     }
 
-    /// Takes on as many requests of a client as it may have now. Returns how many bytes are known to be
-    /// missing of the next request, 0 while they should not be read.
+    /// Decodes `chunk`, the bytes that a client has sent, and handles as many of its requests as it may have
+    /// in flight now. Returns how many bytes are known to be missing of its next request, 0 while the client
+    /// should not be read from.
     pub(super) fn decode(&mut self, id: ClientId, chunk: &[u8], now: Now) -> usize {
         let Some((mut decoder, http)) = self.clients.begin_decoding(id) else { return 0 };
         let progress = match http {
@@ -118,7 +120,8 @@ impl Shard {
         is_split.then(|| (step, frame.clone()))
     }
 
-    /// Holds the request that the decoder gave out last until its keys are split.
+    /// Holds the request that the decoder returned last until its keys are split over several turns; `step`
+    /// is the number of words per key.
     #[cold]
     #[inline(never)]
     fn hold_for_turns(&mut self, id: ClientId, step: usize, frame: Bytes, decoder: &mut RequestDecoder) {
@@ -150,7 +153,7 @@ impl Shard {
         self.clients.end_acting(id, identity, own);
     }
 
-    /// Handles one whole request. Every request handled here is answered exactly once.
+    /// Handles one whole request of a client. Every request handled here is answered exactly once.
     pub(super) fn handle_request(&mut self, id: ClientId, request: Request<'_>, now: Now) {
         if let Some(command) = command::recognise_plain(&request.arguments) {
             return self.handle_command(id, command, request, now);
@@ -228,7 +231,7 @@ impl Shard {
         self.carry_out(id, None, destination, request, now);
     }
 
-    /// Returns the request of a walk (`SCAN`) with its `COUNT` lowered to the largest that is allowed; none
+    /// Returns the request of a walk (`SCAN`) with its `COUNT` lowered to the largest that is allowed; None
     /// if it is not above that. The protocol permits this because `COUNT` is a hint.
     #[cold]
     fn with_lower_count(
@@ -249,13 +252,13 @@ impl Shard {
         Some(encoded(lowered))
     }
 
-    /// Answers a client with an error.
+    /// Answers a client's present request with an error.
     pub(super) fn answer_error(&mut self, id: ClientId, text: &str) {
         self.clients.answer_now(&mut self.env, id, |out, _| encode::error(out, text));
     }
 
-    /// Answers a client with an error, which also spoils the transaction that the client may be in: its
-    /// `EXEC` will fail.
+    /// Answers a client's present request with an error, which also spoils the transaction that the client
+    /// may be in: its `EXEC` will fail.
     pub(super) fn refuse_in_transaction(&mut self, id: ClientId, text: &str) {
         if let Some(client) = self.clients.find(id) {
             client.poison_transaction();
@@ -269,13 +272,14 @@ fn ends_transaction(handling: Handling) -> bool {
     matches!(handling, Handling::Local(Discard | Exec | Multi | Quit | Reset))
 }
 
-/// True for the first word of an HTTP request, which a browser may be tricked into sending to a store. Such a
-/// client is cut off as by Redis, because the backend connections behind it are shared by all clients.
+/// True for the name of a command that is the first word of an HTTP request, which a browser may be tricked
+/// into sending to a store. Such a client is cut off as by Redis, because the backend connections behind it
+/// are shared by all clients.
 fn speaks_http(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }
 
-/// Encodes words as a request, and returns it with the place of each word.
+/// Encodes words as a RESP request, and returns the bytes with the place of each word in them.
 pub(super) fn encoded<'a>(words: impl ExactSizeIterator<Item = &'a [u8]>) -> (Vec<u8>, Vec<Argument>) {
     let mut frame = Vec::new();
     let mut places = Vec::with_capacity(words.len());

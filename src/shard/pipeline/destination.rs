@@ -1,5 +1,5 @@
-//! Destination of a request: the home core of its key; one backend, straight from here and alone, if its keys
-//! have several homes; several backends; or weir itself.
+//! Destination of a request: the home core of its key; one backend, straight from this core and with no other
+//! request of the client in flight, if its keys have several homes; several backends; or weir itself.
 
 use super::Shard;
 use crate::config::Tenant;
@@ -88,10 +88,10 @@ impl Destination {
     }
 }
 
-/// The backends and home cores on which the keys of a request are.
+/// Where the keys of a request are: their backends and home cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placement {
-    /// The request has no keys.
+    /// The request names no keys, so no place follows from them.
     Nowhere,
     /// All keys are on one backend, have one home core and use one connection.
     Together { slot: u16, backend: BackendId, home: ShardId },
@@ -101,12 +101,13 @@ pub(super) enum Placement {
     Apart,
 }
 
-/// Error for a request whose keys are not all in one store.
+/// Error for a request whose keys are not all on one backend (in a cluster, not all in one slot).
 pub(super) const CROSS_SLOT: &str =
     "CROSSSLOT Keys in request live on different stores; a common {tag} in their names keeps them together";
 
 impl Shard {
-    /// Returns the destination of a request that its client may send. The error is the reply.
+    /// Returns the destination of a request that its client has permission to send. The error is the text of
+    /// the reply.
     #[inline]
     pub(super) fn destination(
         &mut self,
@@ -222,26 +223,28 @@ impl Shard {
         Destination::Alone { slot, backend: self.env.backend_of(slot) }
     }
 
-    /// Returns the destination of a request that names no key: the first backend, alone.
+    /// Returns the destination of a request that names no key: the first backend, with no other request of
+    /// the client in flight.
     fn first_backend(&self) -> Destination {
         let (slot, backend) = self.first_place();
         Destination::Alone { slot, backend }
     }
 
-    /// Returns the first backend, with a slot for requests that name no key. In a cluster it is the first
-    /// primary.
+    /// Returns the first backend (in a cluster the first primary), and the slot that requests without keys
+    /// are sent with.
     pub(super) fn first_place(&self) -> (u16, BackendId) {
         let primary = self.env.slots.as_ref().and_then(|slots| slots.primaries().next());
         (self.no_slot(), primary.map_or(BackendId(0), |node| node.key.backend))
     }
 
-    /// Returns the slot of a request that goes to a backend for another reason than its keys.
+    /// Returns the slot that a request without keys is sent with: 0, or [`NO_SLOT`] before a cluster.
     pub(super) fn no_slot(&self) -> u16 {
         if self.env.slots.is_some() { NO_SLOT } else { 0 }
     }
 
-    /// Returns how a command is handled with the settings in force: refused if it needs a private link, or a place
-    /// among the monitors, and clients may have none.
+    /// Returns how a command is handled with the settings in force: refused if it needs a private link or a
+    /// place among the monitors, and the settings give clients none, or if it waits for replicas and there
+    /// are several stores.
     #[inline]
     pub(super) fn in_force(&self, handling: Handling) -> Handling {
         match handling {
@@ -273,8 +276,8 @@ impl Shard {
         self.env.slots.is_none() && self.env.settings.topology.backends() == 1
     }
 
-    /// Returns the slot, backend and home core of the key of a request that has exactly one; none if its
-    /// command may have more.
+    /// Returns the slot, backend and home core of the only key of a request; None if its command may have
+    /// several keys.
     #[inline]
     fn place_of_only_key(
         &self,
@@ -289,8 +292,9 @@ impl Shard {
         Some((slot, self.env.backend_of(slot), self.env.settings.topology.home_of(slot)))
     }
 
-    /// Returns the slot, backend and home core that all keys of a request share. Stops at the first key that
-    /// differs: a request may have a million keys, and each is looked at again when the request is split.
+    /// Returns the slot, backend and home core that all keys of a request share; None if they share none. The
+    /// keys are every `step`th word from the first argument on. Stops at the first key that differs: a
+    /// request may have a million keys, and each is looked at again when the request is split.
     fn common_place(&self, step: usize, arguments: &Arguments<'_>) -> Option<(u16, BackendId, ShardId)> {
         let settings = &self.env.settings;
         let mut keys = (1..arguments.len()).step_by(step).map(|index| slot_of(arguments.at(index)));
@@ -308,7 +312,7 @@ impl Shard {
         is_together.then_some((slot, backend, home))
     }
 
-    /// Returns where the keys of a request are.
+    /// Returns where the keys of a request are: on which backend, with which home core.
     pub(super) fn placement(
         &self,
         command: &Command,
@@ -334,8 +338,8 @@ impl Shard {
     }
 }
 
-/// Returns the keys that a request to its home core is about. A script that writes may write keys that it
-/// does not name.
+/// Returns which of its words are keys, for a request that is sent to its home core. A script that writes
+/// counts as unknown, since it may write keys that it does not name.
 #[inline]
 pub(super) fn touches_of(command: &Command, arguments: &Arguments<'_>) -> Touches {
     match command.keys {
@@ -350,12 +354,12 @@ pub(super) fn touches_of(command: &Command, arguments: &Arguments<'_>) -> Touche
     }
 }
 
-/// True if `CONFIG GET` asks for nothing but which events of keys the stores tell of.
+/// True if all parameters that `CONFIG GET` asks for are `notify-keyspace-events`, which is up to the stores.
 fn asks_for_events(arguments: &Arguments<'_>) -> bool {
     arguments.iter().skip(2).all(|word| word.eq_ignore_ascii_case(b"notify-keyspace-events"))
 }
 
-/// Returns the number of words per key of a command that is split: 2 for `MSET`, else 1.
+/// Returns the number of words per key in a command that is split by key: 2 for `MSET`, else 1.
 pub(super) fn step_of(command: &Command) -> usize {
     match command.keys {
         Keys::Range { step, .. } => usize::from(step),
@@ -364,7 +368,7 @@ pub(super) fn step_of(command: &Command) -> usize {
 }
 
 impl Placement {
-    /// Returns the slot of the first key, as long as all keys are on one backend.
+    /// Returns the slot of the first key, as long as all keys seen so far are on one backend.
     fn slot(self) -> Option<u16> {
         match self {
             Self::Together { slot, .. } | Self::OneBackend { slot, .. } => Some(slot),
@@ -372,7 +376,8 @@ impl Placement {
         }
     }
 
-    /// Returns the location after one more key.
+    /// Returns the placement of the keys seen so far together with one more key, which has this slot, backend
+    /// and home. `lane_of` tells which connection of a backend a slot uses.
     fn and(self, slot: u16, backend: BackendId, home: ShardId, lane_of: impl Fn(u16) -> u16) -> Self {
         match self {
             Self::Nowhere => Self::Together { slot, backend, home },

@@ -1,5 +1,5 @@
-//! Answers to `QOS LIMITS` and `QOS EXPLAIN`: what a client may still spend, and why a request is dear or
-//! refused.
+//! Answers to `QOS LIMITS` and `QOS EXPLAIN`: how much a client may still spend, and why a request is
+//! expensive or refused.
 
 mod standing;
 
@@ -26,7 +26,7 @@ use crate::values::usage::Amount;
 use crate::values::{BackendId, ClientId, Database, MicroUnits, Price, ShardId, UNIT};
 use standing::{Standing, Terms, prefixed};
 
-/// The client that an explained request is thought to come from.
+/// The client that a request to be explained is assumed to come from.
 struct Subject {
     identity: Identity,
     protocol: Protocol,
@@ -35,12 +35,12 @@ struct Subject {
     connection: u64,
 }
 
-/// Connection number of a subject that is no client: an operator asked.
+/// Connection number of a [`Subject`] that is no client, since an operator asked at the admin port.
 const NO_CONNECTION: u64 = u64::MAX;
 
 impl Shard {
-    /// Answers `QOS LIMITS` for all three scopes of a client (global, tenant, user). Passes the question on
-    /// to the control executor, because only the quota pools know what other cores spent.
+    /// Answers `QOS LIMITS` with the quotas of a client's three scopes (global, tenant, user). Passes the
+    /// request on to the control executor, because only the quota pools know how much other cores spent.
     pub(super) fn qos_limits(
         &mut self,
         id: ClientId,
@@ -66,8 +66,8 @@ impl Shard {
         self.clients.ask(&self.env, id, charge, Question::Limits { limits, protocol });
     }
 
-    /// Answers `QOS EXPLAIN`: what a request would cost, where it would go and what would be decided. The
-    /// request itself is not carried out.
+    /// Answers `QOS EXPLAIN`: the price of a request, its destination, and what would be decided about it.
+    /// The request itself is not carried out.
     pub(super) fn qos_explain(
         &mut self,
         id: ClientId,
@@ -97,8 +97,8 @@ impl Shard {
         self.answer_priced(id, charge, now, |out, protocol| explained.write(out, protocol));
     }
 
-    /// Explains a request to an operator as if a client of this tenant had sent it, without settings of its
-    /// own. The error says which part of the question is wrong.
+    /// Explains a request (`words`) to an operator as if a client of this tenant without options of its own
+    /// had sent it. The error names the part of the query that is wrong.
     pub fn handle_explain(&mut self, tenant: &str, words: &[Vec<u8>], now: Now) -> Result<Explained, String> {
         let quotas = &self.env.quotas;
         let tenant = quotas.find(tenant).ok_or_else(|| format!("there is no tenant '{tenant}'"))?;
@@ -187,8 +187,8 @@ impl Shard {
         map
     }
 
-    /// Explains what would be done about the request's key if it is hot. Only the key's home core can tell;
-    /// another core names it.
+    /// Adds to an explanation how the request's key would be treated if it is hot. Only the key's home core
+    /// knows that; another core adds the number of the home core.
     fn explain_hot(
         &mut self,
         map: &mut Explained,
@@ -217,8 +217,8 @@ impl Shard {
         map.text("hot", prefixed(mode, &text));
     }
 
-    /// Explains the window, queue, breaker and level before a backend, on the core that would send the
-    /// request.
+    /// Adds the window, queue, breaker and shedding level before a backend to an explanation, as on the core
+    /// that would send the request.
     fn explain_standing(
         &mut self,
         map: &mut Explained,
@@ -246,8 +246,8 @@ impl Shard {
         standing.explain(map, overload, &terms);
     }
 
-    /// Explains where the request would go. Returns the backend and the core that would send it, if there is
-    /// only one.
+    /// Adds to an explanation where the request would go. Returns its backend and the core that would send
+    /// it, if there is only one.
     fn explain_place(
         &self,
         map: &mut Explained,
@@ -320,7 +320,8 @@ impl Shard {
         map.0.push(("scopes", Value::List(scopes)));
     }
 
-    /// Returns the scopes that a client's requests are charged to, with the names of the payers.
+    /// Returns the quota scopes (global, tenant, user) that a client's requests are charged to, with the
+    /// payer's name in each.
     pub(super) fn scopes_of(&self, identity: &Identity) -> Vec<(Scope, String)> {
         let mut scopes = vec![(Scope::Global, "global".to_owned())];
         if let Some(tenant) = identity.tenant {
@@ -356,8 +357,8 @@ fn in_ms(duration: Duration) -> i64 {
     (duration.as_micros() as u64).div_ceil(1_000) as i64
 }
 
-/// A reply that consists of named values, which may be nested. It is written in either RESP version or as
-/// JSON.
+/// A reply that consists of named values, which may be nested, in the order in which they were added. It is
+/// written in either RESP version or as JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Explained(Vec<(&'static str, Value)>);
 
@@ -377,8 +378,8 @@ impl Serialize for Explained {
 }
 
 impl Explained {
-    /// Returns the home core of the explained request's keys, if there is one. That core can explain more
-    /// than others.
+    /// Returns the home core of the explained request's keys (the value named `shard`), if there is one. That
+    /// core can explain more than others.
     pub fn home(&self) -> Option<ShardId> {
         self.0.iter().find_map(|(name, value)| match value {
             Value::Number(home) if *name == "shard" => u16::try_from(*home).ok().map(ShardId),
@@ -394,7 +395,7 @@ impl Explained {
         self.0.push((name, Value::Number(number)));
     }
 
-    /// Adds an amount of request units, with all its decimals.
+    /// Adds an amount of request units, given in millionths, as text with all its decimals.
     fn units(&mut self, name: &'static str, micro: MicroUnits) {
         self.text(name, Amount(u128::from(micro)).to_string());
     }

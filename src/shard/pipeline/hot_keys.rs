@@ -22,18 +22,18 @@ use crate::values::limits::{HOT_FRAME_BYTES_MAX, HOT_NAME_BYTES_SHOWN};
 use crate::values::time::Now;
 use crate::values::{BackendId, escaped};
 
-/// Returns a copy of a request's envelope that asks for a `Note::Sent`, which tells this core that the
-/// request was written to its connection to the store, where no later request overtakes it.
+/// Returns a copy of a request's envelope that asks for a `Note::Sent`, which reports to this core that the
+/// request was written to its connection to the store, so that no later request can overtake it.
 fn reported(envelope: &Envelope) -> Envelope {
     Envelope { touches: envelope.touches.reported(), ..*envelope }
 }
 
-/// Time after which to retry when as many requests as allowed already wait for one key.
+/// Retry delay named in the refusal of a read when as many requests as allowed already wait for one key.
 const RETRY_CROWDED: Duration = Duration::from_millis(10);
 
 impl Shard {
-    /// Handles a request whose key may be hot: answers it from memory, lets it wait for a fetch, sends it or
-    /// refuses it.
+    /// Handles a request whose key may be hot: answers it from memory, lets it wait for a fetch of the key's
+    /// reply, sends it, or refuses it. Sends other requests that this makes ready.
     #[inline(never)]
     pub(super) fn meet(&mut self, envelope: &Envelope, message: Message<'_>, requests: usize, now: Now) {
         self.meet_one((envelope, Arrival::First), message, requests, now);
@@ -68,7 +68,8 @@ impl Shard {
         }
     }
 
-    /// Refuses a write to a key that is written more often than keys may be. The refusal names the key.
+    /// Refuses a write to a key that is written more often than `limit` times per second. The refusal names
+    /// the key.
     fn refuse_write(
         &mut self,
         envelope: &Envelope,
@@ -88,8 +89,8 @@ impl Shard {
         self.env.pool.give(text);
     }
 
-    /// Sends the fetches that several requests wait for, the requests that were held back and may go on, and
-    /// the copies and counts for other cores.
+    /// Sends the fetches that waiting reads share, the requests for hot keys that were held back and may go
+    /// on, and the copies of replies and counts of answers for other cores.
     #[inline(never)]
     pub(super) fn send_what_is_hot(&mut self, now: Now) {
         loop {
@@ -108,8 +109,8 @@ impl Shard {
         }
     }
 
-    /// Sends the next fetch; false if there is none. If it cannot be sent, the requests that wait for it are
-    /// refused.
+    /// Sends the next fetch of a hot key's reply; false if there is none. If it cannot be sent, the requests
+    /// that wait for it are refused.
     fn send_fetch(&mut self, now: Now) -> bool {
         let mut message = self.env.pool.take();
         let fetch = self.hot_keys.poll_fetch(&self.env, &mut message, now.monotonic);
@@ -168,8 +169,7 @@ impl Shard {
         }
     }
 
-    /// True if a request for several keys is queued that names this key: requests for the key must not
-    /// overtake it, and which those are is not known yet.
+    /// True if a queued request for several keys names this key. Requests for the key must not overtake it.
     fn has_queued_beside_others(&mut self, backend: BackendId, slot: u16, key: &[u8]) -> bool {
         let bytes_max = self.env.settings.request_bytes_max;
         let mut is_named = false;
@@ -185,8 +185,8 @@ impl Shard {
         is_named
     }
 
-    /// Takes the copies of hot replies that other cores lend, and their counts of answers from this core's
-    /// copies.
+    /// Takes the copies of hot keys' replies that other cores lend, and the numbers of requests that other
+    /// cores answered from the copies that this core lent.
     pub(super) fn hear_of_copies(&mut self, batch: &Batch, now: Now) {
         for copy in batch.copies() {
             self.hot_keys.take_copy(&self.env, copy, now.monotonic);
@@ -196,9 +196,9 @@ impl Shard {
         }
     }
 
-    /// Answers a request of this core's client from a copy of a hot reply, if this core has one and no
-    /// earlier request of the connection is under way at the key's home that could be overtaken. False if the
-    /// request has to go to the home.
+    /// Answers a request of this core's client from a copy of a hot key's reply. False if there is no copy,
+    /// or if an earlier request of the connection that could be overtaken is under way at the key's home; the
+    /// request has to go to the home then.
     pub(super) fn is_copied(&mut self, envelope: &Envelope, message: Message<'_>, now: Now) -> bool {
         let slot = envelope.route.slot;
         let Some(client) = self.clients.find(envelope.reply_to.client_id()) else { return false };
@@ -219,8 +219,8 @@ impl Shard {
         false
     }
 
-    /// Handles a reply or message of a store on its tracker, the connection on which it tells of changes of
-    /// hot keys.
+    /// Handles a message on a store's tracker, the connection on which it reports changes of hot keys, or the
+    /// loss of that connection.
     pub(super) fn take_change(&mut self, backend: BackendId, said: Said, now: Now) {
         let Self { env, hot_keys, .. } = self;
         let now = now.monotonic;
@@ -232,8 +232,8 @@ impl Shard {
         }
     }
 
-    /// Opens and closes trackers, the connections on which stores tell of changes of hot keys, and sends
-    /// requests over them.
+    /// Opens and closes trackers (connections on which stores report changes of hot keys), and sends requests
+    /// over them, as the hot keys' state asks for.
     fn do_tracker_tasks(&mut self, now: Now) {
         while let Some(task) = self.hot_keys.poll_task() {
             match task {
@@ -253,7 +253,8 @@ impl Shard {
         }
     }
 
-    /// Ends a turn for hot keys: refuses requests that waited for too long, and sends what may go on.
+    /// Ends a turn for hot keys: refuses requests that waited for a fetch too long, and sends requests that
+    /// may go on.
     pub(super) fn look_after_hot(&mut self, now: Now) {
         if !self.hot_keys.is_on() {
             return;

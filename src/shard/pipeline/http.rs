@@ -1,4 +1,4 @@
-//! Requests over HTTP: handled as the commands that they contain.
+//! Requests over HTTP: each is handled as the commands that it contains.
 
 use super::{Shard, no_room};
 use crate::protocol::RequestDecoder;
@@ -14,8 +14,8 @@ impl Shard {
         self.clients.open_http(&mut self.env, now)
     }
 
-    /// Takes in an HTTP client above the limit of clients only to tell it so: it is answered with an error
-    /// and closed.
+    /// Accepts an HTTP client above the limit of `clients_max` clients only to answer it with an error and
+    /// close it.
     pub fn handle_http_client_refused(&mut self, clients_max: usize, now: Now) -> ClientId {
         self.env.counters.add(Counter::ClientsRefused, 1);
         let id = self.handle_http_client_opened(now);
@@ -24,8 +24,8 @@ impl Shard {
         id
     }
 
-    /// Answers an HTTP client that has asked for nothing yet with an error. False if the client does not
-    /// speak HTTP.
+    /// Answers an HTTP client that has sent no request yet with an error. False if the client does not speak
+    /// HTTP.
     pub(super) fn refuse_http(&mut self, id: ClientId, error: &str, now: Now) -> bool {
         let Some(mut http) = self.clients.begin_conversing(id) else { return false };
         http.refuse(error, true);
@@ -34,7 +34,8 @@ impl Shard {
         true
     }
 
-    /// Takes on as many requests of an HTTP client as it may have now.
+    /// Decodes `chunk`, the bytes that an HTTP client has sent, and handles as many of its requests as it may
+    /// have in flight now.
     #[inline(never)]
     pub(super) fn decode_http(
         &mut self,
@@ -99,8 +100,8 @@ impl Shard {
         }
     }
 
-    /// Gives a client the identity, options and database of the HTTP request that its next command belongs to.
-    /// The error is the reply.
+    /// Gives a client the identity, options and database of the HTTP request that its next command belongs
+    /// to. The error is the text of the reply.
     fn assume(&mut self, id: ClientId, http: &Conversation, now: Now) -> Result<(), String> {
         self.clients.assume(&mut self.env, &mut self.admission, (id, http), now)?;
         self.assume_database(id, http.database(), now)

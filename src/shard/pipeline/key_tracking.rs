@@ -14,7 +14,7 @@ use crate::shard::request::{PrivateId, ReplyTo};
 use crate::values::ClientId;
 use crate::values::time::Now;
 
-/// Maximum number of bytes of a command that switches tracking on.
+/// Maximum number of bytes of a `CLIENT TRACKING ON` request; most of them are prefixes.
 const FRAME_BYTES_MAX: usize = 64 * 1024;
 /// The error for prefixes that are longer than `FRAME_BYTES_MAX` together.
 const PREFIXES_TOO_LONG: &str = "ERR CLIENT TRACKING has at most 64 KiB of prefixes";
@@ -22,12 +22,13 @@ const PREFIXES_TOO_LONG: &str = "ERR CLIENT TRACKING has at most 64 KiB of prefi
 /// The error for `REDIRECT` before a cluster.
 const NO_REDIRECT: &str =
     "ERR CLIENT TRACKING with REDIRECT works before plain stores only, and not before a cluster";
-/// The beginning of a store's message that the connection is gone which takes invalidation messages. The store's
-/// number of that connection follows.
+/// The beginning of a store's message which says that the connection that took the invalidation messages is
+/// gone. The store's number of that connection follows.
 const BROKEN: &[u8] = b">2\r\n$21\r\ntracking-redir-broken\r\n";
 
 impl Shard {
-    /// Carries out `CLIENT TRACKING`.
+    /// Carries out `CLIENT TRACKING`: answers it, or sends it to stores and answers it when they have
+    /// replied.
     pub(super) fn client_tracking(
         &mut self,
         id: ClientId,
@@ -52,7 +53,8 @@ impl Shard {
         }
     }
 
-    /// Reads the options of `CLIENT TRACKING ON`, if the client may have them.
+    /// Reads the options of `CLIENT TRACKING ON`, and checks that the client may have them. The error is the
+    /// text of the reply.
     fn tracking_options(
         &mut self,
         id: ClientId,
@@ -118,7 +120,8 @@ impl Shard {
         }
     }
 
-    /// Takes the reply of a store to `CLIENT TRACKING ON`.
+    /// Takes the reply of a store to `CLIENT TRACKING ON`, which was sent over `link` for a client; the last
+    /// reply completes the command.
     pub(super) fn take_tracking_reply(
         &mut self,
         (link, id): (PrivateId, ClientId),
@@ -134,7 +137,8 @@ impl Shard {
         }
     }
 
-    /// Answers a client's `CLIENT TRACKING ON`, and ends what its failure leaves behind.
+    /// Answers a client's `CLIENT TRACKING ON` once all stores have replied; if it failed, ends the tracking
+    /// that some stores had begun.
     pub(super) fn complete_tracking(&mut self, id: ClientId, replied: TrackingReply, now: Now) {
         let TrackingReply { sequence, reply, left, is_divided, is_target_gone } = replied;
         let own = self.env.settings.id;
@@ -155,8 +159,8 @@ impl Shard {
         }
     }
 
-    /// Passes on what a store says about changed keys. False if the link is not one that keys are tracked
-    /// over, or on which messages of other clients come.
+    /// Passes a store's message about changed keys on to the client. False if the link is neither one over
+    /// which keys are tracked for this client nor one that takes messages in place of other clients.
     pub(super) fn pass_invalidation(
         &mut self,
         (id, link): (ClientId, PrivateId),
@@ -182,7 +186,7 @@ impl Shard {
         true
     }
 
-    /// Answers `CLIENT CACHING`.
+    /// Answers `CLIENT CACHING`, which says whether the keys of the client's next request are tracked.
     pub(super) fn client_caching(&mut self, id: ClientId, word: &[u8]) {
         let set = self.tracking_of(id).map_or(Err(NOT_TRACKING), |tracking| tracking.set_caching(word));
         self.clients.answer_now(&mut self.env, id, |out, _| match set {
@@ -191,7 +195,8 @@ impl Shard {
         });
     }
 
-    /// Ends the tracking of keys for a client. Its links are lent again once their stores have confirmed it.
+    /// Ends the tracking of keys for a client. Its private links are free for other clients once their stores
+    /// have confirmed the end.
     pub(super) fn end_tracking(&mut self, id: ClientId, now: Now) {
         if self.tracking_of(id).is_none() {
             return;

@@ -1,4 +1,4 @@
-//! Buffers for large messages: what is missing of a request or reply is received right where it belongs,
+//! Buffers for large messages: the missing rest of a request or reply is received directly into its place,
 //! without a copy. The shard lends the runtime the buffer, and takes it back.
 
 use super::Shard;
@@ -8,14 +8,15 @@ use crate::values::time::Now;
 use crate::values::{ClientId, ConnectionId};
 
 impl Shard {
-    /// Lends a buffer for what is missing of a client's request; none if nothing is missing, or the client
-    /// must not go on. Until it is given back, bytes of the client that arrive in any other way must wait.
+    /// Lends a buffer for the missing rest of a client's request; None if nothing is missing, or if the
+    /// client must not go on. Until the buffer is given back, bytes of the client that arrive in any other
+    /// way must wait.
     pub fn lend_client_room(&mut self, id: ClientId) -> Option<Room> {
         self.clients.lend_room(id)
     }
 
     /// Takes back the buffer for a client's request, with `received` more bytes in it. Returns how many bytes
-    /// are still missing.
+    /// of the request are still missing.
     pub fn handle_client_filled(
         &mut self,
         id: ClientId,
@@ -31,14 +32,14 @@ impl Shard {
         self.handle_client_bytes(id, &[], now)
     }
 
-    /// Lends a buffer for what is missing of a backend's reply. Until it is given back, bytes of the
+    /// Lends a buffer for the missing rest of a backend's reply. Until it is given back, bytes of the
     /// connection that arrive in any other way must wait.
     pub fn lend_link_room(&mut self, connection: ConnectionId, generation: u32) -> Option<Room> {
         self.upstream.lend_room(&self.env, (connection, generation))
     }
 
     /// Takes back the buffer for a backend's reply, with `received` more bytes in it. Returns how many bytes
-    /// are still missing.
+    /// of the reply are still missing.
     pub fn handle_link_filled(
         &mut self,
         connection: ConnectionId,

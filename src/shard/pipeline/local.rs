@@ -17,7 +17,7 @@ use crate::values::{BackendId, ClientId, Database};
 const OK: &str = "OK";
 
 impl Shard {
-    /// Answers a command that weir carries out itself; some answers come later, from the control executor.
+    /// Answers a command that weir carries out itself. Some answers come later, from the control executor.
     pub(super) fn answer_locally(
         &mut self,
         id: ClientId,
@@ -118,13 +118,13 @@ impl Shard {
         }
     }
 
-    /// Refuses a command about the connection over HTTP: a connection there may be shared by several users,
-    /// none of whom may change it for the others.
+    /// Refuses a command about the connection that came over HTTP: such a connection may be shared by several
+    /// users, none of whom may change its state for the others.
     pub(super) fn refuse_about_connection(&mut self, id: ClientId) {
         self.refuse_in_transaction(id, &format!("ERR {OF_CONNECTIONS}"));
     }
 
-    /// Answers `PING` by itself, but for a busy store that is the only one: it would refuse all requests.
+    /// Answers `PING`, with an error if the only store is busy with a script and would refuse all requests.
     fn ping(&mut self, id: ClientId, arguments: &Arguments<'_>) {
         let is_among_messages = self.clients.client(id).is_subscriber_only();
         if let Some(error) = self.only_store_is_busy().filter(|_| !is_among_messages) {
@@ -144,8 +144,8 @@ impl Shard {
         });
     }
 
-    /// Answers `SELECT`: changes the database of the client's next requests. Connections to it are opened
-    /// when it is used.
+    /// Answers `SELECT`: changes the database of the client's next requests. Connections to that database are
+    /// opened when it is used.
     fn select(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
         match self.database_named(arguments).and_then(|database| self.select_database(id, database, now)) {
             Ok(()) => self.clients.answer_now(&mut self.env, id, |out, _| encode::simple(out, OK)),
@@ -153,7 +153,8 @@ impl Shard {
         }
     }
 
-    /// Changes the database of a client if its tenant may use the new one. The error is the reply.
+    /// Changes the database of a client if its tenant may use the new one. The error is the text of the
+    /// reply.
     fn select_database(&mut self, id: ClientId, database: Database, now: Now) -> Result<(), String> {
         if let Some(tenant) = self.tenant_of(id).filter(|tenant| !tenant.may_use(database)) {
             return Err(tenant.refusal_of(database));
@@ -162,7 +163,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Changes the database of a client to that of its HTTP request. The error is the reply.
+    /// Changes the database of a client to the one that its HTTP request names. The error is the text of the
+    /// reply.
     pub(super) fn assume_database(&mut self, id: ClientId, number: i64, now: Now) -> Result<(), String> {
         let database = self.database_numbered(number)?;
         if self.clients.find(id).is_some_and(|client| client.database() != database) {
@@ -171,8 +173,9 @@ impl Shard {
         Ok(())
     }
 
-    /// Returns the database of a `SELECT` in a client's transaction, unless it is invalid or that of the client all
-    /// along. Such a request is carried out by the store.
+    /// Returns the database of a `SELECT` within a client's transaction; None if it is invalid, or if it is
+    /// the client's own database and no other was selected before. With a database, the store carries out the
+    /// `SELECT`.
     pub(super) fn other_database(&mut self, id: ClientId, arguments: &Arguments<'_>) -> Option<Database> {
         let client = self.clients.client(id);
         let current = client.database();
@@ -180,13 +183,14 @@ impl Shard {
         self.database_named(arguments).ok().filter(|database| is_changed || *database != current)
     }
 
-    /// Returns the database that `SELECT` names. The error is the reply.
+    /// Returns the database that `SELECT` names. The error is the text of the reply.
     pub(super) fn database_named(&self, arguments: &Arguments<'_>) -> Result<Database, String> {
         let index = std::str::from_utf8(arguments.at(1)).ok().and_then(|text| text.parse::<i64>().ok());
         self.database_numbered(index.ok_or("ERR value is not an integer or out of range")?)
     }
 
-    /// Returns the database with this number. The error is the reply: that of a cluster's nodes, before one.
+    /// Returns the database with this number. The error is the text of the reply, which before a cluster is
+    /// that of the cluster's nodes.
     fn database_numbered(&self, number: i64) -> Result<Database, String> {
         if number == 0 {
             return Ok(Database::FIRST);
@@ -200,8 +204,8 @@ impl Shard {
         found.map(Database).ok_or_else(|| "ERR DB index is out of range".to_owned())
     }
 
-    /// Answers `CLIENT NO-EVICT`: sets whether a client is spared when clients are closed because all of them
-    /// together hold too much. Has no effect unless the client is an administrator.
+    /// Answers `CLIENT NO-EVICT`: sets whether a client is spared when clients are closed because all
+    /// together hold too many bytes. Has no effect unless the client's tenant is an administrator.
     fn set_no_evict(&mut self, id: ClientId, word: &[u8]) {
         if self.is_admin(id) {
             self.clients.client(id).set_no_evict(word.eq_ignore_ascii_case(b"on"));
@@ -216,8 +220,8 @@ impl Shard {
         });
     }
 
-    /// Switches the replies to a client's next requests on or off (`CLIENT REPLY`), or off for one request. Only
-    /// `ON` and an error are answered. Messages of subscriptions go on.
+    /// Carries out `CLIENT REPLY`: switches the replies to a client's next requests on or off, or off for one
+    /// request. Only `ON` and an error are answered. Messages of subscriptions are sent in any case.
     fn client_reply(&mut self, id: ClientId, word: &[u8]) {
         let says = |expected: &str| word.eq_ignore_ascii_case(expected.as_bytes());
         let client = self.clients.client(id);
@@ -281,8 +285,8 @@ impl Shard {
         self.clients.ask(&self.env, id, charge, Question::Info { sections, view, protocol });
     }
 
-    /// Answers a request that weir carries out itself and that has a price: the bytes of its reply are
-    /// charged.
+    /// Answers a request that weir carries out itself and that has a price: `write` writes the reply, whose
+    /// bytes are charged.
     pub(super) fn answer_priced(
         &mut self,
         id: ClientId,
@@ -299,7 +303,8 @@ impl Shard {
         self.env.pool.give(text);
     }
 
-    /// Corrects a charge from what was taken for a request to what it really cost.
+    /// Corrects a charge from the estimate that was taken for a request to its real price; does nothing
+    /// without a charge.
     pub(super) fn settle(&mut self, charge: Option<Charge>, reply: &Settlement, now: Now) {
         if let Some(charge) = charge {
             self.admission.settle(&charge, reply, now);

@@ -95,14 +95,15 @@ pub struct Shard {
     hot_keys: HotKeyStage,
     /// Connections to stores, and their windows and queues.
     upstream: Upstream,
-    /// Connections to stores that one client has to itself.
+    /// Connections to stores that are each lent to one client (blocking commands, `WATCH`, subscriptions).
     private: PrivateLinks,
     /// The reason, found on a private link, to ask the cluster for its map of slots again; None if there is
     /// none.
     private_doubt: Option<Doubt>,
     /// The time of the last log line about elements that a store took for a client that had left.
     orphans_said_at: Option<Timestamp>,
-    /// Clients that wait in blocking commands of which the stores have yet to be told, in a drain, to end them.
+    /// Clients to be closed by a drain that wait in blocking commands; their stores are still to be asked to
+    /// end the commands.
     leaving: Vec<ClientId>,
     /// Shared channels that are at home on this core.
     shared_channels: Box<SharedChannels>,
@@ -113,7 +114,7 @@ pub struct Shard {
     peers: PeerStage,
     /// Times at which timeouts are checked and memory is given back.
     upkeep: Upkeep,
-    /// Time of the turn that ended last, which the `poll_*` methods use.
+    /// Time at which the last turn ended, which the `poll_*` methods use as the present.
     turn: Now,
 }
 
@@ -149,7 +150,7 @@ impl Shard {
         &self.env.counters
     }
 
-    /// Returns the numbers of requests refused under pressure.
+    /// Returns the numbers of requests refused because of overload, by reason and by tier.
     pub fn pressures(&self) -> &Pressures {
         &self.env.pressures
     }
@@ -159,28 +160,28 @@ impl Shard {
         self.clients.len()
     }
 
-    /// Returns the bytes that clients of this core hold, as of when they were last measured.
+    /// Returns the bytes of memory that clients of this core hold, as of the last measurement.
     pub fn clients_bytes(&self) -> usize {
         self.clients.clients_bytes()
     }
 
-    /// Returns the bytes that clients of this core may hold even if those of other cores hold more than their
-    /// share.
+    /// Returns the bytes of memory that clients of this core may hold even if those of other cores hold more
+    /// than their share.
     pub fn clients_bytes_share(&self) -> usize {
         self.env.settings.clients_bytes_share()
     }
 
-    /// Returns figures of the users whose quotas this core keeps accounts of.
+    /// Returns figures of the users (of tenants) whose quotas this core keeps accounts of.
     pub fn users(&self) -> UserFigures {
         self.admission.users()
     }
 
-    /// Returns a histogram of the times that backends took for requests.
+    /// Returns a histogram of the times that backends took to reply to requests.
     pub fn service_times(&self) -> Durations {
         self.upstream.service_times()
     }
 
-    /// Returns the number of replies that backends owe.
+    /// Returns the number of requests in flight to backends.
     pub fn replies_in_flight(&self) -> usize {
         self.upstream.in_flight()
     }
@@ -201,13 +202,13 @@ impl Shard {
         self.hot_keys.figures(&self.env)
     }
 
-    /// Returns a histogram of the ages of replies from memory when they were sent: the times since their
+    /// Returns a histogram of the ages of replies that were sent from memory: each age is the time since the
     /// store was asked.
     pub fn hot_ages(&self) -> Durations {
         self.hot_keys.ages()
     }
 
-    /// Returns a description of each key that is hot, or that costs much.
+    /// Returns a description of each key that is hot (requested often) or whose requests cost much.
     pub fn hot_keys(&self) -> Vec<HotKey> {
         self.hot_keys.keys(&self.env.quotas)
     }
@@ -217,7 +218,7 @@ impl Shard {
         self.clients.requests_abandoned()
     }
 
-    /// Returns the number of requests that wait for the replies to several parts.
+    /// Returns the number of split requests that wait for the replies to their parts.
     pub fn gathers_open(&self) -> usize {
         self.clients.gathers_open()
     }
@@ -262,7 +263,7 @@ impl Shard {
         self.clients.open(&mut self.env, now)
     }
 
-    /// Records a client's address, for lists of clients.
+    /// Records a client's address, which `CLIENT LIST` shows.
     pub fn note_client_address(&mut self, id: ClientId, address: Address) {
         self.clients.note_address(id, address);
     }
@@ -280,13 +281,14 @@ impl Shard {
         }
     }
 
-    /// Closes a client whose certificate would be refused by now, after its earlier requests are answered.
+    /// Closes a client whose certificate would no longer be accepted, after its earlier requests are
+    /// answered.
     pub fn handle_client_revoked(&mut self, id: ClientId) {
         self.clients.revoke(&mut self.env, id);
     }
 
-    /// Takes in a client above the limit of clients only to tell it so: it is answered with an error and
-    /// closed.
+    /// Accepts a client above the limit of `clients_max` clients only to answer it with an error and close
+    /// it.
     pub fn handle_client_refused(&mut self, clients_max: usize, now: Now) -> ClientId {
         self.env.counters.add(Counter::ClientsRefused, 1);
         let id = self.handle_client_opened(now);
@@ -295,34 +297,34 @@ impl Shard {
         id
     }
 
-    /// Takes bytes from a client. Returns how many more bytes of its request are known to be missing, 0 while
-    /// they should not be read.
+    /// Takes bytes from a client. Returns how many more bytes of its next request are known to be missing, 0
+    /// while the client should not be read from.
     pub fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now) -> usize {
         self.env.counters.add(Counter::ClientBytesReceived, chunk.len() as u64);
         if self.clients.hear(id, now) { self.decode(id, chunk, now) } else { 0 }
     }
 
-    /// Records that the client will send no more; it may still read its replies.
+    /// Records that the client will send no more requests; it may still read its replies.
     pub fn handle_client_end(&mut self, id: ClientId) {
         if !self.end_waiting(id) {
             self.clients.handle_end(&mut self.env, id);
         }
     }
 
-    /// Removes a client whose connection is gone. Replies to its requests in flight are still charged, and
-    /// dropped.
+    /// Removes a client whose connection is gone. Replies to its requests in flight are still charged, but
+    /// not sent.
     pub fn handle_client_lost(&mut self, id: ClientId) {
         self.clients.forget(&mut self.env, id);
     }
 
-    /// Closes the client that has been connected for longest without logging in. False if all clients have
-    /// logged in.
+    /// Closes the client that has been connected for longest without logging in, so that another can connect.
+    /// False if all clients have logged in.
     pub fn make_room(&mut self) -> bool {
         self.clients.make_room(&mut self.env)
     }
 
-    /// Closes the largest clients, because the clients of all cores together hold `excess` bytes more than
-    /// they may. Stops once this core holds no more than its share.
+    /// Closes the largest clients, because the clients of all cores together hold `excess` bytes of memory
+    /// more than they may. Stops once the clients of this core hold no more than its share.
     pub fn handle_memory_exceeded(&mut self, excess: usize) {
         self.clients.handle_memory_exceeded(&mut self.env, excess);
     }
@@ -398,14 +400,15 @@ impl Shard {
         self.peers.recycle(batch);
     }
 
-    /// Takes the answers of the quota pools. Requests that waited for them are tried again.
+    /// Handles the quota pools' grants in reply to this core's reports. Requests that waited for them are
+    /// tried again.
     pub fn handle_grants(&mut self, grants: &[Grant], now: Now) {
         self.admission.handle_grants(grants, now.monotonic);
         self.resume_waiting(now);
     }
 
-    /// Puts a new map of the cluster's slots in force. Replies kept of slots with a new owner are dropped,
-    /// because the owner may not have all that the former one had.
+    /// Puts a new map of the cluster's slots in force. Kept replies for keys of slots with a new owner are
+    /// dropped, because the new owner may lack data that the former one had.
     pub fn handle_slots(&mut self, slots: Arc<Map>, now: Now) {
         let (env, upstream, mut replies) = self.towards_clients();
         upstream.handle_slots(env, Arc::clone(&slots), &mut replies, now);
@@ -426,9 +429,9 @@ impl Shard {
         }
     }
 
-    /// Closes the connections to a store whose name resolves to another address; later requests connect to
-    /// that. Requests in flight are answered `-UNAVAILABLE`, and replies kept of the store's keys are
-    /// dropped.
+    /// Closes the connections to a store whose name resolves to another address now; later requests connect
+    /// to the new address. Requests in flight are answered `-UNAVAILABLE`, and kept replies for the store's
+    /// keys are dropped.
     pub fn handle_store_moved(&mut self, backend: BackendId, now: Now) {
         let (env, upstream, mut replies) = self.towards_clients();
         upstream.handle_store_moved(env, backend, &mut replies, now);
@@ -437,18 +440,19 @@ impl Shard {
         self.handle_private_events(now);
     }
 
-    /// Records how far the replicas of a cluster are behind their primaries.
+    /// Records the lag of a cluster's replicas behind their primaries.
     pub fn handle_replicas(&mut self, states: &[ReplicaState]) {
         self.upstream.handle_replicas(states);
     }
 
-    /// Returns figures of the reads that each node of a cluster answered or failed in place of a primary, by
-    /// the places of the nodes.
+    /// Returns, for each node of a cluster in the order of the nodes' places, figures of the reads that it
+    /// answered or failed in place of its primary.
     pub fn reader_figures(&self) -> Vec<ReaderFigures> {
         self.upstream.reader_figures()
     }
 
-    /// Returns the reason to ask the cluster for its slots again, if there is one.
+    /// Returns the reason why the cluster should be asked for its map of slots again; None if there is no
+    /// reason.
     pub fn poll_doubt(&mut self) -> Option<Doubt> {
         let unsure = Doubt { reason: Reason::Unsure, moved: None };
         let turn = self.turn.monotonic;
@@ -458,7 +462,7 @@ impl Shard {
             .or_else(|| self.clients.map_confirmation().take_question(turn).then_some(unsure))
     }
 
-    /// Sets the store's version, which clients that say `HELLO` from now on are told.
+    /// Sets the store's version, which weir shows to clients in replies to `HELLO` from now on.
     pub fn handle_store_version(&mut self, version: StoreVersion) {
         self.clients.handle_store_version(version);
     }
@@ -492,8 +496,8 @@ impl Shard {
         self.readiness_of_waiting(id).unwrap_or_else(|| self.clients.readiness(id))
     }
 
-    /// Removes a client that is ready to be handed to another process, and returns what that process must
-    /// know of it.
+    /// Removes a client that is ready to be handed to another process, and returns the state of its session
+    /// for that process.
     pub fn take_session(&mut self, id: ClientId, now: Now) -> Session {
         let withdrawn = self.clients.take_withdrawn(id);
         let mut session = self.clients.take_session(&mut self.env, id);
@@ -505,18 +509,19 @@ impl Shard {
         session
     }
 
-    /// True if stores owe replies about elements that they may have taken for clients that have left.
+    /// True if stores still owe replies to blocking commands of clients that have left: they may have popped
+    /// elements for them.
     pub fn owes_orphans(&self) -> bool {
         self.private.owes_orphans()
     }
 
-    /// Registers a client that another process handed over. Returns its id.
+    /// Registers a client that another process handed over, with the state of its session. Returns its id.
     pub fn handle_client_moved(&mut self, session: &Session, now: Now) -> ClientId {
         self.clients.adopt(&mut self.env, &mut self.admission, session, now)
     }
 
-    /// Takes the bytes that a client had sent to the process that handed it over. A blocking command that goes on
-    /// keeps its deadline.
+    /// Takes the bytes that a client had sent to its former process, which had not handled them yet. A
+    /// blocking command that goes on keeps its deadline.
     pub fn handle_client_held(&mut self, id: ClientId, session: &Session, now: Now) {
         self.handle_client_bytes(id, &session.held, now);
         if session.waits {
@@ -525,15 +530,15 @@ impl Shard {
         }
     }
 
-    /// Records that a socket has taken a part of a segment. A client that reads slowly is thus told from one
-    /// that does not read, which is closed.
+    /// Records that a socket has sent a part of a segment. This tells a client that reads slowly from one
+    /// that does not read at all, which is closed.
     pub fn handle_sending(&mut self, owner: Owner, now: Now) {
         if let Owner::Client(id) = owner {
             self.clients.handle_sending(id, now);
         }
     }
 
-    /// Takes back a segment that a socket has sent whole, or dropped because it was closed.
+    /// Takes back a segment (bytes to send) that a socket has sent whole, or dropped because it was closed.
     pub fn handle_transmitted(&mut self, owner: Owner, segment: Segment, now: Now) {
         self.env.pool.give_segment(segment);
         match owner {
@@ -552,12 +557,14 @@ impl Shard {
         }
     }
 
-    /// Sends replies that waited for the rest of their pipeline, because no more input is coming right now.
+    /// Sends replies that waited for later replies of their pipeline, because no more input is coming right
+    /// now.
     pub fn handle_quiet(&mut self) {
         self.clients.handle_quiet();
     }
 
-    /// Ends a turn: does what was put off during the turn. To be called before the `poll_*` methods.
+    /// Ends a turn: does the work that was put off during the turn. The runtime calls it before the `poll_*`
+    /// methods.
     pub fn handle_turn_end(&mut self, now: Now) {
         self.turn = now;
         if self.env.backend_levels.is_due(now.monotonic) {
@@ -629,7 +636,7 @@ impl Shard {
         self.upstream.plan(next_turn.or(later));
     }
 
-    /// True if clients wait for their next turn with requests that have been received already.
+    /// True if clients wait for the next turn with requests that weir has received already.
     pub fn is_busy(&self) -> bool {
         self.clients.is_busy() || self.clients.has_undelivered()
     }
@@ -639,13 +646,13 @@ impl Shard {
         self.env.actions.pop_front()
     }
 
-    /// Returns the next line for the log.
+    /// Returns the next line for the log, if any.
     pub fn poll_line(&mut self) -> Option<String> {
         self.env.lines.pop_front()
     }
 
-    /// Returns the next question that only the control executor can answer; the answer comes back through
-    /// `handle_answer`.
+    /// Returns the next client's request that only the control executor can answer; the reply comes back
+    /// through `handle_answer`. None if there is none.
     pub fn poll_question(&mut self) -> Option<(ReplyTo, Question)> {
         loop {
             let (to, question) = self.clients.poll_question()?;
@@ -670,14 +677,14 @@ impl Shard {
         Some(to_client)
     }
 
-    /// Returns the next batch for another shard.
+    /// Returns the next batch of messages for another shard, with that shard's id; None if there is none.
     pub fn poll_batch(&mut self) -> Option<(ShardId, Box<Batch>)> {
         let batch = self.peers.poll(self.upstream.fences())?;
         self.env.counters.add(Counter::BatchesSent, 1);
         Some(batch)
     }
 
-    /// Returns the next report to the quota pools; each report is answered through `handle_grants`.
+    /// Returns the next report for the quota pools; each report is answered through `handle_grants`.
     pub fn poll_report(&mut self) -> Option<Report> {
         self.admission.poll_report()
     }
@@ -697,14 +704,14 @@ impl Shard {
         ])
     }
 
-    /// True if memory was given back to the allocator since the last call, so that it may be given back to
-    /// the system.
+    /// True if memory was given back to the allocator since the last call; the caller can then make the
+    /// allocator give it back to the system.
     pub fn take_tidied(&mut self) -> bool {
         self.upkeep.take_tidied()
     }
 
-    /// True if there is anything that housekeeping has to check, such as replies that backends owe or sends
-    /// in flight.
+    /// True if the regular checks (housekeeping) have anything to check, such as replies that backends owe or
+    /// sends in flight.
     fn is_to_be_looked_after(&self) -> bool {
         let settings = &self.env.settings;
         let idle_matters = settings.idle_timeout.is_some() && self.clients.len() > 0;
@@ -742,7 +749,8 @@ impl Shard {
         }
     }
 
-    /// Gives memory back after a burst: buffers unused for a while, and lists that were long once.
+    /// If it is time, gives memory back after a burst: buffers unused for a while, and lists that were long
+    /// once.
     fn tidy_if_due(&mut self, now: Now) {
         if let Some(idle_since) = self.upkeep.take_tidying(&self.env.counters, now) {
             let buffers = self.env.pool.tidy();
@@ -762,17 +770,18 @@ fn no_room(clients_max: usize) -> String {
 
 #[cfg(test)]
 impl Shard {
-    /// Returns the stage that has the clients, for tests.
+    /// Returns the stage that has the clients. For tests.
     pub fn front(&self) -> &ClientStage {
         &self.clients
     }
 
-    /// True if no request that was taken apart by key is left.
+    /// True if no request that was split by key still waits for replies. For tests.
     pub fn has_no_pieces(&self) -> bool {
         self.env.pieces.is_empty()
     }
 
-    /// Measures now what the clients hold, and closes the largest if that is too much.
+    /// Measures now how many bytes of memory the clients hold, and closes the largest if that is too much.
+    /// For tests.
     pub fn weigh_clients(&mut self) {
         self.clients.weigh(&mut self.env);
     }

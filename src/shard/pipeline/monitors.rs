@@ -15,7 +15,8 @@ use crate::values::time::Now;
 use crate::values::{ClientId, Database};
 
 impl Shard {
-    /// Shows a request that is about to be carried out to the monitors of all cores that may see it.
+    /// Shows a request that is about to be carried out to the monitors (clients of any core that have sent
+    /// `MONITOR`) that may see it.
     #[cold]
     #[inline(never)]
     pub(super) fn show_request(
@@ -40,7 +41,7 @@ impl Shard {
         self.show_in(id, None, command, arguments, now);
     }
 
-    /// Shows the requests of a client's transaction, which `EXEC` is about to carry out.
+    /// Shows monitors the requests of a client's transaction, which `EXEC` is about to carry out.
     fn show_transaction(&mut self, id: ClientId, now: Now) {
         let client = self.clients.client(id);
         let fails = client.is_watch_broken();
@@ -61,15 +62,15 @@ impl Shard {
         self.clients.client(id).put_back_transaction(transaction);
     }
 
-    /// Returns the tenant of a client, by which monitors may or may not see the client's requests, and the
-    /// version of the quotas that its id is from.
+    /// Returns the tenant of a client, which decides which monitors may see the client's requests, with the
+    /// version of the quotas that the tenant's id belongs to.
     fn sender_of(&mut self, id: ClientId) -> Sender {
         let tenant = self.clients.client(id).identity().tenant_id();
         Sender { tenant, version: self.env.quotas.version() }
     }
 
-    /// Shows one request of a client to the monitors that may see it; with `database` if given, else the
-    /// client's.
+    /// Shows one request of a client to the monitors that may see it, as made in `database` if given, else in
+    /// the client's.
     fn show_in(
         &mut self,
         id: ClientId,
@@ -111,21 +112,22 @@ impl Shard {
         self.env.pool.give(line);
     }
 
-    /// Passes a line to the monitors of this core that may see it.
+    /// Passes a line that shows a request to the monitors of this core that may see it.
     fn show_here(&mut self, sender: Sender, line: &[u8], now: Now) {
         let line = Some(line).filter(|_| self.monitors.may_deliver(now.monotonic));
         let bytes = self.clients.show(&mut self.env, sender, line);
         self.monitors.handle_delivered(bytes);
     }
 
-    /// Takes the lines that another core has sent to the monitors of this one.
+    /// Takes the lines that another core has sent to the monitors of this core.
     pub(super) fn hear_of_lines(&mut self, batch: &Batch, now: Now) {
         for (sender, line) in batch.lines() {
             self.show_here(sender, line, now);
         }
     }
 
-    /// Ends a turn for monitors: charges their tenants for lines, and removes the monitors that have ended.
+    /// Ends a turn for monitors: charges the tenants of monitors for lines sent to them, and removes the
+    /// monitors that have ended.
     #[cold]
     pub(super) fn end_turn_of_monitors(&mut self, now: Now) {
         self.monitors.handle_turn_end(&self.env.settings.clients.monitors, &mut self.env.counters);
@@ -139,7 +141,7 @@ impl Shard {
         }
     }
 
-    /// Tells the monitors of this core that have room how many lines they have missed.
+    /// Tells each monitor of this core that has room in its buffer how many lines it has missed.
     pub(super) fn tell_monitors(&mut self, now: Now) {
         if self.clients.has_monitors() {
             let unix_micros = self.monitors.unix_micros(now);

@@ -1,4 +1,4 @@
-//! Permissions: whether a client may run a command.
+//! Permissions: whether a client may run a command on the keys and databases that it names.
 
 use super::Shard;
 use super::channel_permission::{self, literal_prefix, quoted_prefixes};
@@ -19,7 +19,8 @@ impl Shard {
         self.clients.client(id).identity().tenant(&self.env.quotas)
     }
 
-    /// True if the client's tenant is an administrator, who may do what concerns all tenants.
+    /// True if the client's tenant is an administrator (`admin = true`), who may run commands that concern
+    /// all tenants.
     pub(super) fn is_admin(&mut self, id: ClientId) -> bool {
         self.tenant_of(id).is_some_and(|tenant| tenant.admin)
     }
@@ -69,8 +70,8 @@ impl Shard {
         permit_confined(tenant, (command, handling), known, arguments)
     }
 
-    /// Returns the error for a client that has not logged in; where a tenant for such clients exists, it says
-    /// that all connections of that tenant are taken.
+    /// Returns the error for a client that has not logged in. Where the quota file has a tenant for such
+    /// clients, the error says that all connections of that tenant are taken.
     fn not_logged_in(&self) -> String {
         self.env
             .quotas
@@ -79,7 +80,8 @@ impl Shard {
     }
 
     /// Checks whether a client may run a command that weir does not know. Only an administrator without
-    /// prefixes of keys or channels may, because the command could do anything.
+    /// prefixes of keys or channels may, because the command could do anything. The error is the text of the
+    /// reply.
     pub(super) fn permit_unknown(&mut self, id: ClientId, arguments: &Arguments<'_>) -> Result<(), String> {
         match self.tenant_of(id) {
             None => Err(self.not_logged_in()),
@@ -89,7 +91,8 @@ impl Shard {
     }
 }
 
-/// Checks a command of a tenant that has only certain databases. `database` is the client's.
+/// Checks a command of a tenant that may use only certain databases. `database` is the client's. The error is
+/// the text of the reply.
 fn permit_databases(
     tenant: &Tenant,
     database: Database,
@@ -128,15 +131,16 @@ fn code_of(command: &Command) -> String {
     if command.group == Group::Module { command.spoken_name() } else { "a script".to_owned() }
 }
 
-/// Checks the number of a database that a tenant's request names.
+/// Checks that a tenant may use the database whose number a request names (`word`). The error is the text of
+/// the reply.
 fn permit_named(tenant: &Tenant, word: &[u8]) -> Result<(), String> {
     let number = std::str::from_utf8(word).ok().and_then(|word| word.parse::<u8>().ok());
     let foreign = number.map(Database).filter(|database| !tenant.may_use(*database));
     foreign.map_or(Ok(()), |database| Err(tenant.refusal_of(database)))
 }
 
-/// Checks a command of a tenant that has only keys with certain prefixes. `known` is what is known of the right
-/// to the keys of a request that is split.
+/// Checks a command of a tenant that has only keys with certain prefixes. `known` is what earlier turns found
+/// out about the keys of a request that is split. The error is the text of the reply.
 fn permit_confined(
     tenant: &Tenant,
     (command, handling): (&'static Command, Handling),

@@ -1,10 +1,10 @@
-//! Requests over private links: blocking commands, `WATCH` and what follows until `EXEC`. Subscriptions use
-//! such links as well: see `subscriptions.rs`.
+//! Requests over private links (connections to stores, each lent to one client): blocking commands, `WATCH`
+//! and the requests up to `EXEC`. Subscriptions use such links as well: see `subscriptions.rs`.
 //!
 //! ```text
-//!   blocking command ── lend a link ── send ── ... ── reply ── give the link back
-//!   WATCH ── lend a link ── reads of the watched store go over it ── MULTI ... EXEC over it ── give it back
-//!   SUBSCRIBE ── lend a link ── messages pass to the client ── the last channel is gone ── close it
+//! blocking command ── lend a link ── send ── ... ── reply ── give the link back
+//! WATCH ── lend a link ── reads of the watched store go over it ── MULTI ... EXEC over it ── give it back
+//! SUBSCRIBE ── lend a link ── messages pass to the client ── the last channel is gone ── close it
 //! ```
 //!
 //! Each such request is alone: earlier ones of its client are answered before it is sent, and later ones
@@ -36,29 +36,30 @@ use crate::values::{BackendId, ClientId, Database};
 /// no pattern matches.
 const BEFORE_WAIT: (&[u8], usize) =
     (b"*1\r\n$4\r\nPING\r\n*3\r\n$8\r\nSPUBLISH\r\n$13\r\n__weir:copies\r\n$0\r\n\r\n", 2);
-/// The time for which a client may watch keys before the watch is given up.
+/// The longest time for which a client may watch keys; then the watch is given up, and the client's `EXEC`
+/// fails.
 const WATCH_MAX: Duration = Duration::from_secs(30);
 /// Maximum number of nodes of a cluster that one blocking command, or one `SSUBSCRIBE`, is sent to, one after the other.
 pub(super) const TRIES_MAX: u8 = 6;
 /// The shortest time between two log lines about elements that a store popped for clients that had left.
 const ORPHANS_SAID_EVERY: Duration = Duration::from_secs(1);
-/// The retry delay named to clients whose requests were lost with a private link.
+/// The retry delay named in the error replies to requests that were lost with a private link.
 pub(super) const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
 
 /// Reason why a request is sent over a private link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LinkUse {
-    /// None of the other reasons: the store answers the request at once.
+    /// A plain request: it watches no keys, and the store answers it at once.
     Request,
-    /// The request watches keys, which stay watched on the link.
+    /// `WATCH`: the keys stay watched on the link.
     Watch,
     /// The request is a blocking command, which waits at its store.
     Waits,
 }
 
 impl Shard {
-    /// Handles a request of a client that has private links, where it goes another way than others' requests.
-    /// Returns false if it does not.
+    /// Handles a request of a client that has private links, if such a client's request goes another way than
+    /// other clients' requests. False if it does not.
     #[cold]
     pub(super) fn handle_tied(
         &mut self,
@@ -114,8 +115,9 @@ impl Shard {
         true
     }
 
-    /// Handles `HELLO` of a client that has private links, which speak the client's present dialect. Returns
-    /// true if it is refused, because messages come over such a link; a watch is broken by it.
+    /// Handles `HELLO` of a client that has private links, which speak the client's present RESP version.
+    /// True if it is refused, because messages of subscriptions come over such a link. A watch of keys is
+    /// broken by it.
     fn handle_tied_hello(&mut self, id: ClientId) -> bool {
         let client = self.clients.client(id);
         let subscriptions = client.ties().and_then(|ties| ties.subscriptions.as_ref());
@@ -127,7 +129,7 @@ impl Shard {
         false
     }
 
-    /// Changes the database of a client, whose watch of keys goes on.
+    /// Changes the database of a client and of its private links, on which keys stay watched and tracked.
     pub(super) fn change_database(&mut self, id: ClientId, database: Database, now: Now) {
         let client = self.clients.client(id);
         client.select(database);
@@ -148,7 +150,7 @@ impl Shard {
         }
     }
 
-    /// Returns the destination of a command that needs a private link.
+    /// Returns the destination of a command that needs a private link. The error is the text of the reply.
     pub(super) fn private_destination(
         &self,
         (command, usage): (&'static Command, PrivateUse),
@@ -169,7 +171,7 @@ impl Shard {
         }
     }
 
-    /// Sends a request over a private link of its client. It has been admitted.
+    /// Sends an admitted request over a private link of its client.
     pub(super) fn send_private(
         &mut self,
         id: ClientId,
@@ -230,8 +232,8 @@ impl Shard {
         }
     }
 
-    /// Returns the link that a client's requests go over, or lends it one. Refuses the request if there is
-    /// none.
+    /// Returns the private link that a client's request goes over, or lends the client one. None if there is
+    /// none; the request is refused then.
     fn link_for_request(
         &mut self,
         (id, usage): (ClientId, LinkUse),
@@ -272,7 +274,8 @@ impl Shard {
         Some(link)
     }
 
-    /// Lends a client a link to each of these stores. Refuses its request if one cannot be had.
+    /// Lends a client a private link to each of these stores. None if one cannot be had; the client's request
+    /// is refused then.
     pub(super) fn lend_all(
         &mut self,
         id: ClientId,
@@ -293,7 +296,7 @@ impl Shard {
         Some(lent)
     }
 
-    /// Lends a client a link to a database of a store, if there is one.
+    /// Lends a client a private link to a store, in the client's database; None if there is none.
     pub(super) fn lend_for(&mut self, id: ClientId, store: BackendId, now: Now) -> Option<PrivateId> {
         let client = self.clients.find(id)?;
         let holder = (id, client.identity().tenant_id());
@@ -359,7 +362,8 @@ impl Shard {
         self.private.send(&mut self.env, link, (message, replies), request, now);
     }
 
-    /// Sends a request that ends a script, or tells of it, over a link for itself. False if there is no such link.
+    /// Sends a command that kills a running script, or asks about it, over a private link lent for this
+    /// request alone. False if there is no such link.
     pub(super) fn interrupt(
         &mut self,
         id: ClientId,
@@ -386,8 +390,7 @@ impl Shard {
         true
     }
 
-    /// Watches keys for a client. A client that watches keys already watches these as well, if they are at
-    /// the same store.
+    /// Carries out `WATCH`. A client that watches keys already can add more, if they are at the same store.
     fn watch(
         &mut self,
         id: ClientId,
@@ -462,12 +465,12 @@ impl Shard {
         );
     }
 
-    /// True if the client's next `EXEC` depends on keys that it watches.
+    /// True if a client watches keys, so that its next `EXEC` depends on them.
     pub(super) fn watches(&mut self, id: ClientId) -> bool {
         self.clients.client(id).ties().is_some_and(|ties| ties.watch.is_some())
     }
 
-    /// Ends a client's watch of keys, if it has one, and gives the link back.
+    /// Ends a client's watch of keys, if it has one, and gives its private link back.
     pub(super) fn end_watch(&mut self, id: ClientId, now: Now) {
         let Some(client) = self.clients.find(id) else { return };
         let Some(ties) = client.ties() else { return };
@@ -481,8 +484,8 @@ impl Shard {
         }
     }
 
-    /// Takes a link back that a client has used for requests. One over which keys are tracked stays with the
-    /// client.
+    /// Takes a private link back that a client has used for requests. A link over which keys are tracked
+    /// stays with the client.
     pub(super) fn return_link(&mut self, (id, link): (ClientId, PrivateId), has_watched: bool, now: Now) {
         if !self.tracks_over(id, link) {
             self.private.give_back(&mut self.env, link, has_watched, now);
@@ -491,14 +494,15 @@ impl Shard {
         }
     }
 
-    /// Ends all ties of a client to stores (`RESET`): its subscriptions, tracking, watched keys and links.
+    /// Ends the subscriptions, tracking and watched keys of a client, and gives its private links back
+    /// (`RESET`).
     pub(super) fn end_ties(&mut self, id: ClientId, now: Now) {
         self.end_tracking(id, now);
         self.end_watch(id, now);
         self.end_subscriptions(id, now);
     }
 
-    /// Handles everything that happened on private links.
+    /// Handles all events of private links since the last call: replies, messages, losses.
     pub(super) fn handle_private_events(&mut self, now: Now) {
         while let Some(event) = self.private.poll_event() {
             match event {
@@ -650,7 +654,8 @@ impl Shard {
         self.end_tracked_request(holder, now);
     }
 
-    /// Changes the database of a client, and that of the link, to the last one that its transaction has selected.
+    /// Changes the database of a client and of the private link to the last one that its transaction has
+    /// selected, as the reply shows.
     fn follow_selects(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -684,7 +689,8 @@ impl Shard {
         }
     }
 
-    /// Handles the reply to a blocking command whose client has left in this turn.
+    /// Handles the reply to a blocking command whose client has left in this turn: the elements in it may be
+    /// put back.
     fn lose_reply(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -702,8 +708,8 @@ impl Shard {
         }
     }
 
-    /// Counts the elements that a store has taken for a client that had left, and puts them back if the client's
-    /// tenant wants that.
+    /// Counts the elements that a store has popped for a client that had left, and puts them back if the
+    /// client's tenant wants that (`give_back`).
     fn take_orphans(
         &mut self,
         place: (BackendId, Database),
@@ -746,8 +752,8 @@ impl Shard {
         }
     }
 
-    /// Asks another node of a cluster for a blocking command that one has refused, because the slot is not
-    /// there, or is no longer. Returns the request if the refusal is its reply.
+    /// Sends a blocking command to another node of a cluster, because a node has refused it: the slot is not
+    /// there, or is no longer. Returns the request if it is not sent again; the refusal is its reply then.
     fn ask_elsewhere(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -865,8 +871,8 @@ impl Shard {
         }
     }
 
-    /// Ends a turn: takes back the links of clients that have left, and answers requests whose deadline has
-    /// passed.
+    /// Ends a turn for private links: takes back the links of clients that have left, and answers requests
+    /// whose deadline has passed.
     pub(super) fn handle_private_turn_end(&mut self, now: Now) {
         self.end_waits_of_leaving();
         for link in self.clients.take_left_links() {
@@ -903,7 +909,8 @@ impl Shard {
         }
     }
 
-    /// Gives up links whose stores are silent, and watches that have been held for too long.
+    /// Gives up private links whose stores do not reply, and watches of keys that have lasted longer than
+    /// [`WATCH_MAX`].
     pub(super) fn look_after_private(&mut self, now: Now) {
         self.private.look_after(&mut self.env, now);
         self.handle_private_events(now);

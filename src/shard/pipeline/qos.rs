@@ -1,4 +1,5 @@
-//! The command `QOS`: settings that a client may give for its requests, and questions about their price.
+//! The command `QOS`: options that a client sets for its requests, and questions about prices, quotas and hot
+//! keys.
 
 use super::Shard;
 use super::decode::encoded;
@@ -153,8 +154,8 @@ impl Shard {
         self.tenant_of(id).map_or_else(String::new, |tenant| tenant.name.clone())
     }
 
-    /// Returns the charge for a request that is answered even if the quota is used up: nothing is taken
-    /// beforehand, and its cost is charged with the reply.
+    /// Returns the charge for a request that is answered even if its payer's quota is used up: nothing is
+    /// taken beforehand, and its price is charged with the reply.
     pub(super) fn charge_afterwards(
         &mut self,
         id: ClientId,

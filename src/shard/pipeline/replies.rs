@@ -19,14 +19,14 @@ use crate::shard::upstream::Upstream;
 use crate::values::limits::COPY_BYTES_MAX;
 use crate::values::time::Now;
 
-/// The stages that a reply from a store passes: the hot keys, then the clients.
+/// The stages that a store's reply passes on its way to the client: first the hot keys, then the clients.
 pub(super) struct TowardsClients<'a> {
     clients: Delivery<'a>,
     hot_keys: &'a mut HotKeyStage,
 }
 
-/// The stages that a reply passes last: the client's order, the settlement of its price, or the batch for
-/// another core.
+/// The last stages of a reply's way: its place in the order of its client's replies and the settlement of its
+/// price, or the batch for the client's core.
 pub(super) struct Delivery<'a> {
     clients: &'a mut ClientStage,
     admission: &'a mut AdmissionStage,
@@ -65,8 +65,8 @@ impl Replies for TowardsClients<'_> {
 }
 
 impl TowardsClients<'_> {
-    /// Takes the reply to one piece of a request that was taken apart. Passes the joined reply on if it was
-    /// the last piece.
+    /// Takes the reply to one piece of a request that was split by key. If it was the last piece, passes the
+    /// joined reply on.
     #[inline(never)]
     fn join(&mut self, env: &mut Env, piece: (u32, u16), outcome: Outcome, message: Message<'_>, now: Now) {
         let bytes_max = env.settings.reply_bytes_max;
@@ -87,7 +87,7 @@ impl TowardsClients<'_> {
         }
     }
 
-    /// Takes the reply or the failure of a fetch, and answers all requests that wait for it.
+    /// Handles the reply to a fetch of a hot key, or its failure, and answers all requests that wait for it.
     #[inline(never)]
     fn land(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
         let bytes = message.bytes();
@@ -100,7 +100,8 @@ impl TowardsClients<'_> {
         }
     }
 
-    /// Passes on a reply to a request that was answered without being sent to a store by itself.
+    /// Passes on the reply to a request that was not sent to a store by itself, since a fetch of a hot key
+    /// answers it: to the client, or to the request of which it is a piece.
     pub(super) fn hand_on(
         &mut self,
         env: &mut Env,
@@ -117,7 +118,8 @@ impl TowardsClients<'_> {
 }
 
 impl Delivery<'_> {
-    /// Gives a reply to a client of any core.
+    /// Gives a reply to its client, which may be on any core: settles the price and delivers it here, or puts
+    /// it into the batch for the client's core.
     #[inline]
     pub fn give(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
         if to.shard == env.settings.id {
@@ -137,19 +139,19 @@ impl Delivery<'_> {
 }
 
 impl Shard {
-    /// Returns the stages for replies that come from no store.
+    /// Returns the shard's state, and the stages that a reply passes which comes from no store.
     pub(super) fn clients(&mut self) -> (&mut Env, Delivery<'_>) {
         let Self { env, clients, admission, peers, .. } = self;
         (env, Delivery { clients, admission, peers })
     }
 
-    /// Returns the connections to stores, and the stages for their replies.
+    /// Returns the shard's state, its connections to stores, and the stages that their replies pass.
     pub(super) fn towards_clients(&mut self) -> (&mut Env, &mut Upstream, TowardsClients<'_>) {
         let Self { env, clients, admission, upstream, peers, hot_keys, .. } = self;
         (env, upstream, TowardsClients { clients: Delivery { clients, admission, peers }, hot_keys })
     }
 
-    /// Gives a reply to a request of any core's client; replies of keys that are hot are kept on the way.
+    /// Passes a reply towards its client on any core. If its key is hot, the reply may be kept in memory.
     pub(super) fn give_back(&mut self, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
         let (env, _, mut replies) = self.towards_clients();
         replies.reply(env, to, outcome, message, now);
@@ -167,7 +169,7 @@ impl Shard {
         turn_away(env, &mut replies, envelope.addressee(), why, now);
     }
 
-    /// Takes the control executor's answer to a question, and gives it to the client that asked.
+    /// Handles the control executor's reply to a client's request, and passes it to the client.
     pub fn handle_answer(&mut self, to: ReplyTo, reply: &[u8], now: Now) {
         self.clients.handle_question_answered();
         self.give_back(to, Outcome::answered(reply.len()), Message::Small(reply), now);

@@ -24,8 +24,8 @@ use crate::values::limits::{SHARED_DELIVERIES_PER_TURN, SHARED_NAME_BYTES_MAX};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, ShardId, TenantId};
 
-/// True if a name can have one subscription for all clients. Sharded channels follow their slots, and events of keys
-/// come from all stores, so clients have connections of their own for these.
+/// True if a channel or pattern can have one subscription for all clients. Sharded channels follow their
+/// slots, and events of keys come from all stores, so clients have connections of their own for these.
 pub(super) fn may_share(kind: Subscription, name: &[u8]) -> bool {
     let is_event = match kind {
         Subscription::Channels => name.starts_with(b"__key"),
@@ -36,14 +36,14 @@ pub(super) fn may_share(kind: Subscription, name: &[u8]) -> bool {
 }
 
 impl Shard {
-    /// True if new subscriptions of a client are shared with other clients, as its tenant has `pubsub =
-    /// "shared"`.
+    /// True if new subscriptions of a client share the stores' subscriptions with other clients, as its
+    /// tenant has `pubsub = "shared"`.
     pub(super) fn shares_channels(&mut self, id: ClientId) -> bool {
         self.env.quotas.shares_channels() && self.tenant_of(id).is_some_and(|tenant| tenant.shares_channels)
     }
 
-    /// Returns the channels whose numbers of subscribers the reply to a request names, if these are to be corrected
-    /// by this process's shared subscriptions.
+    /// Returns the channels for which a reply names the number of subscribers, if this process's shared
+    /// subscriptions have to correct that number. None if not.
     pub(super) fn receivers_of(
         &self,
         command: Option<&'static Command>,
@@ -61,7 +61,7 @@ impl Shard {
         }
     }
 
-    /// Returns the stores at which the home core of a name subscribes to it.
+    /// Returns the stores at which the home core of a channel or pattern subscribes to it.
     fn stores_of_name(&self, name: &SharedName) -> Vec<BackendId> {
         // In a cluster, messages are sent to the first node, which tells the others.
         if name.kind == Subscription::Patterns && self.env.slots.is_none() {
@@ -70,8 +70,8 @@ impl Shard {
         vec![self.store_of_channel(&name.name).1]
     }
 
-    /// Handles a batch's messages about shared channels: those to this core as a home core, and those from
-    /// home cores.
+    /// Handles a batch's messages about shared channels: requests to this core as a home core, and messages
+    /// from home cores to this core's clients.
     pub(super) fn hear_of_shared(&mut self, batch: &mut Batch) {
         for (from, message) in batch.take_to_home() {
             self.tell_home(from, message);
@@ -81,7 +81,8 @@ impl Shard {
         }
     }
 
-    /// Handles a message to this core as the home core of a name. A refused join is answered with an error.
+    /// Handles a message to this core as the home core of a channel or pattern. A refused subscription is
+    /// answered with an error.
     fn tell_home(&mut self, from: ShardId, message: ToHome) {
         let stores = match &message {
             ToHome::Join { name, .. } => self.stores_of_name(name),
@@ -107,8 +108,8 @@ impl Shard {
         self.shared_channels.refuse(from, name, client, text.into());
     }
 
-    /// Handles a message of a store on the feed (the core's connection for shared channels), or the feed's
-    /// end with its reason.
+    /// Handles a message of a store on the feed (the core's connection for shared channels), or, as the
+    /// error, the reason why the feed was lost.
     pub(super) fn take_from_feed(&mut self, backend: BackendId, said: Result<Vec<u8>, &'static str>) {
         match said {
             Ok(message) => match self.shared_channels.hear(backend, message.into()) {
@@ -179,8 +180,8 @@ impl Shard {
         }
     }
 
-    /// Delivers a message of a home core to clients of this core. Returns the number of clients that this
-    /// concerned.
+    /// Delivers a home core's message about a shared channel to the clients of this core that it concerns.
+    /// Returns their number.
     fn deliver_shared(&mut self, told: FromHome, now: Now) -> usize {
         match told {
             FromHome::Message { name, message } => return self.fan_out(&name, message, now),
@@ -225,8 +226,8 @@ impl Shard {
         1
     }
 
-    /// Passes a published message to all clients of this core that are subscribed to a name. Returns the
-    /// number of its listeners, with those that are not acknowledged yet.
+    /// Passes a published message to all clients of this core that are subscribed to a channel or pattern.
+    /// Returns the number of its listeners, with those whose subscription is not acknowledged yet.
     fn fan_out(&mut self, name: &SharedName, message: Bytes, now: Now) -> usize {
         let listeners = self.clients.listeners().lend(name);
         let mut message = SharedMessage::new(message);
@@ -241,8 +242,8 @@ impl Shard {
         count
     }
 
-    /// Gives the tenants of shared channels the ids that they have in new quotas. A tenant that is gone keeps a number
-    /// that no tenant has.
+    /// Gives the tenants of shared channels the ids that the new quotas (`after`) give them. A tenant that is
+    /// gone gets an id that no tenant has.
     pub(super) fn rename_tenants_of_shared(&mut self, after: &Quotas) {
         let before = &self.env.quotas;
         self.shared_channels.handle_tenants(|tenant| {

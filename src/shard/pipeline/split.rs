@@ -57,9 +57,10 @@ impl Shard {
         }
     }
 
-    /// Sends a request to every backend, straight from this core. Later requests of the client wait until it
-    /// is answered. Backends that have carried it out in a first try are not asked again. `is_for_busy` tells that
-    /// backends answer it even while they are busy with a script.
+    /// Sends a request to every backend, straight from this core, and joins the replies as `fan_out` says.
+    /// Later requests of the client wait until it is answered. Backends that carried it out in a first try
+    /// are not asked again. `is_for_busy` tells that backends answer it even while they are busy with a
+    /// script.
     pub(super) fn ask_all(
         &mut self,
         id: ClientId,
@@ -120,8 +121,9 @@ impl Shard {
         }
     }
 
-    /// Sends a request to one backend whose reply names numbers of subscribers, and is corrected by this process's
-    /// shared subscriptions when it comes. Later requests of the client wait until it is answered.
+    /// Sends a request such as `PUBLISH` to one backend. Its reply names numbers of subscribers, to which
+    /// those of this process's shared subscriptions are added. Later requests of the client wait until it is
+    /// answered.
     pub(super) fn ask_for_receivers(
         &mut self,
         id: ClientId,
@@ -137,8 +139,9 @@ impl Shard {
         self.send_from_here(&whole.of_part(0, slot, backend), message, 1, now);
     }
 
-    /// Takes the next place in the client's order for a request in parts, and returns the envelope of the
-    /// whole. The client is not looked up again later, because sending the parts may close it.
+    /// Takes the next place in the order of a client's replies for a request in parts, and returns the
+    /// envelope (reply address, route, terms) of the whole request. The client is not looked up again later,
+    /// because sending the parts may close it.
     fn envelope_of_parts(
         &mut self,
         id: ClientId,

@@ -7,8 +7,8 @@ use crate::shard::request::Track;
 use crate::shard::settings::Mode;
 
 impl Shard {
-    /// Returns the track of a request whose client accepts old values: that for replicas, if the request
-    /// allows it.
+    /// Returns the track (set of backend connections) of a request whose client accepts old values: that to
+    /// replicas, if replicas are on and the request allows it.
     #[cold]
     pub(super) fn track_of_stale(
         &self,
@@ -21,9 +21,9 @@ impl Shard {
     }
 }
 
-/// True if a request reads only one key, or several keys each of which has its own value in the reply. A
-/// reply combined from several keys is excluded: it may lack a key that has moved to another node, and nobody
-/// would see that.
+/// True if a replica may answer a request: it reads only one key, or several keys each of which has its own
+/// value in the reply. A reply combined from several keys is excluded: it may lack a key that has moved to
+/// another node, and nobody would see that.
 fn may_be_old(command: &Command, destination: Destination) -> bool {
     let only_reads =
         command.effect == Effect::Read && matches!(command.class, Class::Point | Class::Multi | Class::Range);

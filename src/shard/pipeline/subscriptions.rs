@@ -1,7 +1,8 @@
 //! Subscriptions: `SUBSCRIBE`, `PSUBSCRIBE`, `SSUBSCRIBE`, their ends, and the messages. A channel is at the
 //! store that its name's slot leads to, so that `PUBLISH` and `SUBSCRIBE` meet there; patterns and events of
-//! keys are heard from all stores. Nodes of a cluster pass messages on to each other, so one node is enough
-//! for channels and patterns there; events of keys and sharded channels are each node's own.
+//! keys are heard from all stores. Nodes of a cluster pass messages on to each other, so a subscription at
+//! one node is enough for channels and patterns there; events of keys and sharded channels are sent only by
+//! the node that has the key or slot.
 
 use super::Shard;
 use super::channel_permission::literal_prefix;
@@ -28,8 +29,9 @@ use crate::values::time::Now;
 use crate::values::{BackendId, ClientId};
 
 impl Shard {
-    /// Returns the store that a channel's messages are sent to: that of the channel's slot. In a cluster it is the
-    /// first node, which tells the others, so that a client's messages arrive in their order.
+    /// Returns the store that messages to a channel are sent to, with a slot: the store of the channel's
+    /// slot. In a cluster it is the first node, which passes them to the others, so that a client's messages
+    /// arrive in their order.
     pub(super) fn store_of_channel(&self, name: &[u8]) -> (u16, BackendId) {
         if self.env.slots.is_some() {
             return self.first_place();
@@ -37,7 +39,8 @@ impl Shard {
         (self.no_slot(), self.env.backend_of(slot_of(name)))
     }
 
-    /// Returns the destination of a command about subscriptions, by its first name.
+    /// Returns the destination of a command about subscriptions, which the first channel or pattern that it
+    /// names decides. The error is the text of the reply.
     pub(super) fn destination_of_subscription(
         &self,
         (command, kind): (&'static Command, Subscription),
@@ -53,8 +56,8 @@ impl Shard {
         Ok(Destination::Private { slot, backend })
     }
 
-    /// Returns the stores that a name is subscribed to at. `node` is the one that a client hears all of a
-    /// cluster's channels from.
+    /// Returns the stores at which a channel or pattern has to be subscribed to. `node` is the node of a
+    /// cluster at which the client subscribes to all plain channels.
     fn origin_of(&self, kind: Subscription, name: &[u8], node: BackendId) -> Origin {
         const EVENTS: [&[u8]; 2] = [b"__keyspace@", b"__keyevent@"];
         let is_cluster = self.env.slots.is_some();
@@ -71,7 +74,7 @@ impl Shard {
         }
     }
 
-    /// Carries out a command about subscriptions. It has been admitted.
+    /// Carries out an admitted command about subscriptions.
     pub(super) fn change_subscriptions(
         &mut self,
         id: ClientId,
@@ -133,8 +136,9 @@ impl Shard {
         self.send_to_feeds(requests, now);
     }
 
-    /// Returns the origin of each name, once the client has links to all stores that are needed. Refuses the command
-    /// if it cannot have them, or if it has too many subscriptions. `stores` are all stores.
+    /// Returns for each channel or pattern the stores that its messages come from, once the client has links
+    /// to all of them. None if the client cannot have the links, or has too many subscriptions; the command
+    /// is refused then. `stores` are all stores.
     fn find_feeds<'a>(
         &mut self,
         (id, kind): (ClientId, Subscription),
@@ -211,7 +215,8 @@ impl Shard {
         }
     }
 
-    /// Handles a message that came over a link with subscriptions.
+    /// Handles a store's message that came over a client's link with subscriptions: an acknowledgement, or a
+    /// message to deliver.
     pub(super) fn take_message(&mut self, (id, link): (ClientId, PrivateId), message: &[u8], now: Now) {
         let delivered = self.clients.deliver_message(&mut self.env, (id, link), message);
         if !matches!(delivered, Delivered::Passed)
@@ -247,8 +252,8 @@ impl Shard {
         }
     }
 
-    /// Subscribes a client to sharded channels at the node that has their slot now. A node that no longer has
-    /// it is asked as well, because its refusal names the one that does.
+    /// Subscribes a client to sharded channels whose slot has moved, at the node that has the slot now. A
+    /// node that no longer has it is asked as well, because its refusal names the node that does.
     fn follow_channels(&mut self, id: ClientId, moved: Moved, now: Now) {
         let map = self.env.slots.as_ref();
         let asked = map.and_then(|map| map.node(moved.from));
@@ -283,7 +288,8 @@ impl Shard {
         self.send_to_feeds(request.into_iter().collect(), now);
     }
 
-    /// Makes clients hear the events of keys from all primaries of a cluster, after its map has changed.
+    /// Subscribes clients of events of keys at all primaries of a cluster, after the cluster's map has
+    /// changed.
     pub(super) fn spread_subscriptions(&mut self, now: Now) {
         if self.private.lent() == 0 {
             return;
@@ -309,14 +315,14 @@ impl Shard {
         }
     }
 
-    /// Drops the subscriptions of a client that is subscribed to nothing.
+    /// Frees the record of a client's subscriptions if no subscription is left in it.
     fn end_unused_subscriptions(&mut self, id: ClientId, now: Now) {
         if self.subscriptions_of(id).is_some_and(|subscriptions| subscriptions.is_empty()) {
             self.end_subscriptions(id, now);
         }
     }
 
-    /// Ends all subscriptions of a client, and gives their links back.
+    /// Ends all subscriptions of a client, and gives the private links that they used back.
     pub(super) fn end_subscriptions(&mut self, id: ClientId, now: Now) {
         let Some(client) = self.clients.find(id) else { return };
         let subscriptions = client.ties().and_then(|ties| ties.subscriptions.take());

@@ -23,12 +23,12 @@ use crate::values::limits::{COPY_BYTES_MAX, SLOTS};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId};
 
-/// The message that any key may have changed.
+/// The message to a client that any key may have changed.
 const ANY_KEY: &[u8] = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
 
 impl Shard {
-    /// Returns the link over which a store tracks keys for a client, and opens one to a node of a cluster that lacks
-    /// it. `None` for a client that tracks no keys. An error if there is no link left.
+    /// Returns the link over which a store tracks keys for a client; opens one to a node of a cluster that
+    /// lacks it. `None` for a client that tracks no keys. The error says that there is no link left.
     pub(super) fn link_for_tracking(
         &mut self,
         id: ClientId,
@@ -51,7 +51,8 @@ impl Shard {
         Ok(Some(link))
     }
 
-    /// Takes the reply of a store to `CLIENT TRACKING ON` on a link that was opened after tracking began.
+    /// Takes a store's reply to the `CLIENT TRACKING ON` that was sent on a link opened after tracking began.
+    /// An error closes the client.
     pub(super) fn take_late_confirmation(&mut self, id: ClientId, reply: &[u8], now: Now) {
         if reply.starts_with(b"-") {
             // The client would not hear of changes there.
@@ -64,9 +65,9 @@ impl Shard {
         }
     }
 
-    /// Gives back the links over which nodes have tracked keys that hold none on a new map of the cluster. Returns the
-    /// clients that are to follow the new map ([`Self::follow_nodes`]): all for which keys are tracked, if a slot has
-    /// another owner or another node may hold keys.
+    /// Gives back the links to nodes that tracked keys and hold none on a new map of the cluster. Returns the
+    /// clients for which to call [`Self::follow_nodes`]: all for which keys are tracked if a slot has another
+    /// owner or another node may hold keys, else none.
     pub(super) fn leave_nodes(&mut self, older: &Map, newer: &Map, now: Now) -> Vec<ClientId> {
         let stores = |map: &Map| map.stores().map(|node| node.key).collect::<Vec<_>>();
         let stays =
@@ -92,8 +93,9 @@ impl Shard {
         ids
     }
 
-    /// Follows the map in force for a client for which keys are tracked: tells it that any of them may have changed,
-    /// and opens links to nodes whose messages it would miss. If it cannot be told yet, this is done later.
+    /// Makes a client's tracking fit the map in force: sends the client the message that any key may have
+    /// changed, and opens links to nodes whose messages it would miss. If no message can be sent yet, this is
+    /// done later.
     pub(super) fn follow_nodes(&mut self, id: ClientId, now: Now) {
         let Some(tracking) = self.tracking_of(id) else { return };
         if tracking.is_pending() {
@@ -110,8 +112,8 @@ impl Shard {
         self.hear_broadcasts(id, now);
     }
 
-    /// Opens links to the nodes that lack one, for a client that hears of all keys with certain prefixes. Closes the
-    /// client if there is no link left, because it would miss messages.
+    /// Opens links to all nodes for a client that hears of all keys with certain prefixes (`BCAST`). Closes
+    /// the client if there is no link left, because it would miss messages.
     fn hear_broadcasts(&mut self, id: ClientId, now: Now) {
         let options = self.tracking_of(id).and_then(|tracking| tracking.options());
         if !options.is_some_and(|options| options.is_broadcast) {
@@ -123,7 +125,8 @@ impl Shard {
         }
     }
 
-    /// Gives back the link to a node that holds no keys any more, unless the client's request is in flight on it.
+    /// Gives back a client's link to a node that holds no keys any more, unless a request of the client is in
+    /// flight on it.
     fn leave_node(&mut self, id: ClientId, link: PrivateId, now: Now) {
         if self.private.is_at_work(link) {
             return;
@@ -138,7 +141,8 @@ impl Shard {
         }
     }
 
-    /// Tells a client for which keys are tracked that any of them may have changed. In RESP2 it cannot be told.
+    /// Sends a client for which keys are tracked the message that any of them may have changed. A client with
+    /// RESP2 cannot be sent any.
     fn tell_any_key(&mut self, id: ClientId, now: Now) {
         if self.clients.find(id).is_none_or(|client| client.protocol() == Protocol::Resp2) {
             return;
@@ -148,8 +152,9 @@ impl Shard {
         self.charge_for_bytes(id, ANY_KEY.len(), now);
     }
 
-    /// Keeps a request, or a transaction, of a client for which keys are tracked, to send it once more if a node of a
-    /// cluster redirects it. A larger one is not kept, and refused then.
+    /// Keeps a copy of a request (or transaction) of a client for which keys are tracked, to send it once
+    /// more if a node of a cluster redirects it. A request above [`COPY_BYTES_MAX`] bytes is not kept, and is
+    /// refused when it is redirected.
     pub(super) fn keep_for_another_node(
         &mut self,
         id: ClientId,
@@ -164,8 +169,8 @@ impl Shard {
         }
     }
 
-    /// Sends a request to the node of a cluster that it was redirected to, for a client for which keys are tracked.
-    /// Returns the request if the reply is its answer.
+    /// Sends a request of a client for which keys are tracked to the node of a cluster that a redirect names.
+    /// Returns the request if it is not sent again, since `reply` is its answer.
     pub(super) fn track_elsewhere(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -206,7 +211,8 @@ impl Shard {
         None
     }
 
-    /// Ends a request of a client for which keys are tracked, whose reply was passed on.
+    /// Ends a request of a client for which keys are tracked, whose reply was passed on: forgets its copy,
+    /// and tells the client that any key may have changed if a map of the cluster made that due.
     pub(super) fn end_tracked_request(&mut self, id: ClientId, now: Now) {
         let Some(tracking) = self.tracking_of(id) else { return };
         tracking.forget_request();

@@ -18,11 +18,12 @@ use crate::shard::tracking_redirect::{Peer, RedirectMessage, Target};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, Database, ShardId, TenantId};
 
-/// The error for stores that do not tell the number of a connection.
+/// The error reply if the stores do not reply to `CLIENT ID` with the number of a connection.
 const NO_NUMBER: &str = "ERR CLIENT TRACKING with REDIRECT needs stores that answer CLIENT ID";
 
 impl Shard {
-    /// Asks the core of the client with this number whether it can take the messages of a tracking client.
+    /// Asks the core of the client with this number (`CLIENT ID`) whether that client can take the
+    /// invalidation messages of a tracking client of this core.
     pub(super) fn ask_for_target(&mut self, from: ReplyTo, number: u64) {
         let tenant = self.tenant_of(from.client_id()).map(|tenant| tenant.name.clone().into());
         // Numbers of clients are dealt out to the cores in turn.
@@ -31,7 +32,8 @@ impl Shard {
         self.clients.send_redirect(home, RedirectMessage::Ask { from, number, tenant });
     }
 
-    /// Sends waiting messages about redirected invalidation messages to other cores, and handles those for this one.
+    /// Sends waiting messages between cores about clients that take others' invalidation messages, and
+    /// handles those for this core.
     #[cold]
     #[inline(never)]
     pub(super) fn exchange_redirects(&mut self, now: Now) {
@@ -44,7 +46,7 @@ impl Shard {
         }
     }
 
-    /// Handles a message about redirected invalidation messages.
+    /// Handles a message between cores about a client that takes the invalidation messages of another.
     pub(super) fn handle_redirect(&mut self, message: RedirectMessage, now: Now) {
         match message {
             RedirectMessage::Ask { from, number, tenant } => {
@@ -77,8 +79,8 @@ impl Shard {
         }
     }
 
-    /// Opens the links on which a client of this core takes messages of others. The asking client is answered when all
-    /// are open.
+    /// Opens the links on which a client of this core (`number`) takes invalidation messages of other
+    /// clients. The core that asked (`from`) is answered when all links are open.
     fn offer_target(&mut self, from: ReplyTo, number: u64, tenant: Option<&str>, now: Now) {
         let Some(target) = self.clients.find_target(&self.env.quotas, number, tenant) else {
             let mut error = Vec::new();
@@ -106,7 +108,8 @@ impl Shard {
         self.answer_if_open(target);
     }
 
-    /// Answers the clients that wait until a target's links are open, once all are.
+    /// Answers the commands that wait until the links of a client that takes others' messages are open, once
+    /// all are.
     pub(super) fn answer_if_open(&mut self, target: ClientId) {
         let Some(inbox) =
             self.clients.find(target).and_then(|client| client.ties()).and_then(|ties| ties.inbox.as_mut())
@@ -143,7 +146,8 @@ impl Shard {
         self.clients.send_redirect(to.shard, RedirectMessage::Answer { to, found });
     }
 
-    /// Tells stores to send the messages about the keys that a client reads to its target.
+    /// Tells the stores of a tracking client to send the invalidation messages to the client that takes them
+    /// (`target`).
     fn aim_at(&mut self, to: ReplyTo, target: &Target, now: Now) {
         let id = to.client_id();
         let own = self.env.settings.id;
@@ -161,8 +165,8 @@ impl Shard {
         }
     }
 
-    /// Delivers a store's message for clients that have redirected theirs to this one. False if the link is none on
-    /// which such messages come.
+    /// Delivers a store's invalidation message to a client that takes those of other clients. False if the
+    /// link is not one for such messages.
     pub(super) fn deliver_redirected(
         &mut self,
         (id, link): (ClientId, PrivateId),
@@ -180,8 +184,8 @@ impl Shard {
         true
     }
 
-    /// Tells a client that the connection with this number, which took its messages, is gone. A client that speaks
-    /// RESP2 cannot be told.
+    /// Sends a client the message that the connection with this number, which took its invalidation messages,
+    /// has been closed. A client with RESP2 cannot be sent any.
     pub(super) fn tell_broken(&mut self, id: ClientId, number: u64, now: Now) {
         let Some(client) = self.clients.find(id) else { return };
         if client.protocol() == Protocol::Resp3 {
@@ -194,8 +198,9 @@ impl Shard {
         }
     }
 
-    /// Handles the loss of a link on which a client takes messages of others: it would miss some, so it is closed.
-    /// Commands that wait for the link are refused with `error`. False if the link is another.
+    /// Handles the loss of a link on which a client takes invalidation messages of other clients: it would
+    /// miss some, so it is closed. Commands that wait for the link are refused with `error`. False if the
+    /// link is not such a link.
     pub(super) fn lose_inbox(&mut self, id: ClientId, link: PrivateId, error: &[u8]) -> bool {
         let ties = self.clients.find(id).and_then(|client| client.ties());
         let inbox = ties.and_then(|ties| ties.inbox.as_mut()).filter(|inbox| inbox.has(link));
@@ -212,7 +217,8 @@ impl Shard {
         true
     }
 
-    /// Closes the links on which a client takes messages of others, if none sends it any.
+    /// Closes the links on which a client takes invalidation messages of other clients, if no client sends it
+    /// any now.
     fn end_unused_inbox(&mut self, id: ClientId) {
         let ties = self.clients.find(id).and_then(|client| client.ties());
         if ties.and_then(|ties| ties.inbox.as_ref()).is_some_and(|inbox| inbox.is_unused()) {
@@ -220,7 +226,8 @@ impl Shard {
         }
     }
 
-    /// Closes the links on which a client takes messages of others. These are told.
+    /// Closes the links on which a client takes invalidation messages of other clients, and sends those
+    /// clients a message about it.
     fn end_inbox(&mut self, id: ClientId) {
         let Some(client) = self.clients.find(id) else { return };
         let Some(mut inbox) = client.ties().and_then(|ties| ties.inbox.take()) else { return };
@@ -231,8 +238,8 @@ impl Shard {
         }
     }
 
-    /// Ends the redirection of messages from and to a client that has just become one of another tenant than `before`:
-    /// they stay within a tenant.
+    /// Ends the redirection of invalidation messages from and to a client whose tenant has just changed from
+    /// `before`: such messages stay within a tenant.
     pub(super) fn keep_redirects_within(&mut self, before: TenantId, id: ClientId, now: Now) {
         let Some(client) = self.clients.find(id).filter(|client| client.is_tied()) else { return };
         if client.identity().tenant_id() == before {
@@ -244,7 +251,8 @@ impl Shard {
         }
     }
 
-    /// Changes the dialect of the links over which keys are tracked for a client to that of the client.
+    /// Changes the RESP version of the links over which keys are tracked for a client to the client's own
+    /// version.
     pub(super) fn follow_dialect(&mut self, id: ClientId, now: Now) {
         let Some(client) = self.clients.find(id) else { return };
         let protocol = client.protocol();

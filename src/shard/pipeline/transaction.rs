@@ -1,5 +1,5 @@
 //! Transactions (`MULTI` ... `EXEC`): queued in weir and sent to one backend as one block, so that no other
-//! request comes between.
+//! request comes between their requests.
 
 use super::Shard;
 use super::destination::{CROSS_SLOT, Placement};
@@ -41,15 +41,15 @@ impl Shard {
         });
     }
 
-    /// Discards the transaction of a client, if it has one, because its `EXEC` is refused. No keys are
-    /// watched any more then.
+    /// Discards the transaction of a client, if it has one, because its `EXEC` is refused; its watched keys
+    /// are no longer watched.
     pub(super) fn discard_refused(&mut self, id: ClientId) {
         if self.clients.client(id).take_transaction().is_some() {
             self.end_watch(id, self.turn);
         }
     }
 
-    /// Carries out a transaction at `EXEC`. It has been admitted as a whole.
+    /// Carries out an admitted transaction at `EXEC`.
     pub(super) fn execute_transaction(&mut self, id: ClientId, charge: Option<Charge>, now: Now) {
         let Some(mut transaction) = self.clients.client(id).take_transaction() else {
             return self.answer_error(id, "ERR EXEC without MULTI");
@@ -100,7 +100,8 @@ impl Shard {
         self.send_from_here(&envelope, Message::Shared(&block.into()), replies, now);
     }
 
-    /// Keeps weir's own replies in a transaction until that of the backend comes. Returns how that is rewritten.
+    /// Keeps weir's own replies for a transaction until the backend's reply comes. Returns how the backend's
+    /// reply is then rewritten.
     pub(super) fn keep_splice(&mut self, id: ClientId, splice: Splice) -> Rewrite {
         if splice.is_empty() {
             return Rewrite::AsItCame;
@@ -209,7 +210,8 @@ impl Shard {
         self.handle_queued(id, queued);
     }
 
-    /// Queues a `SELECT` of another database, if the client may use that. It takes a link at `EXEC`.
+    /// Queues a `SELECT` of another database in a client's transaction, if the client may use that database.
+    /// Such a transaction is carried out over a private link.
     fn queue_select(&mut self, id: ClientId, database: Database, arguments: &Arguments<'_>) {
         if let Some(tenant) = self.tenant_of(id).filter(|tenant| !tenant.may_use(database)) {
             let text = tenant.refusal_of(database);

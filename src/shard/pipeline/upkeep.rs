@@ -6,19 +6,21 @@ use crate::shard::counters::{Counter, Counters};
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// Interval at which timeouts are checked while there is something to check.
+/// Interval at which timeouts are checked (housekeeping) while there is something to check.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
-/// Interval at which memory is given back. About ten intervals after a burst its memory is gone.
+/// Interval at which unused memory is given back (tidying). About ten intervals after a burst its memory is
+/// gone.
 const TIDIED_EVERY: Duration = Duration::from_secs(1);
 
-/// Times at which timeouts are checked and spare memory is freed next.
+/// Times at which the next housekeeping (checks of timeouts) and the next tidying (freeing of unused memory)
+/// are due.
 #[derive(Debug, Default)]
 pub struct Upkeep {
-    /// Time at which timeouts are checked next; none if there is nothing to check.
+    /// Time at which timeouts are checked next; None if there is nothing to check.
     housekeeping_at: Option<Timestamp>,
-    /// Time at which unused memory is given back next.
+    /// Time at which unused memory is given back next; None if no tidying is planned.
     tidy_at: Option<Timestamp>,
-    /// True if the last tidying has left something to give back.
+    /// True if the last tidying left memory that a later one can free.
     untidy: bool,
     /// Number of events (requests, replies, clients, batches) that the shard had counted at the last tidying.
     work_tidied: u64,
@@ -27,7 +29,8 @@ pub struct Upkeep {
 }
 
 impl Upkeep {
-    /// True if housekeeping is due. The caller has to do it: the plan is cleared.
+    /// True if housekeeping (checks of timeouts) is due. The caller then has to do it, since the planned time
+    /// is cleared.
     pub fn take_housekeeping(&mut self, now: Now) -> bool {
         let is_due = self.housekeeping_at.is_some_and(|at| at <= now.monotonic);
         if is_due {
@@ -54,8 +57,8 @@ impl Upkeep {
         }
     }
 
-    /// Returns a time if tidying is due; the caller has to tidy then. Clients idle since that time may give
-    /// up their buffers.
+    /// Returns a time if tidying (freeing of unused memory) is due; the caller then has to do it. Clients
+    /// idle since that time may give up their buffers.
     pub fn take_tidying(&mut self, counters: &Counters, now: Now) -> Option<Timestamp> {
         if self.tidy_at.is_none_or(|at| at > now.monotonic) {
             return None;
@@ -65,7 +68,8 @@ impl Upkeep {
         Some(now.monotonic.before(TIDIED_EVERY))
     }
 
-    /// Ends a tidying. `untidy` says that it has left memory that can be freed later.
+    /// Ends a tidying (freeing of unused memory). `untidy` says that it has left memory that can be freed
+    /// later.
     pub fn handle_tidied(&mut self, untidy: bool) {
         self.untidy = untidy;
     }

@@ -1,5 +1,6 @@
-//! Blocking commands of clients that have to leave this process: in a takeover they move to another one, which asks
-//! their stores again; in a drain they are closed. Either way nothing is taken from a store that does not arrive.
+//! Blocking commands of clients that have to leave this process: in a takeover the clients move to another
+//! process, which sends the commands again; in a drain they are closed. Either way no store pops an element
+//! that does not reach its client.
 
 use std::time::Duration;
 
@@ -19,9 +20,9 @@ impl Shard {
         link.is_some_and(|link| self.private.unblock(&mut self.env, link, is_error, now))
     }
 
-    /// Ends the wait of a client that has sent its last while it waits in a blocking command: the client is closed, so
-    /// that nothing is popped for nobody. In a drain it is closed once its store has said that nothing was, and what
-    /// was popped is delivered before. Returns false if the client does not wait.
+    /// Closes a client that has ended its input while it waits in a blocking command, so that nothing is
+    /// popped for a client that is gone. In a drain it is closed once its store has confirmed that nothing
+    /// was popped; a popped element is delivered before. False if the client does not wait.
     pub(super) fn end_waiting(&mut self, id: ClientId) -> bool {
         let link = self.waiting_link(id);
         if let Some(link) = link.filter(|_| self.clients.is_draining()) {
@@ -41,31 +42,33 @@ impl Shard {
         waits
     }
 
-    /// Goes on to end the waits of clients that are closed in a drain, where stores could not be told earlier.
+    /// Tries again to end the blocking commands of clients that are closed in a drain, for which no request
+    /// could be sent to their stores earlier.
     pub(super) fn end_waits_of_leaving(&mut self) {
         for id in std::mem::take(&mut self.leaving) {
             self.end_waiting(id);
         }
     }
 
-    /// Handles that a blocking command waits on, though its store was told to end it. In a drain the store is told
-    /// again; in a takeover the next pass does so.
+    /// Handles the event that a blocking command still waits, though its store was asked to end it. In a
+    /// drain the store is asked again; in a takeover the next call of [`Self::withdraw_waiting`] does so.
     pub(super) fn handle_waits_on(&mut self, id: ClientId) {
         if self.clients.is_draining() {
             self.leaving.push(id);
         }
     }
 
-    /// Returns whether a client that waits in a blocking command can move to another process; `None` if it does not
-    /// wait.
+    /// Returns whether a client that waits in a blocking command can move to another process: `Waits` or
+    /// `Stays`. `None` if it does not wait.
     pub(super) fn readiness_of_waiting(&self, id: ClientId) -> Option<Readiness> {
         let link = self.waiting_link(id)?;
         let can_move = self.clients.does_nothing_but_wait(id) && self.private.may_move(link);
         Some(if can_move { Readiness::Waits } else { Readiness::Stays })
     }
 
-    /// Has the store of a client's blocking command end it, so that the client can move. To be called again until the
-    /// client is ready to move, or does not wait any more; the client is not read from meanwhile.
+    /// Makes the store of a client's blocking command end it, so that the client can move to another process.
+    /// The caller repeats the call until the client is ready to move or no longer waits; the client is not
+    /// read from meanwhile.
     pub fn withdraw_waiting(&mut self, id: ClientId, now: Now) {
         let Some(link) = self.waiting_link(id) else { return };
         if self.private.prepare_move(&mut self.env, link, now) {
@@ -73,15 +76,15 @@ impl Shard {
         }
     }
 
-    /// Sets the deadline of a client's blocking command, which another process has begun, to what is left of it.
+    /// Sets the deadline of a client's blocking command, which began in another process, to `left` from now.
     pub(super) fn limit_wait(&mut self, id: ClientId, left: Option<Duration>, now: Now) {
         if let (Some(left), Some(link)) = (left, self.waiting_link(id)) {
             self.private.limit_wait(link, now.monotonic.after(left));
         }
     }
 
-    /// Handles the reply to a blocking command that was ended for its client to leave. Returns false if the reply goes
-    /// to the client like any other: something was taken or read, or an error is told.
+    /// Handles the reply to a blocking command that was ended for its client to leave. False if the reply
+    /// goes to the client like any other, because it has an element or an error.
     pub(super) fn withdraw_reply(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -108,7 +111,7 @@ impl Shard {
         true
     }
 
-    /// Returns the link on which a client's blocking command waits.
+    /// Returns the private link on which a client's blocking command waits; None if the client does not wait.
     fn waiting_link(&self, id: ClientId) -> Option<PrivateId> {
         self.clients.link_at_work(id).filter(|link| self.private.waits(*link))
     }

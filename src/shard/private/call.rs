@@ -1,29 +1,29 @@
-//! The words of a blocking command: its timeout, the streams of which it awaits new entries, and replies that say
-//! that it has waited in vain. With these a call can be asked again, at another node or by another process, as if it
-//! had waited there from the start.
+//! The words of a blocking command: its timeout, the streams of which it awaits new entries, and replies
+//! which show that it has waited in vain. With these a command can be sent again, to another node or by
+//! another process, as if it had waited there from the start.
 
 use std::time::Duration;
 
 use crate::protocol::{Arguments, RequestDecoder, RequestLimits, encode, reply};
 
-/// Name of a blocking command whose words are known.
+/// The kind of a blocking command whose words are known, with the place of its timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Name {
-    /// A command that takes elements away or moves them. The timeout, in seconds, is the word with this index; it
-    /// counts from the end of the request.
+    /// A command that pops or moves elements. The timeout, in seconds, is the word with this index, counted
+    /// back from the end of the request (1 is the last word).
     PopTimeoutFromEnd(usize),
-    /// A command that takes elements away or moves them. The timeout, in seconds, is the word with this index.
+    /// A command that pops or moves elements. The timeout, in seconds, is the word with this index.
     PopTimeoutAt(usize),
-    /// `XREAD` or `XREADGROUP`, with a timeout in milliseconds behind the word `BLOCK`.
+    /// `XREAD` or `XREADGROUP`, with a timeout in milliseconds after the word `BLOCK`.
     Read,
-    /// `WAIT`, for replicas.
+    /// `WAIT`, which waits until replicas have confirmed writes.
     Wait,
-    /// `WAITAOF`, for files of the store and of replicas.
+    /// `WAITAOF`, which waits until the append-only files of the store and of replicas have been written.
     WaitAof,
 }
 
 impl Name {
-    /// Returns the name of a request's command; `None` for a command that only its store knows.
+    /// Returns the kind of a request's command; None if weir does not know the command's words.
     fn of(words: &Arguments<'_>) -> Option<Self> {
         let name = match words.name().to_ascii_lowercase().as_slice() {
             b"blpop" | b"brpop" | b"blmove" | b"brpoplpush" | b"bzpopmin" | b"bzpopmax" => {
@@ -39,7 +39,8 @@ impl Name {
         Some(name)
     }
 
-    /// Returns the index of the timeout among the words, and the number of its units in a second.
+    /// Returns the index of the timeout among the words, and the number of its units in a second; None if the
+    /// request has none.
     fn timeout(self, words: &Arguments<'_>) -> Option<(usize, f64)> {
         match self {
             Self::PopTimeoutFromEnd(back) => Some((words.len().checked_sub(back)?, 1.0)),
@@ -57,7 +58,7 @@ impl Name {
     }
 }
 
-/// Calls `look` with the words of an encoded request. `None` if they are no request.
+/// Returns the result of `look` for the words of an encoded request. None if the bytes are not a request.
 fn with_words<T>(frame: &[u8], look: impl FnOnce(&Arguments<'_>) -> Option<T>) -> Option<T> {
     let (mut decoder, mut consumed) = (RequestDecoder::default(), 0);
     let request = decoder.next(frame, &mut consumed, &RequestLimits::trusted(frame.len())).ok()??;
@@ -68,13 +69,14 @@ fn number(word: Option<&[u8]>) -> Option<i64> {
     std::str::from_utf8(word?).ok()?.parse().ok()
 }
 
-/// True if the words of a blocking command are known, so that the rest of its wait can be asked for again.
+/// True if the words of a blocking command are known, so that it can be sent again with the rest of its
+/// timeout.
 pub fn is_known(words: &Arguments<'_>) -> bool {
     Name::of(words).is_some()
 }
 
-/// Returns a blocking command with the time that is left of its timeout, once some of it has passed: a millisecond
-/// at least. A timeout of 0, which means for ever, stays; a command that only its store knows waits anew.
+/// Returns a blocking command with the rest of its timeout after `passed`, at least a millisecond. A timeout
+/// of 0, which means for ever, stays; a command whose words are not known is returned unchanged.
 pub fn with_time_left(frame: &[u8], passed: Duration) -> Vec<u8> {
     let changed = with_words(frame, |words| {
         let (place, units) = Name::of(words)?.timeout(words)?;
@@ -91,7 +93,7 @@ pub fn with_time_left(frame: &[u8], passed: Duration) -> Vec<u8> {
     changed.unwrap_or_else(|| frame.to_vec())
 }
 
-/// Returns an encoded request in which one word is replaced.
+/// Returns an encoded request in which the word at `place` is replaced by `word`.
 fn with_word(words: &Arguments<'_>, place: usize, word: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(words.frame().len() + word.len() + 8);
     let changed: Vec<&[u8]> =
@@ -100,8 +102,8 @@ fn with_word(words: &Arguments<'_>, place: usize, word: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Returns the first stream of which an `XREAD` awaits entries that come after the call itself (`$`), with the place
-/// of that word. `None` if there is none.
+/// Returns the first stream of which an `XREAD` awaits entries added after the request (`$`), with the index
+/// of that word. None if there is none.
 pub fn awaits_new_entries(frame: &[u8]) -> Option<(usize, Vec<u8>)> {
     with_words(frame, |words| {
         if !words.name().eq_ignore_ascii_case(b"xread") {
@@ -114,8 +116,8 @@ pub fn awaits_new_entries(frame: &[u8]) -> Option<(usize, Vec<u8>)> {
     })
 }
 
-/// Returns a request in which the word at a place is the id of a stream's last entry, according to the reply to
-/// `XREVRANGE stream + - COUNT 1`. `None` if the reply is an error.
+/// Returns a request in which the word at a place is replaced by the id of a stream's last entry, taken from
+/// `told`, the reply to `XREVRANGE stream + - COUNT 1`. None if the reply is an error.
 pub fn with_last_id(frame: &[u8], place: usize, told: &[u8]) -> Option<Vec<u8>> {
     let mut entries = reply::elements(told)?;
     let id = match entries.next() {
@@ -126,8 +128,8 @@ pub fn with_last_id(frame: &[u8], place: usize, told: &[u8]) -> Option<Vec<u8>> 
     with_words(frame, |words| Some(with_word(words, place, id)))
 }
 
-/// True if a reply tells that a blocking command has waited in vain, as at its timeout: nothing was taken or read, or
-/// fewer copies than wanted have been confirmed.
+/// True if a reply shows that a blocking command has waited in vain, as at its timeout: nothing was popped or
+/// read, or fewer copies than wanted have been confirmed.
 pub fn is_in_vain(frame: &[u8], told: &[u8]) -> bool {
     let in_vain = with_words(frame, |words| match Name::of(words)? {
         Name::PopTimeoutFromEnd(_) | Name::PopTimeoutAt(_) | Name::Read => {

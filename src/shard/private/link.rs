@@ -1,4 +1,5 @@
-//! One private link: its socket's state, the bytes to send, and the replies that its store owes.
+//! One private link (a connection to a store that one client has to itself): its socket's state, the bytes to
+//! send, and the replies that its store owes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::values::{BackendId, ClientId, Database, TenantId, Timestamp};
 pub(super) enum State {
     /// The socket is being connected.
     Opening,
-    /// The login is being answered; requests wait to be sent.
+    /// The replies to the greeting (login, database, `CLIENT ID`) are awaited; requests wait to be sent.
     Greeting,
     /// The greeting was answered; requests are sent at once.
     Open,
@@ -26,11 +27,11 @@ pub(super) enum State {
 /// A reply that the store owes on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
-    /// The reply to the login, or to a change of the dialect. An error closes the link.
+    /// The reply to the login, or to a change of the RESP version. An error closes the link.
     Login,
     /// The reply to `SELECT`. An error closes the link.
     Select,
-    /// The reply to `CLIENT ID`, the last one of the greeting.
+    /// The reply to `CLIENT ID`, the last one of the greeting except on a tracker.
     Identity,
     /// A reply that no client gets: to a request of a transaction before its `EXEC`, or to `ASKING`.
     Step,
@@ -38,25 +39,28 @@ pub(super) enum Expected {
     Answer,
     /// The reply to `CLIENT TRACKING ON`.
     Tracking,
-    /// The reply to a request of the core itself on a tracker.
+    /// The reply to a request that the core itself sent on a tracker (the link on which a store reports
+    /// changes of keys).
     Told,
-    /// The reply to a request that puts elements back which were popped for a client that had left.
+    /// The reply to a request that puts back elements which were popped for a client that had disconnected.
     PutBack,
-    /// The reply to `PING`, from a store that gives no sign on other connections.
+    /// The reply to `PING`, sent to a store that is silent on other connections, to find out whether it is
+    /// busy.
     Sign,
-    /// The reply to `UNWATCH`, after which the link can be lent.
+    /// The reply to `UNWATCH` or `CLIENT TRACKING OFF`, after which the link can be lent again.
     Cleaned,
-    /// The reply to a request about the blocking command of another link (`Link::errands`), after which the link can
-    /// be lent.
+    /// The reply to a request about the blocking command of another link (`Link::errands`), after which the
+    /// link can be lent again.
     Errand,
 }
 
-/// A request of the core itself, on a link that no client has, about the blocking command that waits on another link.
+/// A request that the core itself sends, on a link that no client has, about the blocking command that waits
+/// on another link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Errand {
-    /// The link on which the command waits.
+    /// The link on which the blocking command waits.
     pub(super) link: PrivateId,
-    /// Destination of the command's reply, which tells it from later commands on that link.
+    /// Destination of the blocking command's reply, which distinguishes it from later commands on that link.
     pub(super) to: ReplyTo,
     pub(super) subject: Subject,
 }
@@ -64,9 +68,10 @@ pub(super) struct Errand {
 /// The subject of a request about a blocking command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
-    /// `CLIENT UNBLOCK`, which ends the command.
+    /// `CLIENT UNBLOCK`, which ends the blocking command.
     End,
-    /// The last entry of a stream whose id takes the place of the command's word with this index.
+    /// The last entry of a stream (`XREVRANGE`), whose id replaces the blocking command's word with this
+    /// index.
     LastEntry(usize),
 }
 
@@ -75,43 +80,43 @@ pub(super) enum Subject {
 pub(super) struct Link {
     pub(super) backend: BackendId,
     pub(super) protocol: Protocol,
-    /// The database that the link's requests are about.
+    /// The database that the link's requests use.
     pub(super) database: Database,
     pub(super) state: State,
-    /// The store's number for the connection (`CLIENT ID`); none if the store does not tell it.
+    /// The store's number for the connection (`CLIENT ID`); None if the store has not reported it.
     pub(super) number: Option<u64>,
     /// The client that has the link, and its tenant; `None` while the link is idle or being cleaned.
     pub(super) holder: Option<(ClientId, TenantId)>,
     pub(super) in_flight: Option<InFlight>,
-    /// The blocking command in flight, if its client has left. The store has been told to end it.
+    /// The blocking command in flight, if its client has disconnected. The store was asked to end it.
     pub(super) abandoned: Option<Abandoned>,
-    /// While elements are put back that were popped for a client that had left: the version cells of their
-    /// key, and the number of elements.
+    /// The version cells (counters of writes) of a key whose popped elements are being put back, and the
+    /// number of elements; None while none are.
     pub(super) puts_back: Option<(Vec<Cell>, usize)>,
-    /// The first error among the replies to the requests of the transaction in flight.
+    /// The first error among the replies to the requests of the transaction in flight; None if there is none.
     pub(super) step_error: Option<Vec<u8>>,
     pub(super) expected: VecDeque<Expected>,
     /// The requests for which an `Expected::Errand` is expected, the oldest first.
     pub(super) errands: VecDeque<Errand>,
-    /// True if messages that are the reply to no request are passed to the holder.
+    /// True if messages that are not replies to requests are passed to the holder.
     pub(super) is_streaming: bool,
     /// True while the store has not acknowledged all `SUBSCRIBE` and `UNSUBSCRIBE` commands of this link.
     pub(super) owes_acknowledgements: bool,
     /// True if the store tracks keys on this link.
     pub(super) is_tracking: bool,
-    /// The tenant for whose client the store has tracked keys on this link. The store may remember which, so the
-    /// link is lent to no other tenant: its clients would hear of these keys.
+    /// The tenant for whose client the store has tracked keys on this link. The store may remember which
+    /// keys, so the link is lent to no other tenant: its clients would be sent messages about these keys.
     pub(super) tracked_for: Option<TenantId>,
-    /// True for a link on which a client takes the invalidation messages of others.
+    /// True for a link on which a client takes the invalidation messages of other clients (`REDIRECT`).
     pub(super) is_inbox: bool,
-    /// True for a tracker: the core itself has the link, and the store tells it of changes of keys.
+    /// True for a tracker: the core itself has the link, on which the store reports changes of keys.
     pub(super) is_tracker: bool,
     /// True for a feed: the core itself has the link, over which messages of shared channels come.
     pub(super) is_feed: bool,
-    /// True once the store was told to end a blocking command on this link.
+    /// True once the store was asked to end a blocking command on this link (`CLIENT UNBLOCK`).
     pub(super) was_unblocked: bool,
-    /// True if the core itself had the blocking command ended, so that its client can move or be closed: a reply that
-    /// tells of a wait in vain is not passed on.
+    /// True if the core itself had the blocking command ended, so that its client can move to another process
+    /// or be closed: a reply that it has waited in vain is not passed on.
     pub(super) is_withheld: bool,
     /// The bytes of the greeting until they are sent.
     greeting: Vec<u8>,
@@ -120,7 +125,8 @@ pub(super) struct Link {
     pub(super) is_listed: bool,
     pub(super) scanner: ReplyScanner,
     partial: Vec<u8>,
-    /// The number of bytes dropped of a reply that is larger than permitted; 0 for any other.
+    /// The number of bytes dropped of the reply that is being received, if it is larger than permitted; else
+    /// 0.
     let_go: u64,
     /// The time at which bytes came last, or a request was sent.
     pub(super) heard_at: Timestamp,
@@ -201,7 +207,7 @@ impl Link {
         }
     }
 
-    /// Changes the dialect of the requests that follow.
+    /// Changes the RESP version of the requests that follow (`HELLO`).
     pub(super) fn change_dialect(&mut self, env: &mut Env, protocol: Protocol, now: Timestamp) {
         if self.protocol != protocol {
             self.protocol = protocol;
@@ -215,7 +221,7 @@ impl Link {
         }
     }
 
-    /// Changes the database of the requests that follow.
+    /// Changes the database of the requests that follow (`SELECT`).
     pub(super) fn select(&mut self, env: &mut Env, database: Database, now: Timestamp) {
         if self.database != database {
             self.database = database;
@@ -223,7 +229,7 @@ impl Link {
         }
     }
 
-    /// Selects the link's database once more.
+    /// Sends `SELECT` of the link's database once more.
     pub(super) fn select_anew(&mut self, env: &mut Env, now: Timestamp) {
         let mut words = env.pool.take();
         encode::select(&mut words, self.database);
@@ -237,7 +243,7 @@ impl Link {
         self.expected.extend(std::iter::repeat_n(Expected::Step, steps));
     }
 
-    /// True if everything that was to be sent has been passed to the socket.
+    /// True if all bytes that were to be sent have been written to the socket.
     pub(super) fn is_sent(&self) -> bool {
         self.state == State::Open && self.output.is_empty() && !self.is_sending
     }
@@ -263,7 +269,7 @@ impl Link {
         }
     }
 
-    /// Takes the next bytes to send, if the socket is free and there are any.
+    /// Takes the next bytes to send; None if the socket is still busy or there are none.
     pub(super) fn take_output(&mut self) -> Option<Segment> {
         if self.is_sending || !self.has_output() {
             return None;
@@ -281,8 +287,8 @@ impl Link {
         self.partial.len()
     }
 
-    /// Keeps the beginning of a reply. A reply that exceeds `bytes_max` is dropped, and its bytes are only
-    /// counted.
+    /// Keeps the beginning of a reply until the rest comes. A reply that exceeds `bytes_max` is dropped, and
+    /// its bytes are only counted.
     pub(super) fn keep_partial(&mut self, chunk: &[u8], bytes_max: usize) {
         if self.let_go > 0 || self.partial.len() + chunk.len() > bytes_max {
             self.let_go += (self.partial.len() + chunk.len()) as u64;
@@ -292,7 +298,7 @@ impl Link {
         self.partial.extend_from_slice(chunk);
     }
 
-    /// Takes a whole reply, of which `end` is the last part; an error in place of one that was dropped.
+    /// Takes a whole reply, of which `end` is the last part; an error in place of a reply that was dropped.
     pub(super) fn take_whole(&mut self, end: &[u8], bytes_max: usize) -> Vec<u8> {
         let mut whole = std::mem::take(&mut self.partial);
         if std::mem::take(&mut self.let_go) > 0 || whole.len() + end.len() > bytes_max {
@@ -303,7 +309,8 @@ impl Link {
         whole
     }
 
-    /// Returns the reason to give up the link, if its store has owed a reply for too long; None if not.
+    /// Returns the reason to give up the link, if its socket was not connected in time or its store has owed
+    /// a reply for too long; None if not.
     pub(super) fn overdue(
         &self,
         (connect_timeout, reply_timeout): (Duration, Duration),

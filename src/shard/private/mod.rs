@@ -1,26 +1,28 @@
-//! Private links: connections to stores that one client has to itself for a while, because it keeps something
-//! on the store's side: it waits in a blocking command, watches keys, is subscribed to channels, or has the
-//! store track what it reads. The core itself has two kinds of such links: trackers, which tell of changes of hot
-//! keys, and feeds, over which messages of shared channels come.
+//! Private links: connections to stores that one client has to itself for a while, because the store keeps
+//! state for the connection: a blocking command waits, keys are watched or tracked, channels are subscribed
+//! to. The core itself has two kinds of such links: trackers, on which stores report changes of hot keys, and
+//! feeds, over which messages of shared channels come.
 //!
 //! ```text
-//!   lend ──> Opening ──connected──> Greeting ──answered──> Open, lent ──given back──> Cleaning ──> idle ──> lend
-//!               │                       │                      │ lost, or the client leaves          │ unused for a minute
-//!               └───────────────────────┴──────────────────────┴──────────────> closed <─────────────┘
+//! lend ──> Opening ──connected──> Greeting ──answered──> Open, lent ──given back──> Cleaning ──> idle ──>
+//! lend
+//! │                       │                      │ lost, or the client leaves          │ unused for a minute
+//! └───────────────────────┴──────────────────────┴──────────────> closed <─────────────┘
 //! ```
 //!
-//! A client that leaves while it waits in a blocking command leaves its link behind: the store is told, over another
-//! link, to end the command, and the reply says whether it had taken an element for nobody by then.
+//! A client that disconnects while it waits in a blocking command leaves its link behind: the store is asked,
+//! over another link, to end the command, and the reply shows whether it had popped an element for nobody by
+//! then.
 //!
 //! Links are bounded per core, and per tenant to a part of that, so that no tenant can take all of them. A
 //! link that is given back is lent again only when nothing is in flight on it and the store has answered
-//! `UNWATCH`, or has acknowledged the end of all subscriptions. Windows, queues, the breaker and the latency ratio know
-//! nothing of these links: a call that waits for an hour says nothing about its store.
+//! `UNWATCH`, or has acknowledged the end of all subscriptions. Windows, queues, the breaker and the latency
+//! ratio know nothing of these links: a command that waits for an hour says nothing about its store.
 //!
 //! | what | file |
 //! |---|---|
 //! | one link, and its replies in order | `link.rs` |
-//! | elements that were taken for a client that had left | `orphans.rs` |
+//! | elements that were popped for a client that had left | `orphans.rs` |
 //! | blocking commands that go on in another process | `withdrawal.rs` |
 //! | the words of a blocking command | `call.rs` |
 
@@ -50,37 +52,38 @@ use crate::values::limits::{COPY_BYTES_MAX, LINK_OUTPUT_BYTES_MAX};
 use crate::values::time::Now;
 use crate::values::{Action, BackendId, ClientId, ConnectionId, Database, Owner, TenantId, Timestamp};
 
-/// The time for which an unused link stays open.
+/// The time for which an unused private link stays open.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// The part of a core's links that one tenant may hold, as a fraction: 4 of 5.
+/// The part of a core's private links that one tenant may hold, as a fraction: 4 of 5.
 const TENANT_PART: (usize, usize) = (4, 5);
-/// A number that no tenant has.
+/// A tenant id that no tenant has.
 const NO_TENANT: TenantId = TenantId(u16::MAX);
-/// The part of a core's links that may be open when a spare one is opened: one in this many.
+/// The divisor of a core's limit of private links that gives how many may be open when a spare one is opened.
 const SPARE_PART: usize = 16;
-/// Maximum number of links beyond a core's limit that are opened for requests that end scripts or tell of them.
+/// Maximum number of private links beyond a core's limit that are opened for requests about running scripts,
+/// such as `SCRIPT KILL`.
 const INTERRUPTS_MAX: usize = 8;
 
 /// A request in flight on a private link.
 #[derive(Debug)]
 pub struct InFlight {
-    /// Destination of the reply: the shard, the client and the number of the request on its connection.
+    /// Destination of the reply: the shard, the client and the sequence number of its request.
     pub to: ReplyTo,
     /// Whether the request may change something at the store.
     pub effect: Effect,
-    /// Version cells of the keys that the request may write, changed until it is over; none while replies of hot keys
-    /// are not kept.
+    /// Version cells (counters of writes) of the keys that the request may write, which count a write in
+    /// flight until it is over; empty while no replies of hot keys are kept.
     pub cells: Vec<Cell>,
     /// The time at which the request was sent for the first time; a cluster may have it sent again.
     pub began: Timestamp,
-    /// The time after which an answer is of no use; `Timestamp::MAX` without deadline.
+    /// The time after which the reply is useless; `Timestamp::MAX` without a deadline.
     pub deadline: Timestamp,
-    /// Kind of the request, by which its reply is handled.
+    /// Kind of the request, which decides how its reply is handled.
     pub kind: Kind,
 }
 
 impl InFlight {
-    /// True for a blocking command, whose reply may be due at any time or never.
+    /// True for a blocking command, whose reply may come at any time or never.
     pub const fn waits(&self) -> bool {
         self.waiting().is_some()
     }
@@ -99,21 +102,21 @@ impl InFlight {
 pub enum Kind {
     /// A request that the store answers at once, such as one between `WATCH` and `EXEC`.
     Plain,
-    /// A blocking command, with what is needed to end it or send it again.
+    /// A blocking command, with the data needed to end it or send it again.
     Waits(Waiting),
-    /// `WATCH`; true if the client watched no keys before, so that it watches none if this fails.
+    /// `WATCH`; true if the client watched no keys before, so that it watches none if this request fails.
     Watch(bool),
-    /// A transaction of a client that watches keys, after whose reply it watches none; with the databases that the
-    /// transaction selects.
+    /// A transaction of a client that watches keys, which are no longer watched after the reply; with the
+    /// databases that the transaction selects.
     Exec(Vec<Selected>),
     /// A transaction of any other client, with the databases that it selects.
     Transaction(Vec<Selected>),
-    /// A request that a store answers even while it is busy with a script, such as `SCRIPT KILL`. It has a link for
-    /// itself, because a busy store reads nothing more from the connection that the script came over.
+    /// A request that a store answers even while it is busy with a script, such as `SCRIPT KILL`. It has a
+    /// link to itself, because a busy store reads nothing more from the connection that the script came over.
     Interrupt,
 }
 
-/// A blocking command that waits at its store.
+/// A blocking command that waits at its store, with the data needed to end it or send it again.
 #[derive(Debug)]
 pub struct Waiting {
     /// The bytes of the request; empty if they are too many to be kept.
@@ -124,13 +127,13 @@ pub struct Waiting {
     pub tries: u8,
     /// Whether another process can carry out the rest of the wait.
     pub can_move: CanMove,
-    /// The number of times that the store was told to end the command and did not.
+    /// The number of times that the store was asked to end the command and did not know it.
     pub told: u8,
 }
 
 impl Waiting {
-    /// Creates the record of a command that is about to be sent. Another process cannot go on with it if
-    /// `has_own_terms` is true: its terms are not those of its connection.
+    /// Creates the record of a blocking command that is about to be sent. Another process cannot go on with
+    /// it if `has_own_terms` is true: its terms (`QOS CALL`) are not those of its connection.
     pub fn new(arguments: &Arguments<'_>, slot: u16, has_own_terms: bool) -> Self {
         let is_kept = arguments.frame().len() <= COPY_BYTES_MAX;
         // Another node may have to be asked, or an element put back that was taken for nobody.
@@ -141,82 +144,85 @@ impl Waiting {
     }
 }
 
-/// Whether another process can carry out the rest of a blocking command.
+/// Whether another process can go on with a blocking command for the rest of its wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CanMove {
-    /// Yes, once the streams of which it awaits new entries have been asked for their last ids.
+    /// The command can move, once the stores have reported the last ids of the streams of which it awaits new
+    /// entries.
     Yes,
-    /// Yes, but the last id of a stream is being asked for.
+    /// The command can move, but a store has not reported the last id of a stream yet.
     Asks,
-    /// No: the request is too large to be kept, its words are not known, it has terms of its own (`QOS CALL`), or the
-    /// store has not told the last id of a stream.
+    /// The command cannot move: the request is too large to be kept, its words are not known, it has terms of
+    /// its own (`QOS CALL`), or the store has not reported the last id of a stream.
     No,
 }
 
-/// A blocking command whose client has left, or awaits no reply any more.
+/// A blocking command whose client has disconnected, or no longer awaits a reply.
 #[derive(Debug)]
 pub struct Abandoned {
     /// The bytes of the request; empty if they are too many to be kept.
     pub frame: Box<[u8]>,
-    /// Version cells of the keys that the request may write, changed until it is over.
+    /// Version cells (counters of writes) of the keys that the request may write, which count a write in
+    /// flight until it is over.
     pub cells: Vec<Cell>,
     /// The tenant of the client that sent the command.
     pub tenant: TenantId,
 }
 
-/// Something that happened on a link that is lent.
+/// An event on a private link.
 #[derive(Debug)]
 pub enum Event {
     /// The reply to the request in flight.
     Reply {
         /// The link that the reply came over.
         link: PrivateId,
-        /// The client that has the link.
+        /// The client that the link is lent to.
         holder: ClientId,
         /// The request that the reply is to.
         request: InFlight,
         /// The whole reply, or an error in place of one that was larger than permitted.
         reply: Vec<u8>,
-        /// Elements of the reply, as a price counts them.
+        /// Number of elements of the reply, as the price counts them.
         rows: u64,
         /// The first error among the replies to the requests of a transaction before its `EXEC`.
         step_error: Option<Vec<u8>>,
     },
-    /// A message that is the reply to no request, on a link with subscriptions.
+    /// A message that is not a reply to a request, on a link with subscriptions or tracked keys.
     Pushed {
         /// The link that the message came over.
         link: PrivateId,
-        /// The client that has the link.
+        /// The client that the link is lent to.
         holder: ClientId,
         /// The whole message.
         message: Vec<u8>,
     },
     /// The reply to `CLIENT TRACKING ON`.
     Tracking {
-        /// The link that the reply came over.
+        /// The link that the reply came on.
         link: PrivateId,
-        /// The client that has the link.
+        /// The client that the link is lent to.
         holder: ClientId,
         /// The store's reply.
         reply: Vec<u8>,
     },
-    /// A link on which a client takes the invalidation messages of others is open: its store has numbered it.
+    /// A link on which a client takes the invalidation messages of others is open, and its store has reported
+    /// the link's number.
     Numbered {
         /// The client that has the link.
         holder: ClientId,
     },
-    /// The end of a blocking command whose client has left.
+    /// The end of a blocking command whose client has disconnected.
     Abandoned {
         /// The store, and the database, that the request was sent to.
         place: (BackendId, Database),
-        /// The request whose client has left.
+        /// The blocking command whose client had disconnected.
         request: Abandoned,
         /// The reply; `None` if the store ended the connection without one.
         reply: Option<Vec<u8>>,
     },
     /// The reply to a request that put elements back, or the end of its link.
     PutBack {
-        /// Version cells of the key, changed until now.
+        /// Version cells (counters of writes) of the key, which counted a write in flight until now.
         cells: Vec<Cell>,
         /// The number of elements that were to be put back.
         count: usize,
@@ -224,60 +230,61 @@ pub enum Event {
         /// before its reply.
         is_done: bool,
     },
-    /// A reply or message of a store on a tracker, or the end of the tracker.
+    /// A reply or message of a store on a tracker (the link on which it reports changes of keys), or the
+    /// tracker's end.
     Tracker {
         /// The store that the tracker leads to.
         backend: BackendId,
         /// The store's reply or message, or the end of the tracker.
         said: Said,
     },
-    /// A message of a store on the feed, or the end of the feed.
+    /// A message of a store on the feed (the link for messages of shared channels), or the feed's end.
     Feed {
         /// The store that the feed leads to.
         backend: BackendId,
-        /// The whole message, or the reason of the end in one word.
+        /// The whole message; as the error, the reason of the feed's end in one word.
         said: Result<Vec<u8>, &'static str>,
     },
-    /// The answer to `PING` of a store that gave no sign on other connections.
+    /// The reply to the `PING` that a store was sent because it was silent on other connections.
     Sign {
-        /// The store that was asked.
+        /// The store that was sent the `PING`.
         backend: BackendId,
         /// True if the store is busy with a script.
         is_busy: bool,
     },
-    /// A blocking command that the core itself wanted to end waits on: the store knew of none, or the request that ends
-    /// it was refused or lost.
+    /// A blocking command that the core itself wanted to end still waits: the store did not know it, or the
+    /// request that ends it was refused or lost.
     WaitsOn {
         /// The client that waits.
         holder: ClientId,
     },
-    /// The link is gone.
+    /// A link is lost.
     Lost {
         /// The lost link.
         link: PrivateId,
-        /// The client that had the link.
+        /// The client that the link was lent to.
         holder: ClientId,
         /// The request in flight, if there was one.
         request: Option<InFlight>,
-        /// The store that the link led to.
+        /// The store that the link was connected to.
         backend: BackendId,
-        /// The reason in one word, for the refusal.
+        /// The reason in one word, for the error reply.
         reason: &'static str,
         /// True if the request may have been carried out.
         was_sent: bool,
     },
 }
 
-/// Something that a store has said on a tracker, or the end of the tracker.
+/// A reply or message of a store on a tracker, or the end of the tracker.
 #[derive(Debug)]
 pub enum Said {
     /// The reply to `CLIENT TRACKING ON`; true unless it is an error.
     Tracks(bool),
     /// The reply to the oldest unanswered request of the core on the tracker; true if it is an error.
     Answer(bool),
-    /// A message that is the reply to no request, such as one that keys have changed.
+    /// A message that is not a reply to a request, such as that keys have changed.
     Message(Vec<u8>),
-    /// The tracker is lost.
+    /// The tracker (connection on which a store reports changes of keys) is lost.
     Lost,
 }
 
@@ -286,13 +293,14 @@ pub enum Said {
 pub struct PrivateFigures {
     /// Links on which a blocking command waits.
     pub waiting: usize,
-    /// Links on which keys are watched, or another request is in flight.
+    /// Links on which keys are watched, or another request is in flight, and links that belong to none of the
+    /// other uses.
     pub watching: usize,
     /// Links over which clients hear published messages.
     pub subscribed: usize,
     /// Links on which a store tracks keys for a client (`CLIENT TRACKING`).
     pub tracking: usize,
-    /// Links on which clients take the invalidation messages of others (`REDIRECT`).
+    /// Links on which clients take the invalidation messages of other clients (`REDIRECT`).
     pub redirected: usize,
     /// Links over which messages of shared channels come, one per store at most.
     pub shared: usize,
@@ -303,7 +311,7 @@ pub struct PrivateFigures {
 }
 
 impl PrivateFigures {
-    /// Adds the numbers of another core.
+    /// Adds the numbers of another core to these.
     pub fn add(&mut self, other: Self) {
         self.waiting += other.waiting;
         self.watching += other.watching;
@@ -329,7 +337,8 @@ impl PrivateFigures {
     }
 }
 
-/// A place for a link; its generation tells the link from earlier ones in the same place.
+/// A place for a private link in the table; its generation distinguishes the link from earlier ones in the
+/// place.
 #[derive(Debug, Default)]
 struct Place {
     generation: u32,
@@ -339,30 +348,32 @@ struct Place {
 /// All private links of one core, lent and idle, with trackers and feeds.
 #[derive(Debug)]
 pub struct PrivateLinks {
-    /// The number of the first private connection: those below are shared ones.
+    /// The number of the first private connection of the core: those with lower numbers are shared by all
+    /// clients.
     first: u32,
     links_max: usize,
     places: Vec<Place>,
     free: Vec<u32>,
     idle: VecDeque<PrivateId>,
-    /// The number of links that each tenant holds.
+    /// The number of private links that each tenant's clients hold.
     held: HashMap<TenantId, usize>,
     open: usize,
-    /// The trackers, which count among no client's links.
+    /// The trackers (links on which stores report changes of keys), which do not count towards the limit of
+    /// links.
     trackers: HashMap<BackendId, PrivateId>,
-    /// The feeds, which count among no client's links: the core itself has them, for shared channels.
+    /// The feeds (links for messages of shared channels), which do not count towards the limit of links.
     feeds: HashMap<BackendId, PrivateId>,
-    /// The link that is being opened for a client to come.
+    /// The link that is being opened for the next client that needs one; None if there is none.
     spare: Option<PrivateId>,
     to_send: VecDeque<PrivateId>,
     events: VecDeque<Event>,
-    /// The bytes of all replies of which a part has come.
+    /// The bytes kept of all replies of which only a part has come.
     partial_bytes: usize,
 }
 
 impl PrivateLinks {
-    /// Creates the table of a core's private links, empty. `first` is the number of the core's first connection
-    /// that is not shared.
+    /// Creates the table of a core's private links, empty. `first` is the number of the core's first private
+    /// connection.
     pub fn new(settings: &ShardSettings, first: u32) -> Self {
         Self {
             first,
@@ -381,29 +392,29 @@ impl PrivateLinks {
         }
     }
 
-    /// True if clients may have private links.
+    /// True if clients may have private links (`--private-links` is not 0).
     pub fn is_on(&self) -> bool {
         self.links_max > 0
     }
 
-    /// True if this connection is a private one.
+    /// True if the connection with this number is a private link.
     #[inline]
     pub fn is_mine(&self, connection: ConnectionId) -> bool {
         connection.0 >= self.first
     }
 
-    /// Returns how many links could be lent now, if to different tenants.
+    /// Returns how many private links could be lent now, if to different tenants.
     pub fn available(&self) -> usize {
         self.links_max.saturating_sub(self.lent())
     }
 
-    /// Returns the number of open links, lent or idle.
+    /// Returns the number of open private links, lent or idle.
     #[inline]
     pub fn len(&self) -> usize {
         self.open
     }
 
-    /// Returns the numbers of links by their use.
+    /// Returns the numbers of private links by their use.
     pub fn figures(&self) -> PrivateFigures {
         let mut figures = PrivateFigures::default();
         let links = self.places.iter().filter_map(|place| place.link.as_ref());
@@ -424,13 +435,13 @@ impl PrivateLinks {
         figures
     }
 
-    /// Returns the number of open links that are not idle, without trackers and feeds.
+    /// Returns the number of open private links that are not idle, without trackers and feeds.
     pub fn lent(&self) -> usize {
         self.open - self.idle.len() - self.trackers.len() - self.feeds.len()
     }
 
-    /// Lends a client a link to a database of a store: an idle one, or one that is opened now. `None` if all
-    /// links of this core are lent, or if the tenant holds its part of them.
+    /// Lends a client a private link to a database of a store: an idle one, or a new one. None if all links
+    /// of this core are lent, or if the tenant holds as many as it may.
     pub fn lend(
         &mut self,
         env: &mut Env,
@@ -445,8 +456,9 @@ impl PrivateLinks {
         self.lend_beyond(env, (holder, tenant), ((backend, database), protocol), 0, now)
     }
 
-    /// Opens a link like one that was just lent, unless one is idle, or a sixteenth of this core's links is open: the
-    /// next client need not wait until it is connected, which would let others' requests overtake its own.
+    /// Opens a private link like the one that was just lent, unless one is idle, or a sixteenth of this
+    /// core's links are open. The next client then need not wait until it is connected, which would let
+    /// others' requests overtake its own.
     pub fn keep_spare(
         &mut self,
         env: &mut Env,
@@ -461,8 +473,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Lends a client a link for a request that ends a script or tells of it, even if all links of this core or of the tenant are
-    /// lent. `None` if several such requests are in flight already.
+    /// Lends a client a private link for a request about a running script (such as `SCRIPT KILL`), even if
+    /// all links of this core or of the tenant are lent. None if several such requests are in flight already.
     pub fn lend_for_interrupt(
         &mut self,
         env: &mut Env,
@@ -475,7 +487,8 @@ impl PrivateLinks {
         self.lend_beyond(env, (holder, tenant), (place, protocol), INTERRUPTS_MAX, now)
     }
 
-    /// Lends a client a link. `beyond` is the number of links by which the limit of this core may be exceeded.
+    /// Lends a client a private link. `beyond` is the number of links by which the limit of this core may be
+    /// exceeded. None if there is no room for another link.
     fn lend_beyond(
         &mut self,
         env: &mut Env,
@@ -499,21 +512,22 @@ impl PrivateLinks {
         Some(id)
     }
 
-    /// Handles new quotas, in which tenants may have other numbers: links on which keys were tracked are lent to none.
+    /// Handles new quotas, in which tenants may have other ids: links on which keys were tracked are lent to
+    /// no tenant.
     pub fn handle_quotas(&mut self) {
         for link in self.places.iter_mut().filter_map(|place| place.link.as_mut()) {
             link.tracked_for = link.tracked_for.map(|_| NO_TENANT);
         }
     }
 
-    /// Takes an idle link that fits, the one that was used last.
+    /// Takes the idle link that was used last among those that `fits` selects; None if there is none.
     fn take_idle(&mut self, fits: impl Fn(&Link) -> bool) -> Option<PrivateId> {
         let fits = |id: &PrivateId| self.peek(*id).is_some_and(&fits);
         let index = self.idle.iter().rposition(fits)?;
         self.idle.remove(index)
     }
 
-    /// Returns the number of this core's links that a tenant may hold at most.
+    /// Returns the largest number of this core's private links that a tenant's clients may hold.
     fn tenant_max(&self, env: &Env, tenant: TenantId) -> usize {
         let known = (usize::from(tenant.0) < env.quotas.len()).then(|| env.quotas.tenant(tenant));
         let shards = usize::from(env.settings.topology.shards());
@@ -523,7 +537,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Opens a link. `beyond` is the number of links by which the limit may be exceeded.
+    /// Opens a private link. `beyond` is the number of links by which the limit may be exceeded. None if
+    /// there is no room for another link.
     fn open(
         &mut self,
         env: &mut Env,
@@ -542,7 +557,7 @@ impl PrivateLinks {
         Some(self.connect(env, id, link))
     }
 
-    /// Returns the id of a free place in the table of links, with a new generation number.
+    /// Returns the id of a free place in the table of private links, with a new generation number.
     fn vacant(&mut self) -> PrivateId {
         let index = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
@@ -553,8 +568,8 @@ impl PrivateLinks {
         PrivateId { place: index, generation: place.generation }
     }
 
-    /// Opens a tracker to a store, unless there is one: a link of the core itself, on which the store tells
-    /// of changes of the keys that are read over it.
+    /// Opens a tracker to a store, unless there is one: a link of the core itself, on which the store reports
+    /// changes of the keys that are read over it.
     pub fn open_tracker(&mut self, env: &mut Env, backend: BackendId, now: Now) {
         if self.trackers.contains_key(&backend) {
             return;
@@ -573,15 +588,15 @@ impl PrivateLinks {
         }
     }
 
-    /// Closes a tracker, if there is one; no event tells of its end.
+    /// Closes a tracker, if there is one, without an event.
     pub fn close_tracker(&mut self, env: &mut Env, backend: BackendId) {
         if let Some(id) = self.trackers.remove(&backend) {
             self.close(env, id);
         }
     }
 
-    /// Sends a request about subscriptions over the feed of a store, which is opened if there is none. Its answer,
-    /// and all messages, come as [`Event::Feed`].
+    /// Sends a request about subscriptions over the feed of a store (the link for shared channels), which is
+    /// opened if there is none. Its answer, and all messages, come as [`Event::Feed`].
     pub fn send_to_feed(&mut self, env: &mut Env, backend: BackendId, frame: &[u8], now: Now) {
         let id = self.feeds.get(&backend).copied().unwrap_or_else(|| {
             let id = self.vacant();
@@ -594,27 +609,29 @@ impl PrivateLinks {
         self.send_subscription(env, id, Message::Small(frame), now);
     }
 
-    /// True if so many bytes wait to be sent over the feed of a store that no further request should be sent.
+    /// True if so many bytes wait to be sent over a store's feed (the link for shared channels) that no
+    /// further request should be sent.
     pub fn is_feed_full(&self, backend: BackendId) -> bool {
         let link = self.feeds.get(&backend).and_then(|id| self.peek(*id));
         link.is_some_and(|link| link.output.len() >= LINK_OUTPUT_BYTES_MAX)
     }
 
-    /// Notes whether a store owes acknowledgements on its feed.
+    /// Records whether a store owes acknowledgements on its feed (the link for shared channels).
     pub fn note_feed_owed(&mut self, backend: BackendId, owes: bool) {
         if let Some(id) = self.feeds.get(&backend) {
             self.note_owed(*id, owes);
         }
     }
 
-    /// Closes the feed of a store that has sent something unexpected. Its end comes as [`Event::Feed`].
+    /// Closes a store's feed (the link for shared channels) because the store has sent something unexpected.
+    /// Its end comes as [`Event::Feed`].
     pub fn give_up_feed(&mut self, env: &mut Env, backend: BackendId) {
         if let Some(id) = self.feeds.get(&backend) {
             self.give_up(env, *id, "unexpected-reply");
         }
     }
 
-    /// Starts to connect a link, in the place of the table that `id` names.
+    /// Starts to connect a private link, in the place of the table that `id` names.
     fn connect(&mut self, env: &mut Env, id: PrivateId, mut link: Link) -> PrivateId {
         let backend = link.backend;
         link.greet(&env.settings.backends[usize::from(backend.0)], &mut env.pool);
@@ -625,33 +642,33 @@ impl PrivateLinks {
         id
     }
 
-    /// Returns the store that a link leads to; `None` if the link is gone.
+    /// Returns the store that a private link is connected to; None if the link is gone.
     pub fn backend_of(&self, id: PrivateId) -> Option<BackendId> {
         self.place_of(id).map(|(backend, _)| backend)
     }
 
-    /// Returns the store and the database of a link; `None` if the link is gone.
+    /// Returns the store and the database of a private link; None if the link is gone.
     pub fn place_of(&self, id: PrivateId) -> Option<(BackendId, Database)> {
         self.peek(id).map(|link| (link.backend, link.database))
     }
 
-    /// Returns the tenant whose client has a link; `None` for a link that is idle or gone.
+    /// Returns the tenant whose client holds a private link; None for a link that is idle or gone.
     pub fn tenant_of(&self, id: PrivateId) -> Option<TenantId> {
         self.peek(id)?.holder.map(|(_, tenant)| tenant)
     }
 
-    /// True if the request in flight on a link is a blocking command.
+    /// True if the request in flight on a private link is a blocking command.
     pub fn waits(&self, id: PrivateId) -> bool {
         self.peek(id).is_some_and(Link::waits)
     }
 
-    /// True if a request is in flight on a link.
+    /// True if a request is in flight on a private link.
     pub fn is_at_work(&self, id: PrivateId) -> bool {
         self.peek(id).is_some_and(|link| link.in_flight.is_some())
     }
 
-    /// True if a request of `bytes` bytes may be sent: the bytes that wait to be sent on all links together
-    /// are bounded.
+    /// True if a request of `bytes` bytes may be sent: the bytes that wait to be sent on all private links
+    /// together are bounded.
     pub fn has_room_for(&self, bytes: usize) -> bool {
         // Small requests need no count: each link has at most one.
         bytes <= COPY_BYTES_MAX || {
@@ -660,7 +677,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Sends a message of `replies` requests, of which the last one's reply is the answer to `request`.
+    /// Sends a message of `replies` requests over a private link; the last one's reply is the answer to
+    /// `request`.
     pub fn send(
         &mut self,
         env: &mut Env,
@@ -680,8 +698,8 @@ impl PrivateLinks {
         self.list_to_send(id);
     }
 
-    /// Sends a command about subscriptions. Its replies, and all messages from now on, come as
-    /// [`Event::Pushed`], or on a feed as [`Event::Feed`].
+    /// Sends a command about subscriptions over a private link. Its replies, and all messages from now on,
+    /// come as [`Event::Pushed`], or on a feed as [`Event::Feed`].
     pub fn send_subscription(&mut self, env: &mut Env, id: PrivateId, message: Message<'_>, now: Now) {
         let Some(link) = self.at(id) else { return };
         link.heard_at = now.monotonic;
@@ -692,7 +710,7 @@ impl PrivateLinks {
         self.list_to_send(id);
     }
 
-    /// Tells a store to track keys on a link.
+    /// Sends `CLIENT TRACKING ON` (`frame`), so that the store tracks the keys read over a private link.
     pub fn send_tracking(&mut self, env: &mut Env, id: PrivateId, frame: &[u8], now: Now) {
         if let Some(link) = self.at(id) {
             link.is_tracking = true;
@@ -701,8 +719,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Takes a link back on which a store has tracked keys. It is lent again once the store has confirmed that
-    /// it no longer does.
+    /// Takes back a private link on which a store has tracked keys. It is lent again once the store has
+    /// confirmed that it no longer tracks them.
     pub fn end_tracking(&mut self, env: &mut Env, id: PrivateId, now: Now) {
         self.clean(env, id, &[b"CLIENT", b"TRACKING", b"OFF"], now);
         if let Some(link) = self.at(id) {
@@ -711,17 +729,17 @@ impl PrivateLinks {
         self.give_back(env, id, false, now);
     }
 
-    /// Ends the watch of keys on a link, which its holder keeps.
+    /// Ends the watch of keys (`UNWATCH`) on a private link, which its holder keeps.
     pub fn unwatch(&mut self, env: &mut Env, id: PrivateId, now: Now) {
         self.clean(env, id, &[b"UNWATCH"], now);
     }
 
-    /// Sends a command (such as `UNWATCH`) that makes a store drop what it keeps for a link.
+    /// Sends a command (such as `UNWATCH`) that makes a store drop the state that it keeps for a link.
     fn clean(&mut self, env: &mut Env, id: PrivateId, words: &[&[u8]], now: Now) {
         self.ask(env, (id, Expected::Cleaned), words, now);
     }
 
-    /// Sends a request of weir's own over a link; its reply goes to no client.
+    /// Sends a request of weir's own over a private link; its reply goes to no client.
     fn ask(&mut self, env: &mut Env, to: (PrivateId, Expected), words: &[&[u8]], now: Now) {
         let mut frame = env.pool.take();
         encode::request(&mut frame, words.iter().copied());
@@ -729,7 +747,7 @@ impl PrivateLinks {
         env.pool.give(frame);
     }
 
-    /// Sends the bytes of a request over a link, and records the reply that its store owes.
+    /// Sends the bytes of a request over a private link, and records the reply that its store owes.
     fn post(&mut self, env: &mut Env, (id, expected): (PrivateId, Expected), frame: &[u8], now: Now) {
         let Some(link) = self.at(id) else { return };
         link.append(env, Message::Small(frame));
@@ -738,39 +756,40 @@ impl PrivateLinks {
         self.list_to_send(id);
     }
 
-    /// Records whether a store owes acknowledgements of commands about subscriptions on a link.
+    /// Records whether a store owes acknowledgements of commands about subscriptions on a private link.
     pub fn note_owed(&mut self, id: PrivateId, owes: bool) {
         if let Some(link) = self.at(id) {
             link.owes_acknowledgements = owes;
         }
     }
 
-    /// Records that no more messages will come over a link, because the store has said that all subscriptions
-    /// have ended: it can be lent again.
+    /// Records that no more messages will come over a private link, because the store has acknowledged the
+    /// end of all subscriptions: it can be lent again.
     pub fn end_messages(&mut self, id: PrivateId) {
         if let Some(link) = self.at(id) {
             link.is_streaming = false;
         }
     }
 
-    /// Makes a link one on which its holder takes the invalidation messages of others.
+    /// Marks a private link as one on which its holder takes the invalidation messages of other clients.
     pub fn begin_inbox(&mut self, id: PrivateId) {
         if let Some(link) = self.at(id) {
             link.is_inbox = true;
         }
     }
 
-    /// True if a link's greeting was answered, so that its store's number for it is known, if the store tells it.
+    /// True if a private link's greeting was answered, so that its store's number for it is known, if the
+    /// store has reported one.
     pub fn is_open(&self, id: PrivateId) -> bool {
         self.peek(id).is_some_and(|link| link.state == State::Open)
     }
 
-    /// Returns the store's number (`CLIENT ID`) for a link; `None` if the store has not told it.
+    /// Returns the store's number (`CLIENT ID`) for a private link; None if the store has not reported it.
     pub fn number_of(&self, id: PrivateId) -> Option<u64> {
         self.peek(id)?.number
     }
 
-    /// Changes the dialect of a link's next requests.
+    /// Changes the RESP version of a private link's next requests.
     pub fn change_dialect(&mut self, env: &mut Env, id: PrivateId, protocol: Protocol, now: Now) {
         if let Some(link) = self.at(id) {
             link.change_dialect(env, protocol, now.monotonic);
@@ -778,14 +797,15 @@ impl PrivateLinks {
         }
     }
 
-    /// Records that a transaction has selected another database on a link.
+    /// Records that a transaction has selected another database on a private link.
     pub fn note_selected(&mut self, id: PrivateId, database: Database) {
         if let Some(link) = self.at(id) {
             link.database = database;
         }
     }
 
-    /// Selects the database of a link's next requests once more, because the store may have selected another one.
+    /// Sends `SELECT` of a private link's database once more, because another one may be selected at the
+    /// store.
     pub fn select_anew(&mut self, env: &mut Env, id: PrivateId, now: Now) {
         if let Some(link) = self.at(id) {
             link.select_anew(env, now.monotonic);
@@ -793,7 +813,7 @@ impl PrivateLinks {
         }
     }
 
-    /// Changes the database of a link's next requests.
+    /// Changes the database of a private link's next requests.
     pub fn select(&mut self, env: &mut Env, id: PrivateId, database: Database, now: Now) {
         if let Some(link) = self.at(id) {
             link.select(env, database, now.monotonic);
@@ -801,9 +821,9 @@ impl PrivateLinks {
         }
     }
 
-    /// Tells the store, over another link, to end the blocking command that waits on a link: as at its timeout,
-    /// or with an error. False if none waits, if the store has not numbered the link, or if there is no room
-    /// for another link.
+    /// Asks the store, over another link, to end the blocking command that waits on a private link: as at its
+    /// timeout, or with an error. False if none waits, if the store has not reported the link's number, or if
+    /// there is no room for another link.
     pub fn unblock(&mut self, env: &mut Env, id: PrivateId, is_error: bool, now: Now) -> bool {
         let Some(link) = self.peek(id).filter(|link| link.waits()) else { return false };
         let (backend, protocol) = (link.backend, link.protocol);
@@ -822,8 +842,9 @@ impl PrivateLinks {
         true
     }
 
-    /// Asks a store that gives no sign on other connections whether it is busy with a script, unless an earlier question
-    /// is unanswered, or there is no room for another link. The answer comes as [`Event::Sign`].
+    /// Sends `PING` over a private link to a store that is silent on other connections, to find out whether
+    /// it is busy with a script; not if an earlier one is unanswered, or there is no room for another link.
+    /// The reply comes as [`Event::Sign`].
     pub fn ask_for_sign(&mut self, env: &mut Env, backend: BackendId, now: Now) {
         let places = self.places.iter().filter_map(|place| place.link.as_ref());
         if places.into_iter().any(|link| link.backend == backend && link.expected.contains(&Expected::Sign)) {
@@ -838,8 +859,9 @@ impl PrivateLinks {
         }
     }
 
-    /// Returns a link to the store that fits, for a request of weir's own: an idle one, one on which such a request is
-    /// in flight, or one that is opened now. `None` if there is no room for another link.
+    /// Returns a link to a store for a request of weir's own, among those that `fits` selects: an idle one,
+    /// one on which such a request is in flight, or one that is opened now. None if there is no room for
+    /// another link.
     fn helper(
         &mut self,
         env: &mut Env,
@@ -853,8 +875,9 @@ impl PrivateLinks {
         found.or_else(|| self.open(env, place, protocol, 1, now))
     }
 
-    /// Returns a link to the store that fits, is lent to nobody, and awaits the reply to a command of weir's own
-    /// (`UNWATCH`, `CLIENT UNBLOCK`), so that another can follow on it; `None` if there is none.
+    /// Returns a link to a store that `fits` selects, that is lent to no client, and that awaits the reply to
+    /// a command of weir's own (`UNWATCH`, `CLIENT UNBLOCK`), so that another can follow on it; None if there
+    /// is none.
     fn messenger(&self, fits: impl Fn(&Link) -> bool, backend: BackendId) -> Option<PrivateId> {
         let is_fit = |link: &Link| {
             link.backend == backend
@@ -868,21 +891,21 @@ impl PrivateLinks {
         })
     }
 
-    /// True if the store was told to end the blocking command on a link (`CLIENT UNBLOCK`).
+    /// True if the store was asked to end the blocking command on a private link (`CLIENT UNBLOCK`).
     pub fn was_unblocked(&self, id: PrivateId) -> bool {
         self.peek(id).is_some_and(|link| link.was_unblocked)
     }
 
-    /// True if the request in flight on a link may write.
+    /// True if the request in flight on a private link may write.
     pub fn may_write(&self, id: PrivateId) -> bool {
         self.peek(id)
             .and_then(|link| link.in_flight.as_ref())
             .is_some_and(|request| request.effect == Effect::Write)
     }
 
-    /// Lets go of a link whose holder awaits no reply any more, and returns the request in flight. The link is
-    /// closed, but for a blocking command: its store is told to end it, and the reply says whether it had taken
-    /// something before ([`Event::Abandoned`]).
+    /// Takes a private link from a holder that no longer awaits a reply, and returns the request in flight.
+    /// The link is closed, but for a blocking command: its store is asked to end it, and the reply shows
+    /// whether it had popped something before ([`Event::Abandoned`]).
     pub fn abandon(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Option<InFlight> {
         let link = self.at(id)?;
         let was_asked = link.state == State::Open && link.output.is_empty();
@@ -902,8 +925,8 @@ impl PrivateLinks {
         request
     }
 
-    /// Sends a request that puts elements back, which a store has taken for nobody. Returns the version cells of
-    /// their key if there is no room for another link.
+    /// Sends a request that puts back `count` elements which a store has popped for a client that had
+    /// disconnected. The error returns the version cells of their key, if there is no room for another link.
     pub fn put_back(
         &mut self,
         env: &mut Env,
@@ -921,8 +944,9 @@ impl PrivateLinks {
         Ok(())
     }
 
-    /// Takes a link back from its holder. `has_watched` tells that keys may still be watched on it. The link
-    /// is lent again once it is clean; with a request in flight or subscriptions it is closed.
+    /// Takes a private link back from its holder. `has_watched` says that keys may still be watched on it.
+    /// The link is lent again once the store has dropped its state; with a request in flight or subscriptions
+    /// it is closed.
     pub fn give_back(&mut self, env: &mut Env, id: PrivateId, has_watched: bool, now: Now) {
         let Some(link) = self.at(id) else { return };
         // The store may end the next call on a link of which one was unblocked.
@@ -941,7 +965,7 @@ impl PrivateLinks {
         }
     }
 
-    /// Closes a link at once: the store carries out nothing of it that it has not begun.
+    /// Closes a private link at once: the store carries out no request on it that it has not begun.
     pub fn close(&mut self, env: &mut Env, id: PrivateId) {
         if self.peek(id).is_none() {
             return;
@@ -990,7 +1014,7 @@ impl PrivateLinks {
         }
     }
 
-    /// Handles that a link's socket is connected: the greeting is sent.
+    /// Handles that a private link's socket is connected, so that the greeting is sent.
     pub fn handle_connected(&mut self, connection: ConnectionId, generation: u32, now: Now) {
         let id = self.id_of(connection, generation);
         if let Some(link) = self.at(id) {
@@ -1000,7 +1024,7 @@ impl PrivateLinks {
         }
     }
 
-    /// Handles that a link's socket was lost or could not be connected.
+    /// Handles that a private link's socket was lost or could not be connected.
     pub fn handle_lost(&mut self, env: &mut Env, connection: ConnectionId, generation: u32) {
         let id = self.id_of(connection, generation);
         let Some(link) = self.peek(id) else { return };
@@ -1008,7 +1032,7 @@ impl PrivateLinks {
         self.lose(env, id, reason);
     }
 
-    /// Closes a link whose socket is still there, and tells its holder by an event.
+    /// Closes a private link whose socket still works, for this reason, which its holder gets as an event.
     fn give_up(&mut self, env: &mut Env, id: PrivateId, reason: &'static str) {
         env.actions.push_back(Action::Reset(self.owner(id)));
         self.lose(env, id, reason);
@@ -1032,7 +1056,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Handles bytes from a store. The replies and messages in them are polled with [`Self::poll_event`].
+    /// Handles bytes that a store sent over a private link. The replies and messages in them are taken with
+    /// [`Self::poll_event`].
     pub fn handle_bytes(
         &mut self,
         env: &mut Env,
@@ -1177,7 +1202,7 @@ impl PrivateLinks {
         }
     }
 
-    /// Lists a link as idle if its store has answered everything and no client has it.
+    /// Lists a private link as idle if its store has answered everything and no client holds it.
     fn rest_if_clean(&mut self, id: PrivateId, now: Now) {
         let Some(link) = self.at(id) else { return };
         if link.expected.is_empty() && link.holder.is_none() {
@@ -1186,12 +1211,13 @@ impl PrivateLinks {
         }
     }
 
-    /// Takes the next event on a link, if there is one.
+    /// Takes the next event on a private link; None if there is none.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Returns the next bytes to send, and the connection for them.
+    /// Returns the next bytes to send over a private link, and the connection for them; None if there are
+    /// none.
     pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
         while let Some(id) = self.to_send.pop_front() {
             let owner = self.owner(id);
@@ -1204,7 +1230,7 @@ impl PrivateLinks {
         None
     }
 
-    /// Handles a finished send: the next one may begin.
+    /// Handles that the bytes taken for a private link were written to its socket: the next ones may be sent.
     pub fn handle_transmitted(&mut self, connection: ConnectionId, generation: u32) {
         let id = self.id_of(connection, generation);
         if let Some(link) = self.at(id) {
@@ -1213,8 +1239,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Gives up all links to backends for which `has_left` is true, because their addresses belong to other
-    /// servers now, or to none.
+    /// Gives up all private links to backends for which `has_left` is true, because their addresses belong to
+    /// other servers now, or to none.
     pub fn leave(&mut self, env: &mut Env, has_left: impl Fn(BackendId) -> bool, reason: &'static str) {
         for index in 0..self.places.len() {
             let place = &self.places[index];
@@ -1225,8 +1251,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Gives up links that could not be opened in time, or whose store owes a reply for too long, and closes
-    /// links that nobody has used for a minute. A blocking command may wait for as long as it likes.
+    /// Gives up private links that could not be opened in time, or whose store has owed a reply for too long,
+    /// and closes links that were unused for a minute. A blocking command may wait for as long as it likes.
     pub fn look_after(&mut self, env: &mut Env, now: Now) {
         let settings = (env.settings.connect_timeout, env.settings.reply_timeout);
         for index in 0..self.places.len() {
@@ -1247,7 +1273,7 @@ impl PrivateLinks {
         }
     }
 
-    /// Returns the holders of links whose request in flight has passed its deadline.
+    /// Returns the private links whose request in flight has passed its deadline, each with its holder.
     pub fn overdue(&self, now: Timestamp) -> Vec<(ClientId, PrivateId)> {
         let late = self.places.iter().enumerate().filter_map(|(index, place)| {
             let link = place.link.as_ref()?;
@@ -1259,7 +1285,7 @@ impl PrivateLinks {
         late.collect()
     }
 
-    /// Returns the earliest deadline of a request in flight.
+    /// Returns the earliest deadline of a request in flight on a private link; None if none has one.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         if self.lent() == 0 {
             return None;

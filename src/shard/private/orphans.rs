@@ -1,24 +1,24 @@
-//! Orphans: elements that a store pops for a blocking command after its client has left. Nobody gets the reply,
-//! so the elements would be lost; a tenant may have them put back.
+//! Orphans: elements that a store pops for a blocking command after its client has disconnected. Nobody gets
+//! the reply, so the elements would be lost; a tenant may have them put back (`give_back`).
 
 use crate::protocol::{Arguments, RequestDecoder, RequestLimits, encode, reply};
 
-/// Elements that a store has popped from a key for a client that had left.
+/// Elements that a store has popped from a key for a client that had disconnected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Orphans {
     /// The key from which the elements were popped.
     pub key: Vec<u8>,
     /// The number of elements that were popped.
     pub count: usize,
-    /// The request that puts the elements back where they were; `None` for entries of a stream, which cannot
-    /// be put back.
+    /// The request that puts the elements back where they were; None for entries of a stream, which cannot be
+    /// put back.
     pub way_back: Option<Vec<u8>>,
 }
 
 impl Orphans {
-    /// Returns the elements that a store has taken according to its reply to a blocking command. `None` if there
-    /// are none, or if the command does not take elements away: moved elements are in their destination, and
-    /// entries of a stream stay pending unless the command has `NOACK`.
+    /// Returns the elements that a store has popped according to its reply to a blocking command. None if
+    /// there are none, or if the command does not remove elements: moved elements are in their destination,
+    /// and entries of a stream stay pending unless the command has `NOACK`.
     pub fn of(frame: &[u8], reply: &[u8]) -> Option<Self> {
         let (mut decoder, mut consumed) = (RequestDecoder::default(), 0);
         let request = decoder.next(frame, &mut consumed, &RequestLimits::trusted(frame.len())).ok()??;
@@ -72,7 +72,7 @@ impl Orphans {
     }
 }
 
-/// True if `BLMPOP` takes elements from the left, false from the right; `None` if the request is malformed.
+/// True if `BLMPOP` pops elements from the left, false from the right; None if the request is malformed.
 fn takes_from_left(words: &Arguments<'_>) -> Option<bool> {
     let keys: usize = std::str::from_utf8(words.get(2)?).ok()?.parse().ok()?;
     let direction = words.get(keys.checked_add(3)?)?;
@@ -85,7 +85,8 @@ fn number(reply: &[u8]) -> Option<&[u8]> {
     double.or_else(|| reply::text(reply))
 }
 
-/// Returns the entries that a group has read without a note of who is to acknowledge them.
+/// Returns the entries that a consumer group has read with `NOACK`, so that the store does not keep them as
+/// pending; None if there are none.
 fn entries_without_pending(words: &Arguments<'_>, reply: &[u8]) -> Option<Orphans> {
     if !words.iter().any(|word| word.eq_ignore_ascii_case(b"noack")) {
         return None;

@@ -1,11 +1,13 @@
-//! Withdrawal of blocking commands: during a takeover or a drain the core itself has its stores end them, and finds
-//! out whether they have taken something before. A command that has waited in vain is not answered: another process
-//! goes on with it, or its client is closed.
+//! Withdrawal of blocking commands: during a takeover or a drain the core itself has stores end them, and
+//! finds out whether they have popped something before. The reply to a command that has waited in vain is not
+//! sent: another process goes on with the command, or its client is closed.
 //!
 //! ```text
-//!   waits ── XREAD ... $? ask for the last id ──> CLIENT UNBLOCK over another link ──> in vain: withheld from the client
-//!     ^                                              │             └──> an element, an error: a reply like any other
-//!     └──────── :0, the store has not seen it yet ───┘
+//! waits ── XREAD ... $? ask for the last id ──> CLIENT UNBLOCK over another link ──> in vain: withheld from
+//! the client
+//! ^                                              │             └──> an element, an error: a reply like any
+//! other
+//! └──────── :0, the store has not seen it yet ───┘
 //! ```
 
 use super::link::{Errand, Expected, Link, State, Subject};
@@ -16,25 +18,25 @@ use crate::shard::request::PrivateId;
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// Maximum number of times that a store is told to end one blocking command of which it knows nothing, before the
-/// core gives up to have it ended.
+/// Maximum number of times that a store is asked to end one blocking command that it does not know, before
+/// the core no longer tries to end it.
 const TOLD_MAX: u8 = 20;
 
-/// Whether a store ends a blocking command.
+/// Whether a store ends a blocking command when it is asked to (`CLIENT UNBLOCK`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withholding {
-    /// The store is told, and answers the command.
+    /// The store was asked to end the blocking command, and replies to the command.
     Told,
-    /// The store cannot be told yet, because it has not been sent the command. If a client has had the command ended,
-    /// its reply is awaited.
+    /// The store cannot be asked yet, because it has not been sent the command, or because a client has had
+    /// the command ended and its reply is awaited.
     Later,
-    /// The store cannot be told.
+    /// The store cannot be asked to end the blocking command.
     Never,
 }
 
 impl Link {
-    /// True if the store has been told too often to end the blocking command in flight, or if it has not numbered the
-    /// connection.
+    /// True if the store has been asked too often to end the blocking command in flight, or if it has not
+    /// reported the connection's number.
     fn cannot_be_ended(&self) -> bool {
         let told = self.in_flight.as_ref().and_then(|request| request.waiting()).map(|waiting| waiting.told);
         told.is_none_or(|told| told >= TOLD_MAX) || self.state == State::Open && self.number.is_none()
@@ -42,7 +44,7 @@ impl Link {
 }
 
 impl PrivateLinks {
-    /// True if another process can go on with the blocking command that waits on a link.
+    /// True if another process can go on with the blocking command that waits on a private link.
     pub fn may_move(&self, id: PrivateId) -> bool {
         self.peek(id).is_some_and(|link| match &link.in_flight {
             // A client has had the command ended, and awaits its end.
@@ -55,8 +57,9 @@ impl PrivateLinks {
         })
     }
 
-    /// Prepares the blocking command on a link to be asked again by another process, which must not miss what comes
-    /// in between: `$` becomes the id of the stream's last entry. Returns true once nothing is left to be prepared.
+    /// Prepares the blocking command on a private link to be sent again by another process, which must not
+    /// miss entries added in between: `$` is replaced by the id of the stream's last entry. True once nothing
+    /// is left to be prepared.
     pub fn prepare_move(&mut self, env: &mut Env, id: PrivateId, now: Now) -> bool {
         let Some(link) = self.at(id) else { return false };
         let (backend, database) = (link.backend, link.database);
@@ -77,8 +80,8 @@ impl PrivateLinks {
         false
     }
 
-    /// Has the store end the blocking command on a link, and withholds its reply from the client if it has waited in
-    /// vain ([`Self::is_withheld`]).
+    /// Has the store end the blocking command on a private link, and keeps its reply from the client if it
+    /// has waited in vain ([`Self::is_withheld`]).
     pub fn withhold(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Withholding {
         let Some(link) = self.peek(id).filter(|link| link.waits()) else { return Withholding::Never };
         if link.is_withheld {
@@ -99,25 +102,26 @@ impl PrivateLinks {
         Withholding::Told
     }
 
-    /// True if the core itself had the store end the blocking command on a link.
+    /// True if the core itself had the store end the blocking command on a private link.
     pub fn is_withheld(&self, id: PrivateId) -> bool {
         self.peek(id).is_some_and(|link| link.is_withheld)
     }
 
-    /// Brings the deadline of the blocking command on a link forward.
+    /// Sets the deadline of the blocking command on a private link to `deadline`, if that is earlier.
     pub fn limit_wait(&mut self, id: PrivateId, deadline: Timestamp) {
         if let Some(request) = self.at(id).and_then(|link| link.in_flight.as_mut()) {
             request.deadline = request.deadline.min(deadline);
         }
     }
 
-    /// True if stores owe replies to blocking commands whose clients have left, or to requests that put elements back.
+    /// True if stores owe replies to blocking commands whose clients have disconnected, or to requests that
+    /// put elements back.
     pub fn owes_orphans(&self) -> bool {
         let mut links = self.places.iter().filter_map(|place| place.link.as_ref());
         links.any(|link| link.abandoned.is_some() || link.puts_back.is_some())
     }
 
-    /// Sends a request about the blocking command on a link over another one.
+    /// Sends a request about the blocking command on a private link (`link`) over another one (`helper`).
     pub(super) fn run_errand(
         &mut self,
         env: &mut Env,
@@ -136,8 +140,8 @@ impl PrivateLinks {
         self.ask(env, (helper, Expected::Errand), words, now);
     }
 
-    /// Handles the reply to a request about a blocking command; `None` if the reply was lost. Nothing changes if the
-    /// command has been answered by then.
+    /// Handles the reply to a request about a blocking command; None if the reply was lost. Does nothing if
+    /// the command has been answered by then.
     pub(super) fn end_errand(&mut self, Errand { link: id, to, subject }: Errand, reply: Option<&[u8]>) {
         let Some(link) = self.at(id) else { return };
         if link.in_flight.as_ref().is_none_or(|request| request.to != to) {

@@ -1,15 +1,16 @@
-//! Shared channels: the channels and patterns that are at home on this core, with one subscription at each store
+//! Shared channels: the channels and patterns whose home is this core, with one subscription at each store
 //! however many clients of this process are subscribed (`pubsub = "shared"` of a tenant).
 //!
 //! ```text
-//!   cores with subscribers ── joins, leaves ──> channel ── SUBSCRIBE ──> the core's one connection to the store
-//!   cores with subscribers <── messages, once per core ── channel <── messages, acknowledgements in order
+//! cores with subscribers ── joins, leaves ──> channel ── SUBSCRIBE ──> the core's one connection to the
+//! store
+//! cores with subscribers <── messages, once per core ── channel <── messages, acknowledgements in order
 //! ```
 //!
-//! Each join sends a `SUBSCRIBE` of its own, also if the channel is subscribed to: the acknowledgement marks the place
-//! in the order of messages from which the client hears, and shows that the connection is alive. All requests about a
-//! name go over one connection, so none overtakes another, and the queue of what a store owes tells which request an
-//! acknowledgement is for.
+//! Each join sends a `SUBSCRIBE` of its own, also if the channel is subscribed to: the acknowledgement marks
+//! the place in the order of messages from which the client gets them, and shows that the connection is
+//! alive. All requests about a channel go over one connection, so none overtakes another, and the queue of
+//! acknowledgements that a store owes shows which request an acknowledgement is for.
 //!
 //! | what | file |
 //! |---|---|
@@ -27,28 +28,29 @@ use crate::protocol::encode;
 use crate::values::limits::SHARED_OWED_MAX;
 use crate::values::{BackendId, ClientId, ShardId, TenantId};
 
-/// The part of a core's shared channels that one tenant may have: four of five.
+/// The part of a core's shared channels that one tenant may have, as a fraction: 4 of 5.
 const TENANT_PART: (usize, usize) = (4, 5);
 
-/// Maximum numbers of channels and of patterns that may be at home on one core.
+/// Maximum numbers of channels and of patterns whose home is one core.
 pub type HomeLimits = [usize; SHARED_KINDS];
 
-/// A channel or pattern with subscribers, or whose end the stores have not acknowledged.
+/// A channel or pattern that has subscribers, or whose end its stores have not acknowledged yet.
 #[derive(Debug)]
 struct Channel {
-    /// Number that tells the channel from earlier ones of the same name.
+    /// Number that distinguishes the channel from earlier ones of the same name.
     id: u64,
-    /// Tenant of the client that subscribed first, whose limit counts the channel.
+    /// Tenant of the client that subscribed first; the channel counts towards this tenant's limit.
     tenant: TenantId,
     /// The stores at which the channel is subscribed to.
     stores: Vec<BackendId>,
-    /// The cores that have subscribers, each with its clients.
+    /// The cores that have subscribers, each with its subscribed clients.
     cores: Vec<Subscribers>,
     /// True if a store counts this process as a subscriber.
     is_subscribed: bool,
     /// The number of requests about the channel that stores have not acknowledged.
     unanswered: usize,
-    /// True while the channel's numbers of subscribers have changed and all cores are still to be told.
+    /// True while the channel's numbers of subscribers have changed and the cores have not been sent them
+    /// yet.
     is_changed: bool,
 }
 
@@ -63,7 +65,7 @@ struct Subscribers {
     acknowledged: u32,
 }
 
-/// A request that a store has not acknowledged.
+/// A request about subscriptions that a store has not acknowledged.
 #[derive(Debug)]
 struct Owed {
     kind: Subscription,
@@ -72,7 +74,8 @@ struct Owed {
     channel: u64,
     /// True if the request begins a subscription, false if it ends one.
     begins: bool,
-    /// The join that waits for the acknowledgement, by its index; None if the request ends a subscription.
+    /// The index in `joins` of the join that waits for the acknowledgement; None if the request ends a
+    /// subscription.
     join: Option<usize>,
 }
 
@@ -84,20 +87,20 @@ struct Join {
     client: ClientId,
     /// The number of stores that have not acknowledged the subscription.
     left: usize,
-    /// The first error of a store, which the client gets.
+    /// The first error of a store, which the client gets; None if there is none.
     error: Option<Bytes>,
-    /// True once the channel has lost its store, of which the client's core was told.
+    /// True once the channel has lost its store; the client's core has been sent a message about that.
     is_lost: bool,
 }
 
-/// Meaning of a message that a store has sent over a feed.
+/// Meaning of a message that a store has sent over a feed (the connection for shared channels).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// A published message; it has been queued for the cores with subscribers.
     Message,
     /// An acknowledgement or an error in reply to a request.
     Answer,
-    /// Anything else: the connection cannot be trusted any more.
+    /// Any other message, after which the connection must be closed.
     Violation,
 }
 
@@ -106,27 +109,28 @@ pub enum Heard {
 pub enum JoinRefusal {
     /// The core, or the tenant's part of it, has no room for another channel.
     Channels,
-    /// The store owes too many acknowledgements, or too many bytes wait to be sent to it.
+    /// A store owes too many acknowledgements, or too many bytes wait to be sent to it.
     Owed,
     /// No store is known for the channel.
     NoStore,
 }
 
-/// The shared channels that are at home on one core.
+/// The shared channels whose home is one core, and the requests and messages about them that wait to be sent.
 #[derive(Debug)]
 pub struct SharedChannels {
     limits: HomeLimits,
     names: [HashMap<Bytes, Channel>; SHARED_KINDS],
-    /// The numbers of channels and of patterns that count for each tenant.
+    /// The numbers of channels and of patterns that count towards each tenant's limit.
     held: HashMap<TenantId, [usize; SHARED_KINDS]>,
     /// The requests that each store has not acknowledged, in order.
     owed: HashMap<BackendId, VecDeque<Owed>>,
     joins: Slab<Join>,
-    /// The id of the channel that was made last.
+    /// The id of the channel that was created last.
     last_id: u64,
     requests: VecDeque<(BackendId, Vec<u8>)>,
     told: VecDeque<(ShardId, FromHome)>,
-    /// The names whose numbers of subscribers have changed.
+    /// The channels and patterns whose numbers of subscribers have changed; the cores are still to be sent
+    /// them.
     changed: Vec<(Subscription, Bytes)>,
 }
 
@@ -146,7 +150,7 @@ impl SharedChannels {
         }
     }
 
-    /// Returns the numbers of channels and of patterns that are at home on this core.
+    /// Returns the numbers of channels and of patterns whose home is this core.
     pub fn counts(&self) -> [usize; SHARED_KINDS] {
         self.names.each_ref().map(HashMap::len)
     }
@@ -161,8 +165,9 @@ impl SharedChannels {
         self.owed.get(&store).is_some_and(|owed| !owed.is_empty())
     }
 
-    /// Handles that a client of core `from` subscribes. `stores` are the stores to subscribe at if the
-    /// channel is new. A refused join changes nothing; the caller answers it with [`Self::refuse`].
+    /// Handles that a client of core `from` subscribes to a channel or pattern. `stores` are the stores to
+    /// subscribe at if it is new on this core. A refused join changes nothing; the caller answers it with
+    /// [`Self::refuse`].
     pub fn join(
         &mut self,
         from: ShardId,
@@ -213,12 +218,12 @@ impl SharedChannels {
         Ok(())
     }
 
-    /// Queues a message for a core: its client's subscription is refused with `error`.
+    /// Queues the message for core `to` that its client's subscription is refused with `error`.
     pub fn refuse(&mut self, to: ShardId, name: SharedName, client: ClientId, error: Bytes) {
         self.told.push_back((to, FromHome::Refused { name, client, error }));
     }
 
-    /// Handles that a client's subscription has ended. Does nothing if it is unknown.
+    /// Handles that the subscription of a client of core `from` has ended. Does nothing if it is unknown.
     pub fn leave(&mut self, from: ShardId, name: &SharedName, client: ClientId) {
         let Some(channel) = self.names[name.kind as usize].get_mut(&name.name) else { return };
         let Some(subscribers) = channel.find(from, name.generation) else { return };
@@ -226,7 +231,8 @@ impl SharedChannels {
         self.end_if_unused(name.kind, &name.name);
     }
 
-    /// Removes all subscribers of a core, because the core has dropped them itself.
+    /// Removes all subscribers of core `from` to a channel or pattern, because that core has dropped them
+    /// itself.
     pub fn forget(&mut self, from: ShardId, name: &SharedName) {
         let Some(channel) = self.names[name.kind as usize].get_mut(&name.name) else { return };
         let Some(subscribers) = channel.find(from, name.generation) else { return };
@@ -235,8 +241,8 @@ impl SharedChannels {
         self.end_if_unused(name.kind, &name.name);
     }
 
-    /// Handles a message of a core with subscribers. `stores` are the stores to subscribe at if the name is
-    /// new.
+    /// Handles a message of core `from`, which has subscribers. `stores` are the stores to subscribe at if
+    /// the channel or pattern is new on this core.
     pub fn handle(
         &mut self,
         from: ShardId,
@@ -282,8 +288,8 @@ impl SharedChannels {
         Heard::Message
     }
 
-    /// Handles that the connection to a store is lost: the subscriptions to all channels there end, also at
-    /// other stores. `error` is the reply to clients whose subscription was on its way.
+    /// Handles that the connection to a store is lost: all subscriptions to channels there end, also at other
+    /// stores. `error` is the reply to clients whose subscription was not acknowledged yet.
     pub fn handle_lost(&mut self, store: BackendId, error: &Bytes) {
         for owed in self.owed.remove(&store).unwrap_or_default() {
             if let Some(index) = owed.join {
@@ -312,7 +318,8 @@ impl SharedChannels {
         }
     }
 
-    /// Renames the tenants that channels count for, because new quotas give them other ids.
+    /// Changes the tenants of channels to the ids that `renamed` returns, because new quotas give tenants
+    /// other ids.
     pub fn handle_tenants(&mut self, renamed: impl Fn(TenantId) -> TenantId) {
         self.held.clear();
         for (index, names) in self.names.iter_mut().enumerate() {
@@ -323,17 +330,18 @@ impl SharedChannels {
         }
     }
 
-    /// Takes the next request to be sent to a store, if there is one.
+    /// Takes the next request to be sent to a store; None if there is none.
     pub fn poll_request(&mut self) -> Option<(BackendId, Vec<u8>)> {
         self.requests.pop_front()
     }
 
-    /// Takes the next message to be sent to a core, if there is one.
+    /// Takes the next message to be sent to a core; None if there is none.
     pub fn poll_told(&mut self) -> Option<(ShardId, FromHome)> {
         self.told.pop_front()
     }
 
-    /// Takes the next name whose numbers of subscribers have changed, as a message for all cores.
+    /// Takes the next channel or pattern whose numbers of subscribers have changed, as a message for all
+    /// cores; None if there is none.
     pub fn poll_changed(&mut self) -> Option<FromHome> {
         let (kind, name) = self.changed.pop()?;
         let channel = self.names[kind as usize].get_mut(&name);
@@ -347,7 +355,7 @@ impl SharedChannels {
         Some(FromHome::Numbers { kind, name, own })
     }
 
-    /// Queues a request to a store about one name.
+    /// Queues a request to a store that begins or ends the subscription to one channel or pattern.
     fn request(
         &mut self,
         store: BackendId,
@@ -392,7 +400,7 @@ impl SharedChannels {
         }
     }
 
-    /// Ends a join that all stores have answered, and queues the message to its core.
+    /// Ends a join that all stores have answered, and queues the result for the client's core.
     fn end_join(&mut self, join: Join) {
         if join.is_lost {
             return;
@@ -414,8 +422,8 @@ impl SharedChannels {
         self.end_if_unused(kind, &text);
     }
 
-    /// Ends the subscription to a name at its stores if no core has subscribers. Records that its numbers
-    /// have changed.
+    /// Ends the subscription to a channel or pattern at its stores if no core has subscribers. Records that
+    /// its numbers of subscribers have changed.
     fn end_if_unused(&mut self, kind: Subscription, name: &Bytes) {
         let Some(channel) = self.names[kind as usize].get_mut(name) else { return };
         if !std::mem::replace(&mut channel.is_changed, true) {
@@ -431,7 +439,7 @@ impl SharedChannels {
         }
     }
 
-    /// Counts one channel less for a tenant.
+    /// Counts one channel or pattern less towards a tenant's limit.
     fn release(&mut self, tenant: TenantId, kind: Subscription) {
         if let Some(held) = self.held.get_mut(&tenant) {
             held[kind as usize] = held[kind as usize].saturating_sub(1);
@@ -447,8 +455,8 @@ impl Channel {
         self.cores.iter_mut().find(|core| core.shard == shard && core.generation == generation)
     }
 
-    /// Returns the record of a core's subscribers; an empty one if the core is new, or if the record is of an
-    /// earlier generation.
+    /// Returns the record of a core's subscribers; creates an empty one if the core is new, or if the record
+    /// is of an earlier generation.
     fn subscribers_of(&mut self, shard: ShardId, generation: u32) -> &mut Subscribers {
         let index = self.cores.iter().position(|core| core.shard == shard).unwrap_or_else(|| {
             self.cores.push(Subscribers::new(shard, generation));

@@ -1,5 +1,5 @@
 //! Answers requests in flight before their backend does: at their deadline, or when the backend has been
-//! stalled for a while. The backend may still carry them out, so their entries stay and swallow the replies.
+//! stalled for a while. The backend may still carry them out, so their entries stay and consume the replies.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ use crate::shard::settings::Mode;
 use crate::values::time::Now;
 use crate::values::{ConnectionId, Tier, Timestamp};
 
-/// The time after which a request in flight at a stalled backend is answered.
+/// The time after which a request in flight at a stalled backend is answered with an error.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The least time between two searches of the requests in flight.
+/// The least time between two searches of the requests in flight for those to be answered early.
 const LOOKS_APART: Duration = Duration::from_millis(1);
 
 impl Upstream {
-    /// Answers requests in flight whose deadline has passed, or whose backend has been stalled for too long,
-    /// and plans when to look for such requests next.
+    /// Answers requests in flight with an error whose deadline has passed, or whose backend has been stalled
+    /// for too long, and plans the next search for such requests.
     pub(super) fn answer_early(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         // Requests that are sent during the search plan the next one, too.
         self.overload.plan_no_search();
@@ -68,8 +68,8 @@ impl Upstream {
         self.overload.search_by(next.max(now.monotonic.after(LOOKS_APART)));
     }
 
-    /// Collects the requests in flight on a connection that are to be answered now, and marks them as
-    /// answered. Returns when the next one is due.
+    /// Collects the requests in flight on a connection that are to be answered early now, and marks them as
+    /// answered. Returns the time at which the next one is due.
     fn find_overdue(
         &mut self,
         env: &mut Env,
@@ -105,7 +105,7 @@ impl Upstream {
     }
 }
 
-/// The data of a request that is answered early, for its refusal.
+/// The data of a request that is answered early, from which its error reply is made.
 #[derive(Clone, Copy, Debug)]
 struct Given {
     is_late: bool,

@@ -1,4 +1,5 @@
-//! Ejection of backends: what the breaker is told, and what follows for windows and connections.
+//! Ejection of backends: passes replies, losses and response times to the breaker, and carries out its
+//! decisions at windows and connections.
 
 use super::Upstream;
 use crate::shard::breaker::{Gate, Pass};
@@ -15,8 +16,8 @@ use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId};
 
 impl Upstream {
-    /// Tells the breaker of a reply to a client's request. Replies count as good unless they are errors;
-    /// nothing more is done while nothing is suspected.
+    /// Passes a backend's reply to a client's request to the breaker. Replies count as good unless they are
+    /// errors; nothing more is done while the backend has not failed lately.
     #[inline]
     pub(super) fn record_health(
         &mut self,
@@ -50,7 +51,7 @@ impl Upstream {
         self.apply_gates();
     }
 
-    /// Tells the breaker of a connection that was lost, or could not be opened.
+    /// Passes to the breaker that a connection was lost, or could not be opened, for this reason.
     pub(super) fn record_loss(
         &mut self,
         env: &mut Env,
@@ -65,8 +66,8 @@ impl Upstream {
         }
     }
 
-    /// Reports what this core has seen of backends, and ejects those that fail or are slow. Called with the
-    /// housekeeping.
+    /// Reports to other cores what this core has seen of backends, and ejects those that fail or are slow.
+    /// Called with the regular checks (housekeeping).
     pub fn check_health(&mut self, env: &mut Env, now: Now) {
         let Self { breaker, overload, cluster, .. } = self;
         // The nodes of a cluster do not have like work.
@@ -81,8 +82,8 @@ impl Upstream {
         self.apply_gates();
     }
 
-    /// Carries out what the breaker decided: sets gates before windows, and opens connections without a pause
-    /// once all requests pass.
+    /// Carries out the breaker's decisions: sets at each bulkhead whether the breaker checks its requests,
+    /// and opens connections without a pause once all requests pass.
     fn apply_gates(&mut self) {
         while let Some((backend, gate)) = self.breaker.poll_gate() {
             for index in bulkheads_of(backend) {
@@ -98,8 +99,8 @@ impl Upstream {
         }
     }
 
-    /// Decides about a request to an ejected or returning backend. `None` if all requests pass again, else
-    /// the result of sending or refusing it.
+    /// Decides about a request to an ejected or returning backend. None if the backend is healthy again and
+    /// the request takes the usual way, else the result of sending or refusing it.
     #[cold]
     pub(super) fn pass_gate(
         &mut self,
@@ -134,7 +135,7 @@ impl Upstream {
         Some(sent)
     }
 
-    /// Refuses all requests that wait for an ejected backend.
+    /// Refuses all requests that wait in the queue of an ejected backend; `index` is that of its bulkhead.
     pub(super) fn clear_gated(&mut self, env: &mut Env, index: usize, replies: &mut impl Replies, now: Now) {
         let backend = Overload::backend_of(index);
         let standing = env.settings.overload.health.standing(usize::from(backend.0));

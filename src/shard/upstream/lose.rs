@@ -1,5 +1,5 @@
-//! Connections that are lost or given up, and what becomes of the requests on them: each is answered
-//! `-UNAVAILABLE`, or sent once more where that is safe.
+//! Connections to backends that are lost or given up: each request on them is answered `-UNAVAILABLE`, or
+//! sent once more where that is safe.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ impl Upstream {
         self.lose_link(env, connection, reason, replies, now);
     }
 
-    /// Gives up a connection and answers for its requests.
+    /// Gives up a connection: closes its socket and answers its requests, or retries them where that is safe.
     pub(super) fn drop_link(
         &mut self,
         env: &mut Env,
@@ -58,7 +58,7 @@ impl Upstream {
         }
     }
 
-    /// Gives up all connections that `is_over` selects.
+    /// Gives up all connections to backends that `is_over` selects.
     pub(super) fn drop_links(
         &mut self,
         env: &mut Env,
@@ -75,8 +75,8 @@ impl Upstream {
         }
     }
 
-    /// Handles a store whose name has a new address: closes all connections to the old one and forgets its
-    /// health.
+    /// Handles a store whose name resolves to another address: closes all connections to the former one and
+    /// forgets the store's health.
     pub fn handle_store_moved(
         &mut self,
         env: &mut Env,
@@ -145,7 +145,7 @@ impl Upstream {
         self.links.recycle(connection, pending);
     }
 
-    /// Removes lost requests from their window.
+    /// Counts lost requests as no longer in flight in the window that they passed.
     fn leave_windows<'a>(
         &mut self,
         connection: ConnectionId,
@@ -160,7 +160,7 @@ impl Upstream {
         bulkhead.handle_none_in_flight(now.monotonic);
     }
 
-    /// Handles a lost connection to a replica: sends its unanswered reads to their owners.
+    /// Handles a lost connection to a replica: sends its unanswered reads to the owners of their slots.
     fn lose_reads(
         &mut self,
         env: &mut Env,
@@ -203,8 +203,8 @@ impl Upstream {
         }
     }
 
-    /// Closes a replica's connection if it has been silent for too long. Returns when to check it again;
-    /// `Timestamp::MAX` if nothing is unanswered.
+    /// Closes a connection to a replica if it has been silent for too long. Returns the time at which to
+    /// check it again; `Timestamp::MAX` if no read is unanswered.
     pub(super) fn give_up_reads(
         &mut self,
         env: &mut Env,

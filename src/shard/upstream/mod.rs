@@ -1,11 +1,11 @@
-//! Upstream: the way of a request to its backend and of the reply from it. Owns the four rooms that know
-//! nothing of each other, and has the order in which they are asked.
+//! Upstream: the way of a request to its backend and of the reply from it. Owns four rooms that do not know
+//! each other, and calls them in the right order.
 //!
 //! ```text
-//!   request ── cluster: whose slot? ── breaker: ejected? ── overload: room in the window? ── links ══> store
-//!                 held   │   refused ──────┘                     └ queue ── room again ──> links
-//!                 <──────┘
-//!   reply <── cluster: refused, or a replica's? ── breaker: failed? ── overload: how long? ── links <══ store
+//! request ── cluster: whose slot? ── breaker: ejected? ── overload: room in the window? ── links ══> store
+//! held   │   refused ──────┘                     └ queue ── room again ──> links
+//! <──────┘
+//! reply <── cluster: refused, or a replica's? ── breaker: failed? ── overload: how long? ── links <══ store
 //! ```
 //!
 //! | step | file |
@@ -44,7 +44,7 @@ use crate::routing::cluster::ReplicaState;
 use crate::values::{BackendId, ConnectionId, Owner, ShardId, Timestamp};
 use turn::Turn;
 
-/// The way to all backends of one core.
+/// The connections, windows, health and cluster state of all backends on one core.
 #[derive(Debug)]
 pub struct Upstream {
     links: Links,
@@ -52,7 +52,7 @@ pub struct Upstream {
     breaker: Breaker,
     cluster: Cluster,
     turn: Turn,
-    /// Notes about requests and their connections that are yet to be delivered.
+    /// Notes about requests and their client connections that are still to be delivered.
     notes: Vec<(ReplyTo, Note)>,
     /// The number of backends.
     backends: usize,
@@ -73,27 +73,27 @@ impl Upstream {
         }
     }
 
-    /// The service times of all backends together.
+    /// Returns a histogram of the times that all backends took to reply.
     pub fn service_times(&self) -> Durations {
         self.overload.service_times()
     }
 
-    /// The number of replies that backends owe.
+    /// Returns the number of replies that backends owe.
     pub fn in_flight(&self) -> usize {
         self.links.in_flight()
     }
 
-    /// The number of open connections.
+    /// Returns the number of open connections to backends.
     pub fn links_open(&self) -> usize {
         self.links.open_count()
     }
 
-    /// The number of requests that wait in queues.
+    /// Returns the number of requests that wait in queues before backends.
     pub fn waiting(&self) -> usize {
         self.overload.waiting()
     }
 
-    /// The figures of all bulkheads, in the order of backends and tracks.
+    /// Returns the figures of all bulkheads (window and queue), in the order of backends and tracks.
     pub fn bulkheads(&self, env: &Env) -> impl Iterator<Item = BulkheadFigures> {
         self.overload.figures(env).map(|(backend, figures)| {
             let breaker = env.settings.overload.health.standing(usize::from(backend.0)).stage;
@@ -101,7 +101,7 @@ impl Upstream {
         })
     }
 
-    /// The figures of all nodes that answer reads as replicas, by index.
+    /// Returns the figures of all nodes that answer reads as replicas, by the node's index.
     pub fn reader_figures(&self) -> Vec<ReaderFigures> {
         self.cluster.readers.as_ref().map(|readers| readers.figures()).unwrap_or_default()
     }
@@ -111,8 +111,8 @@ impl Upstream {
         self.cluster.slots.as_ref().is_some_and(|slots| slots.is_holding(slot))
     }
 
-    /// True if a request that was sent to a backend by `until` is unanswered. Before a cluster, any node
-    /// counts, as do requests of the slot that are held back or were sent again.
+    /// True if a request that was sent to a backend at `until` or earlier is unanswered. Before a cluster,
+    /// any node counts, as do requests of the slot that are held back or were sent again.
     pub fn has_in_flight(&self, (backend, slot): (BackendId, u16), until: Timestamp) -> bool {
         let is_early = |link: &Link| link.pending.front().is_some_and(|oldest| oldest.sent_at <= until);
         let mut links = self.links.iter();
@@ -122,7 +122,8 @@ impl Upstream {
         }
     }
 
-    /// The fences: what keeps requests of connections that weir gave up from taking effect behind later ones.
+    /// Returns the fences, which keep requests of connections that weir gave up from taking effect after
+    /// later ones.
     pub fn fences(&mut self) -> &mut Fences {
         self.links.fences()
     }
@@ -132,19 +133,19 @@ impl Upstream {
         self.links.handle_fences(fences);
     }
 
-    /// Takes the numbers of this shard's fences that were lifted since the last call.
+    /// Takes the sequence numbers of this shard's fences that were lifted since the last call.
     pub fn take_lifted(&mut self) -> impl Iterator<Item = u64> {
         self.links.take_lifted()
     }
 
-    /// Handles a report on how far replicas are behind their primaries.
+    /// Handles a report of the lag of replicas behind their primaries.
     pub fn handle_replicas(&mut self, states: &[ReplicaState]) {
         if let Some(readers) = &mut self.cluster.readers {
             readers.handle_states(states);
         }
     }
 
-    /// Returns the next bytes to send, and the connection for them.
+    /// Returns the next bytes to send to a backend, and the connection for them; None if there are none.
     pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
         self.links.poll_transmit()
     }
@@ -154,24 +155,24 @@ impl Upstream {
         self.links.handle_transmitted(connection, generation);
     }
 
-    /// The number of bytes known to be missing of the reply that is being received.
+    /// Returns the number of bytes known to be missing of the reply that is being received on a connection.
     pub fn missing(&mut self, id: (ConnectionId, u32)) -> usize {
         self.links.missing(id)
     }
 
     /// Lends out the buffer with the beginning of a reply and room for the rest, at most up to the largest
-    /// permitted reply.
+    /// permitted reply; None if nothing large is missing.
     pub fn lend_room(&mut self, env: &Env, id: (ConnectionId, u32)) -> Option<Room> {
         self.links.lend_room(env, id)
     }
 
-    /// True if there are notes about connections to deliver before more of their requests are read.
+    /// True if notes about client connections have to be delivered before more of their requests are read.
     #[inline]
     pub fn has_notes(&self) -> bool {
         !self.notes.is_empty()
     }
 
-    /// Delivers the notes about requests and their connections.
+    /// Delivers the notes about requests to the cores of their clients.
     pub fn deliver_notes(&mut self, env: &mut Env, replies: &mut impl Replies) {
         let mut notes = std::mem::take(&mut self.notes);
         for (to, note) in notes.drain(..) {
@@ -180,7 +181,7 @@ impl Upstream {
         self.notes = notes;
     }
 
-    /// Frees memory that long pipelines and full queues took.
+    /// Frees the memory that long pipelines and full queues took.
     pub fn tidy(&mut self) {
         self.links.tidy();
         self.overload.tidy();
@@ -189,19 +190,19 @@ impl Upstream {
         }
     }
 
-    /// The index of the bulkhead that the requests of a connection pass through.
+    /// Returns the index of the bulkhead (window and queue) that the requests of a connection pass.
     #[inline]
     fn bulkhead_of(&self, connection: ConnectionId) -> usize {
         let link = self.links.at(connection);
         bulkhead_for(link.backend, link.track)
     }
 
-    /// The connections whose requests pass through a bulkhead.
+    /// Returns the connections whose requests pass this bulkhead (window and queue).
     fn links_of(&self, index: usize) -> impl Iterator<Item = (ConnectionId, &Link)> {
         links_of(&self.links, self.backends, index)
     }
 
-    /// Starts handling a bulkhead at the end of each turn.
+    /// Begins to handle a bulkhead (window and queue) at the end of each turn.
     fn list(&mut self, index: usize) {
         let Self { links, overload, backends, .. } = self;
         overload.list(index, || {

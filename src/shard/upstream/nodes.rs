@@ -20,12 +20,12 @@ use crate::shard::stored::Stored;
 use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId, Timestamp};
 
-/// The fate of a request after a reply to it.
+/// The result of a reply for its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// The reply is the request's answer.
+    /// The reply is passed to the request's client.
     Answered,
-    /// The request is held, sent elsewhere, or refused to its client with the reason.
+    /// The request is held or sent elsewhere, or its client was sent an error, so the reply is not passed on.
     Redirected,
 }
 
@@ -50,7 +50,8 @@ impl Upstream {
         slots.hold_moved(owner_at, overload.waiting_slots());
     }
 
-    /// Forgets what is known of a node's health, because it is another node now or has another role.
+    /// Drops all observations of a node's health, because another node has its place or the node has another
+    /// role.
     fn meet_anew(&mut self, env: &Env, backend: BackendId) {
         if let Some(readers) = &mut self.cluster.readers {
             readers.forget(backend);
@@ -58,15 +59,15 @@ impl Upstream {
         }
     }
 
-    /// Closes all connections to nodes that left the cluster: others may take their places.
+    /// Closes all connections to nodes that have left the cluster, since other nodes may take their places.
     fn leave(&mut self, env: &mut Env, gone: &[BackendId], replies: &mut impl Replies, now: Now) {
         gone.iter().for_each(|backend| self.forget_health(env, *backend));
         let is_left = |link: &Link| gone.contains(&link.backend) && link.state != LinkState::Closed;
         self.drop_links(env, is_left, "node-gone", replies, now);
     }
 
-    /// Closes connections to nodes that others have taken over from, because their unanswered requests would
-    /// keep the new owners waiting.
+    /// Closes connections to failed nodes whose slots other nodes have taken over, because their unanswered
+    /// requests would keep the new owners' requests waiting.
     fn give_up_on_fallen(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         let Some(slots) = &self.cluster.slots else { return };
         let fallen = slots.fallen();
@@ -74,7 +75,7 @@ impl Upstream {
         self.drop_links(env, owes, "node-failed", replies, now);
     }
 
-    /// Suspects a node that has owed a reply for a while.
+    /// Suspects that a node is gone, and the map old, if it has owed a reply for a while.
     pub fn doubt_silent(&mut self, now: Now) {
         let Self { links, cluster: Cluster { slots: Some(slots), .. }, .. } = self else { return };
         let owes_since = |place| {
@@ -85,27 +86,27 @@ impl Upstream {
         slots.doubt_silent(owes_since, now);
     }
 
-    /// Makes this turn check held slots, because the map was confirmed.
+    /// Makes this turn check which held requests can be sent, because the map of slots was confirmed.
     pub fn touch_slots(&mut self) {
         if let Some(slots) = &mut self.cluster.slots {
             slots.touch();
         }
     }
 
-    /// Takes the reason to suspect that the map is old, if there is one.
+    /// Takes the reason to suspect that the map of slots is old; None if there is none.
     pub fn take_doubt(&mut self) -> Option<Doubt> {
         self.cluster.slots.as_mut()?.take_doubt()
     }
 
-    /// True if a request may go straight to the backend of its route: no slot is held, and the backend is the
-    /// slot's owner. Always true before plain stores.
+    /// True if a request may go straight to the backend of its route: no slot's requests are held, and the
+    /// backend is the slot's owner. Always true before plain stores.
     #[inline]
     pub(super) fn is_at_owner(&self, route: Route) -> bool {
         self.cluster.slots.as_ref().is_none_or(|slots| slots.is_at_owner(route))
     }
 
-    /// Returns the request addressed to its slot's owner or a chosen replica; `None` if it is held. An error
-    /// if the slot has no owner or too much is held.
+    /// Returns the request's envelope with its slot's owner or a chosen replica as the backend; None if the
+    /// request is held. An error if the slot has no owner or too many requests are held.
     #[inline(never)]
     pub(super) fn resolve_owner(
         &mut self,
@@ -124,7 +125,7 @@ impl Upstream {
         Ok(Some(Envelope { route, ..*envelope }))
     }
 
-    /// Chooses where to send a read that a replica may answer. The slot's owner is known, and chosen if no
+    /// Chooses the node for a read that a replica may answer: the slot's owner, which `route` names, if no
     /// replica is fit.
     #[inline(never)]
     fn choose_reader(&mut self, env: &mut Env, route: Route, deadline: Timestamp, now: Now) -> Route {
@@ -154,8 +155,8 @@ impl Upstream {
         cluster.choose_reader(home, offer, now)
     }
 
-    /// Holds a request that waited for room, if its slot is held or has another owner by now. Returns true if
-    /// it does.
+    /// Holds a request that waited for room in its window, if its slot is held or has another owner by now.
+    /// True if it is held.
     pub(super) fn hold_if_moved(
         &mut self,
         env: &mut Env,
@@ -168,14 +169,16 @@ impl Upstream {
         slots.is_some_and(|slots| slots.hold_if_moved(env, envelope, message, requests, now))
     }
 
-    /// Records the reply to a step of a block, if it is a redirect or says that a node is no primary.
+    /// Records the reply to a step of a block of requests, if it is a redirect or shows that a node is no
+    /// primary.
     pub(super) fn record_step(&mut self, connection: ConnectionId, kind: u8, end: &[u8]) {
         if let Some(slots) = &mut self.cluster.slots {
             slots.record_step(connection, kind, (&self.links.at(connection).partial, end));
         }
     }
 
-    /// Settles the request of a connection's next reply if that needs no further look. Returns true if so.
+    /// Removes the request of a connection's next reply from the unanswered ones, if nothing depends on the
+    /// reply. True if so.
     #[inline]
     pub(super) fn settle_if_plain(&mut self, connection: ConnectionId, kind: u8) -> bool {
         let is_compared = self.cluster.is_compared();
@@ -183,8 +186,8 @@ impl Upstream {
         slots.is_none_or(|slots| slots.settle_if_plain(connection, kind == b'-', is_compared))
     }
 
-    /// Handles a reply that may be a refusal, or not good enough. If the request was not carried out, it is
-    /// held for later, sent elsewhere, or refused to its client.
+    /// Handles a reply that may be a node's refusal, or a replica's doubtful answer. If the request was not
+    /// carried out, it is held for later, sent elsewhere, or refused to its client.
     #[inline(never)]
     pub(super) fn redirect_if_refused(
         &mut self,
@@ -224,7 +227,7 @@ impl Upstream {
         }
     }
 
-    /// Sends a read to its slot's owner after a replica gave no good answer.
+    /// Sends a read to its slot's owner after a replica gave an error, an empty reply or none.
     pub(super) fn ask_owner(
         &mut self,
         env: &mut Env,
@@ -244,8 +247,8 @@ impl Upstream {
         message.release(&mut env.pool);
     }
 
-    /// Sends held requests of slots that have nothing in flight any more, and refuses those that are too
-    /// late.
+    /// Sends held requests of slots whose other requests are all answered, and refuses those whose time is
+    /// over.
     pub(super) fn handle_held(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         let Self { overload, cluster: Cluster { slots: Some(slots), .. }, .. } = self else { return };
         let waiting = overload.waiting_slots().map(|(slot, _)| slot);

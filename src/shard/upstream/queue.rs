@@ -1,4 +1,5 @@
-//! Queues or refuses requests that find no room in their window, and sends them when there is room again.
+//! Queues or refuses requests that find no room in their backend's window, and sends them when there is room
+//! again.
 
 use std::time::Duration;
 
@@ -17,8 +18,8 @@ use crate::values::time::Now;
 use crate::values::{BackendId, Timestamp};
 
 impl Upstream {
-    /// Handles a request that found no room at once: sends, queues or refuses it. In shadow mode of deadlines
-    /// it only counts those that would be too late.
+    /// Handles a request that found no room in the window at once: sends, queues or refuses it. In shadow
+    /// mode of deadlines it only counts those that would be too late.
     #[cold]
     pub(super) fn send_later(
         &mut self,
@@ -70,7 +71,8 @@ impl Upstream {
         self.park(env, index, (envelope, message, requests), now)
     }
 
-    /// Queues a request; a less important one makes way for it if the queue is full.
+    /// Queues a request before its backend. If the queue is full, a less important request is pushed out for
+    /// it; an error if there is none.
     fn park(
         &mut self,
         env: &mut Env,
@@ -97,8 +99,8 @@ impl Upstream {
     }
 
     /// Takes requests about a key that has become hot out of the queues before the slot's backend: those that
-    /// `choose` selects, each connection's in their order, each with whether its connection may send requests
-    /// again. `choose` also sees requests for several keys of any slot.
+    /// `choose` selects, each connection's in their order. The flag with each says whether its client
+    /// connection may be read from again. `choose` also sees requests for several keys of any slot.
     pub fn take_queued(
         &mut self,
         (backend, slot): (BackendId, u16),
@@ -109,8 +111,8 @@ impl Upstream {
         self.overload.take_queued((backend, slot), choose)
     }
 
-    /// Sends a request that has waited or may skip the queue. Kept out of line, because most requests are
-    /// sent straight away.
+    /// Sends a request that has waited, or that may be sent before those that wait. Not inlined, because most
+    /// requests are sent without passing here.
     #[cold]
     fn send_now(
         &mut self,
@@ -123,7 +125,8 @@ impl Upstream {
         self.put_on_link(env, envelope, message, requests, now)
     }
 
-    /// Sends a request that waited, now that there is room, unless it is too late by now.
+    /// Sends a request that waited in a queue, now that the window has room, or refuses it if its deadline
+    /// cannot be met any more. `is_eased` says that its client connection may be read from again.
     pub(super) fn send_parked(
         &mut self,
         env: &mut Env,

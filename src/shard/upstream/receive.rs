@@ -1,4 +1,4 @@
-//! Takes replies: each goes to the request that was sent first of those unanswered on its connection.
+//! Takes replies from backends: each belongs to the oldest unanswered request on its connection.
 
 use bytes::Bytes;
 
@@ -19,12 +19,12 @@ use crate::values::limits::COPY_BYTES_MAX;
 use crate::values::time::Now;
 
 impl Upstream {
-    /// Handles a connected socket: the greeting is sent.
+    /// Handles that a connection's socket is connected, so that the greeting is sent.
     pub fn handle_connected(&mut self, env: &mut Env, connection: ConnectionId, generation: u32, now: Now) {
         self.links.handle_connected(env, connection, generation, now);
     }
 
-    /// Handles bytes received from a backend. Closes the connection if they are no valid reply.
+    /// Handles bytes received from a backend. Closes the connection if they are not a valid reply.
     pub fn handle_bytes(
         &mut self,
         env: &mut Env,
@@ -60,7 +60,8 @@ impl Upstream {
         }
     }
 
-    /// Takes a lent buffer back, with `received` bytes more in it. The reply is handled if it is whole now.
+    /// Takes back the buffer that was lent for a reply, with `received` bytes more in it. Handles the reply
+    /// if it is whole now.
     pub fn handle_filled(
         &mut self,
         env: &mut Env,
@@ -84,7 +85,7 @@ impl Upstream {
         }
     }
 
-    /// Handles one whole reply, of which `end` is the last part.
+    /// Handles one whole reply of a backend, of which `end` is the last part.
     #[inline]
     fn take_whole(
         &mut self,
@@ -134,8 +135,8 @@ impl Upstream {
         }
     }
 
-    /// Removes an answered request from the window and, if the reply is selected as a sample, adjusts the
-    /// window.
+    /// Counts an answered request as no longer in flight and, if its reply is selected as a sample, adjusts
+    /// the window's size.
     #[expect(clippy::inline_always, reason = "every reply: a call would be half of it")]
     #[inline(always)]
     fn leave_window(&mut self, env: &Env, connection: ConnectionId, pending: &Pending, now: Now) {
@@ -143,7 +144,7 @@ impl Upstream {
         self.overload.handle_answered(env, (index, pending), self.turn.late, now);
     }
 
-    /// Passes on one whole reply for which a request waits, with its size and service time.
+    /// Passes on one whole reply to the request at `to`, with its size and the time that the backend took.
     #[expect(
         clippy::too_many_arguments,
         reason = "one step of `handle_bytes`, in a function of its own to be readable"
@@ -179,7 +180,7 @@ impl Upstream {
         }
     }
 
-    /// Passes on a reply that came in several parts. A reply beyond `--max-reply-bytes` was dropped, and an
+    /// Passes on a reply that came in several parts. A reply above `--max-reply-bytes` was dropped, and an
     /// error takes its place.
     #[inline(never)]
     fn give_parts(
@@ -205,7 +206,7 @@ impl Upstream {
         }
     }
 
-    /// Passes on the reply to the prelude of a fetch (`PTTL` or `ASKING`), which was sent right before it.
+    /// Passes on the reply to a command that was sent right before a fetch (`PTTL`, `HPTTL`, `ASKING`).
     fn take_ahead(
         &mut self,
         env: &mut Env,

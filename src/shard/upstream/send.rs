@@ -1,4 +1,4 @@
-//! Sends a request: finds its slot's owner, its place in the window, and its connection.
+//! Sends a request: finds the owner of its slot, a place in that backend's window, and a connection.
 
 use super::Upstream;
 use crate::protocol::command::Class;
@@ -16,8 +16,8 @@ use crate::values::{ConnectionId, Timestamp};
 
 impl Upstream {
     /// Sends a request, or a block of `requests` requests of which only the last one's reply counts; queues
-    /// it if there is no room. Before a cluster, sends it to the slot's owner, or holds it while the owner is
-    /// unknown.
+    /// it if the window has no room. Before a cluster, sends it to the slot's owner, or holds it while the
+    /// owner is unknown.
     #[inline]
     pub fn send(
         &mut self,
@@ -52,7 +52,7 @@ impl Upstream {
         self.send_later(env, envelope, message, requests, now)
     }
 
-    /// Appends a request to the output of its connection, and opens that if need be.
+    /// Appends a request to the output of its connection, which is opened if it is closed.
     #[expect(clippy::inline_always, reason = "every request: a call would be a tenth of it")]
     #[inline(always)]
     pub(super) fn put_on_link(
@@ -66,8 +66,8 @@ impl Upstream {
         self.put_on_link_again(env, envelope, message, (requests, Tries::default()), now)
     }
 
-    /// Appends a request to the output of its connection; it may have been sent before. Returns an error if
-    /// the backend is not reachable or the connection is full.
+    /// Appends a request to the output of its connection; `tries` says how often it was sent before. Returns
+    /// an error if the backend is not reachable or the connection is full.
     #[expect(clippy::inline_always, reason = "every request: a call would be a tenth of it")]
     #[inline(always)]
     pub(super) fn put_on_link_again(
@@ -107,14 +107,15 @@ impl Upstream {
         Ok(())
     }
 
-    /// True if a request over this connection could be kept to be sent again, or need not be.
+    /// True if the bytes of another request over this connection can be kept to send it again, or need not be
+    /// kept.
     #[inline]
     fn has_room_for_again(&self, connection: ConnectionId) -> bool {
         self.cluster.slots.as_ref().is_none_or(|slots| slots.has_room(connection))
     }
 
-    /// Makes a connection ready for requests: opens it if it is closed, and sends it the fences that it
-    /// lacks. Returns an error if it may not be retried yet or is full.
+    /// Makes a connection ready for requests: opens it if it is closed, and sends the fences that it lacks.
+    /// Returns an error if it may not be opened yet or is full.
     #[cold]
     fn make_ready(&mut self, env: &mut Env, connection: ConnectionId, now: Now) -> Result<(), NotSent> {
         let has_room = self.has_room_for_again(connection);
@@ -122,8 +123,8 @@ impl Upstream {
     }
 }
 
-/// True for commands whose time depends on how much data they look at, so that it does not tell how fast the
-/// backend is.
+/// True for commands whose response time depends on how much data they read, so that it does not show how
+/// fast the backend is.
 const fn is_costly(class: Class) -> bool {
     matches!(class, Class::Range | Class::Scan | Class::Script)
 }

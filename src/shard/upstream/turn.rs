@@ -1,4 +1,5 @@
-//! Turns of one core: when they begin, how late they are, and what is done at their end.
+//! Turns of one core (passes of its loop): when they begin, how late they are, and what is done for backends
+//! at their end.
 
 use std::time::Duration;
 
@@ -15,14 +16,14 @@ use crate::values::{BackendId, Timestamp};
 /// The longest time between two turns that handle waiting requests.
 const HEARTBEAT: Duration = Duration::from_millis(5);
 
-/// The times of the present turn.
+/// The planned and actual times of the present turn.
 #[derive(Debug)]
 pub(super) struct Turn {
     /// The time for which the turn was planned; `Timestamp::MAX` once the delay is measured.
     planned: Timestamp,
     /// The time at which the turn began.
     began_at: Timestamp,
-    /// The delay of the turn. It is this core's own and no backend is blamed for it.
+    /// The delay of the turn against its plan. It is caused by this core, so no backend is blamed for it.
     pub late: Duration,
 }
 
@@ -33,7 +34,7 @@ impl Default for Turn {
 }
 
 impl Upstream {
-    /// Begins a turn and measures how much later than planned it is. No backend is blamed for that time.
+    /// Begins a turn and measures its delay against the plan. No backend is blamed for that delay.
     #[inline]
     pub(super) fn begin_turn(&mut self, now: Now) {
         if now.monotonic <= self.turn.began_at {
@@ -50,14 +51,14 @@ impl Upstream {
         }
     }
 
-    /// Notes the time by which the next turn is needed, for this stage or another, so that a delay can be
+    /// Sets the time by which the next turn is needed, by this stage or another, so that its delay can be
     /// measured.
     #[inline]
     pub fn plan(&mut self, next: Option<Timestamp>) {
         self.turn.planned = next.unwrap_or(Timestamp::MAX).min(self.next_look());
     }
 
-    /// The time by which [`Upstream::handle_turn_end`] is to be called; `None` if nothing is due.
+    /// Returns the time by which [`Upstream::handle_turn_end`] is to be called; None if nothing is due.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let next = self.next_look();
         (next != Timestamp::MAX).then_some(next)
@@ -69,7 +70,7 @@ impl Upstream {
         if self.overload.is_any_listed() { next.min(self.turn.began_at.after(HEARTBEAT)) } else { next }
     }
 
-    /// Ends a turn: answers requests that are out of time, and sends or refuses queued and held ones.
+    /// Ends a turn: answers requests whose time is over, and sends or refuses queued and held ones.
     #[inline]
     pub fn handle_turn_end(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         self.begin_turn(now);
@@ -108,7 +109,8 @@ impl Upstream {
         self.deliver_notes(env, replies);
     }
 
-    /// Refuses and sends requests of one queue. True if the queue need not be handled in the next turn.
+    /// Refuses and sends requests of one queue. True if the queue need not be handled at the end of the next
+    /// turn.
     fn handle_queue(&mut self, env: &mut Env, index: usize, replies: &mut impl Replies, now: Now) -> bool {
         if self.overload.bulkhead(index).is_gated() {
             self.clear_gated(env, index, replies, now);
@@ -131,7 +133,7 @@ impl Upstream {
         self.overload.end_turn(&env.settings, index)
     }
 
-    /// True if every connection of a bulkhead has room for more bytes.
+    /// True if every connection of a bulkhead (window and queue) has room for more requests.
     fn has_room_on_links(&self, index: usize) -> bool {
         let slots = self.cluster.slots.as_ref();
         self.links_of(index)
@@ -139,9 +141,9 @@ impl Upstream {
     }
 
     /// Marks as stalled each bulkhead with requests in flight whose backend has been silent for 250 ms or
-    /// four median latencies, whichever is longer (1 s before its first reply): it sends no more and refuses
-    /// what comes. Then tells other cores the load of each bulkhead. Called with the housekeeping, about
-    /// every 100 ms.
+    /// four median response times, whichever is longer (1 s before its first reply): nothing more is sent,
+    /// and new requests are refused. Then publishes the load of each bulkhead to other cores. Called with the
+    /// regular checks, about every 100 ms.
     pub fn find_stalls(&mut self, settings: &ShardSettings, now: Now) {
         self.begin_turn(now);
         for index in 0..self.overload.len() {
@@ -152,17 +154,18 @@ impl Upstream {
         }
     }
 
-    /// Returns the backends that give no sign although requests are in flight on their connections.
+    /// Returns the backends that have been silent for a while although requests are in flight to them.
     pub fn silent(&self) -> Vec<BackendId> {
         self.overload.silent()
     }
 
-    /// Records a backend's answer to whether it is busy with a script.
+    /// Records by a backend's reply to a PING whether it is busy with a script.
     pub fn handle_sign(&mut self, settings: &ShardSettings, backend: BackendId, is_busy: bool) {
         self.overload.handle_sign(settings, backend, is_busy);
     }
 
-    /// Compares recent response times of each backend with its usual ones. Called with the housekeeping.
+    /// Compares recent response times of each backend with its usual ones, and publishes the shedding level
+    /// that follows. Called with the regular checks.
     pub fn compare_latencies(&mut self, env: &mut Env, now: Now) {
         self.overload.compare_latencies(env, now);
     }

@@ -20,31 +20,31 @@ use crate::values::limits::{ENGINE_EFFORT_PER_TURN, ENGINE_INPUT_BYTES_HELD, ENG
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner};
 
-/// Whether requests of a connection are left, and what they wait for.
+/// State of a connection's received requests: carried out, or the event that further ones wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// All requests received so far were carried out.
+    /// All requests received so far have been carried out.
     #[default]
     Idle,
-    /// Further requests wait for their turn, in the queue.
+    /// Further requests wait in the queue for the connection's turn.
     Ready,
-    /// Further requests wait until replies are read.
+    /// Further requests wait until the client has read replies.
     Blocked,
-    /// Further requests wait for the reply to a call that waits.
+    /// Further requests wait for the reply to a blocking call.
     Waiting,
 }
 
-/// The units of effort that a connection may spend before it has to wait for its next turn.
+/// The units of effort that a connection may spend on requests before it has to wait for its next turn.
 #[derive(Debug, Default)]
 pub(super) struct Allowance {
-    /// The units left; negative if a request took more than there were.
+    /// The remaining units; negative if a request took more than remained.
     units: i64,
     /// The number of the turn in which units were last added.
     turn: u64,
 }
 
 impl Allowance {
-    /// Adds one turn's units, once per turn. At most one turn's worth is kept.
+    /// Adds the units of a turn, once per turn. At most the units of one turn are kept.
     fn renew(&mut self, turn: u64) {
         if self.turn != turn {
             self.turn = turn;
@@ -65,7 +65,7 @@ impl Allowance {
         self.units <= 0
     }
 
-    /// The number of turns of the service until the connection's allowance of effort is positive again, at
+    /// Returns the number of turns after which the connection's units are positive again, at
     /// `ENGINE_EFFORT_PER_TURN` units a turn; at least 1.
     fn turns_owed(&self) -> i64 {
         self.units.saturating_neg().max(0) / ENGINE_EFFORT_PER_TURN as i64 + 1
@@ -73,8 +73,8 @@ impl Allowance {
 }
 
 impl Service {
-    /// Takes bytes from a client. Carries out their requests at once if the connection may, else keeps them
-    /// for its turn.
+    /// Handles bytes from a client. Carries out its requests at once if the connection may spend effort, else
+    /// keeps them for its turn.
     pub(super) fn take_requests(&mut self, id: ClientId, chunk: &[u8], now: Now) {
         let Some(connection) = self.connections.get(id) else { return };
         if connection.ending {
@@ -93,8 +93,8 @@ impl Service {
         self.control_flow(id);
     }
 
-    /// Lets the requests of a connection go on whose replies were read, if fewer bytes wait now than the
-    /// limit.
+    /// Lets further requests of a connection be carried out after its client has read replies, if fewer bytes
+    /// wait now than the limit.
     pub(super) fn unblock(&mut self, id: ClientId) {
         let Some(connection) = self.connections.get(id) else { return };
         if connection.own.standing == Standing::Blocked && connection.output.len() < ENGINE_OUTPUT_BYTES_HELD
@@ -130,8 +130,8 @@ impl Service {
         self.turn += 1;
     }
 
-    /// Gives all connections in the queue, each of which owes effort, as many turns at once as the first of
-    /// them needs.
+    /// Gives all connections in the queue, each of which has spent too much effort, as many turns at once as
+    /// the first of them needs.
     fn forgive(&mut self) {
         let Self { ready, connections, .. } = self;
         let mut owed = |id: &ClientId| Some(connections.get(*id)?.own.allowance.turns_owed());
@@ -143,8 +143,8 @@ impl Service {
         }
     }
 
-    /// Carries out requests until there are no more, the allowance is spent, or too many reply bytes wait.
-    /// Returns the effort that it took.
+    /// Carries out requests of a connection until there are no more, its effort is spent, or too many reply
+    /// bytes wait. Returns the effort that this took.
     fn carry_out(&mut self, id: ClientId, chunk: &[u8], now: Now) -> u64 {
         let Self { engine, connections, limits, .. } = self;
         let Some((connection, pool)) = connections.get_with_pool(id) else { return 0 };
@@ -194,7 +194,7 @@ impl Service {
         spent
     }
 
-    /// Pauses or resumes reading from a connection, by the bytes of requests that it has waiting.
+    /// Pauses or resumes reading from a connection, depending on the bytes of requests that wait there.
     fn control_flow(&mut self, id: ClientId) {
         let Some(connection) = self.connections.get(id) else { return };
         let waits = connection.own.standing != Standing::Idle;

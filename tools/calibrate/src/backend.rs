@@ -1,4 +1,4 @@
-//! A blocking connection to the server that is measured.
+//! A blocking connection to the Redis server whose costs are measured.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -8,16 +8,16 @@ use crate::calibration::shape::encoded;
 use weir::protocol::ReplyScanner;
 use weir::protocol::reply;
 
-/// The longest time to wait for the server to connect, read or answer; after it the run ends with an error.
+/// The longest time to wait for the server to accept a connection, read or reply; after it the run ends with
+/// an error.
 const PATIENCE: Duration = Duration::from_secs(10);
 const CHUNK_BYTES: usize = 256 * 1024;
-/// Maximum number of bytes of a reply that an error quotes.
+/// Maximum number of bytes of an unexpected reply that an error text quotes.
 const QUOTED_BYTES_MAX: usize = 160;
-/// Number of bytes of a reply to one command beyond which it is given up with an error, if it still has no
-/// end.
+/// Maximum number of bytes of the reply to one command; a longer reply is an error.
 const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// A blocking connection to the server that is measured.
+/// A blocking connection to the Redis server whose costs are measured.
 pub struct Backend {
     name: String,
     address: SocketAddr,
@@ -46,12 +46,13 @@ impl Backend {
         Ok(backend)
     }
 
-    /// Opens a further connection to the same server.
+    /// Opens a further connection to the same server, with the same password.
     pub fn another(&self) -> Result<Self, String> {
         Self::connect(&self.name, self.address, self.password.as_deref())
     }
 
-    /// Connects to the same server anew: requests in flight on the old connection are given up.
+    /// Replaces the connection by a new one to the same server; requests in flight on the old one are given
+    /// up.
     pub fn reconnect(&mut self) -> Result<(), String> {
         self.stream = open(&self.name, self.address)?;
         self.log_in()
@@ -62,7 +63,7 @@ impl Backend {
         self.ask(&["AUTH", &password]).map(drop)
     }
 
-    /// Sends one command and returns its reply; an error reply is an `Err`.
+    /// Sends one command and waits for its reply, which it returns; an error reply is an `Err`.
     pub fn ask(&mut self, words: &[&str]) -> Result<Vec<u8>, String> {
         self.send(&encoded(words))?;
         let mut scanner = ReplyScanner::default();
@@ -81,7 +82,7 @@ impl Backend {
         }
     }
 
-    /// Sends one command and returns the text of its reply.
+    /// Sends one command and returns the text of its reply; an error reply is an `Err`.
     pub fn ask_text(&mut self, words: &[&str]) -> Result<String, String> {
         let answer = self.ask(words)?;
         let text = reply::text(&answer)
@@ -89,13 +90,13 @@ impl Backend {
         Ok(String::from_utf8_lossy(text).into_owned())
     }
 
-    /// Sends one request and returns the size of its reply.
+    /// Sends one encoded request, waits for its reply, and returns the reply's size.
     pub fn carry_out(&mut self, request: &[u8]) -> Result<ReplySize, String> {
         self.send(request)?;
         self.replies(1)
     }
 
-    /// Reads `count` replies, which must all have the same size, and returns that size.
+    /// Waits for `count` replies, which must all have the same size, and returns that size.
     pub fn replies(&mut self, count: usize) -> Result<ReplySize, String> {
         let mut scanner = ReplyScanner::default();
         let (mut replies, mut midway_bytes) = (0, 0);
@@ -128,7 +129,7 @@ impl Backend {
         Ok(size.unwrap_or_default())
     }
 
-    /// Sends bytes of requests without waiting for replies.
+    /// Sends the bytes of encoded requests without waiting for replies.
     pub fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.stream.write_all(bytes).map_err(|error| format!("{} takes nothing more: {error}", self.name))
     }

@@ -86,7 +86,8 @@ pub struct CalibrateFlags {
 }
 
 impl CalibrateFlags {
-    /// Checks everything that can be wrong before anything is sent; returns the target's address.
+    /// Checks everything in the flags that can be wrong, before a request is sent. Returns the server's
+    /// address; the error is a text for the user.
     pub fn check(&self) -> Result<SocketAddr, String> {
         for (flag, path) in [("--svg", &self.svg), ("--html", &self.html), ("--json", &self.json)] {
             let folder =

@@ -21,7 +21,7 @@ use calibration::Calibration;
 use flags::CalibrateFlags;
 use measure::Bench;
 
-/// The exit code for flags that make no sense.
+/// The exit code for invalid flags.
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {

@@ -13,19 +13,20 @@ use weir::values::Random;
 use super::backend::{Backend, ReplySize};
 use super::flags::{CalibrateFlags, Cost};
 
-/// Maximum number of bytes of requests, or of replies, that are in flight on a connection.
+/// Maximum number of bytes of requests, or of replies, that are in flight on one connection.
 const BATCH_BYTES_MAX: usize = 256 * 1024;
 const KEYS_PER_REMOVAL: usize = 500;
-/// Rounds at the beginning that are not counted, since caches and buffers are cold.
+/// The number of rounds at the beginning whose costs are not counted, since caches and buffers are cold.
 const ROUNDS_OF_WARM_UP: u64 = 1;
 
-/// Facts about the server that was measured.
+/// Facts about the server that was measured, for the report.
 #[derive(Clone, Debug)]
 pub struct ServerInfo {
     pub version: String,
 }
 
-/// Checks that the target is a Redis server that reports its own cost, and that it may be loaded.
+/// Checks that the target is a Redis server that reports its own cost, and that the flags allow it to be
+/// loaded. Returns facts about it.
 pub fn look_at(backend: &mut Backend, flags: &CalibrateFlags) -> Result<ServerInfo, String> {
     let target = &flags.target;
     let version = info::field(&backend.ask_text(&["INFO", "server"])?, "redis_version").map(str::to_owned);
@@ -50,8 +51,8 @@ pub struct Bench<'a> {
     flags: &'a CalibrateFlags,
     clock: Clock,
     stop: &'a AtomicBool,
-    /// The connections of the load. Several keep the server busy all the time: a server that is woken for
-    /// each pipeline pays for that several times what the requests cost.
+    /// The connections on which requests are sent. Several keep the server busy all the time: a server that
+    /// sleeps before each pipeline spends several times the requests' cost on waking up.
     lanes: Vec<Backend>,
     prefix: String,
     shapes: Vec<Shape>,
@@ -70,7 +71,8 @@ impl<'a> Bench<'a> {
         Ok(Self { backend, flags, clock, stop, lanes, shapes: shapes(&prefix, flags.seed), prefix })
     }
 
-    /// Measures all shapes. Removes all keys of the run at the end, as long as the server can be reached.
+    /// Measures the costs of all shapes. Removes all keys of the run at the end, as long as the server can be
+    /// reached.
     pub fn measure(mut self) -> Result<Vec<Measured>, String> {
         let measured = self.set_up().and_then(|sizes| self.rounds(&sizes));
         let removed = match &measured {
@@ -131,8 +133,8 @@ impl<'a> Bench<'a> {
         Ok(measured)
     }
 
-    /// Sends requests of the shape at index `at` for the time `turn`; each reply has size `size`. Returns the
-    /// server's cost of one request in microseconds.
+    /// Sends requests of the shape at index `at` for the time `turn`; each reply must have size `size`.
+    /// Returns the server's cost of one request in microseconds.
     fn turn(&mut self, at: usize, size: ReplySize, turn: Duration) -> Result<f64, String> {
         let shape = &self.shapes[at];
         let fitting = BATCH_BYTES_MAX / shape.request.len().max(size.bytes).max(1);
@@ -187,13 +189,14 @@ fn check(stop: &AtomicBool) -> Result<(), String> {
     if stop.load(Ordering::Relaxed) { Err("interrupted".to_owned()) } else { Ok(()) }
 }
 
-/// The CPU time that the server says it has used, in seconds.
+/// Returns the CPU time that the server reports to have used, in seconds.
 fn cpu_seconds(backend: &mut Backend) -> Result<f64, String> {
     let seconds = info::cpu_seconds(&backend.ask_text(&["INFO", "cpu"])?);
     seconds.ok_or_else(|| missing("used_cpu_user and used_cpu_sys"))
 }
 
-/// The number of times a command was carried out, and its microseconds in all, by the server's own account.
+/// Returns how often the server reports to have carried out a command, and the microseconds that it took in
+/// all.
 fn command_bill(backend: &mut Backend, command: &str) -> Result<(u64, u64), String> {
     let bill = info::command(&backend.ask_text(&["INFO", "commandstats"])?, command);
     bill.ok_or_else(|| missing(&format!("calls and usec of {command}")))

@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use super::flags::{CalibrateFlags, Cost};
 use super::measure::ServerInfo;
 
-/// The number of shapes with the worst predictions that the summary shows.
+/// The number of shapes, those with the worst predictions, that the summary lists.
 const WORST_SHOWN: usize = 5;
-/// The least R2 of good weights; below it they say little about the cost of a request.
+/// The least R2 of good weights; with less, they say little about the cost of a request.
 const R_SQUARED_GOOD: f64 = 0.9;
 
-/// The summary; its last line has the flags to paste.
+/// Returns the summary as text; its last line has the flags to paste.
 pub fn text(
     flags: &CalibrateFlags,
     server: &ServerInfo,
@@ -87,7 +87,7 @@ const fn describe(cost: Cost) -> &'static str {
     }
 }
 
-/// Writes every report that was asked for.
+/// Writes every report (SVG, HTML, JSON) that the flags name a file for.
 pub fn write(
     flags: &CalibrateFlags,
     server: &ServerInfo,

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use weir::values::Random;
 
-/// Bounds of the pause before a retry.
+/// Upper bounds of the random pause before a retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// The upper bound of the first pause.
+    /// The upper bound of the pause before the first retry; it doubles with each further retry.
     pub first: Duration,
-    /// The largest upper bound: no pause is longer.
+    /// The largest upper bound, at which doubling ends: no pause is longer.
     pub most: Duration,
 }
 
@@ -21,7 +21,8 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// Draws the pause before the next attempt, after `attempts` attempts (at least 1) have failed.
+    /// Draws the random pause before the next attempt at a request, after `attempts` attempts (at least 1)
+    /// have failed.
     pub fn pause(&self, attempts: u8, random: &mut Random) -> Duration {
         let bound = doubled(self.first, u32::from(attempts.saturating_sub(1)), self.most);
         Duration::from_nanos(random.between(0, bound.as_nanos() as u64))

@@ -18,23 +18,24 @@ use std::time::Duration;
 use super::backoff::doubled;
 use weir::values::{Random, Timestamp};
 
-/// The longest pause that a target's `retry_after_ms` may cause, before jitter.
+/// The longest pause, before jitter, that a target's `retry_after_ms` may cause.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// The conditions on which a breaker opens, and for how long.
+/// The conditions under which a breaker opens, and the length of its pauses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerPolicy {
-    /// The least number of failures in a row, without an answer between them, that opens the breaker.
+    /// The least number of failures in a row, with no request answered between them, that opens the breaker.
     pub failures: u32,
     /// The least time from the first to the last of these failures: replies come in batches, and a batch is
     /// one event.
     pub lasting: Duration,
-    /// The first pause; it doubles after each probe that failed. A longer `retry_after_ms` is honoured, and
-    /// up to half of the pause is added at random.
+    /// The pause after the breaker has opened; it doubles after each probe that failed. A longer
+    /// `retry_after_ms` is honoured, and up to half of the pause is added at random.
     pub pause: Duration,
-    /// The longest pause, unless the target asks for a longer one.
+    /// The longest pause after failed probes, unless the target asks for a longer one.
     pub pause_most: Duration,
-    /// The time after which a probe without a reported outcome is given up, and another one may be sent.
+    /// The time after which a probe whose outcome was not reported is given up, so that another one may be
+    /// sent.
     pub probe_timeout: Duration,
 }
 
@@ -50,31 +51,31 @@ impl Default for BreakerPolicy {
     }
 }
 
-/// The breaker's answer to a request that is about to be sent.
+/// The breaker's decision on a request that is about to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passage {
     Free,
-    /// The request is sent as the only probe; its outcome closes or opens the breaker.
+    /// The request is sent as the only probe, whose outcome closes or opens the breaker.
     Probe,
-    /// The request is refused; none passes before that time.
+    /// The request is refused; no request is sent before that time.
     Refused(Timestamp),
 }
 
-/// The effect of an answered request on the breaker.
+/// The effect that an answered request has on the breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answered {
     AsUsual,
-    /// The breaker was open or half open, and is closed now.
+    /// The breaker was open or half open, and the answer has closed it.
     Closes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// All requests pass.
+    /// All requests are sent.
     Closed,
-    /// No request passes before that time; the next one after it is the probe.
+    /// No request is sent before that time; the next one after it is the probe.
     Open(Timestamp),
-    /// A probe is in flight; another may be sent at that time.
+    /// A probe is in flight; if its outcome is not reported, another probe may be sent at that time.
     HalfOpen(Timestamp),
 }
 
@@ -82,10 +83,10 @@ enum State {
 pub(super) struct Breaker {
     policy: BreakerPolicy,
     state: State,
-    /// The number of failures since the last answer. `since` is the time of the first of them.
+    /// The number of failures since a request was last answered; `since` is the time of the first of them.
     failures: u32,
     since: Timestamp,
-    /// The number of times in a row that the breaker was opened without an answer between.
+    /// The number of times in a row that the breaker was opened without an answered request in between.
     openings: u32,
 }
 
@@ -94,7 +95,7 @@ impl Breaker {
         Self { policy, state: State::Closed, failures: 0, since: Timestamp::ZERO, openings: 0 }
     }
 
-    /// The time until which every request is refused; `None` if the next one may pass.
+    /// Returns the time until which every request is refused; `None` if the next request may be sent.
     pub fn open_until(&self, now: Timestamp) -> Option<Timestamp> {
         match self.state {
             State::Open(until) | State::HalfOpen(until) if until > now => Some(until),
@@ -102,8 +103,8 @@ impl Breaker {
         }
     }
 
-    /// Decides whether a request may pass. The first one after a pause is the probe and makes the breaker
-    /// half open.
+    /// Decides whether a request may be sent. The first request after a pause is the probe and makes the
+    /// breaker half open.
     #[must_use]
     pub fn pass(&mut self, now: Timestamp) -> Passage {
         if self.state == State::Closed {
@@ -116,8 +117,8 @@ impl Breaker {
         Passage::Probe
     }
 
-    /// Closes the breaker: any answer, even to a request sent before it opened, shows that the target serves
-    /// requests.
+    /// Closes the breaker: any answered request, even one that was sent before it opened, shows that the
+    /// target serves requests.
     pub fn note_answered(&mut self) -> Answered {
         let closes = self.state != State::Closed;
         self.state = State::Closed;
@@ -126,14 +127,14 @@ impl Breaker {
         if closes { Answered::Closes } else { Answered::AsUsual }
     }
 
-    /// Handles a probe whose outcome says nothing about the target (-THROTTLED): the next request is the
-    /// probe instead.
+    /// Handles a probe whose outcome (-THROTTLED) says nothing about the target: the next request becomes the
+    /// probe.
     pub fn note_probe_undecided(&mut self, now: Timestamp) {
         self.state = State::Open(now);
     }
 
-    /// Counts a refusal or a missing reply, and opens the breaker when there were enough. `retry_after` is
-    /// the pause that the target asked for.
+    /// Counts a request that was refused or not answered, and opens the breaker if there were enough.
+    /// `retry_after` is the pause that the target asked for, if it did.
     pub fn note_failed(&mut self, retry_after: Option<Duration>, now: Timestamp, random: &mut Random) {
         if self.failures == 0 {
             self.since = now;

@@ -1,5 +1,5 @@
-//! The retry budget: a share of the requests that are sent anyway. Retries help where few requests fail;
-//! where most fail, retries are the load that keeps the target overloaded.
+//! The retry budget: retries are limited to a share of the requests that are sent anyway. Retries help where
+//! few requests fail; where most fail, retries are the load that keeps the target overloaded.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ const STRETCHES: usize = 10;
 /// Maximum number of retries that a client may send, relative to its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetPolicy {
-    /// Retries per hundred requests within the window.
+    /// Maximum number of retries per hundred requests of the window.
     pub percent: u32,
-    /// Retries within the window on top of `percent`, for clients that send few requests.
+    /// Number of retries per window that are allowed on top of `percent`, for clients that send few requests.
     pub least: u32,
-    /// The time for which a request and a retry count.
+    /// The time for which a request or a retry is remembered.
     pub window: Duration,
 }
 
@@ -37,12 +37,12 @@ impl Budget {
         Self { policy, requests: Window::new(policy.window), retries: Window::new(policy.window) }
     }
 
-    /// Counts a request that was sent for the first time.
+    /// Counts a request that is sent for the first time, which adds to the budget.
     pub fn note_request(&mut self, now: Timestamp) {
         self.requests.add(now);
     }
 
-    /// Takes one retry from the budget; false if none is left.
+    /// Takes one retry from the budget. False if none is left, so that the retry must not be sent.
     #[must_use]
     pub fn take(&mut self, now: Timestamp) -> bool {
         let earned = self.requests.sum(now) * u64::from(self.policy.percent) / 100;

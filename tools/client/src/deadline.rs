@@ -1,15 +1,16 @@
-//! Sends the rest of a deadline along with a request, so that weir does not begin what cannot be answered in
-//! time.
+//! Sends the remaining time of a deadline along with a request, so that weir does not start requests that
+//! cannot be answered in time.
 
 use std::time::Duration;
 
 use weir::protocol::call;
 
-/// The least rest of a deadline that is sent to weir; with less, no reply could come in time.
+/// The least remaining time of a deadline that is sent to weir; with less, no reply could come in time.
 pub(super) const REST_LEAST: Duration = Duration::from_millis(1);
 
-/// Appends `request`, an array of bulk strings, as `QOS CALL DEADLINE rest request`. Anything else is
-/// appended unchanged, as is every request with less than a millisecond left.
+/// Appends `request`, an array of bulk strings, as `QOS CALL DEADLINE rest request`, where `rest` is the
+/// remaining time. Any other bytes are appended unchanged, as is every request with less than a millisecond
+/// left.
 pub fn call_within(out: &mut Vec<u8>, request: &[u8], rest: Duration) {
     let mut replaced = 0;
     if rest >= REST_LEAST {

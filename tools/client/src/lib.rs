@@ -83,17 +83,18 @@ use deadline::REST_LEAST;
 use throttle::Throttle;
 use weir::values::{Random, Timestamp};
 
-/// The consequence of a request that is carried out twice.
+/// Whether a request may be carried out twice without harm, which decides whether it is retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeats {
-    /// Harmless repetition: the request only reads, or its caller knows better. It may be sent again though
-    /// the first attempt may have been carried out.
+    /// The request only reads, or its caller knows that repeating it does no harm. It may be sent again even
+    /// if the first attempt may have been carried out.
     Harmless,
-    /// Harmful repetition: the request is never sent again.
+    /// The request would do harm if it were carried out twice, so it is never sent again.
     Harmful,
 }
 
-/// A request from its first attempt on: when it began, how often it was sent, and whether it may be repeated.
+/// A request over all its attempts: when it began, how many attempts were sent, and whether it may be
+/// repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Request {
     since: Timestamp,
@@ -101,7 +102,8 @@ struct Request {
     repeats: Repeats,
 }
 
-/// An attempt that may be sent. The caller gives it back with its [`Outcome`] to [`Client::handle_outcome`].
+/// An attempt at a request that the caller sends. The caller gives this value back, with the attempt's
+/// [`Outcome`], to [`Client::handle_outcome`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
     request: Request,
@@ -110,51 +112,52 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// The rest of the request's deadline, for a retry with a deadline; `None` for a first attempt, which has
-    /// all of it.
+    /// Returns the remaining time of the request's deadline, if this is a retry and there is a deadline;
+    /// `None` for a first attempt, which has all of it.
     pub const fn rest(&self) -> Option<Duration> {
         self.rest
     }
 
-    /// The number of earlier attempts of the same request.
+    /// Returns the number of earlier attempts at the same request.
     pub const fn retries(&self) -> u8 {
         self.request.attempts - 1
     }
 }
 
-/// The answer whether an attempt of a request may be sent.
+/// The client's decision on whether an attempt at a request may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The attempt is to be sent, and its outcome reported.
+    /// The caller sends the attempt and reports its outcome.
     Send(Sent),
-    /// The attempt is not to be sent, and nothing has to be reported about it.
+    /// The caller does not send the attempt, and reports nothing about it.
     Refused(Reason),
 }
 
-/// The reason for which the client itself refuses to send a request.
+/// The reason for which the client library refuses to have a request sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The breaker is open since the target serves nothing; no request is sent before that time.
+    /// The breaker is open because the target serves no requests; none is sent before that time.
     BreakerOpen(Timestamp),
-    /// The target accepts much less than is offered. Refusals are at random, so the next request may pass.
+    /// The target accepts far fewer requests than are offered. Refusals are at random, so the next request
+    /// may be sent.
     Throttled,
-    /// The retry comes too late: less than a millisecond of its deadline is left.
+    /// The retry is too late: less than a millisecond of its deadline is left.
     TooLate,
 }
 
-/// The next step after an attempt has ended.
+/// The next step of the caller after an attempt has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The attempt was the last: its outcome is the request's.
+    /// No further attempt is made: this attempt's outcome is the request's.
     Done {
-        /// The time before which the target asked not to get the request again.
+        /// The time before which the target does not want to get the request again; `None` if it named none.
         not_before: Option<Timestamp>,
     },
-    /// The request should be sent again at the time of the retry.
+    /// The request is to be sent again at the time of the retry.
     RetryAt(Retry),
 }
 
-/// A retry that is planned: at its time, ask [`Client::may_repeat`].
+/// A retry that is planned. When its time has come, the caller passes it to [`Client::may_repeat`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
     at: Timestamp,
@@ -162,7 +165,7 @@ pub struct Retry {
 }
 
 impl Retry {
-    /// The time at which the retry is due.
+    /// Returns the time at which the retry is due.
     pub const fn at(&self) -> Timestamp {
         self.at
     }
@@ -197,13 +200,13 @@ impl Client {
         &self.policy
     }
 
-    /// The time until which an open breaker refuses all requests; `None` if requests may pass. Changes
-    /// nothing.
+    /// Returns the time until which an open breaker refuses all requests; `None` if requests may be sent.
+    /// Changes nothing.
     pub fn open_until(&self, now: Timestamp) -> Option<Timestamp> {
         self.breaker.open_until(now)
     }
 
-    /// Decides whether a new request may be sent; one that may counts towards the retry budget.
+    /// Decides whether a new request may be sent. One that may is counted for the retry budget.
     #[must_use]
     pub fn may_send(&mut self, repeats: Repeats, now: Timestamp) -> Decision {
         let decision = self.decide(Request { since: now, attempts: 0, repeats }, None, now);
@@ -213,8 +216,8 @@ impl Client {
         decision
     }
 
-    /// Decides whether a retry that is due may be sent: not with less than a millisecond of its deadline
-    /// left, nor if breaker or throttle refuse.
+    /// Decides whether a retry that is due may be sent: not if less than a millisecond of its deadline is
+    /// left, nor if breaker or throttle refuse it.
     #[must_use]
     pub fn may_repeat(&mut self, retry: Retry, now: Timestamp) -> Decision {
         let rest =

@@ -1,25 +1,25 @@
-//! The outcome of an attempt, as far as a client acts on it.
+//! The outcome of an attempt at a request, as far as the client library acts on it.
 
 use std::time::Duration;
 
 /// The longest `retry_after_ms` that is honoured: a mistaken larger one must not keep a client away for good.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
 
-/// The reason for which weir refused a request.
+/// The reason for which weir refused a request, from the first word of the error reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// A quota is used up (`-THROTTLED`).
     Throttled,
-    /// There is not enough capacity for all requests (`-OVERLOADED`).
+    /// There is not enough capacity for all requests at present (`-OVERLOADED`).
     Overloaded,
-    /// The store is out of reach, or was lost before it answered (`-UNAVAILABLE`).
+    /// The store cannot be reached, or the connection to it was lost before it replied (`-UNAVAILABLE`).
     Unavailable,
     /// The request could not be answered within its deadline (`-DEADLINE`).
     Deadline,
 }
 
 impl Refusal {
-    /// Finds a refusal by the first word of an error reply; `None` for any other error.
+    /// Returns the refusal that the first word of an error reply names; `None` for any other error.
     pub fn named(word: &[u8]) -> Option<Self> {
         match word {
             b"THROTTLED" => Some(Self::Throttled),
@@ -31,16 +31,16 @@ impl Refusal {
     }
 }
 
-/// The way an attempt ended.
+/// The way in which an attempt at a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The store answered with a reply or an error of its own.
+    /// The request was answered by a reply, or by an error that is no refusal of weir's.
     Answered,
-    /// weir refused the request; the duration is its `retry_after_ms`, if it said one.
+    /// weir refused the request; the duration is the `retry_after_ms` in its error reply, if there is one.
     Refused(Refusal, Option<Duration>),
     /// The reply did not come within the timeout.
     TimedOut,
-    /// The connection was lost before the reply.
+    /// The connection was lost before the reply came.
     Lost,
 }
 
@@ -55,7 +55,8 @@ impl Outcome {
         }
     }
 
-    /// The pause before the next attempt that the refusal asked for, if any.
+    /// Returns the pause before the next attempt that a refusal asked for; `None` if the outcome is no
+    /// refusal or named none.
     pub const fn retry_after(self) -> Option<Duration> {
         if let Self::Refused(_, retry_after) = self { retry_after } else { None }
     }

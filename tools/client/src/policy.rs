@@ -12,19 +12,19 @@ use super::throttle::THROTTLE_WINDOW;
 pub struct Policy {
     /// The time after which an attempt is given up as timed out.
     pub timeout: Duration,
-    /// Maximum time that a request may take, all attempts together; `None` for no limit. Connections tell
-    /// weir themselves (`QOS SET DEADLINE`); a retry, which has less time left, sends the rest along
-    /// ([`call_within`](super::call_within)).
+    /// Maximum time that a request may take, all attempts together; `None` for no limit. The caller announces
+    /// it on each connection (`QOS SET DEADLINE`); a retry, which has less time left, carries the remaining
+    /// time ([`call_within`](super::call_within)).
     pub deadline: Option<Duration>,
     /// Maximum number of times that one request is sent again.
     pub retries: u8,
-    /// The pause before each retry.
+    /// The bounds of the pause before each retry.
     pub backoff: Backoff,
     /// Maximum number of retries of all requests together, relative to the number of new requests.
     pub budget: BudgetPolicy,
     /// The time for which the throttle remembers which requests were accepted.
     pub throttle_window: Duration,
-    /// The conditions on which the breaker opens, and for how long.
+    /// The conditions under which the breaker opens, and the length of its pauses.
     pub breaker: BreakerPolicy,
 }
 

@@ -7,7 +7,8 @@ use super::*;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
 const CLIENTS: usize = 1_000;
-/// The mean rate of one client. Together, all clients offer half of what the store can serve.
+/// The mean number of requests per second of one client. All clients together offer half of what the store
+/// can serve.
 const REQUESTS_PER_SECOND: f64 = 10.0;
 const SERVICE_MICROS: u64 = 50;
 /// Maximum number of requests that the store queues, a second's worth; it refuses further ones with
@@ -15,7 +16,7 @@ const SERVICE_MICROS: u64 = 50;
 const QUEUE: u64 = 20_000;
 const TIMEOUT_MICROS: u64 = 500_000;
 const NAIVE_ATTEMPTS: u8 = 4;
-/// The second in which the store stalls; it is back in second [`RETURNS`].
+/// The second of the simulation in which the store stalls; it serves again from second [`RETURNS`].
 const STALLS: u64 = 5;
 const RETURNS: u64 = 15;
 const ENDS: u64 = 20;
@@ -28,11 +29,11 @@ enum Attempt {
 
 #[derive(Clone, Copy)]
 enum Event {
-    /// A client's next new request is due.
+    /// The next new request of this client is due.
     Offer(usize),
     Repeat(usize, Retry),
     End(usize, Attempt, Outcome),
-    /// The store has served a request, whether its client still waits or not.
+    /// The store has served a request, whether or not its client still waits for the reply.
     Served,
 }
 
@@ -41,7 +42,8 @@ enum Kind {
     Smart(Box<Client>),
 }
 
-/// The counts of each second: new requests, attempts that reached the store, and replies with an answer.
+/// Counts for each second of the simulation: new requests, attempts that reached the store, and answered
+/// requests.
 #[derive(Default)]
 struct Seen {
     offered: [u64; ENDS as usize],
@@ -56,7 +58,7 @@ struct World {
     kinds: Vec<Kind>,
     arrivals: Random,
     queued: u64,
-    /// The time in microseconds when the store will have served its whole queue.
+    /// The time, in microseconds, at which the store will have served its whole queue.
     free_at: u64,
     seen: Seen,
 }
@@ -177,14 +179,15 @@ impl World {
 }
 
 impl Seen {
-    /// Attempts that reached the store during its stall, as a multiple of the requests that were offered
-    /// then.
+    /// Returns the number of attempts that reached the store during its stall, divided by the number of new
+    /// requests in that time.
     fn reached_in_stall(&self) -> f64 {
         let sum = |counts: &[u64]| counts[STALLS as usize..RETURNS as usize].iter().sum::<u64>() as f64;
         sum(&self.reached) / sum(&self.offered)
     }
 
-    /// Answered requests in a second, as a fraction of those offered in it.
+    /// Returns the number of requests answered in a second, divided by the number of new requests in that
+    /// second.
     fn answered_in(&self, second: u64) -> f64 {
         self.answered[second as usize] as f64 / self.offered[second as usize] as f64
     }

@@ -16,20 +16,20 @@ use super::window::Window;
 use weir::values::{Random, Timestamp};
 
 const STRETCHES: usize = 60;
-/// Requests that are sent for each one that the target accepts, once it refuses some.
+/// The number of requests that are sent for each one that the target accepts, once it refuses some.
 const SENT_PER_ACCEPTED: u64 = 2;
 
-/// The default time for which requests and accepted requests are counted.
+/// The default time for which requests and accepted requests are remembered.
 pub const THROTTLE_WINDOW: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Debug)]
 pub(super) struct Throttle {
-    /// Requests whose outcome is known, and requests refused here. Requests in flight are left out: at the
-    /// start, and wherever replies take longer than the pause to the next request, they would look as if they
-    /// were refused.
+    /// Requests whose outcome is known, and requests that the throttle refused. Requests in flight are left
+    /// out: at the start, and wherever replies take longer than the pause to the next request, they would
+    /// look as if they were refused.
     requests: Window<STRETCHES>,
     accepted: Window<STRETCHES>,
-    /// The least number of counted requests before any is refused.
+    /// The least number of remembered requests before the throttle refuses any.
     requests_least: u64,
 }
 
@@ -42,14 +42,14 @@ impl Throttle {
         }
     }
 
-    /// Sets the counts of requests and accepted requests to zero, since they are from before the breaker
+    /// Sets the counts of requests and accepted requests to zero, since they date from before the breaker
     /// closed.
     pub fn forget(&mut self) {
         self.requests.clear();
         self.accepted.clear();
     }
 
-    /// Decides whether a request may be sent; a refusal is counted as a request that was not accepted.
+    /// Decides whether a request may be sent. A refused one is counted as a request that was not accepted.
     #[must_use]
     pub fn may_pass(&mut self, now: Timestamp, random: &mut Random) -> bool {
         let requests = self.requests.sum(now);
@@ -68,7 +68,7 @@ impl Throttle {
         self.accepted.add(now);
     }
 
-    /// Counts a request that was refused, or got no reply.
+    /// Counts a request that the target refused or did not answer.
     pub fn note_rejected(&mut self, now: Timestamp) {
         self.requests.add(now);
     }
@@ -116,7 +116,8 @@ mod tests {
         }
     }
 
-    /// Simulates 60 seconds at the given rates, and returns the number of requests sent in the last one.
+    /// Simulates 60 seconds in which `offered` requests per second come and the target accepts `accepted` per
+    /// second. Returns the number of requests sent in the last second.
     fn sent_per_second(offered: u64, accepted: u64) -> u64 {
         let (mut throttle, mut random) = (Throttle::new(Duration::from_secs(10), 0), Random::new(1));
         let mut sent = 0;

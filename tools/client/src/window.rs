@@ -1,5 +1,5 @@
 //! A count of recent events. Time is cut into stretches, each with a counter of its own; the oldest is
-//! forgotten as a whole, so a window takes the same memory however many events there are.
+//! dropped as a whole, so a window takes the same memory however many events there are.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use weir::values::Timestamp;
 #[derive(Clone, Debug)]
 pub(super) struct Window<const STRETCHES: usize> {
     stretch_nanos: u64,
-    /// The number of the current stretch, counted from the clock's zero.
+    /// The number of the current stretch of time, counted from the clock's zero.
     newest: u64,
     counts: [u32; STRETCHES],
     sum: u64,
@@ -31,7 +31,7 @@ impl<const STRETCHES: usize> Window<STRETCHES> {
         }
     }
 
-    /// The number of events in the window that ends at `now`.
+    /// Returns the number of events in the window that ends at `now`.
     pub fn sum(&mut self, now: Timestamp) -> u64 {
         self.move_on(now);
         self.sum

@@ -8,20 +8,22 @@ use std::fmt;
 use crate::ring::Token;
 use crate::scan::{self, Malformed};
 
-/// The largest message, in bytes: also the most that is kept of a message that is cut off.
+/// The largest message (request or reply), in bytes: also the most that is kept of a message whose end has
+/// not been received.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
-/// The most bytes that wait to be sent over one connection.
+/// Maximum number of bytes that wait to be sent on one connection.
 const OUTBOX_BYTES_MAX: usize = 256 << 20;
 
-/// Why a connection cannot go on.
+/// The reason why a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     Malformed(Malformed),
-    /// A message is larger than `MESSAGE_BYTES_MAX`.
+    /// A request or reply is larger than `MESSAGE_BYTES_MAX`.
     MessageTooLarge,
-    /// More than `OUTBOX_BYTES_MAX` wait to be sent: the store, or the client, reads too slowly.
+    /// More than `OUTBOX_BYTES_MAX` bytes wait to be sent on the connection: the store, or the client, reads
+    /// too slowly.
     OutboxFull,
-    /// The store sent a reply that no request was sent for.
+    /// The store sent a reply although all requests had been answered.
     NotAsked,
 }
 
@@ -42,49 +44,49 @@ impl From<Malformed> for Refusal {
     }
 }
 
-/// Bytes that wait to be sent over one connection, where one send is under way at a time.
+/// Bytes that wait to be sent on one connection, which has at most one send in flight.
 #[derive(Debug, Default)]
 struct Outbox {
     waiting: Vec<u8>,
-    /// The memory of the last send, which is filled again.
+    /// The buffer of the last send, kept for reuse.
     spare: Vec<u8>,
     is_sending: bool,
-    /// True while the connection is in `Forwarder::ready`.
+    /// True while the connection is listed in `Forwarder::ready`.
     is_ready: bool,
 }
 
 #[derive(Debug, Default)]
 struct Client {
-    /// A request that is cut off.
+    /// The start of a request whose end has not been received.
     rest: Vec<u8>,
     outbox: Outbox,
-    /// Requests that were sent to the store and not answered.
+    /// The number of requests that were sent to the store and not answered yet.
     owed: usize,
-    /// True if nothing more is forwarded from or to this client: its connection is being closed.
+    /// True if nothing more is forwarded from or to this client, because its connection is being closed.
     is_refused: bool,
     has_ended: bool,
 }
 
-/// Requests of one client that follow each other in the store's stream.
+/// Consecutive requests of one client in the stream to the store, with their number.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     client: Token,
     requests: usize,
 }
 
-/// One store and its clients. Connections are named by the ring's tokens.
+/// The state of one store's connection and of its clients' connections, which are named by the ring's tokens.
 #[derive(Debug)]
 pub struct Forwarder {
     store: Token,
     to_store: Outbox,
-    /// A reply that is cut off.
+    /// The start of a reply of the store whose end has not been received.
     reply_rest: Vec<u8>,
-    /// Clients by their tokens.
+    /// Clients, indexed by their connections' tokens.
     clients: Vec<Option<Client>>,
     clients_open: usize,
-    /// Requests that the store has not answered, in the order in which they were sent.
+    /// Requests that the store has not answered, by client, in the order in which they were sent.
     unanswered: VecDeque<Run>,
-    /// Connections with bytes to send and no send under way.
+    /// Connections that have bytes to send and no send in flight.
     ready: Vec<Token>,
     refused: Vec<(Token, Refusal)>,
     departed: Vec<Token>,
@@ -105,7 +107,8 @@ impl Forwarder {
         }
     }
 
-    /// The number of clients, with those that have ended and to which the store still owes replies.
+    /// Returns the number of clients, including those that have disconnected and to which the store still
+    /// owes replies.
     pub fn clients_open(&self) -> usize {
         self.clients_open
     }
@@ -119,7 +122,7 @@ impl Forwarder {
         self.clients_open += 1;
     }
 
-    /// Appends the whole requests among a client's bytes to what the store is sent.
+    /// Handles bytes from a client: appends the whole requests among them to the bytes for the store.
     pub fn handle_client_bytes(&mut self, token: Token, bytes: &[u8]) {
         let Self { clients, to_store, unanswered, ready, refused, .. } = self;
         let client = client_of(clients, token);
@@ -145,7 +148,8 @@ impl Forwarder {
         }
     }
 
-    /// Hands replies to the clients that are next. An error means that the store cannot be understood.
+    /// Handles bytes from the store: appends each whole reply to the bytes for the client whose turn it is.
+    /// After an error the store's connection cannot be used any more.
     pub fn handle_store_bytes(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
         let Self { reply_rest, clients, unanswered, ready, refused, departed, .. } = self;
         with_rest(reply_rest, bytes, |bytes| {
@@ -175,8 +179,8 @@ impl Forwarder {
         })
     }
 
-    /// Notes that nothing more comes from a client. Its token is polled as departed when the store owes it nothing and
-    /// no send is under way.
+    /// Records that a client sends nothing more. [`Self::poll_departed`] returns it once the store owes it no
+    /// reply and no send to it is in flight.
     pub fn handle_client_ended(&mut self, token: Token) {
         let client = client_of(&mut self.clients, token);
         client.has_ended = true;
@@ -185,7 +189,7 @@ impl Forwarder {
         client.depart_if_done(token, &mut self.departed);
     }
 
-    /// Takes the memory of a finished send back.
+    /// Takes back the buffer of a finished send.
     pub fn handle_sent(&mut self, token: Token, bytes: Vec<u8>) {
         if token == self.store {
             self.to_store.handle_sent(token, bytes, &mut self.ready);
@@ -196,7 +200,8 @@ impl Forwarder {
         client.depart_if_done(token, &mut self.departed);
     }
 
-    /// Returns the next bytes to send, and over which connection: all that has gathered for it.
+    /// Returns the next bytes to send and the connection for them: all bytes that wait for that connection.
+    /// `None` if no connection has any.
     pub fn poll_transmit(&mut self) -> Option<(Token, Vec<u8>)> {
         while let Some(token) = self.ready.pop() {
             let outbox = if token == self.store {
@@ -216,12 +221,14 @@ impl Forwarder {
         None
     }
 
-    /// Returns a client whose connection is to be shut down, and why; `handle_client_ended` follows.
+    /// Returns a client whose connection is to be shut down, and the reason; `handle_client_ended` follows.
+    /// `None` if there is none.
     pub fn poll_refused(&mut self) -> Option<(Token, Refusal)> {
         self.refused.pop()
     }
 
-    /// Returns a client whose connection is to be closed; its token names nobody from then on.
+    /// Returns a client whose connection is to be closed; its token names no client afterwards. `None` if
+    /// there is none.
     pub fn poll_departed(&mut self) -> Option<Token> {
         let token = self.departed.pop()?;
         self.clients[token as usize].take().expect("each client departs once");
@@ -275,8 +282,8 @@ impl Outbox {
     }
 }
 
-/// Lets `take` use up bytes behind those that an earlier call left, and keeps what it leaves. `take` returns how many
-/// bytes it used.
+/// Lets `take` use up the bytes left over from an earlier call followed by new `bytes`, and keeps in `rest`
+/// those that it leaves. `take` returns how many bytes it used, and a result.
 fn with_rest<T>(
     rest: &mut Vec<u8>,
     bytes: &[u8],
@@ -301,7 +308,7 @@ mod tests {
 
     const STORE: Token = 0;
 
-    /// Sends all that is ready, and returns it by connection.
+    /// Sends all bytes that are ready, and returns them by connection.
     fn sent(forwarder: &mut Forwarder) -> Vec<(Token, String)> {
         let mut sent = Vec::new();
         while let Some((token, bytes)) = forwarder.poll_transmit() {

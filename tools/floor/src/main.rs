@@ -79,7 +79,7 @@ fn listen(address: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Serves until the store is lost or the ring fails.
+/// Forwards requests and replies until the store's connection is lost or the ring fails.
 fn forward(ring: &mut Ring, store: Socket) -> Result<(), String> {
     let store = ring.adopt(store);
     let mut forwarder = Forwarder::new(store);

@@ -17,41 +17,42 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 use slab::Slab;
 use socket2::Socket;
 
-/// Receive buffers, and bytes of each: as many as a core of weir has.
+/// The number of receive buffers, and the size of each in bytes: as for one core of weir.
 const BUFFERS: u16 = 256;
 const BUFFER_BYTES: usize = 20 * 1024;
-/// The number of operations in a batch to the kernel; a fuller batch is submitted in steps.
+/// The number of operations that fit in the queue to the kernel; more are submitted in several steps.
 const SUBMISSIONS: u32 = 1024;
-/// The number of completions that fit in the ring before the kernel must keep them aside.
+/// The number of completions that fit in the ring; the kernel keeps further ones aside.
 const COMPLETIONS: u32 = 8192;
 /// Maximum number of bytes of one send operation.
 const SEND_BYTES_MAX: usize = 1 << 20;
 const BUFFER_GROUP: u16 = 0;
 
-/// The ring's name for a connection.
+/// The ring's name for a connection, which it also puts in completions.
 pub type Token = u32;
 
-/// A completed operation.
+/// A completed operation of the ring.
 #[derive(Debug)]
 pub enum Completion {
     Accepted(io::Result<Socket>),
-    /// Bytes have come in.
+    /// Bytes have been received on a connection.
     Received {
         socket: Token,
         buffer: ReceivedBuffer,
     },
-    /// Nothing more comes in: the peer has ended its side, or the connection failed. Comes once.
+    /// No more bytes will be received: the peer has ended its side, or the connection failed. This comes once
+    /// per connection.
     Ended {
         socket: Token,
     },
-    /// A send is over, whether all bytes were sent or the connection failed; their memory comes back.
+    /// A send is over, whether all bytes were sent or the connection failed; the buffer comes back.
     Sent {
         socket: Token,
         bytes: Vec<u8>,
     },
 }
 
-/// A receive buffer with bytes in it, which must be given back.
+/// A receive buffer with received bytes in it, which must be given back with [`Ring::give_back`].
 #[derive(Debug)]
 #[must_use = "give it back, or the ring runs out of buffers"]
 pub struct ReceivedBuffer {
@@ -79,15 +80,15 @@ fn tag(kind: u64, token: Token) -> u64 {
     kind << KIND_SHIFT | u64::from(token)
 }
 
-/// The `io_uring` of the thread.
+/// The `io_uring` of the forwarder's only thread.
 pub struct Ring {
     kernel: IoUring,
     buffers: ReceiveBuffers,
     listener: Option<Socket>,
     connections: Slab<Connection>,
-    /// Operations that found no room in the kernel's queue: at most two per connection.
+    /// Operations that found no room in the queue to the kernel: at most two per connection.
     unsubmitted: VecDeque<squeue::Entry>,
-    /// Reused by `reap`.
+    /// A buffer for completions, which `reap` reuses.
     completed: Vec<cqueue::Entry>,
 }
 
@@ -115,13 +116,13 @@ impl Ring {
         })
     }
 
-    /// Accepts connections from now on.
+    /// Begins to accept connections on a listening socket.
     pub fn listen(&mut self, listener: Socket) {
         self.listener = Some(listener);
         self.accept();
     }
 
-    /// Takes ownership of a connection, and receives on it from now on.
+    /// Takes ownership of a connection, and begins to receive on it. Returns its token.
     pub fn adopt(&mut self, socket: Socket) -> Token {
         let connection = Connection { socket, is_receiving: true, sending: None };
         let token = self.connections.insert(connection) as Token;
@@ -129,31 +130,31 @@ impl Ring {
         token
     }
 
-    /// Ends a connection in both directions, so that operations under way on it complete.
+    /// Shuts a connection down in both directions, so that operations in flight on it complete.
     pub fn shut_down(&self, token: Token) {
         // A failure means that there is no connection to end.
         let _ = self.connections[token as usize].socket.shutdown(Shutdown::Both);
     }
 
-    /// Closes a connection on which nothing is under way: it has ended, and its last send is over.
+    /// Closes a connection on which no operation is in flight: it has ended, and its last send is over.
     pub fn close(&mut self, token: Token) {
         let connection = self.connections.remove(token as usize);
         assert!(!connection.is_receiving && connection.sending.is_none(), "nothing is under way");
     }
 
-    /// Sends bytes, all of them unless the connection fails. One send of a connection may be under way.
+    /// Sends all these bytes, unless the connection fails. A connection may have one send in flight.
     pub fn send(&mut self, token: Token, bytes: Vec<u8>) {
         let before = self.connections[token as usize].sending.replace(Sending { bytes, sent: 0 });
         assert!(before.is_none(), "one send of a connection is under way");
         self.send_rest(token);
     }
 
-    /// The bytes in a receive buffer.
+    /// Returns the bytes in a receive buffer.
     pub fn bytes(&self, buffer: &ReceivedBuffer) -> &[u8] {
         self.buffers.bytes(buffer)
     }
 
-    /// Gives a buffer back to the kernel, which may write to it again.
+    /// Gives a receive buffer back to the kernel, which may receive into it again.
     #[expect(clippy::needless_pass_by_value, reason = "the token is used up")]
     pub fn give_back(&mut self, buffer: ReceivedBuffer) {
         self.buffers.give_back(&buffer);
@@ -171,7 +172,7 @@ impl Ring {
         passing(self.kernel.submit_and_wait(1))
     }
 
-    /// Appends everything that has completed to `completions`.
+    /// Appends all operations that have completed to `completions`.
     pub fn reap(&mut self, completions: &mut Vec<Completion>) {
         let mut completed = std::mem::take(&mut self.completed);
         completed.extend(self.kernel.completion());
@@ -273,7 +274,7 @@ impl Ring {
         self.push(entry.user_data(tag(KIND_SEND, token)));
     }
 
-    /// Queues an operation, behind earlier ones that found no room.
+    /// Queues an operation, after earlier ones that found no room in the kernel's queue.
     fn push(&mut self, entry: squeue::Entry) {
         if !self.unsubmitted.is_empty() || !queue(&mut self.kernel, &entry) {
             self.unsubmitted.push_back(entry);
@@ -295,7 +296,8 @@ fn queue(kernel: &mut IoUring, entry: &squeue::Entry) -> bool {
     unsafe { kernel.submission().push(entry) }.is_ok()
 }
 
-/// True for an error that passes: interrupted, no receive buffer left, or the kernel wants completions reaped first.
+/// True for an error of a submission that passes: interrupted, no receive buffer left, or the kernel wants
+/// completions reaped first.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY | libc::EAGAIN | libc::ENOBUFS))
 }
@@ -307,8 +309,8 @@ fn passing(result: io::Result<usize>) -> io::Result<()> {
     }
 }
 
-/// Memory that the kernel receives into: a ring of descriptors and the buffers that they describe. Never freed, since a
-/// ring lives as long as its process.
+/// The memory that the kernel receives into: a ring of descriptors and the buffers that they describe. It is
+/// never freed, since a ring lives as long as its process.
 struct ReceiveBuffers {
     entries: NonNull<BufRingEntry>,
     memory: NonNull<u8>,

@@ -1,24 +1,24 @@
-//! Finds where messages of RESP2 end, and nothing else of them: a request is an array of bulk strings, a reply is any
-//! value of RESP2. A message that is cut off is looked at from its start again when more of it is there; a bulk string
-//! is stepped over by its length, so that costs little.
+//! Finds where messages of RESP2 end, and parses nothing else of them: a request is an array of bulk strings,
+//! a reply is any value of RESP2. An incomplete message is scanned from its start again when more of it has
+//! come; bulk strings are stepped over by their length, so that costs little.
 
 use std::fmt;
 
-/// The largest number of elements of one array, and of values that one reply still lacks.
+/// The largest number of elements of one array, and of values that may still be missing from one reply.
 const ELEMENTS_MAX: usize = 1 << 20;
 /// The largest bulk string, in bytes: as in Redis.
 const BULK_BYTES_MAX: usize = 512 << 20;
-/// The largest number of bytes of a line of which only the number is read.
+/// Maximum number of bytes of a line that contains only a number.
 const NUMBER_BYTES_MAX: usize = 24;
 
-/// The messages at the start of some bytes that are there as a whole.
+/// The whole messages at the start of some bytes: their number and their length together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Whole {
     pub messages: usize,
     pub bytes: usize,
 }
 
-/// The bytes are no message of RESP2 as it is expected here.
+/// Error for bytes that are no message of RESP2 of the expected kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -33,12 +33,13 @@ pub fn whole_requests(bytes: &[u8]) -> Result<Whole, Malformed> {
     whole(bytes, usize::MAX, request_end)
 }
 
-/// Counts the whole replies at the start of `bytes`, `messages_max` of them at most.
+/// Counts the whole replies at the start of `bytes`, at most `messages_max` of them.
 pub fn whole_replies(bytes: &[u8], messages_max: usize) -> Result<Whole, Malformed> {
     whole(bytes, messages_max, reply_end)
 }
 
-/// Where a message that starts at an offset ends; none if its end is not there yet.
+/// Function that returns the offset at which the message that starts at an offset ends; `None` if its end has
+/// not been received.
 type End = fn(&[u8], usize) -> Result<Option<usize>, Malformed>;
 
 fn whole(bytes: &[u8], messages_max: usize, end_of: End) -> Result<Whole, Malformed> {
@@ -95,7 +96,8 @@ fn reply_end(bytes: &[u8], start: usize) -> Result<Option<usize>, Malformed> {
     Ok((at <= bytes.len()).then_some(at))
 }
 
-/// A length as a number of bytes or elements; none for the -1 of a null.
+/// Checks a length, in bytes or elements, against a maximum and returns it; `None` for -1, which stands for a
+/// null.
 fn count(number: i64, count_max: usize) -> Result<Option<usize>, Malformed> {
     match usize::try_from(number) {
         Ok(count) if count <= count_max => Ok(Some(count)),
@@ -104,7 +106,8 @@ fn count(number: i64, count_max: usize) -> Result<Option<usize>, Malformed> {
     }
 }
 
-/// The number in the line at an offset, and the offset behind the line; none if the line is cut off.
+/// Returns the number in the line at an offset, and the offset after the line; `None` if the line is
+/// incomplete.
 fn number(bytes: &[u8], start: usize) -> Result<Option<(i64, usize)>, Malformed> {
     let line = &bytes[start.min(bytes.len())..];
     let (digits, is_negative) = match line.split_first() {

@@ -1,4 +1,4 @@
-//! Commands that were sent, and the operations that follow from their replies.
+//! Commands that were sent to weir, and the operations on keys that follow from their replies.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +9,17 @@ use weir_load::classify::{Ending, classify, error_text};
 use super::keys::Run;
 use super::operation::{Act, Fate, Found, Operation, Token, Way};
 
-/// A command that waits for its reply: its effects on keys, and where the reply has the result.
+/// A command that waits for its reply: its effects on keys, and the place of its result in the reply.
 #[derive(Debug)]
 pub struct Asked {
     pub command: &'static str,
     pub effects: Vec<Effect>,
     pub expect: Expect,
-    /// True if the keys may be on several stores, so that an error does not say whether the other keys were
-    /// changed.
+    /// True if the command's keys may be on several stores, so that an error does not say whether some of
+    /// them were changed.
     pub is_split: bool,
-    /// Whether the command counts as an operation; commands that only prepare or clean up do not.
+    /// True if the command counts as an operation of the run; false for commands that only prepare or clean
+    /// up.
     pub is_counted: bool,
     pub way: Way,
 }
@@ -27,40 +28,39 @@ pub struct Asked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     Read(u16),
-    /// A read of the value that the same command removes or replaces.
+    /// A read of the value that the same command removes or replaces; the field is the key's number.
     Take(u16),
     Write(u16, Token),
-    /// A write whose value expires after this many milliseconds.
+    /// A write (key, value) whose value expires after this many milliseconds.
     WriteFor(u16, Token, u32),
     Delete(u16),
     Expire(u16, u32),
 }
 
-/// The place of a command's result in its reply, and the reply that means that the command had no effect.
+/// The place of a command's result in its reply, or the reply that means that it had no effect.
 #[derive(Debug)]
 pub enum Expect {
     /// The command took effect if the reply is no error.
     Done,
-    /// The command had no effect if the reply is zero.
+    /// The command had no effect if the reply is the integer zero; otherwise it took effect.
     NotZero,
     /// The reply is the number of removed keys; zero if there was no key.
     Removed,
     /// The reply is the value that was read.
     Value,
-    /// The value is the first element of an array.
+    /// The value that was read is the first element of an array.
     First,
-    /// The value is the second element of a map or an array.
+    /// The value that was read is the second element of a map or an array.
     Second,
-    /// The reply has one value for each effect.
+    /// The reply is an array with one value for each effect of the command.
     Each,
-    /// The reply is a length or count: zero means that there is no value.
+    /// The reply is a length or count; zero means that the key has no value.
     Count,
-    /// The reply to EXEC, with an element for each of these commands.
+    /// The reply is that to EXEC, an array with the reply to each of these commands.
     Block(Vec<Asked>),
 }
 
-/// The times and the place of a command: when it was asked and answered, on which connection, as which of its
-/// commands.
+/// The circumstances of a command: when it was sent and answered, on which connection, and its number there.
 #[derive(Clone, Copy, Debug)]
 pub struct Occasion {
     pub asked: Timestamp,
@@ -69,18 +69,18 @@ pub struct Occasion {
     pub number: u32,
 }
 
-/// The record of one thread: operations by key number, and counts by command.
+/// The record of one thread: operations by key number, and counts of commands by name.
 #[derive(Debug, Default)]
 pub struct Log {
     pub operations: Vec<(u16, Operation)>,
     pub tally: BTreeMap<&'static str, Tally>,
 }
 
-/// Numbers of the commands of one name, by how they ended.
+/// Numbers of commands of one name, by how they ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     pub done: u64,
-    /// Commands that found nothing to do, or got an error of the store.
+    /// The number of commands that had no effect, or got an error of the store.
     pub in_vain: u64,
     pub refused: u64,
     pub unknown: u64,
@@ -101,19 +101,20 @@ impl Asked {
         Self { command, effects, expect, is_split: false, is_counted: true, way: Way::Store }
     }
 
-    /// Creates a read of a key that weir may answer without the store.
+    /// Creates the record of a command that reads a key, which weir may answer without the store.
     pub fn plain(command: &'static str, key: u16, expect: Expect) -> Self {
         Self { way: Way::Plain, ..Self::new(command, [Effect::Read(key)], expect) }
     }
 
-    /// Creates a command whose effects are not checked, such as one that prepares a key.
+    /// Creates the record of a command whose effects are not checked, such as one that prepares a key.
     pub fn helper(command: &'static str) -> Self {
         Self { is_counted: false, ..Self::new(command, [], Expect::Done) }
     }
 }
 
 impl Log {
-    /// Records a reply. True if it is a refusal, so that the connection should pause before it sends more.
+    /// Records the reply to a command. True if the reply is a refusal of weir's, so that the connection
+    /// should pause before it sends more.
     pub fn answer(&mut self, asked: &Asked, reply: &[u8], run: Run, occasion: Occasion) -> bool {
         let ending = classify(reply);
         if ending == Ending::Served {
@@ -130,7 +131,7 @@ impl Log {
         ending != Ending::Error
     }
 
-    /// Records a command that was never answered.
+    /// Records a command whose reply never came.
     pub fn lose(&mut self, asked: &Asked, occasion: Occasion) {
         self.fail(asked, Fate::Unknown, occasion);
         self.count(asked, |tally| tally.unknown += 1);
@@ -228,7 +229,7 @@ impl Log {
     }
 }
 
-/// Reads from an error reply whether its command may have taken effect.
+/// Reads from an error reply whether its command may have taken effect at the store.
 fn fate(error: &[u8], is_split: bool) -> Fate {
     let says = |text: &str| error.windows(text.len()).any(|part| part == text.as_bytes());
     let was_sent = error.starts_with(b"UNAVAILABLE") && !says("reason=connect-failed");
@@ -240,7 +241,7 @@ fn fate(error: &[u8], is_split: bool) -> Fate {
     }
 }
 
-/// Reads the value in a reply or an element of one; `None` if it is an error.
+/// Reads the value in a reply or in an element of one; `None` if it is an error.
 fn found(reply: &[u8], run: Run) -> Option<Found> {
     if is_nothing(reply) {
         return Some(Found::Nil);
@@ -261,7 +262,7 @@ fn element(reply: &[u8], place: usize, run: Run) -> Option<Found> {
     }
 }
 
-/// True for a null or an empty reply, in RESP2 or RESP3.
+/// True if a reply is null or empty, in RESP2 or RESP3.
 fn is_nothing(reply: &[u8]) -> bool {
     matches!(reply, b"$-1\r\n" | b"_\r\n" | b"*-1\r\n" | b"*0\r\n" | b"%0\r\n" | b"$0\r\n\r\n")
 }

@@ -1,5 +1,5 @@
-//! The connections of a run: each has a thread, sends batches of random size, and records how each command
-//! ended.
+//! The connections of a run: each has a thread, sends batches of commands of random size, and records how
+//! each command ended.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,10 +18,10 @@ use super::flags::HistoryFlags;
 use super::line::Line;
 use super::workload::{Batch, Workload};
 
-/// The size in bytes at which a batch ends, however many commands were wanted: it must fit into the buffers
-/// of a socket, because nothing is read while it is sent.
+/// The size in bytes at which a batch of commands ends, however many were wanted: it must fit into a socket's
+/// buffers, because nothing is read while it is sent.
 const BATCH_BYTES: usize = 48 * 1024;
-/// The longest pause of a connection after weir refused a request, in milliseconds.
+/// The longest pause of a connection, in milliseconds, after weir has refused a request.
 const REFUSED_PAUSE_MS: u64 = 10;
 const AROUND_PAUSE_MS: u64 = 4;
 /// The time after which a server that cannot be reached ends the run.
@@ -32,19 +32,19 @@ pub struct Shared {
     pub workload: Workload,
     pub flags: HistoryFlags,
     pub clock: Clock,
-    /// The number of operations that no thread has taken yet.
+    /// The number of operations of the run that no thread has taken yet.
     pub left: AtomicU64,
-    /// True once the run cannot go on, or a signal tells it to end.
+    /// True once the run cannot continue, or a signal has ended it.
     pub stop: Arc<AtomicBool>,
     sessions: AtomicU32,
 }
 
-/// The server that a thread's operations go to.
+/// The server that a thread sends its commands to.
 #[derive(Clone, Copy, Debug)]
 pub enum Role {
-    /// Operations go to weir, over the connection with this number.
+    /// Commands go to weir; the field is the number of the connection.
     Client(u64),
-    /// Operations go directly to the store with this number, past weir.
+    /// Commands go directly to the store with this number, bypassing weir.
     Around(usize),
 }
 
@@ -54,12 +54,12 @@ impl Shared {
         Self { workload, flags, clock, left, stop, sessions: AtomicU32::new(0) }
     }
 
-    /// The number of operations that have been taken so far.
+    /// Returns the number of operations of the run that threads have taken so far.
     pub fn asked(&self) -> u64 {
         self.flags.operations - self.left.load(Ordering::Relaxed)
     }
 
-    /// Takes up to `wanted` of the operations that are left; returns how many.
+    /// Takes up to `wanted` of the run's remaining operations. Returns how many it took.
     fn take(&self, wanted: u64) -> u64 {
         let taken = self
             .left
@@ -72,7 +72,8 @@ impl Shared {
     }
 }
 
-/// Runs one thread until no operations are left; sends its log, or why the run cannot go on.
+/// Runs one thread until no operations are left, on one connection after the other. Sends its log, or the
+/// reason why the run cannot continue.
 pub fn run(shared: &Arc<Shared>, role: Role, address: SocketAddr, told: &Sender<Result<Log, String>>) {
     let mut client = Client::new(shared, role, address);
     let mut unreachable_since: Option<Timestamp> = None;
@@ -93,9 +94,9 @@ pub fn run(shared: &Arc<Shared>, role: Role, address: SocketAddr, told: &Sender<
     let _ = told.send(Ok(client.log));
 }
 
-/// The way in which a connection ended before its operations were done.
+/// The way in which a connection was lost before its thread had finished.
 enum Broken {
-    /// The connection ended before anything was sent on it.
+    /// The connection failed before anything was sent on it.
     Unused(io::Error),
     Used,
 }
@@ -217,7 +218,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Fills the next batch with random commands.
+    /// Fills the next batch with random commands, and takes as many operations from the run.
     fn fill(&mut self) {
         self.batch.bytes.clear();
         let wanted = match self.role {
@@ -237,7 +238,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Pauses for a random time; no other thread wakes this one.
+    /// Pauses the thread for a random time of at most `ms_max` milliseconds.
     fn pause(&mut self, ms_max: u64) {
         thread::park_timeout(Duration::from_micros(self.random.below(ms_max * 1_000)));
     }

@@ -79,7 +79,8 @@ pub struct HistoryFlags {
 }
 
 impl HistoryFlags {
-    /// Resolves the address of the server, and those of stores that are written to directly.
+    /// Resolves the address of weir, and those of the stores that are written to directly. The error is a
+    /// text for the user.
     pub fn check(&self) -> Result<(SocketAddr, Vec<SocketAddr>), String> {
         let around = self.around.iter().map(|name| resolve("--around", name)).collect::<Result<_, _>>()?;
         Ok((resolve("--address", &self.address)?, around))
@@ -95,7 +96,7 @@ fn resolve(flag: &str, name: &str) -> Result<SocketAddr, String> {
     address.ok_or_else(|| format!("{flag} {name}: there is no such host"))
 }
 
-/// Parses a duration such as `1s` or `250ms`.
+/// Parses a duration such as `1s` or `250ms`. The error is a text for the user.
 fn duration(text: &str) -> Result<Duration, String> {
     let wanted = || format!("'{text}': a duration such as 250ms or 1s is expected");
     let (digits, unit_ms) = match text.strip_suffix("ms") {

@@ -7,7 +7,8 @@ use weir::values::Random;
 use super::flags::Reads;
 use super::operation::{Found, Token};
 
-/// The type of a key. Each holds one value: the string, one field of the hash, or the head of the list.
+/// The type of a key. A key of each type holds one value: the string, one field of the hash, or the head of
+/// the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Text,
@@ -20,19 +21,20 @@ pub enum Kind {
 pub struct Key {
     pub name: String,
     pub kind: Kind,
-    /// A hash tag whose keys are on the same store as this key, but in another slot; this key's own tag if
-    /// none was found.
+    /// A hash tag whose keys are on the same store as this key, but in another slot; this key's own tag if no
+    /// such tag was found.
     pub near_tag: String,
-    /// The store that holds the key, among those that are written to directly.
+    /// The number of the store that holds the key, among the stores that are written to directly; `None`
+    /// without such stores.
     pub store: Option<usize>,
 }
 
-/// The field of hashes that holds the value.
+/// The field of hashes in which the value is stored.
 pub const FIELD: &str = "f";
 const HASH_PLACE: u64 = 6;
 const LIST_PLACE: u64 = 7;
 const KINDS_ROUND: u64 = 8;
-/// The number of keys with the same tag.
+/// The number of keys with the same hash tag.
 const KEYS_PER_TAG: u64 = 2;
 
 impl Key {
@@ -54,17 +56,17 @@ impl Key {
         slot_of(self.name.as_bytes())
     }
 
-    /// True if both keys are in the same slot.
+    /// True if both keys are in the same hash slot.
     pub fn is_beside(&self, other: &Self) -> bool {
         self.slot() == other.slot()
     }
 
-    /// A name on the same store that no other command uses.
+    /// Returns the name of a key on the same store that no other command uses.
     pub fn scratch(&self, token: Token) -> String {
         format!("{{{}}}:scratch:{token}", self.near_tag)
     }
 
-    /// Appends a command that gives `name` a value of this key's type.
+    /// Appends a command to `out` that gives the key `name` a value of this key's type.
     pub fn create(&self, out: &mut Vec<u8>, name: &str, value: &[u8]) {
         match self.kind {
             Kind::Text => words(out, &[b"SET", name.as_bytes(), value]),
@@ -86,17 +88,17 @@ pub fn words(out: &mut Vec<u8>, words: &[&[u8]]) {
     encode::request(out, words.iter().copied());
 }
 
-/// The number of this run, which tells its values from those that an earlier run left.
+/// The number of this run, by which its values differ from those that an earlier run has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run(pub u64);
 
-/// The longest padding of values of middle size. Most values have nearly none; a few are too large to be sent
-/// with others, or to be kept by a cache.
+/// The longest padding, in bytes, of values of middle size. Most values have nearly none; a few are too large
+/// to be sent together with others, or to be kept by a cache.
 const MIDDLE_BYTES_MAX: u64 = 2 * 1024;
 const LARGE_BYTES_MAX: u64 = 40 * 1024;
 
 impl Run {
-    /// Makes the value for a token, with random padding whose length is part of the value.
+    /// Makes the value for a token, with random padding whose length is written in the value.
     pub fn value(self, token: Token, random: &mut Random) -> Vec<u8> {
         let padding = match random.below(1_000) {
             0..2 => random.below(LARGE_BYTES_MAX),
@@ -108,7 +110,7 @@ impl Run {
         value
     }
 
-    /// Finds the token of a value that was read, if it is of this run.
+    /// Finds the token in a value that was read. [`Found`] says if the value is not of this run.
     pub fn read(self, value: &[u8]) -> Found {
         self.token(value).map_or(Found::Strange, Found::Value)
     }

@@ -1,4 +1,4 @@
-//! A blocking connection.
+//! A blocking connection to weir or to a store.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -15,9 +15,10 @@ const CHUNK_BYTES: usize = 64 * 1024;
 pub struct Line {
     stream: TcpStream,
     scanner: ReplyScanner,
-    /// Received bytes, from the first reply that was not taken.
+    /// Received bytes, from the first reply on that was not taken.
     bytes: Vec<u8>,
-    /// The place in `bytes` where the next reply begins. `scanned` is how far it was looked at.
+    /// The offset in `bytes` at which the next reply begins; `scanned` is the offset up to which it was
+    /// scanned.
     begin: usize,
     scanned: usize,
 }
@@ -35,7 +36,7 @@ impl Line {
         self.stream.write_all(bytes)
     }
 
-    /// Waits for more bytes, at most 20 s.
+    /// Waits for more bytes, for at most 20 s; an error after that.
     pub fn receive(&mut self) -> io::Result<()> {
         self.bytes.drain(..self.begin);
         self.scanned -= self.begin;
@@ -52,7 +53,7 @@ impl Line {
         if received? == 0 { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
     }
 
-    /// The next reply, if all of it has come.
+    /// Returns the next reply; `None` if it has not been received as a whole.
     pub fn next_reply(&mut self) -> io::Result<Option<&[u8]>> {
         let scanned = self.scanner.scan(&self.bytes[self.scanned..]);
         let scanned = scanned.map_err(|_| io::Error::new(ErrorKind::InvalidData, "that is no RESP"))?;
@@ -66,7 +67,7 @@ impl Line {
         Ok(Some(&self.bytes[begin..self.scanned]))
     }
 
-    /// Sends a command and waits for its reply.
+    /// Sends a command, waits for its reply, and returns it.
     pub fn ask(&mut self, command: &[&str]) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let command: Vec<&[u8]> = command.iter().map(|word| word.as_bytes()).collect();
@@ -80,7 +81,7 @@ impl Line {
         }
     }
 
-    /// Sends a command and waits for its reply; an error reply is an `Err`.
+    /// Sends a command, waits for its reply, and returns it; an error reply is an `Err`.
     pub fn ask_firmly(&mut self, command: &[&str]) -> io::Result<Vec<u8>> {
         let reply = self.ask(command)?;
         if matches!(reply.first(), Some(b'-' | b'!')) {

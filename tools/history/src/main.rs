@@ -38,11 +38,10 @@ use workload::Workload;
 
 /// The exit code if a read found a value that it cannot have found.
 const EXIT_VIOLATIONS: u8 = 1;
-/// The exit code if the run was not possible.
+/// The exit code if the run could not be carried out.
 const EXIT_NO_RUN: u8 = 2;
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
-/// The tolerance of expiry times: stores count in milliseconds, and look at the clock when they begin a
-/// command.
+/// The tolerance of expiry times: stores count in milliseconds, and read the clock when they begin a command.
 const EXPIRY_SLACK: Duration = Duration::from_millis(10);
 
 fn main() -> ExitCode {
@@ -57,7 +56,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Carries out a run and judges it; returns the number of violations.
+/// Carries out a run and judges it. Returns the number of violations; the error says why the run could not be
+/// carried out.
 fn run(flags: &HistoryFlags) -> Result<u64, String> {
     let (address, around) = flags.check()?;
     let clock = Clock::start();
@@ -86,7 +86,7 @@ fn run(flags: &HistoryFlags) -> Result<u64, String> {
     Ok(judge_all(&shared.workload.keys, operations, &rules))
 }
 
-/// The records of all threads: operations by key, and counts by command.
+/// The records of all threads: operations by key number, and counts of commands by name.
 type Written = (Vec<Vec<Operation>>, BTreeMap<&'static str, Tally>);
 
 fn gather(shared: &Shared, logs: &Receiver<Result<Log, String>>) -> Result<Written, String> {
@@ -111,7 +111,7 @@ fn tell_progress(shared: &Shared, asked: u64) {
     eprintln!("{asked} of {} operations were asked for", shared.flags.operations);
 }
 
-/// Judges the operations of each key, prints the results, and returns the number of violations.
+/// Judges the operations on each key, prints the results, and returns the number of violations.
 fn judge_all(keys: &[Key], operations: Vec<Vec<Operation>>, rules: &Rules) -> u64 {
     let mut verdicts: Vec<(String, Verdict)> = Vec::new();
     for (key, operations) in keys.iter().zip(operations) {

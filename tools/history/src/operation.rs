@@ -1,4 +1,4 @@
-//! The record of a run: for each key, the operations on it, when they were asked and answered, and how they
+//! The record of a run: for each key, the operations on it, when each was asked and answered, and how it
 //! ended.
 
 use weir::values::Timestamp;
@@ -13,7 +13,7 @@ pub struct Operation {
     pub answered: Timestamp,
     /// The number of the connection. A connection that was lost and opened again has another number.
     pub session: u32,
-    /// The place among the commands of the connection, which take effect in this order.
+    /// The number of the command among those of its connection, which take effect in this order.
     pub number: u32,
     pub command: &'static str,
     pub act: Act,
@@ -21,19 +21,21 @@ pub struct Operation {
     pub way: Way,
 }
 
-/// The effect of an operation.
+/// The effect of an operation on its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     Read(Found),
-    /// A read of the value that the same command replaced or removed, so that no later read may find it.
+    /// A read of the value that the same command replaced or removed, so that no later read may find that
+    /// value.
     Take(Found),
     Write {
         token: Token,
-        /// The life of the value in milliseconds; 0 without expiry.
+        /// The lifetime of the value in milliseconds; 0 if it does not expire.
         lives_ms: u32,
     },
     Delete,
-    /// Gives the present value a new expiry. `token` is `None` if the reply that tells the value never came.
+    /// An operation that gives the present value a new expiry. `token` names the value; `None` if the reply
+    /// that has it never came.
     Expire {
         token: Option<Token>,
         lives_ms: u32,
@@ -49,35 +51,35 @@ pub enum Found {
     Strange,
 }
 
-/// The number of a write, which is in its value: no two writes have the same.
+/// The number of a write, which is part of the value written: no two writes have the same number.
 pub type Token = u64;
 
 /// Whether a recorded operation of a client took effect at the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Done,
-    /// The reply is missing, or says that the operation may have happened.
+    /// The reply is missing, or says that the operation may have taken effect.
     Unknown,
     /// The operation was refused before it could take effect.
     Never,
 }
 
-/// The way that an operation took to the store, which decides what is promised about its order.
+/// The way by which an operation reached the store, on which the promised order depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Through weir, which may answer a read without the store.
+    /// Through weir, by a command that weir may answer without the store.
     Plain,
-    /// Through weir, with a command that only the store can carry out.
+    /// Through weir, by a command that only the store can answer.
     Store,
-    /// Through weir, with a command that does not name the key: its order relative to other commands of the
+    /// Through weir, by a command that does not name the key: its order relative to other commands of the
     /// same pipeline is not promised.
     Unnamed,
-    /// Directly to the store, past weir.
+    /// Directly to the store, bypassing weir.
     Around,
 }
 
 impl Operation {
-    /// The result of the read, if the operation is one.
+    /// Returns the result of the read; `None` if the operation is no read.
     pub const fn reads(&self) -> Option<Found> {
         match self.act {
             Act::Read(found) | Act::Take(found) => Some(found),

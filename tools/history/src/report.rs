@@ -10,7 +10,7 @@ use super::operation::{Fate, Found, Operation};
 /// Maximum number of violations that are explained.
 const EXPLAINED_MAX: usize = 20;
 
-/// A table of counts by command.
+/// Formats a table of the numbers of commands by name.
 pub fn commands(tally: &BTreeMap<&'static str, Tally>) -> String {
     let line = |name: &str, cells: [String; 4]| {
         let [done, in_vain, refused, unknown] = cells;
@@ -26,7 +26,7 @@ pub fn commands(tally: &BTreeMap<&'static str, Tally>) -> String {
     text + &line("all", sum.map(|count| count.to_string()))
 }
 
-/// A line with the counts and violations of one key.
+/// Formats a line with the number of operations and of violations on one key.
 pub fn key(name: &str, operations: &[Operation], verdict: &Verdict) -> String {
     let reads = operations.iter().filter(|operation| operation.reads().is_some()).count();
     let nils = operations.iter().filter(|operation| operation.reads() == Some(Found::Nil)).count();
@@ -39,7 +39,7 @@ pub fn key(name: &str, operations: &[Operation], verdict: &Verdict) -> String {
     )
 }
 
-/// The first violations in words, and the number of all.
+/// Formats the number of all violations, and explanations of the first ones.
 pub fn violations(verdicts: &[(String, Verdict)]) -> String {
     let explained =
         verdicts.iter().flat_map(|(name, verdict)| verdict.explained.iter().map(move |told| (name, told)));

@@ -1,4 +1,4 @@
-//! Preparation of a run: empties the keys, and finds out on which stores they are.
+//! Preparation of a run: empties the keys, and finds out which stores they are on.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,11 +9,11 @@ use weir::routing::slot_of;
 use super::keys::Key;
 use super::line::Line;
 
-/// Maximum number of tags that are tried to find one on the same store as a key, but in another slot; with
-/// few stores that does not take long.
+/// Maximum number of hash tags that are tried to find one on the same store as a key, but in another slot;
+/// with few stores that does not take long.
 const TAGS_TRIED: usize = 64;
-/// The least distance between such slots: cores have ranges of slots, so slots that are so far apart have
-/// different home cores, if there are enough.
+/// The least distance between those two slots: cores have ranges of slots, so slots that are so far apart
+/// have different home cores, if there are enough cores.
 const SLOTS_APART: u16 = 2_048;
 
 pub fn set_up(keys: &mut [Key], address: SocketAddr, around: &[SocketAddr]) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! The workload: random operations of random kinds, as the commands that they consist of.
+//! The workload: random operations of random kinds, as the commands that carry them out.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ use super::flags::{HistoryFlags, Reads};
 use super::keys::{FIELD, Key, Kind, Run, words};
 use super::operation::{Token, Way};
 
-/// The settings and keys that all connections share.
+/// The settings and keys of the run, which all connections share.
 #[derive(Debug)]
 pub struct Workload {
     pub keys: Vec<Key>,
@@ -20,16 +20,16 @@ pub struct Workload {
     tokens: AtomicU64,
 }
 
-/// Commands to send together: their bytes, and what each is expected to do.
+/// Commands that are sent together: their bytes, and the reply that each should get.
 #[derive(Debug, Default)]
 pub struct Batch {
     pub bytes: Vec<u8>,
     pub asked: Vec<Asked>,
 }
 
-/// The longest life of a value that is written with an expiry, in milliseconds.
+/// The longest lifetime of a value that is written with an expiry, in milliseconds.
 const LIVES_MS_MAX: u64 = 40;
-/// The number of writes of which one is a FLUSHALL, where those are wanted.
+/// The number of writes of which one is a FLUSHALL, if the flags ask for those.
 const FLUSH_ONE_IN: u64 = 2_000;
 /// The last index that LTRIM keeps of a list.
 const LIST_LAST: &[u8] = b"3";
@@ -39,7 +39,7 @@ const SCRIPT_DECLARED: [&str; 3] = [
     "return redis.call('HSET', KEYS[1], 'f', ARGV[1])",
     "return redis.call('LPUSH', KEYS[1], ARGV[1])",
 ];
-/// Scripts that write `ARGV[2]`, while they declare another key of the same store.
+/// Scripts that write the key `ARGV[2]`, although they declare another key of the same store.
 const SCRIPT_UNDECLARED: [&str; 3] = [
     "return redis.call('SET', ARGV[2], ARGV[1])",
     "return redis.call('HSET', ARGV[2], 'f', ARGV[1])",
@@ -73,7 +73,7 @@ enum Write {
     SetHead,
 }
 
-/// Kinds of writes to strings, with the weights by which they are chosen at random.
+/// Kinds of writes to strings, with the weights by which one is chosen at random.
 const TEXT_WRITES: &[(Write, u64)] = &[
     (Write::Create, 30),
     (Write::CreateFor, 8),
@@ -132,12 +132,13 @@ impl Workload {
         self.tokens.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Chooses a key; the first ones come more often.
+    /// Chooses a key at random and returns its index; the first keys come more often.
     fn key(&self, random: &mut Random) -> usize {
         random.index(self.keys.len()).min(random.index(self.keys.len()))
     }
 
-    /// Chooses another key that holds a string, in the same slot if `beside`, else in another one.
+    /// Chooses another key that holds a string, in the same slot as `key` if `beside`, else in another slot.
+    /// `None` if there is no such key.
     fn partner(&self, key: usize, beside: bool, random: &mut Random) -> Option<usize> {
         let first = random.index(self.keys.len());
         let others = (0..self.keys.len()).map(|step| (first + step) % self.keys.len());
@@ -304,7 +305,7 @@ impl Workload {
         }
     }
 
-    /// Adds an MSET of two keys, in one slot or in two.
+    /// Adds an MSET of two keys to the batch, in the same slot or in two slots.
     fn write_two(&self, first: usize, beside: bool, batch: &mut Batch, random: &mut Random) {
         let Some(second) = self.partner(first, beside, random) else { return };
         let (effects, values) = self.two(first, second, random);
@@ -320,7 +321,7 @@ impl Workload {
         ([Effect::Write(first as u16, tokens[0]), Effect::Write(second as u16, tokens[1])], values)
     }
 
-    /// Adds a transaction: MULTI, sometimes a read, a write or a delete, a read, EXEC.
+    /// Adds a transaction to the batch: MULTI, sometimes a read, a write or a delete, a read, EXEC.
     fn block(&self, index: usize, token: Token, value: &[u8], batch: &mut Batch, random: &mut Random) {
         let (key, at) = (&self.keys[index], index as u16);
         let name = key.name.as_bytes();
@@ -374,7 +375,7 @@ impl Workload {
         batch.ask(&[b"EVAL", SCRIPT_TWO.as_bytes(), b"2", names[0], names[1], &values[0], &values[1]], asked);
     }
 
-    /// Adds a command of a client that writes past weir, on a random key of this store.
+    /// Adds a command of a client that bypasses weir to the batch, on a random key of this store.
     pub fn around(&self, store: usize, batch: &mut Batch, random: &mut Random) {
         let here = self.keys.iter().enumerate().filter(|(_, key)| key.store == Some(store));
         let here: Vec<(usize, &Key)> = here.collect();
@@ -404,7 +405,7 @@ impl Batch {
     }
 }
 
-/// A transaction that is being put together.
+/// A transaction that is being assembled for a batch.
 struct Block<'a> {
     batch: &'a mut Batch,
     asked: Vec<Asked>,

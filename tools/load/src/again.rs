@@ -1,4 +1,4 @@
-//! Retries that wait for their time.
+//! Retries of requests that wait until they are due.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,21 @@ use super::connection::Request;
 use weir::values::Timestamp;
 use weir_client::Retry;
 
-/// A request that is to be sent again, and how its last attempt ended.
+/// A request that is to be sent again, and the way its last attempt ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Repeat {
     pub request: Request,
     pub ending: Ending,
-    /// The retry as the smart client knows it; `None` for naive clients.
+    /// The smart client's record of the retry; `None` for naive clients.
     pub retry: Option<Retry>,
 }
 
-/// Retries that wait, by time. Their number is bounded: naive clients add at most the requests in flight, and
-/// the budget of a smart client bounds its retries.
+/// Retries that wait, by the time at which they are due. Their number is bounded: naive clients add at most
+/// the requests in flight, and the budget of a smart client bounds its retries.
 #[derive(Debug, Default)]
 pub(super) struct Again {
     waiting: BTreeMap<(Timestamp, u64), Repeat>,
-    /// A counter of retries, by which those due at the same moment are sent in the order in which they were
+    /// A counter of retries, so that those due at the same moment are sent in the order in which they were
     /// planned.
     number: u64,
 }
@@ -32,18 +32,18 @@ impl Again {
         self.number += 1;
     }
 
-    /// The time at which the next retry is due.
+    /// Returns the time at which the next retry is due; `None` if none waits.
     pub fn next_at(&self) -> Option<Timestamp> {
         self.waiting.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Takes the next retry if it is due.
+    /// Removes and returns the next retry, if it is due.
     pub fn pop_due(&mut self, now: Timestamp) -> Option<Repeat> {
         let first = self.waiting.first_entry().filter(|first| first.key().0 <= now)?;
         Some(first.remove())
     }
 
-    /// Takes all retries, due or not.
+    /// Removes and returns all retries, due or not.
     pub fn drain(&mut self) -> impl Iterator<Item = Repeat> + use<> {
         std::mem::take(&mut self.waiting).into_values()
     }

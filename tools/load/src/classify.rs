@@ -1,27 +1,27 @@
-//! Classification of replies by their first bytes.
+//! Classification of replies by their first bytes, as outcomes of requests.
 
 use weir_client::Refusal;
 
-/// The way a request ended.
+/// The way in which a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The reply was no error.
+    /// The reply was not an error.
     Served,
-    /// The request was refused since a quota was used up (`-THROTTLED`).
+    /// The request was refused because a quota was used up (`-THROTTLED`).
     Throttled,
-    /// The request was refused since there was not enough capacity for all (`-OVERLOADED`).
+    /// The request was refused because there was not enough capacity for all requests (`-OVERLOADED`).
     Overloaded,
     /// The request could not be answered within its deadline (`-DEADLINE`).
     Deadline,
-    /// The store of the request is out of reach (`-UNAVAILABLE`).
+    /// The request was refused because its store cannot be reached (`-UNAVAILABLE`).
     Unavailable,
     /// The reply was any other error.
     Error,
-    /// The connection was lost before the reply.
+    /// The connection was lost before the reply came.
     Lost,
     /// The request waited too long for its reply, or was never sent.
     Timeout,
-    /// The smart client did not send the request, so as to spare the target.
+    /// The smart client did not send the request, in order to spare the target.
     RefusedByClient,
 }
 
@@ -39,7 +39,7 @@ pub fn classify(head: &[u8]) -> Ending {
     }
 }
 
-/// The text of an error reply, without its marker and, for a long error of RESP3, its length.
+/// Returns the text of an error reply, without its type byte and, for a long error of RESP3, its length.
 pub fn error_text(head: &[u8]) -> &[u8] {
     match head {
         [b'-', text @ ..] => text,
@@ -51,7 +51,7 @@ pub fn error_text(head: &[u8]) -> &[u8] {
     }
 }
 
-/// The first word of an error reply, which tells its kind.
+/// Returns the first word of an error reply, which names the kind of error.
 pub fn first_word(head: &[u8]) -> &[u8] {
     error_text(head).split(u8::is_ascii_whitespace).next().unwrap_or_default()
 }

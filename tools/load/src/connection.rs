@@ -1,4 +1,4 @@
-//! A connection to the target: the requests in flight on it, and the bytes that it is to send.
+//! A connection to the target: the requests in flight on it, and the bytes that it has to send.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use weir::protocol::{BufferPool, Output, ReplyScanner, Segment};
 use weir::values::Timestamp;
 use weir_client::Sent;
 
-/// Maximum number of bytes of a reply that are kept when it comes in pieces: enough to tell what it is.
+/// Maximum number of bytes that are kept of a reply that comes in pieces: enough to classify it.
 const HEAD_BYTES: usize = 512;
-/// Maximum number of bytes of an error reply that a complaint shows.
+/// Maximum number of bytes of an error reply that a message to the user shows.
 const SHOWN_BYTES: usize = 128;
-/// Maximum number of requests without a reply on one connection, those that were given up included. At this
+/// Maximum number of requests without a reply on one connection, including those that were given up. At this
 /// number no more are sent.
 const PENDING_MAX: usize = 65_536;
 const REST_MIN: Duration = Duration::from_millis(50);
 const REST_MAX: Duration = Duration::from_secs(1);
 
-/// A request of a group or of the set-up, as it is sent.
+/// A request of the load or of the set-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     /// The time at which the request was due; its latency counts from here.
@@ -29,9 +29,9 @@ pub(super) struct Request {
     pub phase: u16,
     /// The number of earlier attempts.
     pub attempt: u8,
-    /// The attempt as the smart client knows it; `None` for naive clients and the set-up.
+    /// The smart client's record of this attempt; `None` for naive clients and the set-up.
     pub sent: Option<Sent>,
-    /// The number of the set-up command that the request belongs to; `None` once the load has started.
+    /// The index of the set-up command that the request belongs to; `None` once the load has started.
     pub setup: Option<u16>,
 }
 
@@ -43,37 +43,39 @@ struct Pending {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Waiting for that time to connect again.
+    /// Not connected; connects again at that time.
     Resting(Timestamp),
     Opening(Timestamp),
-    /// Connected; the number of replies to greeting commands still to come.
+    /// Connected; the field is the number of replies to greeting commands (AUTH, HELLO, QOS SET) that have
+    /// not come yet.
     Greeting(usize),
     Ready,
 }
 
-/// Whether a reply belongs to a request that is still waited for.
+/// The request that a reply belongs to, if it belongs to one.
 pub(super) enum Answered {
     Greeting,
-    /// The reply answers a request that is still waited for.
+    /// The reply answers this request, which has not been given up.
     Request(Request),
-    /// The reply answers a request that was given up before.
+    /// The reply answers a request that has been given up.
     GivenUp,
-    /// The reply answers nothing: the target sent it without a request.
+    /// The reply answers no request: the target sent it without being asked.
     Nothing,
 }
 
 pub(super) struct Connection {
     pub group: u16,
-    /// The number of the connection within its group, over all threads.
+    /// The number of the connection within its group of clients, over all threads.
     pub number: usize,
     pub state: State,
-    /// Counts the sockets this connection has lost, so that late events of an earlier one are ignored.
+    /// The number of sockets that this connection has lost, by which late events of an earlier socket are
+    /// recognised and ignored.
     pub generation: u32,
     pub output: Output,
     pub sending: bool,
-    /// True while the connection is in the list of those with bytes to send.
+    /// True while the connection is in the run's list of connections with bytes to send.
     pub listed: bool,
-    /// True while the connection is in its group's list of those with room.
+    /// True while the connection is in its group's list of connections that may have room for requests.
     pub offered: bool,
     /// True if the target answered a greeting command (AUTH, HELLO, QOS SET) with an error.
     pub turned_away: bool,
@@ -109,7 +111,7 @@ impl Connection {
         self.state == State::Ready
     }
 
-    /// The number of requests that may be sent now, with at most `pipeline` in flight.
+    /// Returns the number of requests that may be sent now, with at most `pipeline` in flight.
     pub fn room(&self, pipeline: usize) -> usize {
         if self.is_ready() && self.pending.len() < PENDING_MAX {
             pipeline.saturating_sub(self.pending.len() - self.given_up)
@@ -118,7 +120,7 @@ impl Connection {
         }
     }
 
-    /// The number of requests in flight that have not been given up.
+    /// Returns the number of requests in flight, without those that have been given up.
     pub fn waiting(&self) -> usize {
         self.pending.len() - self.given_up
     }
@@ -136,13 +138,13 @@ impl Connection {
         }
     }
 
-    /// Records a request that was written to the output.
+    /// Records a request that was written to the output, so that its reply is expected.
     pub fn push(&mut self, request: Request, now: Timestamp) {
         self.pending.push_back(Pending { request, sent: now });
     }
 
     /// Scans further bytes of the current reply. If it ends within `bytes`, returns how many of them belong
-    /// to it, and how it ends its request.
+    /// to it, and the way in which its request ended.
     pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<(usize, Ending)>, MalformedReply> {
         let midway = self.scanner.is_midway();
         if !midway {
@@ -165,18 +167,18 @@ impl Connection {
         Ok(Some((scanned.end, ending)))
     }
 
-    /// The text of the error reply that was scanned last.
+    /// Returns the text of the error reply that was scanned last.
     pub fn error(&self) -> &[u8] {
         error_text(&self.head)
     }
 
-    /// The text of the last error reply for people: at most 128 bytes.
+    /// Returns the text of the last error reply for people, at most 128 bytes.
     pub fn error_text(&self) -> String {
         let shown = &self.error()[..self.error().len().min(SHOWN_BYTES)];
         String::from_utf8_lossy(shown).trim_end().to_owned()
     }
 
-    /// The first word of the last error reply, which tells its kind.
+    /// Returns the first word of the last error reply, which names the kind of error.
     pub fn error_kind(&self) -> std::borrow::Cow<'_, str> {
         String::from_utf8_lossy(first_word(&self.head))
     }
@@ -186,7 +188,7 @@ impl Connection {
         self.head.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
-    /// Handles a complete reply, and returns the request that it belongs to.
+    /// Handles a complete reply, and returns the request that it answers.
     pub fn answered(&mut self) -> Answered {
         if let State::Greeting(left) = self.state {
             self.state = if left == 1 { State::Ready } else { State::Greeting(left - 1) };
@@ -203,7 +205,8 @@ impl Connection {
         }
     }
 
-    /// Gives up the oldest request that is waited for, if it was sent before `sent_before`.
+    /// Gives up the oldest request in flight that has not been given up, if it was sent before `sent_before`,
+    /// and returns it.
     pub fn give_up(&mut self, sent_before: Timestamp) -> Option<Request> {
         let pending = self.pending.get(self.given_up).filter(|pending| pending.sent < sent_before)?;
         self.given_up += 1;
@@ -211,7 +214,7 @@ impl Connection {
     }
 
     /// Resets the connection after its socket was lost, and plans to connect again after a pause that doubles
-    /// from 50 ms up to 1 s. Returns the requests that were waited for.
+    /// from 50 ms up to 1 s. Returns the requests that were in flight and not given up.
     pub fn lose(&mut self, now: Timestamp, pool: &mut BufferPool) -> impl Iterator<Item = Request> + use<> {
         self.generation = self.generation.wrapping_add(1);
         self.state = State::Resting(now.after(self.rest));
@@ -224,14 +227,14 @@ impl Connection {
         std::mem::take(&mut self.pending).into_iter().skip(given_up).map(|pending| pending.request)
     }
 
-    /// The next segment to send; `None` while one is being sent.
+    /// Returns the next segment of bytes to send; `None` while one is being sent, or if there are none.
     pub fn segment(&mut self) -> Option<Segment> {
         let segment = if self.sending { None } else { self.output.take() };
         self.sending |= segment.is_some();
         segment
     }
 
-    /// Takes the requests that are still waited for at the end of the run.
+    /// Removes and returns the requests in flight that have not been given up, at the end of the run.
     pub fn drain(&mut self) -> impl Iterator<Item = Request> + use<> {
         let given_up = std::mem::take(&mut self.given_up);
         std::mem::take(&mut self.pending).into_iter().skip(given_up).map(|pending| pending.request)

@@ -16,12 +16,12 @@ use super::statistics::{Interval, Joiner};
 use super::thread::{Gate, Told, generate};
 
 const SIGNALS_EVERY: Duration = Duration::from_millis(20);
-/// The time between the decision to start and the start: no thread starts late, and the watcher can look at
-/// the target as it was before the load.
+/// The time between the decision to start the load and its start, so that no thread starts late, and the
+/// caller can read the target's metrics as they were before the load.
 const RUN_UP: Duration = Duration::from_millis(200);
 const FILES_SPARE: u64 = 128;
 
-/// An event of a run that is going on, which [`run_load`] passes to its caller.
+/// An event of a run in progress, which [`run_load`] passes to its caller.
 #[derive(Debug)]
 pub enum LoadEvent {
     /// All threads are ready; the load starts 200 ms later.
@@ -29,31 +29,32 @@ pub enum LoadEvent {
         /// The number of connections ready for requests.
         connections: usize,
     },
-    /// A second is over, and all threads have reported it.
+    /// A second of the run is over, and all threads have reported their counts of it.
     Second(Interval),
 }
 
-/// The circumstances of a run, beside its counts.
+/// Facts about a run besides its counts.
 #[derive(Clone, Debug)]
 pub struct LoadSummary {
     /// The number of connections that were ready at the start.
     pub connections: usize,
-    /// Whether the load started; it does not if a group has no ready connection.
+    /// True if the load started; false if a group had no ready connection.
     pub started: bool,
-    /// The start of the load by the wall clock, in milliseconds since 1970; 0 if it did not start.
+    /// The time at which the load started, in milliseconds since 1970; 0 if it did not start.
     pub start_unix_ms: u64,
     /// The time from the start of the load to the end of the last thread.
     pub took: Duration,
-    /// User and system CPU time of the process from start to end.
+    /// User and system CPU time that the process used from start to end of the load.
     pub cpu: Duration,
-    /// Whether SIGINT or SIGTERM ended the run early.
+    /// True if SIGINT or SIGTERM ended the run early.
     pub interrupted: bool,
-    /// Problems of the run, in words for people, without repetition.
+    /// Problems of the run, in words for people, each once.
     pub complaints: Vec<String>,
 }
 
-/// Carries out a plan against `targets`, over which the connections are spread evenly. Ends by itself; SIGINT
-/// or SIGTERM ends it early, and a second signal ends the process at once.
+/// Carries out a plan against `targets`, over which the connections are spread evenly, and passes events to
+/// `watch`. It returns when the plan is done; SIGINT or SIGTERM ends it early, and a second signal ends the
+/// process at once.
 pub fn run_load(
     plan: Plan,
     targets: &[SocketAddr],
@@ -139,7 +140,7 @@ pub fn run_load(
     Ok(summary)
 }
 
-/// A complaint for each group with fewer ready connections than planned.
+/// Returns a message for each group of clients with fewer ready connections than planned.
 fn missing(plan: &Plan, ready: &[usize]) -> Vec<String> {
     let short = plan.groups.iter().zip(ready).filter(|(group, ready)| **ready < group.connections);
     short
@@ -157,7 +158,7 @@ fn note(complaints: &mut Vec<String>, told: Vec<String>) {
     }
 }
 
-/// A flag that the first SIGINT or SIGTERM sets; the second one ends the process.
+/// Returns a flag that the first SIGINT or SIGTERM sets; a second signal ends the process.
 fn signal_flag() -> Result<Arc<AtomicBool>, String> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -168,7 +169,7 @@ fn signal_flag() -> Result<Arc<AtomicBool>, String> {
     Ok(flag)
 }
 
-/// User and system CPU time of the process so far.
+/// Returns the user and system CPU time that the process has used so far.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)

@@ -19,28 +19,28 @@ use weir_client::{Decision, call_within};
 
 pub(super) struct Group {
     plan: GroupPlan,
-    /// Arrivals whose requests are still to be sent.
+    /// The arrivals of requests that have not been sent yet.
     schedule: Schedule,
     /// A copy of the schedule that counts each arrival as offered when it is due, whether its request is sent or not.
     offered: Schedule,
     again: Again,
-    /// The smart client of the group on this thread; `None` if its clients are naive.
+    /// The smart client for this group on this thread; `None` if the group's clients are naive.
     smart: Option<Smart>,
-    /// Connections that may have room for another request, by number.
+    /// Connections that may have room for another request, by index.
     free: VecDeque<u32>,
     /// True if requests are due and no connection has room for them.
     blocked: bool,
-    /// True if no request is retried any more, since the run is ending.
+    /// True if no request is retried any more, because the run is ending.
     closing: bool,
     next_pump: Timestamp,
-    /// Counts and latencies since they were last taken, by phase.
+    /// Counts and latencies since they were last taken, by phase number.
     tallies: Vec<Tally>,
     phase_ends: Vec<Timestamp>,
     sequence: u64,
     sequence_step: u64,
     random: Random,
     scratch: Vec<u8>,
-    /// Buffer for a request that is wrapped into `QOS CALL DEADLINE`.
+    /// A buffer for a request that is wrapped into `QOS CALL DEADLINE`.
     inner: Vec<u8>,
 }
 
@@ -82,7 +82,7 @@ impl Group {
         &self.plan
     }
 
-    /// Lists a connection as free if it has room for requests.
+    /// Adds a connection to the list of free ones, if it has room for requests.
     pub fn offer(&mut self, index: u32, connection: &mut Connection) {
         if !connection.offered && connection.room(self.plan.pipeline) > 0 {
             connection.offered = true;
@@ -90,7 +90,8 @@ impl Group {
         }
     }
 
-    /// Finds the next connection with room; returns its number and how many more requests it takes.
+    /// Finds the next connection with room. Returns its index and the number of requests that it may be sent;
+    /// `None` if there is none.
     pub fn find_room(&mut self, connections: &mut [Connection]) -> Option<(u32, usize)> {
         while let Some(index) = self.free.front().copied() {
             let connection = &mut connections[index as usize];
@@ -103,7 +104,7 @@ impl Group {
         None
     }
 
-    /// Removes the first connection from the free list: it has no room left.
+    /// Removes the first connection from the list of free ones, because it has no room left.
     pub fn retire(&mut self, connection: &mut Connection) {
         connection.offered = false;
         self.free.pop_front();
@@ -114,7 +115,8 @@ impl Group {
         self.free.rotate_left(usize::from(!self.free.is_empty()));
     }
 
-    /// Writes all due requests to connections with room; calls `written` for each connection that got some.
+    /// Writes all due requests to connections with room; calls `written` for each connection that has got
+    /// some.
     pub fn pump(
         &mut self,
         connections: &mut [Connection],
@@ -165,7 +167,7 @@ impl Group {
     }
 
     /// Ends due requests that a smart client will not send, because its breaker is open or they have been due
-    /// for longer than [`Smart::patience`]. So they need no free connection.
+    /// for longer than [`Smart::patience`]. These need no free connection.
     fn drop_due(&mut self, start: Timestamp, now: Timestamp) {
         let Some(smart) = &self.smart else { return };
         let is_open = smart.client.open_until(now).is_some();
@@ -179,7 +181,7 @@ impl Group {
         }
     }
 
-    /// Records the end of a request that was due and never sent.
+    /// Records the end of a request that was due and has never been sent.
     fn finish_due(&mut self, intended: Timestamp, phase: u16, ending: Ending, now: Timestamp) {
         self.tallies[usize::from(phase)].record(ending, now.since(intended));
     }
@@ -190,7 +192,7 @@ impl Group {
         repeated || self.plan.arrivals == Arrivals::Closed || scheduled()
     }
 
-    /// Takes the next due retry or request that its client agrees to send.
+    /// Takes the next due retry or request that the smart client, if there is one, allows to be sent.
     fn next_request(&mut self, start: Timestamp, now: Timestamp) -> Option<Request> {
         loop {
             let request = if let Some(repeat) = self.again.pop_due(now) {
@@ -218,7 +220,8 @@ impl Group {
         Some(Request { intended, draw: self.draw(), phase, attempt: 0, sent: None, setup: None })
     }
 
-    /// Asks the smart client about a new request; `None` if it refuses, which ends the request.
+    /// Asks the smart client whether a new request may be sent, and returns it if so; `None` if not, which
+    /// ends the request.
     fn begin(&mut self, request: Request, now: Timestamp) -> Option<Request> {
         let mut sent = None;
         if let Some(smart) = &mut self.smart {
@@ -235,8 +238,8 @@ impl Group {
         Some(Request { sent, ..request })
     }
 
-    /// Asks the smart client about a retry that is due; `None` if it refuses, and then the last attempt's end
-    /// is the request's.
+    /// Asks the smart client whether a retry that is due may be sent, and returns the request if so; `None`
+    /// if not, and then the last attempt's outcome is the request's.
     fn repeat(&mut self, repeat: Repeat, now: Timestamp) -> Option<Request> {
         let mut sent = None;
         if let (Some(smart), Some(retry)) = (&mut self.smart, repeat.retry) {
@@ -258,8 +261,8 @@ impl Group {
         draw
     }
 
-    /// Handles the end of an attempt: plans a retry, or records the end of the request. `text` is that of an
-    /// error reply.
+    /// Handles the end of an attempt at a request: plans a retry, or records the end of the request. `text`
+    /// is that of the error reply, if there was one.
     pub fn settle(&mut self, request: Request, ending: Ending, text: &[u8], now: Timestamp) {
         if ending == Ending::Lost {
             self.note_kind(request.phase, "connection lost");
@@ -294,12 +297,13 @@ impl Group {
         self.closing = true;
     }
 
-    /// Counts an error of the kind that a request met.
+    /// Counts an error reply by its kind (its first word), for the phase of its request.
     pub fn note_kind(&mut self, phase: u16, kind: &str) {
         self.tallies[usize::from(phase)].note_kind(kind);
     }
 
-    /// The next time at which the group has something to send, unless it waits for a free connection.
+    /// Returns the next time at which the group has a request to send; `None` if it has none, or waits for a
+    /// free connection.
     pub fn poll_deadline(&self, start: Timestamp) -> Option<Timestamp> {
         if self.blocked {
             return None;
@@ -314,15 +318,15 @@ impl Group {
         self.schedule.peek().is_none() && self.again.next_at().is_none()
     }
 
-    /// Counts the requests that were due until `until` (time since the start) as offered.
+    /// Counts the requests that became due up to `until` (time since the start) as offered.
     pub fn count_offered(&mut self, until: Timestamp) {
         while let Some(due) = self.offered.take_due(until) {
             self.tallies[usize::from(due.phase)].counts.offered += 1;
         }
     }
 
-    /// Ends the run: records due requests that were never sent as timed out, and waiting retries with the end
-    /// of their last attempt.
+    /// Ends the run: records due requests that were never sent as timed out, and waiting retries with the
+    /// outcome of their last attempt.
     pub fn end(&mut self, start: Timestamp, until: Timestamp, now: Timestamp) {
         self.count_offered(until);
         while let Some(due) = self.schedule.take_due(until) {
@@ -333,12 +337,12 @@ impl Group {
         }
     }
 
-    /// Records a request that was sent as timed out, since the run has ended.
+    /// Records a request that is still in flight at the end of the run as timed out.
     pub fn end_request(&mut self, request: Request, now: Timestamp) {
         self.finish(&request, Ending::Timeout, now);
     }
 
-    /// Takes the non-empty tallies since the last call, each with the number of its phase.
+    /// Takes the counts and latencies since the last call, by phase number; phases without any are left out.
     pub fn take_tallies(&mut self) -> Vec<(u16, Tally)> {
         let mut taken = Vec::new();
         for (phase, tally) in self.tallies.iter_mut().enumerate() {

@@ -1,10 +1,10 @@
-//! Sources of the keys and values between braces in a command, which differ from request to request.
+//! Sources of the keys and values that replace the braces in a command and differ from request to request.
 
 use super::zipf::Zipf;
 use weir::protocol::encode;
 use weir::values::Random;
 
-/// A source of key numbers or values.
+/// A source of key numbers or values, written in braces in a command.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// `{uniform:N}`: a random number below N, all equally likely.
@@ -12,17 +12,17 @@ pub enum Source {
     /// `{zipf:N}`, `{zipf:N:s}`: a random number below N by Zipf's law with exponent s; 0 is the most
     /// frequent.
     Zipf(Zipf),
-    /// `{hot:N:share%:K}`: with probability `share` one of the first K numbers below N, else one of the
-    /// others.
+    /// `{hot:N:share%:K}`: with probability `share` one of the first K numbers, else one of the others below
+    /// N.
     Hot {
-        /// The number of keys in all.
+        /// The number of keys in all (N).
         keys: u64,
         /// The probability of a hot key, from 0 to 1.
         share: f64,
-        /// The number of hot keys.
+        /// The number of hot keys (K).
         hot: u64,
     },
-    /// `{seq}`: 0, 1, 2, ... from request to request; several in one request are the same number.
+    /// `{seq}`: 0, 1, 2, ... from request to request; the same number wherever it stands in one request.
     Sequence,
     /// `{viral}`: always the text `viral`.
     Viral,
@@ -41,7 +41,7 @@ const WANTED: &str =
     "{uniform:N}, {zipf:N[:s]}, {hot:N:share%:K}, {viral}, {seq}, {value:BYTES} or {rand:BYTES} is expected";
 
 impl Source {
-    /// Parses the text between the braces.
+    /// Parses the text between the braces. The error is a text for the user.
     pub fn parse(text: &str) -> Result<Self, String> {
         let words: Vec<&str> = text.split(':').collect();
         let wrong = || format!("{{{text}}} is not known: {WANTED}");
@@ -70,7 +70,7 @@ impl Source {
         }
     }
 
-    /// The bytes of a source that is the same for every request; `None` for other sources.
+    /// Returns the bytes of a source that is the same for every request; `None` for other sources.
     pub fn constant(&self) -> Option<Vec<u8>> {
         match self {
             Self::Viral => Some(VIRAL.to_vec()),
@@ -79,7 +79,7 @@ impl Source {
         }
     }
 
-    /// Appends the number or text for the request with this sequence number.
+    /// Appends the number or text that the source gives for the request with this sequence number.
     pub fn write(&self, out: &mut Vec<u8>, sequence: u64, random: &mut Random) {
         let number = match self {
             Self::Uniform(keys) => random.below(*keys),

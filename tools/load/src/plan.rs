@@ -9,19 +9,19 @@ use super::template::{Mix, Template};
 use weir::values::Tier;
 use weir_client::Policy;
 
-/// The plan of a whole run.
+/// The plan of a whole run of the load generator.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Set-up commands, carried out one after the other before the load starts.
     pub setup: Vec<SetupPlan>,
-    /// Groups of clients, which run at the same time.
+    /// Groups of clients, which send at the same time.
     pub groups: Vec<GroupPlan>,
-    /// The number of threads, which share connections and rates evenly.
+    /// The number of threads, over which connections and rates are spread evenly.
     pub threads: usize,
     /// The interval at which threads send the requests that have become due; a longer one makes larger
     /// batches.
     pub tick: Duration,
-    /// The longest time to wait for replies after the last request was due.
+    /// The longest time to wait for replies after the last request became due.
     pub drain: Duration,
     /// The longest time that a connection attempt may take, and that the run waits for connections before it
     /// starts.
@@ -33,7 +33,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The time over which requests are due: the duration of the longest group.
+    /// Returns the time over which requests are due: the duration of the longest group.
     pub fn duration(&self) -> Duration {
         self.groups.iter().map(GroupPlan::duration).max().unwrap_or_default()
     }
@@ -46,11 +46,11 @@ pub struct SetupPlan {
     pub command: Template,
     /// The number of times that the command is sent; `{seq}` counts from 0.
     pub count: u64,
-    /// The group whose connections are used, as an index.
+    /// The index of the group on whose connections the command is sent.
     pub group: usize,
 }
 
-/// The clients' behaviour when a request is refused or not answered.
+/// The clients' behaviour when a request is refused or not answered: naive or smart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientKind {
     /// Clients that retry at once, whatever the reply said.
@@ -61,7 +61,7 @@ pub enum ClientKind {
 }
 
 impl ClientKind {
-    /// The default number of retries of a request.
+    /// Returns the default for the number of retries of a request.
     pub fn retries(self) -> u8 {
         match self {
             Self::Naive => 0,
@@ -69,7 +69,7 @@ impl ClientKind {
         }
     }
 
-    /// The default time after which an attempt is given up; `None` for never.
+    /// Returns the default for the time after which an attempt is given up; `None` for never.
     pub fn timeout(self) -> Option<Duration> {
         match self {
             Self::Naive => None,
@@ -95,17 +95,17 @@ impl FromStr for ClientKind {
 pub struct GroupPlan {
     /// The name of the group in reports.
     pub name: String,
-    /// The tenant, user and other settings that each connection announces at its start.
+    /// The tenant, user and other settings that each connection sends at its start.
     pub identity: Identity,
-    /// The number of connections over all threads.
+    /// The number of connections of the group, over all threads.
     pub connections: usize,
     /// Maximum number of requests in flight on each connection.
     pub pipeline: usize,
-    /// The way in which arrivals are spread over time.
+    /// The way in which the group's requests are spread over time.
     pub arrivals: Arrivals,
-    /// Phases, which follow each other.
+    /// The phases of the group's load, which follow each other.
     pub phases: Vec<PhasePlan>,
-    /// The clients' behaviour on refusals and missing replies.
+    /// The clients' behaviour when a request is refused or not answered.
     pub client: ClientKind,
     /// Maximum number of retries of a request: naive clients repeat requests that were refused, failed or
     /// timed out, smart ones only reads without a reply.
@@ -115,44 +115,44 @@ pub struct GroupPlan {
 }
 
 impl GroupPlan {
-    /// The time over which requests of the group are due: the sum of its phases.
+    /// Returns the time over which requests of the group are due: the sum of its phases.
     pub fn duration(&self) -> Duration {
         self.phases.iter().map(|phase| phase.duration).sum()
     }
 }
 
-/// A phase: a part of a group's time with a rate and commands of its own.
+/// A phase: a part of a group's time, with a rate and commands of its own.
 #[derive(Clone, Debug)]
 pub struct PhasePlan {
     /// The name of the phase in reports.
     pub name: String,
     /// The length of the phase.
     pub duration: Duration,
-    /// The rate of requests over the phase, for all connections of the group together.
+    /// The number of requests per second during the phase, for all connections of the group together.
     pub rate: Rate,
-    /// The commands that are sent.
+    /// The commands that are sent, chosen by weights.
     pub mix: Mix,
 }
 
-/// The greeting of a connection: what it tells the target before its first request.
+/// The settings that a connection sends to the target before its first request (AUTH, HELLO, QOS SET).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// The tenant's name for AUTH.
+    /// The tenant's name for AUTH; `None` to send only a password, or no AUTH.
     pub tenant: Option<String>,
-    /// The password for AUTH.
+    /// The password for AUTH; `None` for no AUTH.
     pub password: Option<String>,
-    /// Whether the connection switches to RESP3 with HELLO.
+    /// True if the connection switches to RESP3 with HELLO.
     pub resp3: bool,
     /// Users for `QOS SET USER`; connections take turns over them.
     pub users: Vec<String>,
-    /// The tier for `QOS SET TIER`.
+    /// The tier for `QOS SET TIER`; `None` to set none.
     pub tier: Option<Tier>,
-    /// The deadline of each request, for `QOS SET DEADLINE`.
+    /// The deadline of each request, for `QOS SET DEADLINE`; `None` to set none.
     pub deadline: Option<Duration>,
 }
 
 impl Identity {
-    /// The greeting of the connection with this number: commands, each as its words.
+    /// Returns the greeting commands of the connection with this number, each as its words.
     pub fn greeting(&self, connection: usize) -> Vec<Vec<String>> {
         let mut commands = Vec::new();
         let word = |text: &str| text.to_owned();

@@ -5,13 +5,14 @@ use std::str::FromStr;
 /// A rate of requests over the length of a phase.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rate {
-    /// A rate that changes evenly from the first to the second value; both are the same for a constant rate.
+    /// A rate that changes linearly from the first to the second value, in requests per second; both are
+    /// equal for a constant rate.
     Ramp(f64, f64),
-    /// Steps of equal length.
+    /// Steps of equal length, each with its requests per second.
     Steps(Vec<f64>),
 }
 
-/// The largest rate that is accepted; a larger one is taken for a mistake.
+/// The largest rate that is accepted, in requests per second; a larger one is taken for a mistake.
 const PER_SECOND_MAX: f64 = 1e8;
 const STEPS_MAX: usize = 1_000;
 
@@ -21,7 +22,8 @@ impl Rate {
         Self::Ramp(per_second, per_second)
     }
 
-    /// Splits the rate into stretches: the share of the length, the rate at its start, the rate at its end.
+    /// Splits the rate into stretches of linear change. Each is its share of the whole length, and the
+    /// requests per second at its start and at its end.
     pub fn stretches(&self) -> Vec<(f64, f64, f64)> {
         match self {
             Self::Ramp(from, to) => vec![(1.0, *from, *to)],

@@ -50,7 +50,7 @@ pub struct Run {
     intervals: VecDeque<Interval>,
     complaints: Vec<String>,
     stage: Stage,
-    /// The time when the present stage of the run (opening, setting up, running ...) began.
+    /// The time at which the present stage of the run (opening, setting up, running ...) began.
     since: Timestamp,
     start: Timestamp,
     second: u32,
@@ -59,8 +59,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// Creates the part of thread number `thread`. Connections are spread evenly over the targets, whose
-    /// names are for complaints.
+    /// Creates the part of the run for thread number `thread`. Connections are spread evenly over the
+    /// targets, whose names are for messages to the user.
     pub fn new(plan: Arc<Plan>, thread: usize, targets: Vec<String>, now: Timestamp) -> Self {
         debug_assert!(!targets.is_empty());
         let threads = plan.threads;
@@ -94,22 +94,22 @@ impl Run {
         }
     }
 
-    /// True if connections and set-up are done, and the part waits for its start.
+    /// True if connections and set-up are done, and the part waits for the start of the load.
     pub fn is_waiting(&self) -> bool {
         self.stage == Stage::Waiting
     }
 
-    /// True if the part has ended.
+    /// True if this thread's part of the run has ended.
     pub fn is_done(&self) -> bool {
         self.stage == Stage::Done
     }
 
-    /// The number of connections of each group that were ready for requests at the start.
+    /// Returns, for each group, the number of connections that were ready for requests at the start.
     pub fn ready(&self) -> &[usize] {
         &self.ready
     }
 
-    /// Problems in words for people, at most eight and without repetition.
+    /// Returns problems of the run in words for people, at most eight, each once.
     pub fn complaints(&self) -> &[String] {
         &self.complaints
     }
@@ -120,7 +120,7 @@ impl Run {
         self.enter(Stage::Running, at);
     }
 
-    /// Ends the part at once; requests in flight count as timed out.
+    /// Ends this thread's part at once; requests in flight count as timed out.
     pub fn handle_stop(&mut self, now: Timestamp) {
         match self.stage {
             Stage::Running | Stage::Draining => self.finish(now),
@@ -128,7 +128,7 @@ impl Run {
         }
     }
 
-    /// Handles a connection that is open, and writes its greeting.
+    /// Handles that a connection is open, and writes its greeting commands.
     pub fn handle_connected(&mut self, id: ConnectionId, generation: u32) {
         let connection = &mut self.connections[id.0 as usize];
         if connection.generation != generation {
@@ -144,7 +144,7 @@ impl Run {
         self.offer(id.0);
     }
 
-    /// Takes bytes from the target. Closes the connection if they are not RESP.
+    /// Handles bytes from the target. Closes the connection if they are not RESP.
     pub fn handle_bytes(&mut self, id: ConnectionId, generation: u32, bytes: &[u8], now: Timestamp) {
         let mut at = 0;
         while at < bytes.len() {
@@ -175,8 +175,8 @@ impl Run {
         }
     }
 
-    /// Records why a connection could not be opened, in the operating system's words, as a complaint of the
-    /// run.
+    /// Records the reason why a connection could not be opened, in the operating system's words, for the
+    /// user.
     pub fn note_unreachable(&mut self, id: ConnectionId, generation: u32, error: &str) {
         let connection = &self.connections[id.0 as usize];
         if connection.generation == generation {
@@ -184,14 +184,15 @@ impl Run {
         }
     }
 
-    /// Handles that a connection was lost, or could not be opened.
+    /// Handles that a connection was lost, or could not be opened: ends its requests and plans to connect
+    /// again.
     pub fn handle_lost(&mut self, id: ConnectionId, generation: u32, now: Timestamp) {
         if self.connections[id.0 as usize].generation == generation {
             self.lose(id.0, now);
         }
     }
 
-    /// Takes back a segment that was sent, or whose socket is closed.
+    /// Takes back a segment of bytes that was sent, or whose socket is closed.
     pub fn handle_transmitted(&mut self, id: ConnectionId, generation: u32, segment: Segment) {
         self.pool.give_segment(segment);
         let connection = &mut self.connections[id.0 as usize];
@@ -201,8 +202,8 @@ impl Run {
         }
     }
 
-    /// Acts on the time that has passed: sends due requests, gives up those that took too long, reports
-    /// seconds that are over.
+    /// Does the work that is due: sends due requests, gives up those that took too long, and closes the
+    /// counts of seconds that are over.
     pub fn handle_turn(&mut self, now: Timestamp) {
         if now >= self.next_round {
             self.next_round = now.after(ROUNDS_EVERY);
@@ -217,7 +218,7 @@ impl Run {
         }
     }
 
-    /// The latest time at which [`Run::handle_turn`] should be called.
+    /// Returns the latest time at which [`Run::handle_turn`] should be called.
     pub fn poll_deadline(&self) -> Timestamp {
         let mut at = self.next_round;
         if self.stage == Stage::Running {
@@ -230,12 +231,12 @@ impl Run {
         at
     }
 
-    /// The next connection to make or to close, if any.
+    /// Returns the next connection to open or to close, if any.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// The next bytes to send, with their connection, if any.
+    /// Returns the next bytes to send, and the connection that they are for, if any.
     pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
         while let Some(index) = self.to_send.pop_front() {
             let connection = &mut self.connections[index as usize];
@@ -248,7 +249,7 @@ impl Run {
         None
     }
 
-    /// The next second that is over, if any.
+    /// Returns the counts of the next second that is over, if any.
     pub fn poll_interval(&mut self) -> Option<Interval> {
         self.intervals.pop_front()
     }
@@ -338,7 +339,8 @@ impl Run {
         }
     }
 
-    /// Connects after rest pauses, gives up connection attempts that take too long, and times out requests.
+    /// Opens connections whose pause is over, gives up connection attempts that take too long, and times out
+    /// requests.
     fn make_rounds(&mut self, now: Timestamp) {
         let connecting_since = now.as_nanos().saturating_sub(self.plan.connect_timeout.as_nanos() as u64);
         for index in 0..self.connections.len() {
@@ -438,7 +440,7 @@ impl Run {
         }
     }
 
-    /// Makes an interval with the counts of every second that is over, for [`Run::poll_interval`].
+    /// Closes the counts of every second that is over, for [`Run::poll_interval`].
     fn close_seconds(&mut self, now: Timestamp) {
         while now >= self.start.after(SECOND * (self.second + 1)) {
             let until = (SECOND * (self.second + 1)).min(self.plan.duration());
@@ -522,16 +524,17 @@ mod tests {
         }
     }
 
-    /// A simulated target that answers at once, except when it stalls, and may end connections or refuse.
+    /// A simulated target that replies at once, except when it stalls, and may close connections or refuse
+    /// requests.
     struct World {
         run: Run,
         now: Timestamp,
-        /// The number of requests that wait for an answer, by connection and generation.
+        /// The number of requests that wait for a reply, by connection and generation.
         asked: BTreeMap<(u32, u32), u64>,
         decoders: BTreeMap<(u32, u32), RequestDecoder>,
         reply: &'static [u8],
         requests: u64,
-        /// The number of requests that came with a deadline of their own.
+        /// The number of requests that came with a deadline of their own (`QOS CALL DEADLINE`).
         calls: u64,
         total: Tally,
         seconds: u32,

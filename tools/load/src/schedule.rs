@@ -1,5 +1,5 @@
-//! The schedule of a group: when its requests are due. It knows nothing of replies, which makes the loop
-//! open.
+//! The schedule of a group of clients: when its requests are due. It depends on no reply, which makes the
+//! loop open.
 
 use std::time::Duration;
 
@@ -7,24 +7,24 @@ use super::rate::Rate;
 use weir::values::Random;
 use weir::values::Timestamp;
 
-/// The way in which arrivals are spread over time.
+/// The way in which requests are spread over time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arrivals {
     /// Requests are due at equal distances.
     #[default]
     Even,
-    /// Requests are due independently of each other, as those of many users are.
+    /// Requests are due independently of each other, like those of many users.
     Poisson,
-    /// A request is sent when an earlier one was answered, and no rate is kept.
+    /// A request is sent when an earlier one was answered, so there is no rate.
     Closed,
 }
 
-/// The moment at which a request is due.
+/// The moment at which a request is due, and its phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Due {
     /// The time since the start of the run.
     pub at: Timestamp,
-    /// The number of the phase that contains this time.
+    /// The number of the phase that the request belongs to.
     pub phase: u16,
 }
 
@@ -38,12 +38,13 @@ struct Stretch {
 }
 
 impl Stretch {
-    /// The number of requests due in the whole stretch.
+    /// Returns the number of requests that are due in the whole stretch.
     fn requests(&self) -> f64 {
         self.seconds * f64::midpoint(self.from, self.to)
     }
 
-    /// The time in seconds since the stretch's start when `requests` of its requests have come.
+    /// Returns the time, in seconds from the stretch's start, at which `requests` of its requests have become
+    /// due.
     fn time_of(&self, requests: f64) -> f64 {
         if requests <= 0.0 {
             return 0.0;
@@ -54,7 +55,7 @@ impl Stretch {
     }
 }
 
-/// The arrivals of one group on one thread, in order.
+/// The times at which the requests of one group on one thread are due, in order.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     stretches: std::rc::Rc<[Stretch]>,
@@ -67,8 +68,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Creates the schedule of thread number `thread` of `threads`, which share the rates evenly. `phases`
-    /// follow each other.
+    /// Creates the schedule of thread number `thread` of `threads`, over which the rates are spread evenly.
+    /// `phases` follow each other.
     pub fn new(
         phases: &[(Rate, Duration)],
         arrivals: Arrivals,
@@ -96,12 +97,12 @@ impl Schedule {
         schedule
     }
 
-    /// The next request that will be due; `None` after the last.
+    /// Returns the next request that will be due; `None` after the last.
     pub fn peek(&self) -> Option<Due> {
         self.next
     }
 
-    /// Takes the next request if it is due by `until`.
+    /// Removes and returns the next request if it is due by `until`.
     pub fn take_due(&mut self, until: Timestamp) -> Option<Due> {
         let due = self.next.filter(|due| due.at <= until)?;
         let more = match self.arrivals {

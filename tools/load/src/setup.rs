@@ -11,7 +11,7 @@ use weir::values::Timestamp;
 pub(super) struct Setup {
     mixes: Vec<Mix>,
     counts: Vec<u64>,
-    /// The index of the set-up command that is being sent.
+    /// The index of the set-up command that is being sent, in the plan's list.
     at: usize,
     sent: u64,
     waiting: u64,
@@ -56,8 +56,8 @@ impl Setup {
         })
     }
 
-    /// Writes as many requests as the connections take; the next command starts when all requests of the
-    /// current one are answered.
+    /// Writes as many set-up requests as the connections take; the next command begins when all requests of
+    /// the current one are answered.
     pub fn pump(
         &mut self,
         plans: &[SetupPlan],

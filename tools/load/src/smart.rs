@@ -11,8 +11,7 @@ use weir_client::{BreakerPolicy, Client, Next, Outcome, Policy, Retry};
 
 pub(super) struct Smart {
     pub client: Client,
-    /// The time after which a due request that could not be sent counts as timed out and is not sent any
-    /// more.
+    /// The time after which a due request that could not be sent is dropped and counts as timed out.
     pub patience: Duration,
 }
 
@@ -35,7 +34,7 @@ impl Smart {
         Some(Self { client: Client::new(policy, random.fork()), patience })
     }
 
-    /// Reports the outcome of an attempt to the client; returns the retry if there is to be one.
+    /// Reports the outcome of an attempt to the client library. Returns the retry if there is to be one.
     pub fn handle(&mut self, request: &Request, outcome: Outcome, now: Timestamp) -> Option<Retry> {
         match self.client.handle_outcome(request.sent?, outcome, now) {
             Next::RetryAt(retry) => Some(retry),
@@ -44,7 +43,8 @@ impl Smart {
     }
 }
 
-/// Translates the end of an attempt into the smart client's terms; `text` is that of an error reply.
+/// Translates the end of an attempt into the client library's terms; `text` is that of the error reply, if
+/// there was one.
 pub(super) fn outcome(ending: Ending, text: &[u8]) -> Outcome {
     match ending {
         Ending::Served => Outcome::Answered,

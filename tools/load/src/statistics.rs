@@ -1,4 +1,4 @@
-//! Counts and latencies: each thread tallies them for a second, and the main thread adds them up.
+//! Counts and latencies: each thread counts for a second, and the main thread adds the threads' counts up.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,24 +7,25 @@ use hdrhistogram::Histogram;
 
 use super::classify::Ending;
 
-/// The resolution of the histograms for short latencies, in nanoseconds. Latencies are kept to three digits,
-/// up to an hour.
+/// The resolution of the latency histograms, in nanoseconds. Latencies are kept to three digits, up to an
+/// hour.
 const LATENCY_NANOS_MIN: u64 = 100;
 const LATENCY_NANOS_MAX: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 3;
-/// Maximum number of kinds of errors that are counted apart; further ones count as `other`.
+/// Maximum number of kinds of error replies that are counted separately; further kinds are counted as
+/// `other`.
 const KINDS_MAX: usize = 16;
 const OTHER_KINDS: &str = "other";
 
-/// Counts of requests by how they ended. Every offered request ends in exactly one count, `sent`, `retries`
-/// and `lost` aside.
+/// Numbers of requests by how they ended. Every offered request ends in exactly one count; `sent`, `retries`
+/// and `lost` are additional.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Requests that were due by the schedule.
     pub offered: u64,
     /// Offered requests that were sent at least once.
     pub sent: u64,
-    /// Requests whose reply was no error.
+    /// Requests whose reply was not an error.
     pub served: u64,
     /// Requests refused with `-THROTTLED`.
     pub throttled: u64,
@@ -38,16 +39,17 @@ pub struct Counts {
     pub errors: u64,
     /// Requests that were not answered in time, or never sent.
     pub timeouts: u64,
-    /// Requests that a smart client did not send, so as to spare the target.
+    /// Requests that a smart client did not send, in order to spare the target.
     pub refused_by_client: u64,
-    /// Attempts that sent a request again.
+    /// Number of times that a request was sent again.
     pub retries: u64,
-    /// The part of `errors` without a reply, since the connection was lost.
+    /// The part of `errors` that got no reply because the connection was lost.
     pub lost: u64,
 }
 
 impl Counts {
-    /// Names and values in the order of the reports: `offered`, `sent`, and the counts by how requests ended.
+    /// Returns names and values in the order of the reports: `offered`, `sent`, and the counts by how
+    /// requests ended.
     pub fn entries(&self) -> [(&'static str, u64); 10] {
         [
             ("offered", self.offered),
@@ -63,17 +65,17 @@ impl Counts {
         ]
     }
 
-    /// Names and values of the counts that are no ends of requests of their own: `retries` and `lost`.
+    /// Returns names and values of the counts that are not ends of requests: `retries` and `lost`.
     pub fn sends(&self) -> [(&'static str, u64); 2] {
         [("retries", self.retries), ("lost", self.lost)]
     }
 
-    /// Requests that weir refused, for any reason.
+    /// Returns the number of requests that weir refused, for any reason.
     pub const fn refused(&self) -> u64 {
         self.throttled + self.overloaded + self.deadline + self.unavailable
     }
 
-    /// Requests that have ended in some way.
+    /// Returns the number of requests that have ended in any way.
     pub const fn ended(&self) -> u64 {
         self.served + self.refused() + self.errors + self.timeouts + self.refused_by_client
     }
@@ -109,7 +111,7 @@ pub struct Tally {
     pub served: Histogram<u64>,
     /// Latencies in nanoseconds of all requests that were not served: refused, failed, timed out or lost.
     pub others: Histogram<u64>,
-    /// Numbers of error replies by their first word.
+    /// Numbers of error replies by their first word, which names the kind of error.
     pub kinds: BTreeMap<String, u64>,
 }
 
@@ -139,7 +141,7 @@ impl Tally {
         histogram.saturating_record(took.as_nanos() as u64);
     }
 
-    /// Counts an error of a kind; its request may be retried or end with it.
+    /// Counts an error reply by its kind; its request may be retried or end with it.
     pub fn note_kind(&mut self, kind: &str) {
         if let Some(count) = self.kinds.get_mut(kind) {
             *count += 1;
@@ -172,7 +174,7 @@ impl Tally {
         self.kinds.clear();
     }
 
-    /// The latencies of all requests, served or not, in one histogram.
+    /// Returns the latencies of all requests, served or not, in one histogram.
     pub fn all(&self) -> Histogram<u64> {
         let mut all = self.served.clone();
         all.add(&self.others).expect("the bounds are the same");
@@ -180,11 +182,11 @@ impl Tally {
     }
 }
 
-/// Percentiles in the reports, as a name and a percentage.
+/// The percentiles in the reports, each as a name and a percentage.
 pub const PERCENTILES: [(&str, f64); 5] =
     [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99_9", 99.9), ("p99_99", 99.99)];
 
-/// A latency percentile in milliseconds; `None` if the histogram is empty.
+/// Returns a latency percentile in milliseconds; `None` if the histogram is empty.
 pub fn percentile_ms(histogram: &Histogram<u64>, percentile: f64) -> Option<f64> {
     (!histogram.is_empty()).then(|| histogram.value_at_percentile(percentile) as f64 / 1e6)
 }
@@ -194,28 +196,28 @@ pub fn percentile_ms(histogram: &Histogram<u64>, percentile: f64) -> Option<f64>
 pub struct Interval {
     /// The number of the second since the start of the run, from 0.
     pub second: u32,
-    /// Tallies by group, each with the number of its phase; phases without any event are left out.
+    /// Counts and latencies by group, and within it by phase number; phases without any event are left out.
     pub groups: Vec<Vec<(u16, Tally)>>,
 }
 
-/// Adds up the intervals of all threads, second by second.
+/// Adds up the counts of all threads, second by second.
 #[derive(Debug)]
 pub struct Joiner {
     threads: usize,
     groups: usize,
-    /// Sums of the seconds that at least one thread has not reported yet, by number.
+    /// The sums of the seconds that not all threads have reported yet, by the number of the second.
     open: BTreeMap<u32, Interval>,
-    /// The number of seconds that each thread has reported.
+    /// The number of seconds that each thread has reported so far.
     told: Vec<u32>,
 }
 
 impl Joiner {
-    /// Creates the sums for `threads` threads, each of which reports the same `groups` groups.
+    /// Creates the sums for `threads` threads, each of which reports on the same `groups` groups.
     pub fn new(threads: usize, groups: usize) -> Self {
         Self { threads, groups, open: BTreeMap::new(), told: vec![0; threads] }
     }
 
-    /// Adds a thread's interval; each thread's seconds come in order.
+    /// Adds a thread's counts of one second; each thread reports its seconds in order.
     pub fn handle(&mut self, thread: usize, interval: &Interval) {
         self.told[thread] = interval.second + 1;
         let groups = self.groups;
@@ -238,7 +240,7 @@ impl Joiner {
         self.told[thread] = u32::MAX;
     }
 
-    /// Takes the earliest second that all threads have reported, if there is one.
+    /// Removes and returns the earliest second that all threads have reported, if there is one.
     pub fn poll(&mut self) -> Option<Interval> {
         debug_assert_eq!(self.told.len(), self.threads);
         let complete = *self.told.iter().min()?;

@@ -1,4 +1,5 @@
-//! Commands with holes: `SET key:{zipf:100000} {value:64}`. The constant parts are encoded once.
+//! Commands with placeholders in braces: `SET key:{zipf:100000} {value:64}`. The constant parts are encoded
+//! once.
 
 use super::keys::Source;
 use weir::protocol::command::{self, Effect};
@@ -6,13 +7,12 @@ use weir::protocol::encode;
 use weir::values::Random;
 use weir_client::Repeats;
 
-/// The random choice that makes one request out of a template: the same draw gives the same bytes, so a retry
-/// repeats the request.
+/// The random choices for one request: the same draw gives the same bytes, so a retry repeats the request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Draw {
     /// The seed of the request's random numbers.
     pub seed: u64,
-    /// The number of the request within its group.
+    /// The number of the request within its group of clients.
     pub sequence: u64,
 }
 
@@ -24,13 +24,13 @@ enum Part {
 
 #[derive(Clone, Debug)]
 enum Piece {
-    /// Bytes that are encoded already.
+    /// Bytes of a request that are encoded already.
     Fixed(Vec<u8>),
-    /// A word with holes, which is encoded for each request.
+    /// A word with placeholders, which is encoded for each request.
     Word(Vec<Part>),
 }
 
-/// A command whose words may have holes.
+/// A command whose words may have placeholders.
 #[derive(Clone, Debug)]
 pub struct Template {
     text: String,
@@ -40,7 +40,7 @@ pub struct Template {
 
 impl Template {
     /// Parses a command. Words are separated by spaces; a word that contains spaces stands in single or
-    /// double quotes.
+    /// double quotes. The error is a text for the user.
     pub fn parse(text: &str) -> Result<Self, String> {
         let words = words(text)?;
         if words.is_empty() {
@@ -70,7 +70,7 @@ impl Template {
         Ok(Self { text: text.to_owned(), pieces, repeats })
     }
 
-    /// The command as it was written.
+    /// Returns the command as the user wrote it.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -102,7 +102,7 @@ impl std::str::FromStr for Template {
     }
 }
 
-/// Splits a command into words at spaces outside quotes.
+/// Splits a command into words at spaces outside quotes. The error is a text for the user.
 fn words(text: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -125,7 +125,7 @@ fn words(text: &str) -> Result<Vec<String>, String> {
     Ok(words)
 }
 
-/// Splits a word at its holes. `{{` and `}}` stand for a plain brace (of a hash tag, say).
+/// Splits a word at its placeholders. `{{` and `}}` stand for a plain brace (of a hash tag, say).
 fn parts(word: &str) -> Result<Vec<Part>, String> {
     let mut parts: Vec<Part> = Vec::new();
     let mut rest = word;
@@ -158,11 +158,11 @@ fn parts(word: &str) -> Result<Vec<Part>, String> {
     Ok(parts)
 }
 
-/// Several commands, chosen at random by their weights.
+/// Several commands, of which one is chosen at random for each request, by their weights.
 #[derive(Clone, Debug)]
 pub struct Mix {
     templates: Vec<Template>,
-    /// The sum of the weights up to and including each command.
+    /// For each command, the sum of the weights up to and including it.
     reaches: Vec<u64>,
 }
 
@@ -172,7 +172,7 @@ impl Mix {
         Self { templates: vec![template], reaches: vec![1] }
     }
 
-    /// Creates a mix of at least one command; weights are at least 1.
+    /// Creates a mix of at least one command, each with its weight of at least 1.
     pub fn weighted(commands: Vec<(u32, Template)>) -> Self {
         debug_assert!(!commands.is_empty());
         let mut reach = 0;
@@ -186,23 +186,23 @@ impl Mix {
         Self { templates, reaches }
     }
 
-    /// The commands as they were written.
+    /// Returns the commands as the user wrote them.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         self.templates.iter().map(Template::text)
     }
 
-    /// Appends the request that a draw stands for.
+    /// Appends the encoded request that a draw stands for.
     pub fn write(&self, out: &mut Vec<u8>, scratch: &mut Vec<u8>, draw: Draw) {
         let (template, mut random) = self.choose(draw);
         template.write(out, scratch, draw.sequence, &mut random);
     }
 
-    /// Whether the request of a draw does harm if it is carried out twice.
+    /// Returns whether the request that a draw stands for may be carried out twice without harm.
     pub fn repeats(&self, draw: Draw) -> Repeats {
         self.choose(draw).0.repeats
     }
 
-    /// Finds the command of a draw, and the random numbers that are left for its holes.
+    /// Returns the command that a draw chooses, and the random numbers that are left for its placeholders.
     fn choose(&self, draw: Draw) -> (&Template, Random) {
         let mut random = Random::new(draw.seed);
         let template = if self.templates.len() == 1 {

@@ -14,20 +14,20 @@ use weir::values::{Action, ConnectionId, Owner, Timestamp};
 use super::statistics::Interval;
 use super::{Plan, Run};
 
-/// The longest time that a thread sleeps before it checks whether the run has started or is to stop.
+/// The longest time that a thread sleeps before it checks whether the load has started or the run is to stop.
 const NOTICE_EVERY: Duration = Duration::from_millis(5);
 
 /// The start time and the stop flag that all threads of a run share.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
-    /// The time when the load starts, in nanoseconds of the common clock; 0 before it is known.
+    /// The time at which the load starts, in nanoseconds of the common clock; 0 before it is known.
     pub start_nanos: AtomicU64,
     pub stop: AtomicBool,
 }
 
-/// A message of a generating thread to the main thread.
+/// A message of a load thread to the main thread.
 pub(super) enum Told {
-    /// The connections are set up or given up; `connections` counts the ready ones of each group.
+    /// The connections are open or given up; `connections` is the number of ready ones of each group.
     Ready {
         connections: Vec<usize>,
         complaints: Vec<String>,

@@ -9,7 +9,7 @@ use weir::config::Flags;
 const BEGIN: &str = "<!-- flags: begin; written by weir-pages --flags docs/operating/configuration.md -->\n";
 const END: &str = "<!-- flags: end -->\n";
 
-/// The page that explains the flags under a heading, and its name there.
+/// For each heading of the help, the page that explains its flags, and the heading's anchor there.
 const PAGES: [(&str, &str, &str); 8] = [
     ("Stores", "choose the stores", "#choose-the-stores"),
     ("Quotas", "tenants and quotas", "tenants-and-quotas.md"),
@@ -21,7 +21,7 @@ const PAGES: [(&str, &str, &str); 8] = [
     ("Limits", "bound memory and connections", "#bound-memory-and-connections"),
 ];
 
-/// Replaces the tables of flags in a page. An error if the page has no place for them.
+/// Replaces the tables of flags in a documentation page. An error if the page has no place for them.
 pub fn write(page: &Path) -> io::Result<()> {
     let text = fs::read_to_string(page)?;
     let found = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
@@ -35,7 +35,7 @@ pub fn write(page: &Path) -> io::Result<()> {
     fs::write(page, format!("{before}{BEGIN}{}{END}{after}", tables()))
 }
 
-/// One table for each heading of the help, in the order of the help.
+/// Returns one table of flags for each heading of the help, in the order of the help.
 fn tables() -> String {
     let command = Flags::with_rare_flags();
     let mut headings: Vec<Option<&str>> = Vec::new();
@@ -55,7 +55,7 @@ fn tables() -> String {
     headings.into_iter().map(table).collect::<String>() + "\n"
 }
 
-/// The row of a flag in the table of configuration.md; none for an argument without a name, and for `--help-all`.
+/// Returns the table row of a flag; `None` for an argument without a name, and for `--help-all`.
 fn row(flag: &Arg) -> Option<String> {
     let name = flag.get_long().filter(|name| *name != "help-all")?;
     let values = flag.get_value_names().filter(|_| flag.get_action().takes_values());
@@ -80,13 +80,13 @@ fn row(flag: &Arg) -> Option<String> {
     Some(format!("| `--{name}{value}` | {default} | {}{choices} |\n", in_code(meaning)))
 }
 
-/// A value that a flag may have, with its meaning if it has one.
+/// Returns a value that a flag may have, in Markdown, with its meaning if it has one.
 fn choice(value: &clap::builder::PossibleValue) -> String {
     let meaning = value.get_help().map(|help| format!(" ({})", in_code(&help.to_string())));
     format!("`{}`{}", value.get_name(), meaning.unwrap_or_default())
 }
 
-/// A text of the help in Markdown: flags, addresses and names with underscores become code.
+/// Returns a text of the help in Markdown: flags, addresses and names with underscores become code.
 fn in_code(text: &str) -> String {
     let word = |word: &str| {
         let end = word.trim_end_matches([',', ';', ':', '.', ')']);

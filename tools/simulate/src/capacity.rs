@@ -1,7 +1,7 @@
-//! The capacity of the stores under overload, and the part of it that running cores could use: an upper bound
-//! for any proxy.
+//! The number of requests that could have been served under overload: what the stores could do, and what
+//! running cores could have sent them, which is an upper bound for any proxy.
 //!
-//! A request passes through two cores, its client's and its key's home. While either does not run, the
+//! A request passes through two cores, its client's and its key's home core. While either does not run, the
 //! request does not reach its store, which has only the other requests and those sent before. A proxy that
 //! keeps as much in flight as fills the time in which cores may be away would make every reply late; so no
 //! more than [`AHEAD`] is expected.
@@ -12,34 +12,35 @@ use std::time::Duration;
 use super::store::Work;
 use weir::values::Timestamp;
 
-/// The time for which a store is kept busy by requests in flight when no more come: a window lets replies be
-/// late by at most this time.
+/// The time for which requests in flight keep a store busy when no more come: a window makes replies late by
+/// at most this time.
 const AHEAD: Duration = Duration::from_millis(40);
 
-/// The facts about a world under load (cores' pauses, stores' work and stalls) from which the number of
-/// requests that could have been served is computed.
+/// The facts about a world under load (the cores' pauses, the stores' work and stalls) from which the number
+/// of requests that could have been served is computed.
 #[derive(Debug)]
 pub(super) struct Ability {
     /// The interval of virtual time whose requests are counted.
     pub counted: Range<Timestamp>,
-    /// The requested load, relative to the stores' capacity.
+    /// The load that clients offer, relative to the stores' capacity (1 is all of it).
     pub asked: f64,
     /// The number of servers of each store.
     pub servers: usize,
-    /// The times in which each core did not run. `clients` is the fraction of all clients that each core has.
+    /// The times in which each core did not run, by core. `clients` is the fraction of all clients that each
+    /// core has.
     pub slept: Vec<Vec<Range<Timestamp>>>,
     pub clients: Vec<f64>,
-    /// The work of each store. `stalled` is the time in which it stalled, and `homes` the fraction of its
-    /// keys at home on each core.
+    /// The work of each store. `stalled` is the time in which the store stalled, and `homes` the fraction of
+    /// its keys whose home each core is.
     pub works: Vec<Work>,
     pub stalled: Vec<Option<Range<Timestamp>>>,
     pub homes: Vec<Vec<f64>>,
 }
 
 impl Ability {
-    /// The number of requests that the stores could have carried out in the counted time, and the number of
-    /// those that running cores could have sent. Both use the service times that requests really took, which
-    /// differ by chance a few percent from the mean.
+    /// Returns the number of requests that the stores could have carried out in the counted time, and the
+    /// number of those that running cores could have sent to them. Both use the service times that requests
+    /// really took, which differ by chance a few percent from the mean.
     pub fn requests(&self) -> (f64, f64) {
         (0..self.homes.len()).fold((0.0, 0.0), |sum, store| {
             let Work { requests, took, in_vain } = self.works[store];
@@ -51,8 +52,8 @@ impl Ability {
         })
     }
 
-    /// The seconds of the counted time in which a store did not stall, and the seconds in which requests from
-    /// running cores could have kept it busy.
+    /// Returns the seconds of the counted time in which a store did not stall, and the seconds in which
+    /// requests from running cores could have kept it busy.
     fn busy(&self, store: usize) -> (f64, f64) {
         let stalled = self.stalled[store].as_ref();
         let mut moments: Vec<Timestamp> =
@@ -76,7 +77,8 @@ impl Ability {
         (all, busy)
     }
 
-    /// The load that running cores can send to a store at a time, relative to the store's capacity.
+    /// Returns the load that the cores running at a time can send to a store, relative to the store's
+    /// capacity.
     fn reaches(&self, store: usize, at: Timestamp) -> f64 {
         let runs = |core: &usize| !self.slept[*core].iter().any(|range| range.contains(&at));
         let running = |parts: &[f64]| (0..parts.len()).filter(runs).map(|core| parts[core]).sum::<f64>();

@@ -1,4 +1,5 @@
-//! A simulated client: sends bursts of requests, checks every reply, and leaves in one of several ways.
+//! A simulated client: sends bursts of requests, checks every reply, and ends its connection in one of
+//! several ways.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -19,13 +20,13 @@ use weir::values::{Random, Tier, Timestamp};
 pub(super) enum Leaving {
     /// The client closes its sending side and waits for the outstanding replies.
     HalfClose,
-    /// The client sends `QUIT`, and a request after it that must not be answered.
+    /// The client sends `QUIT`, and after it a request that weir must not answer.
     Quit,
-    /// The client sends bytes that are no request.
+    /// The client sends bytes that are not RESP.
     Malformed,
-    /// The client's connection is lost without notice.
+    /// The client's connection breaks without notice to weir.
     Lost,
-    /// The client stops reading.
+    /// The client stops reading replies.
     Stuck,
     /// The client sends nothing more, and is closed as idle.
     Idle,
@@ -39,7 +40,7 @@ pub(super) enum Stage {
     Gone,
 }
 
-/// The next action of a simulated client.
+/// The next action that a simulated client takes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Move {
     Send(Vec<u8>),
@@ -54,41 +55,42 @@ pub(super) struct Client {
     pub socket: SocketId,
     pub stage: Stage,
     pub leaving: Leaving,
-    /// Requests whose replies are still to come, in the order of sending.
+    /// Requests without a reply so far, in the order of sending, each with the replies that it may get.
     asked: VecDeque<Asked>,
-    /// The RESP version of the last reply.
+    /// The RESP version of the last reply that came.
     spoken: Protocol,
     writer: Writer,
     bursts_left: u64,
     burst_most: u64,
-    /// True if the client waits for all outstanding replies before it sends further requests.
+    /// True if the client waits for the replies to all its requests before it sends more.
     patient: bool,
     scanner: ReplyScanner,
     partial: Vec<u8>,
     walk: Option<Walk>,
     work: Option<Work>,
-    /// The client's work with queues or counters, if it does nothing else.
+    /// The client's work with queues or counters; `None` if it sends other requests instead.
     duty: Option<Duty>,
     pub replies: u64,
     pub refusals: u64,
-    /// The least number of replies that the client must get before it is closed, because their requests were
-    /// there when its shard began to drain.
+    /// The least number of replies that the client must get before weir closes it, because their requests had
+    /// arrived when its shard began to drain.
     replies_least: u64,
-    /// True if one of the client's requests was refused because a node of the cluster was away.
+    /// True if one of the client's requests was refused because a node of the cluster was down.
     was_in_trouble: bool,
 }
 
-/// The state of a client in a world under overload, which sends at a fixed rate, whatever the replies are.
+/// State of a client in a world under overload, which sends requests at a fixed rate, whatever the replies
+/// are.
 #[derive(Debug)]
 struct Work {
     load: Load,
     tier: Tier,
-    /// The times when the unanswered requests were sent.
+    /// The times at which the requests without a reply were sent.
     sent_at: VecDeque<Timestamp>,
     tally: Tally,
 }
 
-/// A SCAN over all keys: the step in which it started, and the keys found so far.
+/// A SCAN over all keys in progress: the step in which it began, and the keys returned so far.
 #[derive(Debug, Default)]
 struct Walk {
     started: u64,
@@ -96,7 +98,8 @@ struct Walk {
 }
 
 impl Work {
-    /// Counts a reply by its outcome, unless its request was sent outside the counted time.
+    /// Counts a reply to a request in the world's result, unless the request was sent outside the counted
+    /// time.
     fn count(&mut self, is_refused: bool, now: Timestamp) {
         let Some(sent_at) = self.sent_at.pop_front() else { return };
         if sent_at < self.load.counted_from || sent_at >= self.load.until {
@@ -168,7 +171,7 @@ impl Client {
         }
     }
 
-    /// Decides on the client's next action.
+    /// Decides on the client's next action, such as sending a burst.
     pub fn act(&mut self, step: u64, now: Timestamp, over: bool, history: &mut History) -> Move {
         if let Some(duty) = &mut self.duty {
             return duty.act(over, &mut history.ledger, (&mut self.stage, self.leaving));
@@ -254,7 +257,7 @@ impl Client {
         burst.bytes
     }
 
-    /// Draws a random time until the client's next action.
+    /// Draws a random time to wait until the client's next action.
     pub fn pause(&mut self, now: Timestamp) -> Duration {
         if let Some(work) = &self.work {
             return Duration::from_secs_f64(self.writer.random.exponential() / work.load.rate(now));
@@ -262,17 +265,18 @@ impl Client {
         Duration::from_micros(*self.writer.random.pick(&[1, 30, 300, 3_000, 20_000]))
     }
 
-    /// The pause after a reply; `None` for a client under load, which does not wait for replies.
+    /// Returns the time to wait after a reply before the next action; `None` for a client under load, which
+    /// does not wait for replies.
     pub fn pause_after_reply(&mut self, now: Timestamp) -> Option<Duration> {
         self.work.is_none().then(|| self.pause(now))
     }
 
-    /// The tier and the counts of a client under load; `None` for others.
+    /// Returns the tier and the outcome counts of a client under load; `None` for other clients.
     pub fn tally(&self) -> Option<(Tier, Tally)> {
         self.work.as_ref().map(|work| (work.tier, work.tally))
     }
 
-    /// Takes bytes from weir, and checks each complete reply.
+    /// Handles bytes from weir, and checks each complete reply against those that its request may get.
     pub fn receive(
         &mut self,
         mut bytes: &[u8],
@@ -350,8 +354,8 @@ impl Client {
         Ok(())
     }
 
-    /// Corrects the expected dialect after a refused HELLO or RESET: replies stay in the old one until
-    /// another request changes it.
+    /// Corrects the expected RESP version after a refused HELLO or RESET: replies stay in the old version
+    /// until another request changes it.
     fn keep_dialect(&mut self) {
         let later = self.asked.iter().position(Asked::chooses_dialect);
         self.asked
@@ -375,7 +379,7 @@ impl Client {
         }
     }
 
-    /// Requires that all requests sent so far are answered before the client is closed.
+    /// Records that all requests sent so far must be answered before the client is closed.
     pub fn must_be_served(&mut self) {
         if self.duty.is_some() {
             // Some wait for elements that nobody pushes any more.
@@ -385,7 +389,7 @@ impl Client {
         self.replies_least = if is_heard { self.replies + self.asked.len() as u64 } else { 0 };
     }
 
-    /// Handles that weir has closed the connection. An error if weir had to send more replies first.
+    /// Handles that weir has closed the connection. An error if weir should have sent more replies first.
     pub fn closed(
         &mut self,
         may_be_early: bool,
@@ -421,7 +425,7 @@ impl Client {
         }
     }
 
-    /// The replies that the client is still waiting for, in words; `None` if it is gone.
+    /// Describes the replies that are still missing, for an error text; `None` if the client has gone.
     pub fn unserved(&self) -> Option<String> {
         (self.stage != Stage::Gone).then(|| {
             self.told(&format!(

@@ -23,34 +23,34 @@ use weir::values::limits::SLOTS;
 use weir::values::time::Now;
 use weir::values::{Random, ServerAddress, Timestamp};
 
-/// A slot whose keys are being moved from one simulated node to another.
+/// A slot whose keys are being moved from one simulated node to another, one by one.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     source: u16,
     target: u16,
-    /// True once the target says that it owns the slot, while the source has not heard of that.
+    /// True once the target node claims to own the slot, while the source node does not know that yet.
     claimed: bool,
 }
 
-/// The decision of a simulated node on a request: carried out, answered, or refused.
+/// A simulated node's decision on a request: carry it out, answer it, or refuse it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     CarryOut,
     /// The node replies with this text and does nothing else.
     Answered(String),
-    /// The node does not carry the request out and replies with this error (MOVED, ASK and the like).
+    /// The node replies with this error (MOVED, ASK and the like) and does not carry the request out.
     Refused(String),
 }
 
-/// A change of a slot that is being moved, with a text for the narration.
+/// A step in moving a slot between nodes, with a text for the printed events.
 #[derive(Debug)]
 pub(super) struct News {
     pub told: String,
-    /// The old and the new owner, if the slot has left the old one for good.
+    /// The old and the new owner's node numbers, if this step has made the slot the new owner's for good.
     pub moved: Option<(u16, u16)>,
 }
 
-/// The state of the cluster: what the nodes agree on, and what some of them do not know yet.
+/// The state of the simulated cluster: the owners of slots, and what some of the nodes do not know yet.
 #[derive(Debug)]
 pub(super) struct Cluster {
     moves: Moves,
@@ -60,28 +60,29 @@ pub(super) struct Cluster {
     open: BTreeMap<u16, Open>,
     /// The time when each slot last moved, by slot.
     settled: BTreeMap<u16, Timestamp>,
-    /// The time when a script of each slot last replied that the slot had moved, though it was carried out.
+    /// The time at which a script on each slot last replied falsely that the slot had moved, although the
+    /// script was carried out.
     forged: RefCell<BTreeMap<u16, Timestamp>>,
-    /// Earlier owners of the slots, with the nodes' epochs, as nodes that hear late may still report them;
-    /// the newest last.
+    /// Earlier owners of all slots, with the nodes' configuration epochs, which nodes that learn of changes
+    /// late may still report; the newest last.
     past: VecDeque<(Vec<u16>, Vec<u64>)>,
     /// The number of slots that have moved.
     pub moved: u64,
-    /// The roles of nodes (primary or replica, well or away); `None` if no node goes away in this world.
+    /// The roles of nodes (primary or replica, working or away); `None` if no node goes away in this world.
     pub roles: Option<Roles>,
 }
 
-/// Maximum number of old views that nodes may report.
+/// Maximum number of earlier views of the cluster that nodes may report.
 const PAST_MOST: usize = 4;
 
 const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot\r\n";
 pub(super) const CLUSTER_DOWN: &str = "-CLUSTERDOWN The cluster is down\r\n";
 const ROLE_OF_PRIMARY: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n";
 
-/// An address at which no node is, for false redirects.
+/// An address that no node has, for false redirects.
 const NOBODY: &str = "10.0.0.99:7099";
-/// The time for which weir may believe that a slot has moved because a script replied with a false MOVED; the
-/// slot does not move meanwhile.
+/// The time for which weir may believe a script's false reply MOVED; the slot does not move meanwhile, since
+/// the two could not be told apart.
 const FORGED_FELT: Duration = Duration::from_secs(2);
 /// Maximum number of slots that move at the same time; no further move begins meanwhile.
 const OPEN_MOST: usize = 3;
@@ -114,27 +115,28 @@ impl Cluster {
         self.open.is_empty()
     }
 
-    /// True if a slot may move from or to this node now.
+    /// True if the node is a working primary that is neither about to go away nor to take over, so that slots
+    /// may move from it or to it.
     fn is_settled(&self, node: u16) -> bool {
         self.roles.as_ref().is_none_or(|roles| roles.is_settled(node))
     }
 
-    /// The owner of a slot, as far as this node has heard.
+    /// Returns the owner of a slot as far as this node knows.
     fn owner_as_known(&self, node: u16, slot: u16, now: Timestamp) -> u16 {
         let owner = self.owners[usize::from(slot)];
         let late = self.roles.as_ref().and_then(|roles| roles.is_late(node, now));
         late.filter(|(_, taken)| taken[usize::from(slot)]).map_or(owner, |(old, _)| old)
     }
 
-    /// True if a node takes itself for the owner of a slot that another node owns now.
+    /// True if a node believes that it owns a slot that another node owns now.
     pub fn is_deluded(&self, node: usize, slot: u16, now: Timestamp) -> bool {
         let node = node as u16;
         self.owners[usize::from(slot)] != node && self.owner_as_known(node, slot, now) == node
     }
 
-    /// Decides whether a script of this slot may reply falsely that the slot has moved, though it is carried
-    /// out. Not while a move or takeover may make it true, since the reply could not be told from a refusal
-    /// then.
+    /// Decides whether a script on this slot may reply falsely that the slot has moved, although it is
+    /// carried out. Not while a move or takeover may make that true, since the reply could not be told from a
+    /// refusal then.
     pub fn forge(&self, slot: u16, now: Timestamp) -> bool {
         let falls = self.roles.as_ref().is_some_and(|roles| roles.fall.is_some());
         let may_be = falls || self.open.contains_key(&slot);
@@ -145,12 +147,12 @@ impl Cluster {
     }
 
     /// True if a script replied falsely, less than `FORGED_FELT` (2 s) ago, that the slot had moved, so that
-    /// it has to stay.
+    /// the slot must not move now.
     fn is_forged(&self, slot: u16, now: Timestamp) -> bool {
         self.forged.borrow().get(&slot).is_some_and(|at| now.since(*at) < FORGED_FELT)
     }
 
-    /// Chooses a primary that is to fail or hand over, among those without a slot that moves.
+    /// Chooses a primary that is to fail or hand over, among those of which no slot is being moved.
     pub fn begin_fall(&mut self, now: Timestamp, random: &mut Random) {
         let is_free = |node: &u16| {
             let is_end = |open: &Open| open.source == *node || open.target == *node;
@@ -165,8 +167,8 @@ impl Cluster {
         }
     }
 
-    /// Carries out the next step of the primary's failure and the takeover by its replica: returns that step,
-    /// and the time until the next one.
+    /// Carries out the next step of the primary's failure and the takeover by its replica. Returns that step,
+    /// and the time until the next one; `None` if no primary fails.
     pub fn fall_goes_on(&mut self, now: Timestamp, random: &mut Random) -> Option<(Fall, Duration)> {
         let (fall, after) = self.roles.as_mut()?.go_on(now, random)?;
         if fall.next == Step::TakenOver {
@@ -185,12 +187,12 @@ impl Cluster {
         Some((fall, after))
     }
 
-    /// Returns for each slot whether the node owns it.
+    /// Returns, for each slot, whether the node owns it.
     pub fn slots_of(&self, node: u16) -> Vec<bool> {
         self.owners.iter().map(|owner| *owner == node).collect()
     }
 
-    /// Returns for each slot whether the node owns it, or owned it in one of the last maps.
+    /// Returns, for each slot, whether the node owns it or owned it in one of the last views.
     pub fn slots_had_lately(&self, node: u16) -> Vec<bool> {
         let maps = self.past.iter().map(|(owners, _)| owners).chain([&self.owners]);
         let mut had = vec![false; self.owners.len()];
@@ -209,7 +211,7 @@ impl Cluster {
         self.owners[usize::from(slot)]
     }
 
-    /// The node's reply to ROLE.
+    /// Returns the node's reply to ROLE.
     fn role_of(&self, node: u16) -> String {
         let copied = self.roles.as_ref().and_then(|roles| roles.copies[usize::from(node)]);
         match copied {
@@ -224,8 +226,8 @@ impl Cluster {
         }
     }
 
-    /// The replica's reply to ROLE as weir reads it: whether it has taken over, or has a primary; `None` if
-    /// the replica itself is away.
+    /// Returns the replica's reply to ROLE as weir parses it: whether it has taken over, or still has a
+    /// primary; `None` if the replica itself is away.
     pub fn replica_says(&self, node: u16) -> Option<Said> {
         let roles = self.roles.as_ref()?;
         let is_well = |node: u16| roles.life(node) == Life::Well;
@@ -239,7 +241,8 @@ impl Cluster {
         })
     }
 
-    /// The stores that may hold keys of the slot: the owner first, then the target of a move.
+    /// Returns the stores that may hold keys of the slot: the owner first, then the target of a move, if
+    /// there is one.
     pub fn holders_of(&self, slot: u16) -> Vec<usize> {
         let open = self.open.get(&slot).map(|open| usize::from(open.target));
         std::iter::once(usize::from(self.owners[usize::from(slot)])).chain(open).collect()
@@ -296,7 +299,8 @@ impl Cluster {
         }
     }
 
-    /// Carries out the next step of a slot that is being moved, or begins to move `wanted`.
+    /// Carries out the next step of a move of a slot, or begins to move the slot `wanted`. Returns the step,
+    /// if there was one.
     pub fn go_on(
         &mut self,
         stores: &mut [Store],
@@ -374,8 +378,8 @@ impl Cluster {
         Some(News { told: format!("slot {slot} moves from {source} to {target}"), moved: None })
     }
 
-    /// Draws a false redirect, which the node sends whether it would refuse the request or not; `None` for a
-    /// request without a key.
+    /// Draws a false redirect, which the node sends whatever its true reply would be; `None` for a request
+    /// without a key.
     pub fn lie(&self, node: usize, arguments: &Arguments<'_>, random: &mut Random) -> Option<String> {
         let first = command::recognise(arguments).ok()?.first_key(arguments).ok()??;
         let slot = slot_of(arguments.at(first));
@@ -392,8 +396,8 @@ impl Cluster {
         Some(format!("-{word} {slot} {target}\r\n"))
     }
 
-    /// The view of the cluster that a node reports. A node that hears late may report an outdated view of the
-    /// others.
+    /// Returns the view of the cluster that a node reports. A node that learns of changes late may report an
+    /// outdated view of the others.
     pub fn view(&self, teller: u16, now: Timestamp, random: &mut Random) -> View {
         let past = self.past.get(random.index(self.past.len().max(1)));
         let past = past.filter(|_| random.per_mille(20 * self.moves.lies));
@@ -466,7 +470,7 @@ impl Cluster {
     }
 }
 
-/// Makes a replica carry out all that its primary has done.
+/// Makes a replica carry out all requests that its primary has carried out.
 pub(super) fn catch_up(stores: &mut [Store], primary: u16, copy: u16) {
     while let Some(done) = stores[usize::from(primary)].poll_done(Timestamp::MAX) {
         stores[usize::from(copy)].replay(&done);

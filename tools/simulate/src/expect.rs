@@ -1,4 +1,4 @@
-//! Checks whether a reply is possible for its request.
+//! Checks whether a reply is one that its request may get.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,52 +16,52 @@ use weir::values::limits::SLOT_HELD_MAX;
 pub(super) enum Expected {
     /// Exactly these bytes: weir answers without a store, so the request cannot fail.
     Exactly(Vec<u8>),
-    /// Exactly these bytes, from weir without a store; but weir charges the request to the quota, so it may
-    /// be throttled.
+    /// Exactly these bytes, from weir without a store; but weir charges the request to a quota, so it may be
+    /// refused with -THROTTLED.
     Told(Vec<u8>),
-    /// An error of weir's own that begins with this text.
+    /// An error worded by weir that begins with this text.
     OwnError(&'static str),
-    /// The reply to an `EXEC` with nothing to carry out, or of a block with an error, which begins with this
-    /// text. Weir needs no store for it, but may refuse it while earlier requests of the connection may still
+    /// The reply to an `EXEC` without requests, or of a transaction with an error, which begins with this
+    /// text. weir needs no store for it, but may refuse it while earlier requests of the connection may still
     /// be carried out.
     NoBlock(&'static str),
     /// `OK`, which acknowledges these writes (by their numbers in the history).
     Ok(Vec<usize>),
-    /// `OK`, which acknowledges this write by a script; or the words of a refusal, though the write was
-    /// carried out.
+    /// `OK`, which acknowledges this write by a script; or the words of a refusal that the script returns,
+    /// though the write was carried out.
     Scripted(usize),
-    /// The length of the value after this append.
+    /// The length of the value after this append, an integer.
     Appended(usize),
-    /// 1 if these writes were made, 0 if not; `certain` where it must be 1.
+    /// 1 if these writes were made, 0 if they were not; always 1 if `certain`.
     IfNone { writes: Vec<usize>, keys: Vec<String>, certain: bool },
-    /// The number of keys that these deletes removed.
+    /// The number of keys that these deletes have removed.
     Deleted(Vec<usize>),
-    /// The value of the key, which the request deletes.
+    /// The value of the key, which the same request deletes.
     Taken { key: String, write: usize },
     /// The value of the counter.
     Counted(String),
     /// The value of the key.
     Value(String),
-    /// The values of these keys.
+    /// The values of these keys, as an array.
     Values(Vec<String>),
     /// All values that were appended to the key.
     Log(String),
-    /// A value that was written to any key of the group with this tag.
+    /// A value that was written to any key with this hash tag.
     OneOf(String),
     /// An integer that is at most this one.
     Number(i64),
-    /// `OK`, or an error that there is no such key.
+    /// `OK`, or an error that says that the key does not exist.
     Renamed,
-    /// The reply to HELLO, which names the dialect. Later replies are in that dialect, unless weir refuses
-    /// HELLO because an earlier request of the connection may still be carried out in the old one.
+    /// The reply to HELLO, which states the RESP version. Later replies are in that version, unless weir
+    /// refuses HELLO because an earlier request of the connection may still be carried out in the old one.
     Hello,
-    /// The reply to RESET, which goes back to RESP2; may be refused like HELLO.
+    /// The reply to RESET, which sets RESP2; weir may refuse RESET like HELLO.
     Reset,
     /// A page of a SCAN: the next cursor and keys.
     Scanned,
     /// An error of the store that begins with this text.
     StoreError(&'static str),
-    /// An array with one reply for each request of the transaction.
+    /// The reply to EXEC: an array with one reply for each request of the transaction.
     Block(Vec<Asked>),
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Asked {
     pub reach: Reach,
 }
 
-/// The keys that a request names.
+/// The keys and slots that a request names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reach {
     /// The slots of the request's keys.
@@ -84,7 +84,8 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    /// Finds the keys among a request's words: clients' keys have prefixes that no other words have.
+    /// Finds the keys among a request's words: simulated clients' keys have prefixes that no other words
+    /// have.
     pub fn of(words: &[&[u8]]) -> Self {
         let is_key = |word: &&&[u8]| {
             [&b"key:"[..], b"own:", b"log:", b"n:", b"{tag"].iter().any(|start| word.starts_with(start))
@@ -96,7 +97,7 @@ impl Reach {
         Self { slots, keys, is_script: words.first() == Some(&&b"EVAL"[..]) }
     }
 
-    /// The keys of several requests together.
+    /// Returns the keys and slots of several requests together.
     pub fn of_all<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
         let mut sum = Self::default();
         for each in all {
@@ -106,29 +107,32 @@ impl Reach {
         sum
     }
 
-    /// True if any slot has keys of both requests.
+    /// True if both requests have a key in the same slot.
     pub fn meets(&self, other: &Self) -> bool {
         self.slots.iter().any(|slot| other.slots.contains(slot))
     }
 }
 
-/// The failures that weir may report for a request in this world without breaking a promise.
+/// The failures that weir may report for a request in this world without breaking a promise, such as refusals
+/// while a node is away.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowed {
     pub refusals: bool,
-    /// True if nodes may redirect a request too often, and no node may own its slot.
+    /// True if nodes may redirect a request too many times, and a slot may have no owner.
     pub redirections: bool,
     /// True if nodes may redirect the request to each other until weir gives up.
     pub going_around: bool,
-    /// True if nodes may say that the cluster is down.
+    /// True if nodes may reply that the cluster is down.
     pub down: bool,
-    /// True if a later request of the same connection for a slot of this one may have been carried out.
+    /// True if a later request of the same connection for the same slot may have been carried out before this
+    /// one.
     pub overtaken: bool,
-    /// True if a request may be too late only because cores did not run, or because it was held for long.
+    /// True if weir may refuse a request as too late, although it was not: only because cores did not run, or
+    /// because it was held for long.
     pub lateness: bool,
     pub throttling: bool,
     pub oversized: bool,
-    /// The longest time that the reply of a store may be on its way until a core takes it.
+    /// The longest time that a store's reply may take until a core handles it.
     pub under_way: Duration,
 }
 
@@ -145,7 +149,7 @@ impl Allowed {
         under_way: Duration::ZERO,
     };
 
-    /// Adds the failures that are allowed because of what happened since the request was sent.
+    /// Returns these failures and those that are allowed because of events since the request was sent.
     fn widened(self, asked: &Asked, history: &History) -> Self {
         if !self.redirections {
             return self;
@@ -164,9 +168,9 @@ impl Allowed {
         }
     }
 
-    /// True if the reply may say that the cluster is down. A node must have said so, and weir retries for
-    /// a second, unless a later request was carried out meanwhile, or the request is a script. A fetch that a
-    /// read joins may have been held for long by then.
+    /// True if the reply may say that the cluster is down. A node must have said so, and weir retries for a
+    /// second, unless a later request was carried out meanwhile, or the request is a script. A fetch that a
+    /// read has joined may have been held for long by then.
     fn may_be_told_down(self, asked: &Asked, history: &History) -> bool {
         let is_fetched = asked.may_be_fetched();
         let since = if is_fetched { self.under_way + SLOT_HELD_MAX } else { Duration::ZERO };
@@ -176,12 +180,12 @@ impl Allowed {
     }
 }
 
-/// The kind of a reply that is possible for its request.
+/// The kind of reply that was found to be possible for its request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Judged {
     Answer,
     Refusal,
-    /// The next cursor of a SCAN, and the keys on this page.
+    /// A reply to SCAN: the next cursor, and the keys on this page.
     Page(u64, BTreeSet<String>),
 }
 
@@ -304,7 +308,7 @@ impl Asked {
         Ok(Judged::Answer)
     }
 
-    /// True for a read that may be answered by a fetch which was sent for another client.
+    /// True for a read that may be answered by a fetch that weir sent for another client.
     fn may_be_fetched(&self) -> bool {
         matches!(
             self.expected,
@@ -317,7 +321,8 @@ impl Asked {
         matches!(self.expected, Expected::Hello | Expected::Reset)
     }
 
-    /// Expects the reply in the old dialect, because the request that should have changed it was refused.
+    /// Sets the RESP version that the reply must have, because the request that should have changed it was
+    /// refused.
     pub fn keep_dialect(&mut self, protocol: Protocol) {
         self.protocol = protocol;
         if let Expected::Block(inner) = &mut self.expected {
@@ -325,8 +330,8 @@ impl Asked {
         }
     }
 
-    /// Records that a request was refused, or that its client left before its reply: the request's writes get
-    /// this fate.
+    /// Records that a request was refused, or that its client disconnected before its reply: the request's
+    /// writes get this fate.
     pub fn refused(&self, fate: Fate, history: &mut History) -> Result<(), String> {
         match &self.expected {
             Expected::Ok(writes) | Expected::Deleted(writes) | Expected::IfNone { writes, .. } => {
@@ -381,7 +386,7 @@ impl Asked {
         history.check_value(self.sent, key, self.found(reply)?)
     }
 
-    /// The number of the write whose value is in the reply; `None` if the reply has no value.
+    /// Returns the number of the write whose value is in the reply; `None` if the reply has no value.
     fn found(&self, reply: &[u8]) -> Result<Option<usize>, String> {
         let Some(value) = self.text(reply)? else { return Ok(None) };
         match tokens(value).as_deref() {
@@ -422,7 +427,7 @@ impl Asked {
         if told { Ok(()) } else { Err("not the dialect that was asked for".into()) }
     }
 
-    /// The text of a bulk string; `None` for the null of the client's dialect.
+    /// Returns the text of a bulk string reply; `None` for the null of the client's RESP version.
     fn text<'a>(&self, reply: &'a [u8]) -> Result<Option<&'a [u8]>, String> {
         let null: &[u8] = match self.protocol {
             Protocol::Resp2 => b"$-1\r\n",
@@ -436,32 +441,34 @@ impl Asked {
     }
 }
 
-/// The end of a refusal of a write that was sent, when the store had not answered it.
+/// The end of the text by which weir refuses a write that was sent to a store which had not replied.
 const MAY_HAVE_HAPPENED: &str = " (it may have happened)";
-/// The end of a refusal of a split write of which a part failed, while others may have happened.
+/// The end of the text by which weir refuses a split write of which one part failed, while others may have
+/// been carried out.
 const REST_MAY_HAVE_HAPPENED: &str = " (the rest may have happened)";
 const STALLED: &[u8] = b"-OVERLOADED reason=stalled ";
 const THROTTLED: &[u8] = b"-THROTTLED scope=";
 const OVERSIZED: &[u8] = b"-ERR the reply is larger";
 
-/// The least age at which a request may be refused as late: weir stops less than 500 ms before its deadline.
+/// The least age at which a request may be refused as late: weir stops sending less than 500 ms before its
+/// deadline.
 const LATE_AFTER: Duration = DEADLINE.saturating_sub(Duration::from_millis(500));
-/// A time slightly below the longest (1 s) for which weir holds back requests of a moving slot.
+/// A time slightly below the longest (1 s) for which weir holds back requests on a slot that is being moved.
 const HELD_FOR_MOST: Duration = Duration::from_millis(900);
 const REDIRECTS: &str = "reason=redirects ";
-/// Reasons for refusals by a cluster. None of these requests was carried out.
+/// Reasons in the text of refusals by a cluster. Such a request was not carried out.
 const OF_CLUSTERS: [&str; 4] = [REDIRECTS, "reason=no-owner ", "reason=not-primary ", "reason=topology "];
 
 fn contains(reply: &[u8], text: &str) -> bool {
     reply.windows(text.len()).any(|window| window == text.as_bytes())
 }
 
-/// True for a refusal because no node of a cluster is known to have the slot.
+/// True for a refusal because weir knows no node that owns the slot.
 fn is_of_cluster(reply: &[u8]) -> bool {
     reply.starts_with(b"-UNAVAILABLE ") && OF_CLUSTERS.iter().any(|text| contains(reply, text))
 }
 
-/// The fate of a request's effect, from the text of weir's error; `None` for other errors, which are the store's.
+/// Returns the fate of a request's writes from the text of an error by weir; `None` for errors of stores.
 pub(super) fn fate_of(reply: &[u8]) -> Option<Fate> {
     if contains(reply, MAY_HAVE_HAPPENED) || contains(reply, REST_MAY_HAVE_HAPPENED) {
         return Some(Fate::Unknown);
@@ -476,7 +483,8 @@ pub(super) fn fate_of(reply: &[u8]) -> Option<Fate> {
     reply.starts_with(b"-UNAVAILABLE ").then_some(fate)
 }
 
-/// The fate of the request's effect if the reply is a refusal; `None` if it is none.
+/// Returns the fate of the request's writes if the reply is a refusal; `None` if it is none. An error if such
+/// a refusal is not allowed.
 fn refusal(reply: &[u8], allowed: Allowed) -> Result<Option<Fate>, String> {
     if reply.starts_with(OVERSIZED) && allowed.oversized {
         return Ok(Some(Fate::Unknown));

@@ -14,17 +14,17 @@ use weir::values::{Random, Timestamp};
 /// The way in which a primary goes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// The process ends: connections are reset, and no others can be made.
+    /// The process ends: its connections are reset, and no new ones can be made.
     Killed,
-    /// The host is gone: connections get no answer any more.
+    /// The host disappears: packets to it are not answered.
     Vanished,
-    /// The process is stopped, and bytes that are sent to it wait.
+    /// The process is stopped but not ended: bytes that are sent to it wait.
     Stopped,
-    /// The primary hands over to its replica: no write is lost.
+    /// The primary hands its slots over to its replica: no write is lost.
     HandsOver,
 }
 
-/// The state of a simulated node: well, or away.
+/// The state of a simulated node: working, or away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
     Well,
@@ -32,19 +32,20 @@ pub(super) enum Life {
     Away(Way),
 }
 
-/// The next step of a primary's failure and the takeover by its replica.
+/// The next step of a primary's failure and of the takeover by its replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Goes,
     Down,
     TakenOver,
     Back,
-    /// The old primary finds out that it is no primary any more.
+    /// The old primary learns that it is no primary any more.
     Wiser,
     Over,
 }
 
-/// The failure or hand-over of a primary: the node, its replica that takes over, the way, and the next step.
+/// The failure or hand-over of one primary: the node, the replica that takes over, the way it goes away, and
+/// the next step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fall {
     pub old: u16,
@@ -53,21 +54,21 @@ pub(super) struct Fall {
     pub next: Step,
 }
 
-/// The simulated nodes' roles, which of them are away, and the failure of a primary that is under way.
+/// The simulated nodes' roles, which of them are away, and the failure of a primary in progress.
 #[derive(Debug)]
 pub(super) struct Roles {
     pub falls: Falls,
-    /// The primary that each node is a replica of; `None` for a primary.
+    /// For each node, the primary that it is a replica of; `None` for a primary.
     pub copies: Vec<Option<u16>>,
     pub lives: Vec<Life>,
     pub fall: Option<Fall>,
     /// True if a primary is to go away as soon as none of its slots is being moved.
     pub is_awaited: bool,
-    /// The time, by node, from which it answers `-CLUSTERDOWN`; `None` unless a primary is missed and not
-    /// replaced yet.
+    /// The time, by node, from which it replies `-CLUSTERDOWN`; `None` unless a primary is away and has not
+    /// been replaced.
     down_from: Option<Vec<Timestamp>>,
-    /// The time, by node, when it hears of the last takeover. `taken` tells which slots changed their owner
-    /// then.
+    /// The time, by node, at which it learns of the last takeover. `taken` says which slots changed their
+    /// owner then.
     hears_at: Vec<Timestamp>,
     taken: Vec<bool>,
     /// The number of takeovers by replicas so far.
@@ -95,30 +96,30 @@ impl Roles {
         self.lives[usize::from(node)]
     }
 
-    /// The replica of a primary; `None` if it has none.
+    /// Returns the replica of a primary; `None` if it has none.
     pub fn replica_of(&self, primary: u16) -> Option<u16> {
         self.copies.iter().position(|copies| *copies == Some(primary)).map(|node| node as u16)
     }
 
-    /// True if the node is a primary that is well and not about to go away or take over.
+    /// True if the node is a working primary and neither about to go away nor to take over.
     pub fn is_settled(&self, node: u16) -> bool {
         let falls = self.fall.is_some_and(|fall| [fall.old, fall.successor].contains(&node));
         !falls && self.copies[usize::from(node)].is_none() && self.life(node) == Life::Well
     }
 
-    /// Returns the former owner and the slots of the last takeover if the node still believes that they are
-    /// the former owner's; `None` if it has heard of the takeover.
+    /// Returns the former owner and the slots of the last takeover, if the node still believes that these are
+    /// the former owner's; `None` if it knows of the takeover.
     pub fn is_late(&self, node: u16, now: Timestamp) -> Option<(u16, &[bool])> {
         let fall = self.fall.filter(|fall| matches!(fall.next, Step::Back | Step::Wiser | Step::Over))?;
         (self.hears_at[usize::from(node)] > now).then_some((fall.old, &self.taken[..]))
     }
 
-    /// True if a node says that the cluster is down.
+    /// True if a node replies that the cluster is down.
     pub fn says_down(&self, node: u16, now: Timestamp) -> bool {
         self.down_from.as_ref().is_some_and(|from| from[usize::from(node)] <= now)
     }
 
-    /// True if the other nodes say that this one has failed.
+    /// True if the other nodes report that this one has failed.
     pub fn has_failed(&self, node: u16) -> bool {
         let Some(fall) = self.fall.filter(|fall| fall.old == node && fall.way != Way::HandsOver) else {
             return false;
@@ -126,15 +127,14 @@ impl Roles {
         matches!(fall.next, Step::TakenOver | Step::Back | Step::Wiser)
     }
 
-    /// Begins the failure or hand-over of a primary with a replica, in a random way. Nothing happens without
-    /// a replica.
+    /// Begins the failure or hand-over of a primary, in a random way. Does nothing if it has no replica.
     pub fn begin(&mut self, old: u16, random: &mut Random) {
         let Some(successor) = self.replica_of(old) else { return };
         let way = *random.pick(&[Way::Killed, Way::Vanished, Way::Stopped, Way::Stopped, Way::HandsOver]);
         self.fall = Some(Fall { old, successor, way, next: Step::Goes });
     }
 
-    /// Carries out the current step of the primary's failure; returns it, and the time until the next one.
+    /// Carries out the current step of the primary's failure. Returns it, and the time until the next one;
     /// `None` if no primary fails.
     pub fn go_on(&mut self, now: Timestamp, random: &mut Random) -> Option<(Fall, Duration)> {
         let fall = self.fall?;
@@ -191,7 +191,7 @@ impl Roles {
         Some((fall, after))
     }
 
-    /// Sets the slots that the last takeover gave to another owner.
+    /// Records the slots that the last takeover gave to another owner.
     pub fn note_taken(&mut self, slots: Vec<bool>) {
         self.taken = slots;
     }

@@ -1,4 +1,4 @@
-//! The history of writes: their order, and which values a read may therefore find.
+//! The history of writes: their order, and the values that a read may therefore find.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,8 +8,8 @@ use super::token::Token;
 use weir::routing::slot_of;
 use weir::values::Timestamp;
 
-/// The client, the step and the number of a sent request. Steps serve as time here: no two events happen in
-/// one.
+/// The client, step and number of a request that was sent. Steps (events of the simulation) serve as time
+/// here: no two events happen in one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub client: u32,
@@ -18,10 +18,10 @@ pub(super) struct Sent {
     pub step: u64,
 }
 
-/// The history's knowledge of a write: whether it took effect, may have, or never will.
+/// The history's knowledge about a write: whether it took effect, may have taken effect, or never will.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// The write has not been answered yet.
+    /// The write has not been answered.
     Open,
     /// The write was answered at this step, so it took effect.
     Done(u64),
@@ -36,16 +36,16 @@ struct Write {
     sent: Sent,
     key: String,
     deletes: bool,
-    /// True for a write whose value expires; `ended_at` is the step from which it surely has.
+    /// True for a write whose value expires; `ended_at` is the step by which it has surely expired.
     ends: bool,
     ended_at: Option<u64>,
     fate: Fate,
     /// The write's position in the order in which stores carried out all writes; `None` if none has.
     executed: Option<usize>,
-    /// The step in which a store that owned the key carried the write out.
+    /// The step in which a store that owned the key carried out the write; `None` if none has.
     executed_at: Option<u64>,
-    /// The takeover by which the write was lost: the node that carried it out had been replaced, or was
-    /// replaced by a node without it.
+    /// The takeover by which the write was lost, because the node that carried it out had been replaced, or
+    /// was replaced by a node without the write; `None` if it is not lost.
     lost_with: Option<usize>,
 }
 
@@ -62,52 +62,52 @@ pub(super) struct History {
     by_key: BTreeMap<String, Vec<usize>>,
     counts: BTreeMap<String, Vec<Count>>,
     counts_sent: BTreeMap<String, i64>,
-    /// The newest write that a store has carried out, by client and key.
+    /// The newest write that a store has carried out, by writing client and key.
     executed: BTreeMap<(u32, String), usize>,
     /// The number of writes that stores have carried out.
     executions: usize,
-    /// The newest write that a client has read, by client and key.
+    /// The newest write whose value a client has read, by client and key.
     seen: BTreeMap<(u32, String), usize>,
-    /// The times at which written values expire.
+    /// The times at which values expire, each with the number of its write.
     ends: BTreeSet<(Timestamp, usize)>,
     step: u64,
-    /// The time of each step.
+    /// The virtual time of each step.
     times: Vec<Timestamp>,
-    /// Takeovers, the oldest first: slots got another owner, which may lack writes of the former one.
+    /// Takeovers, the oldest first: slots got another owner, which may lack some writes of the former owner.
     takeovers: Vec<Takeover>,
-    /// The steps in which lost deletes and increases were carried out, by key; they have no numbers of their
-    /// own.
+    /// The steps in which deletes and increases that were lost later were carried out, by key; these have no
+    /// numbers of their own.
     lost_unnamed: BTreeMap<String, Vec<u64>>,
-    /// The step and the time when a node last said that the cluster is down.
+    /// The step and the time at which a node last replied that the cluster is down.
     down: Option<(u64, Timestamp)>,
-    /// The queues and counters that clients share.
+    /// The record of the queues and counters that clients share.
     pub ledger: Ledger,
 }
 
-/// The failure of a node whose slots another node takes over, with the steps at which that happened.
+/// The failure of a node whose slots another node takes over, with the steps at which this happened.
 #[derive(Debug)]
 struct Takeover {
-    /// The slots of the node: for each slot, whether it had it.
+    /// For each slot, whether the failed node had it.
     slots: Vec<bool>,
-    /// The step since which another node has the slots. `known` is the step since which every core knows
-    /// that.
+    /// The step since which another node owns the slots; `known` is the step since which every core knows
+    /// that. None before that.
     since: Option<u64>,
     known: Option<u64>,
-    /// True if the former owner may not have heard that it was replaced.
+    /// True if the former owner may not know that it was replaced.
     is_doubtful: bool,
-    /// The step since which no request is refused because of the takeover any more.
+    /// The step after which no request is refused because of the takeover; `None` before that.
     over: Option<u64>,
 }
 
 type Checked = Result<(), String>;
 
 impl History {
-    /// Records a write that is about to be sent; returns its number, which goes into the value.
+    /// Records a write that is about to be sent. Returns its number, which becomes part of the value.
     pub fn write(&mut self, sent: Sent, key: &str) -> usize {
         self.note(sent, key, false)
     }
 
-    /// Records a delete that is about to be sent; returns its number.
+    /// Records a delete that is about to be sent. Returns its number.
     pub fn delete(&mut self, sent: Sent, key: &str) -> usize {
         self.note(sent, key, true)
     }
@@ -139,7 +139,7 @@ impl History {
         self.ends.insert((at, write));
     }
 
-    /// Sets the current time and step; ends values that have expired.
+    /// Sets the current time and step, and records that values have expired which do so by then.
     pub fn handle_time(&mut self, now: Timestamp, step: u64) {
         self.step = step;
         self.times.resize(step as usize + 1, now);
@@ -154,7 +154,7 @@ impl History {
         *self.counts_sent.entry(key.to_owned()).or_default() += 1;
     }
 
-    /// Records how a write ended. An error if the write was refused but had been carried out.
+    /// Records how a write ended. An error if it ended as refused although a store had carried it out.
     pub fn settle(&mut self, write: usize, fate: Fate) -> Checked {
         let settled = &mut self.writes[write];
         settled.fate = fate;
@@ -173,13 +173,13 @@ impl History {
         Ok(())
     }
 
-    /// The time that has passed since a request was sent.
+    /// Returns the time that has passed since a request was sent.
     pub fn age(&self, sent: Sent) -> Duration {
         let now = self.times.last().copied().unwrap_or_default();
         self.times.get(sent.step as usize).map_or(Duration::ZERO, |at| now.since(*at))
     }
 
-    /// Returns the number of the current step (event), which serves as time here.
+    /// Returns the number of the current step (event of the simulation), which serves as time here.
     pub fn step(&self) -> u64 {
         self.step
     }
@@ -189,56 +189,56 @@ impl History {
         self.takeovers.push(Takeover { slots, since: None, known: None, is_doubtful: false, over: None });
     }
 
-    /// The index of the latest takeover.
+    /// Returns the index of the latest takeover.
     pub fn takeover(&self) -> usize {
         self.takeovers.len() - 1
     }
 
-    /// Records in the history that from this step on another node owns the slots of the node that went away
-    /// last; `is_doubtful` if that one may still take itself for their owner.
+    /// Records that from this step on another node owns the slots of the node that went away last.
+    /// `is_doubtful` is true if that node may still believe that it owns them.
     pub fn take_over(&mut self, is_doubtful: bool) {
         let (since, last) = (self.step, self.takeovers.len() - 1);
         let takeover = &mut self.takeovers[last];
         (takeover.since, takeover.is_doubtful) = (Some(since), is_doubtful);
     }
 
-    /// Records that from this step on every core knows of a takeover.
+    /// Records that from this step on every core knows of the takeover with this index.
     pub fn know(&mut self, takeover: usize) {
         self.takeovers[takeover].known = Some(self.step);
     }
 
-    /// Records that from this step on no request may be refused because of this takeover any more.
+    /// Records that from this step on no request may be refused because of the takeover with this index.
     pub fn settle_down(&mut self, takeover: usize) {
         self.takeovers[takeover].over = Some(self.step);
     }
 
-    /// Records that a write was lost by a takeover.
+    /// Records that a write was lost by a takeover, so that it need not be seen any more.
     pub fn lose(&mut self, write: usize, takeover: usize) {
         if let Some(write) = self.writes.get_mut(write) {
             write.lost_with = Some(takeover);
         }
     }
 
-    /// Records that a delete or an increase of this key was lost, which has no number; `step` is when it was
-    /// carried out.
+    /// Records that a delete or an increase of this key was lost, which has no number; `step` is the one in
+    /// which it was carried out.
     pub fn lose_unnamed(&mut self, key: &str, step: u64) {
         self.lost_unnamed.entry(key.to_owned()).or_default().push(step);
     }
 
-    /// Records that a node says that the cluster is down.
+    /// Records that a node replies in this step that the cluster is down.
     pub fn note_down(&mut self) {
         self.down = Some((self.step, self.times.last().copied().unwrap_or_default()));
     }
 
-    /// True if a node has said that the cluster is down since the request was sent, or at most `under_way`
-    /// before: a read may join a fetch whose reply weir has not got yet, and gets that reply.
+    /// True if a node has replied that the cluster is down since the request was sent, or at most `under_way`
+    /// before: a read may join a fetch whose reply weir has not received yet, and gets that reply.
     pub fn was_down(&self, sent: Sent, under_way: Duration) -> bool {
         let sent_at = self.times.get(sent.step as usize).copied().unwrap_or_default();
         self.down.is_some_and(|(step, at)| step > sent.step || at.after(under_way) >= sent_at)
     }
 
-    /// True if a request of these slots may have been refused because a node was away. Without slots, the
-    /// request is for all nodes.
+    /// True if a request on these slots may have been refused because a node was away. Without slots, the
+    /// request goes to all nodes.
     pub fn was_in_trouble(&self, slots: &[u16], sent: Sent) -> bool {
         self.takeovers.iter().any(|takeover| {
             let is_touched = slots.is_empty() || slots.iter().any(|slot| takeover.slots[usize::from(*slot)]);
@@ -246,7 +246,7 @@ impl History {
         })
     }
 
-    /// True if a delete or increase of this key within these steps was lost, so that its effect need not be
+    /// True if a delete or increase of this key between these steps was lost, so that its effect need not be
     /// seen.
     fn may_have_been_lost(&self, key: &str, sent: Sent, answered: u64) -> bool {
         let lost = self.lost_unnamed.get(key);
@@ -254,8 +254,8 @@ impl History {
     }
 
     /// True if a read may have been answered by a node that was replaced and does not know it, and that never
-    /// had this write, because its successor carried the write out. The write need not be acknowledged, and
-    /// may have been sent past weir: the replaced node misses it either way.
+    /// had this write, because its successor carried it out. The write need not be acknowledged, and may have
+    /// been sent past weir: the replaced node lacks it either way.
     fn may_be_missed(&self, number: usize, read: Sent) -> bool {
         let write = &self.writes[number];
         let acknowledged = if let Fate::Done(step) = write.fate { Some(step) } else { None };
@@ -294,7 +294,7 @@ impl History {
     }
 
     /// Records that a store has carried out a write. An error if it was carried out twice, after a refusal,
-    /// or out of order.
+    /// or out of its client's order.
     pub fn carried_out(&mut self, token: Token<'_>) -> Checked {
         let Token { write, client, key } = token;
         let Some(known) =
@@ -327,12 +327,13 @@ impl History {
         Ok(())
     }
 
-    /// The write's position in the order in which stores carried out all writes; `None` if none has.
+    /// Returns the write's position in the order in which stores carried out all writes; `None` if none has.
     pub fn executed(&self, write: usize) -> Option<usize> {
         self.writes.get(write)?.executed
     }
 
-    /// Checks the value that a read found, for a key that is set and deleted as a whole.
+    /// Checks the value that a read found (the number of its write), for a key that is set and deleted as a
+    /// whole.
     pub fn check_value(&mut self, read: Sent, key: &str, found: Option<usize>) -> Checked {
         if let Some(found) = found.filter(|found| *found < self.writes.len()) {
             let newest = *self.seen.entry((read.client, key.to_owned())).or_insert(found);
@@ -403,7 +404,8 @@ impl History {
         }
     }
 
-    /// Checks the reply to an increase: each gets a number of its own, above all that were known before.
+    /// Checks the reply to an increase: each increase must get a value of its own, above all values that were
+    /// known before.
     pub fn check_count(&mut self, sent: Sent, step: u64, key: &str, value: i64) -> Checked {
         if self.may_have_been_lost(key, sent, step) {
             return Ok(());
@@ -433,7 +435,7 @@ impl History {
         *self.counts_sent.get_mut(key).expect("it was sent") -= 1;
     }
 
-    /// The least and the largest value that a counter may have at the end.
+    /// Returns the least and the largest value that a counter may have at the end of the run.
     pub fn count_bounds(&self, key: &str) -> (i64, i64) {
         let is_left = |count: &&Count| !self.may_have_been_lost(key, count.sent, count.step);
         let counts = self.counts.get(key).map_or(&[][..], Vec::as_slice);
@@ -449,7 +451,7 @@ impl History {
         self.by_key.keys().map(String::as_str)
     }
 
-    /// True if a write on this key was acknowledged before this step and is not lost.
+    /// True if a write of this key was acknowledged before this step and was not lost.
     pub fn written_by(&self, key: &str, step: u64) -> bool {
         let numbers = self.by_key.get(key).map_or(&[][..], Vec::as_slice);
         numbers.iter().any(|number| {
@@ -459,7 +461,7 @@ impl History {
         })
     }
 
-    /// True if no other client writes this key, and every write of this client on it was or will be carried
+    /// True if no other client writes this key, and every write of it by this client was or will be carried
     /// out.
     pub fn is_certain(&self, key: &str, client: u32) -> bool {
         let numbers = self.by_key.get(key).map_or(&[][..], Vec::as_slice);
@@ -476,7 +478,8 @@ impl History {
             })
     }
 
-    /// Checks that a read may find the value of this write at all.
+    /// Checks that a read may find the value of this write at all: it was sent for this key, and was neither
+    /// refused nor lost, and has not expired.
     fn check_source(&self, read: Sent, key: &str, number: usize) -> Checked {
         match self.writes.get(number) {
             None => Err(format!("{key} holds write {number}, which nobody made")),
@@ -506,8 +509,8 @@ impl History {
         }
     }
 
-    /// Finds a write that surely took effect after `found` (or after the beginning) and before the read, so
-    /// that the read should have found it; `None` if there is none.
+    /// Returns a write that surely took effect after write `found` (or after the beginning) and before the
+    /// read, so that the read should have found it; `None` if there is none.
     fn overwritten(&self, read: Sent, numbers: &[usize], found: Option<usize>) -> Option<usize> {
         numbers.iter().copied().find(|number| {
             Some(*number) != found
@@ -563,8 +566,8 @@ mod tests {
         assert!(history.check_value(sent(3, 1, 10), "k", None).is_err());
     }
 
-    /// Checks a stalled node that was replaced: until it knows, its replies lack the writes of its successor,
-    /// acknowledged or not, and have all earlier ones.
+    /// Checks reads at a stalled node that was replaced: until it knows, its replies lack the writes of its
+    /// successor, acknowledged or not, and have all earlier ones.
     #[test]
     fn a_node_that_does_not_know_that_it_was_replaced_misses_what_its_successor_has_done() {
         let mut history = History::default();

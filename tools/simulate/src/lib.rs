@@ -58,7 +58,7 @@ use world::World;
 /// The figures of a run that broke no promise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// The number of simulated events until none was left to happen.
+    /// The number of simulated events until none was left.
     pub steps: u64,
     /// The number of replies that clients received.
     pub replies: u64,
@@ -66,35 +66,38 @@ pub struct Summary {
     pub refusals: u64,
     /// The number of connections to stores that broke.
     pub links_lost: u64,
-    /// The number of replies from a kept value, or from a fetch that was sent for another read.
+    /// The number of replies that weir gave from its hot-key cache, or from a fetch that it had sent for
+    /// another read.
     pub from_memory: u64,
-    /// The part of `from_memory` that was answered from another core's copy.
+    /// The part of `from_memory` that was answered from a copy of another core's cache.
     pub from_copies: u64,
-    /// Requests that a node of a cluster redirected because their slots are elsewhere.
+    /// The number of requests that a node of a cluster redirected because another node owned their slots.
     pub redirections: u64,
     /// The number of slots of a cluster that have moved.
     pub slots_moved: u64,
-    /// The number of times that a replica took over.
+    /// The number of times that a replica took over from its primary.
     pub takeovers: u64,
     /// The number of changes of hot keys that stores reported to weir (CLIENT TRACKING).
     pub changes_told: u64,
     /// The number of lost connections over which stores reported changes of keys.
     pub trackers_lost: u64,
-    /// The number of elements of queues that clients got.
+    /// The number of elements of queues that clients received.
     pub elements_delivered: u64,
-    /// The number of elements that stores had taken for clients which had left, or whose answers were lost.
+    /// The number of elements that stores had popped for clients that had disconnected, or whose replies were
+    /// lost.
     pub elements_missing: u64,
-    /// The number of blocking commands that went on at another shard.
+    /// The number of blocking commands that continued at another shard after their client had moved.
     pub waits_moved: u64,
-    /// The number of transactions under `WATCH` that took effect.
+    /// The number of transactions with `WATCH` that took effect.
     pub committed: u64,
-    /// The number of transactions under `WATCH` that did not, because another client had written.
+    /// The number of transactions with `WATCH` that did not take effect, because another client had written
+    /// the watched key.
     pub conflicts: u64,
-    /// A hash over all events, by which two runs of one seed are compared.
+    /// A hash over all events, by which two runs of one seed can be compared.
     pub trace: u64,
 }
 
-/// Adds the figures of another run. The trace becomes one of both.
+/// Adds the figures of another run; the trace becomes a hash of both.
 impl AddAssign for Summary {
     fn add_assign(&mut self, other: Self) {
         self.steps += other.steps;
@@ -117,7 +120,7 @@ impl AddAssign for Summary {
     }
 }
 
-/// A broken promise, and how to repeat the run.
+/// A broken promise, with the arguments that repeat the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The seed of the world in which the promise was broken.
@@ -140,7 +143,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The amount of text that a run prints.
+/// The amount of text that a simulated run prints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Voice {
     /// Prints only the outcome.
@@ -150,13 +153,13 @@ pub enum Voice {
     Narrating,
 }
 
-/// Runs the world of a seed: clients keep coming for `steps` events, then the last ones leave and everything
-/// must come to rest.
+/// Runs the world of a seed: clients connect and send for `steps` events, then the last ones end and all
+/// activity must cease. Returns figures, or the promise that was broken.
 pub fn run(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
     finish(&mut World::new(seed, steps, voice), seed, &format!("--steps {steps}"))
 }
 
-/// Runs the world of a seed in which the stores are a cluster, whose slots move.
+/// Runs the world of a seed in which the stores form a cluster, whose slots move.
 pub fn run_clustered(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
     finish(&mut World::clustered(seed, steps, voice), seed, &format!("--cluster --steps {steps}"))
 }
@@ -167,13 +170,14 @@ pub fn run_tracked(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failu
     finish(&mut World::tracked(seed, steps, voice), seed, &format!("--tracked --steps {steps}"))
 }
 
-/// Runs the world of a seed in which clients wait for elements of queues that they share, and count under `WATCH`.
+/// Runs the world of a seed in which clients wait for elements of queues that they share, and increase
+/// counters under `WATCH`.
 pub fn run_queues(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
     finish(&mut World::queueing(seed, steps, voice), seed, &format!("--queues --steps {steps}"))
 }
 
-/// Runs the world of a seed in which clients send half as much again as stores can serve, with the same
-/// checks. Returns how their requests ended.
+/// Runs the world of a seed in which clients send 1.5 times as many requests as the stores can serve, with
+/// the same checks. Returns how their requests ended.
 pub fn run_overloaded(seed: u64, trouble: Trouble, voice: Voice) -> Result<Outcome, Failure> {
     let mut world = World::overloaded(seed, trouble, voice);
     finish(&mut world, seed, &format!("--overload --trouble {trouble}"))?;

@@ -57,7 +57,7 @@ struct Flags {
     narrate: bool,
 }
 
-/// The number of seeds with `--overload`, where none are given: each takes as long as hundreds of other
+/// The number of seeds with `--overload` if none are given: each seed takes as long as hundreds of other
 /// worlds.
 const OVERLOADS: u64 = 20;
 
@@ -129,8 +129,8 @@ fn usual_worlds(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
     Ok(())
 }
 
-/// Prints one line for each trouble: the requests served in time, in percent of the number that running cores
-/// could have had served, and in percent of the stores' capacity; and the served part of each tier.
+/// Prints one line for each set of faults: the requests served in time, in percent of the number that running
+/// cores could have had served, and in percent of the stores' capacity; and the served part of each tier.
 fn overload(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
     println!(
         "{:<28} {:>8} {:>8} {:>8} {:>11} {:>7} {:>9} {:>9} {:>9} {:>9}",

@@ -9,27 +9,27 @@ use weir::values::{BackendId, Owner, Timestamp};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct SocketId(pub usize);
 
-/// The other end of a shard's socket: a client or a store.
+/// The far end of a shard's socket: a client or a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
     Client(usize),
     Store(BackendId),
 }
 
-/// A direction of a socket: later bytes never arrive before earlier ones.
+/// One direction of a socket: later bytes never arrive before earlier ones.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lane {
     free_at: Timestamp,
 }
 
 impl Lane {
-    /// The time when the last bytes sent so far arrive.
+    /// Returns the time at which the last bytes sent so far arrive.
     pub fn last_arrival(self) -> Timestamp {
         self.free_at
     }
 
-    /// Draws the time when bytes that are sent now arrive: at most `delay_max` later, and not before earlier
-    /// ones.
+    /// Draws the time at which bytes that are sent now arrive: at most `delay_max` later, and not before
+    /// earlier ones.
     pub fn arrival(&mut self, now: Timestamp, delay_max: Duration, random: &mut Random) -> Timestamp {
         let delay = Duration::from_nanos(random.below(delay_max.as_nanos() as u64 + 1));
         self.free_at = self.free_at.max(now.after(delay));
@@ -41,31 +41,33 @@ impl Lane {
 pub(super) struct Socket {
     pub shard: usize,
     pub peer: Peer,
-    /// The shard's id for the owner of the socket; `None` until the shard knows it.
+    /// The owner by which the shard names the socket; `None` until the shard knows of it.
     pub owner: Option<Owner>,
     pub to_shard: Lane,
     pub to_peer: Lane,
-    /// True once the shard has closed its end: no more events of the socket are passed to the shard.
+    /// True once the shard has closed its end: no more events of the socket are passed to it.
     pub closed_by_shard: bool,
-    /// True once the other end is closed: bytes that still arrive there are lost.
+    /// True once the far end is closed: bytes that still arrive there are lost.
     pub closed_by_peer: bool,
-    /// The time from which nothing arrives at the other end, since the shard has reset the connection and
-    /// dropped bytes that had not been sent.
+    /// The time from which nothing arrives at the far end, because the shard has reset the connection and
+    /// dropped unsent bytes; `None` if it has not.
     pub cut_at: Option<Timestamp>,
-    /// True while the shard has paused reading: bytes that arrive wait.
+    /// True while the shard has paused reading: bytes that arrive wait at the socket.
     pub paused: bool,
-    /// True while nothing is read because the client is about to move to another shard: bytes that arrive wait.
+    /// True while nothing is read because the client is to move to another shard: bytes that arrive wait at
+    /// the socket.
     pub detained: bool,
-    /// True while a segment is on its way to the other end.
+    /// True while a segment of bytes is on its way to the far end.
     pub sending: bool,
-    /// The state of a client's socket whose shard drains and still reads it.
+    /// The state of a client's socket that its draining shard still reads; `None` for other sockets.
     pub last_words: Option<LastWords>,
 }
 
-/// The state of a client's socket while its shard drains and reads what the client sent before.
+/// The state of a client's socket while its shard drains and reads the bytes that the client sent before.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LastWords {
-    /// True if the socket was found empty the last time; the second time in a row ends it.
+    /// True if the socket was empty at the last check; if it is empty at two checks in a row, the reading
+    /// ends.
     pub was_empty: bool,
 }
 
@@ -88,7 +90,7 @@ impl Socket {
     }
 }
 
-/// Cuts bytes into pieces at random places; sometimes into large pieces only.
+/// Cuts bytes into pieces at random places, of at most `piece_bytes` bytes; sometimes into large pieces only.
 pub(super) fn pieces(mut bytes: &[u8], piece_bytes: u64, random: &mut Random) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     let small = random.per_mille(300);

@@ -1,5 +1,5 @@
-//! Worlds under overload: more is requested than the stores can serve. Tells how requests end, and which part
-//! of the stores' capacity is of use.
+//! Worlds under overload: clients send more requests than the stores can serve. Counts how requests end, and
+//! which part of the stores' capacity is of use.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use weir::values::Tier;
 pub struct Trouble(u8);
 
 impl Trouble {
-    /// The empty set: no trouble besides the load.
+    /// The empty set of faults: nothing happens besides the load.
     pub const NONE: Self = Self(0);
     /// The overload begins with the first request, without a calm time before.
     pub const COLD_START: Self = Self(1);
@@ -21,7 +21,7 @@ impl Trouble {
     pub const STALLS: Self = Self(4);
     /// Connections to stores break, at one request in a thousand.
     pub const LOST_LINKS: Self = Self(8);
-    /// All troubles together.
+    /// All faults together.
     pub const ALL: Self = Self(15);
 
     const NAMED: [(Self, &str); 4] = [
@@ -31,14 +31,14 @@ impl Trouble {
         (Self::LOST_LINKS, "lost-links"),
     ];
 
-    /// The usual sets of troubles: none, each alone, all but the cold start, and all.
+    /// Returns the usual sets of faults: none, each alone, all but the cold start, and all.
     pub fn usual() -> Vec<Self> {
         let each = Self::NAMED.map(|(trouble, _)| trouble);
         let warm = Self(Self::ALL.0 & !Self::COLD_START.0);
         [Self::NONE].into_iter().chain(each).chain([warm, Self::ALL]).collect()
     }
 
-    /// True if all troubles of `other` are in this set.
+    /// True if all faults of `other` are in this set.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -74,7 +74,7 @@ impl FromStr for Trouble {
     }
 }
 
-/// Counts of the requests of a tier by how they ended.
+/// Numbers of the requests of one tier by how they ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Requests that were served before their deadline.
@@ -97,7 +97,7 @@ impl Tally {
     }
 }
 
-/// The result of a world under load.
+/// The result of a world under overload.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// Counts by tier, the most important first.
@@ -109,13 +109,14 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The number of requests served in time, relative to the number that running cores could have had
+    /// Returns the number of requests served in time, divided by the number that running cores could have had
     /// served.
     pub fn goodput(&self) -> f64 {
         self.in_time() / self.could.max(1.0)
     }
 
-    /// The number of requests served in time, relative to the number that the stores could have carried out.
+    /// Returns the number of requests served in time, divided by the number that the stores could have
+    /// carried out.
     pub fn goodput_of_capacity(&self) -> f64 {
         self.in_time() / self.capacity.max(1.0)
     }
@@ -124,13 +125,13 @@ impl Outcome {
         self.tiers.iter().map(|tally| tally.in_time).sum::<u64>() as f64
     }
 
-    /// The fraction of a tier's requests that was served in time.
+    /// Returns the fraction of a tier's requests that were served in time.
     pub fn served(&self, tier: Tier) -> f64 {
         let tally = self.tiers[tier as usize];
         tally.in_time as f64 / tally.all().max(1) as f64
     }
 
-    /// The fraction of all requests that was served too late.
+    /// Returns the fraction of all requests that were served after their deadline.
     pub fn late(&self) -> f64 {
         let sum = |of: fn(Tally) -> u64| self.tiers.iter().copied().map(of).sum::<u64>() as f64;
         sum(|tally| tally.late) / sum(Tally::all).max(1.0)

@@ -1,4 +1,4 @@
-//! The plan of a world, drawn once from its seed.
+//! The plan of a simulated world, with all its settings, drawn once from its seed.
 
 use std::time::Duration;
 
@@ -14,19 +14,19 @@ use weir::values::{MicroUnits, Random, Timestamp, UNIT};
 pub(super) struct Faults {
     /// Probability that a store drops the connection instead of carrying a request out.
     pub lost_before: u64,
-    /// Probability that a store carries a request out and drops the connection before or within the reply.
+    /// Probability that a store carries a request out and drops the connection before or during the reply.
     pub lost_after: u64,
     /// Probability that a store refuses a connection.
     pub refused_connect: u64,
-    /// Probability that a store does not answer an attempt to connect.
+    /// Probability that a store does not react to an attempt to connect.
     pub ignored_connect: u64,
-    /// Probability that a store answers with `LOADING` for the next 1 to 50 ms.
+    /// Probability that a store replies with `LOADING` for the next 1 to 50 ms.
     pub loading: u64,
     /// Probability that a store stalls, for 1 ms to 10 s.
     pub stall: u64,
-    /// Probability that a store sends bytes that are no reply.
+    /// Probability that a store sends bytes that are not RESP.
     pub garbage: u64,
-    /// Probability that a client's connection is lost without notice.
+    /// Probability that a client's connection breaks without notice.
     pub client_lost: u64,
 }
 
@@ -61,15 +61,15 @@ impl Faults {
 /// A load that rises above the stores' capacity: clients send without waiting for replies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
-    /// Requests per second of each client: before `full_from`, and from then on.
+    /// Requests per second of each client: before the time `full_from`, and from then on.
     pub rates: [f64; 2],
     pub full_from: Timestamp,
     /// The deadline of a request; a later reply is of no use.
     pub deadline: Duration,
-    /// The start of the counted time; `until` is its end and that of the load.
+    /// The start of the time in which requests are counted; `until` is its end and that of the load.
     pub counted_from: Timestamp,
     pub until: Timestamp,
-    /// The number of keys that all clients share.
+    /// The number of keys that the clients' requests are spread over.
     pub keys: u64,
 }
 
@@ -79,61 +79,61 @@ impl Load {
     }
 }
 
-/// The time for which replies are kept while their stores tell of changes: longer than any world lasts.
+/// The time for which weir keeps replies while their stores report changes: longer than any world lasts.
 const TRACKED_TTL: Duration = Duration::from_secs(10);
 /// The time without a message after which weir gives up a tracker (the connection on which a store reports
-/// changes); after half of it weir sends a PING.
+/// changes of keys); after half of it weir sends a PING.
 const TRACKER_SILENT_MAX: Duration = Duration::from_millis(200);
 
-/// The requested load, relative to the stores' capacity.
+/// The load that clients offer, relative to the stores' capacity.
 pub(super) const ASKED: f64 = 1.5;
 
-/// An interval of virtual time in which a store carries out nothing.
+/// A time interval in which a store carries out nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stall {
     pub from: Timestamp,
     pub until: Timestamp,
 }
 
-/// Random times in which cores do not run: the mean time between them, and the longest one.
+/// Random times in which cores do not run: the mean time between two of them, and the longest one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sleeps {
     pub apart: Duration,
     pub longest: Duration,
 }
 
-/// Settings of a cluster in the simulation: how slots move, and what nodes do besides.
+/// Settings of a simulated cluster: how slots move, and how nodes misbehave.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moves {
-    /// The mean time between two steps of moves.
+    /// The mean time between two steps of moving slots.
     pub apart: Duration,
-    /// The least time that a moved slot stays at its node: longer than weir follows a temporary redirect.
+    /// The least time that a moved slot stays at its new node: longer than weir follows a temporary redirect.
     pub rest: Duration,
-    /// The longest delay until a core hears of a slot's move.
+    /// The longest delay until a core learns of a slot's move.
     pub news_delay: Duration,
-    /// The probability that nodes say something false, in thousandths.
+    /// The probability, in thousandths, that a node replies falsely.
     pub lies: u64,
-    /// Whether weir retries reads that are lost with a connection.
+    /// The mode of weir's layer that retries reads which are lost with a connection.
     pub retries: Mode,
     /// The way in which primaries go away and their replicas take over; `None` if they do not.
     pub falls: Option<Falls>,
 }
 
-/// The way in which nodes of a cluster go away, and the reaction of the others.
+/// How nodes of a cluster go away, and how the others react.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Falls {
-    /// The mean time from when all nodes are well until the next one goes away.
+    /// The mean time from when all nodes work until the next one goes away.
     pub apart: Duration,
-    /// The time for which the others miss a node before they say that the cluster is down. `down_for` is how
-    /// long they say so.
+    /// The time until the other nodes report a missing node as failed, so that the cluster is down;
+    /// `down_for` is how long they report that.
     pub missed_for: Duration,
     pub down_for: Duration,
-    /// The longest delay until a replica has what its primary has done.
+    /// The longest delay until a replica has carried out its primary's writes.
     pub lag: Duration,
-    /// The longest time until nodes hear of a takeover.
+    /// The longest time until nodes learn of a takeover.
     pub news: Duration,
-    /// The time from a takeover until the old node is back. `deluded_for` is how long it still takes itself
-    /// for a primary then, if it was only stopped.
+    /// The time from a takeover until the old node is back. `deluded_for` is how long it still believes then
+    /// that it is a primary, if it was only stopped.
     pub away_for: Duration,
     pub deluded_for: Duration,
 }
@@ -167,21 +167,21 @@ impl Moves {
     }
 }
 
-/// Simulated clients that write to stores directly, past weir; only in worlds where stores report changes of
-/// keys.
+/// Simulated clients that write to stores directly, bypassing weir; only in worlds in which stores report
+/// changes of keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Around {
-    /// The mean time between two such writes.
+    /// The mean time between two writes that bypass weir.
     pub apart: Duration,
     /// The time after such a write from which on no read through weir may find an older value.
     pub told_within: Duration,
-    /// The probability, in thousandths, that a connection over which a store reports changes is cut before
-    /// such a write; `is_silent` if the shard does not notice.
+    /// The probability, in thousandths, that a connection on which a store reports changes is cut before such
+    /// a write; `is_silent` is true if the shard does not notice.
     pub cuts: u64,
     pub is_silent: bool,
 }
 
-/// A limit on requests in flight that no world reaches.
+/// A limit on requests in flight that no simulated world reaches.
 const WIDE: u16 = 4_096;
 
 #[derive(Clone, Debug)]
@@ -190,23 +190,24 @@ pub(super) struct Plan {
     pub backends: u16,
     pub links_per_backend: u16,
     pub heavy_links: u16,
-    /// The least price of a request for the heavy connections: low, so that clients change between
-    /// connections often.
+    /// The least price, in millionths of a request unit, of a request for the heavy connections: low, so that
+    /// clients change between connections often.
     pub heavy_from: MicroUnits,
     pub clients: usize,
     pub faults: Faults,
-    /// The longest delay between a socket's ends.
+    /// The longest delay of bytes between the two ends of a socket.
     pub network_delay: Duration,
-    /// The longest time that a store takes for a request; the mean time, if it has `store_servers` servers
-    /// for all its connections.
+    /// The longest service time of a request at a store; the mean service time, if the store has
+    /// `store_servers` servers for all its connections.
     pub store_delay: Duration,
     pub store_servers: Option<usize>,
-    /// Maximum number of requests in flight to a store; the others wait, and some overtake others there.
+    /// Maximum number of requests in flight to a store; further ones wait in weir's queue, where some
+    /// overtake others.
     pub window_most: u16,
     pub stall: Option<Stall>,
     pub sleeps: Option<Sleeps>,
     pub load: Option<Load>,
-    /// The longest time that a shard is busy before it handles events that came in.
+    /// The longest time until a busy shard handles events that have arrived.
     pub turn_delay: Duration,
     /// Maximum number of bytes of one piece in which a socket's bytes arrive.
     pub piece_bytes: u64,
@@ -217,40 +218,42 @@ pub(super) struct Plan {
     pub padding_max: usize,
     /// Request units per second that all clients share; `None` for no limit.
     pub quota: Option<u64>,
-    /// The longest delay of a report to the pools of quotas. `pool_stall` is the probability, in thousandths,
-    /// of a far longer one.
+    /// The longest delay of a shard's report to the central pools of quotas. `pool_stall` is the probability,
+    /// in thousandths, of a far longer delay.
     pub pool_delay: Duration,
     pub pool_stall: u64,
-    /// Settings of hot keys: with so few requests that most keys are hot.
+    /// Settings of the hot-key cache: hot keys need so few requests that most keys are hot.
     pub hot: HotSettings,
-    /// True if all clients mostly read the same few keys, which thus become hot.
+    /// True if all clients mostly read the same few keys, which become hot.
     pub has_favourites: bool,
-    /// Probability, in thousandths, that a client with favourites sends a read, whatever it would send
-    /// otherwise.
+    /// Probability, in thousandths, that a client which mostly reads the same few keys sends a read in place
+    /// of another request.
     pub mere_reads: u64,
-    /// Probability, in thousandths, that a read is sent as a script; weir does not know that it only reads.
+    /// Probability, in thousandths, that a read is sent as a script, of which weir does not know that it only
+    /// reads.
     pub script_reads: u64,
-    /// True if the world ends by draining the shards; otherwise the clients leave by themselves.
+    /// True if the world ends by draining the shards; false if the clients end by themselves.
     pub ends_by_draining: bool,
-    /// Moves of slots, if the stores are a cluster.
+    /// Settings of the cluster; `None` if the stores form none.
     pub cluster: Option<Moves>,
     /// Writes that bypass weir, which stores report to it; `None` if there are none.
     pub around: Option<Around>,
-    /// Settings of private links, if clients share queues and counters; `None` if no client needs a link of its own.
+    /// Settings of private links, if clients share queues and counters; `None` if no client needs a
+    /// connection to a store of its own.
     pub private: Option<Private>,
 }
 
-/// Connections to stores that one client has to itself.
+/// Settings of connections to stores that one client has to itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Private {
-    /// The most links that a core lends.
+    /// Maximum number of such connections that a core lends to clients.
     pub links: usize,
-    /// True if elements are put back that a store popped for a client that had left.
+    /// True if weir puts back elements that a store has popped for a client that had disconnected.
     pub gives_back: bool,
     /// The mean time between two moves of a client to another shard, as in a takeover by another process; `None` if no
     /// client moves.
     pub moves_apart: Option<Duration>,
-    /// The mean time between two connections that stores drop, idle or not; `None` if they drop none so.
+    /// The mean time between two connections that stores drop, idle or not; `None` if stores drop none.
     pub cuts_apart: Option<Duration>,
 }
 
@@ -319,7 +322,8 @@ impl Plan {
         }
     }
 
-    /// Draws a plan in which clients share queues, for whose elements they wait, and counters, which they watch.
+    /// Draws a plan in which clients wait for elements of shared queues, and increase shared counters under
+    /// `WATCH`.
     pub fn queueing(random: &mut Random) -> Self {
         let plan = Self::drawn(random);
         let plan = if random.per_mille(400) { plan.before_cluster(random) } else { plan };
@@ -344,8 +348,8 @@ impl Plan {
         }
     }
 
-    /// Draws a plan in which stores report changes of keys, and clients that bypass weir write there too.
-    /// Replies are kept for long if their keys are tracked, else for far less time than messages may take.
+    /// Draws a plan in which stores report changes of keys, and clients that bypass weir write too. Replies
+    /// are kept long if their keys are tracked, else for far less time than messages may take.
     pub fn tracked(random: &mut Random) -> Self {
         let plan = Self::drawn(random);
         let hot = HotSettings {
@@ -413,7 +417,8 @@ impl Plan {
         }
     }
 
-    /// Draws a plan in which clients send half as much again as the stores can serve.
+    /// Draws a plan in which clients send 1.5 times as many requests as the stores can serve, with these
+    /// faults.
     pub fn overloaded(random: &mut Random, trouble: Trouble) -> Self {
         const FACTORS: [f64; 2] = [0.5, ASKED];
         let calm = Self { faults: Faults::NONE, quota: None, idle_timeout: None, ..Self::drawn(random) };
@@ -464,12 +469,12 @@ impl Plan {
         }
     }
 
-    /// The time in which a store stalls; `None` for all stores but the first.
+    /// Returns the time in which a store stalls; `None` for all stores but the first.
     pub fn stall_of(&self, store: usize) -> Option<Stall> {
         self.stall.filter(|_| store == 0)
     }
 
-    /// True if no fault can make weir refuse a request.
+    /// True if the world has no fault that can make weir refuse a request.
     pub fn is_calm(&self) -> bool {
         let falls = self.cluster.is_some_and(|moves| moves.falls.is_some());
         let cuts = self.private.is_some_and(|private| private.cuts_apart.is_some());

@@ -1,7 +1,7 @@
-//! Simulated clients that share queues and counters: producers push elements, consumers wait for them in blocking
-//! commands, and others count under `WATCH`. Whatever breaks, no element is delivered twice, none is there whose push
-//! was refused, and no increase is lost. An element is missing only if the call that may have taken it was never
-//! answered.
+//! Simulated clients that share queues and counters: producers push elements, consumers wait for them in
+//! blocking commands, and others increase counters under `WATCH`. Whatever breaks, no element is delivered
+//! twice, none exists whose push was refused, and no increase is lost. An element is missing only if the call
+//! that may have popped it was never answered.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -12,7 +12,7 @@ use super::history::Fate;
 use weir::protocol::{encode, reply};
 use weir::values::Random;
 
-/// The number of hash tags: keys with one tag are at one store.
+/// The number of hash tags: keys with one tag are on the same store.
 const GROUPS: u64 = 3;
 /// The number of queues of each hash tag.
 const QUEUES: u64 = 2;
@@ -25,56 +25,58 @@ struct Element {
     producer: u32,
     queue: String,
     push: Fate,
-    /// True once a client has got the element and the queue has lost it.
+    /// True once a client has received the element and the queue does not have it any more.
     is_taken: bool,
-    /// True once a client has got the element and another list has it.
+    /// True once a client has received the element and it was moved to another list.
     is_moved: bool,
 }
 
-/// The increases of a counter that took effect, and those that may have.
+/// The numbers of increases of a counter that took effect, and that may have taken effect.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     done: u64,
     unknown: u64,
 }
 
-/// The queues and counters of a world: what was asked of them, and what clients were told.
+/// The record of a world's queues and counters: the requests on them, and the replies that clients got.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     elements: Vec<Element>,
     counts: BTreeMap<String, Count>,
-    /// The most elements that calls may have taken which were never answered.
+    /// The largest number of elements that calls without a reply may have popped.
     unanswered: u64,
-    /// The part of `unanswered` whose clients were gone before they could read an answer.
+    /// The part of `unanswered` whose clients had disconnected before they could read a reply.
     unread: u64,
-    /// True if weir puts elements back that a store popped for clients that had left.
+    /// True if weir puts back elements that a store has popped for clients that had disconnected.
     pub gives_back: bool,
-    /// The number of elements that clients got.
+    /// The number of elements that clients received.
     pub delivered: u64,
-    /// The number of transactions under `WATCH` that took effect.
+    /// The number of transactions with `WATCH` that took effect.
     pub committed: u64,
-    /// The number of transactions that did not, because another client had written.
+    /// The number of transactions with `WATCH` that did not take effect, because another client had written.
     pub conflicts: u64,
 }
 
-/// The content of the stores at the end of a world.
+/// The lists and counters in the stores at the end of a world.
 pub(super) struct Left {
     /// The lists of the stores, by name.
     pub lists: BTreeMap<String, Vec<Vec<u8>>>,
-    /// The values of counters, by name.
+    /// The values of the counters, by name.
     pub counters: BTreeMap<String, u64>,
-    /// The number of elements that the shards know to be lost with clients that had left, if nothing else can lose any.
+    /// The number of elements that the shards report as lost with clients that had disconnected; `None` if
+    /// elements can be lost in other ways too.
     pub orphans: Option<u64>,
 }
 
 impl Ledger {
-    /// Returns the names of all lists that clients use: each queue, and where its elements are moved to.
+    /// Returns the names of all lists that clients use: each queue, and the list that its elements are moved
+    /// to.
     pub fn lists() -> impl Iterator<Item = String> {
         let queues = (0..GROUPS).flat_map(|group| (0..QUEUES).map(move |queue| queue_of(group, queue)));
         queues.chain((0..GROUPS).map(target_of))
     }
 
-    /// Returns the names of all counters.
+    /// Returns the names of all counters that clients use.
     pub fn counters() -> impl Iterator<Item = String> {
         (0..GROUPS).map(counter_of)
     }
@@ -105,7 +107,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Records that a client has got an element of a queue.
+    /// Records that a client has received an element of a queue. An error if a client had received it before.
     fn deliver(&mut self, word: &[u8], queue: &str, moves: bool) -> Result<usize, String> {
         let number = number_of(word).ok_or("what nobody pushed")?;
         let element = self.elements.get_mut(number).ok_or("what nobody has pushed yet")?;
@@ -136,7 +138,8 @@ impl Ledger {
         }
     }
 
-    /// Checks the content of the stores at the end. Returns the number of elements that are missing.
+    /// Checks the lists and counters at the end against the record. Returns the number of elements that are
+    /// missing.
     pub fn check(&self, left: &Left) -> Result<u64, String> {
         let mut places: BTreeMap<usize, &str> = BTreeMap::new();
         for (list, words) in &left.lists {
@@ -189,7 +192,7 @@ fn counter_of(group: u64) -> String {
     format!("{{{group}}}count")
 }
 
-/// Returns the number of an element from its text.
+/// Returns the number of an element from its text; `None` if the text is no element.
 fn number_of(word: &[u8]) -> Option<usize> {
     std::str::from_utf8(word).ok()?.strip_prefix('e')?.parse().ok()
 }
@@ -201,28 +204,28 @@ enum Role {
     Counter,
 }
 
-/// A request whose reply is still to come.
+/// A request whose reply has not come yet.
 #[derive(Debug)]
 enum Asked {
-    /// A push of elements.
+    /// A push of the elements with these numbers.
     Push(Range<usize>),
-    /// A call that takes up to so many elements, from the beginning of a queue or from its end.
+    /// A call that pops up to a number of elements from the beginning of a queue or from its end.
     Pop {
         most: u64,
         is_left: bool,
     },
-    /// A call that moves an element from this queue.
+    /// A call that moves an element from the queue with this name.
     Move(String),
     Watch,
-    /// The value of a counter that is watched.
+    /// A read of the counter that the client watches.
     Get,
-    /// An increase of this counter.
+    /// A transaction that increases the counter with this name.
     Commit(String),
-    /// A request with this reply.
+    /// A request that must get exactly this reply.
     Exactly(&'static [u8]),
 }
 
-/// The counter that a counting client watches, as far as the client has been told of it.
+/// The counter that a client watches, as far as replies have told the client about it.
 #[derive(Debug, Default)]
 struct Watched {
     counter: String,
@@ -230,7 +233,7 @@ struct Watched {
     value: Option<u64>,
 }
 
-/// The work of one client with queues or counters.
+/// The work of one client with queues or counters, and its requests without a reply.
 #[derive(Debug)]
 pub(super) struct Duty {
     client: u32,
@@ -239,9 +242,9 @@ pub(super) struct Duty {
     rounds_left: u64,
     asked: VecDeque<Asked>,
     watched: Option<Watched>,
-    /// The newest element that the client has taken from the beginning of a queue, by producer and queue.
+    /// The newest element that the client has popped from the beginning of a queue, by producer and queue.
     newest: BTreeMap<(u32, String), usize>,
-    /// True if weir closes the client behind the error that it was told last.
+    /// True if weir closes the client after the error that it sent last.
     is_given_up: bool,
     has_deadline: bool,
 }
@@ -365,7 +368,7 @@ impl Duty {
         self.ask(out, &[b"EXEC"], Asked::Commit(counter));
     }
 
-    /// True if the client waits in a blocking command, as far as it knows.
+    /// True if the client waits in a blocking command, as far as the client knows.
     fn waits(&self) -> bool {
         self.asked.iter().any(|asked| matches!(asked, Asked::Pop { .. } | Asked::Move(_)))
     }
@@ -390,7 +393,8 @@ impl Duty {
         }
     }
 
-    /// Takes a reply. Returns true if it is a refusal.
+    /// Handles a reply of weir. Returns true if it is a refusal; an error if it is not possible for its
+    /// request.
     pub fn take_reply(&mut self, reply: &[u8], step: u64, ledger: &mut Ledger) -> Result<bool, String> {
         let asked = self.asked.pop_front().ok_or("was answered without having asked")?;
         let described = format!("{asked:?}");
@@ -417,7 +421,7 @@ impl Duty {
         }
     }
 
-    /// Ends a request that has no answer but an error, or none.
+    /// Ends a request that got an error or no reply; `fate` says whether it took effect.
     fn end(asked: Asked, fate: Fate, ledger: &mut Ledger) -> Result<(), String> {
         match asked {
             Asked::Push(pushed) => return ledger.settle(pushed, fate),
@@ -495,7 +499,7 @@ impl Duty {
         }
     }
 
-    /// Handles that weir has closed the connection. `may_be_early` tells that it may do so at any time.
+    /// Handles that weir has closed the connection. `may_be_early` is true if weir may do so at any time.
     pub fn closed(&mut self, stage: Stage, may_be_early: bool, ledger: &mut Ledger) -> Result<(), String> {
         // A client is closed behind the error of a call that may have taken an element, and one that has sent its last
         // without an answer to a call that waits.
@@ -510,7 +514,7 @@ impl Duty {
         Ok(())
     }
 
-    /// Ends all requests that are not answered. `is_unread` tells that answers may be on their way.
+    /// Ends all requests without a reply. `is_unread` is true if their replies may have been on their way.
     fn gone(&mut self, is_unread: bool, ledger: &mut Ledger) {
         let before = ledger.unanswered;
         for asked in self.asked.drain(..) {

@@ -1,4 +1,5 @@
-//! The requests that clients send, of every kind that weir treats differently, and the replies they may get.
+//! The requests that simulated clients send, of every kind that weir treats differently, and the replies that
+//! each may get.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use weir::protocol::{Protocol, encode};
 use weir::routing::{Topology, slot_of};
 use weir::values::{Random, Tier};
 
-/// The deadline that some requests have.
+/// The deadline that some requests have, after which weir need not answer them.
 pub(super) const DEADLINE: Duration = Duration::from_secs(5);
 
 const SHARED_KEYS: u64 = 12;
@@ -21,7 +22,7 @@ const GROUPS: u64 = 3;
 /// The number of slots that the keys of all clients share when the stores are a cluster.
 const SHARED_SLOTS: u64 = 3;
 
-/// Writes the requests of one client.
+/// Writer of one client's requests, with the connection's state as the requests change it.
 #[derive(Debug)]
 pub(super) struct Writer {
     pub client: u32,
@@ -30,21 +31,21 @@ pub(super) struct Writer {
     pub protocol: Protocol,
     pub sequence: u64,
     pub topology: Topology,
-    /// True if the stores are a cluster: then only keys of one slot are in one request.
+    /// True if the stores form a cluster: then all keys of a request must be in one slot.
     pub is_clustered: bool,
     pub padding_max: usize,
-    /// True if the client mostly reads the same few keys as all others.
+    /// True if the client mostly reads the same few keys as all other clients.
     pub has_favourites: bool,
-    /// Probability, in thousandths, that a client with favourites sends a read, whatever it would send
-    /// otherwise.
+    /// Probability, in thousandths, that a client which mostly reads the same few keys sends a read in place
+    /// of another request.
     pub mere_reads: u64,
     /// Probability, in thousandths, that a read is sent as a script.
     pub script_reads: u64,
-    /// The next cursor of a SCAN over all keys that is under way.
+    /// The next cursor of a SCAN over all keys in progress; `None` if there is none.
     pub cursor: Option<u64>,
 }
 
-/// Requests that are to be sent together, and the expected reply of each.
+/// Requests that are sent together, and the replies that each may get.
 #[derive(Debug, Default)]
 pub(super) struct Burst {
     pub bytes: Vec<u8>,
@@ -52,7 +53,7 @@ pub(super) struct Burst {
 }
 
 impl Writer {
-    /// Adds one request, or a few that belong together.
+    /// Adds one random request to the burst, or a few that belong together.
     pub fn add(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
         if self.has_favourites && self.random.per_mille(self.mere_reads) {
             return self.get(burst, step);
@@ -80,7 +81,7 @@ impl Writer {
         }
     }
 
-    /// Adds a request of a client under load: a GET or SET of one key of many.
+    /// Adds a request of a client under load: a GET or SET of one of `keys` keys.
     pub fn add_plain(&mut self, burst: &mut Burst, keys: u64, step: u64, history: &mut History) {
         let key = format!("key:{}", self.random.below(keys));
         if self.random.per_mille(750) {
@@ -110,7 +111,7 @@ impl Writer {
         }
     }
 
-    /// Adds a HELLO that changes the connection to RESP3.
+    /// Adds a HELLO that switches the connection to RESP3.
     pub fn modernise(&mut self, burst: &mut Burst, step: u64) {
         let sent = self.next(step);
         self.protocol = Protocol::Resp3;
@@ -121,7 +122,7 @@ impl Writer {
         self.ask(burst, step, &[b"QUIT"], Expected::Exactly(b"+OK\r\n".to_vec()));
     }
 
-    /// Adds bytes that weir answers with an error and closes the connection for.
+    /// Adds bytes that are not RESP: weir answers with an error and closes the connection.
     pub fn malformed(&mut self, burst: &mut Burst, step: u64) {
         let wrong: [&[u8]; 7] = [
             b"*2147483647\r\n",
@@ -161,7 +162,7 @@ impl Writer {
         self.push(burst, sent, &words, Expected::Ok(vec![write]));
     }
 
-    /// Adds a GETDEL: the reply is the deleted value.
+    /// Adds a GETDEL, whose reply is the deleted value.
     fn take(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
         let key = self.register();
         let sent = self.next(step);
@@ -328,7 +329,7 @@ impl Writer {
         self.ask(burst, step, &[b"EXEC"], Expected::Block(inner.asked));
     }
 
-    /// Records that queued requests are never carried out.
+    /// Records that requests which were queued in a transaction are never carried out.
     fn abandon(asked: &[Asked], history: &mut History) {
         for asked in asked {
             asked.refused(super::history::Fate::Never, history).expect("it was never sent to a store");
@@ -346,7 +347,8 @@ impl Writer {
         self.push(burst, sent, &[b"HELLO", version], Expected::Hello);
     }
 
-    /// Adds an `INFO`, which the control thread answers: the simulated world replies with the section's name.
+    /// Adds an `INFO`, which weir's control executor answers: in the simulated world it replies with the
+    /// section's name.
     fn ask_about_weir(&mut self, burst: &mut Burst, step: u64) {
         let section = format!("i{}.{}", self.client, self.sequence);
         let mut reply = Vec::new();
@@ -454,7 +456,7 @@ impl Writer {
         keys.iter().map(|key| self.written(sent, key, history)).unzip()
     }
 
-    /// A random key that is set and deleted as a whole.
+    /// Returns a random key whose value is set and deleted as a whole.
     fn register(&mut self) -> String {
         if self.has_favourites && self.random.per_mille(700) {
             let number = self.random.below(FAVOURITES);
@@ -483,7 +485,7 @@ impl Writer {
         keys
     }
 
-    /// A random key that is only appended to.
+    /// Returns a random key whose value is only appended to.
     fn log(&mut self) -> String {
         if self.random.per_mille(500) {
             let tag = if self.is_clustered { "{c" } else { "" };
@@ -495,7 +497,7 @@ impl Writer {
         }
     }
 
-    /// The name of a key that all clients use. In a cluster, a few keys of each kind share a slot.
+    /// Returns the name of a key that all clients use. In a cluster, a few keys of each kind share a slot.
     fn named(&self, kind: &str, number: u64) -> String {
         if self.is_clustered {
             return format!("{kind}:{{{}}}:{number}", number % SHARED_SLOTS);
@@ -503,8 +505,8 @@ impl Writer {
         format!("{kind}:{number}")
     }
 
-    /// The slot of a key in a cluster, else the number of its store: only keys with the same may be in one
-    /// request.
+    /// Returns the slot of a key in a cluster, else the number of its store: only keys with the same number
+    /// may be in one request.
     fn place_of(&self, key: &str) -> u16 {
         let slot = slot_of(key.as_bytes());
         if self.is_clustered { slot } else { self.topology.backend_of(slot).0 }

@@ -17,20 +17,21 @@ use weir::values::Random;
 use weir::values::Timestamp;
 use weir::values::time::Now;
 
-/// The result of a request at a store.
+/// The reply of a simulated store to a request.
 #[derive(Debug)]
 pub(super) enum StoreAnswer {
     Reply(Vec<u8>),
-    /// The connection breaks, after these bytes.
+    /// The connection breaks after these bytes of the reply.
     Broken(Vec<u8>),
 }
 
-/// Bytes that a store sends without having been asked just then: a message, or the reply to a call that waited.
+/// Bytes that a store sends at another time than right after a request: a message, or the reply to a call
+/// that waited.
 #[derive(Debug)]
 pub(super) struct Delivered {
     pub socket: SocketId,
     pub answer: StoreAnswer,
-    /// The number of later requests of the connection that can go on.
+    /// The number of later requests of the connection that can now be carried out.
     pub resumed: usize,
 }
 
@@ -41,7 +42,7 @@ struct Waiting {
     is_script: bool,
 }
 
-/// Requests that a store has carried out and that its replica has yet to carry out.
+/// Requests that a primary has carried out and its replica has not.
 #[derive(Debug)]
 pub(super) struct Done {
     requests: Vec<Waiting>,
@@ -55,7 +56,7 @@ impl Done {
         self.requests.iter().map(|done| Arguments::new(&done.frame, &done.places))
     }
 
-    /// Records that the requests are lost with the store that carried them out.
+    /// Records in the history that these requests are lost with the store that carried them out.
     pub fn is_lost(&self, history: &mut History, takeover: usize) {
         self.requests().for_each(|arguments| lose(&arguments, self.step, history, takeover));
     }
@@ -64,7 +65,7 @@ impl Done {
 /// A transaction between MULTI and EXEC.
 #[derive(Debug, Default)]
 struct Block {
-    /// The client whose requests are in the block, once a written value tells.
+    /// The client whose requests are in the transaction; `None` until a value in them shows it.
     client: Option<u32>,
 }
 
@@ -72,25 +73,26 @@ struct Connection {
     session: Session,
     decoder: RequestDecoder,
     waiting: VecDeque<Waiting>,
-    /// The time when the last request that has come over the connection will have been carried out.
+    /// The time by which all requests received on the connection will have been carried out.
     busy_until: Timestamp,
     block: Option<Block>,
-    /// True after ASKING: the next request, or the block that it begins, is for a slot that is being
+    /// True after ASKING: the next request, or the transaction that it begins, may use a slot that is being
     /// imported.
     asking: bool,
     /// The requests of the transaction that have been queued since MULTI.
     queued: Vec<Waiting>,
-    /// True if the other end is closed. Requests that had come are carried out all the same, as by a real
-    /// store that has read them.
+    /// True if the far end is closed. Requests that had been received are carried out all the same, as by a
+    /// real store that has read them.
     ended: bool,
-    /// True if the store reports changes of keys over the connection (CLIENT TRACKING).
+    /// True if the store reports changes of keys on the connection (CLIENT TRACKING).
     tracks: bool,
-    /// The call that waits (BLPOP and its kin), if one does. `held` is the number of later requests whose time has come.
+    /// The blocking call that waits (BLPOP and the like), if one does. `held` is the number of later requests
+    /// that would have been due since.
     waits: Option<Waiting>,
     held: usize,
 }
 
-/// The work of a store's servers during the counted time.
+/// The work that a store's servers did during the counted time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Work {
     pub requests: u64,
@@ -102,8 +104,8 @@ pub(super) struct Work {
 pub(super) struct Store {
     engine: Engine,
     cursors: Cursors,
-    /// Requests that the replica has not carried out yet, if there is a replica. `lag` is the longest delay
-    /// of the replica.
+    /// Requests that the replica has not carried out yet, if there is a replica; `lag` is the replica's
+    /// longest delay.
     log: VecDeque<Done>,
     lag: Option<Duration>,
     to_replica: Lane,
@@ -111,7 +113,7 @@ pub(super) struct Store {
     killed: Vec<SocketId>,
     loading_until: Timestamp,
     stalled_until: Timestamp,
-    /// The time when each server of the store is free again; `None` if connections do not share servers.
+    /// The time at which each server of the store is free again; `None` if connections do not share servers.
     servers: Option<Vec<Timestamp>>,
     stall: Option<Stall>,
     work: Work,
@@ -146,12 +148,12 @@ impl Store {
         }
     }
 
-    /// Ends all faults of the store but those of its clients, for the rest of the run.
+    /// Ends all faults of the store, except those of its clients, for the rest of the run.
     pub fn calm_down(&mut self) {
         self.faults = Faults { client_lost: self.faults.client_lost, ..Faults::NONE };
     }
 
-    /// The work of the servers during the counted time.
+    /// Returns the work that the servers did during the counted time.
     pub fn work(&self) -> Work {
         self.work
     }
@@ -177,7 +179,7 @@ impl Store {
         self.connections.insert(socket, connection);
     }
 
-    /// Removes a connection that the store has dropped.
+    /// Handles that the store itself has dropped a connection.
     pub fn disconnected(&mut self, socket: SocketId, now: Timestamp) {
         let connection = self.drop_connection(socket);
         if self.counted.contains(&now) {
@@ -185,32 +187,33 @@ impl Store {
         }
     }
 
-    /// Removes a connection with all that it has in the engine.
+    /// Removes a connection, and its transaction, watches and waits in the engine.
     fn drop_connection(&mut self, socket: SocketId) -> Option<Connection> {
         let connection = self.connections.remove(&socket)?;
         self.engine.forget(&connection.session);
         Some(connection)
     }
 
-    /// Removes all connections, since the node is away.
+    /// Removes all connections, because the node is away.
     pub fn forget_connections(&mut self) {
         for connection in std::mem::take(&mut self.connections).into_values() {
             self.engine.forget(&connection.session);
         }
     }
 
-    /// Takes the next requests that the replica has received by `by`; `None` if there are none.
+    /// Removes and returns the next requests that the replica has received by the time `by`; `None` if there
+    /// are none.
     pub fn poll_done(&mut self, by: Timestamp) -> Option<Done> {
         let is_there = self.log.front().is_some_and(|done| done.arrives <= by);
         if is_there { self.log.pop_front() } else { None }
     }
 
-    /// Takes the requests that never reached the replica.
+    /// Removes and returns the requests that never reached the replica.
     pub fn take_log(&mut self) -> VecDeque<Done> {
         std::mem::take(&mut self.log)
     }
 
-    /// Carries out requests that the primary has carried out.
+    /// Carries out requests that the primary has carried out, on this replica.
     pub fn replay(&mut self, done: &Done) {
         for arguments in done.requests() {
             self.engine.execute(&mut Session::new(0), arguments, done.at, &mut Vec::new());
@@ -263,7 +266,7 @@ impl Store {
         self.drop_connection(socket);
     }
 
-    /// Handles that weir has closed a connection, after everything that it sent.
+    /// Handles that weir has closed a connection, after the store has received everything that weir sent.
     pub fn ended(&mut self, socket: SocketId) {
         if let Some(connection) = self.connections.get_mut(&socket) {
             connection.ended = true;
@@ -274,13 +277,13 @@ impl Store {
         }
     }
 
-    /// Drops one of the simulated store's connections over which it reports changes of keys, as a fault, and
-    /// returns it; none if there is no such connection.
+    /// Drops one of the connections on which this store reports changes of keys, as a fault, and returns it;
+    /// `None` if there is no such connection.
     pub fn cut_tracker(&mut self) -> Option<SocketId> {
         self.cut(|known| known.tracks)
     }
 
-    /// Drops any connection, as a fault, and returns it; none if there is none.
+    /// Drops any connection, as a fault, and returns it; `None` if there is none.
     pub fn cut_any(&mut self) -> Option<SocketId> {
         self.cut(|_| true)
     }
@@ -293,7 +296,7 @@ impl Store {
         Some(cut)
     }
 
-    /// The next message about a changed key, or reply to a call that waited.
+    /// Returns the next message about a changed key, or reply to a call that waited; `None` if there is none.
     pub fn poll_delivery(&mut self) -> Option<Delivered> {
         loop {
             let delivery = self.engine.poll_delivery()?;
@@ -310,29 +313,30 @@ impl Store {
         }
     }
 
-    /// Ends the calls that have waited for as long as they were to.
+    /// Ends the calls whose timeouts are over.
     pub fn expire_waits(&mut self, now: Now) {
         self.engine.expire_waits(now);
     }
 
-    /// The time at which the next call has waited for as long as it was to.
+    /// Returns the time at which the next timeout of a waiting call is over; `None` if no call waits with a
+    /// timeout.
     pub fn waits_until(&self) -> Option<Timestamp> {
         self.engine.waits_until()
     }
 
-    /// The elements of a list, read directly from the engine.
+    /// Returns the elements of a list, read directly from the engine.
     pub fn list(&mut self, key: &[u8], now: Now) -> Vec<Vec<u8>> {
         let told = said(&mut self.engine, &[b"LRANGE", key, b"0", b"-1"], now);
         let elements = reply::elements(&told).expect("an array").filter_map(reply::text);
         elements.map(<[u8]>::to_vec).collect()
     }
 
-    /// The next connection that another one had closed (CLIENT KILL), if any.
+    /// Removes and returns the next connection that another one has closed by CLIENT KILL, if any.
     pub fn poll_killed(&mut self) -> Option<SocketId> {
         self.killed.pop()
     }
 
-    /// Takes bytes of requests; returns when each request will be carried out.
+    /// Takes bytes of requests. Returns the time at which each whole request will be carried out.
     pub fn receive(
         &mut self,
         socket: SocketId,
@@ -378,7 +382,7 @@ impl Store {
         Ok(times)
     }
 
-    /// Carries out the next request of a connection.
+    /// Carries out the next request of a connection. Returns the reply; `None` if the call waits.
     pub fn carry_out(
         &mut self,
         socket: SocketId,
@@ -514,7 +518,7 @@ impl Store {
         Ok(Some(self.answer(reply)))
     }
 
-    /// The way in which a reply leaves: whole, or only its beginning before the connection breaks.
+    /// Decides how a reply is sent: whole, or only its beginning before the connection breaks.
     fn answer(&mut self, mut reply: Vec<u8>) -> StoreAnswer {
         if !self.random.per_mille(self.faults.lost_after) {
             return StoreAnswer::Reply(reply);
@@ -523,12 +527,12 @@ impl Store {
         StoreAnswer::Broken(reply)
     }
 
-    /// The value of a key, read directly from the engine.
+    /// Returns the value of a key, read directly from the engine; `None` if there is no such key.
     pub fn value(&mut self, key: &[u8], now: Now) -> Option<Vec<u8>> {
         reply::text(&said(&mut self.engine, &[b"GET", key], now)).map(<[u8]>::to_vec)
     }
 
-    /// All keys of the store, sorted.
+    /// Returns all keys of the store, sorted.
     pub fn keys(&mut self, now: Now) -> Vec<Vec<u8>> {
         let told = said(&mut self.engine, &[b"KEYS", b"*"], now);
         let keys = reply::elements(&told).expect("an array").filter_map(reply::text);
@@ -542,14 +546,14 @@ impl Store {
         self.stalled_until > now
     }
 
-    /// True if requests for slots that are being imported (after ASKING) are still to be carried out.
+    /// True if requests on slots that are being imported (after ASKING) are still to be carried out.
     pub fn will_be_asked(&self) -> bool {
         let is_asking =
             |waiting: &Waiting| Arguments::new(&waiting.frame, &waiting.places).name() == b"ASKING";
         self.connections.values().any(|known| known.asking || known.waiting.iter().any(is_asking))
     }
 
-    /// Ends calls that wait for keys of slots that the node has lost, with a redirection, as a node does.
+    /// Ends calls that wait for keys of slots that the node has lost, with a redirect, as a real node does.
     pub fn redirect_waits(
         &mut self,
         now: Now,
@@ -576,7 +580,8 @@ impl Store {
         Ok(redirected)
     }
 
-    /// Removes a key that moves away; returns its value as DUMP writes it, and when it expires if it does.
+    /// Removes a key that moves to another node. Returns its value as DUMP writes it, and its expiry, if it
+    /// has one; `None` if there is no such key.
     pub fn take(&mut self, key: &[u8], now: Now) -> Option<(Vec<u8>, Option<i64>)> {
         let found = self.value_and_end(key, now)?;
         said(&mut self.engine, &[b"DEL", key], now);
@@ -589,15 +594,15 @@ impl Store {
         Some((value, until.filter(|until| *until > 0)))
     }
 
-    /// Stores a key that moves here.
+    /// Stores a key that moves here from another node.
     pub fn put(&mut self, key: &[u8], value: &[u8], until: Option<i64>, now: Now) {
         let until = until.unwrap_or(0).to_string();
         said(&mut self.engine, &[b"RESTORE", key, until.as_bytes(), value, b"REPLACE", b"ABSTTL"], now);
     }
 }
 
-/// Cursors that the engine gave: they are larger than those of a real cluster's nodes, so clients get their
-/// places here instead.
+/// The engine's cursors that were replaced by their places in this list before clients saw them, because a
+/// real cluster's cursors are smaller.
 #[derive(Debug, Default)]
 struct Cursors(Vec<Vec<u8>>);
 
@@ -625,7 +630,7 @@ impl Cursors {
     }
 }
 
-/// Carries out a command directly in the engine; returns the reply.
+/// Carries out a command directly in the engine, and returns the reply.
 fn said(engine: &mut Engine, words: &[&[u8]], now: Now) -> Vec<u8> {
     let mut frame = Vec::new();
     encode::request(&mut frame, words.iter().copied());
@@ -638,13 +643,13 @@ fn said(engine: &mut Engine, words: &[&[u8]], now: Now) -> Vec<u8> {
     out
 }
 
-/// Makes the block of a refused request fail at EXEC, as in Redis.
+/// Makes the transaction to which a refused request belongs fail at EXEC, as in Redis.
 fn spoil(engine: &mut Engine, session: &mut Session, now: Now) {
     let words: [Argument; 1] = [Argument { start: 0, length: 1 }];
     engine.execute(session, Arguments::new(b"?", &words), now, &mut Vec::new());
 }
 
-/// The reply of a cluster's node that does not carry the request out; `None` if it does.
+/// Returns the reply of a cluster's node that does not carry the request out; `None` if it does.
 fn answer_as_node(
     connection: &mut Connection,
     (engine, random): (&mut Engine, &mut Random),
@@ -685,14 +690,14 @@ fn answer_as_node(
     }
 }
 
-/// The slot of a request's first key.
+/// Returns the slot of a request's first key; `None` if it has no key.
 fn slot_of_request(frame: &[u8], places: &[Argument]) -> Option<u16> {
     let arguments = Arguments::new(frame, places);
     let first = command::recognise(&arguments).ok()?.first_key(&arguments).ok()??;
     Some(slot_of(arguments.at(first)))
 }
 
-/// Records that the writes of a request are lost.
+/// Records in the history that the writes of a request are lost by a takeover.
 fn lose(arguments: &Arguments<'_>, step: u64, history: &mut History, takeover: usize) {
     let written: Vec<_> = arguments.iter().filter_map(token_of_word).collect();
     written.iter().for_each(|token| history.lose(token.write, takeover));
@@ -706,7 +711,8 @@ fn lose(arguments: &Arguments<'_>, step: u64, history: &mut History, takeover: u
     }
 }
 
-/// The time after which a value that is set has surely expired. Stores count whole milliseconds.
+/// Returns the time after which the value that a request sets has surely expired; `None` if it does not
+/// expire. Stores count whole milliseconds.
 fn lifetime_of(arguments: &Arguments<'_>) -> Option<Duration> {
     if arguments.len() != 5 || arguments.at(3) != b"PX" {
         return None;
@@ -715,8 +721,8 @@ fn lifetime_of(arguments: &Arguments<'_>) -> Option<Duration> {
     Some(Duration::from_millis(millis + 1))
 }
 
-/// Gives a request to the server that is free first, and returns when it is done; a stall within that time is
-/// added.
+/// Gives a request to the server that is free first, and returns the time when it is done; a stall within
+/// that time is added.
 fn occupy(servers: &mut [Timestamp], from: Timestamp, takes: Duration, stall: Option<Stall>) -> Timestamp {
     let free = servers.iter_mut().min().expect("a store has a server");
     *free = (*free).max(from).after(takes);
@@ -726,7 +732,8 @@ fn occupy(servers: &mut [Timestamp], from: Timestamp, takes: Duration, stall: Op
     *free
 }
 
-/// Checks that MULTI and EXEC match, and that the requests between them are of one client only.
+/// Checks that MULTI and EXEC on a connection match, and that the requests between them are all of one
+/// client.
 fn check_block(connection: &mut Connection, arguments: &Arguments<'_>) -> Result<(), String> {
     match (arguments.name(), &mut connection.block) {
         (b"MULTI", None) => connection.block = Some(Block::default()),

@@ -1,4 +1,5 @@
-//! Tokens in values: each value holds the number of its write, its client and its key, and occurs once.
+//! Tokens in values: each value contains the number of its write, its client and its key, so no two values
+//! are equal.
 
 /// The token of a value: `w17.3.key:5;`. Padding may follow it in the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,14 +9,14 @@ pub(super) struct Token<'a> {
     pub key: &'a str,
 }
 
-/// The value of a write: its token and padding.
+/// Builds the value of a write: its token and `padding` bytes of padding.
 pub(super) fn value(write: usize, client: u32, key: &str, padding: usize) -> Vec<u8> {
     let mut value = format!("w{write}.{client}.{key};").into_bytes();
     value.resize(value.len() + padding, b'~');
     value
 }
 
-/// All tokens in a value, one after the other. `None` if there is anything else in it.
+/// Returns all tokens in a value, one after the other; `None` if there is anything else in it.
 pub(super) fn tokens(mut value: &[u8]) -> Option<Vec<Token<'_>>> {
     let mut found = Vec::new();
     while !value.is_empty() {
@@ -28,7 +29,7 @@ pub(super) fn tokens(mut value: &[u8]) -> Option<Vec<Token<'_>>> {
     Some(found)
 }
 
-/// The token in a word of a request, if the word is a value.
+/// Returns the token in a word of a request, if the word is a value.
 pub(super) fn token_of_word(word: &[u8]) -> Option<Token<'_>> {
     if !word.starts_with(b"w") {
         return None;

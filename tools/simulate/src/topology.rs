@@ -11,12 +11,12 @@ use weir::routing::cluster::{Ask, Cluster as Known, Map, NodeKey, Outcome, Reaso
 use weir::shard::Doubt;
 use weir::values::{Random, Timestamp};
 
-/// The result of a round in which nodes were asked for their views: a new map, if any, and whether all
-/// primaries confirmed it.
+/// The result of a round in which nodes were asked for their views: a new map, if there is one, and whether
+/// all primaries confirm it.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub map: Option<Arc<Map>>,
-    /// The time when the round began, if all primaries were asked and all agree with the map.
+    /// The time when the round began, if all primaries were asked and agree with the map; `None` otherwise.
     pub sure_of: Option<Timestamp>,
 }
 
@@ -27,16 +27,17 @@ pub(super) struct Topology {
     began: Timestamp,
     views: Vec<View>,
     awaited: usize,
-    /// True if a core has asked for a round since the last one.
+    /// True if a core has asked for a round since the last one began.
     is_wanted: bool,
     /// The time at which the next round may be due.
     pub due: Option<Timestamp>,
-    /// Replicas that are asked whether they have taken over, because a connection to their primary was lost.
+    /// Replicas that are asked whether they have taken over, because the connection to their primary was
+    /// lost.
     watched: BTreeMap<NodeKey, Watch>,
 }
 
 impl Topology {
-    /// Creates the simulated asker of a cluster's nodes, after a first round with at most three of them.
+    /// Creates the simulated topology thread, after a first round in which at most three nodes are asked.
     pub fn new(cluster: &Cluster, nodes: u16, mut random: Random) -> Self {
         let mut known = Known::default();
         let views: Vec<View> =
@@ -61,15 +62,16 @@ impl Topology {
         Arc::clone(self.known.map())
     }
 
-    /// Handles a core's report that its map may be old, after which a round is due. Returns a new map if the
-    /// report names the owner of a slot.
+    /// Handles a core's report that its map may be outdated, after which a round is due. Returns a new map if
+    /// the report names the new owner of a slot.
     pub fn hear(&mut self, doubt: Doubt) -> Option<Arc<Map>> {
         self.is_wanted = true;
         self.refresh.handle_reason(doubt.reason);
         self.known.patch(doubt.moved.as_slice())
     }
 
-    /// The replicas to ask from now on, because a core has lost its connection to a node.
+    /// Returns the replicas that are to be asked from now on, because a core has lost its connection to their
+    /// primary.
     pub fn replicas_of(&mut self, doubt: Doubt, now: Timestamp) -> Vec<NodeKey> {
         let Reason::LinkLost(Some(lost)) = doubt.reason else { return Vec::new() };
         let watched: Vec<NodeKey> = self.watched.keys().copied().collect();
@@ -78,7 +80,8 @@ impl Topology {
         found
     }
 
-    /// Takes the answer of a replica, if it gave one. Returns the pause until it is asked again, if it is.
+    /// Handles the reply of a replica to ROLE, if it gave one. Returns the pause until it is asked again;
+    /// `None` if it is not.
     pub fn replica_told(&mut self, replica: NodeKey, said: Option<Said>, now: Timestamp) -> Option<Duration> {
         let again = self.watched.get_mut(&replica)?.handle(said, now);
         if again.is_none() {
@@ -91,13 +94,13 @@ impl Topology {
         again
     }
 
-    /// The time of the next round, if one is planned. At the end of the world, only rounds that a core asked
-    /// for count.
+    /// Returns the time of the next round, if one is planned. At the end of the world, only rounds that a
+    /// core has asked for count.
     pub fn next(&self, is_over: bool) -> Option<Timestamp> {
         self.refresh.poll_deadline().filter(|_| self.is_wanted || !is_over)
     }
 
-    /// Begins a round if it is time; returns the nodes to ask.
+    /// Begins a round if it is time. Returns the nodes to ask; empty if it is not time.
     pub fn begin(&mut self, now: Timestamp) -> Vec<u16> {
         let map = self.map();
         let asked: Vec<u16> = match self.refresh.poll_round(&map, now) {
@@ -110,7 +113,8 @@ impl Topology {
         asked
     }
 
-    /// Takes the view of a node, or that it gave none. After the last node, returns the result of the round.
+    /// Handles the view of a node, or that the node gave none. After the last node's, returns the result of
+    /// the round.
     pub fn told(&mut self, view: Option<View>, now: Timestamp) -> Option<Found> {
         self.views.extend(view);
         self.awaited -= 1;
@@ -127,7 +131,8 @@ impl Topology {
     }
 }
 
-/// The delay of news to a core or back: mostly at most a twentieth of `longest`.
+/// Draws the delay of a message about the cluster to a core or from it: mostly at most a twentieth of
+/// `longest`.
 pub(super) fn delay_of_news(longest: Duration, random: &mut Random) -> Duration {
     let longest = if random.per_mille(800) { longest / 20 } else { longest };
     Duration::from_nanos(random.below(longest.as_nanos() as u64 + 1))

@@ -1,4 +1,4 @@
-//! A hash over everything that happens in a run: two runs of one seed must have the same.
+//! A hash over everything that happens in a run: two runs of one seed must give the same hash.
 
 /// An FNV-1a hash of 64 bits.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! The simulated world: time, events, shards with their mesh, clients and stores.
+//! The simulated world: virtual time, events, shards with their mesh, clients and stores.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
@@ -38,15 +38,15 @@ use weir::values::limits::SLOTS;
 use weir::values::time::Now;
 use weir::values::{Action, BackendId, ClientId, Grant, Loss, Owner, ShardId, Timestamp};
 
-/// The virtual time (one hour) by which everything must be at rest; nothing that weir waits for takes nearly
-/// so long.
+/// The virtual time (one hour) by which all activity must have ended; nothing that weir waits for takes
+/// nearly so long.
 const END: Timestamp = Timestamp::from_millis(3_600_000);
 const UNIX_MS_AT_START: u64 = 1_700_000_000_000;
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(4);
 const SEND_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// An event that comes in at a shard.
+/// An event for a shard that comes from a socket or another core.
 #[derive(Debug)]
 enum Input {
     Accepted(SocketId),
@@ -61,13 +61,13 @@ enum Input {
     Slots(Arc<Map>),
     SlotsConfirmed(Timestamp),
     Drain,
-    /// The shard has read all that was in a client's socket when it began to drain.
+    /// The shard has read everything that was in a client's socket when it began to drain.
     Parted(SocketId),
 }
 
 #[derive(Debug)]
 enum Event {
-    /// A shard handles the events that have come in.
+    /// A shard handles the events that have arrived for it.
     Turn(usize),
     Input(usize, Input),
     ClientActs(usize),
@@ -78,29 +78,30 @@ enum Event {
     StoreActs(SocketId),
     /// A client begins to move to another shard, as it would to another process in a takeover.
     MoveBegins,
-    /// The next step of a client's move, and the number of steps before it.
+    /// The next step of a client's move; the second number counts the steps before it.
     MoveGoesOn(usize, u32),
     /// A store drops a connection.
     LinkBreaks,
-    /// Calls that wait at a store may have waited for as long as they were to.
+    /// Calls that wait at a store may have reached their timeout.
     WaitsEnd(usize),
     PoolsHear(Report),
-    /// The next step of slots that move between nodes of the cluster.
+    /// The next step in moving slots between nodes of the cluster.
     SlotsGoOn,
     /// The next step of a primary's failure and the takeover by its replica.
     NodesGoOn,
-    /// A replica answers whether it has taken over.
+    /// A replica replies to ROLE, which shows whether it has taken over.
     ReplicaTells(NodeKey),
     Doubted(Doubt),
-    /// The simulated control thread begins a round of questions about the cluster to nodes, if one is due.
+    /// The simulated topology thread begins a round in which nodes are asked about the cluster, if one is
+    /// due.
     LookOut,
     NodeTells(u16),
-    /// A draining shard checks which clients' sockets have been read to the end.
+    /// A draining shard checks which clients' sockets it has read to the end.
     HearLastWords(usize),
     TellBulkheads,
     /// A client that bypasses weir writes to a store.
     WritesAround,
-    /// The time is over in which a read may find a value older than this write's.
+    /// The time is over in which a read may still find a value older than this write's, which bypassed weir.
     AroundIsTold(usize),
 }
 
@@ -133,22 +134,23 @@ impl Ord for Entry {
 struct Core {
     shard: Shard,
     inbox: VecDeque<Input>,
-    /// Events of paused sockets, which the shard does not read.
+    /// Events of sockets that the shard does not read at present.
     unread: BTreeMap<SocketId, Vec<Input>>,
     /// The times at which the core has planned to run next.
     turns: BTreeSet<Timestamp>,
-    /// The core does not run until `sleeps_until`; it runs then until `sleeps_from`, when it stops again.
+    /// The core does not run until the time `sleeps_until`; then it runs until `sleeps_from`, when it stops
+    /// again.
     sleeps_until: Timestamp,
     sleeps_from: Timestamp,
-    /// The times in which the core did not run.
+    /// The times in which the core did not run, for the overload's result.
     slept: Vec<Range<Timestamp>>,
     to_others: Vec<Lane>,
     to_pools: Lane,
     from_pools: Lane,
-    /// The path of cluster news to this core: later news never arrives before earlier news.
+    /// The path of messages about the cluster to this core: later ones never arrive before earlier ones.
     of_slots: Lane,
-    /// Request units, in millionths, that the core reported as spent; `metered` is what it reported as the
-    /// cost of requests.
+    /// The quota, in millionths of a request unit, that the core reported as spent; `metered` is the cost of
+    /// requests that it reported.
     spent: i64,
     metered: u64,
 }
@@ -158,7 +160,7 @@ pub(super) struct World {
     steps: u64,
     step: u64,
     now: Timestamp,
-    /// True once the world is to come to rest: there are no new clients and no new faults.
+    /// True once the world is ending: there are no new clients and no new faults.
     over: bool,
     draining: bool,
     events: BinaryHeap<Reverse<Entry>>,
@@ -169,64 +171,65 @@ pub(super) struct World {
     clients: Vec<Client>,
     sockets: Vec<Socket>,
     by_owner: HashMap<(usize, Owner), SocketId>,
-    /// The number of segments (blocks of bytes) that sockets are sending.
+    /// The number of segments (blocks of bytes) that sockets are sending at present.
     segments: usize,
-    /// Segments of clients that do not read.
+    /// Segments on their way to clients that do not read.
     stuck_segments: BTreeMap<SocketId, Segment>,
-    /// Buffers that shards have lent for the missing rest of large messages.
+    /// Buffers that shards have lent so that the missing rest of large messages is received into them.
     rooms: BTreeMap<SocketId, Room>,
     history: History,
     random: Random,
     trace: Trace,
     voice: Voice,
     topology: Topology,
-    /// The cluster that the stores form, and the lookout that asks its nodes for their views; `None` if the
-    /// stores are single ones.
+    /// The cluster that the stores form, and the simulated topology thread; `None` if the stores are single
+    /// ones.
     cluster: Option<(Cluster, Lookout)>,
-    /// Changes of slots' owners that not all cores know of.
+    /// Changes of slots' owners that not all cores know of yet.
     changes: Vec<Change>,
-    /// Takeovers that all cores know, while not all know of the slots that the node had lost before: the
-    /// number of the takeover, and the node.
+    /// Takeovers that all cores know of, while not all know of the slots that the node had lost before: the
+    /// index of the takeover, and the node.
     unsettled: Vec<(usize, u16)>,
     /// Sockets with requests that wait at a stalled node.
     stopped: Vec<SocketId>,
-    /// The number of writes so far by a client that writes past weir.
+    /// The number of writes so far by clients that bypass weir.
     beside: u64,
-    /// The earliest time for which `Event::WaitsEnd` is planned, by store.
+    /// The earliest time for which `Event::WaitsEnd` is planned, by store; `None` if it is not.
     waits_end: Vec<Option<Timestamp>>,
 }
 
-/// A change of the owner of some slots.
+/// A change of the owner of some slots, until all cores know of it.
 #[derive(Debug)]
 struct Change {
     slots: Vec<bool>,
     old: u16,
-    /// The takeover by which the slots changed their owner, if one did; writes may be lost by it.
+    /// The takeover by which the slots changed their owner, if it was one; writes may be lost by it.
     takeover: Option<usize>,
-    /// Writes past weir to the new owner.
+    /// Numbers of writes that bypassed weir and went to the new owner.
     written: Vec<usize>,
-    /// The version of the first map that has the change. `heard` tells which cores have such a map.
+    /// The version of the first map that contains the change; `heard` says which cores have such a map.
     version: Option<u64>,
     heard: Vec<bool>,
 }
 
-/// The client number of writes past weir.
+/// The client number under which writes that bypass weir are recorded.
 const BESIDE: u32 = u32::MAX - 1;
-/// The time after which a node that was asked for its view counts as without an answer.
+/// The time after which a node that was asked for its view counts as unanswered.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The interval at which cores report to the pools of quotas. `POOL_STALL` is the longest delay of a report
-/// when the pools stall.
+/// The interval at which cores report spent quota to the central pools. `POOL_STALL` is the longest delay of
+/// a report when the pools stall.
 const PERIOD: Duration = Duration::from_millis(10);
 const POOL_STALL: Duration = Duration::from_millis(300);
 
-/// The interval at which a draining shard checks whether its clients' sockets have been read to the end.
+/// The interval at which a draining shard checks whether it has read its clients' sockets to the end.
 const LOOKED_AFTER: Duration = Duration::from_millis(5);
 
-/// The number of steps after which a client that has not moved is read from again.
+/// The number of steps after which a client that could not be moved is read again where it is.
 const STEPS_MOST: u32 = 200;
 
-/// The interval of virtual time at which a world under load prints its bulkheads, if it prints its events.
+/// The interval of virtual time at which a world under overload prints its windows and queues, if it prints
+/// its events.
 const BETWEEN_TOLD: Duration = Duration::from_millis(100);
 
 fn quotas_of(plan: &Plan) -> Quotas {
@@ -261,14 +264,14 @@ impl World {
         Self::of(plan, random, steps, voice)
     }
 
-    /// Creates a world in which the stores are a cluster.
+    /// Creates a world in which the stores form a cluster.
     pub fn clustered(seed: u64, steps: u64, voice: Voice) -> Self {
         let mut random = Random::new(seed);
         let plan = Plan::clustered(&mut random);
         Self::of(plan, random, steps, voice)
     }
 
-    /// Creates a world in which stores report changes of keys, and clients that bypass weir write there too.
+    /// Creates a world in which stores report changes of keys, and clients that bypass weir write too.
     pub fn tracked(seed: u64, steps: u64, voice: Voice) -> Self {
         let mut random = Random::new(seed);
         let plan = Plan::tracked(&mut random);
@@ -282,7 +285,7 @@ impl World {
         Self::of(plan, random, steps, voice)
     }
 
-    /// Creates a world in which more is requested than the stores can serve.
+    /// Creates a world in which clients send more requests than the stores can serve.
     pub fn overloaded(seed: u64, trouble: Trouble, voice: Voice) -> Self {
         let mut random = Random::new(seed);
         let plan = Plan::overloaded(&mut random, trouble);
@@ -407,7 +410,8 @@ impl World {
         self.step
     }
 
-    /// Runs until no event is left, and checks that everything is at rest then.
+    /// Runs until no event is left, and checks that all activity has ended then. Returns the figures, or the
+    /// promise that was broken.
     pub fn run(&mut self) -> Result<Summary, String> {
         while let Some(Reverse(Entry { at, event, .. })) = self.events.pop() {
             self.now = at;
@@ -459,7 +463,8 @@ impl World {
         self.cores.iter().map(|core| core.shard.counters().get(counter)).sum()
     }
 
-    /// Prints the figures of all bulkheads with requests in flight or in the queue.
+    /// Prints, for every store of every shard with requests in flight or in the queue, the window and the
+    /// queue.
     fn tell_bulkheads(&self) {
         for core in &self.cores {
             let busy = |figures: &BulkheadFigures| figures.in_flight + figures.held.requests > 0;
@@ -469,7 +474,8 @@ impl World {
         }
     }
 
-    /// The counts of clients under load, with the capacity that the stores had.
+    /// Returns the outcome of an overload: the counts of clients under load, with the capacity that the
+    /// stores had.
     pub fn outcome(&self) -> Outcome {
         let (capacity, could) = self.plan.load.map_or((0.0, 0.0), |load| self.ability(&load).requests());
         let mut outcome = Outcome { capacity, could, ..Outcome::default() };
@@ -479,7 +485,8 @@ impl World {
         outcome
     }
 
-    /// The data about stores and cores from which the possible number of served requests is computed.
+    /// Collects the data about stores and cores from which the possible number of served requests is
+    /// computed.
     fn ability(&self, load: &Load) -> Ability {
         let part_of = |count: usize, all: usize| count as f64 / all.max(1) as f64;
         let cores = || 0..self.cores.len();
@@ -529,7 +536,8 @@ impl World {
         }
     }
 
-    /// Ends the world: no new faults, clients stop sending, and the shards drain if the plan says so.
+    /// Begins the end of the world: no new faults, clients stop sending, and the shards drain if the plan
+    /// says so.
     fn end(&mut self) {
         self.over = true;
         self.stores.iter_mut().for_each(Store::calm_down);
@@ -617,8 +625,8 @@ impl World {
 
     // Shards.
 
-    /// Passes an event to a shard, unless its socket is closed; keeps the event back while the shard does not read
-    /// there.
+    /// Passes an event to a shard, unless its socket is closed. While the shard does not read that socket,
+    /// the event is kept back.
     fn come_in(&mut self, shard: usize, input: Input) {
         let mut shard = shard;
         if let Input::Bytes(socket, _) | Input::End(socket) | Input::Lost(socket) | Input::Connected(socket) =
@@ -718,7 +726,8 @@ impl World {
         Ok(())
     }
 
-    /// The time until which a core does not run, if it does not run now: other processes have its CPU.
+    /// Returns the time until which a core does not run, because other processes have its CPU; `None` if it
+    /// runs now.
     fn sleeps(&mut self, shard: usize) -> Option<Timestamp> {
         let sleeps = self.plan.sleeps?;
         let core = &mut self.cores[shard];
@@ -801,13 +810,13 @@ impl World {
         }
     }
 
-    /// True if a client's replies may be more than weir keeps for one client, so that weir closes it.
+    /// True if a client's unread replies may exceed weir's limit for one client, so that weir may close it.
     fn is_overfull(&self) -> bool {
         self.plan.output_bytes_max < 300_000
     }
 
     /// Drains a shard like the real runtime: no clients are accepted any more, and each is read until its
-    /// socket has been found empty twice.
+    /// socket has been empty at two checks.
     fn drain(&mut self, shard: usize) {
         self.cores[shard].shard.refuse_newcomers();
         let is_overfull = self.is_overfull();
@@ -853,7 +862,7 @@ impl World {
         }
     }
 
-    /// Passes bytes to a shard, first into the buffer that it has lent, if it has.
+    /// Passes bytes to a shard, first into the buffer that it has lent, if it has lent one.
     fn bytes_come(&mut self, shard: usize, socket: SocketId, mut bytes: &[u8], now: Now) {
         let owner = self.sockets[socket.0].owner.expect("accepting came first");
         while !bytes.is_empty() {
@@ -882,7 +891,7 @@ impl World {
         }
     }
 
-    /// Gives a lent buffer back to the shard without any bytes.
+    /// Gives a lent buffer back to the shard without any received bytes.
     fn take_room_back(&mut self, shard: usize, socket: SocketId, now: Now) {
         if let Some(room) = self.rooms.remove(&socket)
             && let Some(owner) = self.sockets[socket.0].owner
@@ -952,7 +961,7 @@ impl World {
         }
     }
 
-    /// Closes the shard's end of a socket; the other end notices after the bytes on their way.
+    /// Closes the shard's end of a socket; the far end notices it after the bytes on their way have arrived.
     fn close(&mut self, shard: usize, socket: SocketId, now: Now) {
         let known = &mut self.sockets[socket.0];
         if std::mem::replace(&mut known.closed_by_shard, true) {
@@ -1103,8 +1112,8 @@ impl World {
         self.after(next, Event::MoveBegins);
     }
 
-    /// Moves a client as the real runtime does: it is not read from, its call is ended if it waits, and it goes with its
-    /// state once nothing of it is under way.
+    /// Takes the next step in moving a client, as the real runtime does: its socket is not read, its blocking
+    /// call is ended if it waits in one, and it moves with its state once it has no request in flight.
     fn move_goes_on(&mut self, client: usize, steps: u32) {
         let id = self.clients[client].socket;
         let socket = &self.sockets[id.0];
@@ -1134,7 +1143,7 @@ impl World {
         self.after(next, Event::MoveGoesOn(client, steps + 1));
     }
 
-    /// Lets the bytes through that have come while a client was about to move.
+    /// Reads a client's socket again, including the bytes that arrived while the client was to move.
     fn read_again(&mut self, socket: SocketId) {
         let known = &mut self.sockets[socket.0];
         if std::mem::take(&mut known.detained) && !known.paused {
@@ -1145,7 +1154,7 @@ impl World {
         }
     }
 
-    /// Gives a client of which nothing is under way to another shard.
+    /// Moves a client that has no request in flight to another shard.
     fn hand_over(&mut self, socket: SocketId, id: ClientId, now: Now) {
         let from = self.sockets[socket.0].shard;
         let to = self.random.index(self.cores.len());
@@ -1186,7 +1195,7 @@ impl World {
 
     // A cluster.
 
-    /// Gives the first map of the cluster to all cores before the first client connects.
+    /// Gives the first map of the cluster to all cores, before the first client connects.
     fn find_cluster(&mut self) {
         let now = self.clocks();
         let Some((cluster, lookout)) = &self.cluster else { return };
@@ -1239,8 +1248,7 @@ impl World {
         }
     }
 
-    /// Records that slots have another owner. Sometimes a client that does not know weir writes there at
-    /// once.
+    /// Records that slots have another owner. Sometimes a client that bypasses weir writes there at once.
     fn change(&mut self, slots: Vec<bool>, old: u16, takeover: Option<usize>) -> Checked {
         let Some((cluster, lookout)) = &self.cluster else { return Ok(()) };
         let map = lookout.map();
@@ -1265,7 +1273,7 @@ impl World {
         Ok(())
     }
 
-    /// Records for each change whether the current map is the first that has it.
+    /// Records for each change of owners whether the current map is the first that contains it.
     fn note_map(&mut self) {
         let Some((_, lookout)) = &self.cluster else { return };
         let map = lookout.map();
@@ -1276,7 +1284,7 @@ impl World {
         }
     }
 
-    /// Records that a core has a map of this version, and ends changes that all cores know.
+    /// Records that a core has a map of this version, and ends changes that all cores know of.
     fn note_known(&mut self, core: usize, version: u64) {
         for change in &mut self.changes {
             change.heard[core] |= change.version.is_some_and(|least| version >= least);
@@ -1302,7 +1310,7 @@ impl World {
         }
     }
 
-    /// Writes to a store past weir; returns the number of the write.
+    /// Carries out a write that bypasses weir at a store, and returns the number of the write.
     fn write_beside(&mut self, store: usize, key: &str, deletes: bool) -> Result<usize, String> {
         let now = self.clocks();
         self.beside += 1;
@@ -1318,7 +1326,7 @@ impl World {
         Ok(write)
     }
 
-    /// Sends a store's messages about changed keys, over the connections that it tracks them for, and its replies to
+    /// Sends a store's messages about changed keys, on the connections that track them, and its replies to
     /// calls that waited.
     fn deliver(&mut self, store: usize) {
         while let Some(delivered) = self.stores[store].poll_delivery() {
@@ -1333,7 +1341,8 @@ impl World {
         }
     }
 
-    /// Sends bytes that a store sends of itself. Requests that came behind a call that waited go on.
+    /// Sends bytes that a store sends at another time than right after a request. Requests received after a
+    /// call that waited are carried out then.
     fn hand_out(&mut self, Delivered { socket, answer, resumed }: Delivered) {
         self.send_answer(socket, answer);
         for _ in 0..resumed {
@@ -1430,7 +1439,7 @@ impl World {
         Ok(())
     }
 
-    /// Resets all connections to a node.
+    /// Resets all connections to a node that was killed.
     fn cut_off(&mut self, node: u16) {
         self.stores[usize::from(node)].forget_connections();
         for socket in (0..self.sockets.len()).map(SocketId) {
@@ -1455,7 +1464,7 @@ impl World {
         self.change(slots, fall.old, Some(takeover))
     }
 
-    /// Continues a stopped process, which carries out the requests that wait there.
+    /// Lets a stopped node continue, which carries out the requests that wait there.
     fn wake(&mut self) {
         let longest = self.plan.cluster.and_then(|moves| moves.falls).map(|falls| falls.deluded_for);
         for socket in std::mem::take(&mut self.stopped) {
@@ -1530,7 +1539,7 @@ impl World {
         }
     }
 
-    /// Sends a new map or a confirmation to every core, each with a delay.
+    /// Sends a new map, or a confirmation of the map, to every core, each with a delay.
     fn tell_slots(&mut self, Found { map, sure_of }: Found) {
         self.note_map();
         let longest = self.plan.cluster.map_or(Duration::ZERO, |moves| moves.news_delay);
@@ -1580,7 +1589,7 @@ impl World {
         Ok(())
     }
 
-    /// Sends what a store answers over a connection, which may break with it.
+    /// Sends a store's reply on its connection, which may break during the reply.
     fn send_answer(&mut self, socket: SocketId, answer: StoreAnswer) {
         let (bytes, broken) = match answer {
             StoreAnswer::Reply(bytes) => (bytes, false),
@@ -1644,7 +1653,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks that the stores hold the acknowledged writes in the end.
+    /// Checks that the stores contain the acknowledged writes at the end.
     fn check_stores(&mut self) -> Checked {
         let now = self.clocks();
         let reader = Sent { client: u32::MAX, sequence: u64::MAX, step: u64::MAX };
@@ -1673,8 +1682,8 @@ impl World {
         Ok(())
     }
 
-    /// Checks that the queues hold the elements that no client got, and counters the increases that took effect. Returns
-    /// the number of elements that are missing.
+    /// Checks that the queues contain the elements that no client received, and the counters the increases
+    /// that took effect. Returns the number of elements that are missing.
     fn check_queues(&mut self) -> Result<u64, String> {
         if self.plan.private.is_none() {
             return Ok(0);
@@ -1700,7 +1709,7 @@ impl World {
         holders.into_iter().find_map(|store| self.stores[store].value(key.as_bytes(), now))
     }
 
-    /// The stores that may hold keys of a slot.
+    /// Returns the stores that may hold keys of a slot.
     fn holders_of(&self, slot: u16) -> Vec<usize> {
         match &self.cluster {
             Some((cluster, _)) => cluster.holders_of(slot),

@@ -1,5 +1,5 @@
-//! `weir-storage`: the embedded engine as a server of its own, for tests and load runs that need a store
-//! behind weir with a known capacity, and with stalls, errors and outages on command.
+//! `weir-storage`: the embedded engine as a server of its own, for tests and load runs that need a store with
+//! a known capacity, and with stalls, errors and outages at set times or by command.
 
 mod script;
 mod script_file;
@@ -101,7 +101,7 @@ struct ScriptFlags {
 }
 
 impl ScriptFlags {
-    /// Makes the script out of the flags; `None` if the store is to serve plainly.
+    /// Makes the script from the flags; `None` if the store is to serve without one.
     fn script(self, listens: SocketAddr) -> Result<Option<Script>, String> {
         let phases = self.script.as_deref().map(script_file::read).transpose()?.unwrap_or_default();
         let mut behaviour = Behaviour::default();
@@ -147,7 +147,7 @@ fn run(flags: StorageFlags) -> Result<(), String> {
     }
 }
 
-/// An engine whose scripts end in time.
+/// Returns an engine whose Lua scripts are ended when they run for too long.
 fn timed_engine(limits: EngineLimits, seed: u64) -> Engine {
     let clock = runtime::Clock::start();
     Engine::new(limits, seed).with_clock(move || clock.now().monotonic)

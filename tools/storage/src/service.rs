@@ -1,4 +1,4 @@
-//! A store that follows a script: every reply is held back until it is due.
+//! A store that follows a script: every reply is held back until its time has come.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +12,10 @@ use crate::script::{ClusterSession, Director, Effect, Pending, Place, Script, Tu
 /// Maximum number of bytes of output and held-back replies on one connection; a connection with more is
 /// closed.
 const OUTPUT_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// Maximum number of bytes that a connection may send while it is not served yet (`slow_accept`); one with
-/// more is closed.
+/// Maximum number of bytes that a connection may send while it is not served yet (`slow_accept`); a
+/// connection with more is closed.
 const EARLY_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// The error for a command that would wait for a key (BLPOP and the like).
+/// The error for a blocking command (BLPOP and the like), which a scripted store does not support.
 const NO_WAITS: &str = "ERR a store that follows a script lets no call wait";
 
 /// State of a connection that follows a script.
@@ -23,7 +23,7 @@ const NO_WAITS: &str = "ERR a store that follows a script lets no call wait";
 struct Scripted {
     /// Replies that the script holds back.
     pending: Pending,
-    /// Bytes that came while the new connection is not served yet (`slow_accept`); `None` once it is.
+    /// Bytes that came while the new connection is not served yet (`slow_accept`); `None` once it is served.
     early: Option<Early>,
     /// State of the connection with a store that plays a node of a cluster (ASKING, READONLY).
     cluster: ClusterSession,
@@ -38,12 +38,12 @@ pub(crate) struct ScriptedService {
     limits: RequestLimits,
     connections: Connections<Scripted>,
     sweeper: Sweeper,
-    /// New connections that are not served yet (`slow_accept`), by the time from which they are.
+    /// New connections that are not served yet (`slow_accept`), by the time from which they are served.
     ignored: BTreeSet<(Timestamp, Place)>,
 }
 
 impl ScriptedService {
-    /// Creates a server without connections.
+    /// Creates a service without connections.
     pub(crate) fn new(engine: Engine, request_bytes_max: usize, script: Script) -> Self {
         Self {
             engine,
@@ -55,7 +55,7 @@ impl ScriptedService {
         }
     }
 
-    /// Handles a new connection: closes it if the script refuses connections, or does not serve it for a
+    /// Handles a new connection: closes it if the script refuses connections, or leaves it unserved for a
     /// while (`slow_accept`).
     fn receive_opened(&mut self, id: ClientId, now: Now) {
         let director = &mut self.director;
@@ -73,7 +73,7 @@ impl ScriptedService {
         }
     }
 
-    /// Takes bytes from a client: every whole request in them arrives at the servers' queue.
+    /// Handles bytes from a client: every whole request in them is queued for a server.
     fn receive(&mut self, id: ClientId, chunk: &[u8], now: Now) {
         self.advance(now);
         let Some(connection) = self.connections.get(id) else { return };
@@ -89,8 +89,8 @@ impl ScriptedService {
         self.release(id);
     }
 
-    /// Acts on the time that has passed: carries out requests whose service has started, and releases replies
-    /// that are due.
+    /// Does the work that is due: carries out requests whose service has started, and sends replies whose
+    /// time has come.
     fn advance(&mut self, now: Now) {
         self.director.handle_time(now.monotonic);
         if self.director.take_outage() {
@@ -122,7 +122,8 @@ impl ScriptedService {
         }
     }
 
-    /// The latest time at which [`ScriptedService::advance`] should be called; `None` if nothing is planned.
+    /// Returns the latest time at which [`ScriptedService::advance`] should be called; `None` if nothing is
+    /// planned.
     fn next_scripted(&self) -> Option<Timestamp> {
         let event = self.director.next_event();
         [event, self.ignored.first().map(|(at, _)| *at)].into_iter().flatten().min()
@@ -172,7 +173,8 @@ impl ScriptedService {
         }
     }
 
-    /// Moves replies to the output that are due and have no earlier reply before them.
+    /// Moves replies that are due, and have no earlier reply held back before them, to the connection's
+    /// output.
     fn release(&mut self, id: ClientId) {
         let Some((connection, pool)) = self.connections.get_with_pool(id) else { return };
         while let Some(reply) = connection.own.pending.take() {
@@ -182,7 +184,7 @@ impl ScriptedService {
         self.after_output(id);
     }
 
-    /// Sends messages to subscribers. No script holds them back.
+    /// Sends messages to subscribers, which the script does not hold back.
     fn deliver(&mut self) {
         while let Some(delivery) = self.engine.poll_delivery() {
             let Some(id) = self.connections.numbered(delivery.session) else { continue };
@@ -285,7 +287,7 @@ impl StoreService for ScriptedService {
 #[derive(Debug, Default)]
 struct Early {
     bytes: Vec<u8>,
-    /// True if the client will send no more.
+    /// True if the client has ended its sending side.
     ended: bool,
 }
 
@@ -379,7 +381,7 @@ impl Desk<'_> {
         }
     }
 
-    /// Adds a reply that leaves as soon as the earlier ones have left.
+    /// Adds a reply that is sent as soon as the earlier ones have been.
     fn answer(&mut self, connection: &mut Connection, write: impl FnOnce(&mut Vec<u8>)) {
         let mut reply = self.pool.take();
         write(&mut reply);
@@ -434,7 +436,7 @@ mod tests {
             self.service.handle_turn_end(self.now);
         }
 
-        /// The replies of all clients that have left since the last call.
+        /// Returns the replies that were sent to all clients since the last call.
         fn sent(&mut self) -> String {
             let mut text = String::new();
             while let Some((Owner::Client(id), segment)) = self.service.poll_transmit() {
@@ -449,7 +451,7 @@ mod tests {
             text
         }
 
-        /// The reply to one command that is answered at once.
+        /// Returns the reply to one command that is answered at once.
         fn ask(&mut self, id: ClientId, line: &str) -> String {
             self.send(id, &format!("{line}|"));
             self.sent()

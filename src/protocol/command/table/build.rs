@@ -1,19 +1,19 @@
-//! Constructors and modifiers of entries, in which the table of commands is written.
+//! Constructors and modifiers with which the entries of the table of commands are written.
 
 use super::super::{
     Class, Command, CommandId, Effect, FanOut, Flags, Gather, Group, Handling, KeyCount, Keys, LocalCommand,
     PrivateUse, Refusal,
 };
 
-/// Flags of nearly all commands about the server and about connections: answered while the store loads, or is
-/// a replica without its primary.
+/// Flags of nearly all commands about the server and about connections, which a store answers while it loads
+/// its data, and as a replica without its primary.
 pub(super) const ANY_TIME: Flags = Flags::LOADING.and(Flags::STALE);
 /// [`ANY_TIME`], for commands that scripts may not call.
 pub(super) const NOT_SCRIPTED: Flags = Flags::NOSCRIPT.and(ANY_TIME);
 /// [`NOT_SCRIPTED`], for commands that administer the server.
 pub(super) const ADMINISTERS: Flags = Flags::ADMIN.and(NOT_SCRIPTED);
 
-/// Creates a command that reads the key at its first argument.
+/// Creates the entry of a command that reads the key at its first argument.
 pub(super) const fn read(name: &'static str, arity: i16) -> Command {
     Command {
         effect: Effect::Read,
@@ -24,12 +24,12 @@ pub(super) const fn read(name: &'static str, arity: i16) -> Command {
     }
 }
 
-/// Creates a command that changes the key at its first argument.
+/// Creates the entry of a command that changes the key at its first argument.
 pub(super) const fn write(name: &'static str, arity: i16) -> Command {
     Command { effect: Effect::Write, flags: Flags::WRITE, ..read(name, arity) }
 }
 
-/// Creates a command without keys, which is forwarded.
+/// Creates the entry of a command without keys, which weir forwards.
 pub(super) const fn plain(name: &'static str, arity: i16) -> Command {
     Command {
         name,
@@ -45,22 +45,22 @@ pub(super) const fn plain(name: &'static str, arity: i16) -> Command {
     }
 }
 
-/// Creates a command without keys that weir refuses.
+/// Creates the entry of a command without keys that weir refuses, with the reason.
 pub(super) const fn refused(name: &'static str, arity: i16, refusal: Refusal) -> Command {
     plain(name, arity).refused(refusal)
 }
 
-/// Creates a command without keys that weir answers.
+/// Creates the entry of a command without keys that weir answers itself.
 pub(super) const fn local(name: &'static str, arity: i16, command: LocalCommand) -> Command {
     plain(name, arity).locally(command)
 }
 
-/// Creates a name that must be followed by a subcommand.
+/// Creates the entry of a container, a name that must be followed by a subcommand.
 pub(super) const fn container(name: &'static str) -> Command {
     local(name, -2, LocalCommand::Help).flags(Flags::CONTAINER)
 }
 
-/// Creates the subcommand that lists a container's subcommands.
+/// Creates the entry of a subcommand `HELP`, which lists a container's subcommands.
 pub(super) const fn help(name: &'static str) -> Command {
     local(name, 2, LocalCommand::Help).flags(ANY_TIME)
 }
@@ -108,13 +108,14 @@ impl Command {
         self.class(Class::Range)
     }
 
-    /// Marks a command whose work shows neither in the request nor in the reply: it combines, searches or
-    /// copies inside the store.
+    /// Marks a command whose amount of work can be seen neither in the request nor in the reply: it combines,
+    /// searches or copies data inside the store.
     pub(super) const fn hides_work(self) -> Self {
         self.flags(Flags::HIDDEN_WORK)
     }
 
-    /// Marks a command that works more the further away the element that it names is.
+    /// Marks a command that works more the further the element that it names is from the start of its
+    /// collection.
     pub(super) const fn goes_far(self) -> Self {
         self.flags(Flags::FAR_WORK)
     }
@@ -124,7 +125,8 @@ impl Command {
         self.class(Class::Scan)
     }
 
-    /// Marks a command that runs a client's code, which may write whatever the command is called.
+    /// Marks a command that runs a client's code, which may write even if the command's name says that it
+    /// reads. `count` is the rule for its number of keys.
     pub(super) const fn runs_code(self, count: KeyCount) -> Self {
         let flags = Flags::NOSCRIPT.and(Flags::STALE).and(Flags::SKIP_MONITOR).and(Flags::NO_MANDATORY_KEYS);
         let effect = if self.flags.contains(Flags::READONLY) { Effect::Read } else { Effect::Write };
@@ -139,18 +141,19 @@ impl Command {
         Self { keys: Keys::None, ..self }
     }
 
-    /// Sets the positions of several keys, with little work for each.
+    /// Marks a command on several keys, at every `step`th argument from `first` to `last`, with little work
+    /// for each.
     pub(super) const fn several(self, first: u8, last: i8, step: u8) -> Self {
         self.keys(first, last, step).class(Class::Multi)
     }
 
-    /// Sets the position of the number of keys, which they follow.
+    /// Marks a command whose keys follow their number, which is argument `at`.
     pub(super) const fn counted(self, at: u8, count: KeyCount) -> Self {
         self.movable(Keys::NumKeys { at, destination: None, count })
     }
 
-    /// Marks a command whose result goes to the key at its first argument, and whose second is the number of
-    /// keys that follow.
+    /// Marks a command that stores its result in the key at its first argument, and whose second argument is
+    /// the number of keys that follow.
     pub(super) const fn stored_and_counted(self, count: KeyCount) -> Self {
         self.movable(Keys::NumKeys { at: 2, destination: Some(1), count })
     }
@@ -180,12 +183,12 @@ impl Command {
         Self { handling: Handling::Refused(refusal), class: Class::Control, ..self }
     }
 
-    /// Marks a command that waits at its store until there is something to return.
+    /// Marks a command that waits at its store until there is data to return.
     pub(super) const fn blocks(self) -> Self {
         self.flags(Flags::BLOCKING).privately(PrivateUse::Waits)
     }
 
-    /// Marks a command that needs a connection to its store that its client has to itself.
+    /// Marks a command that needs a connection to its store that no other client uses.
     pub(super) const fn privately(self, usage: PrivateUse) -> Self {
         Self { handling: Handling::Private(usage), ..self }
     }

@@ -1,4 +1,4 @@
-//! Commands about clusters: to its clients weir is a single server, whatever stands behind it.
+//! Commands about clusters. To its clients weir is a single server, also in front of a cluster.
 
 use super::super::{Command, Flags, LocalCommand, Refusal};
 use super::build::{container, help, local, refused};

@@ -1,4 +1,4 @@
-//! Commands about the client and its connection: answered by weir, since the store only sees weir's own
+//! Commands about the client and its connection. weir answers them, since the store knows only weir's own
 //! connections.
 
 use super::super::{Command, Flags, LocalCommand, PrivateUse, Refusal};

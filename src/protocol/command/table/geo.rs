@@ -1,4 +1,4 @@
-//! Commands on places on the globe.
+//! Commands on geographic places.
 
 use super::super::{Command, Keys};
 use super::build::{read, write};

@@ -1,6 +1,6 @@
-//! The table of commands itself: one file per family, in the words of [`build`].
+//! The table of commands itself: one file per family, written with the functions of [`build`].
 //!
-//! A test below compares it with what a real server says about its commands.
+//! A test below compares it with a real server's reply about its commands.
 
 mod bitmaps;
 mod build;
@@ -22,7 +22,7 @@ mod vector_sets;
 
 use super::{Command, Flags, Group};
 
-/// The families, in the order of their commands' ids.
+/// The families with their commands, in the order of the commands' ids.
 const FAMILIES: [(Group, &[Command]); 17] = [
     (Group::String, strings::COMMANDS),
     (Group::Generic, generic::COMMANDS),
@@ -43,10 +43,10 @@ const FAMILIES: [(Group, &[Command]); 17] = [
     (Group::Cluster, cluster::COMMANDS),
 ];
 
-/// Number of entries in the table.
+/// Number of entries in the table of commands, subcommands included.
 pub(super) const COMMANDS: usize = count();
 
-/// All entries of the table, each at the position that its id names.
+/// All entries of the table of commands, each at the index that its id gives.
 pub(super) static TABLE: [Command; COMMANDS] = table();
 
 const fn count() -> usize {
@@ -78,7 +78,7 @@ const fn table() -> [Command; COMMANDS] {
     table
 }
 
-/// True if a name is one of a subcommand.
+/// True if a name is a subcommand's (`object|encoding`).
 const fn has_container(name: &str) -> bool {
     let bytes = name.as_bytes();
     let mut index = 0;
@@ -101,7 +101,7 @@ mod tests {
     /// The commands of redis-server 7.0.15, as `tests/data/record-commands` recorded them.
     const REDIS_7: &str = include_str!("../../../../tests/data/commands-7.0.15.txt");
 
-    /// One line of the record: a command and its properties in Redis.
+    /// One line of the recorded file: a command and its properties in Redis.
     struct Recorded {
         name: &'static str,
         arity: i16,

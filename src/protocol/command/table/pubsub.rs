@@ -1,5 +1,5 @@
-//! Commands of publish and subscribe. A message is a request like any other; subscribers need a connection to
-//! themselves.
+//! Commands of publish and subscribe. Publishing a message is a request like any other; a subscriber needs a
+//! connection that no other client uses.
 
 use super::super::{Class, Command, FanOut, Flags, PrivateUse, Subscription};
 use super::build::{ANY_TIME, NOT_SCRIPTED, container, help, plain};

@@ -1,5 +1,5 @@
-//! Commands on scripts and functions. The stores hold the same ones, so that it does not matter where a
-//! script's keys live.
+//! Commands on scripts and functions. All stores hold the same scripts, so that a script can run wherever its
+//! keys live.
 
 use super::super::{Command, FanOut, Flags, KeyCount, Refusal};
 use super::build::{container, help, plain, read, refused, write};

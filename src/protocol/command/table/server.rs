@@ -1,6 +1,5 @@
-//! Commands about the server. weir answers for itself where clients ask on connect. Commands about the stores
-//! go to all of them, for tenants that are admin; where the replies make no single answer, each stands under
-//! its store's name.
+//! Commands about the server. weir answers those that clients send when they connect. Commands about the
+//! stores go to all of them, for tenants that are admin; replies that cannot be merged are listed by store.
 
 use super::super::{Class, Command, FanOut, Flags, LocalCommand, Refusal};
 use super::build::{ADMINISTERS, ANY_TIME, NOT_SCRIPTED, container, help, local, plain, read, refused};

@@ -1,5 +1,5 @@
-//! The bookings after a request is settled: the difference to the price that was taken, the cost that is
-//! learnt for its class, and the tenant's usage.
+//! The bookings when a request is settled: the difference between its real cost and the price that was taken,
+//! the cost that is learnt for its class, and the tenant's usage.
 
 use super::{Accounts, METERED_REPORT, Payer, Scope};
 use crate::policy::price::Quote;
@@ -9,24 +9,25 @@ use crate::values::{MicroUnits, Price, TenantId, Timestamp, Usage};
 /// The price that was taken for a request, with what is needed to settle it once its reply has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
-    /// The price that was taken.
+    /// The price that was taken from the payer's buckets on arrival.
     pub taken: Price,
-    /// The facts about the cost that were known when the price was taken.
+    /// The parts of the cost that were known when the price was taken.
     pub quote: Quote,
     /// The account from whose buckets the price was taken.
     pub payer: Payer,
-    /// The class of commands for which the cost is learnt, so that later requests of it are priced better.
+    /// The class of the request's command. The real cost is learnt for the class, so that later requests of
+    /// it are priced better.
     pub class: Class,
 }
 
-/// The final cost of a request.
+/// The final cost of a request, as far as its replies tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bill {
     /// The request cost this, which may be more or less than was taken for it.
     Cost(Price),
-    /// Weir answered without a backend. The request costs this, which says nothing of what others will cost.
+    /// Weir answered without a backend. The request costs this, and the cost is not learnt for its class.
     Cached(Price),
-    /// The request was sent, and its cost is unknown: the price that was taken is kept.
+    /// The request was sent, and its cost is unknown: the price that was taken is final.
     AsTaken,
     /// The request was sent to no backend: the price that was taken is given back.
     Nothing,
@@ -44,7 +45,8 @@ impl Charge {
 const _: () = assert!(size_of::<Option<Charge>>() <= 56);
 
 impl Accounts {
-    /// Returns the expected cost of the next request of a payer and class beyond its fixed part.
+    /// Returns the expected cost of the next request of a payer and class beyond the quote's fixed part, in
+    /// millionths of a request unit.
     pub fn expected(&mut self, payer: Payer, class: Class) -> MicroUnits {
         self.ledger.buckets().tenants[usize::from(payer.tenant().0)].expected.of(class as usize)
     }
@@ -54,8 +56,8 @@ impl Accounts {
         self.ledger.buckets().tenants[usize::from(payer.tenant().0)].expected.is_seen(class as usize)
     }
 
-    /// Settles a request: books the difference between its cost and the price that was taken, learns the cost
-    /// for its class, and counts the usage.
+    /// Settles a request: books the difference between its real cost and the price that was taken, learns the
+    /// cost for its class, and counts the usage.
     pub fn settle(&mut self, charge: &Charge, bill: Bill, now: Timestamp) {
         self.end(charge);
         let tenant = self.tenant_now(charge.payer);
@@ -82,7 +84,7 @@ impl Accounts {
         self.handle_booked(charge.payer, now);
     }
 
-    /// Books a cost that no request was admitted for, in all buckets of its payer.
+    /// Takes a cost for which no request was admitted from all buckets of its payer.
     #[inline(never)]
     pub fn book(&mut self, payer: Payer, cost: Price, now: Timestamp) {
         let tenant = self.tenant_now(payer);
@@ -92,7 +94,7 @@ impl Accounts {
         self.correct(payer, tenant, cost.signed(), now);
     }
 
-    /// Adds to the usage of a tenant, which is reported within `METERED_REPORT`.
+    /// Adds to the usage of a tenant, which is reported to the control executor within `METERED_REPORT`.
     #[inline]
     pub fn meter(&mut self, tenant: TenantId, usage: Usage, now: Timestamp) {
         let metered = &mut self.ledger.buckets().tenants[usize::from(tenant.0)].metered;
@@ -120,8 +122,8 @@ impl Accounts {
         }
     }
 
-    /// Returns the tenant's current id for a payer of the current quotas or those before. None if the tenant
-    /// is gone or the payer is older.
+    /// Returns the current id of a payer's tenant, if the payer is of the current quotas or of those before.
+    /// None if the tenant is gone or the payer is older.
     pub(super) fn tenant_now(&self, payer: Payer) -> Option<TenantId> {
         match payer.versions_before(self.version) {
             0 => Some(payer.tenant()),

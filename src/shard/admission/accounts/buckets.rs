@@ -1,5 +1,5 @@
-//! The buckets that this core knows, with its slice of each: the global one, each tenant's, each active
-//! user's.
+//! The token buckets that this core knows, with its slice (the part that it may spend) of each: the global
+//! bucket, each tenant's, each active user's.
 
 use std::collections::HashMap;
 use std::hash::Hasher as _;
@@ -15,13 +15,13 @@ use crate::policy::slice::{Rules, Slice};
 use crate::values::limits::USERS_MAX;
 use crate::values::{BucketId, Capacity, MicroUnits, Part, TenantId, Timestamp, Usage};
 
-/// A bucket, global or a tenant's, as far as this core knows it.
+/// A token bucket, global or a tenant's, as far as this core knows it.
 #[derive(Debug)]
 pub(super) struct Account {
     bucket: BucketId,
-    /// The whole quota.
+    /// The whole quota of the bucket.
     quota: Capacity,
-    /// The part of the quota that this process has, as the pool told last.
+    /// The part of the quota that this process may use, as the pool's last grant says.
     capacity: Capacity,
     pub slice: Slice,
     pub listed: bool,
@@ -32,13 +32,15 @@ pub(super) struct Account {
 pub(super) struct TenantAccount {
     pub account: Option<Account>,
     pub expected: Expected,
-    /// Requests admitted under the current quotas and not settled.
+    /// Requests of the tenant that were admitted under the current quotas and are not settled.
     pub under_way: UnderWay,
-    /// Requests admitted under the quotas before and not settled.
+    /// Requests of the tenant that were admitted under the quotas before the current ones and are not
+    /// settled.
     pub under_way_before: UnderWay,
-    /// The number of requests settled since it was last taken to let waiting requests go on.
+    /// The number of the tenant's requests settled since the number was last taken to let waiting requests go
+    /// on.
     pub settled: u32,
-    /// The usage that has not been reported yet.
+    /// The tenant's usage that has not been reported to the control executor yet.
     pub metered: Usage,
 }
 
@@ -48,7 +50,7 @@ pub(super) struct UserEntry {
     pub slice: Slice,
     pub size: SizeId,
     pub listed: bool,
-    /// The part of the quota that this process has, as the pool told last.
+    /// The part of the quota that this process may use, as the pool's last grant says.
     part: Sliver,
 }
 
@@ -64,15 +66,14 @@ impl SizeId {
         self.0.get()
     }
 
-    /// Converts [`Self::bits`] back. None for zero, which means that there is no user's bucket and so no
-    /// size.
+    /// Converts [`Self::bits`] back. None for zero, which stands for no user's bucket and so no size.
     pub(super) fn from_bits(bits: u32) -> Option<Self> {
         NonZeroU32::new(bits).map(Self)
     }
 }
 
-/// A part of a quota in 16 bits, rounded down but never to zero: enough to estimate when a bucket will have
-/// enough.
+/// A part of a quota in 16 bits, rounded down but never to zero: precise enough to estimate when a bucket
+/// will have enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sliver(u16);
 
@@ -89,7 +90,7 @@ impl Sliver {
     }
 }
 
-/// The distinct sizes of users' buckets. None is ever dropped, as the quota file has few.
+/// The distinct sizes of users' buckets. None is ever removed, as the quota file has few.
 #[derive(Debug)]
 struct Sizes(Vec<Capacity>);
 
@@ -104,27 +105,27 @@ impl Sizes {
     }
 }
 
-/// The account of a scope, in the same form for global, tenant's and user's buckets.
+/// A reference to the account of a scope, in the same form for global, tenants' and users' buckets.
 pub(super) struct Entry<'a> {
     pub bucket: BucketId,
-    /// The whole quota.
+    /// The whole quota of the bucket.
     pub quota: Capacity,
-    /// The part of the quota that this process has.
+    /// The part of the quota that this process may use.
     pub capacity: Capacity,
     pub slice: &'a mut Slice,
     pub listed: &'a mut bool,
 }
 
-/// The slice of a scope, and whether the scope is on the agenda of reports.
+/// The slice of a scope, and the flag whether the scope has a report to make.
 type Piece<'a> = (&'a mut Slice, &'a mut bool);
 
-/// The buckets of all scopes that this core knows.
+/// The buckets of all scopes (global, tenants, users) that this core knows.
 #[derive(Debug)]
 pub(super) struct Buckets {
     secret: [u64; 2],
     pub global: Option<Account>,
-    /// The cost beyond the prices that were taken, since it was last reported. The pool bounds how much of it
-    /// the global bucket owes, as not all tenants are to pay for it.
+    /// The sum of costs beyond the prices that were taken, since it was last reported. The pool bounds how
+    /// much of it the global bucket owes, as not all tenants are to pay for it.
     pub surprise: MicroUnits,
     pub tenants: Vec<TenantAccount>,
     tenant_by_bucket: HashMap<BucketId, TenantId>,
@@ -149,8 +150,8 @@ impl Buckets {
         buckets
     }
 
-    /// Sets up the accounts of all tenants for new quotas, keeping what is known of tenants that existed
-    /// before. `moved` gives the new id of each of those, by its old id.
+    /// Sets up the accounts of all tenants for new quotas, and keeps the state of tenants that existed
+    /// before. `moved` gives the new id of each of those, by its former id.
     pub fn take_over(&mut self, quotas: &Quotas, moved: &[Option<TenantId>]) {
         let global = quotas.global().map(capacity_of);
         self.global = global.map(|capacity| match self.global.take() {
@@ -197,7 +198,7 @@ impl Buckets {
     }
 
     /// Returns the account of a scope, and creates that of a user. None if the scope has no limit, or if
-    /// there is no room for one more user.
+    /// there is no room for another user.
     pub fn entry(&mut self, scope: Scope, now: Timestamp) -> Option<Entry<'_>> {
         let account = match scope {
             Scope::Global => self.global.as_mut(),
@@ -231,8 +232,8 @@ impl Buckets {
         })
     }
 
-    /// Returns the slices of all buckets of a payer, each with whether it is on the agenda. None if the user
-    /// has no account on this core.
+    /// Returns the slices of all buckets of a payer (global, tenant, user), each with the flag whether it has
+    /// a report to make. None if the user has no account on this core.
     pub fn parts_of(&mut self, payer: Payer) -> Option<[Option<Piece<'_>>; 3]> {
         let Self { global, tenants, users, .. } = self;
         let tenant = &mut tenants[usize::from(payer.tenant().0)];
@@ -245,23 +246,24 @@ impl Buckets {
         Some([global.as_mut().map(Account::part), tenant.account.as_mut().map(Account::part), user])
     }
 
-    /// Counts requests of a payer's user that are admitted or, with a negative number, settled. A user's
-    /// bucket is known by its name, so it is the same in all versions of the quotas.
+    /// Adds `change` to the number of unsettled requests of a payer's user: positive for admitted requests,
+    /// negative for settled ones. A user's bucket is known by its name, so it is the same in all versions of
+    /// the quotas.
     pub fn count_of_user(&mut self, payer: Payer, change: i32) {
         if let Some(entry) = payer.user().and_then(|user| self.users.get_mut(user.bucket)) {
             entry.slice.count_under_way(change);
         }
     }
 
-    /// Returns the least amount that any bucket of a payer offers this core: the core's own allowance and its
-    /// share of the pool's level, in millionths of a request unit. `i64::MAX` if none has a limit.
+    /// Returns the least amount that this core can spend from any bucket of a payer: its own allowance and
+    /// its share of the pool's level, in millionths of a request unit. `i64::MAX` if no bucket has a limit.
     pub fn in_sight(&self, payer: Payer, rules: Rules, now: Timestamp) -> i64 {
         let each = payer.scopes().filter_map(|scope| self.known(scope, now));
         each.map(|(slice, capacity)| slice.in_sight(capacity, now, rules).0).min().unwrap_or(i64::MAX)
     }
 
-    /// Returns a copy of the slice of a scope's bucket and the part of its size that this process has,
-    /// without creating an account. None if the scope has no limit.
+    /// Returns a copy of the slice of a scope's bucket and the part of the bucket's size that this process
+    /// may use, without creating an account. None if the scope has no limit.
     pub fn known(&self, scope: Scope, now: Timestamp) -> Option<(Slice, Capacity)> {
         if let Scope::User(user) = scope {
             let quota = self.sizes.get(user.size);
@@ -279,7 +281,7 @@ impl Buckets {
         }
     }
 
-    /// Sets the part of a scope's quota that this process has.
+    /// Sets the part of a scope's quota that this process may use.
     pub fn set_part(&mut self, scope: Scope, part: Part) {
         let account = match scope {
             Scope::Global => self.global.as_mut(),
@@ -304,7 +306,7 @@ impl Buckets {
         }
     }
 
-    /// Returns the scope of a bucket, if this core has an account of it.
+    /// Returns the scope of a bucket; None if this core has no account of it.
     pub fn scope_of(&self, bucket: BucketId) -> Option<Scope> {
         if bucket == BucketId::GLOBAL {
             return self.global.is_some().then_some(Scope::Global);
@@ -315,7 +317,7 @@ impl Buckets {
         self.tenant_by_bucket.get(&bucket).copied().map(Scope::Tenant)
     }
 
-    /// Iterates over the scopes on the agenda of reports, except users.
+    /// Iterates over the scopes, except users, that have a report to make.
     pub fn listed(&self) -> impl Iterator<Item = Scope> {
         let tenants = (0..).map(TenantId).zip(&self.tenants);
         std::iter::once((Scope::Global, self.global.as_ref()))
@@ -324,7 +326,7 @@ impl Buckets {
             .map(|(scope, _)| scope)
     }
 
-    /// Checks at most `looked_at_max` users, and drops those whose buckets are full and idle.
+    /// Checks at most `looked_at_max` users, and drops the accounts of those whose buckets are full and idle.
     pub fn sweep_users(&mut self, looked_at_max: usize, now: Timestamp) {
         let sizes = &self.sizes;
         self.users.sweep(looked_at_max, |entry| entry.is_idle(sizes, now));
@@ -338,15 +340,15 @@ impl Buckets {
         }
     }
 
-    /// Returns the bucket of a tenant or of its user. The number is the same on every core and in every
-    /// version of the quota file; the secret key keeps outsiders from finding two names with the same.
+    /// Returns the bucket id of a tenant or of its user. The id is the same on every core and in every
+    /// version of the quota file; the secret key keeps outsiders from finding two names with the same id.
     fn bucket_of(&self, tenant: &Tenant, user: Option<&str>) -> BucketId {
         bucket_of(self.secret, &tenant.name, user)
     }
 }
 
-/// Returns the bucket of a tenant, or of one of its users: a keyed hash of the names, so all processes with
-/// the same secret agree, even hosts of a fleet with other versions of weir.
+/// Returns the bucket id of a tenant, or of one of its users: a keyed hash of the names, so all processes
+/// with the same secret agree, even hosts of a fleet with other versions of weir.
 pub fn bucket_of([one, two]: [u64; 2], tenant: &str, user: Option<&str>) -> BucketId {
     // No name contains this byte.
     const END: [u8; 1] = [0xff];
@@ -375,7 +377,7 @@ impl UserEntry {
         Self { slice: Slice::untouched(now), size, listed: false, part: Sliver::WHOLE }
     }
 
-    /// Returns the part of a quota that this process has.
+    /// Returns the part of a quota that this process may use.
     fn here(&self, quota: Capacity) -> Capacity {
         if self.part == Sliver::WHOLE { quota } else { quota.scaled(self.part.part()) }
     }

@@ -38,13 +38,14 @@ use crate::shard::settings::AdmissionSettings;
 use crate::values::allowance::{Report, lease_of};
 use crate::values::{BucketId, Capacity, MicroUnits, Price, ShardId, TenantId, Timestamp};
 
-/// The longest time until usage is reported (1 s). With any other report it goes along earlier.
+/// The longest time until a tenant's usage is reported (1 s). Usage is sent earlier if another report is.
 const METERED_REPORT: Duration = Duration::from_secs(1);
-/// The time after which a user may come back for whom the table had no room (1 s): by then some other users
-/// will be idle.
+/// The retry delay for a user for whom the table of accounts had no room (1 s): by then some other users will
+/// be idle.
 const RETRY_WHEN_FULL: Duration = Duration::from_secs(1);
 
-/// The account of a user: its bucket, which is a hash of the names of tenant and user, and the size of that.
+/// The account of a user: its bucket, whose id is a hash of the names of tenant and user, and the size of
+/// that bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserAccount {
     /// The user's bucket.
@@ -54,7 +55,7 @@ pub struct UserAccount {
 }
 
 /// The account that a request is charged to. 16 bytes, as one is stored per request in flight and compared
-/// with the payer before it.
+/// with the payer of the previous request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payer {
     /// The user's bucket; 0 if no quota limits the user.
@@ -78,19 +79,19 @@ impl Payer {
         TenantId((self.size_tenant_version.get() >> 16) as u16 - 1)
     }
 
-    /// Returns the user's account, if a quota limits the user.
+    /// Returns the user's account; None if no quota limits the user.
     pub fn user(self) -> Option<UserAccount> {
         let size = SizeId::from_bits((self.size_tenant_version.get() >> 32) as u32)?;
         Some(UserAccount { bucket: self.bucket, size })
     }
 
-    /// Returns the tenant and the version of the quotas, for those who do not need the buckets.
+    /// Returns the tenant and the version of the quotas, without the buckets.
     #[inline]
     pub const fn asker(self) -> Asker {
         Asker::new(self.tenant(), self.size_tenant_version.get() as u16)
     }
 
-    /// Returns how many versions of the quotas, from the given one back, the payer's version is.
+    /// Returns by how many versions the payer's version of the quotas is older than the given one.
     pub(super) const fn versions_before(self, version: u64) -> u16 {
         (version as u16).wrapping_sub(self.size_tenant_version.get() as u16)
     }
@@ -113,32 +114,32 @@ pub enum Scope {
     User(UserAccount),
 }
 
-/// The decision of the buckets on a request. If it is admitted, its cost was taken from all of them, else
+/// The decision of the buckets on a request. If it is admitted, its price was taken from all of them, else
 /// from none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The cost was taken from all buckets.
+    /// The price of the request was taken from all its payer's buckets.
     Admitted,
-    /// The request waits for the answer of a pool, and is tried again then.
+    /// The request has to wait for a grant of a pool, and is tried again then.
     Wait,
     /// The request is refused: a bucket does not have enough.
     Refused {
         /// The scope whose bucket takes the longest to have enough.
         scope: Scope,
-        /// Time until the bucket of `scope` has enough for the request, if nobody else takes any: the longest
-        /// of all buckets that lack something.
+        /// Time until the bucket of `scope` has enough for the request, if no other request takes any: the
+        /// longest of all buckets that lack quota.
         retry_after: Duration,
     },
 }
 
-/// The numbers of users with an account on a shard, which are those whose buckets may not be full.
+/// The numbers of users with an account on a shard. A user without one has a full bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserFigures {
     /// The number of users with an account.
     pub active: usize,
-    /// The number of idle users so far whose accounts were dropped to make room for others.
+    /// The number of idle users so far whose accounts were dropped to make room for other users.
     pub evicted: u64,
-    /// The number of requests so far of users for whom there was no room.
+    /// The number of requests refused so far because there was no room for an account of their user.
     pub refused: u64,
 }
 
@@ -149,24 +150,26 @@ pub struct Accounts {
     lease: Duration,
     even_share: u32,
     version: u64,
-    /// The new ids of the tenants of the version before, by their old ids; None for tenants that are gone.
+    /// The new ids of the tenants of the previous version of the quotas, by their former ids; None for
+    /// tenants that are gone.
     moved: Vec<Option<TenantId>>,
     ledger: Ledger,
     last_booked: Option<Payer>,
     agenda: Agenda,
-    /// The tenants whose usage is still to be reported.
+    /// The tenants whose usage is still to be reported to the control executor.
     metered: Vec<TenantId>,
-    /// The time at which usage is reported at the latest; None if there is none to report.
+    /// The time at which usage is reported at the latest; None if there is no usage to report.
     metered_report_at: Option<Timestamp>,
-    /// The buckets whose pools must be asked, each with the amount that a request waits for.
+    /// The buckets whose pools must be asked for a grant, each with the amount that a request waits for.
     asking: Vec<(Scope, MicroUnits)>,
     reports: VecDeque<Report>,
-    /// The times at which the unanswered reports with demands were sent, the oldest first.
+    /// The times at which the reports that pools have not answered were sent, the oldest first.
     unanswered: VecDeque<Timestamp>,
 }
 
 impl Accounts {
-    /// Creates the accounts of one shard out of `shards`, with full buckets as far as it knows.
+    /// Creates the accounts of one shard out of `shards`. Buckets count as full until the pools tell
+    /// otherwise.
     pub fn new(shard: ShardId, shards: u16, settings: &AdmissionSettings, quotas: &Quotas) -> Self {
         Self {
             shard,
@@ -185,7 +188,7 @@ impl Accounts {
         }
     }
 
-    /// Applies new quotas. What was spent stays spent, since buckets are known by the names of their owners.
+    /// Applies new quotas. Spent amounts stay spent, since buckets are known by the names of their owners.
     pub fn handle_quotas(&mut self, before: &Quotas, after: &Quotas, now: Timestamp) {
         // Demands and usage so far carry tenant ids of the version before, so they are reported first.
         self.ask_pools(now);
@@ -203,14 +206,15 @@ impl Accounts {
         self.ledger.buckets().user(tenant, name)
     }
 
-    /// Returns the payer's tab, if it is open. Without one, the caller uses [`Self::admit`] and
-    /// [`Self::settle`].
+    /// Returns the payer's tab (sum of its consecutive requests), if it is open. Without one, the caller uses
+    /// [`Self::admit`] and [`Self::settle`].
     #[inline]
     pub fn tab_of(&mut self, payer: Payer) -> Option<&mut Tab> {
         self.ledger.tab_of(payer)
     }
 
-    /// Checks all buckets of a request's payer, then takes the cost from all of them, or from none.
+    /// Decides on a request: checks all buckets of its payer, then takes the price from all of them, or from
+    /// none.
     #[inline]
     pub fn admit(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Decision {
         if !self.take_if_allowed(payer, cost, now) {
@@ -220,8 +224,8 @@ impl Accounts {
         Decision::Admitted
     }
 
-    /// Records that a payer's request was booked in its buckets one by one, without a tab. The second
-    /// consecutive one of the same payer opens a tab.
+    /// Records that a payer's request was taken from its buckets directly, without a tab. The second
+    /// consecutive request of the same payer opens a tab.
     #[inline]
     fn handle_booked(&mut self, payer: Payer, now: Timestamp) {
         if self.last_booked != Some(payer) {
@@ -232,7 +236,8 @@ impl Accounts {
         }
     }
 
-    /// Slow path of [`Self::admit`], in a function of its own so that the fast path needs few registers.
+    /// Slow path of [`Self::admit`], for requests that the core's allowances do not cover. A function of its
+    /// own so that the fast path needs few registers.
     #[inline(never)]
     fn admit_otherwise(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Decision {
         let decision = self.decide(payer, cost, now);
@@ -244,7 +249,7 @@ impl Accounts {
         decision
     }
 
-    /// Counts a request that was refused because a scope's bucket does not hold its cost, so that the pool
+    /// Counts a request that was refused because a scope's bucket has less than its price, so that the pool
     /// learns of the demand.
     pub fn handle_denied(&mut self, scope: Scope, cost: Price, now: Timestamp) {
         if let Some(entry) = self.ledger.buckets().entry(scope, now) {
@@ -253,7 +258,7 @@ impl Accounts {
         }
     }
 
-    /// Takes a request's cost from the allowances of all its buckets on this core, if they cover it. The fast
+    /// Takes a request's price from this core's allowances of all its buckets, if they cover it. The fast
     /// path of nearly every request.
     #[expect(clippy::inline_always, reason = "one caller, and every request: a call would be a tenth of it")]
     #[inline(always)]
@@ -296,8 +301,8 @@ impl Accounts {
         true
     }
 
-    /// Decides on a request that the allowances do not cover: on credit, from a silent pool's share, or not
-    /// at all. Takes nothing yet.
+    /// Decides on a request that the allowances do not cover: on credit, from a silent pool's share, or a
+    /// refusal. Takes nothing yet.
     fn decide(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Decision {
         let rules = self.rules(now);
         payer.scopes().fold(Decision::Admitted, |decision, scope| {
@@ -310,7 +315,7 @@ impl Accounts {
         })
     }
 
-    /// Takes a cost from all buckets of a payer, whatever is left in them.
+    /// Takes a price from all buckets of a payer, even if too little is left in them.
     fn take(&mut self, payer: Payer, cost: Price, now: Timestamp) {
         for scope in payer.scopes() {
             if let Some(entry) = self.ledger.buckets().entry(scope, now) {
@@ -320,8 +325,8 @@ impl Accounts {
         }
     }
 
-    /// Lists the pools that must be asked before a request can be decided on, unless their answer is already
-    /// under way.
+    /// Lists the pools that must be asked for a grant before a request can be decided on, unless they have
+    /// been asked already.
     fn ask_for(&mut self, payer: Payer, cost: Price, now: Timestamp) {
         let rules = self.rules(now);
         for scope in payer.scopes() {
@@ -333,21 +338,21 @@ impl Accounts {
         }
     }
 
-    /// Returns what this scope alone would decide about a cost, without taking or asking. None if the scope
-    /// has no limit.
+    /// Returns the decision of this scope alone about a price, without taking it or asking the pool. None if
+    /// the scope has no limit.
     pub fn peek(&mut self, scope: Scope, cost: Price, now: Timestamp) -> Option<Verdict> {
         let (mut slice, capacity) = self.ledger.buckets().known(scope, now)?;
         Some(slice.check(cost, capacity, now, self.rules(now)))
     }
 
-    /// Returns the size of the scope's bucket, and how much is left in it as far as this core knows. None if
-    /// the scope has no limit.
+    /// Returns the size of a scope's bucket, and the amount left in it as far as this core knows, in
+    /// millionths of a request unit. None if the scope has no limit.
     pub fn remaining(&mut self, scope: Scope, now: Timestamp) -> Option<(Capacity, MicroUnits)> {
         let (slice, here) = self.ledger.buckets().known(scope, now)?;
         Some((self.capacity(scope)?, slice.remaining(here, now)))
     }
 
-    /// Returns the size of a scope's bucket: the whole quota. None if the scope has no limit.
+    /// Returns the size of a scope's bucket for the whole quota. None if the scope has no limit.
     pub fn capacity(&self, scope: Scope) -> Option<Capacity> {
         self.ledger.names().capacity(scope)
     }
@@ -357,7 +362,8 @@ impl Accounts {
         self.ledger.names().bucket(scope)
     }
 
-    /// Returns how many users have accounts on this core, and how many were evicted or refused.
+    /// Returns how many users have accounts on this core, how many accounts were dropped, and how many
+    /// requests were refused for lack of room.
     pub fn users(&self) -> UserFigures {
         let users = &self.ledger.names().users;
         UserFigures { active: users.len(), evicted: users.evicted(), refused: users.refused() }
@@ -366,7 +372,7 @@ impl Accounts {
 
 impl Decision {
     /// Returns the decision with one more bucket's verdict included. A refusal wins, the one with the longest
-    /// wait first; then waiting for the answer of a pool.
+    /// wait first; after that, waiting for a grant of a pool.
     fn and(self, scope: Scope, verdict: Verdict) -> Self {
         match (self, verdict) {
             (Self::Refused { retry_after: longest, .. }, Verdict::Refused(retry_after))
@@ -381,7 +387,7 @@ impl Decision {
     }
 }
 
-/// Converts a quota into the size of its bucket.
+/// Converts a quota's limit into the size of its bucket (rate and burst).
 pub fn capacity_of(limit: Limit) -> Capacity {
     let burst = u128::from(limit.ru_per_second) * limit.burst.as_micros();
     // A burst of zero would let no request pass.

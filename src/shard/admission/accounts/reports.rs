@@ -1,5 +1,5 @@
-//! The reports of this core to the pools of quotas: changes once per period, and at once what a request waits
-//! for.
+//! The reports of this core to the pools of quotas: what it spent, once per period, and at once the amounts
+//! that requests wait for.
 
 use std::time::Duration;
 
@@ -8,16 +8,17 @@ use crate::policy::slice::Rules;
 use crate::values::allowance::Report;
 use crate::values::{Demand, Grant, MicroUnits, TenantId, Timestamp, Usage};
 
-/// Number of unanswered reports at which this core sends no more periodic ones, so that a stopped control
+/// Number of unanswered reports at which this core sends no more periodic reports, so that a stopped control
 /// executor is not flooded.
 const REPORTS_UNANSWERED_MAX: usize = 16;
-/// The least number of users whose accounts each tick checks for idleness, if one in 64 of them is fewer.
+/// The least number of users whose accounts each tick (end of a period) checks for idleness, if one in 64 of
+/// them is fewer.
 const USERS_SWEPT: usize = 256;
 /// The number of periods after which users are checked for idleness even without traffic.
 const PERIODS_BETWEEN_SWEEPS: u32 = 50;
 
-/// The buckets that have something to report or an allowance to give back, and the one time at which the next
-/// tick, which reports all of them, is due.
+/// The buckets that have amounts to report or an allowance to give back, and the time of the next tick, which
+/// reports all of them.
 #[derive(Debug)]
 pub(super) struct Agenda {
     pub period: Duration,
@@ -25,12 +26,13 @@ pub(super) struct Agenda {
     pub next_tick: Option<Timestamp>,
 }
 
-/// The occasions on which the pools get a report.
+/// The occasion on which the pools get a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
     /// The end of a period, when the next one begins.
     PeriodEnds,
-    /// Some time within a period: a request waits for a pool's answer, or all is to be reported at once.
+    /// A moment within a period: a request waits for a grant of a pool, or everything is to be reported at
+    /// once.
     Between,
 }
 
@@ -56,7 +58,8 @@ impl Agenda {
 }
 
 impl Accounts {
-    /// Applies the grants of the pools. Requests that waited for them may be tried again.
+    /// Applies the grants (amounts that pools give to this core). Requests that waited for them may be tried
+    /// again.
     pub fn handle_grants(&mut self, grants: &[Grant], now: Timestamp) {
         self.unanswered.pop_front();
         for grant in grants {
@@ -83,7 +86,7 @@ impl Accounts {
         }
     }
 
-    /// Reports at once everything that there is to report, without waiting for the end of the period.
+    /// Reports everything to the pools at once, without waiting for the end of the period.
     pub fn flush(&mut self, now: Timestamp) {
         let listed = std::mem::take(&mut self.agenda.listed);
         let demands = self.demands(listed.iter().map(|scope| (*scope, 0)), Moment::Between, now);
@@ -91,24 +94,25 @@ impl Accounts {
         self.agenda.listed = listed;
     }
 
-    /// Takes the next report to the pools, if there is one.
+    /// Takes the next report to the pools; None if there is none.
     pub fn poll_report(&mut self) -> Option<Report> {
         self.reports.pop_front()
     }
 
-    /// Returns the time at which [`Self::handle_turn_end`] should be called at the latest.
+    /// Returns the time at which [`Self::handle_turn_end`] should be called at the latest; None if nothing is
+    /// to be reported.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         Timestamp::earliest([self.agenda.next_tick, self.metered_report_at])
     }
 
-    /// Returns the time at which requests stop waiting for a pool's answer: a lease after the oldest
-    /// unanswered report. None if all reports are answered.
+    /// Returns the time at which requests stop waiting for a pool's grant: a lease (validity of a grant)
+    /// after the oldest unanswered report. None if all reports are answered.
     pub fn patience_ends(&self) -> Option<Timestamp> {
         self.unanswered.front().map(|sent| sent.after(self.lease))
     }
 
-    /// True if the control executor has not answered a report for at least a lease, the time for which its
-    /// grants are good.
+    /// True if the control executor has not answered a report for at least a lease, the time for which a
+    /// grant is valid.
     pub fn is_alone(&self, now: Timestamp) -> bool {
         self.patience_ends().is_some_and(|at| at <= now)
     }

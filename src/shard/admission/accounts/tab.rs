@@ -1,12 +1,12 @@
-//! The tab: a running sum of what one payer takes in a row, booked in its buckets later.
+//! The tab: the sum of the prices of one payer's consecutive requests, which is taken from its buckets later.
 //!
 //! Requests come in runs: a pipeline has one payer, and so have all connections of one user. The first
 //! requests of a run are booked one by one, each in up to three buckets. Then a tab is opened; from there on,
 //! taking and settling are one comparison and a few sums, however many buckets there are.
 //!
 //! The result is the same as without a tab. Any access to the buckets goes through [`Ledger::buckets`], which
-//! books the tab first. And a tab is opened only if booking it will cause no new report: its buckets are on
-//! the agenda already, and its tenant's usage is due to be reported.
+//! books the tab first. And a tab is opened only if booking it will cause no new report: its buckets have a
+//! report to make already, and its tenant's usage is due to be reported.
 
 use std::time::Duration;
 
@@ -17,10 +17,11 @@ use crate::policy::slice::{Rules, Wanted};
 use crate::protocol::command::Class;
 use crate::values::{MicroUnits, Price, Timestamp, Usage};
 
-/// The amount left to a payer without any limit: more than all costs together, and far from overflow.
+/// The amount left to a payer without any limit: more than all prices together, and far from overflow.
 const NO_BOUND: i64 = i64::MAX / 2;
 
-/// The running sum of one payer's requests in a row.
+/// The sum of the prices of one payer's consecutive requests, not yet taken from its buckets. Amounts are in
+/// millionths of a request unit.
 #[derive(Debug)]
 pub struct Tab {
     /// The amount left in the payer's scarcest bucket.
@@ -28,31 +29,34 @@ pub struct Tab {
     /// The amount that was left in the payer's scarcest bucket when the tab was opened.
     opened_with: i64,
     /// The least amount that this core could count on from any of the payer's buckets when the tab was
-    /// opened. [`NO_BOUND`] without any limit; `i64::MIN` where all requests of the tenant cost alike, as the
-    /// amount is not needed then.
+    /// opened. [`NO_BOUND`] without any limit; `i64::MIN` where all requests of the tenant have the same
+    /// price, as the amount is not needed then.
     in_sight: i64,
-    /// The time at which the oldest grant of the payer's buckets expires; later requests cannot use the tab.
+    /// The time at which the oldest grant for the payer's buckets expires; later requests cannot be charged
+    /// to the tab (sum of one payer's consecutive requests).
     good_until: Timestamp,
-    /// The sum of the prices taken on this tab.
+    /// The sum of the prices taken on this tab (sum of one payer's consecutive requests).
     wanted: MicroUnits,
-    /// The largest price taken on this tab.
+    /// The largest price of one request taken on this tab.
     lump: Price,
-    /// The cost of the requests that were settled.
+    /// The real cost of the requests that were settled.
     used: MicroUnits,
     /// The cost of the requests that weir answered without a backend.
     cached: MicroUnits,
-    /// The cost beyond the prices that were taken for requests that cost more.
+    /// The sum of the costs of requests beyond the prices that were taken for them on arrival.
     surprise: MicroUnits,
     /// The recent cost of requests of the payer's tenant, by class.
     expected: Expected,
     /// Requests of the payer's tenant that are admitted and not settled.
     under_way: UnderWay,
-    /// The number of requests settled since the tab was opened.
+    /// The number of requests settled since the tab was opened, which is counted for the tenant when the tab
+    /// is booked.
     settled: u32,
 }
 
 impl Tab {
-    /// Returns the expected cost of the next request of a class beyond its fixed part.
+    /// Returns the expected cost of the next request of a class beyond the quote's fixed part, in millionths
+    /// of a request unit.
     #[inline]
     pub fn expected(&self, class: Class) -> MicroUnits {
         self.expected.of(class as usize)
@@ -64,8 +68,8 @@ impl Tab {
         self.expected.is_seen(class as usize)
     }
 
-    /// True if the payer can surely pay for one more request of a class along with all that are under way. If
-    /// false, [`Accounts::outlook`](super::Accounts::outlook) may still allow it, since it looks at each
+    /// True if the payer can surely pay for one more request of a class along with all unsettled ones. If
+    /// false, [`Accounts::outlook`](super::Accounts::outlook) may still allow it, since it checks each
     /// bucket.
     #[inline]
     pub fn could_pay(&self, cost: Price, class: Class) -> bool {
@@ -85,13 +89,13 @@ impl Tab {
         in_sight >= cost.signed().saturating_add(self.expected.risk(&self.under_way, class as usize))
     }
 
-    /// Counts a request that is admitted.
+    /// Counts a request of the payer as admitted.
     #[inline]
     pub(super) const fn begin(&mut self, class: Class) {
         self.under_way.begin(class as usize);
     }
 
-    /// Counts a request that is settled.
+    /// Counts a request of the payer as settled.
     #[inline]
     const fn end(&mut self, class: Class) {
         self.under_way.end(class as usize);
@@ -99,7 +103,7 @@ impl Tab {
     }
 
     /// Takes the price of a request if all buckets have that much and the last grants of their pools are
-    /// still good. False, and nothing taken, if not.
+    /// still valid. False if not, with nothing taken.
     #[inline]
     pub fn take(&mut self, cost: Price, class: Class, now: Timestamp) -> bool {
         let allowed = cost.signed() <= self.left && now <= self.good_until;
@@ -112,7 +116,7 @@ impl Tab {
         allowed
     }
 
-    /// Settles a request at its actual cost, and learns that cost for its class.
+    /// Settles a request at its real cost, and learns that cost for its class.
     #[inline]
     pub fn settle(&mut self, charge: &Charge, cost: Price) {
         self.end(charge.class);
@@ -125,8 +129,7 @@ impl Tab {
         }
     }
 
-    /// Settles a request that was answered without a backend, whose cost says nothing of what others will
-    /// cost.
+    /// Settles a request that was answered without a backend; its cost is not learnt for its class.
     #[inline]
     pub fn settle_cached(&mut self, charge: &Charge, cost: Price) {
         self.end(charge.class);
@@ -135,10 +138,10 @@ impl Tab {
     }
 }
 
-/// The buckets, with the tab that is booked before anything else sees them.
+/// The buckets, with the tab that is booked in them before they are accessed.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    /// The payer whose tab is open.
+    /// The payer whose tab (sum of its consecutive requests, not booked yet) is open; None if no tab is.
     open_for: Option<Payer>,
     tab: Tab,
     buckets: Buckets,
@@ -163,7 +166,7 @@ impl Ledger {
         Self { open_for: None, tab, buckets }
     }
 
-    /// Returns the buckets after booking the open tab, so that what they hold is up to date.
+    /// Returns the buckets after booking the open tab, so that their amounts are up to date.
     #[inline]
     pub fn buckets(&mut self) -> &mut Buckets {
         if self.open_for.is_some() {
@@ -172,8 +175,8 @@ impl Ledger {
         &mut self.buckets
     }
 
-    /// Returns the buckets without booking the tab: only for their names, sizes and counts, which no tab
-    /// changes.
+    /// Returns the buckets without booking the tab: only for their ids, sizes and counts, which do not depend
+    /// on it.
     pub fn names(&self) -> &Buckets {
         &self.buckets
     }
@@ -183,7 +186,8 @@ impl Ledger {
         (self.open_for == Some(payer)).then_some(&mut self.tab)
     }
 
-    /// Opens a tab for a payer, if booking it later will cause no new report, and if no other tab is open.
+    /// Opens a tab (sum of its consecutive requests, booked in the buckets later) for a payer, if booking it
+    /// later will cause no new report, and if no other tab is open.
     #[inline(never)]
     pub fn open(&mut self, payer: Payer, lease: Duration, rules: Rules, now: Timestamp) {
         let Self { open_for, tab, buckets, .. } = self;

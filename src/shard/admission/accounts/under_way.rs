@@ -1,11 +1,11 @@
-//! Requests that are admitted and not settled. Their prices are estimates; what they cost beyond that is owed
-//! once their replies come.
+//! Requests that are admitted and not settled. Their prices are estimates; any cost beyond the estimate is
+//! owed once their replies come.
 //!
-//! A request joins those under way only if its tenant could pay for all of them even if they turn out as
-//! expensive as such requests sometimes are. Otherwise a tenant could send expensive requests while they
-//! still count as cheap, and be served many times its quota before its debt is known. If nothing is under
-//! way, a request passes without that check. A class of commands whose cost is not known yet starts slowly:
-//! each settled request lets two more in.
+//! A request is admitted beside unsettled ones only if its tenant could pay for all of them even if they turn
+//! out as expensive as such requests sometimes are. Otherwise a tenant could send expensive requests while
+//! they still count as cheap, and be served many times its quota before its debt is known. If no request is
+//! unsettled, a request passes without that check. A class of commands whose cost is not known yet starts
+//! slowly: each settled request lets two more in.
 
 use std::time::Duration;
 
@@ -14,30 +14,29 @@ use crate::policy::estimate::UnderWay;
 use crate::protocol::command::Class;
 use crate::values::{Price, TenantId, Timestamp};
 
-/// The longest time after which a request that is refused because of those under way is told to come back (1
-/// s): by then those are settled, and may have cost less.
+/// The longest retry delay named to a request that is refused because of unsettled ones (1 s): by then those
+/// are settled, and may have cost less.
 const RETRY_AT_LATEST: Duration = Duration::from_secs(1);
 
-/// The answer to whether a request may join those of its tenant that are under way on this core.
+/// Whether a request may be admitted beside those of its tenant that are not settled on this core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outlook {
-    /// The request may join: all could be paid for.
+    /// The request may be admitted: all could be paid for.
     Covered,
-    /// The cost of the request's class is not known well enough: one of those under way must be settled
-    /// first.
+    /// The cost of the request's class is not known well enough: an unsettled request must be settled first.
     Unknown,
-    /// The highest possible price of all requests in flight exceeds what a bucket has left.
+    /// The highest possible price of all unsettled requests exceeds the amount that a bucket has left.
     Risky {
         /// The scope of the quota whose bucket has too little left.
         scope: Scope,
-        /// The time until the bucket has enough if nothing is settled before, at most `RETRY_AT_LATEST`.
+        /// The time until the bucket has enough if no request is settled before, at most `RETRY_AT_LATEST`.
         retry_after: Duration,
     },
 }
 
 impl Accounts {
-    /// Determines whether one more request of a class may join those under way. `cost` is the price to be
-    /// taken for it.
+    /// Decides whether one more request of a class may be admitted beside the unsettled ones. `cost` is the
+    /// price to be taken for it.
     pub fn outlook(&mut self, payer: Payer, class: Class, cost: Price, now: Timestamp) -> Outlook {
         let rules = self.rules(now);
         let buckets = &*self.ledger.buckets();
@@ -70,7 +69,8 @@ impl Accounts {
         if is_bounded && !is_let_in { Outlook::Unknown } else { Outlook::Covered }
     }
 
-    /// Counts a request that is admitted. Each is settled once, by [`Accounts::settle`] or on a tab.
+    /// Counts a request as admitted. Each is settled once, by [`Accounts::settle`] or on a tab (sum of one
+    /// payer's consecutive requests).
     #[inline]
     pub fn begin(&mut self, payer: Payer, class: Class) {
         if let Some(tab) = self.ledger.tab_of(payer) {
@@ -81,7 +81,7 @@ impl Accounts {
         buckets.count_of_user(payer, 1);
     }
 
-    /// Counts a request that is settled, which may have been admitted under the quotas before.
+    /// Counts a request as settled, which may have been admitted under the previous quotas.
     pub(super) fn end(&mut self, charge: &Charge) {
         let Some(tenant) = self.tenant_now(charge.payer) else { return };
         let is_of_now = charge.payer.versions_before(self.version) == 0;
@@ -93,8 +93,8 @@ impl Accounts {
         buckets.count_of_user(charge.payer, -1);
     }
 
-    /// Returns the number of a tenant's requests that are admitted and not settled, under the current quotas
-    /// and under those before.
+    /// Returns the number of a tenant's requests that are admitted and not settled, under the current and the
+    /// previous quotas.
     pub fn under_way(&mut self, tenant: TenantId) -> u32 {
         let tenant = &self.ledger.buckets().tenants[usize::from(tenant.0)];
         tenant.under_way.total() + tenant.under_way_before.total()

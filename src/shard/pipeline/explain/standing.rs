@@ -1,5 +1,5 @@
 //! Explanation of what the window, the queue, the breaker and the shedding before a backend would decide
-//! about a request now.
+//! about a request now (`QOS EXPLAIN`).
 
 use std::time::Duration;
 
@@ -19,21 +19,21 @@ pub struct Standing {
     waiting: usize,
     is_full: bool,
     is_stalled: bool,
-    /// Shortest time that a reply takes; zero while it is unknown.
+    /// Shortest time that a reply of the backend takes; zero while it is unknown.
     base: Duration,
 }
 
-/// Properties of the explained request that the decisions depend on.
+/// Properties of the explained request and its backend that the decisions depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     pub tier: Tier,
     pub deadline: Option<Duration>,
-    /// Level at which less important work for the backend is held back.
+    /// Shedding level of the backend: which tiers of requests to it are refused.
     pub level: Level,
 }
 
 impl Standing {
-    /// Takes the state of a bulkhead from this core's own figures.
+    /// Takes the state of a bulkhead from this core's own figures of it.
     pub fn of(own: &BulkheadFigures) -> Self {
         Self {
             in_flight: own.in_flight,
@@ -45,8 +45,8 @@ impl Standing {
         }
     }
 
-    /// Takes the state of a bulkhead from the board, as another core published it last. `first` is the size
-    /// of a window of which nothing was published yet.
+    /// Takes the state of a bulkhead from the board, as another core published it last. `first` is the
+    /// window, in requests, that counts where none has been published yet.
     pub fn told(section: Section<'_>, first: u16) -> Self {
         let (load, record) = (section.load(), section.record());
         Self {
@@ -59,7 +59,8 @@ impl Standing {
         }
     }
 
-    /// Adds the verdicts on deadline, level, window, queue and stall to an explanation.
+    /// Adds to an explanation what is decided about the request for its deadline, the shedding level, the
+    /// window, the queue and a stalled store.
     pub fn explain(&self, map: &mut Explained, overload: &OverloadSettings, terms: &Terms) {
         map.text("deadline", self.deadline(overload.shed, terms.deadline));
         map.text("level", level(overload.shed, terms));
@@ -110,8 +111,8 @@ impl Standing {
         self.in_flight < self.places(tier)
     }
 
-    /// Returns how much of the window, in requests, those of a tier may take: a part is reserved for critical
-    /// requests.
+    /// Returns how many places of the window (requests in flight) a tier may take: one in [`RESERVED`] is
+    /// kept for critical requests.
     fn places(&self, tier: Tier) -> usize {
         let reserved = self.window / RESERVED as usize;
         if tier == Tier::Critical { self.window } else { self.window - reserved }
@@ -128,7 +129,7 @@ fn level(shed: Mode, Terms { tier, level, .. }: &Terms) -> String {
     prefixed(shed, &format!("{} ({level:?}): {what}", *level as u8))
 }
 
-/// Describes the state of a backend's breaker, and for how long it refuses requests.
+/// Describes the state of a backend's breaker, and how long it will refuse requests.
 pub(super) fn breaker(mode: Mode, health: Health, now: Timestamp) -> String {
     let what = match health.stage {
         Stage::Well => "closed: the backend is well".to_owned(),
@@ -144,7 +145,7 @@ pub(super) fn breaker(mode: Mode, health: Health, now: Timestamp) -> String {
     prefixed(mode, &what)
 }
 
-/// Returns the verdict of a layer, marked if the layer is off or in shadow.
+/// Returns the text of a layer's verdict, marked `off` or `shadow:` if that is the layer's mode.
 pub(super) fn prefixed(mode: Mode, text: &str) -> String {
     match mode {
         Mode::Off => "off".to_owned(),

@@ -1,23 +1,23 @@
-//! Fits weights to costs by non-negative least squares.
+//! Fits weights (prices per part of a request) to measured costs by non-negative least squares.
 
-/// The number of weights: base, KiB in, KiB out, row, key.
+/// The number of weights: one each for the base, a KiB of request, a KiB of reply, a row, and a key.
 const TERMS: usize = 5;
-/// The least base (cost of any request) in microseconds; with a smaller one there are no weights in request
-/// units.
+/// The least base (cost of any request) in microseconds; with a smaller base, weights cannot be expressed in
+/// request units.
 const BASE_MIN: f64 = 1e-6;
-/// The least pivot; with a smaller one, a column counts as a combination of the others.
+/// The least pivot of the elimination; with a smaller one, a column counts as a combination of the others.
 const PIVOT_MIN: f64 = 1e-9;
 
-/// The parts of a request that weir prices.
+/// The parts of a request that weir prices, as numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Features {
     /// The size of the request in KiB.
     pub kib_in: f64,
     /// The size of the reply in KiB.
     pub kib_out: f64,
-    /// The number of elements in the reply; 0 for a reply without elements.
+    /// The number of elements (rows) in the reply; 0 for a reply that is no array, map or set.
     pub rows: f64,
-    /// The number of keys that a write of several keys writes; else 0.
+    /// The number of keys that a write of several keys writes; 0 for other requests.
     pub keys: f64,
 }
 
@@ -27,7 +27,7 @@ impl Features {
     }
 }
 
-/// The cost of each part of a request, in microseconds of the store's time.
+/// The weights: the cost of each part of a request, in microseconds of the store's time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Weights {
     /// The cost of any request, whatever its size.
@@ -36,7 +36,7 @@ pub struct Weights {
     pub kib_in: f64,
     /// The cost of 1,024 bytes of reply.
     pub kib_out: f64,
-    /// The cost of one row.
+    /// The cost of one element of a reply.
     pub row: f64,
     /// The cost of each key in a write of several keys.
     pub key: f64,
@@ -51,20 +51,21 @@ impl Weights {
         [self.base, self.kib_in, self.kib_out, self.row, self.key]
     }
 
-    /// Predicts the cost of a request.
+    /// Returns the cost that the weights predict for a request, in microseconds (or in request units, if the
+    /// weights are).
     pub fn cost(&self, features: &Features) -> f64 {
         dot(&self.terms(), &features.terms())
     }
 
-    /// The weights divided by the base, so that a request costs at least one request unit. `None` if the base
-    /// is not measurably above zero.
+    /// Returns the weights divided by the base, so that any request costs at least one request unit. `None`
+    /// if the base is not measurably above zero.
     pub fn in_units(&self) -> Option<Self> {
         (self.base > BASE_MIN).then(|| Self::of(self.terms().map(|term| term / self.base)))
     }
 }
 
-/// Finds the weights, none below zero, that predict the costs with the least relative errors. `None` when the
-/// samples do not tell the terms apart.
+/// Finds the weights, none below zero, that predict the measured costs with the least relative errors. `None`
+/// if the samples are too alike to separate the terms.
 ///
 /// Each sample is divided by its cost, so errors count in proportion. Costs span three orders of magnitude,
 /// and most priced requests are small: plain least squares would give up the base, and with it every GET, for
@@ -90,8 +91,8 @@ pub fn fit(samples: &[(Features, f64)]) -> Option<Weights> {
     least_squares(&rows, (1 << TERMS) - 1).map(|_| Weights::of(best))
 }
 
-/// R2: the share of the differences between costs that the weights predict. 1 is all, 0 is no better than the
-/// mean cost.
+/// Returns R2, the share of the differences between measured costs that the weights predict: 1 is all, 0 is
+/// no better than the mean cost. `None` if the costs do not differ.
 pub fn r_squared(weights: &Weights, samples: &[(Features, f64)]) -> Option<f64> {
     let mean = samples.iter().map(|(_, cost)| cost).sum::<f64>() / samples.len() as f64;
     let total: f64 = samples.iter().map(|(_, cost)| (cost - mean).powi(2)).sum();
@@ -99,7 +100,8 @@ pub fn r_squared(weights: &Weights, samples: &[(Features, f64)]) -> Option<f64> 
     (samples.len() > 1 && total > 0.0).then(|| 1.0 - left / total)
 }
 
-/// Solves the normal equations for the chosen terms (a bit mask); the others are 0.
+/// Solves the normal equations of least squares for the chosen terms (a bit mask); the weights of the others
+/// are 0. `None` if they have no unique solution.
 fn least_squares(rows: &[[f64; TERMS]], chosen: u32) -> Option<[f64; TERMS]> {
     let terms: Vec<usize> = (0..TERMS).filter(|term| chosen >> term & 1 == 1).collect();
     // Columns are scaled to equal size, so that one bound on pivots fits all.
@@ -123,8 +125,8 @@ fn least_squares(rows: &[[f64; TERMS]], chosen: u32) -> Option<[f64; TERMS]> {
     Some(weights)
 }
 
-/// Solves linear equations by elimination, with the largest pivot first. Each equation ends with its right
-/// side.
+/// Solves linear equations by elimination, with the largest pivot first. Each row of `system` ends with the
+/// equation's right side. `None` if there is no unique solution.
 fn solve(system: &mut [Vec<f64>]) -> Option<Vec<f64>> {
     let count = system.len();
     for at in 0..count {

@@ -1,12 +1,13 @@
-//! Costs that a Redis server reports about itself in `INFO`.
+//! Reads the costs that a Redis server reports about itself in `INFO`.
 
-/// The user and system CPU time that the server has used, in seconds.
+/// Returns the user and system CPU time that the server has used since its start, in seconds; `None` if
+/// `INFO` lacks it.
 pub fn cpu_seconds(info: &str) -> Option<f64> {
     Some(number(info, "used_cpu_user")? + number(info, "used_cpu_sys")?)
 }
 
-/// The number of times a command was carried out, and its microseconds in all; zeros for a command that never
-/// was.
+/// Returns how often a command was carried out, and the microseconds that it took in all; zeros for a command
+/// that never was. `None` if the line in `INFO` is malformed.
 pub fn command(info: &str, name: &str) -> Option<(u64, u64)> {
     let Some(figures) = field(info, &format!("cmdstat_{name}")) else { return Some((0, 0)) };
     let figure = |wanted: &str| {
@@ -17,12 +18,12 @@ pub fn command(info: &str, name: &str) -> Option<(u64, u64)> {
     Some((figure("calls")?, figure("usec")?))
 }
 
-/// The value of a numeric field.
+/// Returns the value of a numeric field of `INFO`; `None` if there is none.
 pub fn number(info: &str, name: &str) -> Option<f64> {
     field(info, name)?.parse().ok()
 }
 
-/// The value of a field of `INFO`.
+/// Returns the text of a field of `INFO`; `None` if there is none.
 pub fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim_end)
 }

@@ -1,34 +1,36 @@
-//! Measured costs of shapes, and the weights fitted to them.
+//! Measured costs of shapes (commands in one size each), and the weights fitted to them.
 
 use super::fit::{self, Features, Weights};
 use super::shape::SIZES;
 use weir::values::Random;
 
-/// One of this many shapes of each command is left out of the fit, to test how well the weights predict it.
+/// One in this many shapes of each command is left out of the fit, to test how well the weights predict it.
 const HELD_OUT_OF: usize = 3;
 
-/// The measured cost of one shape.
+/// The measured cost of one shape (a command in one size).
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// The name of the shape in reports.
     pub name: String,
-    /// The counts that weir prices: kibibytes, rows and keys.
+    /// The parts of the request that weir prices: kibibytes, rows and keys.
     pub features: Features,
-    /// The cost of a request in each round, in microseconds.
+    /// The cost of one request in each round, in microseconds of the server's time.
     pub rounds_us: Vec<f64>,
-    /// Whether the shape is left out of the fit, to test how well the weights predict it.
+    /// True if the shape is left out of the fit, to test how well the weights predict it.
     pub held_out: bool,
 }
 
 impl Measured {
-    /// The median of the rounds, since other work of the machine makes some of them dearer.
+    /// Returns the median of the rounds' costs, in microseconds, since other work of the machine makes some
+    /// rounds dearer.
     pub fn cost_us(&self) -> f64 {
         median(&mut self.rounds_us.clone())
     }
 }
 
 /// Chooses the shapes that are left out of the fit: a random third of the sizes of each command, so that
-/// every command is both fitted and tested. The same seed gives the same choice.
+/// every command is both fitted and tested. Returns a flag for each shape; the same seed gives the same
+/// choice.
 pub fn held_out(count: usize, seed: u64) -> Vec<bool> {
     let mut random = Random::new(seed);
     let mut held = vec![false; count];
@@ -46,13 +48,13 @@ pub fn held_out(count: usize, seed: u64) -> Vec<bool> {
 /// Fitted weights, and how well they predict costs.
 #[derive(Clone, Copy, Debug)]
 pub struct Calibration {
-    /// The weights in microseconds.
+    /// The weights, in microseconds of the server's time.
     pub weights: Weights,
-    /// The weights in request units: divided by the base, which is 1.
+    /// The weights in request units: divided by the base, which is therefore 1.
     pub units: Weights,
-    /// R2 over the fitted shapes.
+    /// R2 (share of the differences in cost that the weights predict) over the fitted shapes.
     pub r_squared_fitted: f64,
-    /// R2 over the held-out shapes.
+    /// R2 over the shapes that were left out of the fit.
     pub r_squared_held_out: f64,
     /// The median relative error of the held-out shapes: half of them cost less than this share more or less
     /// than predicted.
@@ -60,7 +62,7 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    /// Fits weights to measured costs.
+    /// Fits weights to measured costs. The error is a text for the user.
     pub fn of(measured: &[Measured]) -> Result<Self, String> {
         let samples = |held_out| -> Vec<(Features, f64)> {
             let chosen = measured.iter().filter(|shape| shape.held_out == held_out);
@@ -84,7 +86,7 @@ impl Calibration {
         })
     }
 
-    /// The flags of weir that set these weights.
+    /// Returns the flags of weir that set these weights, to be pasted into a command line.
     pub fn flags(&self) -> String {
         let Weights { kib_in, kib_out, row, key, .. } = self.units;
         format!(

@@ -1,6 +1,6 @@
 //! Shapes of requests to measure: common commands, each in several random sizes.
 //!
-//! Bytes and rows are drawn independently of each other, so that their costs can be told apart.
+//! Bytes and rows are drawn independently of each other, so that their costs can be separated.
 
 use super::Features;
 use weir::protocol::encode;
@@ -15,7 +15,7 @@ const ITEMS: (f64, f64) = (1.0, 1_000.0);
 /// The range of the number of keys in MGET and MSET, as clients usually send them.
 const KEYS: (f64, f64) = (1.0, 100.0);
 const ITEM_BYTES: (f64, f64) = (8.0, 2_048.0);
-/// Maximum number of bytes that a collection holds.
+/// Maximum number of bytes of a collection that a shape reads or changes.
 const COLLECTION_BYTES_MAX: usize = 128 * 1024;
 const BYTES_PER_KIB: f64 = 1_024.0;
 
@@ -24,20 +24,21 @@ const BYTES_PER_KIB: f64 = 1_024.0;
 pub struct Shape {
     /// The name of the shape in reports.
     pub name: String,
-    /// The name of the command in `INFO commandstats`.
+    /// The name of the command as `INFO commandstats` has it.
     pub command: &'static str,
-    /// Requests that create the keys the shape reads or changes.
+    /// Requests that create the keys that the measured request reads or changes.
     pub setup: Vec<Vec<u8>>,
     /// The request that is measured.
     pub request: Vec<u8>,
-    /// All keys that the request or its set-up writes.
+    /// All keys that the request or its set-up writes, which are removed at the end.
     pub keys: Vec<String>,
-    /// The number of keys that the request writes; read keys count as rows instead.
+    /// The number of keys that the request writes, if it writes several; keys that it reads count as rows
+    /// instead.
     keys_written: usize,
 }
 
 impl Shape {
-    /// The counts that weir prices, for a reply of this many bytes and rows.
+    /// Returns the parts of the request that weir prices, for a reply of this many bytes and rows.
     pub fn features(&self, reply_bytes: usize, reply_rows: u64) -> Features {
         Features {
             kib_in: self.request.len() as f64 / BYTES_PER_KIB,
@@ -75,7 +76,7 @@ const FAMILIES: [Family; 10] = [
     Family::Members,
 ];
 
-/// Makes all shapes. Their keys begin with the prefix; the same seed gives the same shapes.
+/// Makes all shapes. The names of their keys begin with the prefix; the same seed gives the same shapes.
 pub fn shapes(prefix: &str, seed: u64) -> Vec<Shape> {
     let mut random = Random::new(seed);
     let mut shapes = Vec::new();
@@ -174,14 +175,14 @@ fn collection(family: Family, key: &str, items: usize, bytes: usize) -> Shape {
     }
 }
 
-/// A text of `bytes` bytes that is different for each number.
+/// Returns a text of `bytes` bytes that differs from one `number` to another.
 fn filler(number: usize, bytes: usize) -> String {
     let mut text = format!("{number}.");
     text.extend(std::iter::repeat_n('v', bytes.saturating_sub(text.len())));
     text
 }
 
-/// Encodes a request as it is sent.
+/// Encodes a request as a RESP array of bulk strings.
 pub fn encoded(words: &[&str]) -> Vec<u8> {
     let mut bytes = Vec::new();
     encode::request(&mut bytes, words.iter().map(|word| word.as_bytes()));

@@ -56,13 +56,13 @@ pub fn find(operations: &[Operation], rules: &Rules, verdict: &mut Verdict) {
     }
 }
 
-/// A read that found nothing, and the time span in which its reason must lie.
+/// A read that found nothing, and the time span within which the reason for it must lie.
 #[derive(Clone, Copy)]
 struct Nil {
     from: Timestamp,
     until: Timestamp,
     index: usize,
-    /// The newest value that the nil comes after.
+    /// The index of the newest value that the nil comes after.
     newest: usize,
 }
 
@@ -96,7 +96,7 @@ fn unexplained(operations: &[Operation], mut nils: Vec<Nil>, slack: Duration) ->
     found
 }
 
-/// Computes, for each reason, the latest end among the reasons up to it.
+/// Computes, for each of the time spans, the latest end among the spans up to it.
 fn latest(reasons: &[(Timestamp, Timestamp)]) -> Vec<Timestamp> {
     let until = reasons.iter().scan(Timestamp::ZERO, |latest, (_, until)| {
         *latest = (*latest).max(*until);
@@ -105,7 +105,7 @@ fn latest(reasons: &[(Timestamp, Timestamp)]) -> Vec<Timestamp> {
     until.collect()
 }
 
-/// True if a value was surely there.
+/// True if the operation proves that the key had a value: an acknowledged write, or a read that found one.
 fn is_value(operation: &Operation) -> bool {
     match operation.act {
         Act::Write { .. } => operation.fate == Fate::Done,
@@ -114,7 +114,8 @@ fn is_value(operation: &Operation) -> bool {
     }
 }
 
-/// The span in which the operation may have removed a value; `None` if it removes nothing.
+/// Returns the time span within which the operation may have removed a value (delete or expiry); `None` if it
+/// removes none.
 fn reason(operation: &Operation, slack: Duration) -> Option<(Timestamp, Timestamp)> {
     let lives_ms = match operation.act {
         _ if operation.fate == Fate::Never => return None,
@@ -126,8 +127,8 @@ fn reason(operation: &Operation, slack: Duration) -> Option<(Timestamp, Timestam
     Some((operation.asked.after(lives).before(slack), operation.answered.after(lives).after(slack)))
 }
 
-/// Operations with values, in the order of their answers: the time of the answer, and of all operations up to
-/// it, the start and the number of the one that began last.
+/// Operations that prove a value, in the order of their replies. Each has the time of its reply, and the
+/// start and index of the operation that began last among all up to it.
 struct Values(Vec<(Timestamp, Timestamp, u32)>);
 
 impl Values {
@@ -146,7 +147,7 @@ impl Values {
         Self(values)
     }
 
-    /// The operation that began last, among those answered before `before`.
+    /// Returns the index of the operation that began last, among those answered before `before`.
     fn newest(&self, before: Timestamp) -> Option<usize> {
         let answered = self.0.partition_point(|(answered, ..)| *answered < before);
         answered.checked_sub(1).map(|last| self.0[last].2 as usize)

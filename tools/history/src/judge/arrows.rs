@@ -1,28 +1,30 @@
-//! Arrows: rules by which one cluster comes before another.
+//! Arrows: rules by which one cluster (a value with its write and its reads) comes before another.
 //!
 //! There are as many arrows of time as pairs of clusters, so they are not listed. A line of points stands for
-//! them, one for each answer, in the order of time: a cluster leads to the point of its first answer, a point
-//! to the next, and the last point before a cluster's last question leads to that cluster.
+//! them, one for each reply, in the order of time: a cluster leads to the point of its first reply, a point
+//! to the next, and the last point before a cluster's last command leads to that cluster.
 
 use super::super::operation::{Act, Operation, Way};
 use super::clusters::Clusters;
 use super::{Rules, Verdict, explain, is_binding};
 use weir::values::Timestamp;
 
-/// All arrows between the clusters of a key.
+/// All arrows (rules of order) between the clusters of a key.
 pub struct Arrows {
-    /// Pairs of operations of the same connection in the order of sending, which belong to different
-    /// clusters.
+    /// Pairs of operations, by index, that the same connection sent in this order and that belong to
+    /// different clusters.
     pub sent_earlier: Vec<(u32, u32)>,
-    /// The rules by which time tells that one cluster comes before another.
+    /// Rules of time by which one cluster comes before another.
     pub lines: Vec<Line>,
 }
 
-/// A rule by which time tells that a cluster comes before another.
+/// A rule of time by which one cluster comes before another: it was answered before the other was asked.
 pub struct Line {
-    /// The operation of each cluster that was answered first, if any of them counts for this rule.
+    /// For each cluster, the index of its operation that was answered first; `None` if no operation of it
+    /// counts for this rule.
     pub answered_first: Vec<Option<u32>>,
-    /// The operation of each cluster that was asked last, and its time by this rule.
+    /// For each cluster, the index of its operation that was asked last, and that operation's time by this
+    /// rule.
     pub asked_last: Vec<(u32, Timestamp)>,
 }
 
@@ -64,7 +66,8 @@ impl Line {
         line
     }
 
-    /// The two operations by which `from` comes before `to`, if this rule says so.
+    /// Returns the two operations, by index, that put cluster `from` before cluster `to`; `None` if this rule
+    /// does not.
     pub fn arrow(&self, operations: &[Operation], from: usize, to: usize) -> Option<(usize, usize)> {
         let first = self.answered_first[from]? as usize;
         let (last, started) = self.asked_last[to];
@@ -73,7 +76,7 @@ impl Line {
 }
 
 /// Returns pairs of operations, by index, of different clusters: the second followed the first on the same
-/// connection, and so takes effect after it. A contradiction within a cluster is noted in `verdict`.
+/// connection, and so takes effect after it. A contradiction within one cluster is recorded in `verdict`.
 fn sent_earlier(
     operations: &[Operation],
     clusters: &Clusters,

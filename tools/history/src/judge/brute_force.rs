@@ -1,14 +1,15 @@
-//! A slow and simple judge for tests: tries every order.
+//! A slow and simple judge for tests, which tries every order of operations.
 
 use super::super::operation::{Act, Fate, Found, Operation, Token};
 
-/// True if a register without expiry could have carried out the operations in some order.
+/// True if a register without expiry could have carried out these operations in some order.
 pub fn is_possible(operations: &[Operation]) -> bool {
     assert!(operations.len() <= 16, "every order is tried");
     extend(operations, 0, None)
 }
 
-/// True if the operations that are not in `done` (a bit mask) can follow, with this value in the register.
+/// True if the operations that are not in `done` (a bit mask of indices) can follow in some order, when the
+/// register holds `value`.
 fn extend(operations: &[Operation], done: u32, value: Option<Token>) -> bool {
     let left = || (0..operations.len()).filter(move |index| done & (1 << index) == 0);
     if left().next().is_none() {

@@ -1,4 +1,5 @@
-//! Finds clusters that come before each other, so that there is no order for them.
+//! Finds clusters (values with their write and reads) each of which comes before the other, so that no order
+//! of them exists.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -32,13 +33,13 @@ pub fn find(operations: &[Operation], clusters: &Clusters, arrows: &Arrows, verd
     }
 }
 
-/// A graph: nodes are clusters, and after them the points of all lines. Node `n` leads to
-/// `targets[starts[n]..starts[n + 1]]`.
+/// A graph whose nodes are clusters, and after them the points of all lines (see `arrows.rs`). Node `n` leads
+/// to `targets[starts[n]..starts[n + 1]]`.
 struct Graph<'a> {
     clusters: &'a Clusters,
     starts: Vec<u32>,
     targets: Vec<u32>,
-    /// The operations of one connection that put a cluster before another, by these two clusters.
+    /// For two clusters, the two operations of one connection that put the first before the second.
     sent_earlier: HashMap<(usize, usize), (usize, usize)>,
 }
 
@@ -87,7 +88,7 @@ impl<'a> Graph<'a> {
         Self { clusters, starts, targets, sent_earlier: HashMap::new() }
     }
 
-    /// Fills `sent_earlier`, which only explanations need.
+    /// Fills `sent_earlier`, which only explanations of contradictions need.
     fn name_arrows(&mut self, arrows: &Arrows) {
         for (earlier, later) in
             arrows.sent_earlier.iter().map(|(one, other)| (*one as usize, *other as usize))
@@ -107,8 +108,9 @@ impl<'a> Graph<'a> {
         &self.targets[self.starts[node] as usize..self.starts[node + 1] as usize]
     }
 
-    /// The strongly connected components (Tarjan) that contain several clusters. A cluster that is read after
-    /// its own answer leads to itself over points, which is no contradiction.
+    /// Returns the strongly connected components (Tarjan) that contain several clusters: these contradict
+    /// each other. A cluster that is read after its own reply leads to itself over points, which is no
+    /// contradiction.
     fn circles(&self, clusters: usize) -> Vec<Vec<u32>> {
         const NEW: u32 = u32::MAX;
         let mut order = vec![NEW; self.nodes()];
@@ -158,7 +160,8 @@ impl<'a> Graph<'a> {
         found
     }
 
-    /// A short circle through a cluster, as the two operations of each arrow.
+    /// Returns a short circle through a cluster, as the pairs of operations by which each cluster comes
+    /// before the next.
     fn shortest(
         &self,
         operations: &[Operation],
@@ -184,7 +187,8 @@ impl<'a> Graph<'a> {
         around.windows(2).filter_map(|pair| self.arrow(operations, arrows, pair[0], pair[1])).collect()
     }
 
-    /// The clusters on the shortest way from one to any for which `is_goal` holds; points cost nothing.
+    /// Returns the clusters on the shortest way from cluster `from` to any for which `is_goal` holds, without
+    /// counting points; `None` if there is no way.
     fn way(&self, from: usize, is_goal: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
         let clusters = self.clusters.count();
         let mut came_from = vec![usize::MAX; self.nodes()];
@@ -213,7 +217,8 @@ impl<'a> Graph<'a> {
         None
     }
 
-    /// The two operations by which `from` comes directly before `to`.
+    /// Returns the two operations, by index, by which cluster `from` comes directly before cluster `to`;
+    /// `None` if it does not.
     fn arrow(
         &self,
         operations: &[Operation],

@@ -1,18 +1,18 @@
-//! Clusters: each is a value with its write and its reads.
+//! Clusters: each is a value of a key with its write and its reads.
 
 use std::collections::HashMap;
 
 use super::super::operation::{Act, Fate, Found, Operation, Token};
 use super::{Verdict, explain};
 
-/// The clusters, and which of them each operation belongs to.
+/// All clusters of a key, and the cluster that each operation belongs to.
 pub struct Clusters {
-    /// The cluster of each operation; `None` if it says nothing about the order (an unknown delete, an
-    /// unknown write that no read found).
+    /// The cluster of each operation; `None` if the operation says nothing about the order (an unknown
+    /// delete, an unknown write that no read found).
     of: Vec<Option<u32>>,
-    /// The first operation of each cluster: the write, if it has one.
+    /// The index of each cluster's first operation: the write, if it has one.
     heads: Vec<u32>,
-    /// The write of each value.
+    /// The index of each value's write, by the value's token.
     writes: HashMap<Token, u32>,
 }
 
@@ -58,7 +58,7 @@ impl Clusters {
         self.of[index] = self.of[write];
     }
 
-    /// Begins a cluster with an operation, unless it has one already.
+    /// Begins a cluster with the operation at an index, unless the operation is in one already.
     fn begin(&mut self, index: usize) {
         if self.of[index].is_none() {
             self.of[index] = Some(self.heads.len() as u32);
@@ -74,7 +74,7 @@ impl Clusters {
         self.of[operation].map(|cluster| cluster as usize)
     }
 
-    /// The operation that a cluster began with.
+    /// Returns the index of the operation that a cluster began with.
     pub fn head(&self, cluster: usize) -> usize {
         self.heads[cluster] as usize
     }

@@ -1,4 +1,4 @@
-//! Explains contradictions in words.
+//! Explains contradictions between operations in words for people.
 
 use super::super::operation::{Act, Fate, Found, Operation};
 use weir::values::Timestamp;
@@ -11,7 +11,7 @@ pub fn two(one: &Operation, what: &str, other: &Operation, more: &str) -> String
     format!("{}\n      {what}; but this one {more}:\n      {}", told(one), told(other))
 }
 
-/// Explains a circle: arrows that lead back to the first operation.
+/// Explains a circle of operations, each of which must come before the next and the last before the first.
 pub fn circle(operations: &[Operation], arrows: &[(usize, usize)]) -> String {
     let told = arrows.iter().map(|(earlier, later)| {
         let [earlier, later] = [earlier, later].map(|index| &operations[*index]);
@@ -27,7 +27,7 @@ pub fn circle(operations: &[Operation], arrows: &[(usize, usize)]) -> String {
     format!("no order of these is possible:{}", told.collect::<String>())
 }
 
-/// Describes one operation with its times, in seconds since the start.
+/// Describes one operation with the times of its command and reply, in seconds since the start.
 fn told(operation: &Operation) -> String {
     let Operation { asked, answered, session, number, command, .. } = operation;
     let found = |found: Found| match found {

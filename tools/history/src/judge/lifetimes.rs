@@ -1,4 +1,4 @@
-//! Finds reads of values after their end.
+//! Finds reads of values after they had expired or been removed.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,7 +19,8 @@ pub fn find(operations: &[Operation], clusters: &Clusters, rules: &Rules, verdic
     }
 }
 
-/// The time from which a value cannot be read any more, and the operation that removed it or made it expire.
+/// The time from which a value cannot be read any more, and the index of the operation that removed it or
+/// made it expire.
 #[derive(Clone, Copy)]
 struct End {
     at: Timestamp,

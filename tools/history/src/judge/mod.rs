@@ -50,19 +50,19 @@ use weir::values::Timestamp;
 /// The promises that a history is judged by.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// The time by which plain reads may be stale, where a client writes past weir.
+    /// The time by which plain reads may be stale, if a client writes past weir.
     pub ttl: Duration,
-    /// The tolerance of expiry times: the store counts in milliseconds, on a clock of its own.
+    /// The tolerance of expiry times, since the store counts in milliseconds on a clock of its own.
     pub slack: Duration,
-    /// True if stores may lose all keys, so that a read of nothing needs no reason.
+    /// True if stores may lose all keys, so that a read that finds nothing is always possible.
     pub stores_forget: bool,
 }
 
-/// The violations on one key.
+/// The violations found on one key: their number by kind, and explanations.
 #[derive(Debug, Default)]
 pub struct Verdict {
     pub violations: u64,
-    /// The first violations in words.
+    /// Explanations of the first violations, in words for people.
     pub explained: Vec<String>,
 }
 
@@ -92,20 +92,20 @@ pub fn judge(mut operations: Vec<Operation>, rules: &Rules) -> Verdict {
 }
 
 impl Rules {
-    /// The earliest instant whose value the operation may have seen.
+    /// Returns the earliest instant whose state of the key the operation may have seen.
     fn start(&self, operation: &Operation) -> Timestamp {
         let may_be_stale = operation.way == Way::Plain && matches!(operation.act, Act::Read(_));
         if may_be_stale { operation.asked.before(self.ttl) } else { operation.asked }
     }
 
-    /// True if `later`, on the same connection, must see a state at least as new as `earlier` did.
+    /// True if `later`, on the same connection, must see a state of the key at least as new as `earlier` saw.
     fn keeps_up(&self, earlier: &Operation, later: &Operation) -> bool {
         let both_read = matches!((earlier.act, later.act), (Act::Read(_), Act::Read(_)));
         !both_read || self.ttl.is_zero() || earlier.command == later.command
     }
 }
 
-/// True for an acknowledged write through weir, which operations asked afterwards must not miss.
+/// True for an acknowledged write through weir, which all operations that begin afterwards must see.
 fn is_binding(operation: &Operation) -> bool {
     operation.way != Way::Around
         && operation.fate == Fate::Done

@@ -8,21 +8,21 @@ use super::fault::Errors;
 use weir::protocol::Command;
 use weir::protocol::command::{Class, Effect};
 
-/// Maximum number of servers that a store may have: in practice no limit.
+/// Maximum number of servers (requests served at the same time) that a store may have: in practice no limit.
 pub const SERVERS_MAX: usize = 65_536;
 
-/// Classes of commands that may have different service times.
+/// Classes of commands, which may have different service times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkClass {
-    /// Commands that read a bounded part of one key.
+    /// Commands that read a bounded part of one key, such as GET.
     Point,
     /// Commands that read several keys.
     Multi,
-    /// Commands that read a stretch of a collection.
+    /// Commands that read a range of a collection.
     Range,
     /// Commands that walk over a collection or over the keys.
     Scan,
-    /// Commands that change keys, however many, and scripts.
+    /// Commands that change keys, and scripts.
     Write,
     /// Commands about connections and the server: PING, HELLO, INFO.
     Control,
@@ -38,8 +38,8 @@ impl WorkClass {
         ("control", Self::Control),
     ];
 
-    /// The class of a command. A command that the table does not have (`None`) is answered with an error, and
-    /// counts as control.
+    /// Returns the class of a command. A command that weir's table does not have (`None`) is answered with an
+    /// error, and counts as control.
     pub(super) fn of(command: Option<&Command>) -> Self {
         match command {
             None => Self::Control,
@@ -56,12 +56,13 @@ impl WorkClass {
     }
 }
 
-/// Service times of some classes: `point=1ms,range=exp:5ms`.
+/// Service times of some classes of commands, written as `point=1ms,range=exp:5ms`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServiceTimes(Vec<(WorkClass, Distribution)>);
 
 impl ServiceTimes {
-    /// A service time for one class, or for `all` except control.
+    /// Creates the service time of one class, or of `all` classes except control. The error is a text for the
+    /// user.
     pub fn of(class: &str, time: Distribution) -> Result<Self, String> {
         let named: Vec<_> = WorkClass::ALL
             .iter()
@@ -97,7 +98,7 @@ impl FromStr for ServiceTimes {
     }
 }
 
-/// The behaviour of the store at one time.
+/// The behaviour of the store in one phase: service times, errors and connections.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Behaviour {
     /// The number of requests that are served at the same time.
@@ -110,7 +111,7 @@ pub struct Behaviour {
     pub(super) refuse_connections: bool,
 }
 
-/// The behaviour without a script: one server that takes no time.
+/// The behaviour without a script: one server whose service takes no time.
 impl Default for Behaviour {
     fn default() -> Self {
         Self {
@@ -125,27 +126,27 @@ impl Default for Behaviour {
     }
 }
 
-/// Changes to a behaviour; a field that is `None` leaves it as it is.
+/// Changes to a behaviour; a field that is `None` leaves its part as it is.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Change {
     /// The new number of requests that are served at the same time, 1 to 65,536.
     pub servers: Option<usize>,
     /// The new service times of some classes of commands; others keep theirs.
     pub service_time: Option<ServiceTimes>,
-    /// The time added for each 1,024 bytes of request and reply.
+    /// The service time added for each 1,024 bytes of request and reply.
     pub per_kib: Option<Duration>,
-    /// The time added for each element of the reply.
+    /// The service time added for each element of the reply.
     pub per_row: Option<Duration>,
-    /// The kind of errors, and the share of requests answered with them; a share of 0 ends errors.
+    /// The kind of error, and the share of requests answered with it; a share of 0 ends errors.
     pub errors: Option<Errors>,
-    /// The time for which a new connection is left alone: bytes from it are kept, and handled afterwards.
+    /// The time for which a new connection is not served: bytes from it are kept, and handled afterwards.
     pub slow_accept: Option<Duration>,
-    /// Whether new connections are closed at once.
+    /// True if new connections are closed at once.
     pub refuse_connections: Option<bool>,
 }
 
 impl Change {
-    /// Checks that the number of servers is from 1 to 65,536.
+    /// Checks that the number of servers is from 1 to 65,536. The error is a text for the user.
     pub fn check(&self) -> Result<(), String> {
         match self.servers {
             Some(servers) if !(1..=SERVERS_MAX).contains(&servers) => {
@@ -157,7 +158,7 @@ impl Change {
 }
 
 impl Behaviour {
-    /// Applies a change that has been checked.
+    /// Applies a change, which must have been checked.
     pub fn apply(&mut self, change: &Change) {
         debug_assert_eq!(change.check(), Ok(()), "checked where it came in");
         self.servers = change.servers.unwrap_or(self.servers);

@@ -1,4 +1,4 @@
-//! The `STORAGE` command, which changes the script and reports figures while the store runs.
+//! The `STORAGE` command, by which clients change the script and read figures while the store runs.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const NAME: &[u8] = b"storage";
 /// The number of keys that `STORAGE TOP` lists by default; at most 10,000 can be asked for.
 const TOP_DEFAULT: usize = 10;
 const TOP_MAX: usize = 10_000;
-/// Maximum number of bytes of a client's word that an error repeats.
+/// Maximum number of bytes of a client's word that an error text repeats.
 const QUOTED_BYTES_MAX: usize = 64;
 
 const HELP: &[&str] = &[
@@ -56,12 +56,12 @@ const HELP: &[&str] = &[
     "    This.",
 ];
 
-/// The effect of a `STORAGE` command on the connections.
+/// The effect of a `STORAGE` command on connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Effect {
     None,
-    /// All connections are to be closed, the asking one after its reply.
+    /// All connections are closed, the one that sent the command after its reply.
     Outage,
 }
 
@@ -268,7 +268,7 @@ fn busiest(word: &str) -> Result<Busiest, String> {
     }
 }
 
-/// Parses the words of `STORAGE SET what values`.
+/// Parses the words of `STORAGE SET what values`. The error is a text for the client.
 fn change(what: &str, values: &[&str]) -> Result<Change, String> {
     let none = Change::default();
     Ok(match (what.to_ascii_uppercase().as_str(), values) {
@@ -317,7 +317,8 @@ fn number(word: &str, most: usize) -> Result<usize, String> {
     number.ok_or_else(|| format!("'{word}': a whole number from 1 to {most} is expected"))
 }
 
-/// Converts a word to text, cut to the length that an error may repeat; no word with a meaning is longer.
+/// Converts a client's word to text, cut to the length that an error text may repeat; no valid word is
+/// longer.
 fn quoted(word: &[u8]) -> String {
     String::from_utf8_lossy(&word[..word.len().min(QUOTED_BYTES_MAX)]).into_owned()
 }

@@ -1,5 +1,5 @@
 //! Decides what happens to each request of a scripted store, and when: by its behaviour, phases, servers and
-//! random faults.
+//! random errors.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,10 +17,11 @@ use weir::store::Session;
 use weir::values::Random;
 use weir::values::{ClientId, Timestamp};
 
-/// Maximum number of requests that wait for a server. `QUEUE_BYTES_MAX` bounds the bytes that they hold.
+/// Maximum number of requests that wait for a server; further ones are refused. `QUEUE_BYTES_MAX` bounds the
+/// bytes that they hold.
 const QUEUE_MAX: usize = 1_000_000;
 const QUEUE_BYTES_MAX: usize = 512 * 1024 * 1024;
-/// Commands that read only how long a key will exist; they are not counted as reads of its value.
+/// Commands that read only the expiry of a key; they are not counted as reads of its value.
 const ASK_FOR_ITS_END: [&str; 4] = ["ttl", "pttl", "expiretime", "pexpiretime"];
 
 /// The settings that a scripted store starts with.
@@ -28,15 +29,16 @@ const ASK_FOR_ITS_END: [&str; 4] = ["ttl", "pttl", "expiretime", "pexpiretime"];
 pub struct Script {
     /// The behaviour outside of phases.
     pub behaviour: Behaviour,
-    /// Changes of the behaviour at set times.
+    /// Changes of the behaviour at set times from the start of the process.
     pub phases: Phases,
     /// The seed of all random service times and errors.
     pub seed: u64,
-    /// Whether clients may change the script with `STORAGE` commands.
+    /// True if clients may change the script with `STORAGE` commands.
     pub scriptable: bool,
     /// The cluster of which the store plays a node; `None` for a plain store.
     pub cluster: Option<ClusterNodes>,
-    /// The address that clients connect to, by which the store finds itself among the nodes of a cluster.
+    /// The address that clients connect to, by which the store finds its own node in the cluster's view;
+    /// `None` if unknown.
     pub listens: Option<SocketAddr>,
 }
 
@@ -48,7 +50,7 @@ pub(crate) struct Job {
     pub(crate) places: Vec<Argument>,
 }
 
-/// The connection that a reply belongs to, and the reply's number on it.
+/// The place of a reply: its connection, and its number on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     index: u32,
@@ -66,30 +68,30 @@ impl Place {
     }
 }
 
-/// A request in flight: the place of its reply, and the keys that it reads.
+/// A request in flight: the place of its reply, and the keys that it reads, for the counts.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Visit {
     pub(crate) place: Place,
     keys: Vec<KeyNumber>,
 }
 
-/// The decision on a request whose service starts: carried out, or answered with an error.
+/// The decision on a request whose service starts: execute it, or answer it with an error.
 pub(crate) enum Turn {
     Execute(WorkClass),
-    /// The request is answered with this error line, which takes no time.
+    /// The request is answered with this error line, which takes no service time.
     Fail(&'static str),
 }
 
 pub(crate) struct Director {
     pub(super) script: Script,
-    /// The behaviour set by flags and `STORAGE SET`; phases override it.
+    /// The behaviour as set by flags and `STORAGE SET`, which phases change for their duration.
     pub(super) base: Behaviour,
     current: Behaviour,
-    /// The time up to which beginnings of phases have been handled.
+    /// The time up to which beginnings of phases have been handled; `None` before the first.
     seen: Option<Timestamp>,
     next_edge: Option<Timestamp>,
     outage_until: Timestamp,
-    /// True if an outage has begun, and the connections have not been closed yet.
+    /// True if an outage has begun, and the caller has not closed the connections yet.
     outage_begun: bool,
     pub(super) stations: Stations<Job, Visit>,
     queued_bytes: usize,
@@ -140,7 +142,7 @@ impl Director {
         self.refresh(now);
     }
 
-    /// Applies the set behaviour and the current phases anew after a change.
+    /// Computes the current behaviour anew from the set behaviour and the current phases.
     pub(super) fn refresh(&mut self, now: Timestamp) {
         self.current = self.script.phases.behaviour(&self.base, now);
         self.stations.set_servers(self.current.servers, now);
@@ -156,8 +158,8 @@ impl Director {
         self.outage_begun = false;
     }
 
-    /// True once after an outage has begun: the caller then closes all connections. Drops all requests in
-    /// flight as lost.
+    /// Returns true once after an outage has begun; then the caller closes all connections. Drops all
+    /// requests in flight as lost.
     pub(crate) fn take_outage(&mut self) -> bool {
         if self.outage_begun {
             self.tally.requests_lost += self.stations.clear() as u64;
@@ -167,25 +169,27 @@ impl Director {
         std::mem::take(&mut self.outage_begun)
     }
 
-    /// Whether a new connection may stay: not during an outage, nor while connections are refused. Counts
-    /// refused ones.
+    /// Returns whether a new connection may stay open: not during an outage, nor while connections are
+    /// refused. Counts those that may not.
     pub(crate) fn accepts(&mut self, now: Timestamp) -> bool {
         let refused = self.current.refuse_connections || now < self.outage_until;
         self.tally.connections_refused += u64::from(refused);
         !refused
     }
 
-    /// The time for which a new connection is left alone: bytes from it are kept, and handled afterwards.
+    /// Returns the time for which a new connection is not served: bytes from it are kept, and handled
+    /// afterwards.
     pub(crate) fn slow_accept(&self) -> Duration {
         self.current.slow_accept
     }
 
-    /// True if a request that arrives now would be served at once, because a server is free and none waits.
+    /// True if a request that arrives now would be served at once, because a server is free and no request
+    /// waits.
     pub(crate) fn is_free(&self, now: Timestamp) -> bool {
         self.stations.is_free(now)
     }
 
-    /// Counts a request that has come in, and the reads of its keys.
+    /// Counts a request that has arrived, and the reads of its keys. Returns it as a request in flight.
     pub(crate) fn enter(&mut self, place: Place, arguments: &Arguments<'_>) -> Visit {
         self.tally.requests += 1;
         let mut keys = Vec::new();
@@ -201,12 +205,13 @@ impl Director {
         Visit { place, keys }
     }
 
-    /// Ends a request: its reads are no longer in flight.
+    /// Ends a request: the reads of its keys are no longer in flight.
     fn leave(&mut self, visit: &Visit) {
         visit.keys.iter().for_each(|key| self.tally.reads.leave(*key));
     }
 
-    /// Queues a request. The error line if too many requests or bytes wait already.
+    /// Queues a request for a server. The error is the error line for a request that is refused, because too
+    /// many requests or bytes wait already.
     pub(crate) fn arrive(
         &mut self,
         visit: Visit,
@@ -226,15 +231,16 @@ impl Director {
         Ok(())
     }
 
-    /// The next request whose service has started by now, and the time of its start.
+    /// Returns the next request whose service has started by `now`, and the time of its start; `None` if
+    /// there is none.
     pub(crate) fn next_start(&mut self, now: Timestamp) -> Option<(Job, Timestamp)> {
         let (job, start) = self.stations.next_start(now)?;
         self.queued_bytes -= held_bytes(&job.frame, &job.places);
         Some((job, start))
     }
 
-    /// Decides for a request whose service starts whether the node of a cluster that this store plays would
-    /// carry it out. A request that the engine is not to execute is over, and takes no time.
+    /// Decides, for a request whose service starts, whether the cluster node that this store plays would
+    /// carry it out. A request that the engine does not execute is done, and takes no service time.
     pub(crate) fn judge(
         &mut self,
         visit: &Visit,
@@ -291,7 +297,8 @@ impl Director {
         time
     }
 
-    /// Occupies a server for the service time. True if that is zero: the request is over at once.
+    /// Occupies a server for the service time. True if that time is zero, so that the request is done at
+    /// once.
     pub(crate) fn serve(&mut self, visit: Visit, start: Timestamp, service: Duration) -> bool {
         let busy = self.stations.in_service() + 1;
         self.tally.concurrency_max = self.tally.concurrency_max.max(busy);
@@ -309,7 +316,7 @@ impl Director {
         Some(visit.place)
     }
 
-    /// Counts a request as lost, since its client has left before the reply.
+    /// Counts a request as lost, because its client disconnected before the reply.
     pub(crate) fn note_lost(&mut self, visit: &Visit) {
         self.leave(visit);
         self.tally.requests_lost += 1;
@@ -320,7 +327,8 @@ impl Director {
         self.stations.waiting() + self.stations.in_service() > 0
     }
 
-    /// The next time at which a request starts or ends, or a phase begins or ends.
+    /// Returns the next time at which a request starts or ends, or a phase begins or ends; `None` if there is
+    /// none.
     pub(crate) fn next_event(&self) -> Option<Timestamp> {
         [self.stations.next_event(), self.next_edge].into_iter().flatten().min()
     }

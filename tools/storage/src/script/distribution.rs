@@ -1,4 +1,4 @@
-//! Distributions of service times, with seeded samples.
+//! Distributions of service times, with samples from seeded random numbers.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl Distribution {
     /// The distribution of a service time that is always zero.
     pub const NONE: Self = Self::Fixed(Duration::ZERO);
 
-    /// Draws a sample. A fixed time takes no random number.
+    /// Draws a service time. A fixed distribution uses up no random number.
     pub(super) fn sample(&self, random: &mut Random) -> Duration {
         match self {
             Self::Fixed(time) => *time,
@@ -68,12 +68,12 @@ impl FromStr for Distribution {
     }
 }
 
-/// A random number above 0 and up to 1.
+/// Returns a random number above 0 and up to 1.
 pub(super) fn fraction(random: &mut Random) -> f64 {
     ((random.bits() >> 11) + 1) as f64 / (1_u64 << 53) as f64
 }
 
-/// A sample of the standard normal distribution, by Box and Muller.
+/// Returns a sample of the standard normal distribution, by the method of Box and Muller.
 fn normal(random: &mut Random) -> f64 {
     let radius = (-2.0 * fraction(random).ln()).sqrt();
     radius * (std::f64::consts::TAU * fraction(random)).cos()

@@ -1,4 +1,4 @@
-//! Errors that a store in trouble replies with.
+//! Error replies of a store in trouble, such as LOADING.
 
 use std::str::FromStr;
 
@@ -9,7 +9,7 @@ pub struct FaultKind {
     line: &'static str,
 }
 
-/// The kinds with Redis's own error lines.
+/// The kinds of error reply, with Redis's own error lines.
 const KINDS: &[FaultKind] = &[
     FaultKind { code: "LOADING", line: "LOADING Redis is loading the dataset in memory" },
     FaultKind {
@@ -28,7 +28,7 @@ const KINDS: &[FaultKind] = &[
 ];
 
 impl FaultKind {
-    /// The error line without the leading minus.
+    /// Returns the error line without the leading minus.
     pub(crate) fn line(self) -> &'static str {
         self.line
     }
@@ -45,7 +45,7 @@ impl FromStr for FaultKind {
     }
 }
 
-/// The kind of errors, and the share of requests that are answered with them.
+/// A kind of error reply, and the share of requests that are answered with it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Errors {
     kind: FaultKind,
@@ -53,7 +53,7 @@ pub struct Errors {
 }
 
 impl Errors {
-    /// Creates errors for a share of the requests, from 0 to 1.
+    /// Creates errors of a kind for a share of the requests, from 0 to 1. The error is a text for the user.
     pub fn new(kind: FaultKind, share: f64) -> Result<Self, String> {
         if (0.0..=1.0).contains(&share) {
             Ok(Self { kind, share })
@@ -62,12 +62,12 @@ impl Errors {
         }
     }
 
-    /// The kind of the errors.
+    /// Returns the kind of error reply.
     pub fn kind(self) -> FaultKind {
         self.kind
     }
 
-    /// The share of requests answered with an error, from 0 to 1.
+    /// Returns the share of requests that are answered with an error, from 0 to 1.
     pub fn share(self) -> f64 {
         self.share
     }

@@ -1,10 +1,11 @@
-//! Replies of one connection that are held back: they leave when they are due, in the order of the requests.
+//! Replies of one connection that are held back: they are sent when they are due, in the order of the
+//! requests.
 
 use std::collections::VecDeque;
 
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    /// The number of the oldest reply that is held back.
+    /// The number of the oldest reply that is held back, or will be next.
     first: u64,
     slots: VecDeque<Slot>,
     bytes: usize,
@@ -21,23 +22,24 @@ impl Pending {
         self.slots.is_empty()
     }
 
-    /// The number of bytes in the replies that are held back.
+    /// Returns the number of bytes in the replies that are held back.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Reserves the last place in the order of replies; returns its number.
+    /// Reserves the place of the next reply in the order of the connection's requests, and returns its
+    /// number.
     pub(crate) fn promise(&mut self) -> u64 {
         self.slots.push_back(Slot::default());
         self.first + self.slots.len() as u64 - 1
     }
 
-    /// True if the place with this number is still held, so its reply is wanted.
+    /// True if the place with this number is still reserved, so that its reply is wanted.
     pub(crate) fn holds(&self, number: u64) -> bool {
         self.position(number).is_some()
     }
 
-    /// Stores the reply for a place. It is not due yet.
+    /// Stores the reply for a reserved place. It is not sent before [`Self::finish`].
     pub(crate) fn fill(&mut self, number: u64, reply: Vec<u8>) {
         if let Some(position) = self.position(number) {
             self.bytes += reply.len();
@@ -45,14 +47,14 @@ impl Pending {
         }
     }
 
-    /// Marks the reply of a place as due.
+    /// Marks the reply of a place as due, so that it may be sent.
     pub(crate) fn finish(&mut self, number: u64) {
         if let Some(position) = self.position(number) {
             self.slots[position].finished = true;
         }
     }
 
-    /// Takes the oldest reply if it is due.
+    /// Removes and returns the oldest reply, if it is due.
     pub(crate) fn take(&mut self) -> Option<Vec<u8>> {
         if !self.slots.front()?.finished {
             return None;
@@ -63,7 +65,7 @@ impl Pending {
         Some(slot.reply)
     }
 
-    /// Drops all replies behind the place with this number.
+    /// Drops all replies after the place with this number.
     pub(crate) fn cut_behind(&mut self, number: u64) {
         if let Some(position) = self.position(number) {
             let dropped = self.slots.drain(position + 1..);

@@ -11,13 +11,13 @@ const PHASES_MAX: usize = 10_000;
 /// A stretch of time in which the store behaves differently.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Phase {
-    /// The time at which the phase begins, from the start of the process.
+    /// The time at which the phase begins, counted from the start of the process.
     pub at: Duration,
     /// The length of the phase; `None` for one that never ends.
     pub duration: Option<Duration>,
     /// The changes of the behaviour during the phase.
     pub change: Change,
-    /// The time from the beginning of the phase for which nothing is served.
+    /// The time from the beginning of the phase during which nothing is served; `None` for no stall.
     pub stall: Option<Duration>,
     /// True if all connections are closed and none is accepted during the phase.
     pub outage: bool,
@@ -25,6 +25,7 @@ pub struct Phase {
 
 impl Phase {
     /// Checks that an outage has a duration, that the phase changes something, and that the change is valid.
+    /// The error is a text for the user.
     pub fn check(&self) -> Result<(), String> {
         if self.outage && self.duration.is_none() {
             return Err("an outage ends: duration is expected, such as duration = \"2s\"".to_owned());
@@ -52,12 +53,13 @@ impl Phase {
     }
 }
 
-/// All phases, in the order in which they begin. Where two overlap and differ, the later one wins.
+/// All phases of a script, in the order in which they begin. Where two overlap and contradict each other, the
+/// later one applies.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Phases(Vec<Phase>);
 
 impl Phases {
-    /// Sorts phases that have been checked; an error if there are too many.
+    /// Sorts phases, which must have been checked. An error if there are too many.
     pub fn new(mut phases: Vec<Phase>) -> Result<Self, String> {
         if phases.len() > PHASES_MAX {
             return Err(format!("{} phases: {PHASES_MAX} are the most", phases.len()));
@@ -66,20 +68,20 @@ impl Phases {
         Ok(Self(phases))
     }
 
-    /// The behaviour at `now`: `base`, changed by the phases that are under way.
+    /// Returns the behaviour at `now`: `base`, changed by the phases that have begun and not ended.
     pub(super) fn behaviour(&self, base: &Behaviour, now: Timestamp) -> Behaviour {
         let mut behaviour = base.clone();
         self.0.iter().filter(|phase| phase.holds(now)).for_each(|phase| behaviour.apply(&phase.change));
         behaviour
     }
 
-    /// The next time at which a phase begins or ends.
+    /// Returns the next time after `after` at which a phase begins or ends; `None` if there is none.
     pub(super) fn next_edge(&self, after: Timestamp) -> Option<Timestamp> {
         let edges = self.0.iter().flat_map(|phase| [Some(phase.begin()), phase.end()]).flatten();
         edges.filter(|edge| *edge > after).min()
     }
 
-    /// Phases that have begun after `since`, or at all if that is `None`, until `now`.
+    /// Returns the phases that have begun after `since` (or at any time, if it is `None`) and by `now`.
     pub(super) fn begun(&self, since: Option<Timestamp>, now: Timestamp) -> impl Iterator<Item = &Phase> {
         self.0
             .iter()

@@ -1,7 +1,7 @@
 //! Counts of reads by key: how many in all, how many at the same time, and how many in one second.
 //!
-//! A read is in flight from its arrival, waiting or served, until its service is over or it is given up. This
-//! shows what a store sees of a hot key.
+//! A read is in flight from its arrival, waiting or served, until its service is over or it is dropped. This
+//! shows how a store is loaded by a hot key.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use slab::Slab;
 
 use weir::values::Timestamp;
 
-/// Maximum number of keys that are counted apart; reads of further keys are counted together.
+/// Maximum number of keys that are counted separately; reads of further keys are counted together.
 const KEYS_MAX: usize = 1_000_000;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Counts of the reads of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct KeyReads {
-    /// Reads that were carried out.
+    /// Reads of the key that were carried out.
     pub(super) reads: u64,
     pub(super) in_flight: u32,
     pub(super) in_flight_max: u32,
@@ -24,7 +24,7 @@ pub(super) struct KeyReads {
     /// second.
     second: u64,
     in_second: u64,
-    /// Maximum number of reads in one second.
+    /// The largest number of reads of the key in one second so far.
     pub(super) per_second_max: u64,
 }
 
@@ -38,14 +38,14 @@ impl KeyReads {
     }
 }
 
-/// The order in which the busiest keys are listed.
+/// The count by which keys are ordered when the busiest are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Busiest {
     Reads,
     InFlight,
 }
 
-/// The number of a key whose reads are counted apart; valid while a read of it is in flight.
+/// The number by which a key that is counted separately is named; valid while a read of it is in flight.
 pub(crate) type KeyNumber = u32;
 
 #[derive(Debug, Default)]
@@ -56,7 +56,8 @@ pub(super) struct Reads {
 }
 
 impl Reads {
-    /// Counts a read of `key` that has arrived. `None` when too many keys are known already.
+    /// Counts a read of `key` that has arrived, and returns the key's number; `None` if too many keys are
+    /// counted already.
     pub(super) fn enter(&mut self, key: &[u8]) -> Option<KeyNumber> {
         let number = match self.numbers.get(key) {
             Some(number) => *number,
@@ -76,19 +77,19 @@ impl Reads {
         Some(number)
     }
 
-    /// Counts a read as carried out.
+    /// Counts a read as carried out at a time.
     pub(super) fn note_read(&mut self, number: KeyNumber, at: Timestamp) {
         self.figures[number as usize].note_read(at);
     }
 
-    /// Ends a read that has arrived: it is no longer in flight.
+    /// Ends a read that had arrived: it is no longer in flight.
     pub(super) fn leave(&mut self, number: KeyNumber) {
         let key = &mut self.figures[number as usize];
         debug_assert!(key.in_flight > 0, "it has arrived");
         key.in_flight = key.in_flight.saturating_sub(1);
     }
 
-    /// Ends all reads in flight, since they are lost.
+    /// Ends all reads in flight, because their requests are lost.
     pub(super) fn leave_all(&mut self) {
         self.figures.iter_mut().for_each(|(_, key)| key.in_flight = 0);
     }
@@ -97,7 +98,8 @@ impl Reads {
         self.numbers.get(key).map(|number| self.figures[*number as usize]).unwrap_or_default()
     }
 
-    /// The `count` busiest keys with their counts; equal ones in the order of their bytes.
+    /// Returns the `count` busiest keys with their counts; keys with equal counts in the order of their
+    /// bytes.
     pub(super) fn top(&self, count: usize, by: Busiest) -> Vec<(&[u8], u64)> {
         let value = |number: &KeyNumber| {
             let key = &self.figures[*number as usize];

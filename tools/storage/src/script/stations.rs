@@ -9,15 +9,17 @@ use std::time::Duration;
 
 use weir::values::Timestamp;
 
-/// Servers and their queue. `J` is a request that waits, `P` what is kept of it while it is served.
+/// Servers and their queue. `J` is the type of a request that waits, `P` that of what is kept of it while it
+/// is served.
 #[derive(Debug)]
 pub(super) struct Stations<J, P> {
     servers: usize,
     waiting: VecDeque<(Timestamp, J)>,
     in_service: BinaryHeap<Reverse<Served<P>>>,
-    /// The number of starts so far: requests due at the same moment end in the order of starting.
+    /// The number of requests started so far, by which requests due at the same moment end in the order of
+    /// starting.
     started: u64,
-    /// The last moment at which a server became free.
+    /// The last moment at which a server became free for the next request.
     freed_at: Timestamp,
     stalled_until: Timestamp,
 }
@@ -51,8 +53,8 @@ impl<J, P: Ord> Stations<J, P> {
         self.waiting.push_back((now, job));
     }
 
-    /// The next request whose service has started by now, and the time of its start. The caller calls
-    /// [`Stations::serve`] for it before the next call.
+    /// Returns the next request whose service has started by `now`, and the time of its start; `None` if
+    /// there is none. The caller calls [`Stations::serve`] for it before the next call.
     pub(super) fn next_start(&mut self, now: Timestamp) -> Option<(J, Timestamp)> {
         if self.in_service.len() >= self.servers {
             return None;
@@ -64,14 +66,14 @@ impl<J, P: Ord> Stations<J, P> {
         self.waiting.pop_front().map(|(_, job)| (job, start))
     }
 
-    /// Occupies a server for the service time.
+    /// Occupies a server with a request from `start` on for the service time.
     pub(super) fn serve(&mut self, place: P, start: Timestamp, service: Duration) {
         debug_assert!(self.in_service.len() < self.servers, "it started because a server was free");
         self.started += 1;
         self.in_service.push(Reverse(Served { due: start.after(service), order: self.started, place }));
     }
 
-    /// The next request whose service is over by now.
+    /// Removes and returns the next request whose service is over by `now`; `None` if there is none.
     pub(super) fn next_finished(&mut self, now: Timestamp) -> Option<P> {
         if self.in_service.peek()?.0.due > now {
             return None;
@@ -94,7 +96,7 @@ impl<J, P: Ord> Stations<J, P> {
             .collect();
     }
 
-    /// Ends a stall for waiting requests. Requests in service keep the delay that they got.
+    /// Ends a stall for waiting requests. Requests in service keep the delay that it gave them.
     pub(super) fn end_stall(&mut self, now: Timestamp) {
         self.stalled_until = self.stalled_until.min(now);
     }
@@ -108,7 +110,7 @@ impl<J, P: Ord> Stations<J, P> {
         }
     }
 
-    /// Drops all requests; returns how many there were.
+    /// Drops all requests, and returns how many there were.
     pub(super) fn clear(&mut self) -> usize {
         let lost = self.waiting.len() + self.in_service.len();
         self.waiting.clear();
@@ -124,7 +126,7 @@ impl<J, P: Ord> Stations<J, P> {
         self.waiting.len()
     }
 
-    /// The next time at which a request ends, or starts without another one ending before.
+    /// Returns the next time at which a request ends, or a waiting one starts; `None` if there is none.
     pub(super) fn next_event(&self) -> Option<Timestamp> {
         let end = self.in_service.peek().map(|Reverse(served)| served.due);
         let free = self.in_service.len() < self.servers && !self.waiting.is_empty();
@@ -141,7 +143,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Serves `count` requests that all arrive at the start, called every `turn`. Returns when each was done.
+    /// Serves `count` requests that all arrive at the start; the servers are advanced every `turn`. Returns
+    /// when each request was done.
     fn run(servers: usize, time: &str, count: usize, turn: Duration, seed: u64) -> Vec<(usize, Timestamp)> {
         let time: Distribution = time.parse().expect("well formed");
         let mut random = Random::new(seed);
@@ -163,7 +166,7 @@ mod tests {
         done
     }
 
-    /// The number of requests served per second.
+    /// Returns the number of requests served per second.
     fn capacity(done: &[(usize, Timestamp)]) -> f64 {
         let (_, end) = done.last().expect("something was served");
         done.len() as f64 / end.since(Timestamp::ZERO).as_secs_f64()

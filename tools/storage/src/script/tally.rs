@@ -1,4 +1,4 @@
-//! Figures about the requests that reached the store.
+//! Figures about the requests that the scripted store has received.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ const SERVICE_NANOS_MIN: u64 = 100;
 const SERVICE_NANOS_MAX: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 3;
 
-/// Figures since the start, or since they were last reset.
+/// Figures since the start of the process, or since they were last reset.
 #[derive(Debug)]
 pub(super) struct Tally {
     pub(super) requests: u64,
-    /// Requests that were served, those answered with a scripted error included.
+    /// Requests that were served, including those answered with a scripted error.
     pub(super) served: u64,
     pub(super) errors_injected: u64,
-    /// Requests refused because too many waited.
+    /// Requests that were refused because too many waited.
     pub(super) requests_refused: u64,
-    /// Requests without a reply, since their connection was gone or an outage began.
+    /// Requests without a reply, because their connection was closed or an outage began.
     pub(super) requests_lost: u64,
     pub(super) connections_refused: u64,
     pub(super) concurrency_max: usize,
@@ -62,7 +62,7 @@ impl Tally {
         self.service_nanos.saturating_record(time.as_nanos() as u64);
     }
 
-    /// The distribution of the service times, in nanoseconds.
+    /// Returns percentiles and other figures of the service times, in nanoseconds, by name.
     pub(super) fn service_times(&self) -> [(&'static str, u64); 8] {
         let times = &self.service_nanos;
         let at = |percentile| if times.is_empty() { 0 } else { times.value_at_percentile(percentile) };
@@ -85,7 +85,7 @@ impl Tally {
         *self = Self { reads, ..Self::default() };
     }
 
-    /// The number of times each command was served, by name; commands never served are left out.
+    /// Returns how often each command was served, by name; commands that never were are left out.
     pub(super) fn commands(&self) -> Vec<(&'static str, u64)> {
         let all =
             command::all().iter().map(|command| (command.name, self.commands[usize::from(command.id().0)]));

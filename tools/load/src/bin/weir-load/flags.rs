@@ -165,7 +165,7 @@ pub struct CompareFlags {
     pub html: Option<PathBuf>,
 }
 
-/// The checked plan, with the targets and their names.
+/// The checked plan of a run, with the addresses and names of its targets.
 #[derive(Debug)]
 pub struct Prepared {
     pub plan: Plan,
@@ -174,7 +174,8 @@ pub struct Prepared {
 }
 
 impl LoadFlags {
-    /// Makes the plan out of flags or scenario file, and resolves the targets.
+    /// Makes the plan from the flags or the scenario file, and resolves the targets' names. The error is a
+    /// text for the user.
     pub fn prepare(&self) -> Result<Prepared, String> {
         let (mut groups, setup) = match &self.scenario {
             Some(path) => scenario::read(path, self.duration)?,

@@ -25,7 +25,7 @@ use scrape::Scraper;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The exit code for flags or a scenario that make no sense.
+/// The exit code for invalid flags or an invalid scenario.
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -57,7 +57,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Checks flags, scenario, the report to compare with, and the places for reports, before anything is sent.
+/// Checks flags, scenario, the report to compare with, and the folders for reports, before a request is sent.
+/// Returns the plan, and the report to compare with, if any.
 fn prepare(flags: &LoadFlags) -> Result<(flags::Prepared, Option<serde_json::Value>), String> {
     let prepared = flags.prepare()?;
     let compared = flags

@@ -11,12 +11,12 @@ use super::flags::Prepared;
 use super::report::hlog;
 use super::scrape::Reading;
 
-/// The description of a run: targets, seed, duration and groups.
+/// The description of a run: targets, seed, duration and groups of clients.
 pub struct Description {
     pub targets: Vec<String>,
     pub seed: u64,
     pub duration: Duration,
-    /// The groups: name, and phases with their lengths.
+    /// The groups of clients: the name of each, and the names and lengths of its phases.
     pub groups: Vec<(String, Vec<(String, Duration)>)>,
     pub closed: bool,
 }
@@ -40,7 +40,7 @@ impl Description {
 /// Latencies of the requests served in one second, in milliseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Latencies {
-    /// Percentiles in the order of `PERCENTILES`; `None` if no request was served.
+    /// Latency percentiles in the order of `PERCENTILES`, in milliseconds; `None` if no request was served.
     pub percentiles: [Option<f64>; PERCENTILES.len()],
     pub max: Option<f64>,
 }
@@ -52,7 +52,7 @@ impl Latencies {
     }
 }
 
-/// Counts and latencies of one second, of one group or of all.
+/// Counts and latencies of the requests of one second, for one group or for all groups.
 #[derive(Clone, Debug)]
 pub struct Moment {
     pub counts: Counts,
@@ -65,23 +65,23 @@ impl Moment {
     }
 }
 
-/// Results of one second.
+/// Results of one second of the run.
 #[derive(Clone, Debug)]
 pub struct Second {
     /// The number of the second since the start, from 0.
     pub number: u32,
     pub all: Moment,
     pub groups: Vec<Moment>,
-    /// Number of requests that were due and had no reply or other end by the end of the second.
+    /// Number of requests that were due and had neither a reply nor any other end by the end of the second.
     pub open: u64,
 }
 
-/// Results of a group and its phases.
+/// Results of one group of clients, and of each of its phases.
 pub struct GroupResult {
     pub name: String,
     pub phases: Vec<PhaseResult>,
     pub total: Tally,
-    /// Requests served within the time in which requests were due, so not while draining.
+    /// Number of requests served while requests were due, so not while draining.
     pub served_in_time: u64,
 }
 
@@ -91,7 +91,7 @@ pub struct PhaseResult {
     pub tally: Tally,
 }
 
-/// Results of a whole run, which the reports are made of.
+/// Results of a whole run, from which the reports are made.
 pub struct Results {
     pub description: Description,
     pub groups: Vec<GroupResult>,
@@ -127,7 +127,7 @@ impl Results {
         }
     }
 
-    /// Adds one second's interval to the results, and returns that second.
+    /// Adds the counts of one second to the results, and returns that second.
     pub fn take(&mut self, interval: &Interval) -> Second {
         let in_time = Duration::from_secs(u64::from(interval.second)) < self.description.duration;
         let mut all = Tally::default();
@@ -159,13 +159,14 @@ impl Results {
         self.readings = readings;
     }
 
-    /// The time over which requests were due: the planned one, or until the run ended early.
+    /// Returns the time over which requests were due: the planned time, or a shorter one if the run ended
+    /// early.
     pub fn duration(&self) -> Duration {
         let took = self.summary.as_ref().map_or(Duration::ZERO, |summary| summary.took);
         self.description.duration.min(took)
     }
 
-    /// Served requests per second, given the number served while requests were due.
+    /// Returns the number of served requests per second, given the number served while requests were due.
     pub fn goodput(&self, served_in_time: u64) -> f64 {
         per_second(served_in_time, self.duration())
     }
@@ -174,7 +175,8 @@ impl Results {
         self.groups.iter().map(|group| group.served_in_time).sum()
     }
 
-    /// CPU time of the generator per sent request or retry, in microseconds; `None` if nothing was sent.
+    /// Returns the CPU time of the load generator per sent request or retry, in microseconds; `None` if
+    /// nothing was sent.
     pub fn cpu_us_per_request(&self) -> Option<f64> {
         let counts = &self.total.counts;
         let sent = counts.sent + counts.retries;

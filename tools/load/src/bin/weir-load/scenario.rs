@@ -82,7 +82,8 @@ struct CommandEntry {
     command: Text<Template>,
 }
 
-/// A value that is text in the file and is parsed while the file is read, so that a complaint names its line.
+/// A value that is text in the scenario file and is parsed while the file is read, so that an error names its
+/// line.
 #[derive(Clone)]
 struct Text<T>(T);
 
@@ -135,7 +136,7 @@ impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for Bounded<LEAST,
     }
 }
 
-/// A rate, written as a number or as text.
+/// A rate in a scenario file, written as a number or as text.
 #[derive(Clone)]
 struct RateEntry(Rate);
 
@@ -165,7 +166,8 @@ impl<'de> Deserialize<'de> for RateEntry {
     }
 }
 
-/// Reads a scenario file. `cut` is the time at which it ends even if its phases go on.
+/// Reads a scenario file. `cut` is the time after which the load ends even if its phases are longer. The
+/// error is a text for the user.
 pub fn read(path: &Path, cut: Option<Duration>) -> Result<(Vec<GroupPlan>, Vec<SetupPlan>), String> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
@@ -302,7 +304,7 @@ fn mix(one: Option<Text<Template>>, several: Option<Vec<CommandEntry>>) -> Resul
     }
 }
 
-/// Shortens or removes the phases after the cut.
+/// Shortens or removes the phases that lie after the time `cut`.
 fn shorten(phases: &mut Vec<PhasePlan>, cut: Option<Duration>) {
     let Some(mut left) = cut else { return };
     phases.retain_mut(|phase| {

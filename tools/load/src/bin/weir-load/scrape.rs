@@ -35,7 +35,7 @@ impl FromStr for Page {
     }
 }
 
-/// Metrics read from a page at one time: the sum of each family over its labels.
+/// The metrics on a page at one time: the sum of each metric over its labels.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reading {
     pub second: u32,
@@ -43,7 +43,7 @@ pub struct Reading {
     pub counters: BTreeMap<String, f64>,
 }
 
-/// A thread that reads a metrics page every second until it is told to stop.
+/// A thread that reads a metrics page every second until it is stopped.
 pub struct Scraper {
     page: Page,
     running: Option<(Sender<()>, JoinHandle<Vec<Reading>>)>,
@@ -96,7 +96,7 @@ fn fetch(page: &Page) -> Option<String> {
     head.lines().next()?.contains(" 200 ").then(|| body.to_owned())
 }
 
-/// Sums a page up by family. Of histograms, only the counts are kept.
+/// Adds up a metrics page by metric name. Of histograms, only the counts are kept.
 fn read(text: &str, second: u32) -> Reading {
     let mut reading = Reading { second, ..Reading::default() };
     let mut kinds: BTreeMap<&str, &str> = BTreeMap::new();

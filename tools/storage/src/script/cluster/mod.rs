@@ -25,13 +25,13 @@ use weir::protocol::{Arguments, Protocol, encode};
 use weir::routing::slot_of;
 use weir::store::Session;
 
-/// The way nodes are named to clients, as by `cluster-preferred-endpoint-type`.
+/// How nodes are named to clients, as by Redis's `cluster-preferred-endpoint-type`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Endpoints {
     #[default]
     Address,
     Name,
-    /// An empty host, which stands for the host that answered.
+    /// By an empty host, which stands for the host that the client is connected to.
     Unknown,
 }
 
@@ -42,18 +42,18 @@ pub(crate) struct ClusterSession {
     readonly: bool,
 }
 
-/// The decision of the played node on a request.
+/// The simulated node's decision on a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The engine executes the request.
     Execute,
-    /// The request is answered, and the reply is written.
+    /// The request is answered without the engine, and the reply is written already.
     Answered,
     /// The request is refused with this error line.
     Refused(String),
 }
 
-/// The cluster node that this store plays.
+/// The cluster node whose part this store plays, with its view of the cluster.
 #[derive(Clone, Debug)]
 pub(super) struct Cluster {
     pub(super) nodes: ClusterNodes,
@@ -68,7 +68,7 @@ impl Cluster {
         Self { nodes, endpoints: Endpoints::default(), refusals: Refusals::default(), refused: 0 }
     }
 
-    /// Decides on a request whose service starts; an EXEC is judged by the requests that it carries out.
+    /// Decides on a request whose service starts; an EXEC is judged by the requests of its transaction.
     pub(super) fn judge(
         &mut self,
         said: &mut ClusterSession,
@@ -132,7 +132,7 @@ impl Cluster {
         true
     }
 
-    /// The error line with which this node refuses the request; `None` if it would carry it out.
+    /// Returns the error line with which this node refuses the request; `None` if it carries the request out.
     fn refusal(
         &mut self,
         wanted: &Wanted,
@@ -175,7 +175,7 @@ impl Cluster {
         Some(format!("MOVED {slot} {}", self.named(owner)))
     }
 
-    /// The node's `host:port` as named to clients.
+    /// Returns the node's `host:port` as clients see it.
     fn named(&self, node: usize) -> String {
         let node = self.nodes.node(node);
         match self.endpoints {
@@ -186,12 +186,12 @@ impl Cluster {
     }
 }
 
-/// The keys of a request or a transaction.
+/// The keys of a request or a transaction, and their hash slot.
 #[derive(Debug, Default)]
 struct Wanted {
     keys: BTreeSet<Vec<u8>>,
     slot: Option<u16>,
-    /// True if the keys are in several slots.
+    /// True if the keys are in more than one slot.
     is_spread: bool,
     writes: bool,
 }

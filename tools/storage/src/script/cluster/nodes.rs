@@ -26,7 +26,7 @@ pub(super) struct Node {
     pub(super) port: u16,
     bus: Option<u16>,
     pub(super) name: Option<String>,
-    /// The node's flags, `myself` left out.
+    /// The node's flags (such as `master`), without `myself`.
     flags: Vec<String>,
     primary: String,
     pub(super) epoch: u64,
@@ -39,7 +39,7 @@ impl Node {
     }
 }
 
-/// A slot that the node itself is giving away or taking over.
+/// A slot that the node itself is moving to another node, or importing from one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Open {
     slot: u16,
@@ -48,12 +48,13 @@ struct Open {
 }
 
 impl ClusterNodes {
-    /// Reads a view. Its node is the one with the flag `myself`, or else the one with the address `listens`.
+    /// Reads a view from the text of a reply to `CLUSTER NODES`. The view is that of the node with the flag
+    /// `myself`, or else of the node with the address `listens`.
     pub fn parse(text: &str, listens: Option<SocketAddr>) -> Result<Self, String> {
         Self::parse_of(text, None, listens)
     }
 
-    /// Reads a view like [`ClusterNodes::parse`]; where neither tells whose it is, it is that of the node
+    /// Reads a view like [`ClusterNodes::parse`]; if the text shows neither, the view is that of the node
     /// with this id.
     pub(crate) fn parse_of(
         text: &str,
@@ -114,7 +115,8 @@ impl ClusterNodes {
         self.find(&self.nodes[place].primary)
     }
 
-    /// The node that a slot of this node is being moved to.
+    /// Returns the index of the node that a slot of this node is being moved to; `None` if it is not being
+    /// moved.
     pub(super) fn migrates_to(&self, slot: u16) -> Option<usize> {
         let open = self.open.iter().find(|open| open.slot == slot && open.leaves)?;
         self.find(&open.peer)
@@ -124,7 +126,7 @@ impl ClusterNodes {
         self.open.iter().any(|open| open.slot == slot && !open.leaves)
     }
 
-    /// Contiguous ranges of slots with their owner: first slot, last slot, index of the node.
+    /// Returns contiguous ranges of slots with their owner: first slot, last slot, index of the node.
     pub(super) fn ranges(&self) -> Vec<(u16, u16, usize)> {
         let mut ranges: Vec<(u16, u16, usize)> = Vec::new();
         for (slot, owner) in (0..SLOTS).filter_map(|slot| Some((slot, self.owner(slot)?))) {
@@ -136,7 +138,8 @@ impl ClusterNodes {
         ranges
     }
 
-    /// Carries out `CLUSTER SETSLOT` on this node's view.
+    /// Carries out `CLUSTER SETSLOT` on this node's view. `words` are the arguments after the slot; the error
+    /// is an error line.
     pub(super) fn set_slot(&mut self, slot: u16, words: &[&str]) -> Result<(), String> {
         let known = |id: &str| self.find(id).ok_or_else(|| format!("ERR Unknown node {id}"));
         match words {
@@ -235,7 +238,7 @@ impl ClusterNodes {
         Ok(open)
     }
 
-    /// The view in the format of `CLUSTER NODES`.
+    /// Returns the view in the format of `CLUSTER NODES`.
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
         let mut slots: Vec<String> = vec![String::new(); self.nodes.len()];
@@ -263,7 +266,7 @@ impl ClusterNodes {
     }
 }
 
-/// Parses a slot number from 0 to 16,383.
+/// Parses a slot number from 0 to 16,383; `None` for any other text.
 pub(super) fn slot_number(text: &str) -> Option<u16> {
     text.parse().ok().filter(|slot| *slot < SLOTS)
 }

@@ -1,4 +1,4 @@
-//! Scripted errors for chosen slots, whatever the node's view says.
+//! Scripted errors for requests on chosen slots, whatever the node's view says.
 
 use std::ops::RangeInclusive;
 
@@ -6,18 +6,18 @@ use super::super::fault::FaultKind;
 use super::nodes::slot_number;
 use weir::values::limits::SLOTS;
 
-/// Maximum number of scripted errors for slots at the same time; a further order is an error.
+/// Maximum number of scripted errors for slots at the same time; a further one cannot be added.
 const REFUSALS_MAX: usize = 64;
 pub(crate) const WANTED: &str =
     "MOVED|ASK HOST:PORT, or a kind of error, then [SLOTS FROM[-TO]] [SKIP N] [TIMES N]";
 
-/// A scripted error for requests about some slots.
+/// A scripted error for requests on some slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     what: What,
     slots: RangeInclusive<u16>,
-    /// The number of requests still let through before the refusal begins; `times` is how many are then
-    /// refused.
+    /// The number of requests that are still let through before the refusals begin; `times` is how many are
+    /// refused then.
     skip: u64,
     times: u64,
 }
@@ -28,7 +28,7 @@ enum What {
     Error(FaultKind),
 }
 
-/// All errors that the script orders for requests about some slots, the oldest order first.
+/// All scripted errors for requests on some slots, the one added first comes first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Refusals(Vec<Refusal>);
 
@@ -45,8 +45,8 @@ impl Refusals {
         self.0.clear();
     }
 
-    /// The error line for a request about this slot, from the first refusal that applies; later refusals do
-    /// not count the request.
+    /// Returns the error line for a request on this slot, from the first scripted error that applies; `None`
+    /// if none does. Later ones do not count the request.
     pub(super) fn of(&mut self, slot: u16, writes: bool) -> Option<String> {
         let line = self.0.iter_mut().find_map(|refusal| refusal.of(slot, writes));
         self.0.retain(|refusal| refusal.times > 0);
@@ -78,7 +78,7 @@ impl What {
     }
 }
 
-/// Parses the words of `STORAGE CLUSTER REFUSE`.
+/// Parses the words of `STORAGE CLUSTER REFUSE`. The error is a text for the client.
 pub(crate) fn refusal(words: &[&str]) -> Result<Refusal, String> {
     let wanted = || format!("'{}': {WANTED} is expected", words.join(" "));
     let (what, mut rest) = match words {

@@ -7,7 +7,7 @@ use weir::routing::slot_of;
 use weir::values::limits::SLOTS;
 
 impl Cluster {
-    /// Answers a `CLUSTER` command.
+    /// Writes the reply to a `CLUSTER` command.
     pub(super) fn reply(&mut self, arguments: &Arguments<'_>, protocol: Protocol, out: &mut Vec<u8>) {
         let words: Vec<String> =
             arguments.iter().skip(1).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
@@ -123,7 +123,7 @@ impl Cluster {
         )
     }
 
-    /// The replicas of a primary that have not failed.
+    /// Returns the indices of a primary's replicas that have not failed.
     fn replicas(&self, primary: usize) -> impl Iterator<Item = usize> {
         (0..self.nodes.all().len()).filter(move |place| {
             let node = self.nodes.node(*place);

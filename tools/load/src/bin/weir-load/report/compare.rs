@@ -1,4 +1,4 @@
-//! Two runs beside each other: rates, outcomes and latencies of each group and phase, with their ratios.
+//! A comparison of two runs: rates, outcomes and latencies of each group and phase, with their ratios.
 
 use std::fmt::Write as _;
 
@@ -16,19 +16,19 @@ const LATENCIES: [(&str, &str); 6] = [
     ("max", "max ms"),
 ];
 
-/// Section of the comparison of two runs: the figures of one group of clients, of one of its phases, or of
-/// all groups together.
+/// Part of the comparison of two runs: the figures of one group of clients, of one of its phases, or of all
+/// groups together.
 struct Block {
     name: String,
     rows: Vec<Row>,
 }
 
-/// One figure in two runs.
+/// One figure in both runs, and their ratio.
 struct Row {
     figure: &'static str,
     before: String,
     after: String,
-    /// The later run's figure over the earlier one's; `-` where there is none.
+    /// The later run's figure divided by the earlier one's, as text; `-` if one of them is missing.
     ratio: String,
 }
 
@@ -69,8 +69,8 @@ pub fn html(before: &Value, after: &Value) -> String {
     html
 }
 
-/// All groups and phases of both runs, in the order of the later one; then those that only the earlier run has,
-/// and at the end all groups together.
+/// Returns all groups and phases of both runs, in the order of the later run; then those that only the
+/// earlier run has, and at the end all groups together.
 fn blocks(before: &Value, after: &Value) -> Vec<Block> {
     let (earlier, later) = (tallies(before), tallies(after));
     let gone = earlier.iter().filter(|(name, ..)| !later.iter().any(|(known, ..)| known == name));
@@ -88,7 +88,7 @@ fn blocks(before: &Value, after: &Value) -> Vec<Block> {
     of_names.chain([all]).collect()
 }
 
-/// Every group of a run, each followed by its phases if it has several.
+/// Returns the figures of every group of a run, each followed by those of its phases if it has several.
 fn tallies(run: &Value) -> Vec<(String, Figures)> {
     let mut found = Vec::new();
     for group in list(&run["groups"]) {
@@ -106,7 +106,7 @@ fn tallies(run: &Value) -> Vec<(String, Figures)> {
     found
 }
 
-/// The figures of one tally of a JSON report, with the seconds that it was taken over.
+/// The figures of one group or phase in a JSON report, with the seconds over which they were counted.
 #[derive(Clone)]
 struct Figures {
     tally: Value,
@@ -197,7 +197,8 @@ mod tests {
         })
     }
 
-    /// A run of one group with the given phases, each with its served requests of 1000 and its p99.
+    /// Builds the JSON report of a run with one group and these phases, each with its number of served
+    /// requests out of 1000 and its p99 latency.
     fn run(phases: &[(&str, u64, f64)]) -> Value {
         let mut group = tally("clients", 800, 4.0);
         group["phases"] = phases.iter().map(|(name, served, p99)| tally(name, *served, *p99)).collect();

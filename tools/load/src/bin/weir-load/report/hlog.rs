@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriter, IntervalLogWriterBuilder, Tag};
 
-/// The divisor for a line's maximum, which the log has in milliseconds; the histograms count nanoseconds.
+/// The divisor that turns nanoseconds, which the histograms count, into milliseconds for a line's maximum.
 const NANOS_PER_MS: f64 = 1e6;
 /// The version comment and column heads that Java's writer puts before the lines; its reader looks for
 /// neither.
@@ -14,7 +14,7 @@ const VERSION: &str = "[Histogram log format version 1.3]";
 const COLUMNS: &str =
     "\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"\n";
 
-/// Builds the whole file. Lines count their seconds from the start of the run.
+/// Builds the whole file from its lines, which count their seconds from the start of the run.
 pub fn log(lines: &[String], start_unix_ms: u64) -> String {
     let mut head = IntervalLogWriterBuilder::new();
     head.add_comment("[Latencies from the intended send time, in nanoseconds]").add_comment(VERSION);

@@ -1,4 +1,4 @@
-//! The report as JSON, for programs. Names of counts and percentiles are contracts.
+//! The report as JSON, for programs, which rely on the names of counts and percentiles.
 
 use std::path::Path;
 
@@ -67,10 +67,10 @@ fn tally(tally: &Tally, goodput_per_s: f64) -> Map<String, Value> {
     report
 }
 
-/// Bounds of the latencies under `slow`, in milliseconds.
+/// Bounds, in milliseconds, of the report's field `slow`.
 const SLOW_MILLIS: [u64; 10] = [10, 20, 50, 100, 200, 250, 500, 1_000, 2_000, 5_000];
 
-/// The number of served requests that took longer than each bound of [`SLOW_MILLIS`].
+/// Returns the number of served requests that took longer than each bound of [`SLOW_MILLIS`].
 fn slow(tally: &Tally) -> Value {
     let over = |millis: u64| tally.served.len() - tally.served.count_between(0, millis * 1_000_000);
     SLOW_MILLIS.iter().map(|millis| (format!("over_{millis}ms"), json!(over(*millis)))).collect()
@@ -95,7 +95,7 @@ fn latencies(latencies: &Latencies) -> Value {
     Value::from(report)
 }
 
-/// Reads the report of an earlier run.
+/// Reads the JSON report of an earlier run from its file. The error is a text for the user.
 pub fn read(path: &Path) -> Result<Value, String> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::results::Description;
 
-    /// The names in an object, in the order in which `serde_json` keeps them.
+    /// Returns the names in a JSON object, in the order in which `serde_json` keeps them.
     fn names(object: &Value) -> Vec<&str> {
         object.as_object().expect("an object").keys().map(String::as_str).collect()
     }

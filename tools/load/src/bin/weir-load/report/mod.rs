@@ -14,7 +14,7 @@ use std::path::Path;
 use super::flags::{CompareFlags, LoadFlags};
 use super::results::Results;
 
-/// Counts of requests, as the JSON report names them: those offered, and then by outcome.
+/// Names of the counts in the JSON report: offered requests, then requests by outcome.
 const COUNTS: [&str; 10] = [
     "offered",
     "sent",
@@ -29,7 +29,7 @@ const COUNTS: [&str; 10] = [
 ];
 
 /// Checks that the folders of `--json`, `--html` and `--hlog` exist, so that a mistake shows before the run
-/// rather than after it.
+/// rather than after it. The error is a text for the user.
 pub fn check_writable(flags: &LoadFlags) -> Result<(), String> {
     for (flag, path) in [("--json", &flags.json), ("--html", &flags.html), ("--hlog", &flags.hlog)] {
         let folder = path.as_deref().and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
@@ -42,7 +42,7 @@ pub fn check_writable(flags: &LoadFlags) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes every report that was asked for.
+/// Writes every report that the flags name a file for.
 pub fn write(
     flags: &LoadFlags,
     results: &Results,

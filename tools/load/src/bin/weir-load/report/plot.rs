@@ -9,7 +9,8 @@ const RIGHT: f64 = 12.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 26.0;
 const TICKS: f64 = 5.0;
-/// Maximum number of points of a line; of more, the largest of neighbours is drawn, so that no peak is lost.
+/// Maximum number of points of a line; if there are more, each point is the largest of several neighbours, so
+/// that no peak is lost.
 const POINTS_MAX: usize = 600;
 const LOG_RANGE_MAX: f64 = 1e6;
 
@@ -22,13 +23,13 @@ pub const COLOURS: [&str; 10] = [
 pub struct Line {
     pub name: String,
     pub colour: usize,
-    /// True for a line of the run that this one is compared with.
+    /// True for a line of the earlier run that this one is compared with.
     pub dashed: bool,
-    /// Points: the second, and the value; `None` leaves a gap in the line.
+    /// Points of the line: the second, and the value; `None` leaves a gap.
     pub points: Vec<(f64, Option<f64>)>,
 }
 
-/// The way in which values are spread over the height of a plot.
+/// The scale by which values are mapped to the height of a plot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
     Linear,

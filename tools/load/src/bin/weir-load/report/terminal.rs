@@ -13,7 +13,7 @@ const ROWS_MAX: usize = 24;
 const NAME_WIDTH: usize = 22;
 const KINDS_SHOWN: usize = 4;
 
-/// The line about one second; red if there were errors or timeouts.
+/// Formats the line about one second of the run; red if there were errors or timeouts.
 pub fn progress(second: &Second, colour: bool) -> String {
     let counts = &second.all.counts;
     let failed = counts.errors + counts.timeouts;
@@ -32,7 +32,7 @@ pub fn progress(second: &Second, colour: bool) -> String {
     )
 }
 
-/// The summary of the whole run.
+/// Formats the summary of the whole run.
 pub fn summary(results: &Results) -> String {
     let mut text = String::new();
     let heads = [
