@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// Address to listen on, or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// The value `off`: weir does not listen there.
+    /// The value `off`: weir does not listen for these connections.
     Off,
     /// The address to listen on. Port 0 means any free port.
     At(SocketAddr),

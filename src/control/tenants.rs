@@ -22,7 +22,7 @@ const MINUTES_SHOWN_MAX: usize = 10_000;
 /// The query of the page `/tenants`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TenantsQuery {
-    /// Shows only tenants whose names come after this one.
+    /// Shows only tenants whose names come after this name.
     after: String,
     /// Shows only the tenant of this name.
     tenant: Option<String>,

@@ -236,7 +236,7 @@ impl HotKeys {
         }
     }
 
-    /// Returns the hash by which the search identifies a key.
+    /// Returns the hash of a key, by which records of keys are found.
     #[inline]
     pub fn hash(&self, key: &[u8]) -> u64 {
         rapidhash_v3_seeded(key, &self.secrets)

@@ -108,9 +108,9 @@ pub struct Seen {
     pub ratio: f64,
     /// Index of the class of commands that lowered the ratio most.
     pub class: usize,
-    /// The 95th percentile of that class in the short window.
+    /// The 95th percentile of latency of the class that lowered the ratio most, in the short window.
     pub short_p95: Duration,
-    /// The usual 95th percentile of that class (the reference).
+    /// The usual 95th percentile of latency (the reference) of the class that lowered the ratio most.
     pub long_p95: Duration,
 }
 

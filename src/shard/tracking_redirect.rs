@@ -49,7 +49,7 @@ impl Target {
 /// its invalidation messages.
 #[derive(Debug)]
 pub enum RedirectMessage {
-    /// To the target's core: a client that tracks keys asks for it as a target.
+    /// To the target's core: a client has named the target in `CLIENT TRACKING` with `REDIRECT`.
     Ask {
         /// Destination of the reply: the client that tracks keys, and the number of its command.
         from: ReplyTo,

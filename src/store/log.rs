@@ -73,7 +73,7 @@ impl Entry {
 pub(super) enum Keep {
     /// At most this many of the newest entries.
     Newest(u64),
-    /// Entries whose ids are at least this one.
+    /// Entries whose ids are at least this id.
     Since(Id),
 }
 

@@ -36,7 +36,7 @@ impl KeyName {
         self.bytes.len() == self.length
     }
 
-    /// Stores another key in the same memory.
+    /// Replaces the stored key by another one, in the same memory.
     fn set(&mut self, key: &[u8]) {
         let kept = if key.len() <= HOT_NAME_BYTES_MAX { key.len() } else { HOT_NAME_BYTES_SHOWN };
         self.bytes.clear();

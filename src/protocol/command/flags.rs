@@ -65,7 +65,7 @@ impl Flags {
     pub(super) const DANGEROUS: Self = Self(1 << 28);
     /// Flag of command names that are only the first word of their subcommands, such as `OBJECT`.
     pub(super) const CONTAINER: Self = Self(1 << 29);
-    /// Flag of the subcommands of such a container.
+    /// Flag of the subcommands of a container command, such as `OBJECT ENCODING`.
     pub(super) const SUBCOMMAND: Self = Self(1 << 30);
     /// Flag of commands whose arguments decide how weir handles them.
     pub(super) const ARGUMENTS_DECIDE: Self = Self(1 << 31);

@@ -197,7 +197,7 @@ impl Session {
         Some(bytes)
     }
 
-    /// Begins to send a segment. No other may begin before this one is given back.
+    /// Begins to send a segment. No other segment may begin before this one is returned as sent or given up.
     pub fn begin_sending(&mut self, segment: Segment) {
         debug_assert!(self.plain.is_none(), "one segment is under way");
         (self.plain, self.taken) = (Some(segment), 0);

@@ -193,7 +193,7 @@ struct Hold {
 struct Down {
     /// The text of the CLUSTERDOWN error, which clients get when the time for retries is over.
     words: Arc<[u8]>,
-    /// The time at which the request that was answered with it was sent.
+    /// The time at which the request that the node answered with CLUSTERDOWN was sent.
     sent_at: Timestamp,
     /// The number of CLUSTERDOWN replies in a row, without those to requests that were in flight at the first
     /// one.

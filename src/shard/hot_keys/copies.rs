@@ -1,9 +1,9 @@
 //! Copies of kept replies for hot keys whose home is another core: one core could not answer all requests for
 //! a very hot key.
 //!
-//! No message takes a copy back. Each copy has the versions of its key's cells from when it was read, and a
-//! write changes those for all cores at once (`versions.rs`). Only the key's home renews copies; every 10 ms
-//! it is told how often they were used.
+//! No message takes a copy back. Each copy has the state of its key's version cells (counters of writes) from
+//! when it was read, and a write changes those cells for all cores at once (`versions.rs`). Only the key's
+//! home core renews copies; every 10 ms the other cores report to it how often the copies were used.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -98,7 +98,7 @@ pub(super) struct Link {
     pub(super) expected: VecDeque<Expected>,
     /// The requests for which an `Expected::Errand` is expected, the oldest first.
     pub(super) errands: VecDeque<Errand>,
-    /// True if messages that are not replies to requests are passed to the holder.
+    /// True if messages that are not replies to requests are passed to the client that the link is lent to.
     pub(super) is_streaming: bool,
     /// True while the store has not acknowledged all `SUBSCRIBE` and `UNSUBSCRIBE` commands of this link.
     pub(super) owes_acknowledgements: bool,

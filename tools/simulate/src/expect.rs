@@ -48,7 +48,7 @@ pub(super) enum Expected {
     Log(String),
     /// A value that was written to any key with this hash tag.
     OneOf(String),
-    /// An integer that is at most this one.
+    /// An integer that is at most this number.
     Number(i64),
     /// `OK`, or an error that says that the key does not exist.
     Renamed,

@@ -173,7 +173,7 @@ impl Moves {
 pub(super) struct Around {
     /// The mean time between two writes that bypass weir.
     pub apart: Duration,
-    /// The time after such a write from which on no read through weir may find an older value.
+    /// The time after a write that bypasses weir from which on no read through weir may find an older value.
     pub told_within: Duration,
     /// The probability, in thousandths, that a connection on which a store reports changes is cut before such
     /// a write; `is_silent` is true if the shard does not notice.
