@@ -42,7 +42,7 @@ struct Repeatable {
     replies: usize,
     /// The length of the `CLIENT CACHING` command at its beginning; 0 if there is none.
     caching_bytes: usize,
-    /// The number of nodes that have redirected it.
+    /// The number of nodes that have redirected it, since a node last could not carry it out yet.
     tries: u8,
 }
 
@@ -277,6 +277,11 @@ impl KeyTracking {
     /// client is to be told, if that is news.
     pub fn break_redirect(&mut self) -> Option<u64> {
         self.lose_target(self.target?.peer)
+    }
+
+    /// Returns the client that takes the messages; `None` if that is this client itself, or if the client is gone.
+    pub fn live_target(&self) -> Option<Peer> {
+        self.target.filter(|aim| !aim.is_gone).map(|aim| aim.peer)
     }
 
     /// Returns the number of the connection that takes the messages; `None` if it is this client's own.

@@ -517,7 +517,10 @@ impl Shard {
                         self.take_message((holder, link), &message, now);
                     }
                 }
-                Event::Numbered { holder } => self.answer_if_open(holder),
+                Event::Numbered { holder } => {
+                    self.answer_if_open(holder);
+                    self.answer_questions(holder, now);
+                }
                 Event::Tracking { link, holder, reply } => {
                     self.take_tracking_reply((link, holder), reply, now);
                 }
@@ -801,7 +804,7 @@ impl Shard {
         None
     }
 
-    fn lose_private(
+    pub(super) fn lose_private(
         &mut self,
         (link, holder): (PrivateId, ClientId),
         request: Option<InFlight>,
@@ -811,7 +814,7 @@ impl Shard {
         let mut text = self.env.pool.take();
         let name = self.env.backend_name(backend);
         Refusal::Unavailable { backend: name, reason, retry_after: RETRY_AFTER_LOSS }.encode(&mut text);
-        if self.lose_inbox(holder, link, &text) {
+        if self.lose_inbox((holder, link), (backend, reason, was_sent), &text) {
             self.env.pool.give(text);
             return;
         }

@@ -8,10 +8,13 @@
 //! | a node gets keys, and the client hears of all keys with certain prefixes (`BCAST`) | a link to it is opened; once the node has confirmed it, the client is told that any key may have changed |
 //! | a node is no primary any more | the link to it is given back |
 //! | the connection to a node is lost | the client is closed, as before plain stores |
+//!
+//! A client that takes the messages of another one (`REDIRECT`) is told in its place. It has a link to each of these nodes
+//! too, whose number at the node the tracking client has to know: see `tracking_redirects.rs`.
 
 use super::Shard;
 use super::private::TRIES_MAX;
-use crate::protocol::Protocol;
+use crate::protocol::{Protocol, encode};
 use crate::routing::cluster::{Map, NodeKey, NodeRefusal, Reason};
 use crate::shard::cluster::Doubt;
 use crate::shard::counters::Counter;
@@ -24,11 +27,12 @@ use crate::values::time::Now;
 use crate::values::{BackendId, ClientId};
 
 /// The message that any key may have changed.
-const ANY_KEY: &[u8] = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
+pub(super) const ANY_KEY: &[u8] = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
 
 impl Shard {
     /// Returns the link over which a store tracks keys for a client, and opens one to a node of a cluster that lacks
-    /// it. `None` for a client that tracks no keys. An error if there is no link left.
+    /// it. `None` for a client that tracks no keys. An error if there is no link left. Requests on a new link wait until
+    /// the node can be told which client takes the messages.
     pub(super) fn link_for_tracking(
         &mut self,
         id: ClientId,
@@ -40,15 +44,70 @@ impl Shard {
             return Ok(Some(link));
         }
         let Some(options) = tracking.options().cloned() else { return Err(NotSent::Links) };
+        let (target, is_broken) = (tracking.live_target(), tracking.is_broken());
+        let node = self.env.slots.as_ref().and_then(|map| map.node(store)).map(|node| node.key);
         let link = self.lend_for(id, store, now).ok_or(NotSent::Links)?;
         if let Some(tracking) = self.tracking_of(id) {
             tracking.add_late(store, link);
         }
+        if let (Some(target), Some(node)) = (target, node) {
+            let tracker = Peer { shard: self.env.settings.id, client: id };
+            let question = NodeQuestion { tracker, link, target, node };
+            self.private.hold(link, now);
+            self.clients.send_redirect(target.shard, RedirectMessage::AskNode(question));
+            return Ok(Some(link));
+        }
         let mut frame = self.env.pool.take();
-        options.encode(&mut frame, None);
+        if is_broken {
+            write_tracking_off(&mut frame);
+        } else {
+            options.encode(&mut frame, None);
+        }
         self.private.send_tracking(&mut self.env, link, &frame, now);
         self.env.pool.give(frame);
         Ok(Some(link))
+    }
+
+    /// Takes the node's number of the target's link, for a link of a tracking client that waits for it: the node is told
+    /// to send the messages there. Without a number the request on the link is refused, and a client that hears of all
+    /// keys with certain prefixes is closed.
+    pub(super) fn take_node_number(
+        &mut self,
+        question: NodeQuestion,
+        number: Result<u64, &'static str>,
+        now: Now,
+    ) {
+        let NodeQuestion { tracker: Peer { client: id, .. }, link, target, .. } = question;
+        if !self.private.is_held(link) {
+            return;
+        }
+        let Some(tracking) = self.tracking_of(id).filter(|tracking| tracking.has(link)) else { return };
+        let mut frame = Vec::new();
+        match (number, tracking.options()) {
+            (Ok(number), Some(options)) if tracking.live_target() == Some(target) => {
+                options.encode(&mut frame, Some(number));
+            }
+            (Err(reason), _) if tracking.live_target() == Some(target) => {
+                return self.lose_late_link(id, link, reason, now);
+            }
+            // The target is gone, and messages go nowhere; or a command that names another waits behind.
+            _ => write_tracking_off(&mut frame),
+        }
+        self.private.release(link, frame, now);
+    }
+
+    /// Closes a link on which the node cannot be told where to send messages. A request that waits on it is refused.
+    fn lose_late_link(&mut self, id: ClientId, link: PrivateId, reason: &'static str, now: Now) {
+        let Some(backend) = self.private.backend_of(link) else { return };
+        let Some(tracking) = self.tracking_of(id) else { return };
+        tracking.remove(link);
+        let hears_all = tracking.options().is_some_and(|options| options.is_broadcast);
+        let request = self.private.abandon(&mut self.env, link, now);
+        self.lose_private((link, id), request, (backend, reason, false), now);
+        self.end_tracked_request(id, now);
+        if hears_all {
+            self.clients.stop_listening(&mut self.env, id);
+        }
     }
 
     /// Takes the reply of a store to `CLIENT TRACKING ON` on a link that was opened after tracking began.
@@ -138,8 +197,18 @@ impl Shard {
         }
     }
 
-    /// Tells a client for which keys are tracked that any of them may have changed. In RESP2 it cannot be told.
-    fn tell_any_key(&mut self, id: ClientId, now: Now) {
+    /// Tells a client for which keys are tracked that any of them may have changed, or the client that takes its
+    /// messages. In RESP2 the client cannot be told itself.
+    pub(super) fn tell_any_key(&mut self, id: ClientId, now: Now) {
+        let Some(tracking) = self.tracking_of(id) else { return };
+        if let Some(target) = tracking.live_target() {
+            let tracker = Peer { shard: self.env.settings.id, client: id };
+            let message = RedirectMessage::AnyKey { target: target.client, tracker };
+            return self.clients.send_redirect(target.shard, message);
+        }
+        if tracking.is_broken() {
+            return;
+        }
         if self.clients.find(id).is_none_or(|client| client.protocol() == Protocol::Resp2) {
             return;
         }
@@ -164,8 +233,8 @@ impl Shard {
         }
     }
 
-    /// Sends a request to the node of a cluster that it was redirected to, for a client for which keys are tracked.
-    /// Returns the request if the reply is its answer.
+    /// Sends a request to the node of a cluster that it was redirected to, or keeps it for a while if a node cannot carry
+    /// it out yet, for a client for which keys are tracked. Returns the request if the reply is its answer.
     pub(super) fn track_elsewhere(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -214,4 +283,9 @@ impl Shard {
             self.tell_any_key(id, now);
         }
     }
+}
+
+/// Writes the command that ends the tracking of keys on a link.
+fn write_tracking_off(out: &mut Vec<u8>) {
+    encode::request(out, [b"CLIENT".as_slice(), b"TRACKING", b"OFF"].into_iter());
 }

@@ -259,7 +259,7 @@ impl Link {
         match self.state {
             State::Opening => false,
             State::Greeting => !self.greeting.is_empty(),
-            State::Open => !self.output.is_empty(),
+            State::Open => !self.is_held && !(self.prelude.is_empty() && self.output.is_empty()),
         }
     }
 
@@ -270,6 +270,7 @@ impl Link {
         }
         let segment = match self.state {
             State::Greeting => Some(Segment::Gathered(std::mem::take(&mut self.greeting))),
+            _ if !self.prelude.is_empty() => Some(Segment::Gathered(std::mem::take(&mut self.prelude))),
             _ => self.output.take(),
         };
         self.is_sending = segment.is_some();
@@ -313,7 +314,7 @@ impl Link {
         if self.state == State::Opening {
             return (silent >= connect_timeout).then_some("connect-timeout");
         }
-        let may_wait = self.state == State::Open && self.waits();
+        let may_wait = self.state == State::Open && self.waits() && !self.is_held;
         let owes = !self.expected.is_empty() || self.owes_acknowledgements;
         (owes && !may_wait && silent >= reply_timeout).then_some("reply-timeout")
     }

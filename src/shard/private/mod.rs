@@ -701,6 +701,32 @@ impl PrivateLinks {
         }
     }
 
+    /// Holds back everything that is sent over a link that was just lent, until [`Self::release`] says how its store is
+    /// to track keys on it.
+    pub fn hold(&mut self, id: PrivateId, now: Now) {
+        let Some(link) = self.at(id) else { return };
+        debug_assert!(link.output.is_empty(), "nothing is overtaken");
+        link.is_tracking = true;
+        link.tracked_for = link.holder.map(|(_, tenant)| tenant);
+        link.expected.push_back(Expected::Tracking);
+        link.is_held = true;
+        link.heard_at = now.monotonic;
+    }
+
+    /// True while everything that is sent over a link is held back.
+    pub fn is_held(&self, id: PrivateId) -> bool {
+        self.peek(id).is_some_and(|link| link.is_held)
+    }
+
+    /// Sends a `CLIENT TRACKING` command over a link, and behind it everything that was held back.
+    pub fn release(&mut self, id: PrivateId, frame: Vec<u8>, now: Now) {
+        let Some(link) = self.at(id).filter(|link| link.is_held) else { return };
+        link.is_held = false;
+        link.prelude = frame;
+        link.heard_at = now.monotonic;
+        self.list_to_send(id);
+    }
+
     /// Takes a link back on which a store has tracked keys. It is lent again once the store has confirmed that
     /// it no longer does.
     pub fn end_tracking(&mut self, env: &mut Env, id: PrivateId, now: Now) {
@@ -926,7 +952,7 @@ impl PrivateLinks {
     pub fn give_back(&mut self, env: &mut Env, id: PrivateId, has_watched: bool, now: Now) {
         let Some(link) = self.at(id) else { return };
         // The store may end the next call on a link of which one was unblocked.
-        let is_spent = link.is_streaming || link.was_unblocked || link.is_inbox;
+        let is_spent = link.is_streaming || link.was_unblocked || link.is_inbox || link.is_held;
         if link.in_flight.is_some() || is_spent || link.state != State::Open {
             return self.close(env, id);
         }

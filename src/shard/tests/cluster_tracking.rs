@@ -231,14 +231,3 @@ fn without_a_link_nothing_is_read_untracked() {
     let told = rig.told(client);
     assert!(rig.at_stores.is_empty() && told.matches("-OVERLOADED reason=links ").count() == 2, "{told}");
 }
-
-#[test]
-fn messages_are_redirected_before_plain_stores_only() {
-    let mut rig = clustered(1, |settings| settings.private_links_max = 10);
-    let client = rig.client(0);
-    rig.send(client, &[&["CLIENT", "TRACKING", "ON", "REDIRECT", "7"]]);
-    assert!(
-        rig.told(client).starts_with("-ERR CLIENT TRACKING with REDIRECT works before plain stores only")
-    );
-    assert!(rig.at_stores.is_empty());
-}
