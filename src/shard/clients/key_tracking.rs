@@ -44,6 +44,10 @@ struct Repeatable {
     caching_bytes: usize,
     /// The number of nodes that have redirected it, since a node last could not carry it out yet.
     tries: u8,
+    /// The number of times that a node could not carry it out yet.
+    waits: u8,
+    /// The store that it was sent to first.
+    store: Option<BackendId>,
 }
 
 /// A redirected request on its way to another node of a cluster.
@@ -141,13 +145,34 @@ impl KeyTracking {
         self.pending.is_some()
     }
 
-    /// Keeps a request, or a transaction, of `replies` replies to send it once more if a node redirects it. It begins
-    /// with `caching_bytes` bytes of `CLIENT CACHING`.
-    pub fn keep_request(&mut self, (bytes, caching_bytes): (&[u8], usize), replies: usize) {
+    /// Keeps a request, or a transaction, of `replies` replies to `store`, to send it once more if a node redirects it.
+    /// It begins with `caching_bytes` bytes of `CLIENT CACHING`.
+    pub fn keep_request(&mut self, store: BackendId, (bytes, caching_bytes): (&[u8], usize), replies: usize) {
         let request = &mut self.request;
         request.bytes.clear();
         request.bytes.extend_from_slice(bytes);
-        (request.replies, request.caching_bytes, request.tries) = (replies, caching_bytes, 0);
+        (request.replies, request.caching_bytes) = (replies, caching_bytes);
+        (request.tries, request.waits, request.store) = (0, 0, Some(store));
+    }
+
+    /// Counts an answer of a node that it cannot carry out the request in flight yet. Returns the number of such
+    /// answers; `None` if the request must not be sent again.
+    pub fn count_not_yet(&mut self) -> Option<u8> {
+        let request = &mut self.request;
+        if request.bytes.is_empty() {
+            return None;
+        }
+        request.tries = 0;
+        request.waits = request.waits.saturating_add(1);
+        Some(request.waits)
+    }
+
+    /// Returns the request in flight to be sent to the store that it was sent to first; `None` if it must not be sent
+    /// again, or if there is no link to that store any more.
+    pub fn once_more(&self) -> Option<(PrivateId, Repeat)> {
+        let request = &self.request;
+        let link = self.link_to(request.store?).filter(|_| !request.bytes.is_empty())?;
+        Some((link, Repeat { bytes: request.bytes.clone(), replies: request.replies }))
     }
 
     /// Forgets the request in flight, because it is answered or must not be sent again.

@@ -853,8 +853,8 @@ impl Hold {
     }
 }
 
-/// The pause before a node is asked again that has said TRYAGAIN or CLUSTERDOWN `times` times in a row.
-fn pause_not_yet(times: u8) -> Duration {
+/// Returns the pause before a node is asked again that has said TRYAGAIN or CLUSTERDOWN `times` times in a row.
+pub fn pause_not_yet(times: u8) -> Duration {
     doubled(PAUSE_NOT_YET_FIRST, times).min(PAUSE_NOT_YET_MAX)
 }
 

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | a slot has another owner, or another node may hold keys | the client is told that any key may have changed, at once and behind the reply in flight |
 //! | a node redirects a request | it is sent to the node that was named, over a link on which that node tracks keys |
+//! | a node cannot carry out a request yet (`TRYAGAIN`, `CLUSTERDOWN`) | it is sent once more after a while, for a second at most |
 //! | a node gets keys, and the client hears of all keys with certain prefixes (`BCAST`) | a link to it is opened; once the node has confirmed it, the client is told that any key may have changed |
 //! | a node is no primary any more | the link to it is given back |
 //! | the connection to a node is lost | the client is closed, as before plain stores |
@@ -16,13 +17,16 @@ use super::Shard;
 use super::private::TRIES_MAX;
 use crate::protocol::{Protocol, encode};
 use crate::routing::cluster::{Map, NodeKey, NodeRefusal, Reason};
-use crate::shard::cluster::Doubt;
+use crate::shard::clients::KeyTracking;
+use crate::shard::cluster::{Doubt, pause_not_yet};
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
+use crate::shard::outcome::Outcome;
 use crate::shard::private::{InFlight, Kind};
 use crate::shard::refusal::NotSent;
 use crate::shard::request::PrivateId;
-use crate::values::limits::{COPY_BYTES_MAX, SLOTS};
+use crate::shard::tracking_redirect::{NodeQuestion, Peer, RedirectMessage};
+use crate::values::limits::{COPY_BYTES_MAX, SLOT_HELD_MAX, SLOTS};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId};
 
@@ -221,7 +225,7 @@ impl Shard {
     /// cluster redirects it. A larger one is not kept, and refused then.
     pub(super) fn keep_for_another_node(
         &mut self,
-        id: ClientId,
+        (id, store): (ClientId, BackendId),
         (bytes, caching_bytes): (&[u8], usize),
         replies: usize,
     ) {
@@ -229,7 +233,7 @@ impl Shard {
             return;
         }
         if let Some(tracking) = self.tracking_of(id) {
-            tracking.keep_request((bytes, caching_bytes), replies);
+            tracking.keep_request(store, (bytes, caching_bytes), replies);
         }
     }
 
@@ -248,12 +252,21 @@ impl Shard {
             return Some(request);
         };
         let error = step_error.filter(|_| reply.starts_with(b"-EXECABORT")).unwrap_or(reply);
+        let from = self.private.backend_of(link);
         let (slot, target, is_asking) = match NodeRefusal::parse(error) {
             Some(NodeRefusal::Moved { slot, target }) => (slot, target, false),
             Some(NodeRefusal::Ask { slot, target }) => (slot, target, true),
+            Some(NodeRefusal::TryAgain) => {
+                return self.ask_later((link, holder), request, Counter::RefusedTryAgain, now);
+            }
+            Some(NodeRefusal::ClusterDown) => {
+                let node = from.and_then(|from| map.node(from)).map(|node| node.key);
+                self.private_doubt =
+                    node.map(|node| Doubt { reason: Reason::ClusterDown(node), moved: None });
+                return self.ask_later((link, holder), request, Counter::RefusedClusterDown, now);
+            }
             _ => return Some(request),
         };
-        let from = self.private.backend_of(link);
         let sender = from.and_then(|from| map.node(from)).and_then(|node| node.addresses.first());
         let named = sender.and_then(|sender| map.find(&target.resolve(sender)?)).map(|node| node.key);
         let Some(named) = named.filter(|named| Some(named.backend) != from) else { return Some(request) };
@@ -273,6 +286,49 @@ impl Shard {
         let message = (Message::Small(&repeat.bytes), repeat.replies);
         self.private.send(&mut self.env, link, message, request, now);
         None
+    }
+
+    /// Keeps a request that a node of a cluster cannot carry out yet, to send it once more after a while, until its
+    /// deadline and for [`SLOT_HELD_MAX`] at most. Returns the request if it is answered with the node's error.
+    fn ask_later(
+        &mut self,
+        (link, holder): (PrivateId, ClientId),
+        request: InFlight,
+        counter: Counter,
+        now: Now,
+    ) -> Option<InFlight> {
+        if self.clients.find(holder).is_none_or(|client| client.watch().is_some()) {
+            return Some(request);
+        }
+        let tracking = self.tracking_of(holder).filter(|tracking| tracking.has(link));
+        let Some(times) = tracking.and_then(KeyTracking::count_not_yet) else { return Some(request) };
+        let again_at = now.monotonic.after(pause_not_yet(times));
+        if again_at >= request.deadline || now.monotonic.since(request.began) >= SLOT_HELD_MAX {
+            return Some(request);
+        }
+        self.env.counters.add(counter, 1);
+        self.private.put_off(link, request, again_at);
+        None
+    }
+
+    /// Sends requests once more that nodes could not carry out yet, and whose time has come.
+    pub(super) fn ask_again(&mut self, now: Now) {
+        while let Some((holder, link, request)) = self.private.take_due(now.monotonic) {
+            if let Some((link, repeat)) = self.tracking_of(holder).and_then(|tracking| tracking.once_more()) {
+                let message = (Message::Small(&repeat.bytes), repeat.replies);
+                self.private.send(&mut self.env, link, message, request, now);
+            } else {
+                // The node that it was sent to first holds no keys any more.
+                let backend = self.private.backend_of(link).unwrap_or(BackendId(0));
+                let mut error = Vec::new();
+                let (counter, refusal) = NotSent::Redirects.refusal(self.env.backend_name(backend));
+                refusal.encode(&mut error);
+                self.env.counters.add(counter, 1);
+                self.hot_keys.end_writes(&request.cells);
+                self.give_back(request.to, Outcome::Refused, Message::Small(&error), now);
+                self.end_tracked_request(holder, now);
+            }
+        }
     }
 
     /// Ends a request of a client for which keys are tracked, whose reply was passed on.

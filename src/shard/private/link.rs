@@ -113,6 +113,13 @@ pub(super) struct Link {
     /// True if the core itself had the blocking command ended, so that its client can move or be closed: a reply that
     /// tells of a wait in vain is not passed on.
     pub(super) is_withheld: bool,
+    /// The time at which the request in flight is sent once more, because a node could not carry it out yet; None while
+    /// its reply is awaited.
+    pub(super) put_off_until: Option<Timestamp>,
+    /// True while nothing is sent over the link, because it is not known yet how its store is to track keys on it.
+    pub(super) is_held: bool,
+    /// The bytes of the `CLIENT TRACKING` command for which the link was held, until they are sent.
+    pub(super) prelude: Vec<u8>,
     /// The bytes of the greeting until they are sent.
     greeting: Vec<u8>,
     pub(super) output: Output,
@@ -155,6 +162,9 @@ impl Link {
             is_feed: false,
             was_unblocked: false,
             is_withheld: false,
+            put_off_until: None,
+            is_held: false,
+            prelude: Vec::new(),
             greeting: Vec::new(),
             output: Output::default(),
             is_sending: false,

@@ -356,6 +356,8 @@ pub struct PrivateLinks {
     spare: Option<PrivateId>,
     to_send: VecDeque<PrivateId>,
     events: VecDeque<Event>,
+    /// The number of links whose request in flight is to be sent once more.
+    put_off: usize,
     /// The bytes of all replies of which a part has come.
     partial_bytes: usize,
 }
@@ -377,6 +379,7 @@ impl PrivateLinks {
             spare: None,
             to_send: VecDeque::new(),
             events: VecDeque::new(),
+            put_off: 0,
             partial_bytes: 0,
         }
     }
@@ -678,6 +681,30 @@ impl PrivateLinks {
         link.heard_at = now.monotonic;
         env.counters.add(Counter::RequestsForwarded, 1);
         self.list_to_send(id);
+    }
+
+    /// Keeps a request in flight on a link whose reply has come, to be sent once more at `until` ([`Self::take_due`]).
+    pub fn put_off(&mut self, id: PrivateId, request: InFlight, until: Timestamp) {
+        let Some(link) = self.at(id) else { return debug_assert!(false, "a link that is lent is there") };
+        debug_assert!(link.in_flight.is_none() && link.put_off_until.is_none(), "one request at a time");
+        link.in_flight = Some(request);
+        link.put_off_until = Some(until);
+        self.put_off += 1;
+    }
+
+    /// Takes a request that is to be sent once more by now, with the holder of its link.
+    pub fn take_due(&mut self, now: Timestamp) -> Option<(ClientId, PrivateId, InFlight)> {
+        if self.put_off == 0 {
+            return None;
+        }
+        let is_due = |link: &Link| link.put_off_until.is_some_and(|until| until <= now);
+        let (index, place) =
+            self.places.iter_mut().enumerate().find(|(_, place)| place.link.as_ref().is_some_and(is_due))?;
+        let id = PrivateId { place: index as u32, generation: place.generation };
+        let link = place.link.as_mut()?;
+        link.put_off_until = None;
+        self.put_off -= 1;
+        Some((link.holder?.0, id, link.in_flight.take()?))
     }
 
     /// Sends a command about subscriptions. Its replies, and all messages from now on, come as
@@ -982,6 +1009,7 @@ impl PrivateLinks {
             self.places.get_mut(id.place as usize).filter(|place| place.generation == id.generation)?;
         let mut link = place.link.take()?;
         self.partial_bytes -= link.partial_bytes();
+        self.put_off -= usize::from(link.put_off_until.is_some());
         link.output.clear(&mut env.pool);
         if let Some(request) = link.abandoned.take() {
             let place = (link.backend, link.database);
@@ -1052,7 +1080,7 @@ impl PrivateLinks {
             self.events.push_back(Event::Feed { backend: link.backend, said: Err(reason) });
         }
         if let Some((holder, _)) = holder.filter(|_| !was_abandoned) {
-            let was_sent = link.state == State::Open;
+            let was_sent = link.state == State::Open && !link.is_held && link.put_off_until.is_none();
             let (request, backend) = (link.in_flight.take(), link.backend);
             self.events.push_back(Event::Lost { link: id, holder, request, backend, reason, was_sent });
         }
@@ -1285,13 +1313,19 @@ impl PrivateLinks {
         late.collect()
     }
 
-    /// Returns the earliest deadline of a request in flight.
+    /// Returns the earliest deadline of a request in flight, or the time at which one is to be sent once more.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         if self.lent() == 0 {
             return None;
         }
         let requests = self.places.iter().filter_map(|place| place.link.as_ref()?.in_flight.as_ref());
-        requests.map(|request| request.deadline).filter(|deadline| *deadline != Timestamp::MAX).min()
+        let deadlines =
+            requests.map(|request| request.deadline).filter(|deadline| *deadline != Timestamp::MAX);
+        if self.put_off == 0 {
+            return deadlines.min();
+        }
+        let due = self.places.iter().filter_map(|place| place.link.as_ref()?.put_off_until);
+        deadlines.chain(due).min()
     }
 
     fn list_to_send(&mut self, id: PrivateId) {
