@@ -261,7 +261,8 @@ impl LocalCommand {
     }
 
     /// True if the command may stand in a transaction and is answered by weir when that is carried out. Such
-    /// a command is about the connection, and its answer is there at once.
+    /// a command is about the connection, and its answer is there at once, or it is `CLIENT PAUSE` or `CLIENT UNPAUSE`,
+    /// whose answer is `OK`.
     pub const fn stands_in_transaction(self) -> bool {
         matches!(
             self,
@@ -272,9 +273,11 @@ impl LocalCommand {
                 | Self::ClientInfo
                 | Self::ClientNoEvict
                 | Self::ClientNoTouch
+                | Self::ClientPause
                 | Self::ClientSetInfo
                 | Self::ClientSetName
                 | Self::ClientTrackingInfo
+                | Self::ClientUnpause
                 | Self::ClusterKeySlot
                 | Self::Command
                 | Self::ConfigGet

@@ -15,6 +15,7 @@ use crate::protocol::http::Conversation;
 use crate::protocol::{Arguments, Protocol, RequestDecoder};
 use crate::shard::admission::{Charge, Payer};
 use crate::shard::request::{Asker, Envelope, Nature, ReplyTo, Route, Touches, Track};
+use crate::shard::script_board::ScriptBoard;
 use crate::shard::settings::ShardSettings;
 use crate::values::limits::{PIPELINE_MAX, REQUESTS_PER_TURN, TLS_CLIENT_BYTES, TLS_SEND_BYTES_MAX};
 use crate::values::{BackendId, Database, TenantId, Timestamp};
@@ -479,12 +480,17 @@ impl Client {
     }
 
     /// True if a request is one that `CLIENT PAUSE ... WRITE` holds back. `EXEC` is one if a queued request is.
-    pub fn would_write(&self, command: &Command, handling: Handling) -> bool {
+    pub fn would_write(
+        &self,
+        (command, handling): (&Command, Handling),
+        arguments: &Arguments<'_>,
+        scripts: &ScriptBoard,
+    ) -> bool {
         match handling {
             Handling::Local(LocalCommand::Exec) => {
                 self.transaction.as_ref().is_some_and(|transaction| transaction.may_write())
             }
-            _ => is_held_as_write(command),
+            _ => is_held_as_write(command, arguments, scripts),
         }
     }
 

@@ -21,7 +21,7 @@ impl Shard {
         now: Now,
     ) {
         let asker = self.reach_of(id);
-        let asked = match command {
+        match command {
             LocalCommand::ClientList => ClientsAsked::list(asker, arguments),
             LocalCommand::ClientKill => {
                 let tenant = asker.tenant.clone();
@@ -30,13 +30,6 @@ impl Shard {
             LocalCommand::ClientUnblock => ClientsAsked::unblock(asker, arguments),
             LocalCommand::ClientPause => ClientsAsked::pause(asker, arguments, now),
             _ => Ok(ClientsAsked::Unpause(asker.tenant)),
-        };
-        match asked {
-            Ok(asked) => {
-                let protocol = self.clients.client(id).protocol();
-                self.clients.ask(&self.env, id, charge, Question::Clients { asked, protocol });
-            }
-            Err(text) => self.answer_priced(id, charge, now, |out, _| encode::error(out, &text)),
         }
     }
 
