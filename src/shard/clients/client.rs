@@ -71,6 +71,9 @@ pub struct Client {
     pub(super) is_monitor: bool,
     /// The last command that the client has sent, as `CLIENT LIST` shows it.
     pub(super) last_command: Option<&'static Command>,
+    /// The bytes of the client's request about clients (`CLIENT LIST`, `CLIENT INFO`) that is being carried out, and
+    /// those of its words; zeros while there is none.
+    pub(super) asking_bytes: [u32; 2],
     /// The requests of this client that `CLIENT PAUSE` holds back: none, writes, or all.
     pub(super) paused: Paused,
     /// True while the client's next request, held or not, waits for the end of a `CLIENT PAUSE`.
@@ -165,6 +168,7 @@ impl Client {
             no_evict: false,
             is_monitor: false,
             last_command: None,
+            asking_bytes: [0; 2],
             paused: Paused::Nothing,
             waits_by_order: false,
             logins_failed: 0,
@@ -452,6 +456,15 @@ impl Client {
     #[inline]
     pub const fn note_command(&mut self, command: &'static Command) {
         self.last_command = Some(command);
+    }
+
+    /// Records the client's request about clients that is being carried out, which the reply shows too; `None` once it
+    /// is answered.
+    pub fn note_asking(&mut self, arguments: Option<&Arguments<'_>>) {
+        self.asking_bytes = arguments.map_or([0; 2], |arguments| {
+            let words: usize = arguments.iter().map(<[u8]>::len).sum();
+            [arguments.frame().len() as u32, words as u32]
+        });
     }
 
     /// True if the client is shown the requests of others (`MONITOR`).

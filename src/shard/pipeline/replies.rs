@@ -163,6 +163,9 @@ impl Shard {
     /// Takes the control executor's answer to a question, and gives it to the client that asked.
     pub fn handle_answer(&mut self, to: ReplyTo, reply: &[u8], now: Now) {
         self.clients.handle_question_answered();
+        if let Some(client) = self.clients.find(to.client_id()) {
+            client.note_asking(None);
+        }
         self.give_back(to, Outcome::answered(reply.len()), Message::Small(reply), now);
     }
 }

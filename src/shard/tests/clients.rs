@@ -46,6 +46,13 @@ fn a_list_shows_whom_the_asker_may_see() {
     );
     let own = rig.asks(acme, &["client", "list", "type", "normal"]);
     assert!(own.matches("id=").count() == 1 && own.contains(" name=cart "), "{own}");
+    assert!(own.contains(" qbuf=48 qbuf-free=0 argv-mem=20 "), "{own}");
+    assert_eq!(rig.asks(root, &["CLIENT", "LIST"]).matches(" qbuf=26 qbuf-free=0 argv-mem=10 ").count(), 1);
+    let info = rig.asks(acme, &["CLIENT", "INFO"]);
+    assert!(info.contains(" qbuf=26 qbuf-free=0 argv-mem=10 "), "{info}");
+    assert!(rig.asks(root, &["CLIENT", "LIST", "USER", "x"]).starts_with("-ERR syntax"), "it shows nothing");
+    let others = rig.asks(root, &["CLIENT", "LIST", "ID", &rig.number(acme)]);
+    assert!(others.contains(" qbuf=0 qbuf-free=0 argv-mem=0 "), "{others}");
     assert_eq!(rig.asks(acme, &["CLIENT", "LIST", "ID", &rig.number(root)]), "$0\r\n\r\n");
     let two = rig.asks(root, &["CLIENT", "LIST", "ID", &rig.number(acme), &rig.number(stranger), "999"]);
     assert_eq!(two.matches("id=").count(), 2);
