@@ -35,6 +35,7 @@
 //! | health of the stores, shared likewise: counts of failures, and whose requests are refused | `health.rs` |
 //! | the monitors of all cores, and what each may see | `monitor_board.rs` |
 //! | subscriptions of all cores that stores have yet to acknowledge | `subscription_board.rs` |
+//! | scripts that declare that they write nothing, by their digests | `script_board.rs` |
 //! | shared channels: what home cores and those with subscribers tell each other, and numbers of subscribers | `shared_channel.rs`, `shared_numbers.rs` |
 //! | clients that take the invalidation messages of others: what their cores tell each other | `tracking_redirect.rs` |
 //! | shed level of each backend, as agreed from the board: which requests cost more, or are refused | `backend_levels.rs` |
@@ -81,6 +82,7 @@ mod reach;
 mod refusal;
 mod replies;
 mod request;
+mod script_board;
 mod settings;
 mod shared_channel;
 mod shared_channels;
@@ -113,6 +115,7 @@ pub use pipeline::explain::Explained;
 pub use private::PrivateFigures;
 pub use refusal::{Refusal, Stage};
 pub use request::{Asker, Envelope, Nature, Overdue, ReplyTo, Route, Touches, Track};
+pub use script_board::ScriptBoard;
 pub use settings::{
     AdmissionSettings, BULKHEADS, BackendSettings, ClientLimits, HotSettings, Limiter, Mode,
     OverloadSettings, ShardSettings,

@@ -16,6 +16,7 @@ pub fn reason_of_refused_select(error: &[u8]) -> &'static str {
 }
 
 use super::counters::{Counter, Pressure};
+use super::request::Nature;
 use crate::protocol::encode;
 use crate::routing::cluster::NodeRefusal;
 
@@ -69,6 +70,12 @@ pub enum Refusal<'a> {
         /// Name of the backend.
         backend: &'a str,
     },
+    /// The backend is busy with a script, and the request is a transaction (`-EXECABORT ... BUSY`, as a store says
+    /// itself).
+    BusyForTransaction {
+        /// Name of the backend.
+        backend: &'a str,
+    },
     /// The deadline passed, or could not be met, so a reply would be useless (`-DEADLINE`).
     TooLate {
         /// Stage that the request had reached when it was refused.
@@ -106,6 +113,8 @@ pub enum NotSent {
     Stalled(Duration),
     /// The backend is busy with a script.
     Busy,
+    /// The backend is busy with a script, and the request is a transaction.
+    BusyForTransaction,
     /// The backend's shedding level is raised because it is slow, and requests of less important tiers are
     /// refused.
     Strained,
@@ -174,10 +183,16 @@ impl NotSent {
             | Self::Redirects => None,
             Self::Full | Self::Queue(_) => Some(Pressure::Queue),
             Self::Window(_) => Some(Pressure::Window),
-            Self::Stalled(_) | Self::Busy => Some(Pressure::Stalled),
+            Self::Stalled(_) | Self::Busy | Self::BusyForTransaction => Some(Pressure::Stalled),
             Self::Strained => Some(Pressure::Latency),
             Self::TooLate(..) => Some(Pressure::Deadline),
         }
+    }
+
+    /// Returns the reason as a request of this nature is told: a store fails a transaction with an error of its own
+    /// while it is busy with a script.
+    pub fn for_nature(self, nature: Nature) -> Self {
+        if self == Self::Busy && nature == Nature::TRANSACTION { Self::BusyForTransaction } else { self }
     }
 
     /// Returns the text of the error reply, without the `-` and the line end. `backend` is the backend's
@@ -198,6 +213,7 @@ impl NotSent {
             Self::Queue(retry_after) => (Counter::RefusedOverloaded, overloaded("queue", retry_after)),
             Self::Stalled(retry_after) => (Counter::RefusedOverloaded, overloaded("stalled", retry_after)),
             Self::Busy => (Counter::RefusedOverloaded, Refusal::Busy { backend }),
+            Self::BusyForTransaction => (Counter::RefusedOverloaded, Refusal::BusyForTransaction { backend }),
             Self::Strained => (Counter::RefusedOverloaded, overloaded("latency", RETRY_STRAINED)),
             Self::TooLate(stage, waited) => {
                 (Counter::RefusedDeadline, Refusal::TooLate { stage, waited, may_have_happened: false })
@@ -252,6 +268,9 @@ impl Refusal<'_> {
                 Ok(())
             }
             Self::Busy { backend } => write!(out, "-{}\r\n", busy_with_script(backend)),
+            Self::BusyForTransaction { backend } => {
+                write!(out, "-{}\r\n", abort_because_of(&busy_with_script(backend)))
+            }
             Self::Abandoned { backend, may_have_happened, retry_after } => write!(
                 out,
                 "-OVERLOADED reason=stalled backend={backend} retry_after_ms={}{}\r\n",

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::board::Noticeboard;
 use super::health::HealthBoard;
 use super::monitor_board::MonitorBoard;
+use super::script_board::ScriptBoard;
 use super::subscription_board::SubscriptionBoard;
 use super::versions::Versions;
 use crate::config::HotScripts;
@@ -310,6 +311,8 @@ pub struct ClientLimits {
     pub monitors: Arc<MonitorBoard>,
     /// The subscriptions of all shards that stores have not acknowledged yet.
     pub subscriptions: Arc<SubscriptionBoard>,
+    /// The scripts, seen by any shard, that declare that they write nothing.
+    pub scripts: Arc<ScriptBoard>,
     /// Longest time that a message (`PUBLISH`) waits for stores to acknowledge earlier subscriptions; zero if
     /// it does not wait.
     pub publish_wait: Duration,
@@ -334,6 +337,7 @@ impl Default for ClientLimits {
             seats: Seats::unlimited(),
             monitors: Arc::new(MonitorBoard::new(16)),
             subscriptions: Arc::default(),
+            scripts: Arc::default(),
             publish_wait: Duration::from_millis(100),
             shared_channels_max: [16_384, SHARED_PATTERNS_MAX],
             subscriber_bytes_max: 32 << 20,

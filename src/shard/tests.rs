@@ -6,6 +6,7 @@ mod clients;
 mod cluster;
 mod cluster_databases;
 mod cluster_down;
+mod cluster_redirects;
 mod cluster_tracking;
 mod explain_hot;
 mod fences;

@@ -3,14 +3,16 @@
 //! names, its target.
 //!
 //! ```text
-//! core of the tracking client ── Ask, Leave ──> core of the target ── opens links for the messages ──>
-//! stores
-//! <── Answer, Gone ──
+//!   core of the tracking client ── Ask, AskNode, Leave, AnyKey ──> core of the target ── opens links ──> stores
+//!                               <── Answer, AnswerNode, Gone ──
 //! ```
 //!
-//! The messages themselves never pass between cores: stores send them over links of the target.
+//! The messages themselves do not pass between cores: stores send them over links of the target. Before a cluster the
+//! core of the tracking client adds some of its own, that any key may have changed (`AnyKey`), and asks for the target's
+//! links to nodes that get keys later (`AskNode`).
 
-use crate::shard::request::ReplyTo;
+use crate::routing::cluster::NodeKey;
+use crate::shard::request::{PrivateId, ReplyTo};
 use crate::values::{BackendId, ClientId, ShardId};
 
 /// A client connection on any core.
@@ -45,6 +47,20 @@ impl Target {
     }
 }
 
+/// A question of a client that tracks keys for the number of its target's link to one node of a cluster, which got
+/// keys after the target was named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeQuestion {
+    /// The client that tracks keys.
+    pub tracker: Peer,
+    /// The link of that client to the node, on which all requests wait for the answer.
+    pub link: PrivateId,
+    /// The client that takes the messages.
+    pub target: Peer,
+    /// The node.
+    pub node: NodeKey,
+}
+
 /// A message from one core to another about the target of a client that tracks keys: the client that takes
 /// its invalidation messages.
 #[derive(Debug)]
@@ -64,6 +80,17 @@ pub enum RedirectMessage {
         to: ReplyTo,
         /// The target, or an encoded error.
         found: Result<Target, Box<[u8]>>,
+    },
+    /// To the target's core: messages of a client that tracks keys will come from one more node of a cluster.
+    AskNode(NodeQuestion),
+    /// The answer to an `AskNode`: the node's number of the target's link, or the reason in one word why there is none.
+    AnswerNode(NodeQuestion, Result<u64, &'static str>),
+    /// To the target's core: any key that a client has read may have changed, which the target is to be told.
+    AnyKey {
+        /// The target, by its id on its core.
+        target: ClientId,
+        /// The client that tracks keys.
+        tracker: Peer,
     },
     /// To the target's core: a client no longer redirects its invalidation messages to the target.
     Leave {

@@ -61,6 +61,21 @@ def test_keys_on_their_way_are_waited_for(fake: FakeCluster, weir):
         assert asked_again(weir, "tryagain") == 12
 
 
+def test_a_client_that_tracks_keys_hears_of_neither_where_it_is_short(fake: FakeCluster, weir):
+    with weir.connect(protocol=3) as client:
+        assert client.ok("CLIENT", "TRACKING", "ON") == b"OK"
+        for number, (refusal, times) in enumerate([("TRYAGAIN", 9), ("CLUSTERDOWN", 5)]):
+            fake.refuse(owner_of(fake, "foo"), refusal, "TIMES", times)
+            assert client.ok("INCR", "{foo}n") == number + 1
+            assert asked_again(weir, refusal.lower()) == times
+        fake.refuse(owner_of(fake, "foo"), "CLUSTERDOWN")
+        began = time.monotonic()
+        assert client.call("GET", "{foo}n").text.startswith("CLUSTERDOWN ")
+        assert 0.8 < time.monotonic() - began < 1.6
+        fake.refuse(owner_of(fake, "foo"), "OFF")
+        assert client.ok("GET", "{foo}n") == b"2"
+
+
 def test_order_is_kept_through_a_short_outage(fake: FakeCluster, weir):
     """Several connections append to lists of their own while all nodes say CLUSTERDOWN now and then: nobody hears of it."""
     errors: list[str] = []

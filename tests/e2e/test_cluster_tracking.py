@@ -21,6 +21,9 @@ def weir(module_servers, cluster: Cluster):
     return module_servers.weir(flags=SHARDS, storage=cluster.storage)
 
 
+CHANNEL = "__redis__:invalidate"
+
+
 class Keeper:
     """A client that keeps what it has read until it is told that it may have changed."""
 
@@ -29,6 +32,9 @@ class Keeper:
         self.kept: dict[str, bytes | None] = {}
         self.hits = 0
         self.whole = 0
+        self.begin(weir, *options)
+
+    def begin(self, weir, *options) -> None:
         assert self.ask("CLIENT", "TRACKING", "ON", *options).text == "OK"
 
     def ask(self, *words):
@@ -63,6 +69,32 @@ class Keeper:
         self.connection.close()
 
 
+class Redirector(Keeper):
+    """A keeper that hears of changes over another connection, in RESP2 and as messages of a channel."""
+
+    def begin(self, weir, *options) -> None:
+        self.target = weir.connect(protocol=2)
+        number = self.target.ok("CLIENT", "ID")
+        assert self.target.ok("SUBSCRIBE", CHANNEL) == [b"subscribe", CHANNEL.encode(), 1]
+        super().begin(weir, "REDIRECT", number, *options)
+
+    def get(self, key: str) -> bytes | None:
+        self.target.send("PING")
+        while (told := self.target.read().plain()) != [b"pong", b""]:
+            assert told[:2] == [b"message", CHANNEL.encode()], told
+            self.hear([b"invalidate", told[2]])
+        return super().get(key)
+
+    def close(self) -> None:
+        super().close()
+        self.target.close()
+
+
+@pytest.fixture(params=[Keeper, Redirector], ids=["itself", "redirected"])
+def kind(request) -> type[Keeper]:
+    return request.param
+
+
 def set_at_owner(cluster: Cluster, key: str, value: str) -> None:
     """Writes at the node itself, of which weir knows nothing."""
 
@@ -73,12 +105,12 @@ def set_at_owner(cluster: Cluster, key: str, value: str) -> None:
     until(is_done, "the owner takes it")
 
 
-def test_what_a_client_keeps_is_not_old_for_long_while_slots_move(weir, cluster: Cluster):
+def test_what_a_client_keeps_is_not_old_for_long_while_slots_move(weir, cluster: Cluster, kind):
     keys = [f"kept:{number}" for number in range(8)]
     random = Random(11)
     with cluster.nodes[0].connect() as node:
         moves_at_once = "unknown subcommand" not in node.call("CLUSTER", "MIGRATESLOTS").text
-    keeper = Keeper(weir)
+    keeper = kind(weir)
     with weir.connect() as writer:
         for turn in range(80):
             key = random.choice(keys)
@@ -101,11 +133,13 @@ def test_what_a_client_keeps_is_not_old_for_long_while_slots_move(weir, cluster:
     keeper.close()
 
 
-def test_a_half_moved_slot_is_read_from_both_nodes(weir, cluster: Cluster):
+def test_a_half_moved_slot_is_read_from_both_nodes(weir, cluster: Cluster, kind):
     names = [f"{{half}}{number}" for number in range(10)]
     slot = slot_of(cluster, "{half}")
-    keeper = Keeper(weir)
+    keeper = kind(weir)
     with weir.connect() as writer:
+        for name in names:
+            writer.ok("DEL", name)
         for name in names[:6]:
             writer.ok("SET", name, "old")
             assert keeper.get(name) == b"old"
@@ -124,9 +158,11 @@ def test_a_half_moved_slot_is_read_from_both_nodes(weir, cluster: Cluster):
     keeper.close()
 
 
-def test_that_a_key_was_absent_is_forgotten_when_its_slot_has_another_owner(weir, cluster: Cluster):
-    keeper = Keeper(weir)
+def test_that_a_key_was_absent_is_forgotten_when_its_slot_has_another_owner(weir, cluster: Cluster, kind):
+    keeper = kind(weir)
     slot = slot_of(cluster, "absent")
+    with weir.connect() as writer:
+        writer.ok("DEL", "absent")
     assert keeper.get("absent") is None and keeper.get("absent") is None and keeper.hits == 1
     cluster.move(slot, others(cluster, slot)[0])
     # No node tells of this: the former owner has lost the slot, the new one was not asked for the key.
@@ -136,10 +172,10 @@ def test_that_a_key_was_absent_is_forgotten_when_its_slot_has_another_owner(weir
     keeper.close()
 
 
-def test_broadcasts_are_heard_from_a_node_that_joins(servers):
+def test_broadcasts_are_heard_from_a_node_that_joins(servers, kind):
     cluster = Cluster(servers)
     weir = servers.weir(flags=SHARDS, storage=cluster.storage)
-    keeper = Keeper(weir, "BCAST", "PREFIX", "bc:")
+    keeper = kind(weir, "BCAST", "PREFIX", "bc:")
     for number in range(9):
         keeper.kept[f"bc:{number}"] = b"old"
         set_at_owner(cluster, f"bc:{number}", "new")
@@ -159,12 +195,12 @@ def test_broadcasts_are_heard_from_a_node_that_joins(servers):
     keeper.close()
 
 
-def test_a_failover_costs_no_client_a_change(servers):
+def test_a_failover_costs_no_client_a_change(servers, kind):
     cluster = Cluster(servers, primaries=3, replicas=3)
     weir = servers.weir(flags=SHARDS, storage=cluster.storage)
     key = next(name for name in map(str, range(100)) if cluster.owner(slot_of(cluster, name)) is cluster.nodes[0])
     set_at_owner(cluster, key, "before")
-    keeper = Keeper(weir)
+    keeper = kind(weir)
     assert keeper.get(key) == b"before"
     # The primary hands over, and stays connected as a replica.
     replica = cluster.nodes[3]
@@ -186,11 +222,41 @@ def test_a_failover_costs_no_client_a_change(servers):
     until(is_closed, "the client is closed")
 
 
+def test_a_connection_may_take_its_own_messages_and_those_of_others(weir):
+    with weir.connect(protocol=3) as target, weir.connect() as reader, weir.connect() as writer:
+        number = target.ok("CLIENT", "ID")
+        for client in (target, reader):
+            client.ok("CLIENT", "TRACKING", "ON", "REDIRECT", number)
+            assert client.ok("CLIENT", "GETREDIR") == number
+        for turn in range(6):
+            # One key of each node, and more.
+            writer.ok("SET", f"own:{turn}", "x")
+            writer.ok("SET", f"other:{turn}", "x")
+            target.ok("GET", f"own:{turn}")
+            reader.ok("GET", f"other:{turn}")
+            for key in (f"own:{turn}", f"other:{turn}"):
+                writer.ok("SET", key, "y")
+                assert target.read().plain() == [b"invalidate", [key.encode()]]
+        assert reader.ok("PING") == b"PONG"
+
+
+def test_a_client_whose_target_has_left_is_told(weir):
+    target = weir.connect(protocol=2)
+    number = target.ok("CLIENT", "ID")
+    with weir.connect(protocol=3) as reader:
+        reader.ok("CLIENT", "TRACKING", "ON", "REDIRECT", number)
+        reader.ok("GET", "broken")
+        target.close()
+        assert reader.read().plain() == [b"tracking-redir-broken", number]
+        info = reader.ok("CLIENT", "TRACKINGINFO")
+        assert set(info[b"flags"]) == {b"on", b"broken_redirect"} and info[b"redirect"] == number
+        assert [reader.call("GET", f"k{turn}").is_error for turn in range(6)] == [False] * 6
+
+
 def test_what_is_refused_before_a_cluster(weir):
     with weir.connect(protocol=3) as client:
-        number = client.ok("CLIENT", "ID")
-        refusal = client.call("CLIENT", "TRACKING", "ON", "REDIRECT", number).text
-        assert refusal.startswith("ERR CLIENT TRACKING with REDIRECT works before plain stores only")
+        refusal = client.call("CLIENT", "TRACKING", "ON", "REDIRECT", 999_999_999).text
+        assert refusal == "ERR The client ID you want redirect to does not exist"
         assert client.ok("CLIENT", "GETREDIR") == -1
         assert client.ok("CLIENT", "TRACKING", "ON") == b"OK"
         assert client.call("MGET", "a", "b").text.startswith("CROSSSLOT")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import signal
 
@@ -262,6 +263,26 @@ def test_scripts_are_loaded_on_every_backend(two: Weir):
         assert connection.ok("SCRIPT", "FLUSH") == b"OK"
         assert connection.ok("SCRIPT", "EXISTS", digest) == [0]
         assert connection.call("EVALSHA", digest, 0).text.startswith("NOSCRIPT ")
+
+
+def test_a_script_without_keys_runs_at_the_first_backend_and_is_known_there(two: Weir):
+    source = "redis.call('SET', 'undeclared', ARGV[1]) return redis.sha1hex('known where it ran')"
+    with two.connect() as connection:
+        connection.ok("EVAL", source, 0, "v")
+        held = []
+        for store in two.backends:
+            with store.connect() as direct:
+                held.append(direct.ok("GET", "undeclared"))
+                direct.ok("DEL", "undeclared")
+        assert held == [b"v", None]
+        digest = hashlib.sha1(source.encode()).hexdigest()
+        assert connection.ok("SCRIPT", "EXISTS", digest) == [0], "not all have it"
+        assert not connection.call("EVALSHA", digest, 0, "v").is_error
+        here, there = (names[0] for names in keys_by_backend(two, "evalsha").values())
+        assert not connection.call("EVALSHA", digest, 1, here, "v").is_error
+        assert connection.call("EVALSHA", digest, 1, there, "v").text.startswith("NOSCRIPT ")
+        assert not connection.call("EVAL", source, 1, there, "v").is_error
+        assert connection.ok("SCRIPT", "EXISTS", digest) == [1]
 
 
 def test_functions_are_loaded_on_every_backend(two: Weir):

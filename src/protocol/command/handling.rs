@@ -270,7 +270,7 @@ impl LocalCommand {
     }
 
     /// True if the command may be queued in a transaction, and weir answers it itself when `EXEC` comes. The
-    /// reply to such a command is available at once.
+    /// reply to such a command is available at once; to `CLIENT PAUSE` and `CLIENT UNPAUSE` it is `OK`.
     pub const fn stands_in_transaction(self) -> bool {
         matches!(
             self,
@@ -281,9 +281,11 @@ impl LocalCommand {
                 | Self::ClientInfo
                 | Self::ClientNoEvict
                 | Self::ClientNoTouch
+                | Self::ClientPause
                 | Self::ClientSetInfo
                 | Self::ClientSetName
                 | Self::ClientTrackingInfo
+                | Self::ClientUnpause
                 | Self::ClusterKeySlot
                 | Self::Command
                 | Self::ConfigGet

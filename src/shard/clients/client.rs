@@ -15,6 +15,7 @@ use crate::protocol::http::Conversation;
 use crate::protocol::{Arguments, Protocol, RequestDecoder};
 use crate::shard::admission::{Charge, Payer};
 use crate::shard::request::{Asker, Envelope, Nature, ReplyTo, Route, Touches, Track};
+use crate::shard::script_board::ScriptBoard;
 use crate::shard::settings::ShardSettings;
 use crate::values::limits::{PIPELINE_MAX, REQUESTS_PER_TURN, TLS_CLIENT_BYTES, TLS_SEND_BYTES_MAX};
 use crate::values::{BackendId, Database, TenantId, Timestamp};
@@ -71,6 +72,9 @@ pub struct Client {
     pub(super) is_monitor: bool,
     /// The last command that the client has sent, as `CLIENT LIST` shows it.
     pub(super) last_command: Option<&'static Command>,
+    /// The bytes of the client's request about clients (`CLIENT LIST`, `CLIENT INFO`) that is being carried out, and
+    /// those of its words; zeros while there is none.
+    pub(super) asking_bytes: [u32; 2],
     /// The requests of this client that `CLIENT PAUSE` holds back: none, writes, or all.
     pub(super) paused: Paused,
     /// True while the client's next request waits for the end of a `CLIENT PAUSE`, whether it is decoded
@@ -167,6 +171,7 @@ impl Client {
             no_evict: false,
             is_monitor: false,
             last_command: None,
+            asking_bytes: [0; 2],
             paused: Paused::Nothing,
             waits_by_order: false,
             logins_failed: 0,
@@ -460,6 +465,15 @@ impl Client {
         self.last_command = Some(command);
     }
 
+    /// Records the client's request about clients that is being carried out, which the reply shows too; `None` once it
+    /// is answered.
+    pub fn note_asking(&mut self, arguments: Option<&Arguments<'_>>) {
+        self.asking_bytes = arguments.map_or([0; 2], |arguments| {
+            let words: usize = arguments.iter().map(<[u8]>::len).sum();
+            [arguments.frame().len() as u32, words as u32]
+        });
+    }
+
     /// True if the client has sent `MONITOR`, and is shown the requests of others.
     pub fn is_monitor(&self) -> bool {
         self.is_monitor
@@ -487,13 +501,18 @@ impl Client {
     }
 
     /// True if `CLIENT PAUSE ... WRITE` holds a request back. An `EXEC` is held back if a queued request
-    /// would be.
-    pub fn would_write(&self, command: &Command, handling: Handling) -> bool {
+    /// would be. `scripts` knows the scripts that declare that they write nothing.
+    pub fn would_write(
+        &self,
+        (command, handling): (&Command, Handling),
+        arguments: &Arguments<'_>,
+        scripts: &ScriptBoard,
+    ) -> bool {
         match handling {
             Handling::Local(LocalCommand::Exec) => {
                 self.transaction.as_ref().is_some_and(|transaction| transaction.may_write())
             }
-            _ => is_held_as_write(command),
+            _ => is_held_as_write(command, arguments, scripts),
         }
     }
 

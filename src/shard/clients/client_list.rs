@@ -134,7 +134,7 @@ impl Client {
         let _ = writeln!(
             line,
             "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} qbuf={} \
-             qbuf-free=0 argv-mem=0 multi-mem={} rbs=0 rbp=0 obl=0 oll={} omem={} tot-mem={} events=r cmd={} user={} \
+             qbuf-free=0 argv-mem={} multi-mem={} rbs=0 rbp=0 obl=0 oll={} omem={} tot-mem={} events=r cmd={} user={} \
              redir={} resp={} tier={} lib-name={} lib-ver={}",
             self.number,
             self.address.peer,
@@ -148,7 +148,8 @@ impl Client {
             channels[1],
             channels[2],
             self.transaction.as_ref().map_or(-1, |transaction| transaction.len() as i64),
-            self.decoder.held_bytes(),
+            self.decoder.held_bytes() + self.asking_bytes[0] as usize,
+            self.asking_bytes[1],
             self.transaction.as_ref().map_or(0, |transaction| transaction.memory_bytes()),
             u8::from(self.order.waiting_bytes() > 0),
             self.order.waiting_bytes(),

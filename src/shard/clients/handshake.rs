@@ -262,8 +262,11 @@ impl ClientStage {
     }
 
     /// Answers `CLIENT INFO`.
-    pub fn client_info(&mut self, env: &mut Env, id: ClientId, now: Now) {
-        let text = self.clients.at(id).line(&env.quotas, now);
+    pub fn client_info(&mut self, env: &mut Env, id: ClientId, arguments: &Arguments<'_>, now: Now) {
+        let client = self.clients.at(id);
+        client.note_asking(Some(arguments));
+        let text = client.line(&env.quotas, now);
+        client.note_asking(None);
         self.answer_now(env, id, |out, protocol| encode::verbatim(out, protocol, &text));
     }
 }

@@ -9,7 +9,7 @@ use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::message::Message;
 use crate::shard::request::{PrivateId, ReplyTo};
-use crate::shard::tracking_redirect::{Peer, RedirectMessage};
+use crate::shard::tracking_redirect::{NodeQuestion, Peer, RedirectMessage};
 use crate::values::{BackendId, ClientId, ShardId};
 
 /// The channel on which a client that speaks RESP2 gets invalidation messages.
@@ -20,6 +20,9 @@ const INVALIDATE: &[u8] = b">2\r\n$10\r\ninvalidate\r\n";
 /// The error for the number of a connection that does not exist, or that belongs to another tenant.
 pub const NO_TARGET: &str = "ERR The client ID you want redirect to does not exist";
 
+/// The reason for a question about a client that takes no messages of the asking one.
+pub const TARGET_GONE: &str = "target-gone";
+
 /// The links on which a client takes the invalidation messages of others, and these others.
 #[derive(Debug, Default)]
 pub struct Inbox {
@@ -28,6 +31,8 @@ pub struct Inbox {
     trackers: Vec<Peer>,
     /// Reply addresses of `CLIENT TRACKING` commands of other clients, which wait until the links are open.
     waiting: Vec<ReplyTo>,
+    /// Questions for the numbers of links to nodes of a cluster, at most one per tracking client and node.
+    questions: Vec<NodeQuestion>,
 }
 
 impl Inbox {
@@ -41,9 +46,31 @@ impl Inbox {
         &self.links
     }
 
+    /// Returns the link over which a store sends messages; `None` if there is none.
+    pub fn link_to(&self, store: BackendId) -> Option<PrivateId> {
+        self.links.iter().find(|(backend, _)| *backend == store).map(|(_, link)| *link)
+    }
+
+    /// Removes a link, over which no more messages will come.
+    pub fn remove(&mut self, link: PrivateId) {
+        self.links.retain(|(_, own)| *own != link);
+    }
+
     /// True if invalidation messages come over this link.
     pub fn has(&self, link: PrivateId) -> bool {
         self.links.iter().any(|(_, own)| *own == link)
+    }
+
+    /// Adds a question that is answered when the link to its node is open.
+    pub fn add_question(&mut self, question: NodeQuestion) {
+        if !self.questions.contains(&question) {
+            self.questions.push(question);
+        }
+    }
+
+    /// Takes the unanswered questions.
+    pub fn take_questions(&mut self) -> Vec<NodeQuestion> {
+        std::mem::take(&mut self.questions)
     }
 
     /// Adds a `CLIENT TRACKING` command of another client that waits until the links are open.
@@ -68,6 +95,11 @@ impl Inbox {
         self.trackers.retain(|other| *other != tracker);
     }
 
+    /// True if a client's messages come here.
+    pub fn has_tracker(&self, tracker: Peer) -> bool {
+        self.trackers.contains(&tracker)
+    }
+
     /// True if no client's messages come to this inbox, and no command waits for it.
     pub fn is_unused(&self) -> bool {
         self.trackers.is_empty() && self.waiting.is_empty()
@@ -84,6 +116,7 @@ impl Inbox {
             + self.links.capacity() * size_of::<(BackendId, PrivateId)>()
             + self.trackers.capacity() * size_of::<Peer>()
             + self.waiting.capacity() * size_of::<ReplyTo>()
+            + self.questions.capacity() * size_of::<NodeQuestion>()
     }
 }
 
@@ -97,6 +130,12 @@ impl ClientStage {
                 && client.identity.tenant(quotas).map(|tenant| tenant.name.as_str()) == tenant
         };
         self.clients.ids().find(|id| self.clients.peek(*id).is_some_and(fits))
+    }
+
+    /// Returns the clients that take invalidation messages of others.
+    pub fn target_ids(&self) -> Vec<ClientId> {
+        let takes = |client: &Client| client.ties.as_ref().is_some_and(|ties| ties.inbox.is_some());
+        self.clients.ids().filter(|id| self.clients.peek(*id).is_some_and(takes)).collect()
     }
 
     /// Queues a message to a core, which may be this one, about a client that takes the invalidation messages
@@ -131,6 +170,10 @@ impl ClientStage {
         let target = Peer { shard: own, client: id };
         for tracker in std::mem::take(&mut inbox.trackers) {
             self.send_redirect(tracker.shard, RedirectMessage::Gone { tracker: tracker.client, target });
+        }
+        for question in inbox.take_questions() {
+            let answer = RedirectMessage::AnswerNode(question, Err(TARGET_GONE));
+            self.send_redirect(question.tracker.shard, answer);
         }
         for to in inbox.take_waiting() {
             let mut error = Vec::new();

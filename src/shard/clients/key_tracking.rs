@@ -44,8 +44,13 @@ struct Repeatable {
     replies: usize,
     /// The length of the `CLIENT CACHING` command at the beginning of `bytes`; 0 if there is none.
     caching_bytes: usize,
-    /// The number of nodes that have redirected the request.
+    /// The number of nodes that have redirected the request since a node last replied that it could not carry
+    /// it out yet (TRYAGAIN, CLUSTERDOWN).
     tries: u8,
+    /// The number of replies so far which say that a node cannot carry the request out yet.
+    waits: u8,
+    /// The store that the request was sent to first; `None` before there is a request.
+    store: Option<BackendId>,
 }
 
 /// A redirected request on its way to another node of a cluster.
@@ -146,13 +151,34 @@ impl KeyTracking {
         self.pending.is_some()
     }
 
-    /// Keeps a copy of a request (or transaction) with `replies` replies, to send it once more if a node
-    /// redirects it. Its first `caching_bytes` bytes are a `CLIENT CACHING` command.
-    pub fn keep_request(&mut self, (bytes, caching_bytes): (&[u8], usize), replies: usize) {
+    /// Keeps a copy of a request (or transaction) to `store` with `replies` replies, to send it once more if a
+    /// node redirects it. Its first `caching_bytes` bytes are a `CLIENT CACHING` command.
+    pub fn keep_request(&mut self, store: BackendId, (bytes, caching_bytes): (&[u8], usize), replies: usize) {
         let request = &mut self.request;
         request.bytes.clear();
         request.bytes.extend_from_slice(bytes);
-        (request.replies, request.caching_bytes, request.tries) = (replies, caching_bytes, 0);
+        (request.replies, request.caching_bytes) = (replies, caching_bytes);
+        (request.tries, request.waits, request.store) = (0, 0, Some(store));
+    }
+
+    /// Counts an answer of a node that it cannot carry out the request in flight yet. Returns the number of such
+    /// answers; `None` if the request must not be sent again.
+    pub fn count_not_yet(&mut self) -> Option<u8> {
+        let request = &mut self.request;
+        if request.bytes.is_empty() {
+            return None;
+        }
+        request.tries = 0;
+        request.waits = request.waits.saturating_add(1);
+        Some(request.waits)
+    }
+
+    /// Returns the request in flight to be sent to the store that it was sent to first; `None` if it must not be sent
+    /// again, or if there is no link to that store any more.
+    pub fn once_more(&self) -> Option<(PrivateId, Repeat)> {
+        let request = &self.request;
+        let link = self.link_to(request.store?).filter(|_| !request.bytes.is_empty())?;
+        Some((link, Repeat { bytes: request.bytes.clone(), replies: request.replies }))
     }
 
     /// Forgets the copy of the request in flight, because the request is answered or must not be sent again.
@@ -286,6 +312,11 @@ impl KeyTracking {
     /// its connection, to tell this client; None if that is known already.
     pub fn break_redirect(&mut self) -> Option<u64> {
         self.lose_target(self.target?.peer)
+    }
+
+    /// Returns the client that takes the messages; `None` if that is this client itself, or if the client is gone.
+    pub fn live_target(&self) -> Option<Peer> {
+        self.target.filter(|aim| !aim.is_gone).map(|aim| aim.peer)
     }
 
     /// Returns the number (`CLIENT ID`) of the connection that takes the invalidation messages; `None` if

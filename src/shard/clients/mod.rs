@@ -62,7 +62,7 @@ mod turns;
 pub use client::{Address, Client};
 pub use cursor::split_cursor;
 pub use identity::{Chosen, Identity};
-pub use inbox::{INVALIDATIONS, NO_TARGET};
+pub use inbox::{INVALIDATIONS, Inbox, NO_TARGET, TARGET_GONE};
 pub use key_tracking::{KeyTracking, NOT_TRACKING, TrackingReply};
 pub use listeners::SharedMessage;
 pub use map_confirmation::PATIENCE as MAP_PATIENCE;
@@ -358,6 +358,15 @@ impl ClientStage {
     pub fn ask(&mut self, env: &Env, id: ClientId, charge: Option<Charge>, question: Question) {
         let client = self.clients.at(id);
         let sequence = client.expect_reply(Rewrite::AsItCame, charge);
+        client.hold_back_later();
+        self.questions.ask(ReplyTo::new(env.settings.id, id, sequence), question);
+    }
+
+    /// Queues a question for the control executor whose answer the client is not sent. The client's next reply, and
+    /// its later requests, wait until the answer has come.
+    pub fn ask_unheard(&mut self, env: &Env, id: ClientId, question: Question) {
+        let client = self.clients.at(id);
+        let sequence = client.order.expect_dropped();
         client.hold_back_later();
         self.questions.ask(ReplyTo::new(env.settings.id, id, sequence), question);
     }

@@ -127,6 +127,15 @@ impl Order {
         sequence
     }
 
+    /// Takes the next place in the order of replies for one that is dropped when it comes: replies behind it wait for
+    /// it, whichever of them are switched off. Returns its sequence number.
+    pub fn expect_dropped(&mut self) -> u32 {
+        let (_, sequence) = self.sequences();
+        self.silence.get_or_insert_default().dropped.push_back(sequence);
+        self.entries.push_back(Entry::Waiting(Rewrite::AsItCame, None));
+        sequence
+    }
+
     /// Returns the change that the reply with this number needs, and the charge that is settled with it, if
     /// there is one. None if no reply with this number is expected any more.
     pub fn waiting(&self, sequence: u32) -> Option<(Rewrite, Option<&Charge>)> {
@@ -310,6 +319,21 @@ mod tests {
         assert_eq!(String::from_utf8_lossy(&sent.bytes()), "0 2 on ");
         order.set_replies(Replies::All);
         assert!(!order.has_silence(), "nothing is left to drop");
+    }
+
+    #[test]
+    fn a_reply_that_is_dropped_holds_back_later_ones_until_it_comes() {
+        let mut pool = BufferPool::new(8);
+        let mut order = Order::default();
+        order.set_replies(Replies::NoneTo(1));
+        let dropped = order.expect_dropped();
+        let silent = order.expect_reply(Rewrite::AsItCame, None);
+        order.answer(silent, Message::Small(b"switched-off "), &mut pool);
+        order.answer_now(&mut pool, |out| out.extend(b"next "));
+        assert!(order.output.is_empty() && order.unanswered() == 3);
+        order.answer(dropped, Message::Small(b"dropped "), &mut pool);
+        let sent = order.output.take().expect("a reply is ready");
+        assert_eq!((String::from_utf8_lossy(&sent.bytes()).as_ref(), order.unanswered()), ("next ", 0));
     }
 
     #[test]

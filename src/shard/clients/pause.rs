@@ -1,15 +1,25 @@
 //! The data of a `CLIENT PAUSE`: whose requests wait, which of them, and until when.
 
-use crate::protocol::command::{Command, Effect};
+use crate::protocol::Arguments;
+use crate::protocol::command::{Class, Command, Effect};
+use crate::shard::script_board::{ScriptBoard, declares_no_writes};
 use crate::values::Timestamp;
 
 /// Commands that are not writes and are held back with writes all the same, as in Redis: a primary passes
 /// them on to its replicas (`PFCOUNT` when it stores the count beside the key).
 const PASSED_ON: [&str; 3] = ["pfcount", "publish", "spublish"];
 
-/// True if `CLIENT PAUSE ... WRITE` holds a command back. A script counts as writing, because weir does not
-/// read it.
-pub fn is_held_as_write(command: &Command) -> bool {
+/// True if `CLIENT PAUSE ... WRITE` holds a request back. A script counts as writing unless it declares otherwise, and a
+/// function (`FCALL`) always does, because only the store has its flags.
+pub fn is_held_as_write(command: &Command, arguments: &Arguments<'_>, scripts: &ScriptBoard) -> bool {
+    if command.class == Class::Script {
+        let is_declared = match command.name {
+            "eval" => declares_no_writes(arguments.at(1)),
+            "evalsha" => scripts.has(arguments.at(1)),
+            _ => false,
+        };
+        return command.effect == Effect::Write && !is_declared;
+    }
     command.effect == Effect::Write || PASSED_ON.contains(&command.name)
 }
 

@@ -6,6 +6,7 @@ use crate::policy::price::Asked;
 use crate::protocol::command::{Command, LocalCommand};
 use crate::protocol::{Arguments, RequestDecoder, RequestLimits, encode, reply};
 use crate::shard::request::Selected;
+use crate::shard::script_board::ScriptBoard;
 use crate::values::limits::DESCRIPTION_BYTES_MAX;
 use crate::values::{BackendId, Database, Weights};
 
@@ -101,8 +102,8 @@ impl Transaction {
     }
 
     /// Records that a request of this command is about to be queued: it may be a write.
-    pub fn note_command(&mut self, command: &Command) {
-        self.may_write |= is_held_as_write(command);
+    pub fn note_request(&mut self, command: &Command, arguments: &Arguments<'_>, scripts: &ScriptBoard) {
+        self.may_write |= is_held_as_write(command, arguments, scripts);
     }
 
     /// Returns the database that is selected after the requests queued so far; None if it is still the

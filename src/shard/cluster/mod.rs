@@ -15,7 +15,7 @@ mod slots;
 mod unanswered;
 
 pub use readers::{ReaderFigures, Readers, ReplicaReply};
-pub use slots::{Doubt, Heard, MapChange, Place, Released, Slots, behind_asking, behind_role};
+pub use slots::{Doubt, Heard, MapChange, Place, Released, Slots, behind_asking, behind_role, pause_not_yet};
 pub use unanswered::Tries;
 
 use super::request::Route;

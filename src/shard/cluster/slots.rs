@@ -864,7 +864,7 @@ impl Hold {
 
 /// Returns the pause before a request is sent again to a node that has replied TRYAGAIN or CLUSTERDOWN
 /// `times` times in a row.
-fn pause_not_yet(times: u8) -> Duration {
+pub fn pause_not_yet(times: u8) -> Duration {
     doubled(PAUSE_NOT_YET_FIRST, times).min(PAUSE_NOT_YET_MAX)
 }
 

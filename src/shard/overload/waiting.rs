@@ -165,7 +165,7 @@ impl Overload {
             let why = match why {
                 Refused::Deadline => NotSent::TooLate(Stage::Queue, waited),
                 Refused::Overloaded => NotSent::Queue(full),
-                Refused::Stalled => stalled,
+                Refused::Stalled => stalled.for_nature(parked.envelope.nature),
             };
             env.counters.add(Counter::RequestsExpired, 1);
             expired.push(Expired { to: parked.envelope.addressee(), is_eased, why });

@@ -21,8 +21,27 @@ impl Shard {
         charge: Option<Charge>,
         now: Now,
     ) {
+        match self.asked_about_clients(id, command, arguments, now) {
+            Ok(asked) => {
+                let client = self.clients.client(id);
+                client.note_asking(Some(arguments));
+                let protocol = client.protocol();
+                self.clients.ask(&self.env, id, charge, Question::Clients { asked, protocol });
+            }
+            Err(text) => self.answer_priced(id, charge, now, |out, _| encode::error(out, &text)),
+        }
+    }
+
+    /// Reads a client's command about other clients. The error is the reply.
+    pub(super) fn asked_about_clients(
+        &mut self,
+        id: ClientId,
+        command: LocalCommand,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) -> Result<ClientsAsked, String> {
         let asker = self.reach_of(id);
-        let asked = match command {
+        match command {
             LocalCommand::ClientList => ClientsAsked::list(asker, arguments),
             LocalCommand::ClientKill => {
                 let tenant = asker.tenant.clone();
@@ -31,13 +50,6 @@ impl Shard {
             LocalCommand::ClientUnblock => ClientsAsked::unblock(asker, arguments),
             LocalCommand::ClientPause => ClientsAsked::pause(asker, arguments, now),
             _ => Ok(ClientsAsked::Unpause(asker.tenant)),
-        };
-        match asked {
-            Ok(asked) => {
-                let protocol = self.clients.client(id).protocol();
-                self.clients.ask(&self.env, id, charge, Question::Clients { asked, protocol });
-            }
-            Err(text) => self.answer_priced(id, charge, now, |out, _| encode::error(out, &text)),
         }
     }
 

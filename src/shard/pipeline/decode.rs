@@ -166,7 +166,10 @@ impl Shard {
     #[inline(never)]
     fn handle_unusual(&mut self, id: ClientId, request: Request<'_>, now: Now) {
         match command::recognise(&request.arguments) {
-            Ok(command) => self.handle_command(id, command, request, now),
+            Ok(command) => {
+                self.note_script(command, &request.arguments);
+                self.handle_command(id, command, request, now);
+            }
             Err(command::Unrecognised::Command(_)) => self.handle_unknown(id, request, now),
             Err(error) => self.refuse_in_transaction(id, &error.to_string()),
         }
@@ -174,11 +177,13 @@ impl Shard {
 
     fn handle_command(&mut self, id: ClientId, command: &'static Command, request: Request<'_>, now: Now) {
         let arguments = &request.arguments;
-        if command.class == Class::Scan
-            && let Some((frame, places)) = self.with_lower_count(command, arguments)
-        {
-            let request = Request { arguments: Arguments::new(&frame, &places), shared: None };
-            return self.handle_command(id, command, request, now);
+        if matches!(command.class, Class::Scan | Class::Script) {
+            if command.class == Class::Script {
+                self.note_script(command, arguments);
+            } else if let Some((frame, places)) = self.with_lower_count(command, arguments) {
+                let request = Request { arguments: Arguments::new(&frame, &places), shared: None };
+                return self.handle_command(id, command, request, now);
+            }
         }
         let handling = self.in_force(command.handling_for(arguments));
         if let Err(refusal) = self.permit(id, command, handling, arguments) {
@@ -188,7 +193,10 @@ impl Shard {
         let client = self.clients.client(id);
         client.note_command(command);
         let is_queued = client.transaction().is_some() && !ends_transaction(handling);
-        if client.must_not_write() && !is_queued && client.would_write(command, handling) {
+        if client.must_not_write()
+            && !is_queued
+            && client.would_write((command, handling), arguments, &self.env.settings.clients.scripts)
+        {
             return self.clients.hold_by_order(&mut self.env, id, arguments);
         }
         if is_queued {
@@ -201,6 +209,19 @@ impl Shard {
             Ok(destination) => self.carry_out(id, Some(command), destination, request, now),
             Err(text) => self.answer_error(id, &text),
         }
+    }
+
+    /// Notes a script that a request brings to the stores and that declares that it writes nothing: `CLIENT PAUSE` of
+    /// writes lets requests pass that name it by its digest.
+    #[cold]
+    #[inline(never)]
+    fn note_script(&self, command: &Command, arguments: &Arguments<'_>) {
+        let place = match command.name {
+            "eval" => 1,
+            "script|load" => 2,
+            _ => return,
+        };
+        self.env.settings.clients.scripts.note(arguments.at(place));
     }
 
     /// Sends a command that weir does not know to the backend of its first argument's slot: the first

@@ -18,10 +18,6 @@ use crate::values::time::Now;
 const FRAME_BYTES_MAX: usize = 64 * 1024;
 /// The error for prefixes that are longer than `FRAME_BYTES_MAX` together.
 const PREFIXES_TOO_LONG: &str = "ERR CLIENT TRACKING has at most 64 KiB of prefixes";
-
-/// The error for `REDIRECT` before a cluster.
-const NO_REDIRECT: &str =
-    "ERR CLIENT TRACKING with REDIRECT works before plain stores only, and not before a cluster";
 /// The beginning of a store's message which says that the connection that took the invalidation messages is
 /// gone. The store's number of that connection follows.
 const BROKEN: &[u8] = b">2\r\n$21\r\ntracking-redir-broken\r\n";
@@ -70,9 +66,6 @@ impl Shard {
         })?;
         if options.redirect == Some(0) {
             return Err(NO_TARGET.to_owned());
-        }
-        if options.redirect.is_some() && self.env.slots.is_some() {
-            return Err(NO_REDIRECT.to_owned());
         }
         let known = self.tracking_of(id).map_or(0, |tracking| tracking.prefix_bytes());
         if known + options.prefixes.iter().map(Vec::len).sum::<usize>() > FRAME_BYTES_MAX {
@@ -171,7 +164,10 @@ impl Shard {
             return self.deliver_redirected((id, link), message, now);
         }
         if message.starts_with(BROKEN) {
-            if let Some(number) = self.tracking_of(id).and_then(KeyTracking::break_redirect) {
+            if self.env.slots.is_some() {
+                // The target has given back its link to that node; if it is gone itself, its core tells.
+                self.tell_any_key(id, now);
+            } else if let Some(number) = self.tracking_of(id).and_then(KeyTracking::break_redirect) {
                 self.tell_broken(id, number, now);
             }
             return true;

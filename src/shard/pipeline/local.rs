@@ -70,7 +70,7 @@ impl Shard {
             C::ClientGetName => front.client_name(env, id),
             C::ClientSetName => front.set_client_name(env, admission, id, arguments.at(2)),
             C::ClientSetInfo => front.set_client_info(env, id, arguments.at(2), arguments.at(3)),
-            C::ClientInfo => front.client_info(env, id, now),
+            C::ClientInfo => front.client_info(env, id, arguments, now),
             C::ClientGetRedir => {
                 let redirect = front.client(id).redirect();
                 front.answer_now(env, id, |out, _| encode::integer(out, redirect));

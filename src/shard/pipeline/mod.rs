@@ -419,11 +419,15 @@ impl Shard {
             let key_in = |map: &Map, backend| map.node(backend).map(|node| node.key);
             let has_left = |backend| key_in(&older, backend) != key_in(&slots, backend);
             trackers = self.leave_nodes(&older, &slots, now);
+            self.leave_gone_nodes(has_left);
             self.private.leave(&mut self.env, has_left, "node-gone");
             self.handle_private_events(now);
         }
         self.env.handle_slots(slots);
         self.spread_subscriptions(now);
+        for id in self.clients.target_ids() {
+            self.answer_questions(id, now);
+        }
         for id in trackers {
             self.follow_nodes(id, now);
         }

@@ -215,7 +215,7 @@ impl Shard {
                 };
                 if matches!(kind, Kind::Plain) && command.class != Class::Script {
                     let caching_bytes = caching.map_or(0, |(caching, _)| caching.len());
-                    self.keep_for_another_node(id, (message.0.bytes(), caching_bytes), message.1);
+                    self.keep_for_another_node((id, backend), (message.0.bytes(), caching_bytes), message.1);
                 }
                 self.send_over(
                     id,
@@ -332,7 +332,7 @@ impl Shard {
             None => (block, replies, 0),
         };
         // None of a transaction that nodes redirect is carried out.
-        self.keep_for_another_node(id, (&block, caching_bytes), replies);
+        self.keep_for_another_node((id, backend), (&block, caching_bytes), replies);
         let kind = (Nature::TRANSACTION, Kind::Transaction(selects));
         let message = (Message::Small(&block), replies);
         self.send_over(id, (link, backend), message, kind, (rewrite, charge), now);
@@ -521,7 +521,10 @@ impl Shard {
                         self.take_message((holder, link), &message, now);
                     }
                 }
-                Event::Numbered { holder } => self.answer_if_open(holder),
+                Event::Numbered { holder } => {
+                    self.answer_if_open(holder);
+                    self.answer_questions(holder, now);
+                }
                 Event::Tracking { link, holder, reply } => {
                     self.take_tracking_reply((link, holder), reply, now);
                 }
@@ -547,8 +550,9 @@ impl Shard {
     }
 
     /// Returns the error that a client is told in place of a store's. The redirect of a cluster's node
-    /// becomes a refusal that clients retry, or a transaction that fails as if a watched key had changed; the
-    /// error of a step takes the place of an `-EXECABORT` that names none.
+    /// becomes a refusal that clients retry, or a transaction that fails as if a watched key had changed; so does
+    /// `CLUSTERDOWN` for a client that watches keys or tracks none. The error of a step takes the place of an
+    /// `-EXECABORT` that names none.
     fn reworded(
         &mut self,
         request: &InFlight,
@@ -568,7 +572,12 @@ impl Shard {
             )
         };
         let decisive = step_error.unwrap_or(&reply);
-        if self.env.slots.is_some() && !request.waits() && is_redirect(decisive) {
+        let holder = request.to.client_id();
+        // A request of a client that tracks keys was sent again for a while.
+        let is_down = NodeRefusal::parse(decisive) == Some(NodeRefusal::ClusterDown)
+            && self.tracks_over(holder, link)
+            && self.clients.find(holder).is_some_and(|client| client.watch().is_none());
+        if self.env.slots.is_some() && !request.waits() && is_redirect(decisive) && !is_down {
             self.private_doubt = Some(Doubt { reason: Reason::Moved(None), moved: None });
             let mut text = Vec::new();
             if matches!(request.kind, Kind::Exec(_)) {
@@ -807,7 +816,7 @@ impl Shard {
         None
     }
 
-    fn lose_private(
+    pub(super) fn lose_private(
         &mut self,
         (link, holder): (PrivateId, ClientId),
         request: Option<InFlight>,
@@ -817,7 +826,7 @@ impl Shard {
         let mut text = self.env.pool.take();
         let name = self.env.backend_name(backend);
         Refusal::Unavailable { backend: name, reason, retry_after: RETRY_AFTER_LOSS }.encode(&mut text);
-        if self.lose_inbox(holder, link, &text) {
+        if self.lose_inbox((holder, link), (backend, reason, was_sent), &text) {
             self.env.pool.give(text);
             return;
         }
@@ -883,6 +892,7 @@ impl Shard {
         if self.private.lent() == 0 {
             return;
         }
+        self.ask_again(now);
         for (holder, link) in self.private.overdue(now.monotonic) {
             let may_have_happened = self.private.may_write(link);
             let Some(request) = self.private.abandon(&mut self.env, link, now) else { continue };

@@ -5,16 +5,15 @@ use bytes::Bytes;
 use super::Shard;
 use crate::shard::admission::{AdmissionStage, Charge};
 use crate::shard::clients::ClientStage;
-use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::hot_keys::HotKeyStage;
 use crate::shard::message::Message;
 use crate::shard::note::Note;
 use crate::shard::outcome::{Outcome, Settlement};
 use crate::shard::peers::PeerStage;
-use crate::shard::refusal::{NotSent, abort_because_of, busy_with_script};
+use crate::shard::refusal::NotSent;
 use crate::shard::replies::{Replies, turn_away};
-use crate::shard::request::{Envelope, Nature, ReplyTo};
+use crate::shard::request::{Envelope, ReplyTo};
 use crate::shard::upstream::Upstream;
 use crate::values::limits::COPY_BYTES_MAX;
 use crate::values::time::Now;
@@ -159,19 +158,16 @@ impl Shard {
 
     /// Answers a request that was not sent with the reason for its refusal.
     pub(super) fn refuse(&mut self, envelope: &Envelope, why: NotSent, now: Now) {
-        if why == NotSent::Busy && envelope.nature == Nature::TRANSACTION {
-            let busy = busy_with_script(self.env.backend_name(envelope.route.backend));
-            let text = format!("-{}\r\n", abort_because_of(&busy));
-            self.env.counters.add(Counter::RefusedOverloaded, 1);
-            return self.give_back(envelope.reply_to, Outcome::Refused, Message::Small(text.as_bytes()), now);
-        }
         let (env, _, mut replies) = self.towards_clients();
-        turn_away(env, &mut replies, envelope.addressee(), why, now);
+        turn_away(env, &mut replies, envelope.addressee(), why.for_nature(envelope.nature), now);
     }
 
     /// Handles the control executor's reply to a client's request, and passes it to the client.
     pub fn handle_answer(&mut self, to: ReplyTo, reply: &[u8], now: Now) {
         self.clients.handle_question_answered();
+        if let Some(client) = self.clients.find(to.client_id()) {
+            client.note_asking(None);
+        }
         self.give_back(to, Outcome::answered(reply.len()), Message::Small(reply), now);
     }
 }

@@ -5,30 +5,38 @@
 //! |---|---|
 //! | a slot has another owner, or another node may hold keys | the client is told that any key may have changed, at once and behind the reply in flight |
 //! | a node redirects a request | it is sent to the node that was named, over a link on which that node tracks keys |
+//! | a node cannot carry out a request yet (`TRYAGAIN`, `CLUSTERDOWN`) | it is sent once more after a while, for a second at most |
 //! | a node gets keys, and the client hears of all keys with certain prefixes (`BCAST`) | a link to it is opened; once the node has confirmed it, the client is told that any key may have changed |
 //! | a node is no primary any more | the link to it is given back |
 //! | the connection to a node is lost | the client is closed, as before plain stores |
+//!
+//! A client that takes the messages of another one (`REDIRECT`) is told in its place. It has a link to each of these nodes
+//! too, whose number at the node the tracking client has to know: see `tracking_redirects.rs`.
 
 use super::Shard;
 use super::private::TRIES_MAX;
-use crate::protocol::Protocol;
+use crate::protocol::{Protocol, encode};
 use crate::routing::cluster::{Map, NodeKey, NodeRefusal, Reason};
-use crate::shard::cluster::Doubt;
+use crate::shard::clients::KeyTracking;
+use crate::shard::cluster::{Doubt, pause_not_yet};
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
+use crate::shard::outcome::Outcome;
 use crate::shard::private::{InFlight, Kind};
 use crate::shard::refusal::NotSent;
 use crate::shard::request::PrivateId;
-use crate::values::limits::{COPY_BYTES_MAX, SLOTS};
+use crate::shard::tracking_redirect::{NodeQuestion, Peer, RedirectMessage};
+use crate::values::limits::{COPY_BYTES_MAX, SLOT_HELD_MAX, SLOTS};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId};
 
 /// The message to a client that any key may have changed.
-const ANY_KEY: &[u8] = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
+pub(super) const ANY_KEY: &[u8] = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
 
 impl Shard {
-    /// Returns the link over which a store tracks keys for a client; opens one to a node of a cluster that
-    /// lacks it. `None` for a client that tracks no keys. The error says that there is no link left.
+    /// Returns the link over which a store tracks keys for a client, and opens one to a node of a cluster that lacks
+    /// it. `None` for a client that tracks no keys. An error if there is no link left. Requests on a new link wait until
+    /// the node can be told which client takes the messages.
     pub(super) fn link_for_tracking(
         &mut self,
         id: ClientId,
@@ -40,15 +48,70 @@ impl Shard {
             return Ok(Some(link));
         }
         let Some(options) = tracking.options().cloned() else { return Err(NotSent::Links) };
+        let (target, is_broken) = (tracking.live_target(), tracking.is_broken());
+        let node = self.env.slots.as_ref().and_then(|map| map.node(store)).map(|node| node.key);
         let link = self.lend_for(id, store, now).ok_or(NotSent::Links)?;
         if let Some(tracking) = self.tracking_of(id) {
             tracking.add_late(store, link);
         }
+        if let (Some(target), Some(node)) = (target, node) {
+            let tracker = Peer { shard: self.env.settings.id, client: id };
+            let question = NodeQuestion { tracker, link, target, node };
+            self.private.hold(link, now);
+            self.clients.send_redirect(target.shard, RedirectMessage::AskNode(question));
+            return Ok(Some(link));
+        }
         let mut frame = self.env.pool.take();
-        options.encode(&mut frame, None);
+        if is_broken {
+            write_tracking_off(&mut frame);
+        } else {
+            options.encode(&mut frame, None);
+        }
         self.private.send_tracking(&mut self.env, link, &frame, now);
         self.env.pool.give(frame);
         Ok(Some(link))
+    }
+
+    /// Takes the node's number of the target's link, for a link of a tracking client that waits for it: the node is told
+    /// to send the messages there. Without a number the request on the link is refused, and a client that hears of all
+    /// keys with certain prefixes is closed.
+    pub(super) fn take_node_number(
+        &mut self,
+        question: NodeQuestion,
+        number: Result<u64, &'static str>,
+        now: Now,
+    ) {
+        let NodeQuestion { tracker: Peer { client: id, .. }, link, target, .. } = question;
+        if !self.private.is_held(link) {
+            return;
+        }
+        let Some(tracking) = self.tracking_of(id).filter(|tracking| tracking.has(link)) else { return };
+        let mut frame = Vec::new();
+        match (number, tracking.options()) {
+            (Ok(number), Some(options)) if tracking.live_target() == Some(target) => {
+                options.encode(&mut frame, Some(number));
+            }
+            (Err(reason), _) if tracking.live_target() == Some(target) => {
+                return self.lose_late_link(id, link, reason, now);
+            }
+            // The target is gone, and messages go nowhere; or a command that names another waits behind.
+            _ => write_tracking_off(&mut frame),
+        }
+        self.private.release(link, frame, now);
+    }
+
+    /// Closes a link on which the node cannot be told where to send messages. A request that waits on it is refused.
+    fn lose_late_link(&mut self, id: ClientId, link: PrivateId, reason: &'static str, now: Now) {
+        let Some(backend) = self.private.backend_of(link) else { return };
+        let Some(tracking) = self.tracking_of(id) else { return };
+        tracking.remove(link);
+        let hears_all = tracking.options().is_some_and(|options| options.is_broadcast);
+        let request = self.private.abandon(&mut self.env, link, now);
+        self.lose_private((link, id), request, (backend, reason, false), now);
+        self.end_tracked_request(id, now);
+        if hears_all {
+            self.clients.stop_listening(&mut self.env, id);
+        }
     }
 
     /// Takes a store's reply to the `CLIENT TRACKING ON` that was sent on a link opened after tracking began.
@@ -141,9 +204,18 @@ impl Shard {
         }
     }
 
-    /// Sends a client for which keys are tracked the message that any of them may have changed. A client with
-    /// RESP2 cannot be sent any.
-    fn tell_any_key(&mut self, id: ClientId, now: Now) {
+    /// Sends a client for which keys are tracked, or the client that takes its invalidation messages, the message
+    /// that any of these keys may have changed. A client with RESP2 that takes its own cannot be sent any.
+    pub(super) fn tell_any_key(&mut self, id: ClientId, now: Now) {
+        let Some(tracking) = self.tracking_of(id) else { return };
+        if let Some(target) = tracking.live_target() {
+            let tracker = Peer { shard: self.env.settings.id, client: id };
+            let message = RedirectMessage::AnyKey { target: target.client, tracker };
+            return self.clients.send_redirect(target.shard, message);
+        }
+        if tracking.is_broken() {
+            return;
+        }
         if self.clients.find(id).is_none_or(|client| client.protocol() == Protocol::Resp2) {
             return;
         }
@@ -157,7 +229,7 @@ impl Shard {
     /// refused when it is redirected.
     pub(super) fn keep_for_another_node(
         &mut self,
-        id: ClientId,
+        (id, store): (ClientId, BackendId),
         (bytes, caching_bytes): (&[u8], usize),
         replies: usize,
     ) {
@@ -165,12 +237,13 @@ impl Shard {
             return;
         }
         if let Some(tracking) = self.tracking_of(id) {
-            tracking.keep_request((bytes, caching_bytes), replies);
+            tracking.keep_request(store, (bytes, caching_bytes), replies);
         }
     }
 
-    /// Sends a request of a client for which keys are tracked to the node of a cluster that a redirect names.
-    /// Returns the request if it is not sent again, since `reply` is its answer.
+    /// Sends a request of a client for which keys are tracked to the node of a cluster that a redirect names, or
+    /// keeps it for a while if a node cannot carry it out yet. Returns the request if it is not sent again, since
+    /// `reply` is its answer.
     pub(super) fn track_elsewhere(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -184,12 +257,21 @@ impl Shard {
             return Some(request);
         };
         let error = step_error.filter(|_| reply.starts_with(b"-EXECABORT")).unwrap_or(reply);
+        let from = self.private.backend_of(link);
         let (slot, target, is_asking) = match NodeRefusal::parse(error) {
             Some(NodeRefusal::Moved { slot, target }) => (slot, target, false),
             Some(NodeRefusal::Ask { slot, target }) => (slot, target, true),
+            Some(NodeRefusal::TryAgain) => {
+                return self.ask_later((link, holder), request, Counter::RefusedTryAgain, now);
+            }
+            Some(NodeRefusal::ClusterDown) => {
+                let node = from.and_then(|from| map.node(from)).map(|node| node.key);
+                self.private_doubt =
+                    node.map(|node| Doubt { reason: Reason::ClusterDown(node), moved: None });
+                return self.ask_later((link, holder), request, Counter::RefusedClusterDown, now);
+            }
             _ => return Some(request),
         };
-        let from = self.private.backend_of(link);
         let sender = from.and_then(|from| map.node(from)).and_then(|node| node.addresses.first());
         let named = sender.and_then(|sender| map.find(&target.resolve(sender)?)).map(|node| node.key);
         let Some(named) = named.filter(|named| Some(named.backend) != from) else { return Some(request) };
@@ -211,6 +293,49 @@ impl Shard {
         None
     }
 
+    /// Keeps a request that a node of a cluster cannot carry out yet, to send it once more after a while, until its
+    /// deadline and for [`SLOT_HELD_MAX`] at most. Returns the request if it is answered with the node's error.
+    fn ask_later(
+        &mut self,
+        (link, holder): (PrivateId, ClientId),
+        request: InFlight,
+        counter: Counter,
+        now: Now,
+    ) -> Option<InFlight> {
+        if self.clients.find(holder).is_none_or(|client| client.watch().is_some()) {
+            return Some(request);
+        }
+        let tracking = self.tracking_of(holder).filter(|tracking| tracking.has(link));
+        let Some(times) = tracking.and_then(KeyTracking::count_not_yet) else { return Some(request) };
+        let again_at = now.monotonic.after(pause_not_yet(times));
+        if again_at >= request.deadline || now.monotonic.since(request.began) >= SLOT_HELD_MAX {
+            return Some(request);
+        }
+        self.env.counters.add(counter, 1);
+        self.private.put_off(link, request, again_at);
+        None
+    }
+
+    /// Sends requests once more that nodes could not carry out yet, and whose time has come.
+    pub(super) fn ask_again(&mut self, now: Now) {
+        while let Some((holder, link, request)) = self.private.take_due(now.monotonic) {
+            if let Some((link, repeat)) = self.tracking_of(holder).and_then(|tracking| tracking.once_more()) {
+                let message = (Message::Small(&repeat.bytes), repeat.replies);
+                self.private.send(&mut self.env, link, message, request, now);
+            } else {
+                // The node that it was sent to first holds no keys any more.
+                let backend = self.private.backend_of(link).unwrap_or(BackendId(0));
+                let mut error = Vec::new();
+                let (counter, refusal) = NotSent::Redirects.refusal(self.env.backend_name(backend));
+                refusal.encode(&mut error);
+                self.env.counters.add(counter, 1);
+                self.hot_keys.end_writes(&request.cells);
+                self.give_back(request.to, Outcome::Refused, Message::Small(&error), now);
+                self.end_tracked_request(holder, now);
+            }
+        }
+    }
+
     /// Ends a request of a client for which keys are tracked, whose reply was passed on: forgets its copy,
     /// and tells the client that any key may have changed if a map of the cluster made that due.
     pub(super) fn end_tracked_request(&mut self, id: ClientId, now: Now) {
@@ -220,4 +345,9 @@ impl Shard {
             self.tell_any_key(id, now);
         }
     }
+}
+
+/// Writes the command that ends the tracking of keys on a link.
+fn write_tracking_off(out: &mut Vec<u8>) {
+    encode::request(out, [b"CLIENT".as_slice(), b"TRACKING", b"OFF"].into_iter());
 }

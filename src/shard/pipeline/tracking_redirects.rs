@@ -7,17 +7,26 @@
 //!        │            <── numbers of the links ──┘                     │ messages
 //!        └── CLIENT TRACKING ON REDIRECT number ──> stores             └──> target, in its dialect
 //! ```
+//!
+//! Before a cluster, nodes that get keys later are asked for one by one (`AskNode`), when the tracking client first needs
+//! a link to one. A question about a node that the map of the target's core lacks waits for the next map. A target keeps
+//! its link to a node that holds no keys any more until the node is gone: maps may reach the cores one by one or not at
+//! all, and the node may get keys again.
 
 use super::Shard;
+use super::tracking_in_clusters::ANY_KEY;
 use crate::protocol::{Protocol, encode};
-use crate::shard::clients::NO_TARGET;
+use crate::routing::cluster::NodeKey;
+use crate::shard::clients::{Inbox, NO_TARGET, TARGET_GONE};
 use crate::shard::counters::Counter;
 use crate::shard::refusal::NotSent;
 use crate::shard::request::{PrivateId, ReplyTo};
-use crate::shard::tracking_redirect::{Peer, RedirectMessage, Target};
+use crate::shard::tracking_redirect::{NodeQuestion, Peer, RedirectMessage, Target};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, Database, ShardId, TenantId};
 
+/// The reason for a node of a cluster that does not tell the number of a connection.
+const UNNUMBERED: &str = "no-connection-number";
 /// The error reply if the stores do not reply to `CLIENT ID` with the number of a connection.
 const NO_NUMBER: &str = "ERR CLIENT TRACKING with REDIRECT needs stores that answer CLIENT ID";
 
@@ -63,11 +72,25 @@ impl Shard {
                 }
             }
             RedirectMessage::Leave { target, tracker } => {
-                let ties = self.clients.find(target).and_then(|client| client.ties());
-                let Some(inbox) = ties.and_then(|ties| ties.inbox.as_mut()) else { return };
+                let Some(inbox) = self.inbox_of(target) else { return };
                 inbox.remove_tracker(tracker);
-                if inbox.is_unused() {
+                let is_unused = inbox.is_unused();
+                self.refuse_questions(target, TARGET_GONE, |question| question.tracker == tracker);
+                if is_unused {
                     self.end_inbox(target);
+                }
+            }
+            RedirectMessage::AskNode(question) => {
+                let target = question.target.client;
+                let inbox = self.inbox_of(target).filter(|inbox| inbox.has_tracker(question.tracker));
+                let Some(inbox) = inbox else { return self.answer_question(question, Err(TARGET_GONE)) };
+                inbox.add_question(question);
+                self.answer_questions(target, now);
+            }
+            RedirectMessage::AnswerNode(question, number) => self.take_node_number(question, number, now),
+            RedirectMessage::AnyKey { target, tracker } => {
+                if self.inbox_of(target).is_some_and(|inbox| inbox.has_tracker(tracker)) {
+                    self.deliver_to_target(target, ANY_KEY, now);
                 }
             }
             RedirectMessage::Gone { tracker, target } => {
@@ -87,25 +110,106 @@ impl Shard {
             encode::error(&mut error, NO_TARGET);
             return self.answer_redirect(from, Err(error));
         };
-        let client = self.clients.client(target);
-        let holder = (target, client.identity().tenant_id());
-        let inbox = client.ties_mut().inbox.get_or_insert_default();
+        let inbox = self.clients.client(target).ties_mut().inbox.get_or_insert_default();
         let known: Vec<BackendId> = inbox.links().iter().map(|(store, _)| *store).collect();
         for store in self.env.stores().into_iter().filter(|store| !known.contains(store)) {
-            let wanted = ((store, Database::FIRST), Protocol::Resp3);
-            let Some(link) = self.private.lend(&mut self.env, holder, wanted, now) else {
-                let mut error = Vec::new();
-                let (counter, refusal) = NotSent::Links.refusal(self.env.backend_name(store));
-                refusal.encode(&mut error);
-                self.env.counters.add(counter, 1);
+            if self.open_inbox(target, store, now).is_none() {
+                let error = self.error_of(NotSent::Links, store);
                 self.answer_redirect(from, Err(error));
                 return self.end_unused_inbox(target);
-            };
-            self.private.begin_inbox(link);
-            self.clients.client(target).ties_mut().inbox.get_or_insert_default().add(store, link);
+            }
         }
         self.clients.client(target).ties_mut().inbox.get_or_insert_default().add_waiting(from);
         self.answer_if_open(target);
+    }
+
+    /// Opens the link on which a client takes messages of others from one store. `None` if there is no link left.
+    fn open_inbox(&mut self, target: ClientId, store: BackendId, now: Now) -> Option<PrivateId> {
+        let client = self.clients.find(target)?;
+        let holder = (target, client.identity().tenant_id());
+        let wanted = ((store, Database::FIRST), Protocol::Resp3);
+        let link = self.private.lend(&mut self.env, holder, wanted, now)?;
+        self.private.begin_inbox(link);
+        self.clients.client(target).ties_mut().inbox.get_or_insert_default().add(store, link);
+        Some(link)
+    }
+
+    /// Returns the encoded error for a request that could not be sent to a store, and counts it.
+    fn error_of(&mut self, why: NotSent, store: BackendId) -> Vec<u8> {
+        let mut error = Vec::new();
+        let (counter, refusal) = why.refusal(self.env.backend_name(store));
+        refusal.encode(&mut error);
+        self.env.counters.add(counter, 1);
+        error
+    }
+
+    /// Answers the questions for numbers of a target's links to nodes of a cluster whose links are open, and opens those
+    /// that are missing.
+    pub(super) fn answer_questions(&mut self, target: ClientId, now: Now) {
+        let questions = self.inbox_of(target).map(Inbox::take_questions).unwrap_or_default();
+        for question in questions {
+            match self.number_at_node(target, question.node, now) {
+                Some(number) => self.answer_question(question, number),
+                None => self.inbox_of(target).into_iter().for_each(|inbox| inbox.add_question(question)),
+            }
+        }
+    }
+
+    /// Returns a node's number of a target's link to it, or the reason why there is none. `None` while the link is being
+    /// opened, or until this core knows the node.
+    fn number_at_node(
+        &mut self,
+        target: ClientId,
+        node: NodeKey,
+        now: Now,
+    ) -> Option<Result<u64, &'static str>> {
+        self.env.slots.as_ref()?.node_of(node)?;
+        let link = match self.inbox_of(target)?.link_to(node.backend) {
+            Some(link) => link,
+            None => match self.open_inbox(target, node.backend, now) {
+                Some(link) => link,
+                None => return Some(Err("links")),
+            },
+        };
+        self.private.is_open(link).then(|| self.private.number_of(link).ok_or(UNNUMBERED))
+    }
+
+    /// Refuses unanswered questions about a target.
+    fn refuse_questions(
+        &mut self,
+        target: ClientId,
+        reason: &'static str,
+        concerns: impl Fn(&NodeQuestion) -> bool,
+    ) {
+        let questions = self.inbox_of(target).map(Inbox::take_questions).unwrap_or_default();
+        for question in questions {
+            if concerns(&question) {
+                self.answer_question(question, Err(reason));
+            } else if let Some(inbox) = self.inbox_of(target) {
+                inbox.add_question(question);
+            }
+        }
+    }
+
+    fn answer_question(&mut self, question: NodeQuestion, number: Result<u64, &'static str>) {
+        let answer = RedirectMessage::AnswerNode(question, number);
+        self.clients.send_redirect(question.tracker.shard, answer);
+    }
+
+    /// Closes the links of all targets to nodes for which `has_left` is true, because they are gone from the cluster.
+    pub(super) fn leave_gone_nodes(&mut self, has_left: impl Fn(BackendId) -> bool) {
+        for target in self.clients.target_ids() {
+            let Some(inbox) = self.inbox_of(target) else { continue };
+            let gone = inbox.links().iter().filter(|(store, _)| has_left(*store));
+            let gone: Vec<PrivateId> = gone.map(|(_, link)| *link).collect();
+            gone.iter().for_each(|link| inbox.remove(*link));
+            gone.into_iter().for_each(|link| self.private.close(&mut self.env, link));
+        }
+    }
+
+    /// Returns the record of a client that takes messages of others; `None` for any other client.
+    fn inbox_of(&mut self, id: ClientId) -> Option<&mut Inbox> {
+        self.clients.find(id)?.ties()?.inbox.as_deref_mut()
     }
 
     /// Answers the commands that wait until the links of a client that takes others' messages are open, once
@@ -156,6 +260,13 @@ impl Shard {
         let Some((links, options)) = aimed else {
             return self.clients.leave_targets(own, id, std::iter::once(target.peer));
         };
+        let unknown = links.iter().map(|(store, _)| *store).find(|store| target.number_at(*store).is_none());
+        if let Some(store) = unknown.filter(|_| self.env.slots.is_some()) {
+            // Both cores have different maps of the cluster, for a moment.
+            let error = self.error_of(NotSent::Unconfirmed, store);
+            let refused = self.tracking_of(id).and_then(|tracking| tracking.refuse(to.sequence, error));
+            return refused.into_iter().for_each(|refused| self.complete_tracking(id, refused, now));
+        }
         for (store, link) in links {
             let mut frame = self.env.pool.take();
             // A number that no connection has makes the store refuse.
@@ -173,15 +284,19 @@ impl Shard {
         message: &[u8],
         now: Now,
     ) -> bool {
-        let ties = self.clients.find(id).and_then(|client| client.ties());
-        if !ties.and_then(|ties| ties.inbox.as_ref()).is_some_and(|inbox| inbox.has(link)) {
+        if !self.inbox_of(id).is_some_and(|inbox| inbox.has(link)) {
             return false;
         }
+        self.deliver_to_target(id, message, now);
+        true
+    }
+
+    /// Delivers a message that keys have changed to a client that takes those of others.
+    fn deliver_to_target(&mut self, id: ClientId, message: &[u8], now: Now) {
         if let Some(bytes) = self.clients.deliver_invalidation(&mut self.env, id, message) {
             self.env.counters.add(Counter::InvalidationsPassed, 1);
             self.charge_for_bytes(id, bytes, now);
         }
-        true
     }
 
     /// Sends a client the message that the connection with this number, which took its invalidation messages,
@@ -199,15 +314,26 @@ impl Shard {
     }
 
     /// Handles the loss of a link on which a client takes invalidation messages of other clients: it would
-    /// miss some, so it is closed. Commands that wait for the link are refused with `error`. False if the
-    /// link is not such a link.
-    pub(super) fn lose_inbox(&mut self, id: ClientId, link: PrivateId, error: &[u8]) -> bool {
-        let ties = self.clients.find(id).and_then(|client| client.ties());
-        let inbox = ties.and_then(|ties| ties.inbox.as_mut()).filter(|inbox| inbox.has(link));
-        let Some(inbox) = inbox else { return false };
+    /// miss some, so it is closed, except if the link was not open yet or its node holds no keys. Commands that
+    /// wait for the link are refused with `error`. False if the link is not such a link.
+    pub(super) fn lose_inbox(
+        &mut self,
+        (id, link): (ClientId, PrivateId),
+        (store, reason, was_open): (BackendId, &'static str, bool),
+        error: &[u8],
+    ) -> bool {
+        let misses_messages = was_open && self.env.stores().contains(&store);
+        let Some(inbox) = self.inbox_of(id).filter(|inbox| inbox.has(link)) else { return false };
         let (waiting, is_in_use) = (inbox.take_waiting(), inbox.is_in_use());
+        if is_in_use && !misses_messages {
+            inbox.remove(link);
+        }
         for from in waiting {
             self.answer_redirect(from, Err(error.to_vec()));
+        }
+        if is_in_use && !misses_messages {
+            self.refuse_questions(id, reason, |question| question.node.backend == store);
+            return true;
         }
         if is_in_use {
             self.clients.close(&mut self.env, id);

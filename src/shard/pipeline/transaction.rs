@@ -6,7 +6,7 @@ use super::destination::{CROSS_SLOT, Placement};
 use crate::protocol::command::{Command, FanOut, Flags, Handling, LocalCommand, PrivateUse};
 use crate::protocol::{Arguments, Request, encode};
 use crate::shard::admission::{Charge, asked};
-use crate::shard::clients::{LocalRequest, NotQueued, Rewrite, Splice};
+use crate::shard::clients::{LocalRequest, NotQueued, Question, Rewrite, Splice};
 use crate::shard::message::Message;
 use crate::shard::outcome::Settlement;
 use crate::shard::refusal::abort_because_of;
@@ -111,19 +111,34 @@ impl Shard {
     }
 
     /// Answers those requests of a transaction that weir carries out itself. None if the answers are longer
-    /// than [`DESCRIPTION_BYTES_MAX`] together.
+    /// than [`DESCRIPTION_BYTES_MAX`] together. Of all its `CLIENT PAUSE` and `CLIENT UNPAUSE` only the last one is
+    /// carried out, which takes the place of the others; `EXEC` is answered when it is in force.
     fn answer_locals(&mut self, id: ClientId, locals: &[LocalRequest], now: Now) -> Option<Splice> {
-        let mut splice = Splice::default();
+        let (mut splice, mut pause) = (Splice::default(), None);
         let before = self.clients.client(id).database();
         for queued in locals {
             self.clients.client(id).select(queued.database);
             let arguments = Arguments::new(&queued.request.frame, &queued.request.places);
             self.clients.begin_capture(&mut self.env);
-            let request = Request { arguments, shared: None };
-            self.answer_locally(id, queued.command, queued.local, None, request, now);
+            if matches!(queued.local, LocalCommand::ClientPause | LocalCommand::ClientUnpause) {
+                match self.asked_about_clients(id, queued.local, &arguments, now) {
+                    Ok(asked) => {
+                        pause = Some(asked);
+                        self.clients.answer_now(&mut self.env, id, |out, _| encode::simple(out, "OK"));
+                    }
+                    Err(text) => self.answer_error(id, &text),
+                }
+            } else {
+                let request = Request { arguments, shared: None };
+                self.answer_locally(id, queued.command, queued.local, None, request, now);
+            }
             let reply = self.clients.end_capture();
             self.clients.client(id).select(before);
             splice.push(queued, reply).ok()?;
+        }
+        if let Some(asked) = pause {
+            let protocol = self.clients.client(id).protocol();
+            self.clients.ask_unheard(&self.env, id, Question::Clients { asked, protocol });
         }
         Some(splice)
     }
@@ -236,8 +251,9 @@ impl Shard {
     ) {
         let asked = asked(Some(command), arguments);
         let bytes_max = self.env.settings.request_bytes_max;
+        let scripts = &self.env.settings.clients.scripts;
         let transaction = self.clients.client(id).transaction().expect("only called inside a transaction");
-        transaction.note_command(command);
+        transaction.note_request(command, arguments, scripts);
         let queued = transaction.queue(place, arguments, (&asked, self.admission.weights()), bytes_max);
         self.handle_queued(id, queued);
     }

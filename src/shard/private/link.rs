@@ -118,6 +118,13 @@ pub(super) struct Link {
     /// True if the core itself had the blocking command ended, so that its client can move to another process
     /// or be closed: a reply that it has waited in vain is not passed on.
     pub(super) is_withheld: bool,
+    /// The time at which the request in flight is sent once more, because a node could not carry it out yet; None while
+    /// its reply is awaited.
+    pub(super) put_off_until: Option<Timestamp>,
+    /// True while nothing is sent over the link, because it is not known yet how its store is to track keys on it.
+    pub(super) is_held: bool,
+    /// The bytes of the `CLIENT TRACKING` command for which the link was held, until they are sent.
+    pub(super) prelude: Vec<u8>,
     /// The bytes of the greeting until they are sent.
     greeting: Vec<u8>,
     pub(super) output: Output,
@@ -161,6 +168,9 @@ impl Link {
             is_feed: false,
             was_unblocked: false,
             is_withheld: false,
+            put_off_until: None,
+            is_held: false,
+            prelude: Vec::new(),
             greeting: Vec::new(),
             output: Output::default(),
             is_sending: false,
@@ -265,7 +275,7 @@ impl Link {
         match self.state {
             State::Opening => false,
             State::Greeting => !self.greeting.is_empty(),
-            State::Open => !self.output.is_empty(),
+            State::Open => !self.is_held && !(self.prelude.is_empty() && self.output.is_empty()),
         }
     }
 
@@ -276,6 +286,7 @@ impl Link {
         }
         let segment = match self.state {
             State::Greeting => Some(Segment::Gathered(std::mem::take(&mut self.greeting))),
+            _ if !self.prelude.is_empty() => Some(Segment::Gathered(std::mem::take(&mut self.prelude))),
             _ => self.output.take(),
         };
         self.is_sending = segment.is_some();
@@ -320,7 +331,7 @@ impl Link {
         if self.state == State::Opening {
             return (silent >= connect_timeout).then_some("connect-timeout");
         }
-        let may_wait = self.state == State::Open && self.waits();
+        let may_wait = self.state == State::Open && self.waits() && !self.is_held;
         let owes = !self.expected.is_empty() || self.owes_acknowledgements;
         (owes && !may_wait && silent >= reply_timeout).then_some("reply-timeout")
     }

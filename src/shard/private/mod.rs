@@ -367,6 +367,8 @@ pub struct PrivateLinks {
     spare: Option<PrivateId>,
     to_send: VecDeque<PrivateId>,
     events: VecDeque<Event>,
+    /// The number of links whose request in flight is to be sent once more.
+    put_off: usize,
     /// The bytes kept of all replies of which only a part has come.
     partial_bytes: usize,
 }
@@ -388,6 +390,7 @@ impl PrivateLinks {
             spare: None,
             to_send: VecDeque::new(),
             events: VecDeque::new(),
+            put_off: 0,
             partial_bytes: 0,
         }
     }
@@ -698,6 +701,30 @@ impl PrivateLinks {
         self.list_to_send(id);
     }
 
+    /// Keeps a request in flight on a link whose reply has come, to be sent once more at `until` ([`Self::take_due`]).
+    pub fn put_off(&mut self, id: PrivateId, request: InFlight, until: Timestamp) {
+        let Some(link) = self.at(id) else { return debug_assert!(false, "a link that is lent is there") };
+        debug_assert!(link.in_flight.is_none() && link.put_off_until.is_none(), "one request at a time");
+        link.in_flight = Some(request);
+        link.put_off_until = Some(until);
+        self.put_off += 1;
+    }
+
+    /// Takes a request that is to be sent once more by now, with the holder of its link.
+    pub fn take_due(&mut self, now: Timestamp) -> Option<(ClientId, PrivateId, InFlight)> {
+        if self.put_off == 0 {
+            return None;
+        }
+        let is_due = |link: &Link| link.put_off_until.is_some_and(|until| until <= now);
+        let (index, place) =
+            self.places.iter_mut().enumerate().find(|(_, place)| place.link.as_ref().is_some_and(is_due))?;
+        let id = PrivateId { place: index as u32, generation: place.generation };
+        let link = place.link.as_mut()?;
+        link.put_off_until = None;
+        self.put_off -= 1;
+        Some((link.holder?.0, id, link.in_flight.take()?))
+    }
+
     /// Sends a command about subscriptions over a private link. Its replies, and all messages from now on,
     /// come as [`Event::Pushed`], or on a feed as [`Event::Feed`].
     pub fn send_subscription(&mut self, env: &mut Env, id: PrivateId, message: Message<'_>, now: Now) {
@@ -717,6 +744,32 @@ impl PrivateLinks {
             link.tracked_for = link.holder.map(|(_, tenant)| tenant);
             self.post(env, (id, Expected::Tracking), frame, now);
         }
+    }
+
+    /// Holds back everything that is sent over a link that was just lent, until [`Self::release`] says how its store is
+    /// to track keys on it.
+    pub fn hold(&mut self, id: PrivateId, now: Now) {
+        let Some(link) = self.at(id) else { return };
+        debug_assert!(link.output.is_empty(), "nothing is overtaken");
+        link.is_tracking = true;
+        link.tracked_for = link.holder.map(|(_, tenant)| tenant);
+        link.expected.push_back(Expected::Tracking);
+        link.is_held = true;
+        link.heard_at = now.monotonic;
+    }
+
+    /// True while everything that is sent over a link is held back.
+    pub fn is_held(&self, id: PrivateId) -> bool {
+        self.peek(id).is_some_and(|link| link.is_held)
+    }
+
+    /// Sends a `CLIENT TRACKING` command over a link, and behind it everything that was held back.
+    pub fn release(&mut self, id: PrivateId, frame: Vec<u8>, now: Now) {
+        let Some(link) = self.at(id).filter(|link| link.is_held) else { return };
+        link.is_held = false;
+        link.prelude = frame;
+        link.heard_at = now.monotonic;
+        self.list_to_send(id);
     }
 
     /// Takes back a private link on which a store has tracked keys. It is lent again once the store has
@@ -950,7 +1003,7 @@ impl PrivateLinks {
     pub fn give_back(&mut self, env: &mut Env, id: PrivateId, has_watched: bool, now: Now) {
         let Some(link) = self.at(id) else { return };
         // The store may end the next call on a link of which one was unblocked.
-        let is_spent = link.is_streaming || link.was_unblocked || link.is_inbox;
+        let is_spent = link.is_streaming || link.was_unblocked || link.is_inbox || link.is_held;
         if link.in_flight.is_some() || is_spent || link.state != State::Open {
             return self.close(env, id);
         }
@@ -980,6 +1033,7 @@ impl PrivateLinks {
             self.places.get_mut(id.place as usize).filter(|place| place.generation == id.generation)?;
         let mut link = place.link.take()?;
         self.partial_bytes -= link.partial_bytes();
+        self.put_off -= usize::from(link.put_off_until.is_some());
         link.output.clear(&mut env.pool);
         if let Some(request) = link.abandoned.take() {
             let place = (link.backend, link.database);
@@ -1050,7 +1104,7 @@ impl PrivateLinks {
             self.events.push_back(Event::Feed { backend: link.backend, said: Err(reason) });
         }
         if let Some((holder, _)) = holder.filter(|_| !was_abandoned) {
-            let was_sent = link.state == State::Open;
+            let was_sent = link.state == State::Open && !link.is_held && link.put_off_until.is_none();
             let (request, backend) = (link.in_flight.take(), link.backend);
             self.events.push_back(Event::Lost { link: id, holder, request, backend, reason, was_sent });
         }
@@ -1285,13 +1339,20 @@ impl PrivateLinks {
         late.collect()
     }
 
-    /// Returns the earliest deadline of a request in flight on a private link; None if none has one.
+    /// Returns the earliest deadline of a request in flight on a private link, or the time at which one is to be
+    /// sent once more if that is earlier; None if there is none.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         if self.lent() == 0 {
             return None;
         }
         let requests = self.places.iter().filter_map(|place| place.link.as_ref()?.in_flight.as_ref());
-        requests.map(|request| request.deadline).filter(|deadline| *deadline != Timestamp::MAX).min()
+        let deadlines =
+            requests.map(|request| request.deadline).filter(|deadline| *deadline != Timestamp::MAX);
+        if self.put_off == 0 {
+            return deadlines.min();
+        }
+        let due = self.places.iter().filter_map(|place| place.link.as_ref()?.put_off_until);
+        deadlines.chain(due).min()
     }
 
     fn list_to_send(&mut self, id: PrivateId) {

@@ -46,6 +46,13 @@ fn a_list_shows_whom_the_asker_may_see() {
     );
     let own = rig.asks(acme, &["client", "list", "type", "normal"]);
     assert!(own.matches("id=").count() == 1 && own.contains(" name=cart "), "{own}");
+    assert!(own.contains(" qbuf=48 qbuf-free=0 argv-mem=20 "), "{own}");
+    assert_eq!(rig.asks(root, &["CLIENT", "LIST"]).matches(" qbuf=26 qbuf-free=0 argv-mem=10 ").count(), 1);
+    let info = rig.asks(acme, &["CLIENT", "INFO"]);
+    assert!(info.contains(" qbuf=26 qbuf-free=0 argv-mem=10 "), "{info}");
+    assert!(rig.asks(root, &["CLIENT", "LIST", "USER", "x"]).starts_with("-ERR syntax"), "it shows nothing");
+    let others = rig.asks(root, &["CLIENT", "LIST", "ID", &rig.number(acme)]);
+    assert!(others.contains(" qbuf=0 qbuf-free=0 argv-mem=0 "), "{others}");
     assert_eq!(rig.asks(acme, &["CLIENT", "LIST", "ID", &rig.number(root)]), "$0\r\n\r\n");
     let two = rig.asks(root, &["CLIENT", "LIST", "ID", &rig.number(acme), &rig.number(stranger), "999"]);
     assert_eq!(two.matches("id=").count(), 2);
@@ -142,4 +149,91 @@ fn a_tenant_holds_up_its_own_only() {
     rig.wait(Duration::from_secs(2));
     assert_eq!((rig.told(own).as_str(), rig.told(other).as_str()), ("+PONG\r\n", "+PONG\r\n"));
     assert!(!rig.is_open(own));
+}
+
+#[test]
+fn a_pause_in_a_transaction_is_in_force_when_the_transaction_is_answered() {
+    let mut rig = Rig::new(2, 1);
+    let [operator, client] = [rig.client(0), rig.client(1)];
+    let (key, here) = (rig.key(1, 0), rig.key(0, 0));
+    let pause = ["CLIENT", "PAUSE", "100000", "WRITE"];
+    let wrong = ["CLIENT", "PAUSE", "x"];
+    rig.send(operator, &[&["MULTI"], &pause, &["SET", &here, "1"], &wrong, &["EXEC"], &["PING"]]);
+    assert_eq!(rig.told(operator), "+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n");
+    for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n+OK\r\n"] {
+        rig.answer_next(reply);
+    }
+    assert_eq!(rig.told(operator), "", "other cores have not heard of the pause");
+    rig.carry_client_questions();
+    let wrong = "-ERR timeout is not an integer or out of range\r\n";
+    assert_eq!(rig.told(operator), format!("*3\r\n+OK\r\n+OK\r\n{wrong}+PONG\r\n"));
+    rig.send(client, &[&["SET", &key, "1"]]);
+    assert!(rig.at_stores.is_empty());
+    // The last one of several counts. One that needs no store is answered when it is in force.
+    rig.send(operator, &[&["MULTI"], &pause, &["CLIENT", "UNPAUSE"], &["EXEC"]]);
+    assert_eq!(rig.told(operator), "+OK\r\n+QUEUED\r\n+QUEUED\r\n");
+    rig.carry_client_questions();
+    assert_eq!(rig.told(operator), "*2\r\n+OK\r\n+OK\r\n");
+    rig.answer_next("+OK\r\n");
+    assert_eq!(rig.told(client), "+OK\r\n");
+    // A transaction that fails has no effect.
+    rig.send(operator, &[&["MULTI"], &pause, &["GET"], &["EXEC"]]);
+    assert!(rig.told(operator).ends_with("-EXECABORT Transaction discarded because of previous errors.\r\n"));
+    assert!(rig.shards[0].poll_question().is_none());
+}
+
+#[test]
+fn a_client_that_leaves_while_its_transaction_pauses_others_leaves_nothing_behind() {
+    let mut rig = Rig::new(1, 1);
+    let operator = rig.client(0);
+    rig.send(operator, &[&["MULTI"], &["CLIENT", "PAUSE", "100000"], &["SET", "k", "1"], &["EXEC"]]);
+    let id = rig.id(operator);
+    rig.shards[0].handle_client_lost(id);
+    rig.turns();
+    assert!(rig.shards[0].poll_question().is_none());
+    for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n+OK\r\n"] {
+        rig.answer_next(reply);
+    }
+    assert_eq!((rig.shards[0].clients_open(), rig.shards[0].requests_abandoned()), (0, 0));
+}
+
+#[test]
+fn scripts_that_declare_that_they_write_nothing_pass_while_writes_are_held_back() {
+    const READS: &str = "#!lua flags=no-writes\nreturn 2";
+    const DIGEST: &str = "ae33f9227913b24d053a555637f98260b23bd3a3";
+    let mut rig = Rig::new(2, 1);
+    let [operator, client, other] = [rig.client(0), rig.client(0), rig.client(1)];
+    // Its source is seen on another core than that of the client that names its digest.
+    rig.send(other, &[&["SCRIPT", "LOAD", READS]]);
+    rig.answer_next(&format!("$40\r\n{DIGEST}\r\n"));
+    assert_eq!(rig.asks(operator, &["CLIENT", "PAUSE", "100000", "WRITE"]), "+OK\r\n");
+    for words in [
+        &["EVAL", READS, "0"][..],
+        &["EVAL_RO", "return 1", "0"],
+        &["EVALSHA", DIGEST, "0"],
+        &["EVALSHA_RO", "0123456789012345678901234567890123456789", "0"],
+        &["FCALL_RO", "f", "0"],
+    ] {
+        rig.send(client, &[words]);
+        rig.answer_next(":2\r\n");
+        assert_eq!(rig.told(client), ":2\r\n", "{words:?}");
+    }
+    rig.send(client, &[&["MULTI"], &["EVALSHA", DIGEST, "0"], &["EXEC"]]);
+    for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n:2\r\n"] {
+        rig.answer_next(reply);
+    }
+    rig.told(client);
+    for words in [
+        &["EVAL", "return 1", "0"][..],
+        &["EVAL", "#!lua\nreturn 1", "0"],
+        &["EVALSHA", "0123456789012345678901234567890123456789", "0"],
+        &["FCALL", "f", "0"],
+    ] {
+        let client = rig.client(0);
+        rig.send(client, &[words]);
+        assert!(rig.at_stores.is_empty(), "{words:?}");
+    }
+    rig.send(client, &[&["MULTI"], &["EVALSHA", DIGEST, "0"], &["EVAL", "return 1", "0"], &["EXEC"]]);
+    assert!(rig.at_stores.is_empty());
+    assert_eq!(rig.shards[0].paused_clients(), 5);
 }

@@ -233,12 +233,93 @@ fn without_a_link_nothing_is_read_untracked() {
 }
 
 #[test]
-fn messages_are_redirected_before_plain_stores_only() {
-    let mut rig = clustered(1, |settings| settings.private_links_max = 10);
-    let client = rig.client(0);
-    rig.send(client, &[&["CLIENT", "TRACKING", "ON", "REDIRECT", "7"]]);
-    assert!(
-        rig.told(client).starts_with("-ERR CLIENT TRACKING with REDIRECT works before plain stores only")
-    );
-    assert!(rig.at_stores.is_empty());
+fn a_request_that_a_node_cannot_carry_out_yet_is_sent_once_more_within_a_second() {
+    for (refusal, told) in [
+        ("-TRYAGAIN Multiple keys request during rehashing of slot\r\n", "-UNAVAILABLE "),
+        ("-CLUSTERDOWN The cluster is down\r\n", "-CLUSTERDOWN The cluster is down\r\n"),
+    ] {
+        let (mut rig, client, key) = tracking();
+        rig.send(client, &[&["GET", &key], &["GET", &key]]);
+        for _ in 0..3 {
+            rig.answer_next(refusal);
+            assert!(rig.at_stores.is_empty() && rig.shards[0].poll_deadline().is_some());
+            rig.wait(Duration::from_millis(50));
+            assert_eq!(rig.at_nodes(), ["0 GET"]);
+        }
+        rig.answer_next("$1\r\n1\r\n");
+        assert_eq!(rig.told(client), "$1\r\n1\r\n");
+        let (began, mut times) = (rig.now.monotonic, 0);
+        while !rig.at_stores.is_empty() {
+            rig.answer_next(refusal);
+            rig.wait(Duration::from_millis(50));
+            times += 1;
+        }
+        let took = rig.now.monotonic.since(began);
+        let is_in_time = took >= Duration::from_secs(1) && took < Duration::from_millis(1_200);
+        assert!(is_in_time && (20..40).contains(&times), "{took:?}, {times} times");
+        let text = rig.told(client);
+        assert!(text.starts_with(told), "{text}");
+    }
+}
+
+#[test]
+fn a_transaction_of_which_a_part_cannot_be_carried_out_yet_is_sent_whole_once_more() {
+    let (mut rig, client, key) = tracking();
+    rig.send(client, &[&["MULTI"], &["GET", &key], &["EXEC"]]);
+    rig.told(client);
+    for reply in
+        ["+OK\r\n", "-TRYAGAIN later\r\n", "-EXECABORT Transaction discarded because of previous errors.\r\n"]
+    {
+        rig.answer_next(reply);
+    }
+    assert_eq!(rig.told(client), "");
+    rig.wait(Duration::from_millis(10));
+    assert_eq!(rig.at_nodes(), ["0 MULTI", "0 GET", "0 EXEC"]);
+    for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n$1\r\n1\r\n"] {
+        rig.answer_next(reply);
+    }
+    assert_eq!(rig.told(client), "*1\r\n$1\r\n1\r\n");
+    // A script may say so itself.
+    rig.send(client, &[&["EVAL", "code", "1", &key]]);
+    rig.answer_next("-CLUSTERDOWN it says\r\n");
+    assert_eq!(rig.told(client), "-CLUSTERDOWN it says\r\n");
+}
+
+#[test]
+fn a_request_that_is_half_moved_is_tried_at_both_nodes_for_as_long() {
+    let (mut rig, client, key) = tracking();
+    rig.send(client, &[&["MGET", &key, &key]]);
+    for _ in 0..10 {
+        rig.answer_next(&ask(&key, 1));
+        assert_eq!(rig.at_nodes(), ["1 ASKING", "1 MGET"]);
+        rig.answer_next("+OK\r\n");
+        rig.answer_next("-TRYAGAIN later\r\n");
+        rig.wait(Duration::from_millis(50));
+        assert_eq!(rig.at_nodes(), ["0 MGET"]);
+    }
+    rig.answer_next(&ask(&key, 1));
+    rig.answer_next("+OK\r\n");
+    rig.answer_next("*2\r\n$1\r\n1\r\n$1\r\n1\r\n");
+    assert_eq!(rig.told(client), "*2\r\n$1\r\n1\r\n$1\r\n1\r\n");
+}
+
+#[test]
+fn a_client_that_leaves_while_its_request_is_to_be_sent_once_more_leaves_nothing_behind() {
+    for is_lost in [true, false] {
+        let (mut rig, client, key) = tracking();
+        rig.send(client, &[&["GET", &key]]);
+        rig.answer_next("-TRYAGAIN later\r\n");
+        if is_lost {
+            let id = rig.id(client);
+            rig.shards[0].handle_client_lost(id);
+            rig.turns();
+        } else {
+            let Sent { link, generation, .. } = rig.answered.clone().expect("it was answered");
+            rig.shards[0].handle_link_lost(link, generation, Loss::ByPeer, rig.now);
+            rig.turns();
+        }
+        rig.wait(Duration::from_millis(100));
+        assert_eq!(rig.shards[0].clients_open(), 0);
+        assert!(!rig.at_nodes().iter().any(|sent| sent.ends_with("GET")), "{:?}", rig.at_nodes());
+    }
 }

@@ -676,3 +676,24 @@ fn a_store_that_is_busy_with_a_script_is_found_out_and_keeps_nobody_waiting() {
     rig.answer_first("GET", "$-1\r\n");
     assert_eq!(rig.told(far), "+PONG\r\n$-1\r\n");
 }
+
+#[test]
+fn a_transaction_that_waits_before_a_store_busy_with_a_script_is_refused_in_the_words_of_a_store() {
+    let mut overload = OverloadSettings::new(1, 1);
+    overload.window_bounds = crate::policy::window::Bounds { least: 1, most: 1 };
+    let mut rig = Rig::with(1, 1, |settings| {
+        settings.private_links_max = 10;
+        settings.overload = overload.clone();
+    });
+    let [busy, first, other] = [0; 3].map(|shard| rig.client(shard));
+    rig.send(busy, &[&["EVAL", "while true do end", "1", "k"]]);
+    rig.send(first, &[&["GET", "k"]]);
+    rig.wait(Duration::from_millis(200));
+    greet(&mut rig);
+    rig.send(other, &[&["MULTI"], &["SET", "k", "v"], &["EXEC"]]);
+    assert_eq!((rig.told(other).as_str(), rig.frames("SET").len()), ("+OK\r\n+QUEUED\r\n", 0), "it waits");
+    rig.answer_first("PING", "-BUSY Redis is busy running a script\r\n");
+    rig.wait(Duration::from_millis(200));
+    let refusal = "BUSY backend=store0 is busy running a script. SCRIPT KILL or FUNCTION KILL ends it";
+    assert_eq!(rig.told(other), format!("-EXECABORT Transaction discarded because of: {refusal}\r\n"));
+}
