@@ -37,7 +37,7 @@ const OTHERS_LINES: usize = 5;
 const CELL_LETTERS_MAX: usize = 48;
 
 /// Returns the whole display, line by line. `from` is the address of the admin port from which `state` was
-/// read.
+/// read; `window` is the size and style of the display.
 pub fn top(state: &Value, from: &str, window: Window) -> Vec<String> {
     let mut lines = head(state, from, window);
     let tables = tables(state, window.sort);

@@ -62,7 +62,7 @@ impl UnderWay {
         self.0[class] = self.0[class].saturating_sub(1);
     }
 
-    /// Returns the number of unsettled requests of all classes.
+    /// Returns the number of unsettled requests (admitted, and not answered yet) of all classes.
     pub fn total(&self) -> u32 {
         self.0.iter().sum()
     }

@@ -683,7 +683,8 @@ impl Control {
         }
     }
 
-    /// Stores the admin port's socket and host names, which [`open_admin`] serves when it is called.
+    /// Stores the admin port's listening socket, which [`open_admin`] opens for requests later, and `hosts`, the names
+    /// by which a request's `Host` header may address the port.
     pub fn note_admin(&mut self, socket: OwnedFd, hosts: Vec<String>) {
         self.admin = AdminPort::Waits(socket, hosts);
     }

@@ -460,7 +460,8 @@ impl<'a> ReadOptions<'a> {
         Ok(options)
     }
 
-    /// Lets the command wait for entries of one of its streams. False if it may not wait.
+    /// Lets the command wait until one of its streams has an entry that `want` describes, or for `timeout`. False if it
+    /// may not wait, as in a transaction.
     pub(super) fn wait(&self, call: &mut Call<'_>, want: Want, timeout: Timeout) -> Result<bool, Refusal> {
         let arguments = call.arguments;
         let mut keys = (self.keys..self.keys + self.streams).map(|index| arguments.at(index));

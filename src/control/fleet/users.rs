@@ -15,8 +15,8 @@ use crate::values::Timestamp;
 /// The number of periods with low demand after which a user is no longer counted.
 const QUIET_MAX: u32 = 10;
 
-/// State about users in general: the part of quotas of users who are not counted, as last passed to the
-/// pools, and a count of heavy users left out.
+/// State about the users of tenants: the terms for users whose demand is not counted with the fleet, as last
+/// passed to the pools (`None` before that), and how many heavy users are not counted for want of room.
 #[derive(Debug, Default)]
 pub(super) struct Users {
     terms: Option<UserTerms>,

@@ -20,7 +20,8 @@ use crate::values::{Random, Timestamp};
 
 /// Shortest time between the starts of two rounds (questions to some nodes at once) that had a reason.
 const GAP_LEAST: Duration = Duration::from_secs(1);
-/// Longest time between the starts of two rounds that had a reason, while nothing changes.
+/// Largest value of the least time between the starts of two rounds that had a reason: it is doubled from
+/// [`GAP_LEAST`] up to this while rounds find no change of the map.
 const GAP_MOST: Duration = Duration::from_secs(10);
 /// Largest random part by which the gap between rounds is prolonged.
 const GAP_CHANCE: f64 = 0.25;

@@ -56,7 +56,7 @@ pub struct Subscriptions {
     names: [HashMap<Box<[u8]>, Origin>; 3],
     /// The sum of the lengths of all names.
     name_bytes: usize,
-    /// The number of names with [`Origin::Shared`].
+    /// The number of names for which weir has one subscription on behalf of all its clients ([`Origin::Shared`]).
     shared: usize,
     /// The client's command about subscriptions that not all stores have acknowledged; None if there is none.
     pending: Option<Pending>,

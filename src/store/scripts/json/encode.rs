@@ -103,8 +103,9 @@ impl Encoder<'_> {
         }
     }
 
-    /// The length of an array; none for other tables, and for an empty one. The largest index is one of 32
-    /// bits: one beyond them counts as the least, as in C on x86-64.
+    /// Returns the length of a table that is an array; `None` for other tables, and for an empty one. An error for
+    /// a sparse array that is not to be an object. The largest index is one of 32 bits: one beyond them counts as the least, as in C
+    /// on x86-64.
     #[expect(clippy::float_cmp, reason = "a whole number equals its own whole part")]
     fn array_length(&self, table: &Table, value: &Value) -> Result<Option<Integer>, Error> {
         let (mut largest, mut items, mut is_array) = (0_i32, 0, true);
