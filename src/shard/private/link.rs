@@ -275,7 +275,8 @@ impl Link {
         match self.state {
             State::Opening => false,
             State::Greeting => !self.greeting.is_empty(),
-            State::Open => !self.is_held && !(self.prelude.is_empty() && self.output.is_empty()),
+            State::Open if self.is_held => false,
+            State::Open => !self.prelude.is_empty() || !self.output.is_empty(),
         }
     }
 
