@@ -13,7 +13,9 @@ use super::reply::Reply;
 #[cfg(feature = "scripts")]
 use super::scripts::Scripts;
 use super::session::{Disposition, Session};
+use super::settings::Settings;
 use super::slow_log::Clock;
+use super::stats::Stats;
 use crate::protocol::{Arguments, Protocol, encode};
 use crate::values::Timestamp;
 use crate::values::limits::ENGINE_DATABASES;
@@ -57,6 +59,7 @@ pub struct Engine {
     pub(super) keyspace: Keyspace,
     pub(super) directory: Directory<Command>,
     pub(super) limits: EngineLimits,
+    pub(super) settings: Settings,
     pub(super) tally: Tally,
     pub(super) post: Post,
     #[cfg(feature = "scripts")]
@@ -71,12 +74,14 @@ impl Engine {
     /// Makes an empty store. The seed determines the hash order and every random choice.
     pub fn new(limits: EngineLimits, seed: u64) -> Self {
         let directory = commands::directory();
-        let tally = Tally { calls: vec![0; directory.len()], ..Tally::default() };
+        let calls = vec![0; directory.len()];
+        let tally = Tally { calls, stats: Stats::new(&directory), ..Tally::default() };
         let keyspace = Keyspace::new(seed);
         Self {
             keyspace,
             directory,
             limits,
+            settings: Settings::default(),
             tally,
             post: Post::default(),
             #[cfg(feature = "scripts")]
@@ -87,10 +92,11 @@ impl Engine {
     }
 
     /// Gives the engine a clock, which ends scripts that run for too long although they take few steps, and times
-    /// slow requests. Nothing else reads it.
+    /// commands. Nothing else reads it.
     #[must_use]
     pub fn with_clock(mut self, clock: impl Fn() -> Timestamp + 'static) -> Self {
         let clock: Clock = std::rc::Rc::new(clock);
+        self.tally.stats.set_clock(&clock);
         #[cfg(feature = "scripts")]
         {
             self.scripts.stopwatch = Some(std::rc::Rc::clone(&clock));
@@ -112,6 +118,7 @@ impl Engine {
         let effort = Effort::new(self.limits.effort_max);
         let before = out.len();
         self.tally.slow_log.begin(self.clock.as_ref(), now);
+        self.tally.stats.begin_request(now.monotonic);
         self.keyspace.interest.tracking.set_actor(Some(session.id));
         let disposition = self.execute_within(&effort, session, arguments, now, out);
         if !self.post.own.is_empty() {
@@ -174,7 +181,11 @@ impl Engine {
             Ok(position) => position,
             Err(refusal) => {
                 effort.charge_request(arguments.len(), arguments.frame().len());
-                self.tally.errors += 1;
+                self.tally.count_error(refusal.text().as_bytes());
+                if let Some(position) = self.directory.find(arguments.name()) {
+                    let slot = self.tally.stats.slot(position, arguments);
+                    self.tally.stats.reject(slot);
+                }
                 if arguments.name().eq_ignore_ascii_case(b"exec") {
                     session.transaction = None;
                     self.keyspace.interest.watches.end(session.id);
@@ -210,6 +221,7 @@ impl Engine {
             scripts: &mut self.scripts,
             directory: &self.directory,
             limits: &self.limits,
+            settings: &mut self.settings,
             arguments,
             now,
             out: Reply::new(out, self.limits.reply_bytes_max),
@@ -299,7 +311,7 @@ impl Engine {
             return Err(Refusal::WrongArity(command.name));
         }
         let needed = self.keyspace.used().saturating_add(memory_needed(arguments));
-        if command.effect == Effect::Grow && needed >= self.limits.bytes_max {
+        if command.effect == Effect::Grow && needed >= self.settings.bytes_max_within(&self.limits) {
             self.tally.refused_for_memory += 1;
             return Err(Refusal::OutOfMemory);
         }

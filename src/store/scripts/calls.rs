@@ -117,50 +117,63 @@ impl<'host, 'call> Host<'host, 'call> {
         self.shared.fuel.spend(CALL_UNITS)?;
         let (frame, places) = words(arguments)?;
         let arguments = Arguments::new(&frame, &places);
-        let refuse = |words: &str| Error::from(Raised::Reply(format!("ERR {words}").into_bytes(), true));
         let Ok(mut call) = self.call.try_borrow_mut() else {
-            return Err(refuse("redis.call() cannot be called from within itself"));
+            let text = b"ERR redis.call() cannot be called from within itself".to_vec();
+            return Err(Raised::Reply(text, true).into());
         };
         call.effort.charge(self.shared.fuel.take_spent());
-        let found = match command::recognise(&arguments) {
-            Ok(found) => found,
-            Err(command::Unrecognised::Arity(_)) => {
-                return Err(refuse("Wrong number of args calling Redis command from script"));
+        let position = match self.admit(&mut call, arguments) {
+            Ok(position) => position,
+            Err(text) => {
+                call.tally.count_error(text.as_bytes());
+                if let Some(position) = call.directory.find(arguments.name()) {
+                    let slot = call.tally.stats.slot(position, arguments);
+                    call.tally.stats.reject(slot);
+                }
+                return Err(Raised::Reply(text.into_bytes(), true).into());
             }
-            Err(_) => return Err(refuse("Unknown Redis command called from script")),
         };
-        let Some(position) = call.directory.find(arguments.name()) else {
-            return Err(refuse("Unknown Redis command called from script"));
-        };
-        let known = call.directory.at(position);
-        if !known.accepts(arguments.len()) {
-            return Err(refuse("Wrong number of args calling Redis command from script"));
-        }
-        if found.flags.contains(Flags::NOSCRIPT) || known.effect == Effect::Control {
-            return Err(refuse("This Redis command is not allowed from script"));
-        }
-        let writes =
-            matches!(known.effect, Effect::Write | Effect::Grow) && found.flags.contains(Flags::WRITE);
-        if self.readonly && (writes || REPLICATED.contains(&known.name)) {
-            return Err(refuse("Write commands are not allowed from read-only scripts."));
-        }
-        if ["xread", "xreadgroup"].contains(&known.name) && blocks(arguments) {
-            let name = String::from_utf8_lossy(arguments.name());
-            return Err(refuse(&format!("{name} command is not allowed with BLOCK option from scripts")));
-        }
-        let needed = call.keyspace.used().saturating_add(memory_needed(arguments));
-        if known.effect == Effect::Grow && needed >= call.limits.bytes_max {
-            call.tally.refused_for_memory += 1;
-            return Err(Raised::Reply(
-                b"OOM command not allowed when used memory > 'maxmemory'.".to_vec(),
-                true,
-            )
-            .into());
-        }
         let reply = carry_out_inner(&mut call, position, arguments, self.protocol.get());
         self.shared.fuel.set_left(call.effort.left());
         self.shared.fuel.spend_bytes(reply.len())?;
         Ok(reply)
+    }
+
+    /// Returns the position of a command in the directory, or the error if scripts may not call it, or not now.
+    fn admit(&self, call: &mut Call<'_>, arguments: Arguments<'_>) -> Result<usize, String> {
+        let refuse = |words: &str| Err(format!("ERR {words}"));
+        let found = match command::recognise(&arguments) {
+            Ok(found) => found,
+            Err(command::Unrecognised::Arity(_)) => {
+                return refuse("Wrong number of args calling Redis command from script");
+            }
+            Err(_) => return refuse("Unknown Redis command called from script"),
+        };
+        let Some(position) = call.directory.find(arguments.name()) else {
+            return refuse("Unknown Redis command called from script");
+        };
+        let known = call.directory.at(position);
+        if !known.accepts(arguments.len()) {
+            return refuse("Wrong number of args calling Redis command from script");
+        }
+        if found.flags.contains(Flags::NOSCRIPT) || known.effect == Effect::Control {
+            return refuse("This Redis command is not allowed from script");
+        }
+        let writes =
+            matches!(known.effect, Effect::Write | Effect::Grow) && found.flags.contains(Flags::WRITE);
+        if self.readonly && (writes || REPLICATED.contains(&known.name)) {
+            return refuse("Write commands are not allowed from read-only scripts.");
+        }
+        if ["xread", "xreadgroup"].contains(&known.name) && blocks(arguments) {
+            let name = String::from_utf8_lossy(arguments.name());
+            return refuse(&format!("{name} command is not allowed with BLOCK option from scripts"));
+        }
+        let needed = call.keyspace.used().saturating_add(memory_needed(arguments));
+        if known.effect == Effect::Grow && needed >= call.bytes_max() {
+            call.tally.refused_for_memory += 1;
+            return Err("OOM command not allowed when used memory > 'maxmemory'.".to_owned());
+        }
+        Ok(position)
     }
 }
 

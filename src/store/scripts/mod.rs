@@ -283,7 +283,12 @@ fn write_result(call: &mut Call<'_>, (value, protocol): Ran, name: &str) -> Resu
     let client = call.session.protocol;
     let versions = Versions { client, script: protocol, effort: call.effort };
     match value {
-        Ok(value) => to_reply::write(&mut call.out, &value, versions),
+        Ok(value) => {
+            if let Value::Table(table) = &value {
+                call.tally.is_counted = to_reply::is_counted(table)?;
+            }
+            to_reply::write(&mut call.out, &value, versions)
+        }
         Err(error) => write_error(call, &error, name),
     }
 }
@@ -324,7 +329,7 @@ fn write_error(call: &mut Call<'_>, error: &Value, name: &str) -> Result<(), Fai
         text.extend_from_slice(&source.as_bytes());
         text.extend_from_slice(format!(":{line}.").as_bytes());
     }
-    call.tally.errors += 1;
+    call.tally.is_counted = to_reply::is_counted(table)?;
     call.out.line(b'-', to_reply::error_text(&text));
     Ok(())
 }
