@@ -1,5 +1,6 @@
 //! Commands, and the context in which one is carried out: what it may touch, its arguments and its reply.
 
+use super::attend::Attend;
 use super::directory::Directory;
 use super::effort::{Effort, LOOK};
 use super::events::{self, Class};
@@ -80,6 +81,8 @@ pub(super) struct Call<'a> {
     pub(super) out: Reply<'a>,
     pub(super) effort: &'a Effort,
     pub(super) disposition: Disposition,
+    /// Called now and then by a script that runs for long; none where nobody could be answered meanwhile.
+    pub(super) attend: Option<Attend<'a>>,
     /// False for a command in a transaction: what would wait finds nothing at once.
     pub(super) may_wait: bool,
 }
@@ -274,6 +277,7 @@ impl Call<'_> {
             out,
             effort: self.effort,
             disposition: Disposition::Continue,
+            attend: self.attend,
             may_wait: false,
         }
     }

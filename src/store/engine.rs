@@ -1,5 +1,6 @@
 //! The engine: takes a request, and appends a reply.
 
+use super::attend::Attend;
 use super::call::{Call, Command, Effect, Tally};
 use super::commands;
 use super::directory::Directory;
@@ -115,12 +116,25 @@ impl Engine {
         now: Now,
         out: &mut Vec<u8>,
     ) -> Disposition {
+        self.execute_attended(session, arguments, now, out, None)
+    }
+
+    /// Carries out one request as [`Engine::execute`] does. A script that runs for longer than `busy-reply-threshold`
+    /// calls `attend` now and then.
+    pub(super) fn execute_attended(
+        &mut self,
+        session: &mut Session,
+        arguments: Arguments<'_>,
+        now: Now,
+        out: &mut Vec<u8>,
+        attend: Option<Attend<'_>>,
+    ) -> Disposition {
         let effort = Effort::new(self.limits.effort_max);
         let before = out.len();
         self.tally.slow_log.begin(self.clock.as_ref(), now);
         self.tally.stats.begin_request(now.monotonic);
         self.keyspace.interest.tracking.set_actor(Some(session.id));
-        let disposition = self.execute_within(&effort, session, arguments, now, out);
+        let disposition = self.execute_within(&effort, session, arguments, now, out, attend);
         if !self.post.own.is_empty() {
             let inserted = self.post.own.len();
             out.append(&mut self.post.own);
@@ -171,6 +185,7 @@ impl Engine {
         arguments: Arguments<'_>,
         now: Now,
         out: &mut Vec<u8>,
+        attend: Option<Attend<'_>>,
     ) -> Disposition {
         self.keyspace.set_now(now.unix_ms);
         self.keyspace.select(session.database);
@@ -227,6 +242,7 @@ impl Engine {
             out: Reply::new(out, self.limits.reply_bytes_max),
             effort,
             disposition: Disposition::Continue,
+            attend,
             may_wait: true,
         };
         call.run(position);
@@ -238,6 +254,12 @@ impl Engine {
     /// [`Engine::expire_some`].
     pub fn poll_delivery(&mut self) -> Option<Delivery> {
         self.post.next()
+    }
+
+    /// Ends the watches of a connection (WATCH).
+    pub(super) fn end_watches(&mut self, session: &mut Session) {
+        session.watches = false;
+        self.keyspace.interest.watches.end(session.id);
     }
 
     /// Ends all that a closed connection has in the engine: its wait, watches, tracking and subscriptions.

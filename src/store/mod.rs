@@ -33,11 +33,14 @@
 //!   of `channels`, are polled ([`Engine::poll_delivery`]). All of it is bounded in bytes.
 //! * `settings` has what CONFIG SET changes, and `shapes` those of them that collections read; `stats` counts commands
 //!   and errors.
+//! * While a script runs for long, `attend` has the service answer others (`service/busy.rs`).
 //! * Commands announce events of keys to `events`, which publishes them where they are wanted.
 
 #![expect(clippy::unnecessary_wraps, reason = "every command has the same signature")]
 
 mod administration;
+#[cfg_attr(not(feature = "scripts"), expect(dead_code, reason = "only scripts run for long"))]
+mod attend;
 #[cfg(test)]
 mod bench;
 mod bit_fields;
@@ -121,6 +124,6 @@ pub use engine::{Engine, EngineStatistics};
 pub use keyspace::Swept;
 pub use limits::EngineLimits;
 pub use post::Delivery;
-pub use service::{Service, StoreService};
+pub use service::{Service, Sockets, StoreClients, StoreService};
 pub use session::{Disposition, Session};
 pub use sweeper::Sweeper;

@@ -103,6 +103,7 @@ impl Engine {
             out: Reply::new(&mut reply, self.limits.reply_bytes_max),
             effort: &own,
             disposition: Disposition::Continue,
+            attend: None,
             may_wait: false,
         };
         let served = serve(&mut call, &waiter).and_then(|served| call.out.check().map(|()| served));

@@ -169,6 +169,8 @@ fn shares_text(shares: &[f64]) -> String {
 pub(super) struct Settings {
     /// Values by the position of their rows; none where a setting was never changed.
     texts: Vec<Option<Box<str>>>,
+    /// The milliseconds after which a script keeps the store busy (`busy-reply-threshold`).
+    pub(super) busy_after_ms: u64,
     /// The milliseconds from which on commands are sampled (`latency-monitor-threshold`); 0 for none.
     pub(super) sampled_from_ms: u64,
     /// The bytes of keys and values from which on writes are refused (`maxmemory`), below the store's own bound; 0 for
@@ -188,6 +190,7 @@ impl Default for Settings {
     fn default() -> Self {
         let mut settings = Self {
             texts: vec![None; ROWS.len()],
+            busy_after_ms: 0,
             sampled_from_ms: 0,
             bytes_max: 0,
             sparse_bytes_max: 0,
@@ -253,6 +256,7 @@ impl Settings {
         let text = text.as_str();
         let number = || text.parse().unwrap_or_default();
         match ROWS[position].name {
+            "busy-reply-threshold" => self.busy_after_ms = number(),
             "latency-monitor-threshold" => self.sampled_from_ms = number(),
             "hll-sparse-max-bytes" => self.sparse_bytes_max = text.parse().unwrap_or_default(),
             "stream-node-max-entries" => self.stream_nodes.entries_max = text.parse().unwrap_or_default(),
@@ -286,6 +290,7 @@ mod tests {
                 );
             }
         }
+        assert_eq!(settings.busy_after_ms, 5_000);
         assert_eq!(settings.percentiles, [50.0, 99.0, 99.9]);
     }
 

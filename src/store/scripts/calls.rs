@@ -5,11 +5,13 @@ use std::cell::{Cell, RefCell};
 use mlua::{Error, Lua, MultiValue, Value};
 
 use super::errors::{self, Raised};
+use super::fuel::Ending;
 use super::given::cut;
 use super::machine::Shared;
 use super::to_lua;
 use crate::protocol::command::{self, Flags};
 use crate::protocol::{Argument, Arguments, Protocol};
+use crate::store::attend::{Kind, Running, Verdict};
 use crate::store::call::{Call, Effect, InnerReply};
 use crate::store::engine::memory_needed;
 use crate::store::numbers;
@@ -31,6 +33,8 @@ pub(super) struct Host<'host, 'call> {
     protocol: Cell<Protocol>,
     /// True if the script may not write.
     readonly: bool,
+    /// True once the script has called a command that writes.
+    wrote: Cell<bool>,
 }
 
 /// The frame and the places of the words of a request.
@@ -65,7 +69,8 @@ pub(super) fn words(arguments: &MultiValue) -> Result<Words, Error> {
 
 impl<'host, 'call> Host<'host, 'call> {
     pub(super) fn new(call: &'host mut Call<'call>, shared: &'host Shared, readonly: bool) -> Self {
-        Self { call: RefCell::new(call), shared, protocol: Cell::new(Protocol::Resp2), readonly }
+        let protocol = Cell::new(Protocol::Resp2);
+        Self { call: RefCell::new(call), shared, protocol, readonly, wrote: Cell::new(false) }
     }
 
     /// The protocol version that the script has chosen.
@@ -84,6 +89,25 @@ impl<'host, 'call> Host<'host, 'call> {
         };
         self.protocol.set(protocol);
         Ok(())
+    }
+
+    /// Attends to others while the script runs for long. Ends the script if one of them asks for that.
+    pub(super) fn attend(&self) -> Result<(), Error> {
+        let Ok(call) = self.call.try_borrow() else { return Ok(()) };
+        let Some(attend) = call.attend else { return Ok(()) };
+        let name = call.arguments.name();
+        let is_function = name.first().is_some_and(|first| first.eq_ignore_ascii_case(&b'f'));
+        let running = Running {
+            kind: if is_function { Kind::Function } else { Kind::Script },
+            has_written: self.wrote.get(),
+            arguments: call.arguments,
+            ms: self.shared.fuel.running_ms(),
+            loaded: call.scripts.functions.counts(),
+        };
+        match attend(&running) {
+            Verdict::Continue => Ok(()),
+            Verdict::Kill => Err(self.shared.fuel.end(Ending::Killed)),
+        }
     }
 
     /// `redis.call`: an error reply ends the script, unless it catches the error.
@@ -173,6 +197,7 @@ impl<'host, 'call> Host<'host, 'call> {
             call.tally.refused_for_memory += 1;
             return Err("OOM command not allowed when used memory > 'maxmemory'.".to_owned());
         }
+        self.wrote.set(self.wrote.get() || writes);
         Ok(position)
     }
 }
