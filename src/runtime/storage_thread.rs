@@ -3,8 +3,10 @@
 //! Shards reach it over socket pairs, by the same forwarding path as any other store. The tool `weir-storage`
 //! is the same code with listeners, around a service that may follow a script.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
@@ -13,7 +15,7 @@ use super::driver::{Application, Connector, Driver, Entrance};
 use super::messages::{Mailbox, ToControl};
 use super::park::{Parking, SHALLOW_SLEEP};
 use crate::protocol::Segment;
-use crate::store::StoreService;
+use crate::store::{Sockets, StoreClients, StoreService};
 use crate::values::time::Now;
 use crate::values::{Action, BackendId, Loss, Owner};
 
@@ -26,9 +28,10 @@ pub(super) enum ToStorage {
     Stop,
 }
 
-struct Served<S>(S);
+/// The clients of a store as an application of the driver.
+struct Served<'a, S: ?Sized>(&'a mut S);
 
-impl<S: StoreService> Application for Served<S> {
+impl<S: StoreClients + ?Sized> Application for Served<'_, S> {
     fn handle_accepted(&mut self, _entrance: Entrance, now: Now) -> Owner {
         Owner::Client(self.0.handle_client_opened(now))
     }
@@ -78,25 +81,54 @@ impl Connector for Nowhere {
     }
 }
 
+/// The sockets of the store's clients, while a script keeps the store busy.
+struct World<'a> {
+    driver: &'a mut Driver,
+    letters: &'a Receiver<ToStorage>,
+    clock: &'a Clock,
+    /// Messages for which the store must be free: those about statistics and the end, a few in a second.
+    kept: Vec<ToStorage>,
+}
+
+impl Sockets for World<'_> {
+    fn attend(&mut self, clients: &mut dyn StoreClients) {
+        let now = self.clock.now();
+        let mut served = Served(clients);
+        while let Ok(letter) = self.letters.try_recv() {
+            match letter {
+                ToStorage::Adopt(socket) => self.driver.adopt(socket, Entrance::Resp, &mut served, now),
+                other => self.kept.push(other),
+            }
+        }
+        self.driver.handle_completions(&mut served, now);
+        self.driver.carry_out(&mut served, &Nowhere, now);
+        // An error comes again in the next turn, which ends the service.
+        let _ = self.driver.ring.submit_and_wait(Some(Duration::ZERO));
+    }
+}
+
 /// Serves the store's clients until a `ToStorage::Stop` arrives.
 pub(super) async fn serve(
-    service: impl StoreService,
+    mut service: impl StoreService,
     mut driver: Driver,
     letters: Receiver<ToStorage>,
     clock: Clock,
 ) -> io::Result<()> {
-    let mut served = Served(service);
+    let mut kept = Vec::new();
     let mut last_work = clock.now().monotonic;
     let mut parking = Parking::new(driver.ring.wait_handle())?;
     loop {
         let now = clock.now();
         let mut work = 0;
-        while let Ok(letter) = letters.try_recv() {
+        let mut old: VecDeque<ToStorage> = std::mem::take(&mut kept).into();
+        while let Some(letter) = old.pop_front().or_else(|| letters.try_recv().ok()) {
             work += 1;
             match letter {
-                ToStorage::Adopt(socket) => driver.adopt(socket, Entrance::Resp, &mut served, now),
+                ToStorage::Adopt(socket) => {
+                    driver.adopt(socket, Entrance::Resp, &mut Served(&mut service), now);
+                }
                 ToStorage::Report(control) => {
-                    control.post(ToControl::Engine(served.0.engine().statistics()));
+                    control.post(ToControl::Engine(service.engine().statistics()));
                 }
                 ToStorage::Stop => {
                     // An accept under way would keep the port in use until the kernel has torn the ring down,
@@ -106,23 +138,25 @@ pub(super) async fn serve(
                 }
             }
         }
-        work += driver.handle_completions(&mut served, now);
-        served.0.handle_turn_end(now);
-        driver.carry_out(&mut served, &Nowhere, now);
+        work += driver.handle_completions(&mut Served(&mut service), now);
+        let mut world = World { driver: &mut driver, letters: &letters, clock: &clock, kept: Vec::new() };
+        service.handle_turn_end(now, &mut world);
+        kept = world.kept;
+        driver.carry_out(&mut Served(&mut service), &Nowhere, now);
         driver.ring.submit()?;
-        if work > 0 || served.0.is_busy() {
+        if work > 0 || !kept.is_empty() || service.is_busy() {
             last_work = now.monotonic;
         }
-        if work > 0 || driver.ring.has_completions() {
+        if work > 0 || !kept.is_empty() || driver.ring.has_completions() {
             glommio::yield_if_needed().await;
             continue;
         }
         if now.monotonic.since(last_work) < SHALLOW_SLEEP {
-            let pause = served.0.poll_deadline().map_or(SHALLOW_SLEEP, |at| at.since(now.monotonic));
+            let pause = service.poll_deadline().map_or(SHALLOW_SLEEP, |at| at.since(now.monotonic));
             driver.ring.submit_and_wait(Some(pause.min(SHALLOW_SLEEP)))?;
             continue;
         }
-        if let Some(at) = served.0.poll_deadline() {
+        if let Some(at) = service.poll_deadline() {
             driver.wake_at(at, now);
             driver.ring.submit()?;
         }

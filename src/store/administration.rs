@@ -1,4 +1,4 @@
-//! Commands that operators and test suites send at the start: ACL, LATENCY, MODULE, ROLE and saving. There is one user
+//! Commands that operators and test suites send at the start: ACL, MODULE, ROLE and saving. There is one user
 //! without a password, nothing is saved to disk, there are no modules and no replicas: replies say just that, and what
 //! would change it is refused.
 
@@ -9,7 +9,6 @@ use crate::protocol::command::{self, describe};
 
 pub(super) const COMMANDS: &[Command] = &[
     command("acl", -2, Effect::Read, acl),
-    command("latency", -2, Effect::Read, latency),
     command("module", -2, Effect::Read, module),
     command("role", 1, Effect::Read, role),
     command("save", 1, Effect::Read, save),
@@ -46,10 +45,10 @@ const CATEGORIES: [&str; 21] = [
 ];
 
 /// A subcommand: its name, the least and the most words with those of the command, and its function.
-type Subcommand = (&'static str, usize, usize, fn(&mut Call<'_>) -> Done);
+pub(super) type Subcommand = (&'static str, usize, usize, fn(&mut Call<'_>) -> Done);
 
 /// Carries out the subcommand that a request names.
-fn carry_out(call: &mut Call<'_>, name: &str, subcommands: &[Subcommand]) -> Done {
+pub(super) fn carry_out(call: &mut Call<'_>, name: &str, subcommands: &[Subcommand]) -> Done {
     let Some((subcommand, least, most, run)) = subcommands.iter().find(|(word, ..)| call.is(1, word)) else {
         return Err(call.unknown_subcommand());
     };
@@ -162,35 +161,6 @@ fn acl_whoami(call: &mut Call<'_>) -> Done {
     call.bulk(b"default")
 }
 
-fn latency(call: &mut Call<'_>) -> Done {
-    const MANY: usize = usize::MAX;
-    let subcommands: &[Subcommand] = &[
-        ("doctor", 2, 2, latency_doctor),
-        ("graph", 3, 3, latency_graph),
-        ("histogram", 2, MANY, latency_histogram),
-        ("history", 3, 3, |call| call.empty_array()),
-        ("latest", 2, 2, |call| call.empty_array()),
-        ("reset", 2, MANY, |call| call.integer(0)),
-    ];
-    carry_out(call, "latency", subcommands)
-}
-
-fn latency_doctor(call: &mut Call<'_>) -> Done {
-    let text = "The embedded store samples no latencies. SLOWLOG GET shows its slow requests, and weir's metrics show \
-                the latency of all.\n";
-    call.out.verbatim(call.session.protocol, text);
-    Ok(())
-}
-
-fn latency_graph(call: &mut Call<'_>) -> Done {
-    Err(Refusal::Quoting(format!("ERR No samples available for event '{}'", quoted(call.at(2)))))
-}
-
-fn latency_histogram(call: &mut Call<'_>) -> Done {
-    call.out.map(call.session.protocol, 0);
-    Ok(())
-}
-
 fn module(call: &mut Call<'_>) -> Done {
     let refused: fn(&mut Call<'_>) -> Done =
         |_| Err(Refusal::Words("ERR the embedded store cannot load modules"));
@@ -228,8 +198,6 @@ mod tests {
             ("ACL CAT nosuch", "-ERR Unknown category 'nosuch'|"),
             ("ACL SETUSER x", "-ERR the embedded store has one user, who cannot be changed|"),
             ("ACL LOG x", "-ERR value is not an integer or out of range|"),
-            ("LATENCY RESET", ":0|"),
-            ("LATENCY", "-ERR wrong number of arguments for 'latency' command|"),
             ("MODULE LIST", "*0|"),
             ("ROLE", "*3|$6|master|:0|*0|"),
             ("BGSAVE", "-ERR BGSAVE is refused: the embedded store keeps nothing on disk|"),

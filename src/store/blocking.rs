@@ -139,7 +139,7 @@ pub(super) fn client_unblock(call: &mut Call<'_>) -> Done {
     let waiter = u64::try_from(session).ok().and_then(|id| call.keyspace.interest.waits.leave(id));
     let Some(waiter) = waiter else { return call.integer(0) };
     let bytes = if by_error {
-        call.tally.errors += 1;
+        call.tally.count_error(b"UNBLOCKED client unblocked via CLIENT UNBLOCK");
         Bytes::from_static(b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n")
     } else {
         waiter.reply_at_end().into()

@@ -1,10 +1,12 @@
 //! The engine's commands, and the context in which one is carried out: the parts of the engine that it uses,
 //! its arguments and its reply.
 
+use super::attend::Attend;
 use super::directory::Directory;
 use super::effort::{Effort, LOOK};
 use super::events::{self, Class};
 use super::keyspace::Keyspace;
+use super::latency::Latencies;
 use super::limits::EngineLimits;
 use super::numbers;
 use super::post::Post;
@@ -13,7 +15,9 @@ use super::reply::Reply;
 #[cfg(feature = "scripts")]
 use super::scripts::Scripts;
 use super::session::{Disposition, Session};
+use super::settings::Settings;
 use super::slow_log::SlowLog;
+use super::stats::Stats;
 use super::tracking;
 use crate::protocol::{Arguments, Protocol};
 use crate::values::time::Now;
@@ -73,11 +77,14 @@ pub(super) struct Call<'a> {
     pub(super) scripts: &'a mut Scripts,
     pub(super) directory: &'a Directory<Command>,
     pub(super) limits: &'a EngineLimits,
+    pub(super) settings: &'a mut Settings,
     pub(super) arguments: Arguments<'a>,
     pub(super) now: Now,
     pub(super) out: Reply<'a>,
     pub(super) effort: &'a Effort,
     pub(super) disposition: Disposition,
+    /// Called now and then by a script that runs for long; none where nobody could be answered meanwhile.
+    pub(super) attend: Option<Attend<'a>>,
     /// False for a command in a transaction or a script, where a blocking command replies at once that it has
     /// found nothing.
     pub(super) may_wait: bool,
@@ -106,6 +113,53 @@ pub(super) struct Tally {
     /// Numbers of connections that CLIENT KILL named; the service in front of the engine closes them.
     pub(super) killed: Vec<u64>,
     pub(super) slow_log: SlowLog,
+    pub(super) stats: Stats,
+    pub(super) latencies: Latencies,
+    /// True if the error that a script is about to reply with was counted where it arose.
+    pub(super) is_counted: bool,
+    /// The counters as they were at the last CONFIG RESETSTAT, from which INFO counts.
+    pub(super) reset: Counters,
+}
+
+/// Counters of the engine that only grow.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counters {
+    pub(super) commands: u64,
+    pub(super) errors: u64,
+    pub(super) expired: u64,
+    pub(super) hits: u64,
+    pub(super) misses: u64,
+}
+
+impl Tally {
+    /// Counts an error reply.
+    pub(super) fn count_error(&mut self, text: &[u8]) {
+        self.errors += 1;
+        self.stats.count_error(text);
+    }
+
+    /// Has INFO count anew.
+    pub(super) fn reset(&mut self, keyspace: &Keyspace) {
+        self.reset = self.counters(keyspace);
+        self.stats.reset();
+    }
+
+    /// The counters since the last CONFIG RESETSTAT.
+    pub(super) fn since_reset(&self, keyspace: &Keyspace) -> Counters {
+        let (now, then) = (self.counters(keyspace), self.reset);
+        Counters {
+            commands: now.commands - then.commands,
+            errors: now.errors - then.errors,
+            expired: now.expired - then.expired,
+            hits: now.hits - then.hits,
+            misses: now.misses - then.misses,
+        }
+    }
+
+    fn counters(&self, keyspace: &Keyspace) -> Counters {
+        let Keyspace { expired, hits, misses, .. } = *keyspace;
+        Counters { commands: self.commands, errors: self.errors, expired, hits, misses }
+    }
 }
 
 impl<'a> Call<'a> {
@@ -159,7 +213,12 @@ impl<'a> Call<'a> {
 
     /// Returns the number of bytes by which values may still grow before the memory limit.
     pub(super) fn memory_left(&self) -> u64 {
-        self.limits.bytes_max.saturating_sub(self.keyspace.used())
+        self.bytes_max().saturating_sub(self.keyspace.used())
+    }
+
+    /// The bytes of keys and values from which on writes that need memory are refused.
+    pub(super) fn bytes_max(&self) -> u64 {
+        self.settings.bytes_max_within(self.limits)
     }
 
     pub(super) fn ok(&mut self) -> Done {
@@ -216,11 +275,13 @@ impl Call<'_> {
             scripts: self.scripts,
             directory: self.directory,
             limits: self.limits,
+            settings: self.settings,
             arguments,
             now: self.now,
             out,
             effort: self.effort,
             disposition: Disposition::Continue,
+            attend: self.attend,
             may_wait: false,
         }
     }
@@ -231,13 +292,23 @@ impl Call<'_> {
         self.tally.calls[position] += 1;
         self.tally.commands += 1;
         self.effort.charge_request(self.count(), self.arguments.frame().len());
-        if let Err(refusal) = (self.directory.at(position).run)(self).and_then(|()| self.out.check()) {
-            self.tally.errors += 1;
+        let (slot, began) = (self.tally.stats.slot(position, self.arguments), self.tally.stats.begin());
+        let result = (self.directory.at(position).run)(self).and_then(|()| self.out.check());
+        let is_counted = std::mem::take(&mut self.tally.is_counted);
+        let failed = result.is_err() || self.out.is_error();
+        let ms = self.tally.stats.end(slot, began, failed) / 1_000_000;
+        if self.settings.sampled_from_ms > 0 && ms >= self.settings.sampled_from_ms {
+            self.tally.latencies.add(&self.arguments, self.now.unix_ms / 1000, ms);
+        }
+        if let Err(refusal) = result {
+            self.tally.count_error(refusal.text().as_bytes());
             self.tally.refused_for_memory += u64::from(refusal == Refusal::OutOfMemory);
             let too_dear = matches!(refusal, Refusal::TooMuchWork(_) | Refusal::ReplyTooLarge(_));
             self.tally.refused_for_cost += u64::from(too_dear);
             self.keyspace.interest.withdraw();
             self.out.refuse(&refusal);
+        } else if failed && !is_counted {
+            self.tally.count_error(self.out.error_text());
         }
         self.keyspace.interest.settle();
         if self.keyspace.events.is_used() {

@@ -3,9 +3,10 @@
 use super::call::Command;
 use super::directory::Directory;
 use super::{
-    administration, bit_fields, bits, blocking, connection, distinct_counts, dumps, field_lifetimes, hashes,
-    keys, lifetimes, lists, places, pubsub, server, sets, slow_log, sort, sorted_combinations, sorted_ranges,
-    sorted_sets, stream_groups, stream_info, streams, strings, subsequences, transactions,
+    administration, bit_fields, bits, blocking, configuration, connection, distinct_counts, dumps,
+    field_lifetimes, hashes, keys, latency, lifetimes, lists, places, pubsub, server, sets, slow_log, sort,
+    sorted_combinations, sorted_ranges, sorted_sets, stream_groups, stream_info, streams, strings,
+    subsequences, transactions,
 };
 
 const FAMILIES: &[&[Command]] = &[
@@ -32,8 +33,10 @@ const FAMILIES: &[&[Command]] = &[
     stream_info::COMMANDS,
     connection::COMMANDS,
     server::COMMANDS,
+    configuration::COMMANDS,
     administration::COMMANDS,
     slow_log::COMMANDS,
+    latency::COMMANDS,
     transactions::COMMANDS,
     pubsub::COMMANDS,
     #[cfg(feature = "scripts")]

@@ -16,9 +16,6 @@ const VALUE_BITS: usize = 64 - INDEX_BITS as usize;
 const REGISTER_BITS: usize = 6;
 const HEADER_BYTES: usize = 16;
 const DENSE_BYTES: usize = HEADER_BYTES + REGISTERS * REGISTER_BITS / 8;
-/// The largest size of a sparse counter in bytes, without its header (which Redis's `hll-sparse-max-bytes`
-/// includes); a larger one becomes dense.
-const SPARSE_BYTES_MAX: usize = 3000 - HEADER_BYTES;
 /// The largest register value of a sparse counter; with a larger one the counter becomes dense.
 const SPARSE_VALUE_MAX: u8 = 32;
 const MAGIC: &[u8] = b"HYLL";
@@ -111,10 +108,21 @@ impl Registers {
         (ALPHA * all * all / sum).round() as u64
     }
 
-    /// Returns the counter as a string. The count in the header, which is copied from the `former` string, is
-    /// marked as stale.
-    pub(super) fn encode(&self, former: Option<&[u8]>) -> Vec<u8> {
-        let sparse = if self.dense { None } else { self.sparse() };
+    /// Has the counter encoded densely from now on.
+    pub(super) fn make_dense(&mut self) {
+        self.dense = true;
+    }
+
+    /// The values of all registers.
+    pub(super) fn values(&self) -> &[u8] {
+        &*self.values
+    }
+
+    /// The counter as a string: sparse, if that takes at most `sparse_bytes_max` bytes with the header. The count
+    /// in its header, from a former form of it, is marked as stale.
+    pub(super) fn encode(&self, former: Option<&[u8]>, sparse_bytes_max: usize) -> Vec<u8> {
+        let sparse =
+            if self.dense { None } else { self.sparse(sparse_bytes_max.saturating_sub(HEADER_BYTES)) };
         let encoding = if sparse.is_some() { SPARSE } else { DENSE };
         let mut bytes = Vec::with_capacity(HEADER_BYTES + sparse.as_ref().map_or(DENSE_BYTES, Vec::len));
         bytes.extend_from_slice(MAGIC);
@@ -132,8 +140,9 @@ impl Registers {
         bytes
     }
 
-    /// Returns the registers in the sparse form; `None` if they are too many or too large for it.
-    fn sparse(&self) -> Option<Vec<u8>> {
+    /// Returns the registers in the sparse form, in at most `bytes_max` bytes; `None` if they are too many or too
+    /// large for it.
+    fn sparse(&self, bytes_max: usize) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         for run in self.values.chunk_by(|left, right| left == right) {
             let (mut left, value) = (run.len(), run[0]);
@@ -150,11 +159,38 @@ impl Registers {
                 }
                 left -= count;
             }
-            if bytes.len() > SPARSE_BYTES_MAX {
+            if bytes.len() > bytes_max {
                 return None;
             }
         }
         Some(bytes)
+    }
+}
+
+/// True if a counter is dense, and false if it is sparse.
+pub(super) fn is_dense(bytes: &[u8]) -> Result<bool, Refusal> {
+    check_header(bytes)?;
+    Ok(bytes[4] == DENSE)
+}
+
+/// The runs of registers of a sparse counter in words, as PFDEBUG DECODE shows them.
+pub(super) fn runs(bytes: &[u8]) -> Result<String, Refusal> {
+    if is_dense(bytes)? {
+        return Err(Refusal::Words("ERR HLL encoding is not sparse"));
+    }
+    let (mut words, mut rest) = (Vec::new(), &bytes[HEADER_BYTES..]);
+    loop {
+        let word;
+        (word, rest) = match rest {
+            [] => return Ok(words.join(" ")),
+            [run @ 0..0x40, rest @ ..] => (format!("z:{}", usize::from(run & 0x3f) + 1), rest),
+            [high @ 0x40..0x80, low, rest @ ..] => {
+                (format!("Z:{}", usize::from(high & 0x3f) * 256 + usize::from(*low) + 1), rest)
+            }
+            [0x40..0x80] => return Err(DAMAGED),
+            [run, rest @ ..] => (format!("v:{},{}", (run >> 2 & 0x1f) + 1, (run & 3) + 1), rest),
+        };
+        words.push(word);
     }
 }
 
@@ -273,6 +309,8 @@ fn sigma(share: f64) -> f64 {
 mod tests {
     use super::*;
 
+    const SPARSE_MAX: usize = 3_000;
+
     #[test]
     fn counts_are_within_the_error_and_survive_both_forms() {
         let mut registers = Registers::new();
@@ -284,7 +322,7 @@ mod tests {
                 add_dense(bytes, element.as_bytes()).expect("it is dense");
             }
             if [10, 1_000, 10_000, 100_000].contains(&number) {
-                let (count, encoded) = (registers.count(), registers.encode(None));
+                let (count, encoded) = (registers.count(), registers.encode(None, SPARSE_MAX));
                 assert!(count.abs_diff(number) * 100 <= number * 3, "{count} for {number}");
                 let decoded = Registers::decode(&encoded).expect("it is valid");
                 assert_eq!(decoded.values, registers.values);
@@ -299,7 +337,7 @@ mod tests {
 
     #[test]
     fn damaged_counters_are_no_counters() {
-        let whole = Registers::new().encode(None);
+        let whole = Registers::new().encode(None, SPARSE_MAX);
         assert_eq!(whole.len(), HEADER_BYTES + 2);
         assert!(Registers::decode(&whole).is_ok());
         assert_eq!(Registers::decode(&whole[..17]).err(), Some(DAMAGED));

@@ -1,17 +1,21 @@
-//! Commands on `HyperLogLog`: PFADD, PFCOUNT and PFMERGE. The format is in `counters.rs`.
+//! Commands on `HyperLogLog`: PFADD, PFCOUNT and PFMERGE, and PFDEBUG and PFSELFTEST for whoever looks into them. The
+//! format is in `counters.rs`.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::counters::{self, Registers};
+use super::effort::LOOK;
 use super::events::Class;
 use super::keyspace::Lifetime;
 use super::numbers::Digits;
-use super::refusal::Refusal;
+use super::refusal::{Refusal, quoted};
 use super::value::Value;
 
 pub(super) const COMMANDS: &[Command] = &[
     command("pfadd", -2, Effect::Grow, pfadd),
     command("pfcount", -2, Effect::Read, pfcount),
     command("pfmerge", -2, Effect::Grow, pfmerge),
+    command("pfdebug", 3, Effect::Grow, pfdebug),
+    command("pfselftest", 1, Effect::Read, pfselftest),
 ];
 
 /// The units of effort to read, write or merge all registers of a counter.
@@ -61,7 +65,8 @@ fn store(call: &mut Call<'_>, key: &[u8], registers: &Registers) -> Done {
     let mut digits = Digits::new(0);
     let former = call.keyspace.peek(key).map(|entry| &entry.value);
     let held = former.map_or(0, Value::cost);
-    let bytes = registers.encode(former.and_then(|value| value.bytes(&mut digits)));
+    let former = former.and_then(|value| value.bytes(&mut digits));
+    let bytes = registers.encode(former, call.settings.sparse_bytes_max);
     call.afford(bytes.len().saturating_sub(held))?;
     call.effort.charge(REGISTERS_EFFORT);
     call.keyspace.set(key, Value::Buffer(Box::new(bytes)), Lifetime::Keep);
@@ -119,9 +124,85 @@ fn pfmerge(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
+fn pfdebug(call: &mut Call<'_>) -> Done {
+    let key = call.at(2);
+    let absent = Refusal::Words("ERR The specified key does not exist");
+    let is_dense = call.keyspace.read_string(key, |bytes| bytes.map(counters::is_dense).transpose())??;
+    let is_dense = is_dense.ok_or(absent)?;
+    if call.is(1, "encoding") {
+        call.out.simple(if is_dense { "dense" } else { "sparse" });
+        return Ok(());
+    }
+    if call.is(1, "decode") {
+        call.effort.spend(1, REGISTERS_EFFORT)?;
+        let runs = call.keyspace.read_string(key, |bytes| counters::runs(bytes.unwrap_or_default()))??;
+        return call.bulk(runs.as_bytes());
+    }
+    let lists = call.is(1, "getreg");
+    if !lists && !call.is(1, "todense") {
+        return Err(Refusal::Quoting(format!("ERR Unknown PFDEBUG subcommand '{}'", quoted(call.at(1)))));
+    }
+    let mut registers = registers(call, key)?.unwrap_or_else(Registers::new);
+    if !is_dense {
+        registers.make_dense();
+        store(call, key, &registers)?;
+    }
+    if !lists {
+        return call.integer(i64::from(!is_dense));
+    }
+    call.effort.spend(registers.values().len(), LOOK)?;
+    call.out.array(registers.values().len());
+    registers.values().iter().for_each(|value| call.out.integer(i64::from(*value)));
+    Ok(())
+}
+
+/// Carries out PFSELFTEST: counts elements, and decodes both forms of the counter.
+fn pfselftest(call: &mut Call<'_>) -> Done {
+    const ELEMENTS: u64 = 1_000;
+    call.effort.spend(ELEMENTS as usize, LOOK)?;
+    call.effort.spend(4, REGISTERS_EFFORT)?;
+    let mut registers = Registers::new();
+    (0..ELEMENTS).for_each(|element| {
+        registers.add(&element.to_le_bytes());
+    });
+    let sparse = registers.encode(None, usize::MAX);
+    registers.make_dense();
+    let dense = registers.encode(None, 0);
+    let is_kept =
+        |bytes: &[u8]| Registers::decode(bytes).is_ok_and(|decoded| decoded.values() == registers.values());
+    let is_near = registers.count().abs_diff(ELEMENTS) * 20 <= ELEMENTS;
+    if !is_near || !is_kept(&sparse) || !is_kept(&dense) {
+        return Err(Refusal::Words("ERR TESTFAILED a counter of 1000 elements is wrong"));
+    }
+    call.ok()
+}
+
 #[cfg(test)]
 mod tests {
     use crate::store::bench::Bench;
+
+    #[test]
+    fn counters_show_what_is_in_them() {
+        let mut bench = Bench::new();
+        bench.talk(&[
+            ("PFDEBUG ENCODING p", "-ERR The specified key does not exist|"),
+            ("PFADD p", ":1|"),
+            ("PFDEBUG ENCODING p", "+sparse|"),
+            ("PFDEBUG DECODE p", "$7|Z:16384|"),
+            ("PFDEBUG TODENSE p", ":1|"),
+            ("PFDEBUG TODENSE p", ":0|"),
+            ("PFDEBUG ENCODING p", "+dense|"),
+            ("PFDEBUG DECODE p", "-ERR HLL encoding is not sparse|"),
+            ("PFDEBUG NOSUCH p", "-ERR Unknown PFDEBUG subcommand 'NOSUCH'|"),
+            ("SET s text", "+OK|"),
+            ("PFDEBUG GETREG s", "-WRONGTYPE Key is not a valid HyperLogLog string value.|"),
+            ("PFSELFTEST", "+OK|"),
+            ("CONFIG SET hll-sparse-max-bytes 20", "+OK|"),
+            ("PFADD q a b c d", ":1|"),
+            ("PFDEBUG ENCODING q", "+dense|"),
+        ]);
+        assert!(bench.send("PFDEBUG GETREG q").starts_with("*16384|:0|"));
+    }
 
     #[test]
     fn distinct_elements_are_counted() {

@@ -1,5 +1,6 @@
 //! The engine: takes a request, and appends a reply.
 
+use super::attend::Attend;
 use super::call::{Call, Command, Effect, Tally};
 use super::commands;
 use super::directory::Directory;
@@ -13,7 +14,9 @@ use super::reply::Reply;
 #[cfg(feature = "scripts")]
 use super::scripts::Scripts;
 use super::session::{Disposition, Session};
+use super::settings::Settings;
 use super::slow_log::Clock;
+use super::stats::Stats;
 use crate::protocol::{Arguments, Protocol, encode};
 use crate::values::Timestamp;
 use crate::values::limits::ENGINE_DATABASES;
@@ -57,6 +60,7 @@ pub struct Engine {
     pub(super) keyspace: Keyspace,
     pub(super) directory: Directory<Command>,
     pub(super) limits: EngineLimits,
+    pub(super) settings: Settings,
     pub(super) tally: Tally,
     pub(super) post: Post,
     #[cfg(feature = "scripts")]
@@ -71,12 +75,14 @@ impl Engine {
     /// Makes an empty store. The seed determines the hash order and every random choice.
     pub fn new(limits: EngineLimits, seed: u64) -> Self {
         let directory = commands::directory();
-        let tally = Tally { calls: vec![0; directory.len()], ..Tally::default() };
+        let calls = vec![0; directory.len()];
+        let tally = Tally { calls, stats: Stats::new(&directory), ..Tally::default() };
         let keyspace = Keyspace::new(seed);
         Self {
             keyspace,
             directory,
             limits,
+            settings: Settings::default(),
             tally,
             post: Post::default(),
             #[cfg(feature = "scripts")]
@@ -87,10 +93,11 @@ impl Engine {
     }
 
     /// Gives the engine a clock, which ends scripts that run for too long although they take few steps, and times
-    /// slow requests. Nothing else reads it.
+    /// commands. Nothing else reads it.
     #[must_use]
     pub fn with_clock(mut self, clock: impl Fn() -> Timestamp + 'static) -> Self {
         let clock: Clock = std::rc::Rc::new(clock);
+        self.tally.stats.set_clock(&clock);
         #[cfg(feature = "scripts")]
         {
             self.scripts.stopwatch = Some(std::rc::Rc::clone(&clock));
@@ -109,11 +116,25 @@ impl Engine {
         now: Now,
         out: &mut Vec<u8>,
     ) -> Disposition {
+        self.execute_attended(session, arguments, now, out, None)
+    }
+
+    /// Carries out one request as [`Engine::execute`] does. A script that runs for longer than `busy-reply-threshold`
+    /// calls `attend` now and then.
+    pub(super) fn execute_attended(
+        &mut self,
+        session: &mut Session,
+        arguments: Arguments<'_>,
+        now: Now,
+        out: &mut Vec<u8>,
+        attend: Option<Attend<'_>>,
+    ) -> Disposition {
         let effort = Effort::new(self.limits.effort_max);
         let before = out.len();
         self.tally.slow_log.begin(self.clock.as_ref(), now);
+        self.tally.stats.begin_request(now.monotonic);
         self.keyspace.interest.tracking.set_actor(Some(session.id));
-        let disposition = self.execute_within(&effort, session, arguments, now, out);
+        let disposition = self.execute_within(&effort, session, arguments, now, out, attend);
         if !self.post.own.is_empty() {
             let inserted = self.post.own.len();
             out.append(&mut self.post.own);
@@ -164,6 +185,7 @@ impl Engine {
         arguments: Arguments<'_>,
         now: Now,
         out: &mut Vec<u8>,
+        attend: Option<Attend<'_>>,
     ) -> Disposition {
         self.keyspace.set_now(now.unix_ms);
         self.keyspace.select(session.database);
@@ -174,7 +196,11 @@ impl Engine {
             Ok(position) => position,
             Err(refusal) => {
                 effort.charge_request(arguments.len(), arguments.frame().len());
-                self.tally.errors += 1;
+                self.tally.count_error(refusal.text().as_bytes());
+                if let Some(position) = self.directory.find(arguments.name()) {
+                    let slot = self.tally.stats.slot(position, arguments);
+                    self.tally.stats.reject(slot);
+                }
                 if arguments.name().eq_ignore_ascii_case(b"exec") {
                     session.transaction = None;
                     self.keyspace.interest.watches.end(session.id);
@@ -210,11 +236,13 @@ impl Engine {
             scripts: &mut self.scripts,
             directory: &self.directory,
             limits: &self.limits,
+            settings: &mut self.settings,
             arguments,
             now,
             out: Reply::new(out, self.limits.reply_bytes_max),
             effort,
             disposition: Disposition::Continue,
+            attend,
             may_wait: true,
         };
         call.run(position);
@@ -226,6 +254,12 @@ impl Engine {
     /// [`Engine::expire_some`].
     pub fn poll_delivery(&mut self) -> Option<Delivery> {
         self.post.next()
+    }
+
+    /// Ends the watches of a connection (WATCH).
+    pub(super) fn end_watches(&mut self, session: &mut Session) {
+        session.watches = false;
+        self.keyspace.interest.watches.end(session.id);
     }
 
     /// Ends all that a closed connection has in the engine: its wait, watches, tracking and subscriptions.
@@ -299,7 +333,7 @@ impl Engine {
             return Err(Refusal::WrongArity(command.name));
         }
         let needed = self.keyspace.used().saturating_add(memory_needed(arguments));
-        if command.effect == Effect::Grow && needed >= self.limits.bytes_max {
+        if command.effect == Effect::Grow && needed >= self.settings.bytes_max_within(&self.limits) {
             self.tally.refused_for_memory += 1;
             return Err(Refusal::OutOfMemory);
         }

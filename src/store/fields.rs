@@ -3,13 +3,9 @@
 
 use super::expiries::Expiries;
 use super::keyspace::NEVER_MS;
+use super::shapes::Size;
 use super::table::{Hasher, Keyed, PLACE_BYTES, Table};
 use super::text::Text;
-
-/// Maximum number of fields of a small hash (Redis's `hash-max-listpack-entries`).
-const SMALL_FIELDS_MAX: usize = 128;
-/// Maximum number of bytes of a name or value of a small hash (Redis's `hash-max-listpack-value`).
-const SMALL_BYTES_MAX: usize = 64;
 
 /// A field of a hash and its value.
 #[derive(Clone)]
@@ -124,7 +120,7 @@ impl Fields {
     pub(super) fn set(&mut self, name: &[u8], value: &[u8]) -> Change {
         let value = Text::new(value);
         if let Some(position) = self.find(name) {
-            let too_long = value.as_bytes().len() > SMALL_BYTES_MAX;
+            let too_long = value.as_bytes().len() > self.hasher.shapes().get(Size::HashBytes);
             let field = self.at_mut(position);
             let before = field.cost();
             field.value = value;
@@ -135,7 +131,7 @@ impl Fields {
             }
             return Change::Replaced;
         }
-        if name.len() > SMALL_BYTES_MAX || value.as_bytes().len() > SMALL_BYTES_MAX {
+        if name.len().max(value.as_bytes().len()) > self.hasher.shapes().get(Size::HashBytes) {
             self.enlarge();
         }
         self.add(Field { name: Text::new(name), value });
@@ -187,7 +183,7 @@ impl Fields {
                 table.insert(table.hash(field.key()), field);
             }
         }
-        if self.len() > SMALL_FIELDS_MAX {
+        if self.len() > self.hasher.shapes().get(Size::HashFields) {
             self.enlarge();
         }
     }

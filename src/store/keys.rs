@@ -16,7 +16,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("del", -2, Effect::Write, del),
     command("unlink", -2, Effect::Write, del),
     command("exists", -2, Effect::Read, exists),
-    command("touch", -2, Effect::Read, exists),
+    command("touch", -2, Effect::Read, touch),
     command("type", 2, Effect::Read, kind),
     command("rename", 3, Effect::Write, rename),
     command("renamenx", 3, Effect::Write, renamenx),
@@ -38,6 +38,11 @@ fn del(call: &mut Call<'_>) -> Done {
 }
 
 fn exists(call: &mut Call<'_>) -> Done {
+    let found = call.rest(1).filter(|key| call.keyspace.is_there(key)).count();
+    call.number(found)
+}
+
+fn touch(call: &mut Call<'_>) -> Done {
     let found = call.rest(1).filter(|key| call.keyspace.read(key).is_some()).count();
     call.number(found)
 }
@@ -294,6 +299,21 @@ mod tests {
             }
         }
         assert_eq!(seen.len(), 2_000);
+    }
+
+    #[test]
+    fn only_a_use_of_a_value_ends_its_idle_time() {
+        let mut bench = Bench::new();
+        bench.send("SET a b");
+        bench.wait_ms(5_000);
+        bench.talk(&[
+            ("EXISTS a nothing", ":1|"),
+            ("TTL a", ":-1|"),
+            ("TYPE a", "+string|"),
+            ("OBJECT IDLETIME a", ":5|"),
+            ("TOUCH a nothing", ":1|"),
+            ("OBJECT IDLETIME a", ":0|"),
+        ]);
     }
 
     #[test]

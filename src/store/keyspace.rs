@@ -290,6 +290,18 @@ impl Keyspace {
         Some(&entry.value)
     }
 
+    /// True if `key` exists, for a command that does not use its value: counts a hit or a miss, but no access.
+    pub(super) fn is_there(&mut self, key: &[u8]) -> bool {
+        let is_there = self.find(key).is_some();
+        if is_there {
+            self.hits += 1;
+        } else {
+            self.misses += 1;
+            self.announce(Class::Missed, "keymiss", key);
+        }
+        is_there
+    }
+
     /// Returns the collection at `key` for a read command: counts a hit or a miss, and records the access.
     /// `None` if there is no such key; an error if the value is of another type.
     pub(super) fn read_as<T: Collection>(&mut self, key: &[u8]) -> Result<Option<&T>, Refusal> {

@@ -8,10 +8,6 @@ use super::text::Text;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-/// Maximum number of entries of a node: Redis's `stream-node-max-entries`.
-const NODE_ENTRIES_MAX: usize = 100;
-/// Maximum number of bytes of a node: Redis's `stream-node-max-bytes`.
-const NODE_BYTES_MAX: usize = 4096;
 /// The bytes that a node takes in Redis besides its entries and field names; the constant below it is that of
 /// an entry.
 const NODE_BYTES: usize = 15;
@@ -85,6 +81,29 @@ pub(super) enum Precision {
     Nodes(u64),
 }
 
+/// The size of nodes, beyond which an entry begins a new one; 0 for any size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NodeSize {
+    /// Maximum number of entries of a node (`stream-node-max-entries`).
+    pub(super) entries_max: usize,
+    /// Maximum number of bytes of a node (`stream-node-max-bytes`).
+    pub(super) bytes_max: usize,
+}
+
+impl Default for NodeSize {
+    fn default() -> Self {
+        Self { entries_max: 100, bytes_max: 4_096 }
+    }
+}
+
+impl NodeSize {
+    /// True if a node of so many entries takes no further one, with which it would have so many bytes.
+    fn is_full(self, entries: usize, bytes: usize) -> bool {
+        let reaches = |size: usize, most: usize| most > 0 && size >= most;
+        reaches(entries, self.entries_max) || reaches(bytes, self.bytes_max)
+    }
+}
+
 /// All entries of a stream, and counts and ids of those that it had before.
 #[derive(Clone, Default)]
 pub(super) struct Log {
@@ -98,8 +117,8 @@ pub(super) struct Log {
     bytes: usize,
     node: u64,
     node_entries: usize,
-    /// The bytes that the last node would take in Redis. An entry that would bring it to `NODE_BYTES_MAX`
-    /// begins a new node.
+    /// The bytes that the last node would take in Redis. An entry that would bring them to the size of a
+    /// node begins a new one.
     node_bytes: usize,
     /// The id and the fields of the first entry of the last node: an entry with the same field names does not
     /// repeat them in Redis.
@@ -148,11 +167,11 @@ impl Log {
     }
 
     /// Appends an entry; its id must be greater than the last one.
-    pub(super) fn append(&mut self, id: Id, words: Box<[Text]>) {
+    pub(super) fn append(&mut self, id: Id, words: Box<[Text]>, size: NodeSize) {
         debug_assert!(id > self.last);
         let bytes: usize = words.iter().map(|word| word.as_bytes().len()).sum();
         let continues = self.entries.last_key_value().is_some_and(|(_, entry)| entry.node == self.node);
-        if !continues || self.node_entries >= NODE_ENTRIES_MAX || self.node_bytes + bytes >= NODE_BYTES_MAX {
+        if !continues || size.is_full(self.node_entries, self.node_bytes + bytes) {
             let names: Box<[Text]> = words.iter().step_by(2).cloned().collect();
             let names_bytes: usize = names.iter().map(|name| text_bytes(name.as_bytes())).sum();
             self.node += 1;
@@ -283,7 +302,7 @@ mod tests {
     fn approximate_trims_remove_whole_nodes() {
         let mut log = Log::default();
         for ms in 1..=250 {
-            log.append(id(ms), Box::new([Text::new(b"f"), Text::new(b"v")]));
+            log.append(id(ms), Box::new([Text::new(b"f"), Text::new(b"v")]), NodeSize::default());
         }
         assert_eq!(log.nodes(), 3);
         assert_eq!(log.clone().trim(Keep::Newest(10), Precision::Exact), 240);

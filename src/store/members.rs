@@ -1,12 +1,10 @@
 //! The value of a set: its members. A small set of integers is kept as sorted integers, as in Redis.
 
 use super::numbers;
+use super::shapes::Size;
 use super::table::{Hasher, Keyed, PLACE_BYTES, Table};
 use super::text::Text;
 use crate::values::Random;
-
-/// Maximum number of members of a small set of integers: Redis's `set-max-intset-entries`.
-const INTEGERS_MAX: usize = 512;
 
 impl Keyed for Text {
     fn key(&self) -> &[u8] {
@@ -68,7 +66,7 @@ impl Members {
                 Some(integer) => {
                     let Err(place) = integers.binary_search(&integer) else { return false };
                     integers.insert(place, integer);
-                    if integers.len() > INTEGERS_MAX {
+                    if integers.len() > self.hasher.shapes().get(Size::Integers) {
                         self.spell_out();
                     }
                     return true;

@@ -6,8 +6,8 @@
 //!                  │                           │ strings subsequences bits bit_fields distinct_counts keys dumps sort
 //!                  │                           │ lifetimes hashes field_lifetimes lists sets sorted_sets
 //!                  │                           │ sorted_ranges sorted_combinations places streams stream_groups stream_info
-//!                  v                           v blocking connection server administration slow_log transactions
-//!                  │                           │ pubsub scripts
+//!                  v                           v blocking connection server configuration administration
+//!                  │                           │ slow_log latency transactions pubsub scripts
 //!                reply <── appended to `out` ─ Call ── reads and changes ─> Keyspace
 //!                                                                             │ 256 segments, by hash
 //!                                                                             v
@@ -31,11 +31,16 @@
 //!   to `waits`, whose calls `serving` serves after the command or transaction. What other connections are sent
 //!   thereby, and messages
 //!   of `channels`, are polled ([`Engine::poll_delivery`]). All of it is bounded in bytes.
+//! * `settings` has what CONFIG SET changes, and `shapes` those of them that collections read; `stats` counts commands
+//!   and errors.
+//! * While a script runs for long, `attend` has the service answer others (`service/busy.rs`).
 //! * Commands announce events of keys to `events`, which publishes them where they are wanted.
 
 #![expect(clippy::unnecessary_wraps, reason = "every command has the same signature")]
 
 mod administration;
+#[cfg_attr(not(feature = "scripts"), expect(dead_code, reason = "only scripts run for long"))]
+mod attend;
 #[cfg(test)]
 mod bench;
 mod bit_fields;
@@ -46,6 +51,7 @@ mod bounds;
 mod call;
 mod channels;
 mod commands;
+mod configuration;
 mod connection;
 mod connections;
 mod counters;
@@ -66,6 +72,7 @@ mod interest;
 mod items;
 mod keys;
 mod keyspace;
+mod latency;
 mod lifetimes;
 mod limits;
 mod lists;
@@ -89,11 +96,14 @@ mod service;
 mod serving;
 mod session;
 mod sets;
+mod settings;
+mod shapes;
 mod slow_log;
 mod sort;
 mod sorted_combinations;
 mod sorted_ranges;
 mod sorted_sets;
+mod stats;
 mod stream;
 mod stream_groups;
 mod stream_info;
@@ -114,6 +124,6 @@ pub use engine::{Engine, EngineStatistics};
 pub use keyspace::Swept;
 pub use limits::EngineLimits;
 pub use post::Delivery;
-pub use service::{Service, StoreService};
+pub use service::{Service, Sockets, StoreClients, StoreService};
 pub use session::{Disposition, Session};
 pub use sweeper::Sweeper;

@@ -3,6 +3,7 @@
 //! The order is cut into pieces of bounded length, so that an insertion moves little memory, a rank is the
 //! sum of some piece lengths, and a range of ranks is read straight through.
 
+use super::shapes::Size;
 use super::table::{Hasher, Keyed, PLACE_BYTES, Table};
 use super::text::Text;
 use std::cmp::Ordering;
@@ -10,10 +11,6 @@ use std::cmp::Ordering;
 /// Maximum number of members in a piece of the order: long enough that a million members make few pieces,
 /// short enough to be shifted at every insertion.
 const PIECE_MAX: usize = 256;
-/// Maximum number of members of a small sorted set (Redis's `zset-max-listpack-entries`).
-const SMALL_MEMBERS_MAX: usize = 128;
-/// Maximum number of bytes of a member of a small sorted set (Redis's `zset-max-listpack-value`).
-const SMALL_BYTES_MAX: usize = 64;
 
 /// A member and its score, which is never NaN.
 #[derive(Clone)]
@@ -87,10 +84,16 @@ impl Ranking {
             let text = Text::new(member);
             self.scores.insert(hash, Scored { member: text.clone(), score });
             self.bytes += 2 * text.cost();
+            self.large |= self.outgrows(member);
             text
         };
         self.insert_ordered(Scored { member: text, score });
-        self.large |= self.len() > SMALL_MEMBERS_MAX || member.len() > SMALL_BYTES_MAX;
+    }
+
+    /// True if the sorted set is no longer small with this member.
+    fn outgrows(&self, member: &[u8]) -> bool {
+        let shapes = self.scores.hasher().shapes();
+        self.len() > shapes.get(Size::RankingMembers) || member.len() > shapes.get(Size::RankingBytes)
     }
 
     pub(super) fn remove(&mut self, member: &[u8]) -> Option<f64> {

@@ -11,7 +11,7 @@
 
 use super::fields::{Change, Fields};
 use super::items::{End, Items};
-use super::log::Id;
+use super::log::{Id, NodeSize};
 use super::members::Members;
 use super::numbers::{self, Digits};
 use super::packed;
@@ -388,7 +388,7 @@ impl<'a> Reader<'a> {
             if id <= stream.log.last || words.is_empty() || !words.len().is_multiple_of(2) {
                 return Err(DAMAGED);
             }
-            stream.log.append(id, words.into());
+            stream.log.append(id, words.into(), NodeSize::default());
             self.afford(stream.bytes())?;
         }
         let (last, deleted, added) = (self.id()?, self.id()?, self.length()?);

@@ -51,6 +51,17 @@ impl<'a> Reply<'a> {
         self.out.len() - self.start
     }
 
+    /// True if the reply is an error, such as a script returns.
+    pub(super) fn is_error(&self) -> bool {
+        self.out.get(self.start) == Some(&b'-')
+    }
+
+    /// The text of a reply that is an error, without the leading minus and the line end.
+    pub(super) fn error_text(&self) -> &[u8] {
+        let text = self.out.get(self.start + 1..).unwrap_or_default();
+        text.strip_suffix(b"\r\n").unwrap_or(text)
+    }
+
     /// Returns an error if any part of the reply did not fit.
     pub(super) fn check(&self) -> Result<(), Refusal> {
         if self.over { Err(Refusal::ReplyTooLarge(self.bytes_max_told)) } else { Ok(()) }

@@ -1,47 +1,21 @@
-//! Commands about the server as a whole: INFO, CONFIG, COMMAND, TIME, MEMORY, as far as clients and
-//! benchmarks need them.
+//! Commands about the server as a whole: INFO, COMMAND, TIME, MEMORY; as much of them as clients and
+//! benchmarks need.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::channels::Space;
 use super::connection::REDIS_VERSION;
-use super::effort::FIND;
-use super::events;
-use super::glob;
-use super::numbers::{self, Digits};
+use super::numbers::Digits;
 use super::refusal::Refusal;
 use super::refusal::quoted;
-use crate::values::limits::ENGINE_SLOW_REQUESTS_MAX;
 use std::fmt::Write as _;
 
 pub(super) const COMMANDS: &[Command] = &[
     command("info", -1, Effect::Read, info),
-    command("config", -2, Effect::Read, config),
     command("command", -1, Effect::Read, describe_commands),
     command("time", 1, Effect::Read, time),
     command("lastsave", 1, Effect::Read, lastsave),
     command("memory", -2, Effect::Read, memory),
 ];
-
-/// Settings that cannot be changed, as CONFIG GET shows them.
-const SETTINGS: &[(&str, &str)] = &[
-    ("appendfsync", "everysec"),
-    ("appendonly", "no"),
-    ("databases", "16"),
-    ("io-threads", "1"),
-    ("maxclients", "10000"),
-    ("maxmemory-policy", "noeviction"),
-    ("proto-max-bulk-len", "536870912"),
-    ("save", ""),
-    ("tcp-keepalive", "300"),
-    ("timeout", "0"),
-];
-
-/// The name of the setting that says which events of keys are published.
-const EVENTS: &str = "notify-keyspace-events";
-/// The name of the setting of the least time of a request in the slow log, in microseconds; the constant
-/// below it is that of the maximum number of entries.
-const SLOWER_THAN: &str = "slowlog-log-slower-than";
-const SLOW_ENTRIES: &str = "slowlog-max-len";
 
 impl Call<'_> {
     /// Returns the error, in Redis's words, for a subcommand that is unknown or has a wrong number of
@@ -74,11 +48,13 @@ const SECTIONS: &[Section] = &[
     ("stats", stats_section),
     ("replication", replication_section),
     ("commandstats", commandstats_section),
+    ("errorstats", errorstats_section),
+    ("latencystats", latencystats_section),
     ("keyspace", keyspace_section),
 ];
 
-/// Sections of INFO that are shown only for `all`, `everything` or their own name.
-const ON_REQUEST: &[&str] = &["commandstats"];
+/// Sections of INFO that are shown only for `all`, `everything` or their own name, not by default.
+const ON_REQUEST: &[&str] = &["commandstats", "latencystats"];
 
 fn info(call: &mut Call<'_>) -> Done {
     let mut text = String::new();
@@ -128,7 +104,7 @@ fn memory_section(call: &Call<'_>, text: &mut String) {
     add(text, "used_memory", call.keyspace.used());
     add(text, "used_memory_dataset", call.keyspace.used());
     scripts_lines(call, text);
-    add(text, "maxmemory", call.limits.bytes_max);
+    add(text, "maxmemory", call.bytes_max());
     add(text, "maxmemory_policy", "noeviction");
 }
 
@@ -158,16 +134,17 @@ fn persistence_section(_: &Call<'_>, text: &mut String) {
 
 fn stats_section(call: &Call<'_>, text: &mut String) {
     text.push_str("# Stats\r\n");
-    add(text, "total_commands_processed", call.tally.commands);
-    add(text, "expired_keys", call.keyspace.expired);
+    let counters = call.tally.since_reset(call.keyspace);
+    add(text, "total_commands_processed", counters.commands);
+    add(text, "expired_keys", counters.expired);
     add(text, "evicted_keys", 0);
     add(text, "keyspace_events_dropped", call.keyspace.events.dropped());
-    add(text, "keyspace_hits", call.keyspace.hits);
-    add(text, "keyspace_misses", call.keyspace.misses);
+    add(text, "keyspace_hits", counters.hits);
+    add(text, "keyspace_misses", counters.misses);
     add(text, "pubsub_channels", call.post.channels.names(Space::Channels).len());
     add(text, "pubsub_patterns", call.post.channels.names(Space::Patterns).len());
     add(text, "pubsubshard_channels", call.post.channels.names(Space::Shards).len());
-    add(text, "total_error_replies", call.tally.errors);
+    add(text, "total_error_replies", counters.errors);
     add(text, "writes_refused_for_memory", call.tally.refused_for_memory);
     add(text, "requests_refused_for_cost", call.tally.refused_for_cost);
 }
@@ -181,9 +158,25 @@ fn replication_section(_: &Call<'_>, text: &mut String) {
 
 fn commandstats_section(call: &Call<'_>, text: &mut String) {
     text.push_str("# Commandstats\r\n");
-    for (position, calls) in call.tally.calls.iter().enumerate().filter(|(_, calls)| **calls > 0) {
-        let name = call.directory.at(position).name;
-        write!(text, "cmdstat_{name}:calls={calls}\r\n").expect("a string takes all");
+    for (name, figures) in call.tally.stats.all() {
+        add(text, &format!("cmdstat_{name}"), figures.line());
+    }
+}
+
+fn errorstats_section(call: &Call<'_>, text: &mut String) {
+    text.push_str("# Errorstats\r\n");
+    for (code, count) in call.tally.stats.errors() {
+        add(text, &format!("errorstat_{code}"), format_args!("count={count}"));
+    }
+}
+
+fn latencystats_section(call: &Call<'_>, text: &mut String) {
+    text.push_str("# Latencystats\r\n");
+    for (name, figures) in call.tally.stats.all() {
+        let Some(times) = &figures.times else { continue };
+        let share = |percent: &f64| format!("p{percent}={:.3}", times.percentile(*percent));
+        let shares: Vec<String> = call.settings.percentiles.iter().map(share).collect();
+        add(text, &format!("latency_percentiles_usec_{name}"), shares.join(","));
     }
 }
 
@@ -192,106 +185,6 @@ fn keyspace_section(call: &Call<'_>, text: &mut String) {
     for (database, keys, volatile) in call.keyspace.filled() {
         add(text, &format!("db{database}"), format_args!("keys={keys},expires={volatile},avg_ttl=0"));
     }
-}
-
-fn config(call: &mut Call<'_>) -> Done {
-    if call.is(1, "get") && call.count() >= 3 {
-        return config_get(call);
-    }
-    if call.is(1, "set") && call.count() >= 4 && call.count().is_multiple_of(2) {
-        return config_set(call);
-    }
-    if call.is(1, "resetstat") && call.count() == 2 {
-        return call.ok();
-    }
-    if call.is(1, "rewrite") && call.count() == 2 {
-        return Err(Refusal::Words("ERR The server is running without a config file"));
-    }
-    for name in ["get", "set", "resetstat", "rewrite"] {
-        if call.is(1, name) {
-            return Err(Refusal::Quoting(format!(
-                "ERR wrong number of arguments for 'config|{name}' command"
-            )));
-        }
-    }
-    Err(call.unknown_subcommand())
-}
-
-/// Carries out CONFIG SET, for all given settings or none. Settings without a meaning in the engine are
-/// accepted and change nothing, because programs set them when they start.
-fn config_set(call: &mut Call<'_>) -> Done {
-    let (mut events, mut slower_than, mut entries) = (None, None, None);
-    for index in (2..call.count()).step_by(2) {
-        let value = call.at(index + 1);
-        let (name, is_second) = if call.is(index, EVENTS) {
-            (EVENTS, events.replace(events::parse_setting(value)?).is_some())
-        } else if call.is(index, SLOWER_THAN) {
-            (SLOWER_THAN, slower_than.replace(number_between(SLOWER_THAN, value, -1, i64::MAX)?).is_some())
-        } else if call.is(index, SLOW_ENTRIES) {
-            let most = ENGINE_SLOW_REQUESTS_MAX as i64;
-            (SLOW_ENTRIES, entries.replace(number_between(SLOW_ENTRIES, value, 0, most)?).is_some())
-        } else {
-            continue;
-        };
-        if is_second {
-            return Err(unset(name, "duplicate parameter"));
-        }
-    }
-    if let Some(flags) = events {
-        call.keyspace.events.set_flags(flags);
-    }
-    if let Some(micros) = slower_than {
-        call.tally.slow_log.set_slower_than(micros);
-    }
-    if let Some(entries) = entries {
-        call.tally.slow_log.set_entries_max(entries as usize);
-    }
-    call.ok()
-}
-
-/// Returns the error of CONFIG SET for a setting that cannot be set, with the reason.
-fn unset(name: &str, reason: &str) -> Refusal {
-    Refusal::Quoting(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}"))
-}
-
-/// Returns the number that is given for a setting; an error if it is not between `least` and `most`.
-fn number_between(name: &str, value: &[u8], least: i64, most: i64) -> Result<i64, Refusal> {
-    let number =
-        numbers::integer(value).ok_or_else(|| unset(name, "argument couldn't be parsed into an integer"))?;
-    if !(least..=most).contains(&number) {
-        return Err(unset(name, &format!("argument must be between {least} and {most} inclusive")));
-    }
-    Ok(number)
-}
-
-fn config_get(call: &mut Call<'_>) -> Done {
-    let maxmemory = call.limits.bytes_max.to_string();
-    let events = call.keyspace.events.flags().text();
-    let (slower_than, entries) = call.tally.slow_log.settings();
-    let (slower_than, entries) = (slower_than.to_string(), entries.to_string());
-    let own = [
-        ("maxmemory", maxmemory.as_str()),
-        (EVENTS, events.as_str()),
-        (SLOWER_THAN, slower_than.as_str()),
-        (SLOW_ENTRIES, entries.as_str()),
-    ];
-    let settings = SETTINGS.iter().copied().chain(own);
-    let mut wanted = Vec::new();
-    for (name, value) in settings {
-        call.effort.spend(call.count(), FIND)?;
-        for pattern in call.rest(2) {
-            if glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes(), call.effort)? {
-                wanted.push((name, value));
-                break;
-            }
-        }
-    }
-    call.out.map(call.session.protocol, wanted.len());
-    for (name, value) in wanted {
-        call.out.bulk(name.as_bytes());
-        call.out.bulk(value.as_bytes());
-    }
-    Ok(())
 }
 
 fn describe_commands(call: &mut Call<'_>) -> Done {
@@ -351,7 +244,7 @@ fn memory(call: &mut Call<'_>) -> Done {
 
 fn memory_doctor(call: &mut Call<'_>) -> Done {
     let (keys, _) = call.keyspace.totals();
-    let (used, most) = (call.keyspace.used(), call.limits.bytes_max);
+    let (used, most) = (call.keyspace.used(), call.bytes_max());
     let advice =
         if call.memory_left() == 0 { "Writes that need memory are refused." } else { "There is room." };
     let text = format!("{keys} keys take {used} of {most} bytes. {advice}\n");

@@ -1,5 +1,6 @@
 //! The engine behind connections: takes requests, sends replies. Pure, like the engine.
 
+mod busy;
 mod turns;
 
 use std::collections::VecDeque;
@@ -9,6 +10,7 @@ use crate::protocol::{RequestLimits, Segment};
 use crate::values::limits::ENGINE_SUBSCRIBER_BYTES_MAX;
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner, Timestamp};
+use busy::Aside;
 use turns::{Allowance, Standing};
 
 /// A connection's state in the service: the state of its waiting requests, and the effort that it may spend.
@@ -17,16 +19,16 @@ struct Turns {
     standing: Standing,
     allowance: Allowance,
     reading_paused: bool,
+    /// A request that was taken from the bytes received, and is carried out in the connection's next turn.
+    aside: Option<Box<Aside>>,
     /// True once the client has ended its sending side. Requests that it has sent are still answered.
     ended: bool,
 }
 
-/// Connections in front of an engine, as the storage executor drives them. Pure: time is an argument, and
-/// bytes and actions are polled.
-pub trait StoreService {
-    /// The engine behind the connections.
-    fn engine(&self) -> &Engine;
-    /// Registers a client that has connected, and returns its id.
+/// Clients of a store, as a driver of their sockets tells of them. Pure: time is an argument, and bytes and actions
+/// are polled.
+pub trait StoreClients {
+    /// Registers a client that has connected.
     fn handle_client_opened(&mut self, now: Now) -> ClientId;
     /// Handles bytes from a client. Every whole request in them is carried out when the client's turn comes.
     fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now);
@@ -37,19 +39,30 @@ pub trait StoreService {
     fn handle_client_lost(&mut self, id: ClientId);
     /// Takes back a segment of output that was sent, or whose socket is closed.
     fn handle_transmitted(&mut self, id: ClientId, segment: Segment);
-    /// Ends a turn of the executor's loop: carries out requests of connections that wait for their turn, and
-    /// removes expired keys when that is due.
-    fn handle_turn_end(&mut self, now: Now);
-    /// Returns the latest time for the next `handle_turn_end`: at once, if a connection waits for its turn;
-    /// `None` if nothing is planned.
+    /// Returns the next action to carry out, if any.
+    fn poll_action(&mut self) -> Option<Action>;
+    /// Returns the next bytes to send, and their connection, if any.
+    fn poll_transmit(&mut self) -> Option<(Owner, Segment)>;
+}
+
+/// The sockets of a store's clients, while a script keeps the store busy.
+pub trait Sockets {
+    /// Receives and sends what there is without waiting, and tells `clients` of it instead of the service.
+    fn attend(&mut self, clients: &mut dyn StoreClients);
+}
+
+/// Connections in front of an engine, as the storage executor drives them.
+pub trait StoreService: StoreClients {
+    /// The engine behind the connections.
+    fn engine(&self) -> &Engine;
+    /// Ends a turn: serves connections that wait for theirs, and looks for expired keys when that is due. A script that
+    /// runs for long has the sockets attended meanwhile.
+    fn handle_turn_end(&mut self, now: Now, sockets: &mut dyn Sockets);
+    /// The latest time for the next `handle_turn_end`: at once, if a connection waits for a turn.
     fn poll_deadline(&self) -> Option<Timestamp>;
     /// True if a connection waits for its turn, or a reply is held back, so that the next deadline must be
     /// met exactly.
     fn is_busy(&self) -> bool;
-    /// Returns the next action for the driver to carry out, if any.
-    fn poll_action(&mut self) -> Option<Action>;
-    /// Returns the next bytes to send, and the connection for them, if any.
-    fn poll_transmit(&mut self) -> Option<(Owner, Segment)>;
 }
 
 /// An engine and its connections.
@@ -105,11 +118,7 @@ impl Service {
     }
 }
 
-impl StoreService for Service {
-    fn engine(&self) -> &Engine {
-        &self.engine
-    }
-
+impl StoreClients for Service {
     fn handle_client_opened(&mut self, _now: Now) -> ClientId {
         self.connections.open(Turns::default())
     }
@@ -141,8 +150,22 @@ impl StoreService for Service {
         }
     }
 
-    fn handle_turn_end(&mut self, now: Now) {
-        self.serve_ready(now);
+    fn poll_action(&mut self) -> Option<Action> {
+        self.connections.poll_action()
+    }
+
+    fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
+        self.connections.poll_transmit()
+    }
+}
+
+impl StoreService for Service {
+    fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    fn handle_turn_end(&mut self, now: Now, sockets: &mut dyn Sockets) {
+        self.serve_ready(now, sockets);
         self.sweeper.handle_turn_end(&mut self.engine, now);
         self.engine.expire_waits(now);
         self.deliver();
@@ -158,16 +181,10 @@ impl StoreService for Service {
     fn is_busy(&self) -> bool {
         !self.ready.is_empty()
     }
-
-    fn poll_action(&mut self) -> Option<Action> {
-        self.connections.poll_action()
-    }
-
-    fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
-        self.connections.poll_transmit()
-    }
 }
 
+#[cfg(all(test, feature = "scripts"))]
+mod busy_tests;
 #[cfg(test)]
 mod session_tests;
 #[cfg(test)]

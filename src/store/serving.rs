@@ -99,16 +99,19 @@ impl Engine {
             scripts: &mut self.scripts,
             directory: &self.directory,
             limits: &self.limits,
+            settings: &mut self.settings,
             arguments: Arguments::new(NAME, &PLACES),
             now,
             out: Reply::new(&mut reply, self.limits.reply_bytes_max),
             effort: &own,
             disposition: Disposition::Continue,
+            attend: None,
             may_wait: false,
         };
         let served = serve(&mut call, &waiter).and_then(|served| call.out.check().map(|()| served));
         if let Err(refusal) = &served {
-            call.tally.errors += 1;
+            call.tally.count_error(refusal.text().as_bytes());
+            call.tally.stats.fail(waiter.slot);
             call.keyspace.interest.withdraw();
             call.out.refuse(refusal);
         }

@@ -217,7 +217,7 @@ mod tests {
             ("CLIENT SETNAME me", "+OK|"),
             ("AUTH default secret", "+OK|"),
             ("SET a c", "+OK|"),
-            ("SLOWLOG GET 1", "*1|*6|:2|:1700000000|:5|*3|$3|SET|$1|a|$1|c|$11|127.0.0.1:0|$2|me|"),
+            ("SLOWLOG GET 1", "*1|*6|:2|:1700000000|:10|*3|$3|SET|$1|a|$1|c|$11|127.0.0.1:0|$2|me|"),
         ]);
         let long = format!("MSET {} 1{}", "k".repeat(200), " k 1".repeat(30));
         bench.send(&long);

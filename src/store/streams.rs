@@ -4,7 +4,7 @@
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{Effort, FIND, INSERT, LOOK};
 use super::events::Class;
-use super::log::{Entry, Id, Keep, Log, Precision};
+use super::log::{Entry, Id, Keep, Log, NodeSize, Precision};
 use super::numbers;
 use super::refusal::Refusal;
 use super::reply::Reply;
@@ -25,8 +25,11 @@ pub(super) const COMMANDS: &[Command] = &[
     command("xread", -4, Effect::Read, xread),
 ];
 
-/// Maximum number of entries that an approximate trim removes without LIMIT: 100 nodes.
-const TRIMMED_MAX: u64 = 10_000;
+/// Maximum number of nodes that an approximate trim removes without LIMIT, and maximum number of their entries.
+const NODES_TRIMMED_MAX: u64 = 100;
+const TRIMMED_MAX: u64 = 1_000_000;
+/// Maximum number of entries that an approximate trim removes without LIMIT, where nodes have any number of them.
+const TRIMMED_MAX_OF_ANY: u64 = 10_000;
 
 /// Parses one of the two numbers of an id, which, unlike other integers, have 64 bits and no sign; `None` for
 /// any other text.
@@ -158,11 +161,11 @@ impl Options {
             }
             index += 1;
         }
-        options.check(purpose, approximate)?;
+        options.check(purpose, approximate, call.settings.stream_nodes)?;
         Ok(options)
     }
 
-    fn check(&mut self, purpose: Purpose, approximate: bool) -> Result<(), Refusal> {
+    fn check(&mut self, purpose: Purpose, approximate: bool, size: NodeSize) -> Result<(), Refusal> {
         if self.limit.is_some_and(|limit| limit > 0) && self.trim.is_none() {
             return Err(Refusal::Words(
                 "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy",
@@ -179,9 +182,17 @@ impl Options {
         if let Some((_, precision)) = &mut self.trim
             && approximate
         {
-            *precision = Precision::Nodes(self.limit.unwrap_or(TRIMMED_MAX));
+            *precision = Precision::Nodes(self.limit.unwrap_or_else(|| trimmed_max(size)));
         }
         Ok(())
+    }
+}
+
+/// The maximum number of entries that an approximate trim removes without LIMIT.
+fn trimmed_max(size: NodeSize) -> u64 {
+    match (size.entries_max as u64).saturating_mul(NODES_TRIMMED_MAX) {
+        0 => TRIMMED_MAX_OF_ANY,
+        entries => entries.min(TRIMMED_MAX),
     }
 }
 
@@ -221,8 +232,9 @@ fn xadd(call: &mut Call<'_>) -> Done {
     call.afford(call.arguments.frame().len())?;
     call.effort.charge(INSERT);
     let words = call.rest(index + 1).map(Text::new).collect();
+    let size = call.settings.stream_nodes;
     let trimmed = call.keyspace.change_or_create(key, |stream: &mut Stream| {
-        stream.log.append(id, words);
+        stream.log.append(id, words, size);
         options.trim.map_or(0, |(keep, precision)| stream.log.trim(keep, precision))
     })?;
     call.announce(Class::Stream, "xadd", key);
@@ -557,6 +569,26 @@ pub(super) fn count_at(
 #[cfg(test)]
 mod tests {
     use crate::store::bench::Bench;
+
+    #[test]
+    fn nodes_have_the_size_that_is_set() {
+        let mut bench = Bench::new();
+        bench.send("CONFIG SET stream-node-max-entries 10");
+        (0..100).for_each(|_| drop(bench.send("XADD x * f v")));
+        bench.talk(&[
+            ("XADD x MAXLEN ~ 55 LIMIT 30 1800000000000-0 f v", "$15|1800000000000-0|"),
+            ("XLEN x", ":71|"),
+        ]);
+        bench.send("CONFIG SET stream-node-max-entries 1");
+        (1..=102).for_each(|number| drop(bench.send(&format!("XADD y {number} f v"))));
+        bench.talk(&[
+            ("XTRIM y MAXLEN ~ 1", ":100|"),
+            ("CONFIG SET stream-node-max-entries 0 stream-node-max-bytes 0", "+OK|"),
+            ("DEL y", ":1|"),
+        ]);
+        (1..=300).for_each(|number| drop(bench.send(&format!("XADD y {number} f v"))));
+        bench.talk(&[("XTRIM y MAXLEN ~ 1", ":0|"), ("XTRIM y MAXLEN 1", ":299|")]);
+    }
 
     #[test]
     fn entries_are_added_and_read() {

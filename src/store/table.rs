@@ -9,6 +9,7 @@
 //! removal: a scan that stopped at hash 9 goes on at hash 9 whatever happened meanwhile, so it visits
 //! everything that was there all along. The entries are dense, so a random choice is a random index.
 
+use super::shapes::Shapes;
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use std::sync::Arc;
 
@@ -28,17 +29,23 @@ pub(super) trait Keyed {
     fn key(&self) -> &[u8];
 }
 
-/// The hash function of an engine, seeded so that no client can choose keys that collide.
+/// The hash function of an engine, seeded so that no client can choose keys that collide, and the sizes of its small
+/// collections, which all of them share with it.
 #[derive(Clone)]
-pub(super) struct Hasher(Arc<RapidSecrets>);
+pub(super) struct Hasher(Arc<(RapidSecrets, Shapes)>);
 
 impl Hasher {
     pub(super) fn new(seed: u64) -> Self {
-        Self(Arc::new(RapidSecrets::seed(seed)))
+        Self(Arc::new((RapidSecrets::seed(seed), Shapes::default())))
     }
 
     pub(super) fn hash(&self, key: &[u8]) -> u64 {
-        rapidhash_v3_seeded(key, &self.0)
+        rapidhash_v3_seeded(key, &self.0.0)
+    }
+
+    /// The sizes up to which collections are small.
+    pub(super) fn shapes(&self) -> &Shapes {
+        &self.0.1
     }
 }
 
@@ -70,6 +77,10 @@ pub(super) struct Table<E> {
 impl<E: Keyed> Table<E> {
     pub(super) fn new(hasher: Hasher) -> Self {
         Self { hasher, cells: Vec::new(), homes: 0, entries: Vec::new() }
+    }
+
+    pub(super) fn hasher(&self) -> &Hasher {
+        &self.hasher
     }
 
     pub(super) fn len(&self) -> usize {

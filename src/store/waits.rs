@@ -16,6 +16,7 @@ use super::long_double;
 use super::numbers;
 use super::refusal::Refusal;
 use super::sorted_sets::Extreme;
+use super::stats::Slot;
 use super::value::Value;
 use crate::protocol::{Protocol, encode};
 use crate::values::Timestamp;
@@ -114,6 +115,8 @@ impl Want {
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) session: u64,
+    /// The place of the command's figures.
+    pub(super) slot: Slot,
     pub(super) protocol: Protocol,
     pub(super) database: u8,
     pub(super) keys: Vec<Name>,
@@ -359,8 +362,11 @@ impl Call<'_> {
             Timeout::Never => None,
             Timeout::After(duration) => Some(self.now.monotonic.after(duration)),
         };
+        let position = self.directory.find(self.arguments.name());
+        let slot = position.map_or(Slot::Unknown, |position| self.tally.stats.slot(position, self.arguments));
         self.keyspace.interest.waits.enter(Waiter {
             session: self.session.id,
+            slot,
             protocol: self.session.protocol,
             database: self.session.database,
             keys: names,

@@ -19,6 +19,13 @@ SAME = [
     "MEMORY", "MEMORY x", "MEMORY PURGE", "MEMORY PURGE x", "MEMORY DOCTOR x", "MEMORY STATS x", "MODULE LIST", "MODULE", "MODULE LIST x", "MODULE x",
     "ACL", "ACL x", "ACL LIST", "ACL USERS", "ACL WHOAMI", "ACL WHOAMI x", "ACL GETUSER default", "ACL GETUSER x", "ACL GETUSER", "ACL CAT", "ACL CAT x", "ACL LOG", "ACL LOG RESET", "ACL LOG x", "ACL LOG 5",
     "ROLE", "ROLE x", "SAVE x", "BGREWRITEAOF x", "CONFIG REWRITE", "CONFIG SET slowlog-max-len x", "CONFIG SET slowlog-max-len", "CONFIG SET slowlog-log-slower-than x", "CONFIG SET slowlog-log-slower-than -2",
+    "CONFIG SET nosuch 1", "CONFIG SET hz", "CONFIG SET hz 1 timeout", "CONFIG SET hz x", "CONFIG SET hz -1", "CONFIG SET timeout 3 nosuch 1", "CONFIG GET timeout", "CONFIG SET lua-time-limit 1 busy-reply-threshold 5000", "CONFIG GET lua-time-limit",
+    "CONFIG SET appendfsync sometimes", "CONFIG SET maxmemory x", "CONFIG SET maxmemory 1 maxmemory 2", "CONFIG SET repl-backlog-size 3mb", "CONFIG GET repl-backlog-size", "CONFIG SET repl-backlog-size 1mb", "CONFIG SET databases 3",
+    "CONFIG SET activerehashing maybe", "CONFIG SET activerehashing NO", "CONFIG GET ACTIVErehashing", "CONFIG SET activerehashing yes", "CONFIG SET maxmemory-clients 200%", "CONFIG SET maxmemory-clients x", "CONFIG GET nosuch",
+    "CONFIG SET maxmemory-policy allkeys", "CONFIG SET client-query-buffer-limit 1", "CONFIG SET list-max-ziplist-size 5", "CONFIG GET list-max-listpack-size", "CONFIG SET list-max-listpack-size -2", "CONFIG SET dir x",
+    "CONFIG SET zset-max-listpack-entries 2", "DEL zset", "ZADD zset 1 a 2 b", "OBJECT ENCODING zset", "ZADD zset 3 c", "OBJECT ENCODING zset", "CONFIG SET zset-max-ziplist-entries 128", "DEL zset",
+    "CONFIG SET hll-sparse-max-bytes 100", "DEL hll", "PFADD hll a b c", "PFDEBUG ENCODING hll", "PFDEBUG DECODE hll", "PFDEBUG GETREG hll", "PFDEBUG ENCODING hll", "PFDEBUG TODENSE hll", "PFDEBUG DECODE hll", "PFDEBUG NOSUCH hll", "PFDEBUG ENCODING nothing",
+    "PFSELFTEST", "DEL hll", "CONFIG SET hll-sparse-max-bytes 3000",
     "CONFIG SET slowlog-max-len 7 slowlog-log-slower-than 123456", "CONFIG GET slowlog-max-len", "CONFIG GET slowlog-log-slower-than", "CONFIG SET slowlog-max-len 7 slowlog-max-len 8", "CONFIG SET slowlog-max-len 128 slowlog-log-slower-than 10000",
 ]  # fmt: skip
 

@@ -5,11 +5,13 @@ use std::cell::{Cell, RefCell};
 use mlua::{Error, Lua, MultiValue, Value};
 
 use super::errors::{self, Raised};
+use super::fuel::Ending;
 use super::given::cut;
 use super::machine::Shared;
 use super::to_lua;
 use crate::protocol::command::{self, Flags};
 use crate::protocol::{Argument, Arguments, Protocol};
+use crate::store::attend::{Kind, Running, Verdict};
 use crate::store::call::{Call, Effect, InnerReply};
 use crate::store::engine::memory_needed;
 use crate::store::numbers;
@@ -31,6 +33,8 @@ pub(super) struct Host<'host, 'call> {
     protocol: Cell<Protocol>,
     /// True if the script may not write.
     readonly: bool,
+    /// True once the script has called a command that writes.
+    wrote: Cell<bool>,
 }
 
 /// The frame and the places of the words of a request.
@@ -65,7 +69,8 @@ pub(super) fn words(arguments: &MultiValue) -> Result<Words, Error> {
 
 impl<'host, 'call> Host<'host, 'call> {
     pub(super) fn new(call: &'host mut Call<'call>, shared: &'host Shared, readonly: bool) -> Self {
-        Self { call: RefCell::new(call), shared, protocol: Cell::new(Protocol::Resp2), readonly }
+        let protocol = Cell::new(Protocol::Resp2);
+        Self { call: RefCell::new(call), shared, protocol, readonly, wrote: Cell::new(false) }
     }
 
     /// The protocol version that the script has chosen.
@@ -84,6 +89,25 @@ impl<'host, 'call> Host<'host, 'call> {
         };
         self.protocol.set(protocol);
         Ok(())
+    }
+
+    /// Attends to others while the script runs for long. Ends the script if one of them asks for that.
+    pub(super) fn attend(&self) -> Result<(), Error> {
+        let Ok(call) = self.call.try_borrow() else { return Ok(()) };
+        let Some(attend) = call.attend else { return Ok(()) };
+        let name = call.arguments.name();
+        let is_function = name.first().is_some_and(|first| first.eq_ignore_ascii_case(&b'f'));
+        let running = Running {
+            kind: if is_function { Kind::Function } else { Kind::Script },
+            has_written: self.wrote.get(),
+            arguments: call.arguments,
+            ms: self.shared.fuel.running_ms(),
+            loaded: call.scripts.functions.counts(),
+        };
+        match attend(&running) {
+            Verdict::Continue => Ok(()),
+            Verdict::Kill => Err(self.shared.fuel.end(Ending::Killed)),
+        }
     }
 
     /// `redis.call`: an error reply ends the script, unless it catches the error.
@@ -117,50 +141,64 @@ impl<'host, 'call> Host<'host, 'call> {
         self.shared.fuel.spend(CALL_UNITS)?;
         let (frame, places) = words(arguments)?;
         let arguments = Arguments::new(&frame, &places);
-        let refuse = |words: &str| Error::from(Raised::Reply(format!("ERR {words}").into_bytes(), true));
         let Ok(mut call) = self.call.try_borrow_mut() else {
-            return Err(refuse("redis.call() cannot be called from within itself"));
+            let text = b"ERR redis.call() cannot be called from within itself".to_vec();
+            return Err(Raised::Reply(text, true).into());
         };
         call.effort.charge(self.shared.fuel.take_spent());
-        let found = match command::recognise(&arguments) {
-            Ok(found) => found,
-            Err(command::Unrecognised::Arity(_)) => {
-                return Err(refuse("Wrong number of args calling Redis command from script"));
+        let position = match self.admit(&mut call, arguments) {
+            Ok(position) => position,
+            Err(text) => {
+                call.tally.count_error(text.as_bytes());
+                if let Some(position) = call.directory.find(arguments.name()) {
+                    let slot = call.tally.stats.slot(position, arguments);
+                    call.tally.stats.reject(slot);
+                }
+                return Err(Raised::Reply(text.into_bytes(), true).into());
             }
-            Err(_) => return Err(refuse("Unknown Redis command called from script")),
         };
-        let Some(position) = call.directory.find(arguments.name()) else {
-            return Err(refuse("Unknown Redis command called from script"));
-        };
-        let known = call.directory.at(position);
-        if !known.accepts(arguments.len()) {
-            return Err(refuse("Wrong number of args calling Redis command from script"));
-        }
-        if found.flags.contains(Flags::NOSCRIPT) || known.effect == Effect::Control {
-            return Err(refuse("This Redis command is not allowed from script"));
-        }
-        let writes =
-            matches!(known.effect, Effect::Write | Effect::Grow) && found.flags.contains(Flags::WRITE);
-        if self.readonly && (writes || REPLICATED.contains(&known.name)) {
-            return Err(refuse("Write commands are not allowed from read-only scripts."));
-        }
-        if ["xread", "xreadgroup"].contains(&known.name) && blocks(arguments) {
-            let name = String::from_utf8_lossy(arguments.name());
-            return Err(refuse(&format!("{name} command is not allowed with BLOCK option from scripts")));
-        }
-        let needed = call.keyspace.used().saturating_add(memory_needed(arguments));
-        if known.effect == Effect::Grow && needed >= call.limits.bytes_max {
-            call.tally.refused_for_memory += 1;
-            return Err(Raised::Reply(
-                b"OOM command not allowed when used memory > 'maxmemory'.".to_vec(),
-                true,
-            )
-            .into());
-        }
         let reply = carry_out_inner(&mut call, position, arguments, self.protocol.get());
         self.shared.fuel.set_left(call.effort.left());
         self.shared.fuel.spend_bytes(reply.len())?;
         Ok(reply)
+    }
+
+    /// Returns the position of a command in the directory, or the error if scripts may not call it, or not now.
+    fn admit(&self, call: &mut Call<'_>, arguments: Arguments<'_>) -> Result<usize, String> {
+        let refuse = |words: &str| Err(format!("ERR {words}"));
+        let found = match command::recognise(&arguments) {
+            Ok(found) => found,
+            Err(command::Unrecognised::Arity(_)) => {
+                return refuse("Wrong number of args calling Redis command from script");
+            }
+            Err(_) => return refuse("Unknown Redis command called from script"),
+        };
+        let Some(position) = call.directory.find(arguments.name()) else {
+            return refuse("Unknown Redis command called from script");
+        };
+        let known = call.directory.at(position);
+        if !known.accepts(arguments.len()) {
+            return refuse("Wrong number of args calling Redis command from script");
+        }
+        if found.flags.contains(Flags::NOSCRIPT) || known.effect == Effect::Control {
+            return refuse("This Redis command is not allowed from script");
+        }
+        let writes =
+            matches!(known.effect, Effect::Write | Effect::Grow) && found.flags.contains(Flags::WRITE);
+        if self.readonly && (writes || REPLICATED.contains(&known.name)) {
+            return refuse("Write commands are not allowed from read-only scripts.");
+        }
+        if ["xread", "xreadgroup"].contains(&known.name) && blocks(arguments) {
+            let name = String::from_utf8_lossy(arguments.name());
+            return refuse(&format!("{name} command is not allowed with BLOCK option from scripts"));
+        }
+        let needed = call.keyspace.used().saturating_add(memory_needed(arguments));
+        if known.effect == Effect::Grow && needed >= call.bytes_max() {
+            call.tally.refused_for_memory += 1;
+            return Err("OOM command not allowed when used memory > 'maxmemory'.".to_owned());
+        }
+        self.wrote.set(self.wrote.get() || writes);
+        Ok(position)
     }
 }
 

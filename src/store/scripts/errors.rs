@@ -6,6 +6,8 @@ use mlua::{Error, Lua, Table, Value};
 
 use super::fuel::Ending;
 
+/// The field of an error's table that tells that the error was counted where it arose, by its name in Redis.
+pub(super) const COUNTED: &str = "ignore_error_stats_update";
 /// The name of every script in errors.
 pub(super) const SCRIPT_NAME: &str = "@user_script";
 /// The name of every library of functions in errors.
@@ -169,7 +171,7 @@ pub(super) fn error_table(lua: &Lua, text: &[u8], counted: bool) -> Result<Table
     let table = lua.create_table()?;
     table.raw_set("err", lua.create_string(until_zero(text))?)?;
     if counted {
-        table.raw_set("ignore_error_stats_update", true)?;
+        table.raw_set(COUNTED, true)?;
     }
     Ok(table)
 }

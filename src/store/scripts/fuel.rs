@@ -1,6 +1,6 @@
 //! The effort of a script: its instructions and the work of its libraries, in the units of the engine.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ pub(super) enum Ending {
     /// The script took more than this many units of effort, with its commands.
     Effort(u64),
     Memory,
+    /// The script was ended by SCRIPT KILL or FUNCTION KILL.
+    Killed,
     /// The script ran for longer than so many milliseconds.
     Time(u64),
 }
@@ -44,9 +46,20 @@ impl Ending {
                 )
             }
             Self::Time(ms) => format!("ERR the script ran for longer than {ms} ms: do less at once"),
+            Self::Killed => "ERR Script killed by user with SCRIPT KILL...".to_owned(),
             Self::Memory => "ERR not enough memory for the script".to_owned(),
         }
     }
+}
+
+/// The time between two calls of the function that attends to others while a script runs for long.
+const ATTENDED_EVERY: Duration = Duration::from_millis(1);
+
+/// The function that attends to others while a script runs for long, and the time from which on it does.
+pub(super) struct Attendance {
+    /// Function of the interpreter that answers others, and may end the script by [`Fuel::end`].
+    pub(super) attend: mlua::Function,
+    pub(super) after_ms: u64,
 }
 
 /// The effort that a script may still spend, and has spent since the engine last took note.
@@ -59,6 +72,10 @@ pub(super) struct Fuel {
     left: Cell<u64>,
     spent: Cell<u64>,
     ended: Cell<Option<Ending>>,
+    /// Attends to others while the script runs; none between scripts.
+    attendance: RefCell<Option<Attendance>>,
+    /// The time of the next call of the function that attends to others.
+    attended_next: Cell<Timestamp>,
 }
 
 impl Fuel {
@@ -76,6 +93,19 @@ impl Fuel {
         if let Some(stopwatch) = &self.stopwatch {
             self.started.set(stopwatch());
         }
+    }
+
+    /// Sets the function that attends to others while the script runs for long, or removes it.
+    pub(super) fn attend_with(&self, attendance: Option<Attendance>) {
+        let after_ms = attendance.as_ref().map_or(0, |attendance| attendance.after_ms);
+        self.attended_next.set(self.started.get().after(Duration::from_millis(after_ms)));
+        self.attendance.replace(attendance);
+    }
+
+    /// The milliseconds since the script began; 0 without a clock.
+    pub(super) fn running_ms(&self) -> u64 {
+        let stopwatch = self.stopwatch.as_ref();
+        stopwatch.map_or(0, |stopwatch| stopwatch().since(self.started.get()).as_millis() as u64)
     }
 
     /// Sets the units that are left after a command of the script has spent some.
@@ -113,12 +143,23 @@ impl Fuel {
 
     /// Spends the units of the instructions between two checks, and looks at the time.
     pub(super) fn spend_instructions(&self) -> Result<(), mlua::Error> {
-        if let Some(stopwatch) = &self.stopwatch
-            && stopwatch().since(self.started.get()) > Duration::from_millis(ENGINE_SCRIPT_MS_MAX)
-        {
-            return Err(self.end(Ending::Time(ENGINE_SCRIPT_MS_MAX)));
+        if let Some(stopwatch) = &self.stopwatch {
+            let now = stopwatch();
+            if now.since(self.started.get()) > Duration::from_millis(ENGINE_SCRIPT_MS_MAX) {
+                return Err(self.end(Ending::Time(ENGINE_SCRIPT_MS_MAX)));
+            }
+            if now >= self.attended_next.get() {
+                self.attend(now)?;
+            }
         }
         self.spend(UNITS_PER_CHECK)
+    }
+
+    /// Attends to others, who may end the script.
+    fn attend(&self, now: Timestamp) -> Result<(), mlua::Error> {
+        self.attended_next.set(now.after(ATTENDED_EVERY));
+        let attend = self.attendance.borrow().as_ref().map(|attendance| attendance.attend.clone());
+        attend.map_or(Ok(()), |attend| attend.call(()))
     }
 
     pub(super) fn spend_bytes(&self, bytes: usize) -> Result<(), mlua::Error> {

@@ -17,6 +17,7 @@ use super::machine::{Machine, Role};
 use super::register::Registered;
 use super::to_reply::Failure;
 use super::{Access, broken, run_within, write_result};
+use crate::store::attend;
 use crate::store::call::{Call, Done};
 use crate::store::effort::LOOK;
 use crate::store::glob;
@@ -408,19 +409,8 @@ fn write_library(call: &mut Call<'_>, library: &Library, with_code: bool) {
 }
 
 fn stats(call: &mut Call<'_>) -> Done {
-    let (libraries, functions) = call.scripts.functions.counts();
-    let (protocol, out) = (call.session.protocol, &mut call.out);
-    out.map(protocol, 2);
-    out.bulk(b"running_script");
-    out.null(protocol);
-    out.bulk(b"engines");
-    out.map(protocol, 1);
-    out.bulk(b"LUA");
-    out.map(protocol, 2);
-    out.bulk(b"libraries_count");
-    out.integer(libraries as i64);
-    out.bulk(b"functions_count");
-    out.integer(functions as i64);
+    let loaded = call.scripts.functions.counts();
+    attend::write_stats(&mut call.out, call.session.protocol, loaded, None);
     Ok(())
 }
 

@@ -16,7 +16,7 @@ use mlua::{Error, Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, T
 
 use super::cache::{Digest, Script};
 use super::errors::{self, LIBRARY_NAME, SANDBOX_NAME, SCRIPT_NAME};
-use super::fuel::{Fuel, INSTRUCTIONS_PER_CHECK, Stopwatch};
+use super::fuel::{Attendance, Fuel, INSTRUCTIONS_PER_CHECK, Stopwatch};
 use super::random::Random;
 use super::register::{self, Registered};
 use super::tables::{self, Readonly};
@@ -183,8 +183,8 @@ impl Machine {
     }
 
     /// Runs a function with these implementations of `redis.call`, `redis.pcall` and `redis.setresp`; `words` are
-    /// the keys and arguments, unless it finds them in globals. Returns its value, or the table of the error that
-    /// ended it.
+    /// the keys and arguments, unless it finds them in globals. `attendance` is called if it runs for long. Returns
+    /// its value, or the table of the error that ended it.
     pub(super) fn run(
         &self,
         function: &Function,
@@ -192,14 +192,18 @@ impl Machine {
         call: Function,
         pcall: Function,
         setresp: Function,
+        attendance: Attendance,
     ) -> Result<Result<Value, Value>, Error> {
         self.reached.raw_set("call", call)?;
         self.reached.raw_set("pcall", pcall)?;
         self.reached.raw_set("setresp", setresp)?;
-        let (succeeded, value): (bool, Value) = match words {
-            Some((keys, arguments)) => self.run.call((function, keys, arguments))?,
-            None => self.run.call(function)?,
+        self.shared.fuel.attend_with(Some(attendance));
+        let ran: Result<(bool, Value), Error> = match words {
+            Some((keys, arguments)) => self.run.call((function, keys, arguments)),
+            None => self.run.call(function),
         };
+        self.shared.fuel.attend_with(None);
+        let (succeeded, value) = ran?;
         self.shared.fuel.check()?;
         Ok(if succeeded { Ok(value) } else { Err(value) })
     }

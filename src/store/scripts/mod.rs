@@ -7,7 +7,8 @@
 //!                                              reply <── to_reply ───┘        value of Lua <── to_lua
 //! ```
 //!
-//! * A script runs whole before anything else, as a transaction does; time stands still meanwhile.
+//! * A script runs whole before anything else, as a transaction does; time stands still meanwhile. Others are only told
+//!   that the store is busy, once it has run for longer than `busy-reply-threshold`, and may end it (`attend.rs`).
 //! * Instructions, patterns and commands are charged to the effort of the request. A script beyond it ends with
 //!   an error that it cannot catch; what it has written stays.
 //! * A clock, where the engine has one, ends scripts whose single instructions take long.
@@ -52,7 +53,7 @@ use crate::values::limits::ENGINE_SCRIPTS_BYTES_MAX;
 use cache::{Cache, Digest, Origin, Script};
 use calls::Host;
 use errors::ending;
-use fuel::{Ending, Stopwatch};
+use fuel::{Attendance, Ending, Stopwatch};
 use functions::Functions;
 use machine::{Machine, Role};
 use to_reply::{Failure, Versions};
@@ -283,7 +284,12 @@ fn write_result(call: &mut Call<'_>, (value, protocol): Ran, name: &str) -> Resu
     let client = call.session.protocol;
     let versions = Versions { client, script: protocol, effort: call.effort };
     match value {
-        Ok(value) => to_reply::write(&mut call.out, &value, versions),
+        Ok(value) => {
+            if let Value::Table(table) = &value {
+                call.tally.is_counted = to_reply::is_counted(table)?;
+            }
+            to_reply::write(&mut call.out, &value, versions)
+        }
         Err(error) => write_error(call, &error, name),
     }
 }
@@ -298,12 +304,14 @@ fn run_within(
     words: Option<(Table, Table)>,
     readonly: bool,
 ) -> Result<Ran, Error> {
+    let after_ms = call.settings.busy_after_ms;
     let host = Host::new(call, machine.shared(), readonly);
     let value = machine.lua().scope(|scope| {
         let call = scope.create_function(|lua, given: MultiValue| host.call(lua, &given))?;
         let pcall = scope.create_function(|lua, given: MultiValue| host.pcall(lua, &given))?;
         let setresp = scope.create_function(|lua, given: MultiValue| host.set_protocol(lua, &given))?;
-        machine.run(function, words, call, pcall, setresp)
+        let attend = scope.create_function(|_, ()| host.attend())?;
+        machine.run(function, words, call, pcall, setresp, Attendance { attend, after_ms })
     })?;
     Ok((value, host.protocol()))
 }
@@ -324,7 +332,7 @@ fn write_error(call: &mut Call<'_>, error: &Value, name: &str) -> Result<(), Fai
         text.extend_from_slice(&source.as_bytes());
         text.extend_from_slice(format!(":{line}.").as_bytes());
     }
-    call.tally.errors += 1;
+    call.tally.is_counted = to_reply::is_counted(table)?;
     call.out.line(b'-', to_reply::error_text(&text));
     Ok(())
 }

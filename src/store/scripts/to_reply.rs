@@ -2,6 +2,7 @@
 
 use mlua::{Error, Table, Value};
 
+use super::errors;
 use super::given::cut;
 use crate::protocol::Protocol;
 use crate::store::effort::{Effort, LOOK};
@@ -150,6 +151,11 @@ fn collect(table: &Table) -> Result<Vec<(Value, Value)>, Error> {
         pairs.push(pair?);
     }
     Ok(pairs)
+}
+
+/// True if the error that a table stands for was counted where it arose.
+pub(super) fn is_counted(table: &Table) -> Result<bool, Error> {
+    Ok(table.raw_get::<Value>(errors::COUNTED)? == Value::Boolean(true))
 }
 
 /// The text of a field, if that is a text.

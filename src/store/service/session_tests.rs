@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Service, StoreService};
+use super::tests::Unattended;
+use super::{Service, StoreClients, StoreService};
 use crate::protocol::encode;
 use crate::store::{Engine, EngineLimits};
 use crate::values::limits::{
@@ -47,7 +48,7 @@ impl Bench {
 
     fn run(&mut self) {
         loop {
-            self.service.handle_turn_end(self.now);
+            self.service.handle_turn_end(self.now, &mut Unattended);
             let mut any = false;
             while let Some((Owner::Client(id), segment)) = self.service.poll_transmit() {
                 let text = String::from_utf8_lossy(&segment.bytes()).replace("\r\n", "|");
@@ -355,7 +356,7 @@ fn a_subscriber_that_does_not_read_is_closed() {
     for sent in 0..(ENGINE_SUBSCRIBER_BYTES_MAX >> 20) + 2 {
         assert!(bench.closed.is_empty(), "{sent} messages of 1 MiB are few enough");
         bench.service.handle_client_bytes(publisher, &message, bench.now);
-        bench.service.handle_turn_end(bench.now);
+        bench.service.handle_turn_end(bench.now, &mut Unattended);
         // The driver keeps the first segment of the slow subscriber, and so no more of it is sent.
         while let Some((Owner::Client(id), segment)) = bench.service.poll_transmit() {
             if id != slow {

@@ -3,12 +3,19 @@
 
 use std::collections::BTreeSet;
 
-use super::{Service, StoreService};
+use super::{Service, Sockets, StoreClients, StoreService};
 use crate::store::{Engine, EngineLimits};
 use crate::values::Random;
 use crate::values::limits::{ENGINE_EFFORT_PER_TURN, ENGINE_INPUT_BYTES_HELD, ENGINE_OUTPUT_BYTES_HELD};
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner};
+
+/// Sockets on which nothing happens while a script runs.
+pub(super) struct Unattended;
+
+impl Sockets for Unattended {
+    fn attend(&mut self, _clients: &mut dyn StoreClients) {}
+}
 
 /// The service, and clients that read what they are sent when told to.
 struct Bench {
@@ -35,7 +42,7 @@ impl Bench {
     }
 
     fn turn(&mut self) {
-        self.service.handle_turn_end(self.now);
+        self.service.handle_turn_end(self.now, &mut Unattended);
         self.heed();
     }
 

@@ -13,9 +13,10 @@
 //! owe, and it is passed over until that is made up (deficit round robin). Between two turns the driver
 //! receives and sends.
 
-use super::Service;
+use super::busy::{self, Aside};
+use super::{Service, Sockets, Turns};
 use crate::protocol::encode;
-use crate::store::Disposition;
+use crate::store::{Connections, Disposition};
 use crate::values::limits::{ENGINE_EFFORT_PER_TURN, ENGINE_INPUT_BYTES_HELD, ENGINE_OUTPUT_BYTES_HELD};
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner};
@@ -32,6 +33,8 @@ pub(super) enum Standing {
     Blocked,
     /// Further requests wait for the reply to a blocking call.
     Waiting,
+    /// A script of the connection runs, and others are answered meanwhile.
+    Running,
 }
 
 /// The units of effort that a connection may spend on requests before it has to wait for its next turn.
@@ -82,7 +85,7 @@ impl Service {
         }
         connection.own.allowance.renew(self.turn);
         if connection.own.standing == Standing::Idle && !connection.own.allowance.is_spent() {
-            self.carry_out(id, chunk, now);
+            self.carry_out(id, chunk, now, None);
             return;
         }
         connection.decoder.hold(chunk);
@@ -90,7 +93,7 @@ impl Service {
             connection.own.standing = Standing::Ready;
             self.ready.push_back(id);
         }
-        self.control_flow(id);
+        control_flow(&mut self.connections, id);
     }
 
     /// Lets further requests of a connection be carried out after its client has read replies, if fewer bytes
@@ -107,7 +110,7 @@ impl Service {
     /// Carries out requests of the embedded engine's connections in the queue, each within its allowance,
     /// until about `ENGINE_EFFORT_PER_TURN` of effort is spent in all; then bytes are received and sent again.
     /// Connections that owe effort are passed over.
-    pub(super) fn serve_ready(&mut self, now: Now) {
+    pub(super) fn serve_ready(&mut self, now: Now, sockets: &mut dyn Sockets) {
         let mut spent = 0;
         let mut served = false;
         for _ in 0..self.ready.len() {
@@ -121,7 +124,7 @@ impl Service {
                 self.ready.push_back(id);
                 continue;
             }
-            spent += self.carry_out(id, &[], now);
+            spent += self.carry_out(id, &[], now, Some(&mut *sockets));
             served = true;
         }
         if !served {
@@ -143,68 +146,90 @@ impl Service {
         }
     }
 
-    /// Carries out requests of a connection until there are no more, its effort is spent, or too many reply
-    /// bytes wait. Returns the effort that this took.
-    fn carry_out(&mut self, id: ClientId, chunk: &[u8], now: Now) -> u64 {
-        let Self { engine, connections, limits, .. } = self;
-        let Some((connection, pool)) = connections.get_with_pool(id) else { return 0 };
+    /// Carries out requests until there are no more, the allowance is spent, or too many reply bytes wait.
+    /// Returns the effort that it took. Without sockets to attend to meanwhile, a request that may run a script waits
+    /// for the connection's turn.
+    fn carry_out(
+        &mut self,
+        id: ClientId,
+        chunk: &[u8],
+        now: Now,
+        mut sockets: Option<&mut dyn Sockets>,
+    ) -> u64 {
         let (mut consumed, mut spent) = (0, 0);
         let standing = loop {
+            let Some((connection, pool)) = self.connections.get_with_pool(id) else { return spent };
             if connection.output.len() >= ENGINE_OUTPUT_BYTES_HELD {
                 break Standing::Blocked;
             }
             if connection.own.allowance.is_spent() {
                 break Standing::Ready;
             }
-            match connection.decoder.next(chunk, &mut consumed, limits) {
-                Ok(Some(request)) => {
-                    let out = connection.output.buffer(pool);
-                    let disposition = engine.execute(&mut connection.session, request.arguments, now, out);
-                    connection.own.allowance.take(engine.effort());
-                    spent += engine.effort();
-                    connection.ending = disposition == Disposition::Close;
-                    if disposition == Disposition::Wait {
-                        break Standing::Waiting;
+            let disposition = if let Some(aside) = connection.own.aside.take() {
+                let Some(sockets) = sockets.as_deref_mut() else {
+                    connection.own.aside = Some(aside);
+                    break Standing::Ready;
+                };
+                self.carry_out_aside(id, &aside, now, sockets)
+            } else {
+                match connection.decoder.next(chunk, &mut consumed, &self.limits) {
+                    Ok(Some(request)) if busy::may_run_long(&connection.session, request.arguments) => {
+                        connection.own.aside = Some(Box::new(Aside::new(request.arguments)));
+                        continue;
+                    }
+                    Ok(Some(request)) => {
+                        let out = connection.output.buffer(pool);
+                        self.engine.execute(&mut connection.session, request.arguments, now, out)
+                    }
+                    Ok(None) => {
+                        connection.ending |= connection.own.ended;
+                        break Standing::Idle;
+                    }
+                    Err(error) => {
+                        encode::error(connection.output.buffer(pool), &error.0);
+                        connection.ending = true;
+                        break Standing::Idle;
                     }
                 }
-                Ok(None) => {
-                    connection.ending |= connection.own.ended;
-                    break Standing::Idle;
-                }
-                Err(error) => {
-                    encode::error(connection.output.buffer(pool), &error.0);
-                    connection.ending = true;
-                }
+            };
+            let Some(connection) = self.connections.get(id) else { return spent };
+            connection.own.allowance.take(self.engine.effort());
+            spent += self.engine.effort();
+            connection.ending = disposition == Disposition::Close;
+            if disposition == Disposition::Wait {
+                break Standing::Waiting;
             }
             if connection.ending {
                 break Standing::Idle;
             }
         };
-        connection.own.standing = standing;
-        if standing != Standing::Idle {
-            connection.decoder.hold(&chunk[consumed..]);
+        if let Some(connection) = self.connections.get(id) {
+            connection.own.standing = standing;
+            if standing != Standing::Idle {
+                connection.decoder.hold(&chunk[consumed..]);
+            }
         }
         if standing == Standing::Ready {
             self.ready.push_back(id);
         }
-        self.control_flow(id);
+        control_flow(&mut self.connections, id);
         self.after_output(id);
         self.deliver();
         self.connections.close_killed(&mut self.engine);
         spent
     }
+}
 
-    /// Pauses or resumes reading from a connection, depending on the bytes of requests that wait there.
-    fn control_flow(&mut self, id: ClientId) {
-        let Some(connection) = self.connections.get(id) else { return };
-        let waits = connection.own.standing != Standing::Idle;
-        let held = connection.decoder.held_bytes();
-        if waits && held > ENGINE_INPUT_BYTES_HELD && !connection.own.reading_paused {
-            connection.own.reading_paused = true;
-            self.connections.act(Action::PauseReading(Owner::Client(id)));
-        } else if connection.own.reading_paused && (!waits || held < ENGINE_INPUT_BYTES_HELD / 2) {
-            connection.own.reading_paused = false;
-            self.connections.act(Action::ResumeReading(Owner::Client(id)));
-        }
+/// Pauses or resumes reading from a connection, by the bytes of requests that it has waiting.
+pub(super) fn control_flow(connections: &mut Connections<Turns>, id: ClientId) {
+    let Some(connection) = connections.get(id) else { return };
+    let waits = connection.own.standing != Standing::Idle;
+    let held = connection.decoder.held_bytes();
+    if waits && held > ENGINE_INPUT_BYTES_HELD && !connection.own.reading_paused {
+        connection.own.reading_paused = true;
+        connections.act(Action::PauseReading(Owner::Client(id)));
+    } else if connection.own.reading_paused && (!waits || held < ENGINE_INPUT_BYTES_HELD / 2) {
+        connection.own.reading_paused = false;
+        connections.act(Action::ResumeReading(Owner::Client(id)));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use weir::protocol::{Arguments, BufferPool, RequestLimits, Segment, encode};
-use weir::store::{Connections, Disposition, Engine, StoreService, Sweeper};
+use weir::store::{Connections, Disposition, Engine, Sockets, StoreClients, StoreService, Sweeper};
 use weir::values::time::Now;
 use weir::values::{Action, ClientId, Owner, Timestamp};
 
@@ -222,11 +222,7 @@ impl ScriptedService {
     }
 }
 
-impl StoreService for ScriptedService {
-    fn engine(&self) -> &Engine {
-        &self.engine
-    }
-
+impl StoreClients for ScriptedService {
     fn handle_client_opened(&mut self, now: Now) -> ClientId {
         let id = self.connections.open(Scripted::default());
         self.receive_opened(id, now);
@@ -259,7 +255,21 @@ impl StoreService for ScriptedService {
         }
     }
 
-    fn handle_turn_end(&mut self, now: Now) {
+    fn poll_action(&mut self) -> Option<Action> {
+        self.connections.poll_action()
+    }
+
+    fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
+        self.connections.poll_transmit()
+    }
+}
+
+impl StoreService for ScriptedService {
+    fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    fn handle_turn_end(&mut self, now: Now, _sockets: &mut dyn Sockets) {
         self.advance(now);
         self.deliver();
         self.connections.close_killed(&mut self.engine);
@@ -272,14 +282,6 @@ impl StoreService for ScriptedService {
 
     fn is_busy(&self) -> bool {
         self.director.is_busy()
-    }
-
-    fn poll_action(&mut self) -> Option<Action> {
-        self.connections.poll_action()
-    }
-
-    fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
-        self.connections.poll_transmit()
     }
 }
 
@@ -404,6 +406,13 @@ mod tests {
 
     use crate::script::{Behaviour, Change, Errors, Phase, Phases, Script};
 
+    /// Sockets on which nothing happens while a script runs.
+    struct Unattended;
+
+    impl Sockets for Unattended {
+        fn attend(&mut self, _clients: &mut dyn StoreClients) {}
+    }
+
     /// A scripted service whose clients speak inline, and its clock.
     struct Bench {
         service: ScriptedService,
@@ -433,7 +442,7 @@ mod tests {
 
         fn wait_ms(&mut self, ms: u64) {
             self.now.monotonic = self.now.monotonic.after(Duration::from_millis(ms));
-            self.service.handle_turn_end(self.now);
+            self.service.handle_turn_end(self.now, &mut Unattended);
         }
 
         /// Returns the replies that were sent to all clients since the last call.
@@ -567,7 +576,7 @@ mod tests {
             let mut trace = Vec::new();
             while let Some(at) = bench.service.poll_deadline() {
                 bench.now.monotonic = at;
-                bench.service.handle_turn_end(bench.now);
+                bench.service.handle_turn_end(bench.now, &mut Unattended);
                 trace.push((at, bench.sent()));
             }
             (trace, bench.figure("errors_injected"))

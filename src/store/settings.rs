@@ -1,0 +1,306 @@
+//! Settings, as CONFIG SET changes them: checked as Redis checks them, kept, and shown again.
+//!
+//! ```text
+//!     CONFIG SET name value ── ROWS: name ─> Kind::check ─> Settings: the text, and what the store reads of it
+//! ```
+//!
+//! Most of them have no meaning here: they are kept because programs set them and read them back. A setting that
+//! would promise what the store does not do (a password, say) takes no other value than its own.
+
+mod table;
+
+use super::limits::EngineLimits;
+use super::log::NodeSize;
+use super::numbers;
+use super::shapes::{Shapes, Size};
+pub(super) use table::ROWS;
+
+/// Maximum number of bytes of a setting's value.
+const VALUE_BYTES_MAX: usize = 1_024;
+
+/// The kind of a setting: the values that it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// `yes` or `no`.
+    Switch,
+    /// An integer between these two, inclusive.
+    Number(i64, i64),
+    /// A number of bytes, with or without a unit such as `mb`; at least this many.
+    Memory(i64),
+    /// A number of bytes, or a share of the memory such as `5%`.
+    MemoryOrShare,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// Some of these words.
+    Choices(&'static [&'static str]),
+    /// Pairs of seconds and changes.
+    Saves,
+    /// Numbers between 0 and 100.
+    Shares,
+    /// Any text of bounded length.
+    Text,
+    /// No other value than the present one, for this reason.
+    Only(&'static str),
+    /// Nothing: the setting cannot be changed while a server runs.
+    Immutable,
+    /// Nothing: Redis refuses to change the setting unless its configuration file permits that.
+    Protected,
+    /// The value of another part of the store, which checks and shows it.
+    Own,
+}
+
+/// A reason why a value is refused, in Redis's words.
+type Reason = String;
+
+impl Kind {
+    /// Returns the value as CONFIG GET shows it.
+    fn check(self, value: &[u8]) -> Result<String, Reason> {
+        let text = std::str::from_utf8(value).ok().filter(|text| text.len() <= VALUE_BYTES_MAX);
+        let text =
+            text.ok_or_else(|| format!("argument must be a text of at most {VALUE_BYTES_MAX} bytes"))?;
+        match self {
+            Self::Switch => {
+                let known = ["yes", "no"].into_iter().find(|word| word.eq_ignore_ascii_case(text));
+                known.map(str::to_owned).ok_or_else(|| "argument must be 'yes' or 'no'".to_owned())
+            }
+            Self::Number(least, most) => Ok(number_between(value, least, most)?.to_string()),
+            Self::Memory(least) => {
+                let bytes = memory(value).ok_or_else(|| "argument must be a memory value".to_owned())?;
+                if i64::try_from(bytes).map_or(true, |bytes| bytes < least) {
+                    return Err(format!("argument must be between {least} and {} inclusive", i64::MAX));
+                }
+                Ok(bytes.to_string())
+            }
+            Self::MemoryOrShare => memory_or_share(text),
+            Self::Choice(words) => {
+                let known = words.iter().find(|word| word.eq_ignore_ascii_case(text));
+                known.map(|word| (*word).to_owned()).ok_or_else(|| one_of(words))
+            }
+            Self::Choices(words) => {
+                let mut chosen = Vec::new();
+                for word in text.split_ascii_whitespace() {
+                    chosen.push(
+                        *words
+                            .iter()
+                            .find(|known| known.eq_ignore_ascii_case(word))
+                            .ok_or_else(|| one_of(words))?,
+                    );
+                }
+                if chosen.is_empty() { Err(one_of(words)) } else { Ok(chosen.join(" ")) }
+            }
+            Self::Saves => saves(text),
+            Self::Shares => {
+                Ok(shares_text(&shares(text).ok_or("Invalid latency-tracking-info-percentiles parameters")?))
+            }
+            Self::Text | Self::Own => Ok(text.to_owned()),
+            Self::Only(reason) => Err(reason.to_owned()),
+            Self::Immutable => Err("can't set immutable config".to_owned()),
+            Self::Protected => Err("can't set protected config".to_owned()),
+        }
+    }
+}
+
+fn one_of(words: &[&str]) -> Reason {
+    format!("argument(s) must be one of the following: {}", words.join(", "))
+}
+
+/// Returns an integer between two others.
+pub(super) fn number_between(value: &[u8], least: i64, most: i64) -> Result<i64, Reason> {
+    let number = numbers::integer(value).ok_or("argument couldn't be parsed into an integer")?;
+    if !(least..=most).contains(&number) {
+        return Err(format!("argument must be between {least} and {most} inclusive"));
+    }
+    Ok(number)
+}
+
+/// Returns the bytes that a text such as `100mb` stands for.
+pub(super) fn memory(value: &[u8]) -> Option<u64> {
+    let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (number, unit) = value.split_at(digits);
+    let factor: u64 = match unit.to_ascii_lowercase().as_slice() {
+        b"" | b"b" => 1,
+        b"k" => 1_000,
+        b"kb" => 1 << 10,
+        b"m" => 1_000_000,
+        b"mb" => 1 << 20,
+        b"g" => 1_000_000_000,
+        b"gb" => 1 << 30,
+        _ => return None,
+    };
+    std::str::from_utf8(number).ok()?.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+fn memory_or_share(text: &str) -> Result<String, Reason> {
+    if let Some(bytes) = memory(text.as_bytes()) {
+        return Ok(bytes.to_string());
+    }
+    let share = text.strip_suffix('%').and_then(|share| share.parse::<u32>().ok());
+    let share = share.ok_or("argument must be a memory or percent value")?;
+    if share > 100 {
+        return Err("percentage argument must be less or equal to 100".to_owned());
+    }
+    Ok(format!("{share}%"))
+}
+
+fn saves(text: &str) -> Result<String, Reason> {
+    let words: Vec<&str> = text.split_ascii_whitespace().collect();
+    let fits = |pair: &[&str]| match pair {
+        [seconds, changes] => {
+            seconds.parse::<i64>().is_ok_and(|seconds| seconds >= 1)
+                && changes.parse::<i64>().is_ok_and(|changes| changes >= 0)
+        }
+        _ => false,
+    };
+    if words.chunks(2).all(fits) { Ok(words.join(" ")) } else { Err("Invalid save parameters".to_owned()) }
+}
+
+/// Returns the numbers of a text, each between 0 and 100.
+fn shares(text: &str) -> Option<Vec<f64>> {
+    let share = |word: &str| word.parse::<f64>().ok().filter(|share| (0.0..=100.0).contains(share));
+    text.split_ascii_whitespace().map(share).collect()
+}
+
+fn shares_text(shares: &[f64]) -> String {
+    shares.iter().map(f64::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// The values of all settings, and those of them that the store reads.
+#[derive(Debug)]
+pub(super) struct Settings {
+    /// Values by the position of their rows; none where a setting was never changed.
+    texts: Vec<Option<Box<str>>>,
+    /// The milliseconds after which a script keeps the store busy (`busy-reply-threshold`).
+    pub(super) busy_after_ms: u64,
+    /// The milliseconds from which on commands are sampled (`latency-monitor-threshold`); 0 for none.
+    pub(super) sampled_from_ms: u64,
+    /// The bytes of keys and values from which on writes are refused (`maxmemory`), below the store's own bound; 0 for
+    /// that bound alone.
+    pub(super) bytes_max: u64,
+    /// The bytes up to which a `HyperLogLog` is sparse, its header included (`hll-sparse-max-bytes`).
+    pub(super) sparse_bytes_max: usize,
+    /// The size of the nodes of streams (`stream-node-max-entries`, `stream-node-max-bytes`).
+    pub(super) stream_nodes: NodeSize,
+    /// The percentiles that INFO shows of the time of each command (`latency-tracking-info-percentiles`).
+    pub(super) percentiles: Vec<f64>,
+    /// True if the times of commands are counted for their percentiles (`latency-tracking`).
+    pub(super) counts_times: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let mut settings = Self {
+            texts: vec![None; ROWS.len()],
+            busy_after_ms: 0,
+            sampled_from_ms: 0,
+            bytes_max: 0,
+            sparse_bytes_max: 0,
+            stream_nodes: NodeSize::default(),
+            percentiles: Vec::new(),
+            counts_times: true,
+        };
+        (0..ROWS.len()).for_each(|position| settings.take_effect(position));
+        settings
+    }
+}
+
+impl Settings {
+    /// The bytes of keys and values from which on writes are refused, by `maxmemory` and the store's own bound.
+    pub(super) fn bytes_max_within(&self, limits: &EngineLimits) -> u64 {
+        if self.bytes_max == 0 { limits.bytes_max } else { self.bytes_max.min(limits.bytes_max) }
+    }
+
+    /// Finds a setting by one of its names, in any case.
+    pub(super) fn find(name: &[u8]) -> Option<usize> {
+        let is_name = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        ROWS.iter().position(|row| is_name(row.name) || row.alias.is_some_and(is_name))
+    }
+
+    /// The value of the setting at `position`.
+    pub(super) fn text(&self, position: usize) -> &str {
+        self.texts[position].as_deref().unwrap_or(ROWS[position].default)
+    }
+
+    /// Checks a new value, and returns it as CONFIG GET will show it.
+    pub(super) fn check(&self, position: usize, value: &[u8]) -> Result<String, Reason> {
+        match ROWS[position].kind {
+            // The present value may be set again, as programs do that restore what they have read.
+            Kind::Only(_) if value == self.text(position).as_bytes() => Ok(self.text(position).to_owned()),
+            kind => kind.check(value),
+        }
+    }
+
+    /// Changes a setting to a value that was checked.
+    pub(super) fn set(&mut self, position: usize, text: String) {
+        self.texts[position] = Some(text.into_boxed_str());
+        self.take_effect(position);
+    }
+
+    /// Shares the values of settings that collections read.
+    pub(super) fn share(&self, shapes: &Shapes) {
+        for (name, size) in [
+            ("hash-max-listpack-entries", Size::HashFields),
+            ("hash-max-listpack-value", Size::HashBytes),
+            ("zset-max-listpack-entries", Size::RankingMembers),
+            ("zset-max-listpack-value", Size::RankingBytes),
+            ("set-max-intset-entries", Size::Integers),
+        ] {
+            let position = Self::find(name.as_bytes());
+            let value = position.and_then(|position| self.text(position).parse().ok());
+            value.into_iter().for_each(|value| shapes.set(size, value));
+        }
+    }
+
+    /// Notes the value of a setting that the store reads.
+    fn take_effect(&mut self, position: usize) {
+        let text = self.text(position).to_owned();
+        let text = text.as_str();
+        let number = || text.parse().unwrap_or_default();
+        match ROWS[position].name {
+            "busy-reply-threshold" => self.busy_after_ms = number(),
+            "latency-monitor-threshold" => self.sampled_from_ms = number(),
+            "hll-sparse-max-bytes" => self.sparse_bytes_max = text.parse().unwrap_or_default(),
+            "stream-node-max-entries" => self.stream_nodes.entries_max = text.parse().unwrap_or_default(),
+            "stream-node-max-bytes" => self.stream_nodes.bytes_max = text.parse().unwrap_or_default(),
+            "latency-tracking" => self.counts_times = text == "yes",
+            "latency-tracking-info-percentiles" => self.percentiles = shares(text).unwrap_or_default(),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_takes_its_own_value_and_names_are_in_order() {
+        let settings = Settings::default();
+        assert!(ROWS.is_sorted_by_key(|row| row.name));
+        for (position, row) in ROWS.iter().enumerate() {
+            assert_eq!(Settings::find(row.name.to_uppercase().as_bytes()), Some(position));
+            if let Some(alias) = row.alias {
+                assert_eq!(Settings::find(alias.as_bytes()), Some(position));
+            }
+            if !matches!(row.kind, Kind::Immutable | Kind::Protected | Kind::Own) {
+                assert_eq!(
+                    settings.check(position, row.default.as_bytes()),
+                    Ok(row.default.to_owned()),
+                    "{}",
+                    row.name
+                );
+            }
+        }
+        assert_eq!(settings.busy_after_ms, 5_000);
+        assert_eq!(settings.percentiles, [50.0, 99.0, 99.9]);
+    }
+
+    #[test]
+    fn bytes_have_units() {
+        for (text, bytes) in [("1", 1), ("2k", 2_000), ("2KB", 2_048), ("3gb", 3 << 30), ("0", 0)] {
+            assert_eq!(memory(text.as_bytes()), Some(bytes), "{text}");
+        }
+        for text in ["", "kb", "1tb", "-1", "1.5mb", "99999999999gb", "184467440737095516160"] {
+            assert_eq!(memory(text.as_bytes()), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The sizes up to which collections are small, and so kept and shown in another form (OBJECT ENCODING). All
+//! collections of an engine share them; one that has outgrown them stays large, as in Redis.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Maximum number of elements of a small collection, whatever the settings say: small ones are searched one by one, and
+/// visited whole by a scan.
+const ELEMENTS_MAX: usize = 4_096;
+
+/// The sizes up to which collections are small.
+pub(super) struct Shapes {
+    sizes: [AtomicUsize; Size::COUNT],
+}
+
+/// A size up to which a collection is small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Size {
+    /// The number of fields of a hash (`hash-max-listpack-entries`).
+    HashFields,
+    /// The bytes of a name or value of a hash (`hash-max-listpack-value`).
+    HashBytes,
+    /// The number of members of a sorted set (`zset-max-listpack-entries`).
+    RankingMembers,
+    /// The bytes of a member of a sorted set (`zset-max-listpack-value`).
+    RankingBytes,
+    /// The number of members of a set of integers (`set-max-intset-entries`).
+    Integers,
+}
+
+impl Size {
+    const COUNT: usize = 5;
+}
+
+impl Default for Shapes {
+    fn default() -> Self {
+        Self { sizes: [128, 64, 128, 64, 512].map(AtomicUsize::new) }
+    }
+}
+
+impl Shapes {
+    pub(super) fn get(&self, size: Size) -> usize {
+        self.sizes[size as usize].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set(&self, size: Size, value: usize) {
+        let counts_bytes = matches!(size, Size::HashBytes | Size::RankingBytes);
+        let value = if counts_bytes { value } else { value.min(ELEMENTS_MAX) };
+        self.sizes[size as usize].store(value, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::store::bench::Bench;
+
+    #[test]
+    fn settings_decide_what_is_small() {
+        Bench::new().talk(&[
+            ("HSET h a 1 b 2", ":2|"),
+            ("ZADD z 1 a 2 b", ":2|"),
+            ("SADD s 1 2", ":2|"),
+            (
+                "CONFIG SET hash-max-ziplist-entries 1 zset-max-listpack-entries 1 set-max-intset-entries 1",
+                "+OK|",
+            ),
+            ("OBJECT ENCODING h", "$8|listpack|"),
+            ("HSET h2 a 1", ":1|"),
+            ("OBJECT ENCODING h2", "$8|listpack|"),
+            ("HSET h2 b 2", ":1|"),
+            ("OBJECT ENCODING h2", "$9|hashtable|"),
+            ("ZADD z 3 a", ":0|"),
+            ("OBJECT ENCODING z", "$8|listpack|"),
+            ("ZADD z 3 c", ":1|"),
+            ("OBJECT ENCODING z", "$8|skiplist|"),
+            ("ZRANGESTORE z2 z 0 0", ":1|"),
+            ("OBJECT ENCODING z2", "$8|listpack|"),
+            ("ZRANGESTORE z2 z 0 1", ":2|"),
+            ("OBJECT ENCODING z2", "$8|skiplist|"),
+            ("SADD s2 1", ":1|"),
+            ("OBJECT ENCODING s2", "$6|intset|"),
+            ("SADD s2 2", ":1|"),
+            ("OBJECT ENCODING s2", "$9|hashtable|"),
+            ("CONFIG SET hash-max-listpack-entries 10 hash-max-listpack-value 3", "+OK|"),
+            ("HSET h3 a long", ":1|"),
+            ("OBJECT ENCODING h3", "$9|hashtable|"),
+            ("OBJECT ENCODING h2", "$9|hashtable|"),
+            (
+                "CONFIG GET hash-max-listpack-*",
+                "*4|$25|hash-max-listpack-entries|$2|10|$23|hash-max-listpack-value|$1|3|",
+            ),
+        ]);
+    }
+}

@@ -1,0 +1,393 @@
+//! Figures of commands and errors since the last CONFIG RESETSTAT: INFO commandstats, errorstats and latencystats, and
+//! LATENCY HISTOGRAM.
+//!
+//! ```text
+//!     Call::run ── begin ... end ─> Figures: calls, time, failures, rejections ── Times: one count per range of time
+//!     refusal ───── count_error ──> errors by their codes
+//! ```
+//!
+//! The owner's clock is read once for each command: a command begins where the one before it ended, or with the turn.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use super::directory::Directory;
+use super::slow_log::Clock;
+use crate::protocol::Arguments;
+use crate::protocol::command;
+use crate::values::Timestamp;
+
+/// Maximum number of codes of errors that are counted each by itself, because scripts make up codes of their own.
+const CODES_MAX: usize = 128;
+/// Maximum number of bytes of a code; the code of an error with a longer first word counts as ERR, as in Redis.
+const CODE_BYTES_MAX: usize = 31;
+
+/// The binary logarithm of the nanoseconds below which times are not told apart.
+const SHORTEST_LOG: u32 = 10;
+/// The binary logarithm of the nanoseconds from which on times are not told apart.
+const LONGEST_LOG: u32 = 34;
+/// The number of ranges between a time and its double.
+const STEPS: usize = 16;
+const RANGES: usize = 1 + (LONGEST_LOG - SHORTEST_LOG) as usize * STEPS;
+
+/// The number of calls of a command by their times, in ranges that grow with the time.
+#[derive(Clone, Debug)]
+pub(super) struct Times(Box<[u64; RANGES]>);
+
+impl Times {
+    fn new() -> Self {
+        Self(Box::new([0; RANGES]))
+    }
+
+    fn add(&mut self, nanos: u64) {
+        self.0[range_of(nanos)] += 1;
+    }
+
+    /// The number of calls.
+    pub(super) fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// The time in microseconds that this share of the calls (in percent) did not exceed.
+    pub(super) fn percentile(&self, percent: f64) -> f64 {
+        let total = self.total();
+        let wanted = ((total as f64 * percent / 100.0).ceil() as u64).clamp(1, total.max(1));
+        let mut met = 0;
+        let found = self.0.iter().position(|calls| {
+            met += calls;
+            met >= wanted
+        });
+        longest_of(found.unwrap_or(0)) as f64 / 1_000.0
+    }
+
+    /// Pairs of a time in microseconds and the number of calls that took no longer, as LATENCY HISTOGRAM shows them:
+    /// each time is about twice the one before, and times that add no calls are left out.
+    pub(super) fn distribution(&self) -> Vec<(u64, u64)> {
+        let mut pairs = Vec::new();
+        let (mut met, mut shown) = (0, 0);
+        for (octave, ranges) in std::iter::once(&self.0[..1]).chain(self.0[1..].chunks(STEPS)).enumerate() {
+            met += ranges.iter().sum::<u64>();
+            if met > shown {
+                // Redis counts in ranges of 8/1024 of their time, and shows the end of the range.
+                pairs.push((((1_032 << octave) - 1) / 1_000, met));
+                shown = met;
+            }
+        }
+        pairs
+    }
+}
+
+/// The range of a time in nanoseconds.
+fn range_of(nanos: u64) -> usize {
+    let log = nanos.max(1).ilog2();
+    if log < SHORTEST_LOG {
+        return 0;
+    }
+    if log >= LONGEST_LOG {
+        return RANGES - 1;
+    }
+    let step = (nanos >> (log - STEPS.ilog2())) as usize % STEPS;
+    1 + (log - SHORTEST_LOG) as usize * STEPS + step
+}
+
+/// The longest time of a range, in nanoseconds.
+fn longest_of(range: usize) -> u64 {
+    let Some(range) = range.checked_sub(1) else { return (1 << SHORTEST_LOG) - 1 };
+    let log = SHORTEST_LOG + (range / STEPS) as u32;
+    (((STEPS + range % STEPS + 1) as u64) << (log - STEPS.ilog2())) - 1
+}
+
+/// The figures of one command.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Figures {
+    pub(super) calls: u64,
+    nanos: u64,
+    /// The number of calls whose reply was an error.
+    failed: u64,
+    /// The number of requests that were refused before they were carried out.
+    rejected: u64,
+    /// The times of calls; none until one was counted.
+    pub(super) times: Option<Times>,
+}
+
+impl Figures {
+    fn is_empty(&self) -> bool {
+        self.calls == 0 && self.rejected == 0 && self.failed == 0
+    }
+
+    /// The figures as INFO commandstats shows them.
+    pub(super) fn line(&self) -> String {
+        let Self { calls, nanos, failed, rejected, .. } = self;
+        let micros = nanos / 1_000;
+        let each = if *calls == 0 { 0.0 } else { *nanos as f64 / 1_000.0 / *calls as f64 };
+        format!(
+            "calls={calls},usec={micros},usec_per_call={each:.2},rejected_calls={rejected},failed_calls={failed}"
+        )
+    }
+}
+
+/// The place of a command's figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slot {
+    /// A command, by its position in the directory.
+    Position(usize),
+    /// A subcommand, by its whole name such as `client|id`.
+    Named(&'static str),
+    /// A subcommand with too few or too many words, by its whole name.
+    Misused(&'static str),
+    /// No command: a subcommand that does not exist.
+    Unknown,
+}
+
+/// The figures of all commands, and the numbers of errors.
+pub(super) struct Stats {
+    clock: Option<Clock>,
+    /// The last reading of the clock.
+    latest: Timestamp,
+    /// True if the times of calls are counted for their percentiles (`latency-tracking`).
+    pub(super) counts_times: bool,
+    /// Names of commands by position in the directory, and what is known of those that have subcommands.
+    names: Vec<(&'static str, Option<&'static command::Command>)>,
+    plain: Vec<Figures>,
+    /// Figures of subcommands by their whole names.
+    named: BTreeMap<&'static str, Figures>,
+    /// The number of errors by their codes.
+    errors: BTreeMap<Box<str>, u64>,
+}
+
+impl Default for Stats {
+    fn default() -> Self {
+        Self {
+            clock: None,
+            latest: Timestamp::ZERO,
+            counts_times: true,
+            names: Vec::new(),
+            plain: Vec::new(),
+            named: BTreeMap::new(),
+            errors: BTreeMap::new(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Stats {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Stats").field("errors", &self.errors).finish_non_exhaustive()
+    }
+}
+
+impl Stats {
+    /// Creates the figures of the commands of a directory.
+    pub(super) fn new<T>(directory: &Directory<T>) -> Self {
+        let has_subcommands = |name: &str| {
+            let rest =
+                |known: &command::Command| known.name.strip_prefix(name).map(|rest| rest.starts_with('|'));
+            command::all().iter().any(|known| rest(known) == Some(true))
+        };
+        let container = |name: &str| {
+            command::all().iter().find(|known| known.name == name).filter(|_| has_subcommands(name))
+        };
+        let names: Vec<_> = directory.names().map(|name| (name, container(name))).collect();
+        let plain = vec![Figures::default(); names.len()];
+        Self { names, plain, ..Self::default() }
+    }
+
+    pub(super) fn set_clock(&mut self, clock: &Clock) {
+        self.clock = Some(Rc::clone(clock));
+    }
+
+    /// Begins a request in the turn that began at this time.
+    pub(super) fn begin_request(&mut self, turn: Timestamp) {
+        self.latest = self.latest.max(turn);
+    }
+
+    /// Forgets all figures and numbers of errors.
+    pub(super) fn reset(&mut self) {
+        self.plain.fill(Figures::default());
+        self.named.clear();
+        self.errors.clear();
+    }
+
+    /// The place of the figures of a request for the command at `position` of the directory.
+    pub(super) fn slot(&self, position: usize, arguments: Arguments<'_>) -> Slot {
+        match self.names.get(position) {
+            Some((_, Some(container))) => match container.resolve(&arguments) {
+                Ok(found) if found.arity_fits(arguments.len()) => Slot::Named(found.name),
+                Ok(found) => Slot::Misused(found.name),
+                Err(_) => Slot::Unknown,
+            },
+            Some((_, None)) => Slot::Position(position),
+            None => Slot::Unknown,
+        }
+    }
+
+    /// Begins a call. Returns the time.
+    pub(super) fn begin(&self) -> Timestamp {
+        self.latest
+    }
+
+    /// Ends a call that began at this time. Returns the nanoseconds that it took; 0 without a clock.
+    pub(super) fn end(&mut self, slot: Slot, began: Timestamp, failed: bool) -> u64 {
+        if let Some(clock) = &self.clock {
+            self.latest = clock();
+        }
+        let (nanos, counts_times) = (self.latest.nanos_since(began), self.counts_times);
+        if matches!(slot, Slot::Misused(_)) {
+            self.reject(slot);
+            return nanos;
+        }
+        let Some(figures) = self.figures(slot) else { return nanos };
+        figures.calls += 1;
+        figures.nanos += nanos;
+        figures.failed += u64::from(failed);
+        if counts_times {
+            figures.times.get_or_insert_with(Times::new).add(nanos);
+        }
+        nanos
+    }
+
+    /// Counts a failure of a call that has waited, and so has ended already.
+    pub(super) fn fail(&mut self, slot: Slot) {
+        if let Some(figures) = self.figures(slot) {
+            figures.failed += 1;
+        }
+    }
+
+    /// Counts a request that was refused before it was carried out.
+    pub(super) fn reject(&mut self, slot: Slot) {
+        if let Some(figures) = self.figures(slot) {
+            figures.rejected += 1;
+        }
+    }
+
+    /// Counts an error by its code, the first word of its text.
+    pub(super) fn count_error(&mut self, text: &[u8]) {
+        let word = text.split(|byte| *byte == b' ').next().filter(|word| word.len() < text.len());
+        let word = word.filter(|word| word.len() <= CODE_BYTES_MAX && word.iter().all(u8::is_ascii_graphic));
+        let code = word.and_then(|word| std::str::from_utf8(word).ok()).unwrap_or("ERR");
+        if let Some(count) = self.errors.get_mut(code) {
+            *count += 1;
+        } else if self.errors.len() < CODES_MAX {
+            self.errors.insert(code.into(), 1);
+        }
+    }
+
+    /// The codes of errors and their numbers.
+    pub(super) fn errors(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.errors.iter().map(|(code, count)| (&**code, *count))
+    }
+
+    /// The names and figures of all commands that were called or refused.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&'static str, &Figures)> {
+        let plain = self.names.iter().map(|(name, _)| *name).zip(&self.plain);
+        plain
+            .chain(self.named.iter().map(|(name, figures)| (*name, figures)))
+            .filter(|(_, figures)| !figures.is_empty())
+    }
+
+    fn figures(&mut self, slot: Slot) -> Option<&mut Figures> {
+        match slot {
+            Slot::Position(position) => self.plain.get_mut(position),
+            Slot::Named(name) | Slot::Misused(name) => Some(self.named.entry(name).or_default()),
+            Slot::Unknown => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::bench::Bench;
+
+    /// A bench whose clock goes on by a millisecond with each reading.
+    fn timed() -> Bench {
+        let mut bench = Bench::new();
+        let time = std::cell::Cell::new(0);
+        bench.engine = bench.engine.with_clock(move || {
+            time.set(time.get() + 1_000_000);
+            Timestamp::from_nanos(time.get())
+        });
+        bench.send("CONFIG SET slowlog-log-slower-than -1");
+        bench.send("CONFIG RESETSTAT");
+        bench
+    }
+
+    fn figure(bench: &mut Bench, section: &str, field: &str) -> String {
+        let info = bench.send(&format!("INFO {section}"));
+        let line = info.split('|').find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        line.unwrap_or("none").to_owned()
+    }
+
+    #[test]
+    fn calls_failures_and_rejections_are_counted() {
+        let mut bench = timed();
+        for line in ["SET a b", "INCR a", "INCR", "MULTI", "SET a 1", "INCR a", "EXEC"] {
+            bench.send(line);
+        }
+        let mut shown = |name: &str| figure(&mut bench, "commandstats", &format!("cmdstat_{name}"));
+        assert_eq!(shown("set"), "calls=2,usec=2000,usec_per_call=1000.00,rejected_calls=0,failed_calls=0");
+        assert_eq!(shown("incr"), "calls=2,usec=2000,usec_per_call=1000.00,rejected_calls=1,failed_calls=1");
+        assert!(shown("exec").starts_with("calls=1,usec=3000,"));
+        assert_eq!(shown("get"), "none");
+        assert_eq!(figure(&mut bench, "errorstats", "errorstat_ERR"), "count=2");
+        assert_eq!(figure(&mut bench, "stats", "total_error_replies"), "2");
+        bench.send("CONFIG RESETSTAT");
+        assert_eq!(figure(&mut bench, "errorstats", "errorstat_ERR"), "none");
+        assert_eq!(figure(&mut bench, "stats", "total_error_replies"), "0");
+        assert_eq!(bench.engine.statistics().errors, 2, "metrics only grow");
+    }
+
+    #[test]
+    fn an_error_within_a_script_counts_once() {
+        let mut bench = timed();
+        bench.send_bytes(&[b"EVAL", b"return redis.call('incr','a','b')", b"0"]);
+        bench.send_bytes(&[b"EVAL", b"redis.call('set','a','x') return redis.pcall('incr','a')", b"0"]);
+        bench.send_bytes(&[b"EVAL", b"return redis.error_reply('MINE is this')", b"0"]);
+        let mut shown = |name: &str| figure(&mut bench, "commandstats", &format!("cmdstat_{name}"));
+        assert!(shown("eval").ends_with("rejected_calls=0,failed_calls=3"), "{}", shown("eval"));
+        assert!(shown("incr").ends_with("rejected_calls=1,failed_calls=1"), "{}", shown("incr"));
+        assert_eq!(figure(&mut bench, "errorstats", "errorstat_ERR"), "count=2");
+        assert_eq!(figure(&mut bench, "errorstats", "errorstat_MINE"), "count=1");
+    }
+
+    #[test]
+    fn codes_of_errors_are_bounded() {
+        let mut stats = Stats::default();
+        for number in 0..1_000 {
+            stats.count_error(format!("CODE{number} text").as_bytes());
+        }
+        stats.count_error(&[b'X'; 1_000]);
+        assert_eq!(stats.errors().count(), CODES_MAX);
+    }
+
+    #[test]
+    fn ranges_of_times_have_no_gaps() {
+        for range in 0..RANGES - 1 {
+            assert_eq!(range_of(longest_of(range)), range);
+            assert_eq!(range_of(longest_of(range) + 1), range + 1);
+        }
+        assert_eq!(range_of(u64::MAX), RANGES - 1);
+        let mut times = Times::new();
+        (0..100).for_each(|_| times.add(3_000));
+        times.add(1_000_000);
+        assert_eq!(times.distribution(), [(4, 100), (1_056, 101)]);
+        assert!((3.0..3.2).contains(&times.percentile(50.0)), "{}", times.percentile(50.0));
+        assert!((1_000.0..1_060.0).contains(&times.percentile(100.0)));
+    }
+
+    #[test]
+    fn times_are_shown_by_command() {
+        let mut bench = timed();
+        bench.talk(&[
+            ("SET a b", "+OK|"),
+            ("CLIENT ID", ":1|"),
+            ("LATENCY HISTOGRAM set nosuch", "*2|$3|set|*4|$5|calls|:1|$14|histogram_usec|*2|:1056|:1|"),
+            ("LATENCY HISTOGRAM client", "*2|$9|client|id|*4|$5|calls|:1|$14|histogram_usec|*2|:1056|:1|"),
+            ("CONFIG SET latency-tracking-info-percentiles 50.0", "+OK|"),
+        ]);
+        assert!(figure(&mut bench, "latencystats", "latency_percentiles_usec_set").starts_with("p50=10"));
+        bench.send("CONFIG RESETSTAT");
+        bench.send("CONFIG SET latency-tracking no");
+        bench.send("SET a b");
+        assert_eq!(bench.send("LATENCY HISTOGRAM set"), "*0|");
+    }
+}
