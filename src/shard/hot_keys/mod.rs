@@ -1858,7 +1858,7 @@ fn database_of(alone: u64, hash: u64) -> Option<Database> {
     (0..=u8::MAX).map(Database).find(|database| mark_of(*database) == mark)
 }
 
-/// Returns the value that is XORed into the hash of a key for a database; 0 for the first one.
+/// Returns the value by which the hash of a key is changed (by exclusive or) for a database; 0 for the first one.
 #[inline]
 const fn mark_of(database: Database) -> u64 {
     // The multiples of an odd number are all different.
