@@ -39,7 +39,6 @@
 #![expect(clippy::unnecessary_wraps, reason = "every command has the same signature")]
 
 mod administration;
-#[cfg_attr(not(feature = "scripts"), expect(dead_code, reason = "only scripts run for long"))]
 mod attend;
 #[cfg(test)]
 mod bench;

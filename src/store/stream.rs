@@ -53,7 +53,7 @@ impl Group {
     }
 
     /// Returns the number of entries that the group has not delivered yet; `None` if it cannot be computed.
-    /// It is negative after XSETID has set a smaller number of entries that were ever added.
+    /// The number is negative after XSETID has set a smaller count of entries ever added.
     pub(super) fn lag(&self, log: &Log) -> Option<i64> {
         if log.added == 0 {
             return Some(0);
