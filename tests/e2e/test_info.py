@@ -143,7 +143,7 @@ def test_the_embedded_store_tells_too(servers):
         client.ok("GET", "k")
         shown = fields(client, "everything")
         assert shown["maxmemory_policy"] == "noeviction" and shown["keyspace_hits"] == "1"
-        assert shown["cmdstat_get"] == "calls=1" and shown["db0"].startswith("keys=1,")
+        assert shown["cmdstat_get"].startswith("calls=1,") and shown["db0"].startswith("keys=1,")
 
 
 def test_a_tenant_learns_nothing_of_the_requests_of_others(servers, tmp_path: Path):
