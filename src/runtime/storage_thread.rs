@@ -3,7 +3,6 @@
 //! Shards reach it over socket pairs, by the same forwarding path as any other store. The tool `weir-storage`
 //! is the same code with listeners, around a service that may follow a script.
 
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -120,8 +119,7 @@ pub(super) async fn serve(
     loop {
         let now = clock.now();
         let mut work = 0;
-        let mut old: VecDeque<ToStorage> = std::mem::take(&mut kept).into();
-        while let Some(letter) = old.pop_front().or_else(|| letters.try_recv().ok()) {
+        for letter in std::mem::take(&mut kept).into_iter().chain(letters.try_iter()) {
             work += 1;
             match letter {
                 ToStorage::Adopt(socket) => {

@@ -6,6 +6,7 @@ use super::note::Note;
 use super::outcome::Outcome;
 use super::refusal::NotSent;
 use super::request::{Addressee, ReplyTo};
+use crate::values::BackendId;
 use crate::values::time::Now;
 
 /// The receiver of backends' replies and of notes about requests.
@@ -28,9 +29,14 @@ pub fn turn_away(
         env.count_refused(pressure, tier, backend);
     }
     let mut text = env.pool.take();
-    let (counter, refusal) = why.refusal(env.backend_name(backend));
-    refusal.encode(&mut text);
-    env.counters.add(counter, 1);
+    write_refusal(env, backend, why, &mut text);
     replies.reply(env, to, Outcome::Refused, Message::Small(&text), now);
     env.pool.give(text);
+}
+
+/// Appends the error reply to a request for `backend` that was not sent for this reason, and counts the refusal.
+pub fn write_refusal(env: &mut Env, backend: BackendId, why: NotSent, out: &mut Vec<u8>) {
+    let (counter, refusal) = why.refusal(env.backend_name(backend));
+    refusal.encode(out);
+    env.counters.add(counter, 1);
 }

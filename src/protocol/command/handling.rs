@@ -432,8 +432,8 @@ const ACCESS: [&str; 5] = ["bind", "port", "protected-mode", "requirepass", "tls
 
 /// True if `CONFIG SET name value ...` has the name of one of the settings in [`ACCESS`].
 fn sets_access(arguments: &Arguments<'_>) -> bool {
-    let names = (2..arguments.len()).step_by(2).map(|index| arguments.at(index));
-    names.into_iter().any(|name| ACCESS.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes())))
+    let mut names = (2..arguments.len()).step_by(2).map(|index| arguments.at(index));
+    names.any(|name| ACCESS.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes())))
 }
 
 /// True if `COPY source destination [DB number] [REPLACE]` has the option `DB`.

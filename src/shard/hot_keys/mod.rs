@@ -677,36 +677,22 @@ impl HotKeyStage {
     ///
     /// | request | why no older reply is sent after it |
     /// |---|---|
-    /// | a read whose replies are kept, by itself; `MGET` | its reply, or each value, is compared with the
-    /// kept reply to the same request (`compare`, `compare_values`) |
-    /// | the same in a transaction | `EXEC`'s elements are compared likewise, from whatever core they were
-    /// sent (`last_told.rs`) |
-    /// | a write that returns the former value: `GETEX`, `GETDEL`, `GETSET`, `SET` with `GET`, a pop | as any
-    /// write, it makes all kept replies of the key invalid before it is sent |
-    /// | a script (`EVAL`, `FCALL`), an unknown command | the same for all keys of its store; only for the
-    /// keys that it declares, where scripts are trusted |
-    /// | a read whose replies are not kept: `SORT_RO`, `EVAL_RO`, `TTL`, a scan, several keys at once |
-    /// nothing: no request that is answered from memory asks for what it returns |
+    /// | a read whose replies are kept, by itself; `MGET` | its reply, or each value, is compared with the kept reply to the same request (`compare`, `compare_values`) |
+    /// | the same in a transaction | `EXEC`'s elements are compared likewise, from whatever core they were sent (`last_told.rs`) |
+    /// | a write that returns the former value: `GETEX`, `GETDEL`, `GETSET`, `SET` with `GET`, a pop | as any write, it makes all kept replies of the key invalid before it is sent |
+    /// | a script (`EVAL`, `FCALL`), an unknown command | the same for all keys of its store; only for the keys that it declares, where scripts are trusted |
+    /// | a read whose replies are not kept: `SORT_RO`, `EVAL_RO`, `TTL`, a scan, several keys at once | nothing: no request that is answered from memory asks for what it returns |
     ///
     /// So the promise holds for each request by itself: `GET` and `MGET` never return what is older than what
     /// either returned before, nor does `STRLEN` return what is older than an earlier `STRLEN`. A client that
     /// reads a key's value and its length while somebody writes without weir may get one that is up to
     /// `--hot-ttl` older than the other.
     fn meet_unknown(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8]) {
-        if frame.len() > MESSAGE_READ_BYTES_MAX {
-            return self.meet_all(env, envelope);
-        }
-        let trusts = self.settings.scripts == HotScripts::Declared;
-        let mut cells: Vec<Cell> = Vec::new();
         let (keys, database) = (&self.keys, envelope.route.database);
         let bytes_max = env.settings.request_bytes_max;
-        let within = (database, bytes_max);
-        let told = reach::for_each_written_key(frame, within, trusts, &mut |database, key| {
-            cells.push(Cell::of_hash(hash_of(keys, database, key)));
-        });
-        if told.is_err() {
+        let Some(mut cells) = self.cells_written(env, database, frame) else {
             return self.meet_all(env, envelope);
-        }
+        };
         let mut read: Vec<InnerRead> = Vec::new();
         if self.settings.mode == Mode::On {
             let protocol = envelope.route.protocol;
@@ -750,21 +736,27 @@ impl HotKeyStage {
         if self.settings.mode == Mode::Off {
             return Vec::new();
         }
-        let trusts = self.settings.scripts == HotScripts::Declared;
-        let mut cells: Vec<Cell> = Vec::new();
-        let within = (database, env.settings.request_bytes_max);
-        let is_known = message.len() <= MESSAGE_READ_BYTES_MAX
-            && reach::for_each_written_key(message, within, trusts, &mut |database, key| {
-                cells.push(Cell::of_hash(hash_of(&self.keys, database, key)));
-            })
-            .is_ok();
-        if !is_known {
-            cells = vec![Cell::of_backend(store_of(env, backend))];
-        }
+        let known = self.cells_written(env, database, message);
+        let mut cells = known.unwrap_or_else(|| vec![Cell::of_backend(store_of(env, backend))]);
         cells.sort_unstable();
         cells.dedup();
         cells.iter().for_each(|cell| self.settings.versions.begin(*cell));
         cells
+    }
+
+    /// Returns the version cells of the keys that a message may change, in no order and some of them twice. `None` if
+    /// the keys are unknown, or the message is longer than [`MESSAGE_READ_BYTES_MAX`].
+    fn cells_written(&self, env: &Env, database: Database, message: &[u8]) -> Option<Vec<Cell>> {
+        if message.len() > MESSAGE_READ_BYTES_MAX {
+            return None;
+        }
+        let trusts = self.settings.scripts == HotScripts::Declared;
+        let within = (database, env.settings.request_bytes_max);
+        let mut cells = Vec::new();
+        let told = reach::for_each_written_key(message, within, trusts, &mut |database, key| {
+            cells.push(Cell::of_hash(hash_of(&self.keys, database, key)));
+        });
+        told.is_ok().then_some(cells)
     }
 
     /// Records that the writes for which [`Self::begin_writes`] returned these cells are over.

@@ -16,6 +16,7 @@ use crate::shard::counters::Counter;
 use crate::shard::message::Message;
 use crate::shard::outcome::Settlement;
 use crate::shard::refusal::{NotSent, Refusal};
+use crate::shard::replies::write_refusal;
 use crate::shard::request::PRIMARY;
 use crate::shard::request::{Envelope, Nature, ReplyTo, Track};
 use crate::shard::settings::Mode;
@@ -443,9 +444,7 @@ impl Shard {
         self.discard_refused(id);
         let tier = self.clients.client(id).identity().tier;
         let mut text = self.env.pool.take();
-        let (counter, refusal) = why.refusal(self.env.backend_name(backend));
-        refusal.encode(&mut text);
-        self.env.counters.add(counter, 1);
+        write_refusal(&mut self.env, backend, why, &mut text);
         if let Some(pressure) = why.pressure() {
             self.env.count_refused(pressure, tier, backend);
         }

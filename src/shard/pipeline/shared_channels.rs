@@ -18,6 +18,7 @@ use crate::shard::counters::Counter;
 use crate::shard::gather::Receivers;
 use crate::shard::peers::Batch;
 use crate::shard::refusal::{NotSent, Refusal};
+use crate::shard::replies::write_refusal;
 use crate::shard::shared_channel::{FromHome, SharedName, ToHome};
 use crate::shard::shared_channels::{Heard, JoinRefusal};
 use crate::values::limits::{SHARED_DELIVERIES_PER_TURN, SHARED_NAME_BYTES_MAX};
@@ -101,10 +102,8 @@ impl Shard {
             JoinRefusal::NoStore => NotSent::NoOwner,
         };
         let store = stores.first().copied().unwrap_or(BackendId(0));
-        let (counter, refusal) = why.refusal(self.env.backend_name(store));
         let mut text = Vec::new();
-        refusal.encode(&mut text);
-        self.env.counters.add(counter, 1);
+        write_refusal(&mut self.env, store, why, &mut text);
         self.shared_channels.refuse(from, name, client, text.into());
     }
 

@@ -325,10 +325,7 @@ impl Shard {
             } else {
                 // The node that it was sent to first holds no keys any more.
                 let backend = self.private.backend_of(link).unwrap_or(BackendId(0));
-                let mut error = Vec::new();
-                let (counter, refusal) = NotSent::Redirects.refusal(self.env.backend_name(backend));
-                refusal.encode(&mut error);
-                self.env.counters.add(counter, 1);
+                let error = self.error_of(NotSent::Redirects, backend);
                 self.hot_keys.end_writes(&request.cells);
                 self.give_back(request.to, Outcome::Refused, Message::Small(&error), now);
                 self.end_tracked_request(holder, now);

@@ -20,6 +20,7 @@ use crate::routing::cluster::NodeKey;
 use crate::shard::clients::{Inbox, NO_TARGET, TARGET_GONE};
 use crate::shard::counters::Counter;
 use crate::shard::refusal::NotSent;
+use crate::shard::replies::write_refusal;
 use crate::shard::request::{PrivateId, ReplyTo};
 use crate::shard::tracking_redirect::{NodeQuestion, Peer, RedirectMessage, Target};
 use crate::values::time::Now;
@@ -135,11 +136,9 @@ impl Shard {
     }
 
     /// Returns the encoded error for a request that could not be sent to a store, and counts it.
-    fn error_of(&mut self, why: NotSent, store: BackendId) -> Vec<u8> {
+    pub(super) fn error_of(&mut self, why: NotSent, store: BackendId) -> Vec<u8> {
         let mut error = Vec::new();
-        let (counter, refusal) = why.refusal(self.env.backend_name(store));
-        refusal.encode(&mut error);
-        self.env.counters.add(counter, 1);
+        write_refusal(&mut self.env, store, why, &mut error);
         error
     }
 
@@ -164,12 +163,9 @@ impl Shard {
         now: Now,
     ) -> Option<Result<u64, &'static str>> {
         self.env.slots.as_ref()?.node_of(node)?;
-        let link = match self.inbox_of(target)?.link_to(node.backend) {
-            Some(link) => link,
-            None => match self.open_inbox(target, node.backend, now) {
-                Some(link) => link,
-                None => return Some(Err("links")),
-            },
+        let known = self.inbox_of(target)?.link_to(node.backend);
+        let Some(link) = known.or_else(|| self.open_inbox(target, node.backend, now)) else {
+            return Some(Err("links"));
         };
         self.private.is_open(link).then(|| self.private.number_of(link).ok_or(UNNUMBERED))
     }
@@ -324,21 +320,17 @@ impl Shard {
     ) -> bool {
         let misses_messages = was_open && self.env.stores().contains(&store);
         let Some(inbox) = self.inbox_of(id).filter(|inbox| inbox.has(link)) else { return false };
+        inbox.remove(link);
         let (waiting, is_in_use) = (inbox.take_waiting(), inbox.is_in_use());
-        if is_in_use && !misses_messages {
-            inbox.remove(link);
-        }
         for from in waiting {
             self.answer_redirect(from, Err(error.to_vec()));
         }
-        if is_in_use && !misses_messages {
-            self.refuse_questions(id, reason, |question| question.node.backend == store);
-            return true;
-        }
-        if is_in_use {
+        if !is_in_use {
+            self.end_inbox(id);
+        } else if misses_messages {
             self.clients.close(&mut self.env, id);
         } else {
-            self.end_inbox(id);
+            self.refuse_questions(id, reason, |question| question.node.backend == store);
         }
         true
     }
