@@ -138,6 +138,20 @@ impl Tally {
         self.stats.count_error(text);
     }
 
+    /// Counts a request that is refused with this error before it is carried out.
+    pub(super) fn count_rejection(
+        &mut self,
+        directory: &Directory<Command>,
+        arguments: Arguments<'_>,
+        text: &[u8],
+    ) {
+        self.count_error(text);
+        if let Some(position) = directory.find(arguments.name()) {
+            let slot = self.stats.slot(position, arguments);
+            self.stats.reject(slot);
+        }
+    }
+
     /// Has INFO count anew.
     pub(super) fn reset(&mut self, keyspace: &Keyspace) {
         self.reset = self.counters(keyspace);

@@ -57,21 +57,22 @@ fn set(call: &mut Call<'_>) -> Done {
     if !call.count().is_multiple_of(2) {
         return Err(Refusal::Syntax);
     }
-    let mut named: Vec<(usize, bool)> = Vec::new();
     call.effort.spend(call.count(), ROWS.len() as u64 / 4)?;
     let names = || (2..call.count()).step_by(2);
+    let mut positions = Vec::new();
     for index in names() {
         let name = call.at(index);
-        if Settings::find(name).is_none() {
+        let Some(position) = Settings::find(name) else {
             return Err(Refusal::Quoting(format!(
                 "ERR Unknown option or number of arguments for CONFIG SET - '{}'",
                 quoted(name)
             )));
-        }
+        };
+        positions.push(position);
     }
-    for index in names() {
+    let mut named: Vec<(usize, bool)> = Vec::new();
+    for (index, position) in names().zip(positions) {
         let name = call.at(index);
-        let Some(position) = Settings::find(name) else { continue };
         let is_fixed = matches!(ROWS[position].kind, Kind::Immutable | Kind::Protected);
         if let Some(reason) = call.settings.check(position, b"").err().filter(|_| is_fixed) {
             return Err(failed(&quoted(name), &reason));

@@ -196,11 +196,7 @@ impl Engine {
             Ok(position) => position,
             Err(refusal) => {
                 effort.charge_request(arguments.len(), arguments.frame().len());
-                self.tally.count_error(refusal.text().as_bytes());
-                if let Some(position) = self.directory.find(arguments.name()) {
-                    let slot = self.tally.stats.slot(position, arguments);
-                    self.tally.stats.reject(slot);
-                }
+                self.tally.count_rejection(&self.directory, arguments, refusal.text().as_bytes());
                 if arguments.name().eq_ignore_ascii_case(b"exec") {
                     session.transaction = None;
                     self.keyspace.interest.watches.end(session.id);

@@ -149,11 +149,8 @@ impl<'host, 'call> Host<'host, 'call> {
         let position = match self.admit(&mut call, arguments) {
             Ok(position) => position,
             Err(text) => {
-                call.tally.count_error(text.as_bytes());
-                if let Some(position) = call.directory.find(arguments.name()) {
-                    let slot = call.tally.stats.slot(position, arguments);
-                    call.tally.stats.reject(slot);
-                }
+                let directory = call.directory;
+                call.tally.count_rejection(directory, arguments, text.as_bytes());
                 return Err(Raised::Reply(text.into_bytes(), true).into());
             }
         };

@@ -37,7 +37,7 @@ pub struct QuotaFigures {
     /// The most that any tenant was admitted in any stretch of time, beyond its quota for that time, in seconds of the
     /// quota. A burst of one second is allowed.
     pub beyond: f64,
-    /// Reports of cores to their control executors, per second and host. `demands` are the entries of these reports.
+    /// Reports of cores to their control executors, per second and host.
     pub reports: f64,
     /// Entries of these reports, per second and host.
     pub demands: f64,
@@ -73,8 +73,7 @@ pub struct HotFigures {
     pub asked: f64,
     /// Reads per second at the store.
     pub store_reads: f64,
-    /// The parts of the reads that were answered from the home core's memory, from a copy on another core, and by
-    /// waiting for a fetch.
+    /// The part of the reads that were answered from the memory of the key's home core.
     pub home: f64,
     /// The part of the reads that were answered from a copy on another core than the key's.
     pub copied: f64,
