@@ -107,6 +107,80 @@ const HTTP_PARTS: [&[u8]; 28] = [
     b"[[\"GET\",\"a\"],[\"TTL\",\"b\"]]",
 ];
 
+/// Parts of requests for the embedded store: options, numbers and types of keys.
+const ENGINE_PARTS: [&[u8]; 32] = [
+    b"\r\n",
+    b" ",
+    b"\"",
+    b"OTHER\r\n",
+    b"LATER\r\n",
+    b"MULTI\r\n",
+    b"EXEC\r\n",
+    b"HELLO 3\r\n",
+    b"0",
+    b"-1",
+    b"9223372036854775807",
+    b"-9223372036854775808",
+    b"18446744073709551616",
+    b"1e308",
+    b"nan",
+    b"-inf",
+    b"(1",
+    b"[a",
+    b"+",
+    b"0-0",
+    b"$",
+    b"*",
+    b"key",
+    b" COUNT 1",
+    b" LIMIT 0 1",
+    b" WITHSCORES",
+    b" BLOCK 0",
+    b" STORE key",
+    b"SET key 1\r\n",
+    b"LPUSH list a b c\r\n",
+    b"ZADD zset 1 a 2 b\r\n",
+    b"XADD stream * a 1\r\n",
+];
+
+/// Parts of a node's replies about its cluster.
+const NODES_PARTS: [&[u8]; 24] = [
+    b"\r\n",
+    b"\n",
+    b"---\n",
+    b"*1\r\n",
+    b"*3\r\n",
+    b":0\r\n",
+    b":16383\r\n",
+    b"$-1\r\n",
+    b"$0\r\n\r\n",
+    b"aaaa",
+    b"bbbb",
+    b" 10.0.0.1:7000@17000 ",
+    b"[fe80::1]:7000@17000,name",
+    b"myself,",
+    b"master ",
+    b"slave ",
+    b"fail? ",
+    b" 0-16383",
+    b" 5",
+    b" [7->-aaaa]",
+    b" [7-<-bbbb]",
+    b"18446744073709551615",
+    b"connected",
+    b"-MOVED 1 a:1\r\n",
+];
+
+#[test]
+fn engine() {
+    replay("engine", fuzz_bodies::engine, &ENGINE_PARTS);
+}
+
+#[test]
+fn nodes() {
+    replay("nodes", fuzz_bodies::nodes, &NODES_PARTS);
+}
+
 #[test]
 fn requests() {
     replay("requests", fuzz_bodies::requests, &PARTS);

@@ -584,8 +584,8 @@ fn wishes_are_taken_or_refused_with_a_reason() {
     assert_eq!(rig.at_stores[0].frame.as_bytes(), request(&["GET", "a"]));
     rig.answer_next("$-1\r\n");
     rig.told(client);
-    rig.send(client, &[&["CLIENT", "INFO"]]);
-    assert!(rig.told(client).contains(" tier=batch "), "what was said for one request does not stay");
+    let told = rig.asks(client, &["CLIENT", "LIST"]);
+    assert!(told.contains(" tier=batch\n"), "what was said for one request does not stay");
 }
 
 #[test]
@@ -1023,7 +1023,7 @@ impl Rig {
                 let greets = frames.iter().any(|frame| frame.contains("\r\nCLIENT\r\n$4\r\nINFO\r\n"));
                 for frame in frames {
                     // Tests answer the greetings of private links themselves.
-                    let is_greeting = ["INFO", "KILL", "INFLIGHT", "READONLY"]
+                    let is_greeting = ["INFO", "KILL", "LIST\r\n$2\r\nID", "INFLIGHT", "READONLY"]
                         .iter()
                         .any(|word| frame.contains(&format!("\r\n{word}\r\n")))
                         && !frame.contains("\r\nSCRIPT\r\n")
@@ -1053,10 +1053,14 @@ impl Rig {
         } else if frame.contains("\r\nQOS\r\n") {
             assert!(self.inner.is_some(), "a plain store never hears of it");
             self.terms.to_owned()
+        } else if frame.contains("\r\nLIST\r\n") {
+            let tier = self.inner.expect("a plain store is not asked for it");
+            let line = format!("id={} addr=127.0.0.1:9 fd=-1 name= tier={tier}", self.named);
+            format!("${}\r\n{line}\r\n", line.len())
         } else {
             self.named += 1;
-            let tier = self.inner.map(|tier| format!(" tier={tier}")).unwrap_or_default();
-            let line = format!("id={} addr=127.0.0.1:9 name={tier}", self.named);
+            let descriptor = if self.inner.is_some() { -1 } else { 8 };
+            let line = format!("id={} addr=127.0.0.1:9 fd={descriptor} name=", self.named);
             format!("${}\r\n{line}\r\n", line.len())
         };
         self.shards[shard].handle_link_bytes(link, generation, reply.as_bytes(), self.now);

@@ -110,8 +110,8 @@ fn without_empty_line(bytes: &[u8]) -> &[u8] {
     bytes.strip_prefix(b"\r\n").unwrap_or(bytes)
 }
 
-/// True if the bytes may contain a whole head by now, given that the first `seen` of them did not. This saves
-/// searching all of them whenever bytes arrive.
+/// True if the bytes may contain a whole or a wrong head by now, given that the first `seen` of them did not.
+/// This saves searching all of them whenever bytes arrive.
 pub fn may_be_whole(bytes: &[u8], seen: usize) -> bool {
     let new = &bytes[seen.saturating_sub(3).min(bytes.len())..];
     let line_bytes_max = LINE_BYTES_MAX + (bytes.len() - without_empty_line(bytes).len());
@@ -119,6 +119,9 @@ pub fn may_be_whole(bytes: &[u8], seen: usize) -> bool {
         || bytes.len() >= HEAD_BYTES_MAX
         || (seen..bytes.len()).contains(&line_bytes_max)
         || new.windows(4).any(|four| four == b"\r\n\r\n")
+        || bytes[0] == b'\n'
+        || new.contains(&0)
+        || new.windows(2).any(|two| (two[0] == b'\r') != (two[1] == b'\n'))
 }
 
 /// Parses a head at the start of the received bytes, and returns it with the offset at which it ends; `None`

@@ -406,10 +406,11 @@ impl Client {
         }
     }
 
-    /// True while `CLIENT PAUSE` holds back the client's writes.
+    /// True while `CLIENT PAUSE` holds back some of the client's requests, each of which
+    /// [`Client::is_held_back`] decides about.
     #[inline]
-    pub fn must_not_write(&self) -> bool {
-        self.paused == Paused::Writes
+    pub fn is_paused_in_part(&self) -> bool {
+        matches!(self.paused, Paused::Writes | Paused::AllButClient)
     }
 
     /// Switches the client to another RESP version. Each version has backend connections of its own, so
@@ -500,15 +501,23 @@ impl Client {
         self.stalled || self.held_request.is_some() || self.barrier
     }
 
-    /// True if `CLIENT PAUSE ... WRITE` holds a request back. An `EXEC` is held back if a queued request
-    /// would be. `scripts` knows the scripts that declare that they write nothing.
-    pub fn would_write(
+    /// True if a `CLIENT PAUSE` of some requests holds this one back, which would be queued in a transaction
+    /// if `is_queued` is true. Of a transaction, a pause of writes holds back
+    /// `EXEC` alone, if one of the queued requests may write. `scripts` knows the scripts that declare that they
+    /// write nothing.
+    pub fn is_held_back(
         &self,
         (command, handling): (&Command, Handling),
+        is_queued: bool,
         arguments: &Arguments<'_>,
         scripts: &ScriptBoard,
     ) -> bool {
+        if self.paused == Paused::AllButClient {
+            let is_exempt = command.name == "quit" || command.name.starts_with("client");
+            return !is_exempt;
+        }
         match handling {
+            _ if is_queued => false,
             Handling::Local(LocalCommand::Exec) => {
                 self.transaction.as_ref().is_some_and(|transaction| transaction.may_write())
             }

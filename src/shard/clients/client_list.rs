@@ -44,7 +44,7 @@ impl ClientStage {
         let bytes_max = CLIENT_LIST_BYTES_MAX / usize::from(env.settings.topology.shards());
         let (mut lines, mut bytes) = (Vec::new(), 0);
         for client in self.clients.all().filter(|client| filter.fits(client, &env.quotas, now)) {
-            let line = client.line(&env.quotas, now);
+            let line = client.line_with_tier(&env.quotas, now);
             bytes += line.len();
             if bytes > bytes_max {
                 return ClientsTold::TooMany;
@@ -123,8 +123,15 @@ impl Client {
         if flags.is_empty() { "N".to_owned() } else { flags }
     }
 
-    /// Describes the client in one line of `name=value` words, as `CLIENT LIST` of Redis does, with the tier
-    /// added.
+    /// Describes the client in one line of `name=value` words: the line of [`Client::line`], with the client's
+    /// tier as the last word. `CLIENT LIST` answers with such lines.
+    fn line_with_tier(&self, quotas: &Quotas, now: Now) -> String {
+        let line = self.line(quotas, now);
+        format!("{} tier={}\n", line.trim_end(), self.identity.tier)
+    }
+
+    /// Describes the client in one line of `name=value` words, which are exactly those of Redis's
+    /// `CLIENT INFO`: go-redis refuses a reply with any other.
     pub fn line(&self, quotas: &Quotas, now: Now) -> String {
         let name = |bytes| String::from_utf8_lossy(bytes).into_owned();
         let subscriptions = self.ties.as_ref().and_then(|ties| ties.subscriptions.as_ref());
@@ -135,7 +142,7 @@ impl Client {
             line,
             "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} qbuf={} \
              qbuf-free=0 argv-mem={} multi-mem={} rbs=0 rbp=0 obl=0 oll={} omem={} tot-mem={} events=r cmd={} user={} \
-             redir={} resp={} tier={} lib-name={} lib-ver={}",
+             redir={} resp={} lib-name={} lib-ver={}",
             self.number,
             self.address.peer,
             self.address.local,
@@ -158,7 +165,6 @@ impl Client {
             self.identity.full_name(quotas),
             self.redirect(),
             if self.protocol == Protocol::Resp3 { 3 } else { 2 },
-            self.identity.tier,
             name(&self.library[0]),
             name(&self.library[1]),
         );

@@ -32,8 +32,16 @@ pub struct Pause {
     pub until: Timestamp,
     /// Requests that CLIENT PAUSE delays: only writes, or all.
     pub extent: Paused,
-    /// The number (`CLIENT ID`) of the client that ordered the pause, whose own requests do not wait.
+    /// The number (`CLIENT ID`) of the client that ordered the pause, which waits as others do but may end it.
     pub asker: u64,
+}
+
+impl Pause {
+    /// Returns which requests of a client with this number (`CLIENT ID`) the pause holds back.
+    pub fn extent_for(&self, number: u64) -> Paused {
+        let may_end_it = self.asker == number && self.extent == Paused::Everything;
+        if may_end_it { Paused::AllButClient } else { self.extent }
+    }
 }
 
 /// Which requests of a client a `CLIENT PAUSE` holds back.
@@ -44,6 +52,9 @@ pub enum Paused {
     Nothing,
     /// Requests that may write are paused.
     Writes,
+    /// All requests are paused except `CLIENT` and `QUIT`: the client that has ordered a pause of everything waits
+    /// too, but can end the pause.
+    AllButClient,
     /// All requests are paused.
     Everything,
 }

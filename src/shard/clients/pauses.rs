@@ -24,11 +24,9 @@ impl ClientStage {
     /// Returns which requests of a client the pauses in force hold back.
     fn paused_for(&self, quotas: &Quotas, client: &Client) -> Paused {
         let tenant = client.identity.tenant(quotas).map(|tenant| tenant.name.as_str());
-        let concerns = |pause: &&Pause| {
-            pause.asker != client.number
-                && pause.tenant.as_deref().is_none_or(|wanted| tenant == Some(wanted))
-        };
-        self.pauses.iter().filter(concerns).map(|pause| pause.extent).max().unwrap_or_default()
+        let concerns = |pause: &&Pause| pause.tenant.as_deref().is_none_or(|wanted| tenant == Some(wanted));
+        let extents = self.pauses.iter().filter(concerns).map(|pause| pause.extent_for(client.number));
+        extents.max().unwrap_or_default()
     }
 
     /// Applies the pauses in force to a client that has just connected or changed its identity, or when
@@ -39,8 +37,8 @@ impl ClientStage {
         };
         let client = self.clients.at(id);
         client.paused = paused;
-        // A held write goes on waiting while a pause of writes lasts.
-        let holds = paused == Paused::Writes && client.held_request.is_some();
+        // A held request goes on waiting while the pause that held it lasts.
+        let holds = matches!(paused, Paused::Writes | Paused::AllButClient) && client.held_request.is_some();
         client.waits_by_order = paused == Paused::Everything || (client.waits_by_order && holds);
     }
 

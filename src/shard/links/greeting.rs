@@ -125,12 +125,16 @@ impl Links {
             Greeting::Login | Greeting::ReadOnly | Greeting::Select => {}
             Greeting::Identity => {
                 link.name = store_client(reply);
+                link.inner = None;
+                self.in_flight += usize::from(link.ask_for_tier(reply));
+                self.raise_standing(connection);
+            }
+            Greeting::Tier => {
                 link.inner = Inner::told_by(reply);
                 if link.inner.is_some() && env.settings.overload.shed == Mode::On {
                     link.ask_for_terms();
                     self.in_flight += 1;
                 }
-                self.raise_standing(connection);
             }
             Greeting::Terms => link.handle_terms(reply),
             // An error also lifts the fence: the store lacks the command, and nothing more can be done.

@@ -3,11 +3,12 @@
 //! store.
 //!
 //! ```text
-//!   CLIENT INFO ── tier=? a weir ── QOS SET INFLIGHT WAIT ── +OK: requests with a deadline go as QOS CALL DEADLINE rest ...
-//!            └── else: a plain store, which never hears of QOS
+//!   CLIENT INFO ── fd=-1? perhaps a weir ── CLIENT LIST ID own id ── tier=? a weir ── QOS SET INFLIGHT WAIT
+//!            └── else: a plain store                          └── else: a plain store       │
+//!                                        +OK: requests with a deadline go as QOS CALL DEADLINE rest ... <┘
 //! ```
 //!
-//! Each connection asks anew whether a weir answers, so a different server may take the address whenever
+//! A plain store never receives `QOS`. Each connection asks anew whether a weir answers, so a different server may take the address whenever
 //! connections are lost. The outer weir itself answers requests in flight at their deadlines, because it
 //! knows whose they are: the inner weir would have to hold up the whole connection for a request that it
 //! answered early (`INFLIGHT WAIT`).
@@ -33,7 +34,13 @@ const REFUSALS: [&[u8]; 4] = [b"-DEADLINE ", b"-OVERLOADED ", b"-THROTTLED ", b"
 const TIER_REFUSED: &[u8] = b"-ERR QOS TIER ";
 
 impl Inner {
-    /// Recognises a weir by its reply to `CLIENT INFO`, which has a field `tier`: no other store's has. None
+    /// True if a reply to `CLIENT INFO` may be a weir's: a weir tells no file descriptor, nearly all other
+    /// stores do.
+    fn may_have_told(reply: &[u8]) -> bool {
+        field_of(reply, "fd=") == Some("-1")
+    }
+
+    /// Recognises a weir by its reply to `CLIENT LIST`, which has a field `tier`: no other store's has. None
     /// for another store.
     pub fn told_by(reply: &[u8]) -> Option<Self> {
         let tier = field_of(reply, "tier=")?.parse().ok()?;
@@ -48,6 +55,16 @@ impl Inner {
 }
 
 impl Link {
+    /// Adds a request to the greeting that asks a backend for the tier of this connection, and returns true,
+    /// if its reply to `CLIENT INFO` shows that it may be a weir.
+    pub fn ask_for_tier(&mut self, told: &[u8]) -> bool {
+        let Some(name) = self.name.as_ref().filter(|_| Inner::may_have_told(told)) else { return false };
+        let id = name.id.to_string();
+        encode::request(&mut self.greeting, [&b"CLIENT"[..], b"LIST", b"ID", id.as_bytes()].into_iter());
+        self.greetings.push_back(Greeting::Tier);
+        true
+    }
+
     /// Adds a request to the greeting that asks a backend which is a weir to accept deadlines (`QOS SET
     /// INFLIGHT WAIT`).
     pub fn ask_for_terms(&mut self) {
@@ -124,7 +141,7 @@ mod tests {
     fn only_a_weir_tells_a_tier() {
         let told = |line: &str| Inner::told_by(format!("${}\r\n{line}\r\n", line.len()).as_bytes());
         let told = |line: &str| told(line).map(|inner| inner.tier);
-        assert_eq!(told("id=3 addr=127.0.0.1:9 resp=2 tier=batch lib-name="), Some(Tier::Batch));
+        assert_eq!(told("id=3 addr=127.0.0.1:9 resp=2 lib-name= tier=batch"), Some(Tier::Batch));
         assert_eq!(told("id=3 addr=127.0.0.1:9 tier=critical\n"), Some(Tier::Critical));
         for other in
             ["id=3 addr=127.0.0.1:9 user=default lib-ver=", "id=3 name=tier=batch", "tier=urgent", ""]

@@ -193,9 +193,13 @@ impl Shard {
         let client = self.clients.client(id);
         client.note_command(command);
         let is_queued = client.transaction().is_some() && !ends_transaction(handling);
-        if client.must_not_write()
-            && !is_queued
-            && client.would_write((command, handling), arguments, &self.env.settings.clients.scripts)
+        if client.is_paused_in_part()
+            && client.is_held_back(
+                (command, handling),
+                is_queued,
+                arguments,
+                &self.env.settings.clients.scripts,
+            )
         {
             return self.clients.hold_by_order(&mut self.env, id, arguments);
         }

@@ -19,7 +19,7 @@ impl Rig {
         self.turns();
     }
 
-    fn asks(&mut self, client: usize, words: &[&str]) -> String {
+    pub(super) fn asks(&mut self, client: usize, words: &[&str]) -> String {
         self.send(client, &[words]);
         self.carry_client_questions();
         self.told(client)
@@ -108,10 +108,19 @@ fn who_is_told_to_wait_waits_and_goes_on_in_order() {
     rig.send(client, &[&["PING"], &["GET", &key]]);
     let late = rig.client(0);
     rig.send(late, &[&["PING"]]);
-    assert_eq!((rig.told(client), rig.told(late), rig.at_stores.len()), (String::new(), String::new(), 0));
+    // The client that ordered it waits too, but may ask about clients, and end the pause.
+    assert!(rig.asks(operator, &["CLIENT", "LIST"]).contains("id="));
+    rig.send(operator, &[&["PING"]]);
+    let waiting = [operator, client, late];
+    assert_eq!((waiting.map(|client| rig.told(client)), rig.at_stores.len()), (Default::default(), 0));
     rig.wait(Duration::from_millis(1_100));
-    assert_eq!((rig.told(client).as_str(), rig.told(late).as_str()), ("+PONG\r\n", "+PONG\r\n"));
+    assert_eq!(waiting.map(|client| rig.told(client)), ["+PONG\r\n"; 3]);
     rig.answer_next("$-1\r\n");
+    for (what, told) in [("PAUSE", "+OK\r\n"), ("UNPAUSE", "+OK\r\n")] {
+        let words = ["CLIENT", what, "100000"];
+        assert_eq!(rig.asks(operator, &words[..if what == "PAUSE" { 3 } else { 2 }]), told);
+    }
+    assert_eq!(rig.asks(operator, &["PING"]), "+PONG\r\n");
 
     assert_eq!(rig.asks(operator, &["CLIENT", "PAUSE", "100000", "WRITE"]), "+OK\r\n");
     rig.send(client, &[&["GET", &key], &["SET", &key, "1"], &["GET", &key]]);

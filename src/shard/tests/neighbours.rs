@@ -144,11 +144,11 @@ fn what_a_tenant_is_given_changes_with_the_quotas_and_what_a_client_chose_stays(
     let mut rig = with_tenants(&quotas);
     let [plain, chosen] = [rig.signed_in("acme", "a"), rig.signed_in("acme", "a")];
     let tier = |rig: &mut Rig, client| {
-        rig.send(client, &[&["CLIENT", "INFO"]]);
-        let told = rig.told(client);
+        let id = rig.asks(client, &["CLIENT", "ID"]);
+        let told = rig.asks(client, &["CLIENT", "LIST", "ID", id.trim_matches([':', '\r', '\n'])]);
         told.split(" tier=")
             .nth(1)
-            .and_then(|rest| rest.split(' ').next())
+            .and_then(|rest| rest.split('\n').next())
             .map(str::to_owned)
             .expect("a tier")
     };
@@ -176,12 +176,11 @@ fn a_user_has_its_own_tier_however_it_is_named() {
             &["QOS", "SET", "TIER", "standard"],
             "-ERR QOS TIER 'standard': above 'batch', which is this user's",
         ),
-        (&["QOS", "CALL", "USER", "cart", "CLIENT", "INFO"], "tier=standard"),
-        (&["CLIENT", "INFO"], "tier=batch"),
+        (&["QOS", "CALL", "USER", "cart", "CLIENT", "INFO"], "user=acme/cart "),
+        (&["CLIENT", "LIST"], "tier=batch\n"),
         (&["CLIENT", "SETNAME", "x;tier=standard"], "-ERR QOS TIER 'standard': above 'batch'"),
     ] {
-        rig.send(client, &[request]);
-        let told = rig.told(client);
+        let told = rig.asks(client, request);
         assert!(told.contains(answer), "{request:?}: {told}");
     }
 }
