@@ -6,6 +6,7 @@ use super::identity::{Chosen, Identity};
 use super::order::Replies;
 use super::request_options::RequestOptions;
 use super::seats::no_seat_left;
+use crate::config::quotas::DEFAULT_TENANT;
 use crate::protocol::command::quoted;
 use crate::protocol::{Arguments, Protocol, encode};
 use crate::shard::admission::AdmissionStage;
@@ -15,6 +16,9 @@ use crate::values::limits::{CLIENT_NAME_BYTES_MAX, HELLO_WORDS_MAX, LOGINS_FAILE
 use crate::values::time::Now;
 use crate::values::{ClientId, Database};
 
+/// Text of the reply to `AUTH password` where nobody has a password, as Redis words it.
+const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
+                           configuration is correct?";
 const WRONGPASS: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 const NAME_ERROR: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
 
@@ -39,12 +43,29 @@ impl ClientStage {
             3 => (Some(arguments.at(1)), arguments.at(2)),
             _ => return self.answer_now(env, id, |out, _| encode::error(out, "ERR syntax error")),
         };
-        let signed_in = self.sign_in(env, admission, id, user, password);
+        let signed_in = self.log_in(env, admission, id, user, password);
         self.answer_now(env, id, |out, _| match &signed_in {
             Ok(()) => encode::simple(out, "OK"),
             Err(text) => encode::error(out, text),
         });
         self.close_if_guessing(env, id);
+    }
+
+    /// Logs a client in by `AUTH` or `HELLO`. Where nobody has a password, the default user needs none and may give
+    /// any, as on a Redis without passwords. The error is the text of the reply.
+    fn log_in(
+        &mut self,
+        env: &mut Env,
+        admission: &mut AdmissionStage,
+        id: ClientId,
+        user: Option<&[u8]>,
+        password: &[u8],
+    ) -> Result<(), String> {
+        match user {
+            None if !env.quotas.has_passwords() => Err(NO_PASSWORD.to_owned()),
+            Some(user) if user == DEFAULT_TENANT.as_bytes() && !env.quotas.has_passwords() => Ok(()),
+            _ => self.sign_in(env, admission, id, user, password),
+        }
     }
 
     /// Logs a client in with a password, and counts it as a connection (seat) of its tenant. The error is the
@@ -146,7 +167,7 @@ impl ClientStage {
         while let Some(word) = arguments.get(at) {
             match (arguments.get(at + 1), arguments.get(at + 2)) {
                 (Some(user), Some(password)) if word.eq_ignore_ascii_case(b"auth") => {
-                    self.sign_in(env, admission, id, Some(user), password)?;
+                    self.log_in(env, admission, id, Some(user), password)?;
                     at += 3;
                 }
                 (Some(given), _) if word.eq_ignore_ascii_case(b"setname") => {

@@ -287,6 +287,23 @@ fn guessing_ends_the_connection() {
 }
 
 #[test]
+fn where_nobody_has_a_password_the_default_user_may_give_any() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    for (request, answer) in [
+        (&["AUTH", "default", "x"][..], "+OK\r\n"),
+        (&["HELLO", "2", "AUTH", "default", "x"], "*14\r\n"),
+        (&["AUTH", "x"], "-ERR AUTH <password> called without any password configured for the default user."),
+        (&["AUTH", "other", "x"], "-WRONGPASS "),
+    ] {
+        rig.send(client, &[request]);
+        let told = rig.told(client);
+        assert!(told.starts_with(answer), "{request:?}: {told}");
+    }
+    assert_eq!(rig.counted(Counter::LoginsFailed), 1);
+}
+
+#[test]
 fn answers_of_weirs_own_have_a_price() {
     let quota = "[default]\nru_per_second = 10\nadmin = true";
     for (request, is_refused) in [
