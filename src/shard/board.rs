@@ -134,7 +134,7 @@ impl Section<'_> {
         self.places.iter().any(|place| place.load.load(Ordering::Relaxed) >> BUSY & 1 == 1)
     }
 
-    /// Returns the record that this core wrote last.
+    /// Returns the window, the response times and the number of replies that this core wrote last.
     pub fn record(&self) -> Record {
         self.places[self.own].read()
     }

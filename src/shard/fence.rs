@@ -62,13 +62,13 @@ pub struct Fences {
 }
 
 impl Fences {
-    /// Creates the state of a shard among `shards` shards that has no fences yet.
+    /// Creates the fences, none yet, of one shard among `shards` shards.
     pub fn new(own: ShardId, shards: usize) -> Self {
         Self { own, standing: VecDeque::new(), count: 0, heard: vec![0; shards], told: vec![0; shards] }
     }
 
-    /// Returns the number of fences that this shard has learnt of so far. A connection that has sent as many
-    /// has none left to send.
+    /// Returns the number of fences that this shard has learnt of so far. A connection compares it with the
+    /// number at which it last sent the store its fences, to find those that are still to be sent.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -109,8 +109,8 @@ impl Fences {
         self.since(seen).filter(move |fence| fence.backend == backend)
     }
 
-    /// Removes a fence because the store has killed the connection, or does not know it. True if the fence is
-    /// this shard's own, so that the other shards have to be informed.
+    /// Removes a fence because the store has killed the connection that it names, or does not know it. True
+    /// if the fence is this shard's own, so that the other shards have to be informed.
     pub fn lift(&mut self, origin: ShardId, sequence: u64) -> bool {
         let heard = &mut self.heard[usize::from(origin.0)];
         *heard = (*heard).max(sequence);

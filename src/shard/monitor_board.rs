@@ -48,7 +48,7 @@ pub enum Reading {
 /// Place of a monitor on the board: an index below [`MONITORS_MAX`].
 pub type MonitorPlace = usize;
 
-/// A set of places on the board, one bit each.
+/// A set of monitors (clients that have sent `MONITOR`), one bit for each of their places on the board.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MonitorSet(u64);
 
@@ -132,7 +132,7 @@ fn sender_bits(sender: Sender) -> u64 {
 }
 
 impl MonitorBoard {
-    /// Creates a board with this many places, at most [`MONITORS_MAX`].
+    /// Creates a board with room for this many monitors, at most [`MONITORS_MAX`].
     pub fn new(places: usize) -> Self {
         let places = places.min(MONITORS_MAX as usize);
         let zeros = || std::iter::repeat_with(AtomicU64::default).take(places).collect();

@@ -15,7 +15,8 @@ use crate::values::limits::KEYS_PER_TURN;
 const PIECES_MAX: usize = 1_024;
 const _: () = assert!(PIECES_MAX <= KEYS_PER_TURN, "the replies to pieces are joined in one turn");
 
-/// A request that was split into pieces, some of which are unanswered.
+/// A request that was split into one per key (pieces), because its keys were not all on one node, and some of
+/// whose pieces are unanswered.
 #[derive(Debug)]
 struct Whole {
     to: ReplyTo,
@@ -47,8 +48,8 @@ impl Pieces {
         self.wholes.is_empty() && self.gathers.len() == 0
     }
 
-    /// Returns the number of the client connection that a request or a piece belongs to
-    /// ([`ReplyTo::connection`]).
+    /// Returns the number of the client connection that sent a request, also for one piece of a request that
+    /// was split into one per key.
     pub fn connection(&self, to: ReplyTo) -> u64 {
         self.whole(to).connection()
     }
@@ -85,8 +86,8 @@ impl Pieces {
     }
 }
 
-/// Combines the outcomes of two pieces of one request: their measurements are added up; the whole is lost if
-/// one piece is, and refused only if both are.
+/// Combines the outcomes of two pieces of one request: their measurements are added up; the combined outcome
+/// is lost if one piece is, and refused only if both are.
 fn together(one: Outcome, other: Outcome) -> Outcome {
     use Outcome::{Cached, Lost, Refused, Served};
     match (one, other) {

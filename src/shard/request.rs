@@ -84,9 +84,10 @@ impl ReplyTo {
     }
 }
 
-/// Bit of the client's place that marks a flight. No table of clients has so many places.
+/// Bit of [`ReplyTo::client`] that marks the address of a flight (fetch of a hot key). No table of clients
+/// has so many places.
 const FLIGHT: u32 = 1 << 31;
-/// Bit of the client's place that marks a piece of a request.
+/// Bit of [`ReplyTo::client`] that marks the address of a piece of a request that was split by key.
 const PIECE: u32 = 1 << 30;
 
 /// Id of a flight: one fetch of a hot key whose reply several reads wait for.

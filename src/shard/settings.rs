@@ -275,7 +275,7 @@ pub struct AdmissionSettings {
     pub limiter: Limiter,
     /// Weights of the terms, such as bytes and keys, whose sum is a request's price.
     pub weights: Weights,
-    /// Interval at which a core reports to the pools of quotas what it spent.
+    /// Interval at which a core reports to the control executor how much of the quotas it spent.
     pub period: Duration,
     /// The largest number of elements that one step of a `SCAN` may look at, whatever `COUNT` the client asks
     /// for.
@@ -316,7 +316,8 @@ pub struct ClientLimits {
     /// Longest time that a message (`PUBLISH`) waits for stores to acknowledge earlier subscriptions; zero if
     /// it does not wait.
     pub publish_wait: Duration,
-    /// Maximum numbers of shared channels and of shared patterns whose home is one core.
+    /// Maximum numbers of channels and of patterns for which one core, as their home, has one subscription
+    /// for all clients.
     pub shared_channels_max: [usize; 2],
     /// Bytes of messages that may wait for one subscriber; a subscriber with more is closed.
     pub subscriber_bytes_max: usize,

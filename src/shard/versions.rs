@@ -70,13 +70,14 @@ impl Versions {
         Self { cells, last_told: LastTold::default() }
     }
 
-    /// Records that a write begins to keys of a cell. The caller must do so before the write's bytes are
-    /// sent.
+    /// Records that a write begins to keys that share a cell (counter of writes). The caller must do so
+    /// before the write's bytes are sent.
     pub fn begin(&self, cell: Cell) {
         self.at(cell).fetch_add(BEGAN + 1, Ordering::SeqCst);
     }
 
-    /// Records that a write to keys of a cell is over: its reply has come, or it was never sent.
+    /// Records that a write to keys that share a cell (counter of writes) is over: its reply has come, or it
+    /// was never sent.
     pub fn end(&self, cell: Cell) {
         let before = self.at(cell).fetch_sub(1, Ordering::SeqCst);
         debug_assert!(before & UNDER_WAY > 0, "a write ends once");

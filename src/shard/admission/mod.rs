@@ -80,8 +80,7 @@ impl AdmissionStage {
         &self.settings.weights
     }
 
-    /// Returns the largest `COUNT` of a client's `SCAN`: the most elements that one step of the walk may look
-    /// at.
+    /// Returns the largest `COUNT` that a client's `SCAN` may have; a larger one is lowered to it.
     pub fn scan_count_max(&self) -> u32 {
         self.settings.scan_count_max
     }

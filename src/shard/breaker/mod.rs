@@ -27,8 +27,8 @@ const SHADOWS_APART: Duration = Duration::from_secs(10);
 /// if no others have come.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The divisor of the time that gives how late a core may be in it before it no longer judges backends slow:
-/// a reply may have waited in its socket, and the core knows only how late its turn was.
+/// The divisor of the time between two comparisons: a core that was late for more than a tenth of that time
+/// does not judge backends slow, because replies may have waited in its sockets.
 const LATE_PART: u32 = 10;
 
 /// Reasons for closing connections that say nothing about a backend's health, because another backend does
@@ -206,7 +206,8 @@ impl Breaker {
         }
     }
 
-    /// Ejects a backend, unless another core has done so. In shadow mode, only logs that it would be ejected.
+    /// Ejects a backend for a `cause`, unless another core has done so; the text `why` goes to the log. In
+    /// shadow mode, only logs that it would be ejected.
     fn eject(&mut self, env: &mut Env, backend: BackendId, cause: Cause, why: &str, now: Now) {
         let place = usize::from(backend.0);
         let health = &mut self.health[place];
@@ -405,8 +406,8 @@ impl Breaker {
         }
     }
 
-    /// Ejects backends that are slow compared with the others. A core that was late itself (`is_witness` is
-    /// false) compares no response times.
+    /// Ejects backends that are slow compared with the others. If `is_witness` is false, this core was late
+    /// itself, and compares no response times.
     fn compare(&mut self, env: &mut Env, is_witness: bool, now: Now) {
         let rates: Vec<(f64, Option<f64>)> = self.health.iter().map(|health| health.watch.rates()).collect();
         for place in 0..self.health.len() {

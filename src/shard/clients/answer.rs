@@ -222,8 +222,8 @@ impl ClientStage {
         }
     }
 
-    /// Continues for this turn to join the reply to one request with very many values. Answers the request
-    /// once its reply is whole.
+    /// Continues for this turn (pass of the shard's loop) to join the parts of a reply with very many values,
+    /// and answers the request once the reply is complete.
     pub fn go_on_joining(&mut self, env: &mut Env) {
         let Some((id, sequence, index)) = self.turns.next_to_join() else { return };
         let waiting = self.clients.get(id).and_then(|client| client.order.waiting(sequence));

@@ -72,8 +72,8 @@ pub struct Client {
     pub(super) is_monitor: bool,
     /// The last command that the client has sent, as `CLIENT LIST` shows it.
     pub(super) last_command: Option<&'static Command>,
-    /// The bytes of the client's request about clients (`CLIENT LIST`, `CLIENT INFO`) that is being carried out, and
-    /// those of its words; zeros while there is none.
+    /// The number of bytes of the client's request about clients (`CLIENT LIST`, `CLIENT INFO`) that is being
+    /// carried out, and of its arguments alone, which the reply shows; zeros while there is none.
     pub(super) asking_bytes: [u32; 2],
     /// The requests of this client that `CLIENT PAUSE` holds back: none, writes, or all.
     pub(super) paused: Paused,
@@ -116,14 +116,15 @@ pub struct Client {
     /// The result of the first try of a request to primaries, while it is tried again because a node that was
     /// asked turned out to be no primary.
     pub(super) first_try: Option<Box<FirstTry>>,
-    /// True while the held request waits for a pool of quotas to answer, for a request of its tenant to be
-    /// settled, or for the map of the cluster; or while its partition is made over several turns.
+    /// True while the held request waits for the control executor's answer about quotas, for another request
+    /// of its tenant to be charged at its real cost, or for the map of the cluster; or while its keys are
+    /// assigned to backends over several turns.
     pub(super) waits_for_quota: bool,
     /// The number of requests that weir answered before their backend did (at their deadline, for instance),
     /// and that the backend may still carry out.
     pub(super) unsettled: u32,
-    /// True if an unsettled request was a barrier, or if the client has changed its dialect since: then later
-    /// requests could overtake it on other backend connections.
+    /// True if a request that weir answered early had to be alone in flight, or if the client has changed its
+    /// RESP version since: later requests could then overtake it on other backend connections.
     pub(super) is_unsettled_alone: bool,
     /// The number of backend queues that hold so many of this client's requests that no further request of
     /// the client is started.
@@ -285,8 +286,8 @@ impl Client {
         self.order.unanswered()
     }
 
-    /// Takes the next place in the order of the client's replies, for a request that is charged `charge`.
-    /// Returns the sequence number of that place.
+    /// Takes the next place in the order of the client's replies, for a request that is charged `charge` and
+    /// whose reply is changed as `rewrite` says. Returns the sequence number of that place.
     #[inline]
     pub fn expect_reply(&mut self, rewrite: Rewrite, charge: Option<Charge>) -> u32 {
         self.order.expect_reply(rewrite, charge)
@@ -465,8 +466,8 @@ impl Client {
         self.last_command = Some(command);
     }
 
-    /// Records the client's request about clients that is being carried out, which the reply shows too; `None` once it
-    /// is answered.
+    /// Records the size of the client's request about clients that is being carried out, which `CLIENT LIST`
+    /// and `CLIENT INFO` show; `None` once it is answered.
     pub fn note_asking(&mut self, arguments: Option<&Arguments<'_>>) {
         self.asking_bytes = arguments.map_or([0; 2], |arguments| {
             let words: usize = arguments.iter().map(<[u8]>::len).sum();

@@ -12,7 +12,8 @@ use crate::values::{BackendId, ClientId};
 /// Number of bytes that stay allocated for the copy of a client's next request to a cluster.
 const KEPT_BYTES: usize = 1024;
 
-/// The private links over which stores track keys for a client, with the state of the client's tracking.
+/// The client's own connections over which stores track keys for it (private links), with the state of the
+/// client's tracking.
 #[derive(Debug, Default)]
 pub struct KeyTracking {
     /// The tracking options in force; `None` until the stores have confirmed the first.
@@ -84,7 +85,7 @@ struct Pending {
     target: Option<Aim>,
 }
 
-/// The end of a `CLIENT TRACKING ON` command, which all stores have answered.
+/// The result of a `CLIENT TRACKING ON` command that all stores have answered.
 #[derive(Debug)]
 pub struct TrackingReply {
     /// The sequence number of the client's command.

@@ -159,8 +159,8 @@ impl ClientStage {
         self.close_if_done(env, id);
     }
 
-    /// Lets a client go on after a wait. Returns its held request, if it has one and no longer has to wait
-    /// for anything.
+    /// Lets a client go on after a wait. Returns its held request, to be handled now, if it has one and no
+    /// longer has to wait for anything.
     pub fn take_up(&mut self, id: ClientId) -> Option<Box<HeldRequest>> {
         let client = self.clients.get(id)?;
         client.listed_to_resume = false;
@@ -194,8 +194,8 @@ impl ClientStage {
         self.hold(id, arguments);
     }
 
-    /// Holds a request with very many keys, `step` words for each, until its split by key is whole. Later
-    /// requests of the client wait after it.
+    /// Holds a request with very many keys, `step` arguments for each, while weir assigns its keys to
+    /// backends over several turns. Later requests of the client wait after it.
     pub fn hold_for_turns(
         &mut self,
         env: &mut Env,
@@ -214,8 +214,8 @@ impl ClientStage {
         self.turns.in_steps += 1;
     }
 
-    /// Continues for this turn to split one request by key. Returns the client once the split is whole;
-    /// [`Self::end_wait_for_grant`] then lets the request go on.
+    /// Continues for this turn to assign the keys of one large request to backends. Returns the request's
+    /// client once all keys are assigned; [`Self::end_wait_for_grant`] then lets the request go on.
     pub fn go_on_partitioning(&mut self, env: &mut Env) -> Option<ClientId> {
         let id = self.turns.partitioning.pop_front()?;
         self.turns.in_steps -= 1;

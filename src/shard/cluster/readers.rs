@@ -233,7 +233,7 @@ impl Readers {
     }
 
     /// Records a replica's reply to a read: its response time, or its failure. `doubt` says why the reply may
-    /// be wrong.
+    /// be wrong; `late` is the delay of this core itself, for which the replica is not blamed.
     fn record_replica(
         &mut self,
         (backend, pending): (BackendId, &Pending),

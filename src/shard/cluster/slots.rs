@@ -202,9 +202,9 @@ struct Down {
     again_at: Timestamp,
 }
 
-/// For each client connection and key, the sequence number of the newest request that was carried out since
-/// the slot's requests are held back. Older requests may not be sent again. Keys of the same name in all
-/// databases count as one, because `MOVE` and `COPY` change keys of two.
+/// For each client connection and key, the sequence number of the newest request that was carried out after
+/// the slot's requests were first held back. Older requests may not be sent again. Keys of the same name in
+/// all databases count as one, because `MOVE` and `COPY` change keys of two.
 #[derive(Debug, Default)]
 struct CarriedOut(HashMap<(u64, Box<[u8]>), u32>);
 
@@ -270,7 +270,7 @@ impl Hold {
     }
 }
 
-/// A reason to suspect that the cluster map is old.
+/// A reason to suspect that this core's map of the cluster is out of date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doubt {
     /// The event that makes the map doubtful, which decides the nodes to ask for a new one.
@@ -373,7 +373,7 @@ impl Slots {
         }
     }
 
-    /// True if at least one request of the slot is held back.
+    /// True if at least one request of the slot is held back now.
     pub fn is_holding(&self, slot: u16) -> bool {
         self.holds.get(&slot).is_some_and(|hold| !hold.list.is_empty())
     }
@@ -526,7 +526,8 @@ impl Slots {
         self.doubt(Reason::LinkLost(self.key_of(backend)), None);
     }
 
-    /// Returns the time by which held slots are to be checked again; None if none is held.
+    /// Returns the time by which slots with held requests are to be checked again; None if no requests are
+    /// held.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         (!self.holds.is_empty()).then(|| self.looked_at.after(LOOKS_APART))
     }
@@ -590,8 +591,9 @@ impl Slots {
         is_held
     }
 
-    /// Records the reply to a step of a block of requests, if it is a redirect or shows that a node is no
-    /// primary. `kept` and `end` are its earlier bytes, and the last ones.
+    /// Records the reply to a request of a transaction before its `EXEC`, or to a command that was sent right
+    /// before a request (`ROLE`, `ASKING`), if it is a redirect or shows that a node is no primary. `kind` is
+    /// the reply's first byte; `kept` and `end` are its earlier bytes, and the last ones.
     pub fn record_step(&mut self, connection: ConnectionId, kind: u8, (kept, end): (&[u8], &[u8])) {
         let unanswered = self.unanswered_mut(connection);
         let is_role = unanswered.next_slot() == Some(PRIMARY);
@@ -605,8 +607,9 @@ impl Slots {
         }
     }
 
-    /// Removes the request of a connection's next reply from the unanswered ones if nothing depends on the
-    /// reply: it is not an error, no held slot waits for it, and no replica is compared with it. True if so.
+    /// Removes from the unanswered requests the one that the next reply on a connection answers, if nothing
+    /// more has to be done for it: the reply is not an error, no held request of the slot waits for it, and
+    /// its response time is not needed to choose between replicas. True if so.
     #[inline]
     pub fn settle_if_plain(&mut self, connection: ConnectionId, is_error: bool, is_compared: bool) -> bool {
         let Self { holds, down, unanswered, .. } = self;
@@ -847,8 +850,8 @@ enum Told {
 }
 
 impl Hold {
-    /// Moves the slot's requests that are to be sent now into `ready`, and those that may not be sent again
-    /// into `late`. True if the slot stays held.
+    /// Moves those of the slot's held requests that are to be sent now into `ready`, and those that may not
+    /// be sent again into `late`. True if the slot's later requests are still to be held.
     fn let_go(&mut self, env: &Env, late: &mut Vec<(Held, Told)>, ready: &mut Vec<Held>) -> bool {
         let (list, overtaken) = self.take_next(&env.pieces);
         let is_asking = self.down.is_some() && !list.is_empty();
@@ -884,7 +887,7 @@ pub fn behind_role(frame: &[u8]) -> Vec<u8> {
     [ROLE, frame].concat()
 }
 
-/// Returns the keys of a request, or of a block of requests.
+/// Returns the keys of a request, or of all requests of a transaction.
 fn keys_of(frame: &[u8]) -> Vec<Box<[u8]>> {
     let mut keys: Vec<Box<[u8]>> = Vec::new();
     let frame = frame.strip_prefix(ASKING).unwrap_or(frame);
@@ -893,7 +896,7 @@ fn keys_of(frame: &[u8]) -> Vec<Box<[u8]>> {
     keys
 }
 
-/// The destination of a request that a node has refused.
+/// The way in which a request that a node has refused goes on.
 enum Way {
     Owner,
     Ask(BackendId),
@@ -1164,8 +1167,8 @@ fn track_at_owner(track: Track) -> Track {
     if track == Track::Replica { Track::Usual } else { track }
 }
 
-/// Strips the commands sent before it (`ASKING`, and `PTTL` and `HPTTL` before a fetch) from a request.
-/// Returns the rest and its number of requests.
+/// Strips the commands that were sent right before a request (`ASKING`, and `PTTL` and `HPTTL` before a
+/// fetch) from its bytes. Returns the rest and its number of requests.
 fn as_asked(frame: &[u8], requests: usize, to: ReplyTo) -> (&[u8], usize) {
     let (frame, requests) = match frame.strip_prefix(ASKING) {
         Some(rest) => (rest, requests - 1),

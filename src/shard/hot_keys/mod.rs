@@ -85,22 +85,23 @@ use lifetime::{FieldExpiry, Lifetime};
 use tracking::{REFUSED, Registration, Tracking};
 use under_way::{InnerRead, Open, UnderWay, Values};
 
-/// The least time between two checks whether all requests that were sent before a key became hot are
-/// answered.
+/// The least time between two checks of whether all requests are answered that were sent before a key became
+/// hot.
 const LOOKS_APART: Duration = Duration::from_micros(500);
 /// The waiting time after which a waiting read counts as one more request for its key, so that the key stays
 /// hot while the store stands still; also the time between two such counts.
 const ASKS_AGAIN: Duration = Duration::from_millis(50);
-/// The divisor of a client's output limit that gives the most bytes which the replies of one fetch may fill
-/// of it at once.
+/// The divisor of a client's output limit: the replies of one fetch that a client gets at once may have at
+/// most that part of the limit.
 const OUTPUT_PART: usize = 4;
 
 /// Maximum number of reads in one transaction that are compared with kept replies. The keys of further reads
 /// count as written.
 const INNER_READS_MAX: usize = 1_024;
 
-/// The time between two searches of the queues for requests about a key that has become hot, while a queued
-/// request for several keys, or a slot that moves, prevents that they are taken out.
+/// The least time between two searches of the queues before the stores for requests about a key that has
+/// become hot. A search is repeated while such requests cannot be taken out, because a queued request for
+/// several keys names the key, or its slot is moving.
 const NOTICES_APART: Duration = Duration::from_millis(5);
 
 /// Whether a request for a hot key is handled for the first time, and so is to be counted.
@@ -458,13 +459,13 @@ impl HotKeyStage {
         self.under_way.open(envelope.reply_to, open);
     }
 
-    /// Returns the record to keep, until it is answered, of a read that is sent to the store without a shared
-    /// fetch.
+    /// Returns the record of a read that is sent to the store without a shared fetch; it is kept until the
+    /// read is answered.
     fn read(&self, id: HotId, envelope: &Envelope, frame: &[u8]) -> Open {
         open_read(&self.keys, id, envelope, frame)
     }
 
-    /// Begins a fetch of the reply to a request. No read waits for it yet; a fetch that no read joins is
+    /// Begins a fetch of the reply to a request, for which no read waits yet. A fetch that no read joins is
     /// dropped before it is sent, unless it renews a kept reply (`is_ahead_of_time`).
     fn fetch(
         &mut self,
@@ -515,9 +516,9 @@ impl HotKeyStage {
         Meeting::Waits
     }
 
-    /// Sends on their own the requests of a client connection that wait for a fetch which is not sent yet, or
-    /// are held back, because the connection's next request cannot be held back after them. A queue keeps the
-    /// order of connections, and a fetch belongs to none.
+    /// Sends on their own, in their order, the requests of a client connection that wait for a fetch which is
+    /// not sent yet, or are held back. The connection's next request for the key is about to be sent or
+    /// queued, and could overtake them otherwise.
     fn detach(&mut self, env: &mut Env, id: HotId, connection: u64) {
         let Some(entry) = entry_of(&mut self.entries, id).filter(|entry| entry.is_to_wait(connection)) else {
             return;
@@ -1329,7 +1330,7 @@ impl HotKeyStage {
         late
     }
 
-    /// Records the time of the turn that is ending.
+    /// Records the time at which the present turn (pass of the shard's loop) ends.
     #[inline]
     pub fn handle_time(&mut self, now: Timestamp) {
         self.turned_at = now;
@@ -1827,8 +1828,8 @@ fn as_fetched(route: Route) -> Route {
     Route { track, ..route }
 }
 
-/// Returns the record to keep, until it is answered, of a read that is sent to the store without a shared
-/// fetch. A replica's reply may be older than the kept one, so it is not compared.
+/// Returns the record of a read that is sent to the store without a shared fetch; it is kept until the read
+/// is answered. A replica's reply may be older than the kept one, so it is not compared.
 fn open_read(keys: &HotKeys, id: HotId, envelope: &Envelope, frame: &[u8]) -> Open {
     if envelope.route.track == Track::Replica {
         Open::Keys([(id, None)].into())

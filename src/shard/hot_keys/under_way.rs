@@ -181,15 +181,16 @@ impl UnderWay {
         debug_assert!(before.is_none(), "a reply has one request: {to:?}");
     }
 
-    /// Records that a request has been put on its connection to the store. Returns its keys and cells in the
-    /// first call, None in later ones and for an unknown request.
+    /// Records that a request has been put on its connection to the store. Returns its hot keys and the
+    /// counters of writes (cells) that it has changed in the first call, None in later ones and for an
+    /// unknown request.
     pub fn handle_sent(&mut self, to: ReplyTo) -> Option<&Open> {
         let passed = self.open.get_mut(&to)?;
         (!std::mem::replace(&mut passed.is_sent, true)).then_some(&passed.open)
     }
 
-    /// Removes a request that is answered. Returns its keys and cells, and whether it is known to have been
-    /// sent; None for an unknown request.
+    /// Removes a request that is answered. Returns its hot keys and the counters of writes (cells) that it
+    /// has changed, and whether it is known to have been sent; None for an unknown request.
     pub fn close(&mut self, to: ReplyTo) -> Option<(Open, bool)> {
         let Passed { open, is_sent } = self.open.remove(&to)?;
         self.marks[mark_of(to)] -= 1;
@@ -210,7 +211,7 @@ impl UnderWay {
     }
 
     /// Removes a request that weir answered itself, when its store has answered it too or its connection is
-    /// lost. Returns its keys and cells.
+    /// lost. Returns its hot keys and the counters of writes (cells) that it has changed.
     pub fn settle(&mut self, to: ReplyTo) -> Option<Open> {
         self.unsettled.remove(&to)
     }
@@ -236,7 +237,8 @@ impl UnderWay {
         self.lost.front().map(|(until, _)| *until)
     }
 
-    /// Removes the next lost write whose time has passed, and returns its keys and cells.
+    /// Removes the next lost write whose time has passed. Returns its hot keys and the counters of writes
+    /// (cells) that it has changed.
     pub fn take_due(&mut self, now: Timestamp) -> Option<Open> {
         self.due().filter(|due| *due <= now)?;
         self.lost.pop_front().map(|(_, open)| open)

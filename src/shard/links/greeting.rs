@@ -175,9 +175,9 @@ impl Links {
         }
     }
 
-    /// Makes a connection ready for requests: opens it if it is closed, and sends the fences that it lacks.
-    /// Returns an error if it may not be opened yet or has no room for requests; also if `has_room` is false,
-    /// by which the caller says that its window is full.
+    /// Makes a connection ready for requests: opens it if it is closed, and sends a `CLIENT KILL` for each
+    /// connection that was given up since it last did. Returns an error if it may not be opened yet or has no
+    /// room for requests; also if `has_room` is false, by which the caller says that its window is full.
     #[cold]
     pub fn make_ready(
         &mut self,
@@ -206,9 +206,9 @@ impl Links {
         Ok(())
     }
 
-    /// Raises a fence for a connection that is about to be given up, so that the store carries out none of
-    /// its requests after later ones. False if no request is unanswered, or the store did not report its id
-    /// of the connection.
+    /// Makes later connections ask the store to kill this one (a fence), which is about to be given up, so
+    /// that the store carries out none of its requests after later ones. False if no request is unanswered,
+    /// or the store did not report its id of the connection.
     pub fn raise_fence(&mut self, connection: ConnectionId) -> bool {
         let link = &mut self.connections[connection.0 as usize];
         let sent = link.state == LinkState::Open && !link.pending.is_empty() && !link.is_for_replica();
@@ -217,7 +217,8 @@ impl Links {
         true
     }
 
-    /// Lifts a fence, by origin and sequence number, because a store has answered its `CLIENT KILL`.
+    /// Removes a fence (a connection to be killed by the store), by origin and sequence number, because the
+    /// store has answered its `CLIENT KILL`.
     pub(super) fn lift_fence(&mut self, origin: ShardId, sequence: u64) {
         if self.fences.lift(origin, sequence) {
             self.lifted.push(sequence);

@@ -72,8 +72,8 @@ pub struct Bulkhead {
     /// Fetches of hot keys that wait for room in the window; they are sent before all queued requests.
     fetches: VecDeque<Parked>,
     in_flight: u32,
-    /// The number of requests in flight at which each further request is checked by [`Bulkhead::decide`]; 0
-    /// if all requests are checked.
+    /// The number of requests in flight from which on each further request is checked by
+    /// [`Bulkhead::decide`]; 0 if all requests are checked.
     limit: u32,
     /// The expected response time while the window is full, in nanoseconds.
     full_nanos: u64,
@@ -132,8 +132,8 @@ impl Bulkhead {
         self.in_flight < self.limit && now.as_nanos() + self.full_nanos <= deadline.as_nanos()
     }
 
-    /// True if a request cannot be answered by its deadline, judging by response times. A missed deadline is
-    /// then counted for the window's size.
+    /// True if a request cannot be answered by its deadline, judging by response times. When the window's
+    /// size is next adjusted, it then counts as full.
     pub fn count_if_hopeless(&mut self, deadline: Timestamp, now: Timestamp) -> bool {
         let is_hopeless = self.is_hopeless(deadline, now);
         if is_hopeless {
@@ -149,8 +149,8 @@ impl Bulkhead {
         now.after(self.expected()) > deadline && (self.in_flight > 0 || now > deadline)
     }
 
-    /// Tells the window that a request missed its deadline: the present round of samples then counts as one
-    /// with a full window.
+    /// Tells the window that a request missed its deadline: when the window's size is next adjusted, it
+    /// counts as full, though such requests are not sent.
     pub fn handle_missed(&mut self) {
         self.window.handle_missed();
     }
@@ -612,7 +612,7 @@ pub struct Figures {
     pub age: Duration,
     /// The backend's response time when few requests wait at it.
     pub base: Duration,
-    /// The median response time in the last round of samples.
+    /// The median response time among the replies by which the window's size was last adjusted.
     pub median: Duration,
     /// True if the queue accepts no more requests.
     pub is_full: bool,

@@ -338,8 +338,8 @@ impl Shard {
     }
 }
 
-/// Returns which of its words are keys, for a request that is sent to its home core. A script that writes
-/// counts as unknown, since it may write keys that it does not name.
+/// Returns which words of a request are keys, for the home core that the request is sent to. For a script
+/// that writes they count as unknown, since it may write keys that it does not name.
 #[inline]
 pub(super) fn touches_of(command: &Command, arguments: &Arguments<'_>) -> Touches {
     match command.keys {

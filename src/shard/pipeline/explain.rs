@@ -40,7 +40,7 @@ const NO_CONNECTION: u64 = u64::MAX;
 
 impl Shard {
     /// Answers `QOS LIMITS` with the quotas of a client's three scopes (global, tenant, user). Passes the
-    /// request on to the control executor, because only the quota pools know how much other cores spent.
+    /// request on to the control executor, because only that knows how much other cores spent.
     pub(super) fn qos_limits(
         &mut self,
         id: ClientId,
@@ -247,7 +247,7 @@ impl Shard {
     }
 
     /// Adds to an explanation where the request would go. Returns its backend and the core that would send
-    /// it, if there is only one.
+    /// it, if there is only one backend.
     fn explain_place(
         &self,
         map: &mut Explained,

@@ -111,7 +111,8 @@ pub(super) struct Link {
     pub(super) is_inbox: bool,
     /// True for a tracker: the core itself has the link, on which the store reports changes of keys.
     pub(super) is_tracker: bool,
-    /// True for a feed: the core itself has the link, over which messages of shared channels come.
+    /// True for a feed: the core itself has the link, over which messages of channels with one subscription
+    /// for all clients come.
     pub(super) is_feed: bool,
     /// True once the store was asked to end a blocking command on this link (`CLIENT UNBLOCK`).
     pub(super) was_unblocked: bool,
@@ -310,7 +311,8 @@ impl Link {
         self.partial.extend_from_slice(chunk);
     }
 
-    /// Takes a whole reply, of which `end` is the last part; an error in place of a reply that was dropped.
+    /// Takes a reply that has been received to its end, of which `end` is the last part; an error in place of
+    /// a reply that was dropped.
     pub(super) fn take_whole(&mut self, end: &[u8], bytes_max: usize) -> Vec<u8> {
         let mut whole = std::mem::take(&mut self.partial);
         if std::mem::take(&mut self.let_go) > 0 || whole.len() + end.len() > bytes_max {

@@ -128,12 +128,14 @@ impl Upstream {
         self.links.fences()
     }
 
-    /// Takes the fences that another shard raised and lifted, before anything else of its batch is handled.
+    /// Takes the fences (given-up connections that stores are to kill) of which another shard tells, new ones
+    /// and answered ones, before anything else of its batch is handled.
     pub fn handle_fences(&mut self, fences: (Vec<Fence>, Vec<(ShardId, u64)>)) {
         self.links.handle_fences(fences);
     }
 
-    /// Takes the sequence numbers of this shard's fences that were lifted since the last call.
+    /// Takes the sequence numbers of this shard's fences (given-up connections that stores are to kill) that
+    /// stores have answered since the last call.
     pub fn take_lifted(&mut self) -> impl Iterator<Item = u64> {
         self.links.take_lifted()
     }

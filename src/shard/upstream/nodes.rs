@@ -20,7 +20,7 @@ use crate::shard::stored::Stored;
 use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId, Timestamp};
 
-/// The result of a reply for its request.
+/// The decision whether a reply of a cluster node is passed on to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// The reply is passed to the request's client.
@@ -169,16 +169,18 @@ impl Upstream {
         slots.is_some_and(|slots| slots.hold_if_moved(env, envelope, message, requests, now))
     }
 
-    /// Records the reply to a step of a block of requests, if it is a redirect or shows that a node is no
-    /// primary.
+    /// Records the reply to a request of a transaction before its `EXEC`, or to a command that was sent right
+    /// before a request (`ROLE`, `ASKING`), if it is a redirect or shows that a node is no primary. `kind` is
+    /// the reply's first byte, `end` the last bytes of the reply.
     pub(super) fn record_step(&mut self, connection: ConnectionId, kind: u8, end: &[u8]) {
         if let Some(slots) = &mut self.cluster.slots {
             slots.record_step(connection, kind, (&self.links.at(connection).partial, end));
         }
     }
 
-    /// Removes the request of a connection's next reply from the unanswered ones, if nothing depends on the
-    /// reply. True if so.
+    /// Removes from the unanswered requests the one that the next reply on a connection answers, if nothing
+    /// more has to be done for it: the reply is not an error, no held request waits for it, and its response
+    /// time is not needed to choose between replicas. True if so.
     #[inline]
     pub(super) fn settle_if_plain(&mut self, connection: ConnectionId, kind: u8) -> bool {
         let is_compared = self.cluster.is_compared();

@@ -16,7 +16,7 @@ use crate::values::{BackendId, Timestamp};
 /// The longest time between two turns that handle waiting requests.
 const HEARTBEAT: Duration = Duration::from_millis(5);
 
-/// The planned and actual times of the present turn.
+/// The planned and actual times of the present turn (pass of the shard's loop).
 #[derive(Debug)]
 pub(super) struct Turn {
     /// The time for which the turn was planned; `Timestamp::MAX` once the delay is measured.

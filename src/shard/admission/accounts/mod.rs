@@ -160,10 +160,11 @@ pub struct Accounts {
     metered: Vec<TenantId>,
     /// The time at which usage is reported at the latest; None if there is no usage to report.
     metered_report_at: Option<Timestamp>,
-    /// The buckets whose pools must be asked for a grant, each with the amount that a request waits for.
+    /// The buckets for which the control executor must be asked for a grant, each with the amount that a
+    /// request waits for.
     asking: Vec<(Scope, MicroUnits)>,
     reports: VecDeque<Report>,
-    /// The times at which the reports that pools have not answered were sent, the oldest first.
+    /// The times at which the reports that the control executor has not answered were sent, the oldest first.
     unanswered: VecDeque<Timestamp>,
 }
 
@@ -236,8 +237,8 @@ impl Accounts {
         }
     }
 
-    /// Slow path of [`Self::admit`], for requests that the core's allowances do not cover. A function of its
-    /// own so that the fast path needs few registers.
+    /// Slow path of [`Self::admit`], for requests that cost more than the core may spend without asking the
+    /// control executor. A function of its own so that the fast path needs few registers.
     #[inline(never)]
     fn admit_otherwise(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Decision {
         let decision = self.decide(payer, cost, now);
@@ -301,8 +302,9 @@ impl Accounts {
         true
     }
 
-    /// Decides on a request that the allowances do not cover: on credit, from a silent pool's share, or a
-    /// refusal. Takes nothing yet.
+    /// Decides on a request that costs more than the core may spend without asking: it may pass because a
+    /// bucket that was not used lately is full, or on the core's last known share while the control executor
+    /// does not answer; else it waits or is refused. Takes nothing yet.
     fn decide(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Decision {
         let rules = self.rules(now);
         payer.scopes().fold(Decision::Admitted, |decision, scope| {
@@ -325,8 +327,8 @@ impl Accounts {
         }
     }
 
-    /// Lists the pools that must be asked for a grant before a request can be decided on, unless they have
-    /// been asked already.
+    /// Lists the buckets for which the control executor must be asked for a grant before a request can be
+    /// decided on, unless it has been asked already.
     fn ask_for(&mut self, payer: Payer, cost: Price, now: Timestamp) {
         let rules = self.rules(now);
         for scope in payer.scopes() {
@@ -363,7 +365,7 @@ impl Accounts {
     }
 
     /// Returns how many users have accounts on this core, how many accounts were dropped, and how many
-    /// requests were refused for lack of room.
+    /// requests were refused because there was no room for their user's account.
     pub fn users(&self) -> UserFigures {
         let users = &self.ledger.names().users;
         UserFigures { active: users.len(), evicted: users.evicted(), refused: users.refused() }

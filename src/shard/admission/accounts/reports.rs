@@ -17,8 +17,8 @@ const USERS_SWEPT: usize = 256;
 /// The number of periods after which users are checked for idleness even without traffic.
 const PERIODS_BETWEEN_SWEEPS: u32 = 50;
 
-/// The buckets that have amounts to report or an allowance to give back, and the time of the next tick, which
-/// reports all of them.
+/// The buckets of which the control executor is to be told spent amounts, or given unused ones back, and the
+/// time of the next tick, which reports all of them.
 #[derive(Debug)]
 pub(super) struct Agenda {
     pub period: Duration,
@@ -31,8 +31,8 @@ pub(super) struct Agenda {
 enum Moment {
     /// The end of a period, when the next one begins.
     PeriodEnds,
-    /// A moment within a period: a request waits for a grant of a pool, or everything is to be reported at
-    /// once.
+    /// A moment within a period: a request waits for an answer of the control executor, or everything is to
+    /// be reported at once.
     Between,
 }
 

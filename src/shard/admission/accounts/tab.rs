@@ -43,7 +43,7 @@ pub struct Tab {
     used: MicroUnits,
     /// The cost of the requests that weir answered without a backend.
     cached: MicroUnits,
-    /// The sum of the costs of requests beyond the prices that were taken for them on arrival.
+    /// The sum of what the settled requests cost beyond the prices that were taken for them on arrival.
     surprise: MicroUnits,
     /// The recent cost of requests of the payer's tenant, by class.
     expected: Expected,
@@ -186,8 +186,8 @@ impl Ledger {
         (self.open_for == Some(payer)).then_some(&mut self.tab)
     }
 
-    /// Opens a tab (sum of its consecutive requests, booked in the buckets later) for a payer, if booking it
-    /// later will cause no new report, and if no other tab is open.
+    /// Opens a tab (sum of its consecutive requests, booked in the buckets later) for a payer, unless another
+    /// tab is open or booking it would put a further bucket on the list of those to report.
     #[inline(never)]
     pub fn open(&mut self, payer: Payer, lease: Duration, rules: Rules, now: Timestamp) {
         let Self { open_for, tab, buckets, .. } = self;

@@ -18,10 +18,12 @@ use crate::values::{Price, TenantId, Timestamp};
 /// are settled, and may have cost less.
 const RETRY_AT_LATEST: Duration = Duration::from_secs(1);
 
-/// Whether a request may be admitted beside those of its tenant that are not settled on this core.
+/// The decision whether a request may be admitted beside those of its tenant that are in flight on this core
+/// and have not been charged at their real cost yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outlook {
-    /// The request may be admitted: all could be paid for.
+    /// The request may be admitted: the tenant's buckets can pay for all, however much each turns out to
+    /// cost.
     Covered,
     /// The cost of the request's class is not known well enough: an unsettled request must be settled first.
     Unknown,
