@@ -87,19 +87,19 @@ impl UnderWay {
 }
 
 impl Expected {
-    /// Returns the expected cost of the next request of a class beyond its fixed part, in millionths of a
-    /// request unit.
+    /// Returns the expected cost of the next request of a class beyond the part that is known on arrival, in
+    /// millionths of a request unit.
     pub const fn of(&self, class: usize) -> MicroUnits {
         self.averages[class]
     }
 
-    /// True once a request of the class has been settled.
+    /// True once the real cost of a request of the class has been learnt.
     pub const fn is_seen(&self, class: usize) -> bool {
         self.spreads[class].samples > 0
     }
 
-    /// True if one more request of a class may be admitted beside the unsettled ones, as far as the number of
-    /// samples of the class bounds them.
+    /// True if one more request of a class may be admitted beside those whose real cost is not known yet, as
+    /// far as the number of samples of the class limits them.
     #[inline]
     pub const fn lets_in(&self, class: usize, under_way: &UnderWay) -> bool {
         let samples = self.spreads[class].samples;
@@ -118,9 +118,9 @@ impl Expected {
         self.known & (1 << class) != 0
     }
 
-    /// Returns the most by which unsettled requests, with one more of a class, may exceed the prices that
-    /// were taken for them: the difference of the means, and three standard deviations of the sum, in
-    /// millionths of a request unit.
+    /// Returns the most by which the admitted requests whose real cost is not known yet, with one more of a
+    /// class, may exceed the prices that were taken for them: the difference of the means, and three standard
+    /// deviations of the sum, in millionths of a request unit.
     pub fn risk(&self, under_way: &UnderWay, class: usize) -> i64 {
         let (mut excess, mut variance) = (0.0, 0.0);
         for (each, (spread, average)) in self.spreads.iter().zip(self.averages).enumerate() {
@@ -131,8 +131,8 @@ impl Expected {
         (excess + DEVIATIONS * variance.sqrt()) as i64
     }
 
-    /// Learns the cost of a settled request beyond its fixed part. The first request of a class sets the
-    /// average, since nothing else is known of the class.
+    /// Learns the real cost of a request beyond the part that was known on arrival. The first request of a
+    /// class sets the average, since nothing else is known of the class.
     #[inline]
     pub fn learn(&mut self, class: usize, cost: MicroUnits) {
         // As long as all are alike there is nothing to learn.

@@ -126,7 +126,8 @@ pub struct Change {
     pub seen: Option<Seen>,
 }
 
-/// One core's view of one backend's latency.
+/// One core's view of one backend's latency: recent and usual percentiles, and the shedding level that
+/// follows.
 #[derive(Debug)]
 pub struct LatencyRatio {
     /// Latency ratios (usual 95th percentile divided by the present one, 1 is steady) below which shedding
@@ -189,8 +190,8 @@ impl LatencyRatio {
         }
     }
 
-    /// Ends the slices that have passed, and returns the change of the level if there is one. Called about
-    /// every 100 ms while there is traffic.
+    /// Ends the slices (250 ms each) that have passed, and returns the change of the shedding level if there
+    /// is one. Called about every 100 ms while there is traffic.
     pub fn handle_tick(&mut self, now: Timestamp, company: Company) -> Option<Change> {
         let passed = now.nanos_since(self.ticked_at).min(JUMP_MAX);
         self.ticked_at = now;
@@ -232,8 +233,8 @@ impl LatencyRatio {
         self.seen
     }
 
-    /// Returns the present 95th percentile of a class of commands; None without enough replies in the last
-    /// ten seconds.
+    /// Returns the present 95th percentile of latency of a class of commands; None without enough replies in
+    /// the last ten seconds.
     pub fn recent_p95(&self, class: usize) -> Option<Duration> {
         let micros = self.classes.get(class)?.as_ref()?.recent()?;
         Some(Duration::from_micros(micros as u64))
@@ -282,12 +283,12 @@ impl LatencyRatio {
     }
 }
 
-/// Latency ratio over all classes of commands at one check, with its bounds.
+/// Ratio of usual to recent latency over all classes of commands at one check, with its bounds.
 #[derive(Clone, Copy, Debug)]
 struct Verdict {
     seen: Seen,
-    /// Upper bound of the ratio, from percentiles two standard deviations lower, so that chance alone enters
-    /// no level.
+    /// Upper bound of the ratio of usual to recent latency, computed from recent percentiles that are two
+    /// standard deviations lower, so that chance alone enters no level.
     surely: f64,
 }
 

@@ -22,8 +22,8 @@ const RETRY_AT_LATEST: Duration = Duration::from_secs(1);
 /// and have not been charged at their real cost yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outlook {
-    /// The request may be admitted: the tenant's buckets can pay for all, however much each turns out to
-    /// cost.
+    /// The request may be admitted: the buckets have enough for it and for all unsettled requests, as far as
+    /// their costs can be foreseen.
     Covered,
     /// The cost of the request's class is not known well enough: an unsettled request must be settled first.
     Unknown,
