@@ -61,7 +61,7 @@ const SECOND: usize = 4;
 const SLICES: usize = 10 * SECOND;
 /// Longest time that is believed to have passed between two ticks, in nanoseconds: one hour.
 const JUMP_MAX: u64 = 3_600_000_000_000;
-/// Fewest replies of a class in a window from which its latency ratio is computed.
+/// Fewest replies of a class of commands in a window of time from which its latency ratio is computed.
 const SAMPLES_MIN: u32 = 100;
 /// Least usual 95th percentile that is assumed, in microseconds: no reply below it counts as slow, since the
 /// scheduler and the network may add so much at any time.
@@ -133,7 +133,7 @@ pub struct LatencyRatio {
     /// Latency ratios (usual 95th percentile divided by the present one, 1 is steady) below which shedding
     /// levels 1, 2 and 3 are entered, the highest ratio first.
     thresholds: [f64; 3],
-    /// Latencies by class; `None` for a class that was never used.
+    /// Latencies by class of commands; `None` for a class that was never used.
     classes: [Option<Box<Times>>; COMMAND_CLASSES],
     /// Time of the last call of [`LatencyRatio::handle_tick`].
     ticked_at: Timestamp,

@@ -67,7 +67,7 @@ const AGE_CALM: f64 = 1.5;
 const AGE_MAX: Duration = Duration::from_secs(2);
 /// Shortest time between two searches of all connections for requests that have waited too long.
 const LOOKS_APART: Duration = Duration::from_millis(5);
-/// Least delay of a turn, against its plan, that counts as lateness.
+/// Least delay of a turn (pass of the core's loop), against its plan, that counts as lateness.
 const LATE: Duration = Duration::from_millis(1);
 /// Silence of a backend after which the clock that measures waiting in the queue pauses; twice the median
 /// latency if that is longer.
@@ -186,7 +186,7 @@ impl Patience {
     }
 }
 
-/// A core's knowledge of its backend at the beginning of a turn.
+/// A core's knowledge of its backend at the beginning of a turn (pass of the core's loop).
 #[derive(Clone, Copy, Debug)]
 pub struct Circumstances {
     /// Time by which this turn of the core began later than planned.
@@ -312,7 +312,7 @@ pub struct Queue<T> {
     tiers: [TierQueue; TIERS],
     /// The queue's clock, which pauses for delays that the backend did not cause.
     clock: Duration,
-    /// Start of the core's present turn.
+    /// Start of the core's present turn (pass of its loop).
     turned_at: Timestamp,
     /// Sum of the times in which this core did not run when it should have; it is subtracted from all moments
     /// here.
@@ -337,7 +337,7 @@ pub struct Queue<T> {
     is_full: bool,
 }
 
-/// Returns by how much a turn is later than planned; zero below 1 ms.
+/// Returns by how much a turn (pass of the core's loop) is later than planned; zero below 1 ms.
 pub fn lateness(planned: Timestamp, now: Timestamp) -> Duration {
     let late = now.since(planned);
     if late > LATE { late } else { Duration::ZERO }
@@ -434,9 +434,9 @@ impl<T: Copy> Queue<T> {
         self.away += late;
     }
 
-    /// Begins a turn: advances the clock by which the queue measures waiting. The clock pauses for the time
-    /// that this core is late, while the window of requests in flight still grows (1 s at most), and while
-    /// the backend is silent.
+    /// Begins a turn (pass of the core's loop): advances the clock by which the queue measures waiting. The
+    /// clock pauses for the time that this core is late, while the window of requests in flight still grows
+    /// (1 s at most), and while the backend is silent.
     pub fn handle_turn(&mut self, now: Timestamp, circumstances: &Circumstances) {
         let passed = now.since(self.turned_at);
         self.turned_at = now;
@@ -703,7 +703,7 @@ impl<T: Copy> Queue<T> {
         }
     }
 
-    /// Ends a turn: decides which tiers count as overloaded from now on.
+    /// Ends a turn (pass of the core's loop): decides which tiers count as overloaded from now on.
     pub fn handle_turn_end(&mut self) {
         let clock = self.clock;
         for tier in 0..TIERS {

@@ -40,7 +40,7 @@ const FAILURES: u32 = 5;
 const OUT_FOR: Duration = Duration::from_secs(5);
 /// Longest time for which a replica is ejected from answering reads.
 const OUT_MOST: Duration = Duration::from_secs(300);
-/// Healthy time that takes back one step of the ejection time.
+/// Time without a failure after which one earlier ejection of a replica no longer lengthens its next one.
 const HEALTHY: Duration = Duration::from_secs(60);
 /// Share of its usual reads that a replica gets when it comes back after an ejection.
 const WEIGHT_FIRST: f64 = 0.1;
@@ -87,9 +87,9 @@ pub enum Why {
 /// An ejection of a replica or its end, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The node at this place is ejected, for a reason and a time.
+    /// The node at this place in the table of nodes is ejected, for a reason and a time.
     Out(usize, Why, Duration),
-    /// The node at this place gets reads again, few at first.
+    /// The node at this place in the table of nodes gets reads again, few at first.
     Back(usize),
 }
 
@@ -244,7 +244,8 @@ impl ReplicaChoice {
         std::mem::take(&mut self.events)
     }
 
-    /// Returns the end of the ejection of the node at a place; None if it is not ejected.
+    /// Returns the end of the ejection of the node at a place in the table of nodes; None if it is not
+    /// ejected.
     pub fn out_until(&self, place: usize, now: Timestamp) -> Option<Timestamp> {
         self.peers.get(place)?.as_ref()?.out_until.filter(|until| *until > now)
     }

@@ -75,7 +75,7 @@ pub struct Slice {
     lump_milli: u32,
     /// This core's share of the bucket, in 65,536ths; at most 65,535, so that it fits 16 bits.
     share: u16,
-    /// Number of requests admitted and not settled, at most 65,535.
+    /// Number of requests admitted that have not been charged at their real cost yet, at most 65,535.
     under_way: u16,
     /// True once the control executor has sent a grant.
     heard: bool,
@@ -91,7 +91,8 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Creates the slice of a bucket that counts as full, since this core has no grant of it yet.
+    /// Creates the slice of a bucket that counts as full, since the control executor has not granted this
+    /// core any of it yet.
     pub const fn untouched(now: Timestamp) -> Self {
         Self {
             allowance: 0,
@@ -116,8 +117,8 @@ impl Slice {
         self.allowance
     }
 
-    /// True if the allowance covers the cost and the last grant is no older than `heard_since`. Fast path of
-    /// nearly every request.
+    /// True if the amount that this core may spend covers the cost and the last grant is no older than
+    /// `heard_since`. Fast path of nearly every request.
     pub const fn allows(&self, cost: Price, heard_since: Timestamp) -> bool {
         self.heard_at.as_nanos() >= heard_since.as_nanos() && self.allowance >= cost.signed()
     }
@@ -293,9 +294,9 @@ impl Slice {
         now >= self.heard_at.after(until_full)
     }
 
-    /// Returns what is left of the bucket, in millionths of a request unit, from 0 to its burst: the pool's
-    /// level at the last grant, the income since, and this core's allowance. Allowances of other cores, and
-    /// what they took since then, are not known here.
+    /// Returns what is left of the bucket, in millionths of a request unit, from 0 to its burst: the level of
+    /// the pool (the part that no core holds) at the last grant, the income since, and the amount that this
+    /// core may spend. Amounts that other cores hold, and what they took since then, are not known here.
     pub fn remaining(&self, capacity: Capacity, now: Timestamp) -> MicroUnits {
         if self.is_full(capacity, now) {
             return capacity.burst;
@@ -324,12 +325,14 @@ impl Slice {
         (self.allowance.saturating_add(part(there)), is_short.then_some(full))
     }
 
-    /// Returns how many requests of this bucket on this core are admitted and not settled.
+    /// Returns how many requests of this bucket on this core are admitted and have not been charged at their
+    /// real cost yet.
     pub const fn under_way(&self) -> u16 {
         self.under_way
     }
 
-    /// Adds to the number of unsettled requests: positive for admitted requests, negative for settled ones.
+    /// Adds to the number of admitted requests that have not been charged at their real cost yet: positive
+    /// for admitted requests, negative for charged ones.
     pub const fn count_under_way(&mut self, change: i32) {
         let count = (self.under_way as i32).saturating_add(change);
         self.under_way = if count < 0 {

@@ -8,7 +8,7 @@ use super::settings::{BULKHEADS, Mode, ShardSettings};
 use crate::policy::latency_ratio::{Level, agreed};
 use crate::values::{BackendId, Tier, Timestamp};
 
-/// Interval at which the levels are taken from the board (`board.rs`).
+/// Interval at which the backends' shedding levels are taken from the board of all cores (`board.rs`).
 const LOOKS_APART: Duration = Duration::from_millis(100);
 
 /// Shedding level of each backend, as the latency ratios of all cores give it, and the highest level of all
@@ -33,14 +33,15 @@ impl BackendLevels {
         }
     }
 
-    /// True if the levels are to be read from the board again, at most every 100 ms.
+    /// True if the backends' shedding levels are to be read from the board of all cores again, at most every
+    /// 100 ms.
     #[inline]
     pub fn is_due(&self, now: Timestamp) -> bool {
         now >= self.look_at
     }
 
-    /// Reads from the board the levels that the cores agree on. Does nothing if shedding is off, or if all
-    /// levels are steady and no core proposed a higher one in the last 3 s.
+    /// Reads from the board of all cores the shedding levels that the cores agree on. Does nothing if
+    /// shedding is off, or if all levels are steady and no core proposed a higher one in the last 3 s.
     pub fn look(&mut self, settings: &ShardSettings, now: Timestamp) {
         self.look_at = now.after(LOOKS_APART);
         let overload = &settings.overload;

@@ -37,7 +37,8 @@ struct Place {
     level_at: AtomicU64,
 }
 
-/// Requests that wait and that are in flight at one bulkhead of one core, as that core last wrote them.
+/// Requests that wait and that are in flight at one bulkhead (window and queue) of one core, as that core
+/// last wrote them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     /// Number of requests that wait in the queue.
@@ -52,7 +53,7 @@ pub struct Load {
     pub is_busy: bool,
 }
 
-/// The records that all cores write of their bulkheads.
+/// The records that all cores write of their bulkheads (windows and queues before backends).
 #[derive(Debug)]
 pub struct Noticeboard {
     places: Box<[Place]>,
@@ -63,7 +64,8 @@ pub struct Noticeboard {
 }
 
 impl Noticeboard {
-    /// Creates a board for `shards` cores with `bulkheads` bulkheads each. All records are empty.
+    /// Creates a board for `shards` cores with `bulkheads` bulkheads (windows and queues) each. All records
+    /// are empty.
     pub fn new(shards: u16, bulkheads: usize) -> Self {
         let shards = usize::from(shards);
         let places = std::iter::repeat_with(Place::default).take(shards * bulkheads).collect();
@@ -75,8 +77,8 @@ impl Noticeboard {
         self.alarmed_until.load(Ordering::Relaxed) > now.as_nanos()
     }
 
-    /// Returns the records of one bulkhead for the given core, which may write its own and read those of all
-    /// cores.
+    /// Returns the records of one bulkhead (window and queue) for the given core, which may write its own and
+    /// read those of all cores.
     pub fn of(&self, shard: ShardId, bulkhead: usize) -> Section<'_> {
         let first = bulkhead * self.shards;
         let places = &self.places[first..first + self.shards];
@@ -84,7 +86,7 @@ impl Noticeboard {
     }
 }
 
-/// The records of all cores about one bulkhead, as seen by one core.
+/// The records of all cores about one bulkhead (window and queue), as seen by one core.
 #[derive(Clone, Copy, Debug)]
 pub struct Section<'a> {
     places: &'a [Place],

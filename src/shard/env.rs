@@ -17,7 +17,8 @@ use crate::values::{Action, BackendId, Tier, Timestamp};
 /// The largest number of spare buffers that a shard keeps.
 const SPARE_BUFFERS_MAX: usize = 1024;
 
-/// State that all stages of one core share: settings, quotas, buffers, counters, actions for the runtime.
+/// State that all stages (clients, admission, hot keys, connections to stores) of one core share: settings,
+/// quotas, buffers, counters, actions for the runtime.
 #[derive(Debug)]
 pub struct Env {
     /// Settings that the shard received when it started.
@@ -46,7 +47,7 @@ pub struct Env {
     pub walks: Walks,
     /// Requests that were split into one request per key, because their slot is half moved to another node.
     pub pieces: Pieces,
-    /// Addresses of the cluster's nodes, by the place of each node.
+    /// Addresses of the cluster's nodes, by the place of each node in the map's table.
     node_names: Vec<String>,
     /// Shedding level of each backend: which tiers of requests to it are refused or priced higher.
     pub backend_levels: BackendLevels,

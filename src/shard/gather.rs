@@ -104,7 +104,7 @@ struct Gathering {
     joining: Option<Box<Joining>>,
 }
 
-/// An array of values that is joined in steps.
+/// An array of values that is joined over several turns (passes of the shard's loop).
 #[derive(Debug)]
 struct Joining {
     reply: Vec<u8>,
@@ -274,12 +274,12 @@ impl Gathering {
         self.parts.into_iter().flatten().for_each(|part| part.reply.release(pool));
     }
 
-    /// True if there are more values than may be joined in one turn.
+    /// True if there are more values than may be joined in one turn (pass of the shard's loop).
     fn has_many_values(&self) -> bool {
         matches!(&self.join, Join::Values(order) if order.len() > KEYS_PER_TURN)
     }
 
-    /// Joins up to `values_max` more values. Returns the reply once it is whole; None before.
+    /// Joins up to `values_max` more values. Returns the reply once it is complete; None before.
     fn join_more(&mut self, bytes_max: usize, values_max: usize) -> Option<Vec<u8>> {
         let Join::Values(order) = &self.join else { return None };
         let parts: Vec<&[u8]> = self.parts.iter().flatten().map(Part::bytes).collect();
@@ -422,7 +422,7 @@ impl Joining {
         Self { reply, joined: 0, left }
     }
 
-    /// Joins up to `values_max` more values into the array. True once the reply is whole.
+    /// Joins up to `values_max` more values into the array. True once the reply is complete.
     fn advance(&mut self, order: &[u16], parts: &[&[u8]], bytes_max: usize, values_max: usize) -> bool {
         let mut values: Vec<Option<Elements<'_>>> = parts
             .iter()

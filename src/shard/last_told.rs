@@ -21,12 +21,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Number of places in the table of digests of last replies, which all requests share by hash.
 const PLACES: usize = 1 << 16;
-/// Mask of the digest in a place: the lower 48 bits.
+/// Mask of the digest in a place of the table: the lower 48 bits.
 const DIGEST: u64 = (1 << 48) - 1;
-/// Flag of a place for which a reply was kept.
+/// Flag of a place of the table for which a reply was kept.
 const KEPT: u64 = 1 << 48;
 /// Unit of the count of replies that clients were given without their being kept, which fills the upper 15
-/// bits of a place and wraps around.
+/// bits of a place of the table and wraps around.
 const SEEN: u64 = 1 << 49;
 
 /// The digests of the replies to reads that clients were given last, shared by all cores of the process.

@@ -3,7 +3,8 @@
 
 use crate::values::Timestamp;
 
-/// A message about one client connection, or a request of it, to the core that has the client.
+/// A message from the core that sends requests to a backend, about one client connection, or a request of it,
+/// to the core that has the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
     /// A request is about to be answered without its backend, which may still carry it out.

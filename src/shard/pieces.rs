@@ -11,7 +11,7 @@ use crate::protocol::command::{self, Effect, Gather, Handling};
 use crate::protocol::{BufferPool, Protocol, RequestDecoder, RequestLimits, encode};
 use crate::values::limits::KEYS_PER_TURN;
 
-/// The largest number of keys of a request that may be split into pieces.
+/// The largest number of keys of a request that may be split into one request per key (pieces).
 const PIECES_MAX: usize = 1_024;
 const _: () = assert!(PIECES_MAX <= KEYS_PER_TURN, "the replies to pieces are joined in one turn");
 
@@ -23,11 +23,12 @@ struct Whole {
     /// Index of the request's entry in `Pieces::gathers`, where the replies are joined.
     gather: u32,
     missing: usize,
-    /// Combined outcome of those pieces of the request that have been answered.
+    /// Combined outcome of those pieces (one per key) of the request that have been answered.
     outcome: Outcome,
 }
 
-/// All requests of one core that were split into pieces, one per key.
+/// All requests of one core that were split into one request per key (pieces), because their keys were not
+/// all on one node.
 #[derive(Debug, Default)]
 pub struct Pieces {
     wholes: Slab<Whole>,
@@ -35,14 +36,14 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Registers a request that is split into this many pieces, and returns its index, which
+    /// Registers a request that is split into this many pieces (one per key), and returns its index, which
     /// [`ReplyTo::piece`] takes.
     pub fn insert(&mut self, to: ReplyTo, join: (Join, Effect), protocol: Protocol, pieces: usize) -> u32 {
         let (gather, _) = self.gathers.insert(join, protocol, pieces);
         self.wholes.insert(Whole { to, gather, missing: pieces, outcome: Outcome::Refused }) as u32
     }
 
-    /// True if every piece of every request is answered.
+    /// True if every piece of every request that was split into one per key is answered.
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.wholes.is_empty() && self.gathers.len() == 0
@@ -54,8 +55,8 @@ impl Pieces {
         self.whole(to).connection()
     }
 
-    /// Returns the reply address of the whole request, given that of one of its unanswered pieces; any other
-    /// address unchanged.
+    /// Returns the reply address of the whole request, given that of one of the unanswered pieces into which
+    /// it was split; any other address unchanged.
     pub fn whole(&self, to: ReplyTo) -> ReplyTo {
         let mut to = to;
         // A piece may have been taken apart once more.
@@ -65,8 +66,8 @@ impl Pieces {
         to
     }
 
-    /// Takes the reply to a piece. If this was the last piece, returns the reply address of the whole
-    /// request, its outcome, and the joined reply; else None.
+    /// Takes the reply to a piece (one key's part of a split request). If this was the last piece, returns
+    /// the reply address of the whole request, its outcome, and the joined reply; else None.
     pub fn handle_reply(
         &mut self,
         (whole, part): (u32, u16),

@@ -103,7 +103,7 @@ pub struct ShardSettings {
 impl ShardSettings {
     /// Creates settings of shard 0 before these backends, for tests and benchmarks: default layers, except
     /// that replicas and retries are off; one connection of each kind; messages of 1 MiB at most; no idle
-    /// timeout. Clones share the boards, as the shards of one process do.
+    /// timeout. Clones share the boards (data of all shards), as the shards of one process do.
     pub fn new(topology: Topology, backends: Arc<[BackendSettings]>) -> Self {
         Self {
             id: ShardId(0),
@@ -215,7 +215,7 @@ pub struct OverloadSettings {
     pub shed_levels: [f64; 3],
     /// Mode of the breakers, which refuse requests to an unhealthy store.
     pub breaker: Mode,
-    /// Board on which cores share the state of their bulkheads.
+    /// Board on which cores share the state of their bulkheads (windows and queues).
     pub board: Arc<Noticeboard>,
     /// Board on which cores share the health of the stores.
     pub health: Arc<HealthBoard>,
@@ -251,7 +251,8 @@ impl OverloadSettings {
     }
 }
 
-/// Number of bulkheads before one backend: one for the usual connections and one for the heavy ones.
+/// Number of bulkheads (windows and queues) before one backend: one for the usual connections and one for the
+/// heavy ones.
 pub const BULKHEADS: usize = 2;
 
 /// Method by which requests are admitted or refused.
@@ -306,8 +307,8 @@ pub struct ClientLimits {
     pub bytes_max: usize,
     /// Counts of each tenant's connections (seats) over all shards, with their limits.
     pub seats: Seats,
-    /// The board of the clients of all shards that have sent `MONITOR`. If it has no places, `MONITOR` is
-    /// refused.
+    /// The board of the clients of all shards that have sent `MONITOR`. If it has no places for monitors,
+    /// `MONITOR` is refused.
     pub monitors: Arc<MonitorBoard>,
     /// The subscriptions of all shards that stores have not acknowledged yet.
     pub subscriptions: Arc<SubscriptionBoard>,

@@ -94,7 +94,7 @@ pub enum FromHome {
     Message {
         /// The channel or pattern that brought the message.
         name: SharedName,
-        /// The whole message, in RESP2.
+        /// The complete message, in RESP2.
         message: Bytes,
     },
     /// New numbers of subscribers of a channel or pattern, which all cores are sent.

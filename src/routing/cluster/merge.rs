@@ -387,7 +387,7 @@ impl<'a> Places<'a> {
         self.by_id.insert(id, key);
     }
 
-    /// Returns the place of a node that occurs in one of the views.
+    /// Returns the place in the table of nodes of a node that occurs in one of the views.
     fn of(&self, id: &NodeId) -> BackendId {
         self.by_id[id].backend
     }

@@ -21,7 +21,7 @@ use crate::values::{BackendId, Tier, Timestamp};
 
 /// The least number of backends at which their response times are compared.
 const COMPARED_FROM: usize = 3;
-/// The least time between two log lines about ejections in shadow mode.
+/// The least time between two log lines about ejections in shadow mode (ejections are only logged).
 const SHADOWS_APART: Duration = Duration::from_secs(10);
 /// The time for which no costly request is used as the trial of an ejected backend. After it any request is,
 /// if no others have come.
@@ -110,8 +110,8 @@ impl Breaker {
         }
     }
 
-    /// Returns the next change of a gate, which the caller sets at the backend's bulkheads; None if there is
-    /// none.
+    /// Returns the next change of whether each request to a backend is checked (gate), which the caller sets
+    /// at the backend's bulkheads (windows and queues); None if there is none.
     pub fn poll_gate(&mut self) -> Option<(BackendId, Gate)> {
         self.gates.pop_front()
     }
@@ -121,7 +121,8 @@ impl Breaker {
         self.health[usize::from(backend.0)].ejections
     }
 
-    /// Adds the delay of a turn of this core. A core that was late for too long does not judge backends slow.
+    /// Adds the delay of a turn (pass of the loop) of this core. A core that was late for too long does not
+    /// judge backends slow.
     pub fn handle_late(&mut self, late: Duration) {
         self.late += late;
     }
@@ -338,7 +339,7 @@ impl Breaker {
         }
     }
 
-    /// Drops all observations of a backend's health, because another server has its place.
+    /// Drops all observations of a backend's health, because another server has its number now.
     pub fn forget(&mut self, env: &Env, backend: BackendId) {
         env.settings.overload.health.forget(usize::from(backend.0));
         self.open_gate(backend);

@@ -138,9 +138,10 @@ pub struct Client {
     pub(super) sending_since: Option<Timestamp>,
     pub(super) last_heard: Timestamp,
     pub(super) reading_paused: bool,
-    /// The number of the shard's turn in which requests of this client were started last.
+    /// The number of the shard's turn (pass of its loop) in which requests of this client were started last.
     pub(super) turn: u32,
-    /// The number of requests of this client that may still be started in the turn `turn`.
+    /// The number of requests of this client that may still be started in the turn (pass of the shard's loop)
+    /// whose number is `turn`.
     pub(super) turn_left: u32,
     /// True while received bytes have not been decoded yet, because the client has to wait.
     pub(super) stalled: bool,
@@ -149,8 +150,8 @@ pub struct Client {
     /// True while the client is in the outbox's list of clients whose replies wait until the rest of their
     /// pipeline is answered.
     pub(super) listed_partial: bool,
-    /// True while the client is in a list of clients that go on decoding at the end of this turn or in the
-    /// next.
+    /// True while the client is in a list of clients that go on decoding at the end of this turn (pass of the
+    /// shard's loop) or in the next.
     pub(super) listed_to_resume: bool,
 }
 
@@ -316,8 +317,8 @@ impl Client {
         self.tracks.choose_and_take(wanted, first, next)
     }
 
-    /// Returns the route of an admitted request of this client: slot, backend, RESP version, track and
-    /// database.
+    /// Returns the route of an admitted request of this client: slot, backend, RESP version, track (set of
+    /// connections) and database.
     #[inline]
     pub fn route_to(&self, slot: u16, backend: BackendId) -> Route {
         Route {
@@ -438,7 +439,7 @@ impl Client {
 
     /// True if earlier requests of the client may be in flight at the home core of `slot`, apart from the one
     /// that has just taken its place in the order of replies. May be true without need, as slots share bits.
-    /// `part` is the number of the request's part, 0 if it is whole.
+    /// `part` is the number of the request's part, 0 if it was not split.
     #[inline]
     pub fn has_handed_over(&mut self, slot: u16, part: u16) -> bool {
         // With a later part, earlier parts of the same request may be under way.

@@ -55,8 +55,8 @@ pub struct Session {
 pub enum Readiness {
     /// The client can move to the successor process: no request of it is in flight.
     Ready,
-    /// The client waits for replies or for its turn, or is leaving. Weir reads no more requests from it
-    /// meanwhile, or the wait might never end.
+    /// The client waits for replies, has sent requests that are not handled yet, or is leaving. Weir reads no
+    /// more requests from it meanwhile, or the wait might never end.
     Owed,
     /// The client waits in a blocking command, which may never end. It can move once the command is withdrawn from its
     /// store, and no bytes of the client come in meanwhile.

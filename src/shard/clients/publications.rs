@@ -26,8 +26,8 @@ pub struct Publications {
 }
 
 impl Publications {
-    /// Takes the clients whose message may be sent: no subscription that it waits for is left on the board,
-    /// or its time is over.
+    /// Takes the clients whose message may be sent: no subscription that it waits for is unacknowledged any
+    /// more, or its time is over.
     pub fn take_ready(&mut self, board: &SubscriptionBoard, now: Timestamp) -> Vec<ClientId> {
         self.looked_at = now;
         let is_ready =

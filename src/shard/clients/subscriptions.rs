@@ -118,8 +118,8 @@ struct Pending {
     messages: Option<Vec<u8>>,
     /// The first error of a store or a home core, which becomes the reply.
     refusal: Option<Vec<u8>>,
-    /// The command's entry on the board of subscriptions; while it is there, messages (`PUBLISH`) to these
-    /// channels wait.
+    /// The command's entry among the subscriptions that stores have not acknowledged; while it exists,
+    /// messages (`PUBLISH`) to these channels wait.
     _opening: Option<Opening>,
 }
 
@@ -353,7 +353,8 @@ impl Subscriptions {
     }
 
     /// Begins to wait for the acknowledgements of a change, and returns the requests to send. Until the
-    /// acknowledgements have come, the change stands on the board of subscriptions as `opening`.
+    /// acknowledgements have come, `opening` keeps the change among the subscriptions that stores have not
+    /// acknowledged.
     pub fn expect(&mut self, change: Change, sequence: u32, opening: Option<Opening>) -> Vec<FeedRequest> {
         debug_assert!(self.pending.is_none(), "a client's commands about subscriptions are alone");
         let Change { requests, acknowledgements, shared, kind, begins, begun } = change;

@@ -71,8 +71,8 @@ impl Tracks {
         (wanted != Track::Heavy && heavy_under_way).then_some(Track::Heavy)
     }
 
-    /// Records that the request with sequence number `next` is sent on `track`; `wanted` tells whether it is
-    /// expensive.
+    /// Records that the request with sequence number `next` is sent on `track` (a set of backend
+    /// connections); `wanted` tells whether it is expensive.
     const fn take(&mut self, wanted: Track, track: Track, next: u32) {
         self.current = track;
         if matches!(wanted, Track::Heavy) {

@@ -171,8 +171,8 @@ impl Readers {
         self.used_at.is_some()
     }
 
-    /// Drops all observations of a node as a replica, because another node has its place or the node has
-    /// another role.
+    /// Drops all observations of a node as a replica, because another node has its place in the table of
+    /// nodes or the node has another role.
     pub fn forget(&mut self, backend: BackendId) {
         self.policy.forget(usize::from(backend.0));
         self.figures_of(backend).is_out = false;

@@ -113,7 +113,7 @@ pub enum Heard {
     NodeDown(Refused),
 }
 
-/// The place that a request for a slot is sent to, or held at.
+/// The backend that a request for a slot is sent to, or the list of held requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The request is held, because its slot is moving.
@@ -300,7 +300,8 @@ pub struct Slots {
     /// Nodes that replied CLUSTERDOWN and have given no better reply since, each with the time from which a
     /// request of another slot may be sent to them.
     down: BTreeMap<BackendId, Timestamp>,
-    /// The index of the connection from which the search for silent nodes continues.
+    /// The index of the connection from which the search for nodes that owe replies and send nothing
+    /// continues.
     silent_next: usize,
     /// The budget for retries of lost reads.
     pub(super) retries: RetryBudget,
@@ -500,14 +501,14 @@ impl Slots {
         }
     }
 
-    /// Makes this turn check which held-back requests can be sent, because the map was confirmed or a
-    /// connection was lost.
+    /// Makes this turn (pass of the shard's loop) check which held-back requests can be sent, because the map
+    /// was confirmed or a connection was lost.
     pub fn touch(&mut self) {
         self.is_touched = true;
     }
 
-    /// Makes this turn check which held-back requests can be sent, if the slot of a connection's next reply
-    /// has such requests.
+    /// Makes this turn (pass of the shard's loop) check which held-back requests can be sent, if the slot of
+    /// a connection's next reply has such requests.
     pub(super) fn touch_next(&mut self, connection: ConnectionId) {
         let slot = self.unanswered_mut(connection).next_slot();
         self.is_touched |= slot.is_some_and(|slot| self.is_held(slot));
@@ -519,8 +520,8 @@ impl Slots {
         self.doubt.take()
     }
 
-    /// Handles a lost or failed connection to a node: suspects that the map is old, and makes this turn check
-    /// which held-back requests can be sent.
+    /// Handles a lost or failed connection to a node: suspects that the map is old, and makes this turn (pass
+    /// of the shard's loop) check which held-back requests can be sent.
     pub fn handle_link_lost(&mut self, backend: BackendId) {
         self.touch();
         self.doubt(Reason::LinkLost(self.key_of(backend)), None);
@@ -539,8 +540,8 @@ impl Slots {
         self.holds.is_empty() && route.track != Track::Replica && self.is_owner(route.slot, route.backend)
     }
 
-    /// Finds the place for a request: its slot's owner, or the list of held requests. An error if the slot
-    /// has no owner or too many requests are held.
+    /// Finds the destination of a request: its slot's owner, or the list of held requests. An error if the
+    /// slot has no owner or too many requests are held.
     pub fn find_place(
         &mut self,
         env: &mut Env,
@@ -1161,8 +1162,8 @@ impl Held {
     }
 }
 
-/// Returns the track of a request that is sent to the slot's owner: the usual one in place of that for
-/// replicas.
+/// Returns the track (set of connections) of a request that is sent to the slot's owner: the usual one in
+/// place of that for replicas.
 fn track_at_owner(track: Track) -> Track {
     if track == Track::Replica { Track::Usual } else { track }
 }

@@ -169,7 +169,7 @@ impl Unanswered {
         }
     }
 
-    /// Returns the index in `bytes` of the first byte of the request at a place.
+    /// Returns the index in `bytes` of the first byte of the request at index `place` of the list.
     fn offset(&self, place: usize) -> usize {
         let entry = self.sent.get(place);
         entry.map_or(self.bytes.len(), |entry| entry.start.wrapping_sub(self.base) as usize)

@@ -34,7 +34,8 @@ const AHEAD_LEAST: Duration = Duration::from_millis(2);
 /// The divisor of a reply's lifetime: it is fetched again at most a quarter of its lifetime before its
 /// expiry.
 const AHEAD_PART: u32 = 4;
-/// The time without a request after which a reply's place may be taken by the reply to another request.
+/// The time without a request after which the memory for a request's kept reply may be taken by the reply to
+/// another request.
 const IDLE: Duration = Duration::from_millis(250);
 /// The time that gives how many writes of one key may come at once (the burst): as many as the permitted rate
 /// allows in this time.
@@ -103,7 +104,7 @@ pub enum Way {
 pub struct Read<'a> {
     /// The number of the client connection that sent the read.
     pub connection: u64,
-    /// The backend, slot, track and RESP version that the read would be sent with.
+    /// The backend, slot, track (set of connections) and RESP version that the read would be sent with.
     pub route: Route,
     /// The request's bytes.
     pub frame: &'a [u8],
@@ -914,8 +915,8 @@ impl Answer {
         self.protocol == protocol && self.frame == frame
     }
 
-    /// True if this place may be given to the reply to another request. A place in use is never given away,
-    /// so that many different requests do not push each other out.
+    /// True if this place for a kept reply may be given to the reply to another request. A place in use is
+    /// never given away, so that many different requests do not push each other out.
     fn is_idle(&self, now: Timestamp) -> bool {
         self.flights.is_empty() && now.since(self.used_at) >= IDLE
     }

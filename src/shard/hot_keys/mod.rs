@@ -177,7 +177,7 @@ pub struct HotKeyStage {
     /// Copies of kept replies to lend to other cores.
     to_lend: VecDeque<(ShardId, Copy)>,
     to_tell: VecDeque<(ShardId, CopyHits)>,
-    /// The time of the last turn's end.
+    /// The time of the end of the last turn (pass of the shard's loop).
     turned_at: Timestamp,
     /// The time at which the waiting reads were last counted as requests for their keys.
     counted_at: Timestamp,
@@ -725,9 +725,9 @@ impl HotKeyStage {
     }
 
     /// Records that a message may change keys from now on, though the hot keys' stage does not handle it:
-    /// changes the version cells of all keys that it writes, or of its backend if they are unknown or the
-    /// message is longer than [`MESSAGE_READ_BYTES_MAX`]. Returns the cells, which the caller passes to
-    /// [`Self::end_writes`] when the message is answered.
+    /// changes the version cells (counters of writes) of all keys that it writes, or of its backend if they
+    /// are unknown or the message is longer than [`MESSAGE_READ_BYTES_MAX`]. Returns the cells, which the
+    /// caller passes to [`Self::end_writes`] when the message is answered.
     pub fn begin_writes(
         &self,
         env: &Env,
@@ -745,8 +745,9 @@ impl HotKeyStage {
         cells
     }
 
-    /// Returns the version cells of the keys that a message may change, in no order and some of them twice. `None` if
-    /// the keys are unknown, or the message is longer than [`MESSAGE_READ_BYTES_MAX`].
+    /// Returns the version cells (counters of writes) of the keys that a message may change, in no order and
+    /// some of them twice. `None` if the keys are unknown, or the message is longer than
+    /// [`MESSAGE_READ_BYTES_MAX`].
     fn cells_written(&self, env: &Env, database: Database, message: &[u8]) -> Option<Vec<Cell>> {
         if message.len() > MESSAGE_READ_BYTES_MAX {
             return None;
@@ -760,7 +761,8 @@ impl HotKeyStage {
         told.is_ok().then_some(cells)
     }
 
-    /// Records that the writes for which [`Self::begin_writes`] returned these cells are over.
+    /// Records that the writes for which [`Self::begin_writes`] returned these cells (counters of writes) are
+    /// over.
     pub fn end_writes(&self, cells: &[Cell]) {
         cells.iter().for_each(|cell| self.settings.versions.end(*cell));
     }
@@ -962,8 +964,8 @@ impl HotKeyStage {
         self.keys.note_key_cost(hash, cost);
     }
 
-    /// Handles a note about a request: sent, answered early while the store may still carry it out, or
-    /// settled. Ignores all other notes.
+    /// Handles a note about a request: sent, answered early while the store may still carry it out, or no
+    /// longer carried out by the store. Ignores all other notes.
     pub fn handle_note(&mut self, env: &Env, to: ReplyTo, note: Note) {
         match note {
             Note::Sent(at) => match to.flight_id() {
@@ -1180,7 +1182,8 @@ impl HotKeyStage {
 
     /// Compares a reply that the store has just sent with the kept reply to the same request (`asked` is its
     /// hash). If they differ though no write went through weir, the key was written without weir: the key's
-    /// cell changes, so that no core sends the older reply to a client that has seen this one.
+    /// cell (counter of writes) changes, so that no core sends the older reply to a client that has seen this
+    /// one.
     fn compare(&mut self, env: &mut Env, (id, asked): (HotId, u64), reply: &[u8], now: Timestamp) {
         let Self { entries, keys, settings, .. } = self;
         let Some(entry) = entry_of(entries, id).filter(|_| settings.mode == Mode::On) else { return };
@@ -1336,8 +1339,8 @@ impl HotKeyStage {
         self.turned_at = now;
     }
 
-    /// True if anything is to be done for hot keys at the end of a turn at this time. In most turns nothing
-    /// is.
+    /// True if anything is to be done for hot keys at the end of a turn (pass of the shard's loop) at this
+    /// time. In most turns nothing is.
     #[inline]
     pub fn is_due(&self, now: Timestamp) -> bool {
         self.is_count_due(now)
@@ -1348,9 +1351,9 @@ impl HotKeyStage {
             || self.poll_deadline().is_some_and(|at| at <= now)
     }
 
-    /// Ends a turn: reports how many requests copies answered, adds and drops hot keys, and lets lost writes
-    /// expire. `is_sent` says whether a request for a backend and slot that was sent up to a time is still
-    /// unanswered.
+    /// Ends a turn (pass of the shard's loop): reports how many requests copies answered, adds and drops hot
+    /// keys, and lets lost writes expire. `is_sent` says whether a request for a backend and slot that was
+    /// sent up to a time is still unanswered.
     pub fn handle_turn_end(
         &mut self,
         env: &mut Env,

@@ -18,21 +18,22 @@ pub enum Open {
     /// A read of one hot key, and the hash that identifies the read (command, key, RESP version and
     /// database).
     Read(HotId, u64),
-    /// A write of one hot key, and the key's version cell.
+    /// A write of one hot key, and the key's version cell (counter of writes).
     Write(HotId, Cell),
-    /// A request for several keys: the hot ones, each with its version cell if it is written.
+    /// A request for several keys: the hot ones, each with its version cell (counter of writes) if it is
+    /// written.
     Keys(Box<[(HotId, Option<Cell>)]>),
     /// An `MGET`: the hot keys among its keys, whose values are compared with the kept replies when the reply
     /// comes.
     Values(Values),
     /// A request that may be about keys of any core, such as `EXEC`, or a script that declares its keys.
     Anywhere {
-        /// Version cells of the keys that the request writes.
+        /// Version cells (counters of writes) of the keys that the request writes.
         written: Box<[Cell]>,
         /// Reads of keys that the request does not write, in the order of their replies.
         read: Box<[InnerRead]>,
     },
-    /// A write that may touch any key of a backend, and the backend's version cell.
+    /// A write that may touch any key of a backend, and the backend's version cell (counter of writes).
     Cell(Cell),
     /// A request for a key that is not hot (its slot and hash), whose reply may cost much: the price is
     /// counted for the key.
@@ -131,8 +132,8 @@ pub struct UnderWay {
     /// Writes that may still be carried out though their connection to the store is lost, each with the time
     /// until which it counts as in flight.
     lost: VecDeque<(Timestamp, Open)>,
-    /// Kept replies that would have been sent if hot keys were not in shadow mode. The store's reply is
-    /// compared with them.
+    /// Kept replies that would have been sent if hot keys were not in shadow mode (decisions without effect).
+    /// The store's reply is compared with them.
     compared: HashMap<ReplyTo, (Snapshot, Bytes)>,
 }
 
@@ -217,7 +218,8 @@ impl UnderWay {
     }
 
     /// Handles a request that is answered with an error and may still be carried out by its store. If weir
-    /// answered it itself, it stays in flight until it is settled, else until `until`.
+    /// answered it itself, it stays in flight until the store has answered it or its connection is lost, else
+    /// until `until`.
     pub fn handle_lost(&mut self, to: ReplyTo, open: Open, until: Timestamp) {
         if self.abandoned.take() == Some(to) {
             self.unsettled.insert(to, open);

@@ -14,7 +14,7 @@ use crate::values::time::Now;
 use crate::values::{Action, ConnectionId, Database, Owner, ShardId};
 
 /// The state of a connection to a backend after bytes that came while replies to the greeting (login, CLIENT
-/// INFO, fences) were owed.
+/// INFO, `CLIENT KILL` of given-up connections) were owed.
 #[derive(Debug)]
 pub enum Greeted<'a> {
     /// More replies to the greeting are owed, so clients' requests wait.
@@ -55,8 +55,8 @@ impl Links {
         env.actions.push_back(Action::Connect { owner, backend: link.backend });
     }
 
-    /// Handles that the socket of a connection is connected: the greeting (login, CLIENT INFO, fences) is
-    /// sent. Ignored if `generation` is that of an earlier socket.
+    /// Handles that the socket of a connection is connected: the greeting (login, CLIENT INFO, `CLIENT KILL`
+    /// of given-up connections) is sent. Ignored if `generation` is that of an earlier socket.
     pub fn handle_connected(&mut self, env: &mut Env, connection: ConnectionId, generation: u32, now: Now) {
         let Some(link) = self.current(connection, generation) else { return };
         link.connected(now.monotonic);
@@ -145,7 +145,7 @@ impl Links {
 
     /// Adds to the greeting of a new connection a `CLIENT KILL` for every connection to its store that weir
     /// gave up and whose kill the store has not confirmed, so that the store carries out none of their
-    /// requests later. First lifts fences from before a restart of the store.
+    /// requests later. First forgets given-up connections from before a restart of the store.
     fn raise_standing(&mut self, connection: ConnectionId) {
         let link = &mut self.connections[connection.0 as usize];
         if let Some(name) = &link.name {

@@ -76,7 +76,7 @@ pub struct Link {
     pub protocol: Protocol,
     /// The database that the connection's requests use.
     pub database: Database,
-    /// The track whose requests the connection carries.
+    /// The track (usual, expensive, or to replicas) whose requests the connection carries.
     pub track: Track,
     pub state: LinkState,
     /// Counts the sockets of this connection, so that an event of an earlier socket is not taken for one of

@@ -143,8 +143,9 @@ impl Links {
         room::expect_many(&mut link.partial, expected.min(bytes_left));
     }
 
-    /// Closes the socket of a connection that is given up. Unsent bytes are dropped; a fence keeps requests
-    /// that the store has not read yet from taking effect later. True if a fence was raised.
+    /// Closes the socket of a connection that is given up. Unsent bytes are dropped; a fence (a later `CLIENT
+    /// KILL` of the connection) keeps requests that the store has not read yet from taking effect later. True
+    /// if a fence was raised.
     pub fn reset(&mut self, env: &mut Env, connection: ConnectionId) -> bool {
         let generation = self.connections[connection.0 as usize].generation;
         env.actions.push_back(Action::Reset(Owner::Link(connection, generation)));

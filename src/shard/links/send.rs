@@ -68,8 +68,8 @@ impl Links {
     }
 }
 
-/// Returns the connection for a request to the first database: always the same for one slot and track, so
-/// that requests for a key keep their order.
+/// Returns the connection for a request to the first database: always the same for one slot and track (usual
+/// or expensive requests), so that requests for a key keep their order.
 #[inline]
 pub fn connection_for(settings: &ShardSettings, route: Route) -> ConnectionId {
     let per_dialect = u32::from(settings.links_per_backend + settings.heavy_links + settings.replica_links());
@@ -104,8 +104,8 @@ pub fn connections_max(settings: &ShardSettings) -> u32 {
 }
 
 impl Links {
-    /// Returns the connection for a request: always the same for one database, slot and track, so that
-    /// requests for a key keep their order.
+    /// Returns the connection for a request: always the same for one database, slot and track (usual or
+    /// expensive requests), so that requests for a key keep their order.
     #[inline]
     pub fn connection_for(&mut self, settings: &ShardSettings, route: Route) -> ConnectionId {
         if route.database == Database::FIRST {

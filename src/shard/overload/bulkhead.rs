@@ -61,7 +61,7 @@ pub struct Parked {
     pub came: Timestamp,
 }
 
-/// The window and queue before one backend, for one core and track.
+/// The window and queue before one backend, for one core and one track (set of connections).
 #[derive(Debug)]
 pub struct Bulkhead {
     window: Window,
@@ -77,8 +77,8 @@ pub struct Bulkhead {
     limit: u32,
     /// The expected response time while the window is full, in nanoseconds.
     full_nanos: u64,
-    /// True for the track of expensive requests, which may take long, so that a silent backend does not count
-    /// as stalled.
+    /// True for the set of connections (track) for expensive requests, which may take long, so that a silent
+    /// backend does not count as stalled.
     is_patient: bool,
     is_stalled: bool,
     /// True if requests were in flight and the backend had sent nothing for [`SILENT`] at the last check.
@@ -93,7 +93,7 @@ pub struct Bulkhead {
     /// True if there was a moment without waiting requests since the last call of [`Bulkhead::take_waits`].
     was_empty: bool,
     /// True while requests wait or the backend is stalled, so that the bulkhead is handled at the end of each
-    /// turn.
+    /// turn (pass of the shard's loop).
     is_listed: bool,
     /// Numbers of requests in flight by tenant, counted only while `is_listed`.
     tenants: IdMap<TenantId, u32>,
@@ -295,8 +295,8 @@ impl Bulkhead {
         self.is_stalled
     }
 
-    /// Begins a turn: passes the time and the state of the window to the queue, which ages its requests. Does
-    /// nothing the second time in a turn.
+    /// Begins a turn (pass of the shard's loop): passes the time and the state of the window to the queue,
+    /// which ages its requests. Does nothing the second time in one turn.
     pub fn begin_turn(&mut self, late: Duration, now: Timestamp) {
         let circumstances = Circumstances {
             late,
@@ -403,7 +403,7 @@ impl Bulkhead {
     }
 
     /// True while requests wait or the backend is stalled, so that the bulkhead is handled at the end of each
-    /// turn.
+    /// turn (pass of the shard's loop).
     pub fn is_listed(&self) -> bool {
         self.is_listed
     }
@@ -429,8 +429,8 @@ impl Bulkhead {
         self.queue.is_empty() && self.fetches.is_empty()
     }
 
-    /// Begins to handle the bulkhead at the end of each turn, and to count its requests in flight by tenant.
-    /// `in_flight` gives the tenants of those in flight now.
+    /// Begins to handle the bulkhead at the end of each turn (pass of the shard's loop), and to count its
+    /// requests in flight by tenant. `in_flight` gives the tenants of those in flight now.
     pub fn begin_list(&mut self, in_flight: impl Iterator<Item = TenantId>) {
         self.is_listed = true;
         self.tenants.clear();
@@ -513,8 +513,8 @@ impl Bulkhead {
         (self.parked.remove(taken.item as usize), taken.is_eased)
     }
 
-    /// Ends a turn, and publishes the bulkhead's load to other cores. True if it need not be handled in the
-    /// next turn.
+    /// Ends a turn (pass of the shard's loop), and publishes the bulkhead's load to other cores. True if it
+    /// need not be handled in the next turn.
     pub fn end_turn(&mut self, board: Section<'_>) -> bool {
         if !self.is_empty() && !self.is_stalled && self.in_flight as usize >= self.window.size() * 9 / 10 {
             self.window.handle_limited();
@@ -586,7 +586,8 @@ impl Bulkhead {
 pub enum Verdict {
     /// The request is sent.
     Passes,
-    /// The request is sent, although it would wait if windows were not in shadow mode.
+    /// The request is sent, although it would wait if windows were not in shadow mode (decisions are only
+    /// counted).
     PassesInShadow,
     /// The request is to be queued, or refused where there is no queue.
     Waits,

@@ -125,7 +125,8 @@ impl Batch {
         self.replies.push(ReplyEntry { to, outcome, place });
     }
 
-    /// Adds a note about a request. The receiver handles it before all replies of the batch.
+    /// Adds a note (message to the core of its client) about a request. The receiver handles it before all
+    /// replies of the batch.
     pub fn push_note(&mut self, to: ReplyTo, note: Note) {
         self.notes.push((to, note));
     }
@@ -240,7 +241,7 @@ impl Batch {
         })
     }
 
-    /// Returns the notes in the order in which they were added.
+    /// Returns the notes (messages about requests) in the order in which they were added.
     pub fn notes(&self) -> impl Iterator<Item = (ReplyTo, Note)> {
         self.notes.iter().copied()
     }

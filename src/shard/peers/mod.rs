@@ -59,7 +59,7 @@ impl PeerStage {
         self.batch_for(to.shard).push_reply(to, outcome, message);
     }
 
-    /// Adds a note about a request to the batch for the core that has its client.
+    /// Adds a note (message) about a request to the batch for the core that has its client.
     pub fn push_note(&mut self, to: ReplyTo, note: Note) {
         self.batch_for(to.shard).push_note(to, note);
     }

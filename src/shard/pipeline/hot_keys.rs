@@ -253,8 +253,8 @@ impl Shard {
         }
     }
 
-    /// Ends a turn for hot keys: refuses requests that waited for a fetch too long, and sends requests that
-    /// may go on.
+    /// Ends a turn (pass of the shard's loop) for hot keys: refuses requests that waited for a fetch too
+    /// long, and sends requests that may go on.
     pub(super) fn look_after_hot(&mut self, now: Now) {
         if !self.hot_keys.is_on() {
             return;

@@ -85,7 +85,7 @@ use upkeep::Upkeep;
 /// other cores.
 #[derive(Debug)]
 pub struct Shard {
-    /// Settings, quotas, buffers and counters, lent to all other stages.
+    /// Settings, quotas, buffers and counters, lent to all other stages (the fields below).
     env: Env,
     /// Connections to clients, and the order of their replies.
     clients: ClientStage,
@@ -454,8 +454,8 @@ impl Shard {
         self.upstream.handle_replicas(states);
     }
 
-    /// Returns, for each node of a cluster in the order of the nodes' places, figures of the reads that it
-    /// answered or failed in place of its primary.
+    /// Returns, for each node of a cluster in the order of the nodes' places in the map's table, figures of
+    /// the reads that it answered or failed in place of its primary.
     pub fn reader_figures(&self) -> Vec<ReaderFigures> {
         self.upstream.reader_figures()
     }
@@ -646,7 +646,8 @@ impl Shard {
         self.upstream.plan(next_turn.or(later));
     }
 
-    /// True if clients wait for the next turn with requests that weir has received already.
+    /// True if clients wait for the next turn (pass of the shard's loop) with requests that weir has received
+    /// already.
     pub fn is_busy(&self) -> bool {
         self.clients.is_busy() || self.clients.has_undelivered()
     }
@@ -781,7 +782,7 @@ fn no_room(clients_max: usize) -> String {
 
 #[cfg(test)]
 impl Shard {
-    /// Returns the stage that has the clients. For tests.
+    /// Returns the part of the shard that has the clients. For tests.
     pub fn front(&self) -> &ClientStage {
         &self.clients
     }

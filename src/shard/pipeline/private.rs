@@ -701,8 +701,8 @@ impl Shard {
         }
     }
 
-    /// Handles the reply to a blocking command whose client has left in this turn: the elements in it may be
-    /// put back.
+    /// Handles the reply to a blocking command whose client has left in this turn (pass of the shard's loop):
+    /// the elements in it may be put back.
     fn lose_reply(
         &mut self,
         (link, holder): (PrivateId, ClientId),

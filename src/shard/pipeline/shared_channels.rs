@@ -144,7 +144,8 @@ impl Shard {
     }
 
     /// Sends waiting messages about channels that have one subscription for all clients to the channels' home
-    /// cores and to stores. Messages for clients of this core wait for the next turn.
+    /// cores and to stores. Messages for clients of this core wait for the next turn (pass of the shard's
+    /// loop).
     #[cold]
     #[inline(never)]
     pub(super) fn send_shared(&mut self, now: Now) {

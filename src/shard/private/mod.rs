@@ -183,7 +183,7 @@ pub enum Event {
         holder: ClientId,
         /// The request that the reply is to.
         request: InFlight,
-        /// The whole reply, or an error in place of one that was larger than permitted.
+        /// The complete reply, or an error in place of one that was larger than permitted.
         reply: Vec<u8>,
         /// Number of elements of the reply, as the price counts them.
         rows: u64,
@@ -196,7 +196,7 @@ pub enum Event {
         link: PrivateId,
         /// The client that the link is lent to.
         holder: ClientId,
-        /// The whole message.
+        /// The complete message.
         message: Vec<u8>,
     },
     /// The reply to `CLIENT TRACKING ON`.
@@ -246,7 +246,7 @@ pub enum Event {
     Feed {
         /// The store that the feed leads to.
         backend: BackendId,
-        /// The whole message; as the error, the reason of the feed's end in one word.
+        /// The complete message; as the error, the reason of the end of the connection in one word.
         said: Result<Vec<u8>, &'static str>,
     },
     /// The reply to the `PING` that a store was sent because it was silent on other connections.
@@ -989,7 +989,8 @@ impl PrivateLinks {
     }
 
     /// Sends a request that puts back `count` elements which a store has popped for a client that had
-    /// disconnected. The error returns the version cells of their key, if there is no room for another link.
+    /// disconnected. The error returns the version cells (counters of writes) of their key, if there is no
+    /// room for another link.
     pub fn put_back(
         &mut self,
         env: &mut Env,

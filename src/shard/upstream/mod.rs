@@ -122,8 +122,8 @@ impl Upstream {
         }
     }
 
-    /// Returns the fences, which keep requests of connections that weir gave up from taking effect after
-    /// later ones.
+    /// Returns the fences (given-up connections that stores are to kill), which keep requests of connections
+    /// that weir gave up from taking effect after later ones.
     pub fn fences(&mut self) -> &mut Fences {
         self.links.fences()
     }
@@ -168,13 +168,14 @@ impl Upstream {
         self.links.lend_room(env, id)
     }
 
-    /// True if notes about client connections have to be delivered before more of their requests are read.
+    /// True if notes (messages about client connections to their cores) have to be delivered before more of
+    /// their requests are read.
     #[inline]
     pub fn has_notes(&self) -> bool {
         !self.notes.is_empty()
     }
 
-    /// Delivers the notes about requests to the cores of their clients.
+    /// Delivers the notes (such as that a request was sent) about requests to the cores of their clients.
     pub fn deliver_notes(&mut self, env: &mut Env, replies: &mut impl Replies) {
         let mut notes = std::mem::take(&mut self.notes);
         for (to, note) in notes.drain(..) {

@@ -50,8 +50,8 @@ impl Upstream {
         slots.hold_moved(owner_at, overload.waiting_slots());
     }
 
-    /// Drops all observations of a node's health, because another node has its place or the node has another
-    /// role.
+    /// Drops all observations of a node's health, because another node has its place in the table or the node
+    /// has another role.
     fn meet_anew(&mut self, env: &Env, backend: BackendId) {
         if let Some(readers) = &mut self.cluster.readers {
             readers.forget(backend);
@@ -86,7 +86,8 @@ impl Upstream {
         slots.doubt_silent(owes_since, now);
     }
 
-    /// Makes this turn check which held requests can be sent, because the map of slots was confirmed.
+    /// Makes this turn (pass of the shard's loop) check which held requests can be sent, because the map of
+    /// slots was confirmed.
     pub fn touch_slots(&mut self) {
         if let Some(slots) = &mut self.cluster.slots {
             slots.touch();

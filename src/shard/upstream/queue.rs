@@ -18,8 +18,8 @@ use crate::values::time::Now;
 use crate::values::{BackendId, Timestamp};
 
 impl Upstream {
-    /// Handles a request that found no room in the window at once: sends, queues or refuses it. In shadow
-    /// mode of deadlines it only counts those that would be too late.
+    /// Handles a request that found no room in the window at once: sends, queues or refuses it. If deadlines
+    /// are in shadow mode, it only counts those that would be too late.
     #[cold]
     pub(super) fn send_later(
         &mut self,

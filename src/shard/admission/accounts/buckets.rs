@@ -32,13 +32,14 @@ pub(super) struct Account {
 pub(super) struct TenantAccount {
     pub account: Option<Account>,
     pub expected: Expected,
-    /// Requests of the tenant that were admitted under the current quotas and are not settled.
+    /// Requests of the tenant that were admitted under the current quotas and have not been charged at their
+    /// real cost yet.
     pub under_way: UnderWay,
-    /// Requests of the tenant that were admitted under the quotas before the current ones and are not
-    /// settled.
+    /// Requests of the tenant that were admitted under the quotas before the current ones and have not been
+    /// charged at their real cost yet.
     pub under_way_before: UnderWay,
-    /// The number of the tenant's requests settled since the number was last taken to let waiting requests go
-    /// on.
+    /// The number of the tenant's requests charged at their real cost since this number was last taken to let
+    /// waiting requests go on.
     pub settled: u32,
     /// The tenant's usage that has not been reported to the control executor yet.
     pub metered: Usage,
@@ -250,9 +251,9 @@ impl Buckets {
         Some([global.as_mut().map(Account::part), tenant.account.as_mut().map(Account::part), user])
     }
 
-    /// Adds `change` to the number of unsettled requests of a payer's user: positive for admitted requests,
-    /// negative for settled ones. A user's bucket is known by its name, so it is the same in all versions of
-    /// the quotas.
+    /// Adds `change` to the number of admitted requests of a payer's user that have not been charged at their
+    /// real cost yet: positive for admitted requests, negative for charged ones. A user's bucket is known by
+    /// its name, so it is the same in all versions of the quotas.
     pub fn count_of_user(&mut self, payer: Payer, change: i32) {
         if let Some(entry) = payer.user().and_then(|user| self.users.get_mut(user.bucket)) {
             entry.slice.count_under_way(change);

@@ -120,7 +120,7 @@ pub enum Scope {
 pub enum Decision {
     /// The price of the request was taken from all its payer's buckets.
     Admitted,
-    /// The request has to wait for a grant of a pool, and is tried again then.
+    /// The request has to wait for the control executor's answer about a bucket, and is tried again then.
     Wait,
     /// The request is refused: a bucket does not have enough.
     Refused {
@@ -143,7 +143,7 @@ pub struct UserFigures {
     pub refused: u64,
 }
 
-/// The accounts of one core: the buckets of all scopes, and the reports to their pools.
+/// The accounts of one core: the buckets of all scopes, and the reports about them to the control executor.
 #[derive(Debug)]
 pub struct Accounts {
     shard: ShardId,
@@ -169,8 +169,8 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    /// Creates the accounts of one shard out of `shards`. Buckets count as full until the pools tell
-    /// otherwise.
+    /// Creates the accounts of one shard out of `shards`. Buckets count as full until the control executor
+    /// tells otherwise.
     pub fn new(shard: ShardId, shards: u16, settings: &AdmissionSettings, quotas: &Quotas) -> Self {
         Self {
             shard,
@@ -225,8 +225,8 @@ impl Accounts {
         Decision::Admitted
     }
 
-    /// Records that a payer's request was taken from its buckets directly, without a tab. The second
-    /// consecutive request of the same payer opens a tab.
+    /// Records that a payer's request was taken from its buckets directly, without a tab. A tab is a sum that
+    /// is booked later; the second consecutive request of the same payer opens a tab.
     #[inline]
     fn handle_booked(&mut self, payer: Payer, now: Timestamp) {
         if self.last_booked != Some(payer) {
@@ -374,7 +374,7 @@ impl Accounts {
 
 impl Decision {
     /// Returns the decision with one more bucket's verdict included. A refusal wins, the one with the longest
-    /// wait first; after that, waiting for a grant of a pool.
+    /// wait first; after that, waiting for the control executor's answer.
     fn and(self, scope: Scope, verdict: Verdict) -> Self {
         match (self, verdict) {
             (Self::Refused { retry_after: longest, .. }, Verdict::Refused(retry_after))
