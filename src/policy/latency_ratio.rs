@@ -223,7 +223,8 @@ impl LatencyRatio {
         (to != from).then_some(Change { from, to, seen: self.seen })
     }
 
-    /// Returns the shedding level that this core has chosen for the backend.
+    /// Returns the shedding level that this core has chosen for the backend (which tiers of requests are
+    /// refused or cost more).
     pub fn level(&self) -> Level {
         self.steps.level
     }
@@ -240,8 +241,8 @@ impl LatencyRatio {
         Some(Duration::from_micros(micros as u64))
     }
 
-    /// Returns the level that this core proposes to the other cores: its own, but at most `Overloaded` (which
-    /// refuses nothing) unless requests wait or more are in flight than usual.
+    /// Returns the shedding level that this core proposes to the other cores: its own, but at most
+    /// `Overloaded` (which refuses nothing) unless requests wait or more are in flight than usual.
     pub fn told(&self, now: Timestamp) -> Told {
         let most = if self.is_in_company { Level::Shedding } else { Level::Overloaded };
         Told { at: now, level: self.steps.level.min(most), replies: self.replies }

@@ -299,7 +299,7 @@ struct TierQueue {
     empty_turns: u32,
 }
 
-/// The queue of one core before one backend.
+/// The queue of one core in front of one backend.
 #[derive(Debug)]
 pub struct Queue<T> {
     /// All waiting requests; lists and chains refer to them by index.

@@ -40,12 +40,14 @@ use crate::values::Timestamp;
 const FIRST_OF_ALL: u16 = 64;
 /// Smallest window that one core begins with, in requests.
 const FIRST_LEAST: u16 = 4;
-/// Latency allowed above the base, as a multiple of the base, bounded by [`SLACK_LEAST`] and [`SLACK_MOST`].
-/// At least the base itself is always allowed above it, however long that is.
+/// Latency allowed above the base (latency when few requests wait at the backend), as a multiple of the base,
+/// bounded by [`SLACK_LEAST`] and [`SLACK_MOST`]. At least the base itself is always allowed above it,
+/// however long that is.
 const SLACK_PARTS: f64 = 8.0;
-/// Least latency allowed above the base, in seconds.
+/// Least latency allowed above the base (latency when few requests wait at the backend), in seconds.
 const SLACK_LEAST: f64 = 0.005;
-/// Largest latency above the base that [`SLACK_PARTS`] may allow, in seconds.
+/// Largest latency above the base (latency when few requests wait at the backend) that [`SLACK_PARTS`] may
+/// allow, in seconds.
 const SLACK_MOST: f64 = 0.040;
 /// Shortest round (stretch of replies whose median latency decides about the window), in seconds.
 const ROUND_LEAST: f64 = 0.010;
@@ -111,7 +113,8 @@ const QUARTER_LASTS: f64 = 10.0;
 /// Exponent by which a deep cut shows that the backend was crowded: if the cut left the part p of the
 /// requests in flight, latency fell to p to the power of this, or lower.
 const CROWDED: f64 = 0.75;
-/// Time after a probe for which the window does not grow, as a multiple of the full window's latency.
+/// Time after a probe (measurement of the base latency) for which the window does not grow, as a multiple of
+/// the full window's latency.
 const SETTLES: f64 = 2.0;
 /// Exponent by which a probe shows that the backend is crowded even with a quarter of the window: with a
 /// window divided by n, latency fell by n to the power of this, or more.
@@ -958,8 +961,8 @@ enum Foreign {
     Paused,
 }
 
-/// The latest record of each core about its window before one backend (latency, base, window size), through
-/// which the cores adjust their windows by common figures.
+/// The latest record of each core about its window in front of one backend (latency, base, window size),
+/// through which the cores adjust their windows by common figures.
 pub trait Board {
     /// Publishes this core's record, which replaces its former one.
     fn tell(&mut self, record: Record);

@@ -10,8 +10,8 @@ use crate::policy::latency_ratio::{Level, Told};
 use crate::policy::window::{Board, Record};
 use crate::values::{ShardId, Timestamp};
 
-/// The record that one core writes about one bulkhead (window and queue before a backend). It fills a cache
-/// line of its own, so that writes of other cores do not slow its readers.
+/// The record that one core writes about one bulkhead (window and queue in front of a backend). It fills a
+/// cache line of its own, so that writes of other cores do not slow its readers.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Place {
@@ -53,7 +53,7 @@ pub struct Load {
     pub is_busy: bool,
 }
 
-/// The records that all cores write of their bulkheads (windows and queues before backends).
+/// The records that all cores write of their bulkheads (windows and queues in front of backends).
 #[derive(Debug)]
 pub struct Noticeboard {
     places: Box<[Place]>,

@@ -35,10 +35,11 @@ pub struct Env {
     refused_for: Vec<u64>,
     /// Actions that the runtime has yet to carry out for this core.
     pub actions: VecDeque<Action>,
-    /// Map of the cluster's slots to their nodes; None where weir stands before plain stores, and before the
-    /// first map has come.
+    /// Map of the cluster's slots to their nodes; None where weir stands in front of plain stores, and before
+    /// the first map has come.
     pub slots: Option<Arc<Map>>,
-    /// Databases that clients may select; `None` before a cluster of which no node has said how many it has.
+    /// Databases that clients may select; `None` where weir stands in front of a cluster of which no node has
+    /// said how many it has.
     pub databases: Option<Databases>,
     /// Time at which weir began to ask all primaries of the cluster for the map, in the last round in which
     /// all of them confirmed it; None before that.

@@ -19,24 +19,25 @@ use crate::values::limits::KEYS_PER_TURN;
 /// The way in which the replies to the parts of a request are joined into one reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Join {
-    /// An array with one value per key. The list says for each key which part has its value.
+    /// An array with one value per key. The list says for each key which part of the split request has its
+    /// value.
     Values(Vec<u16>),
-    /// The first part's reply (`OK`) if no part failed, else the first error.
+    /// The reply to the first part (`OK`) if no part failed, else the first error.
     AllOk,
-    /// The sum of the parts' integers, or the first error.
+    /// The sum of the integers in the replies to all parts, or the first error.
     Sum,
-    /// The arrays of all parts, one after the other, or the first error.
+    /// The arrays in the replies to all parts, one after the other, or the first error.
     Concat,
-    /// One of the parts' replies that are neither null nor an error: the one whose index among them is this
-    /// number, modulo their count. If there is none, the first error, else null.
+    /// One of the replies to the parts that are neither null nor an error: the one whose index among them is
+    /// this number, modulo their count. If there is none, the first error, else null.
     NonNull(u8),
     /// An array of integers, each 1 where every part says 1 and else 0; or the first error.
     Every,
-    /// The first part's reply, or the first error.
+    /// The reply to the first part, or the first error.
     Same,
     /// The first reply that is not an error; the first error if all are.
     AnyOk,
-    /// The distinct elements of all arrays, or the first error.
+    /// The distinct elements of the arrays in the replies to all parts, or the first error.
     Union,
     /// An array in which each integer is the sum of the parts' integers at that position, or the first error.
     SumEach,

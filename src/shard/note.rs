@@ -12,7 +12,7 @@ pub enum Note {
     /// A request that was answered without its backend is over at the backend, too: it cannot take effect
     /// after later requests any more.
     Settled,
-    /// Requests of the connection fill a queue before a backend so far that no further requests of the
+    /// Requests of the connection fill a queue in front of a backend so far that no further requests of the
     /// connection should be started.
     Long,
     /// A queue that was reported with [`Note::Long`] has few requests of the connection left: further

@@ -36,8 +36,8 @@ pub struct Pending {
     /// Whether the response time is unusual, so that it does not count as a sample.
     pub odd: Odd,
     pub tenant: TenantId,
-    /// The number of requests in flight at the bulkhead (the window before a backend) when this one was sent,
-    /// at most 65,535.
+    /// The number of requests in flight at the bulkhead (the window in front of a backend) when this one was
+    /// sent, at most 65,535.
     pub depth: u16,
     /// Milliseconds after sending within which the reply is useful to its client; `u32::MAX` without a
     /// deadline.

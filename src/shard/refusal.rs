@@ -106,8 +106,8 @@ pub enum NotSent {
     /// As many requests as the window permits are in flight at the backend, and requests may not wait; a
     /// retry makes sense after this time.
     Window(Duration),
-    /// The queue before the backend is full, or the request would have waited in it for too long; a retry
-    /// makes sense after this time.
+    /// The queue in front of the backend is full, or the request would have waited in it for too long; a
+    /// retry makes sense after this time.
     Queue(Duration),
     /// The backend has stalled; a retry makes sense after this time.
     Stalled(Duration),
@@ -142,7 +142,7 @@ pub enum NotSent {
 pub enum Stage {
     /// The request had just arrived, or waited for earlier requests of its connection.
     Arrival,
-    /// The request waited in the queue before its backend.
+    /// The request waited in the queue in front of its backend.
     Queue,
     /// The request was in flight at the backend.
     Backend,

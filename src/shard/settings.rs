@@ -89,7 +89,7 @@ pub struct ShardSettings {
     pub admission: AdmissionSettings,
     /// Limits on the memory, connections and waits of clients, and rules for clients over HTTP.
     pub clients: ClientLimits,
-    /// Windows, queues, shedding and breakers before backends.
+    /// Windows, queues, shedding and breakers in front of backends.
     pub overload: OverloadSettings,
     /// Detection of hot keys, and the cache of their replies.
     pub hot: HotSettings,
@@ -101,9 +101,9 @@ pub struct ShardSettings {
 }
 
 impl ShardSettings {
-    /// Creates settings of shard 0 before these backends, for tests and benchmarks: default layers, except
-    /// that replicas and retries are off; one connection of each kind; messages of 1 MiB at most; no idle
-    /// timeout. Clones share the boards (data of all shards), as the shards of one process do.
+    /// Creates settings of shard 0 in front of these backends, for tests and benchmarks: default layers,
+    /// except that replicas and retries are off; one connection of each kind; messages of 1 MiB at most; no
+    /// idle timeout. Clones share the boards (data of all shards), as the shards of one process do.
     pub fn new(topology: Topology, backends: Arc<[BackendSettings]>) -> Self {
         Self {
             id: ShardId(0),
@@ -205,8 +205,8 @@ pub struct OverloadSettings {
     pub shed: Mode,
     /// The smallest and the largest size of a window, in requests.
     pub window_bounds: Bounds,
-    /// Requests of this core that may wait before each backend, and bytes that may wait before all backends
-    /// together.
+    /// Requests of this core that may wait in front of each backend, and bytes that may wait in front of all
+    /// backends together.
     pub queue_limit: Held,
     /// Time that requests may wait in a queue.
     pub queue_patience: Patience,
@@ -251,8 +251,8 @@ impl OverloadSettings {
     }
 }
 
-/// Number of bulkheads (windows and queues) before one backend: one for the usual connections and one for the
-/// heavy ones.
+/// Number of bulkheads (windows and queues) in front of one backend: one for the usual connections and one
+/// for the heavy ones.
 pub const BULKHEADS: usize = 2;
 
 /// Method by which requests are admitted or refused.

@@ -94,8 +94,8 @@ pub struct Client {
     /// The time since which an HTTP request has been incomplete; None if none is.
     pub(super) http_since: Option<Timestamp>,
     pub(super) transaction: Option<Box<Transaction>>,
-    /// The client's private links to stores, with its subscriptions, watched and tracked keys; None for most
-    /// clients.
+    /// The client's own connections to stores (private links), with its subscriptions, watched and tracked
+    /// keys; None for most clients.
     pub(super) ties: Option<Box<Ties>>,
     /// Weir's own replies for the transaction in flight, to be put into the backend's reply to `EXEC`. A
     /// client has at most one such transaction in flight.
@@ -578,8 +578,8 @@ impl Client {
 }
 
 impl Client {
-    /// True if the client has ties to stores: private links, watched keys, subscriptions, tracked keys
-    /// or messages of other clients.
+    /// True if the client has ties to stores: connections of its own (private links), watched keys,
+    /// subscriptions, tracked keys or messages of other clients.
     #[inline]
     pub fn is_tied(&self) -> bool {
         self.ties.is_some()

@@ -239,7 +239,7 @@ impl ClientStage {
         self.clients.len()
     }
 
-    /// Returns the number of requests in parts that wait for the replies to their parts.
+    /// Returns the number of requests that were split into parts and wait for the replies to these.
     pub fn gathers_open(&self) -> usize {
         self.gathers.len()
     }

@@ -97,7 +97,8 @@ impl ClientStage {
         Readiness::Ready
     }
 
-    /// Returns the private link of a client's one unanswered request, if it has a link and such a request.
+    /// Returns the private link (the client's own connection to a store) of a client's one unanswered
+    /// request, if it has a link and such a request.
     pub fn link_at_work(&self, id: ClientId) -> Option<PrivateId> {
         let client = self.clients.peek(id).filter(|client| client.unanswered() > 0)?;
         client.ties.as_ref()?.link

@@ -62,7 +62,7 @@ pub struct Subscriptions {
     pending: Option<Pending>,
 }
 
-/// A private link to a store over which messages for the client come.
+/// A connection of the client's own to a store (private link), over which messages for the client come.
 #[derive(Debug)]
 struct Feed {
     link: PrivateId,

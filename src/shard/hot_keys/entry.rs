@@ -57,8 +57,8 @@ pub enum Warmth {
     /// share no fetch.
     Queued,
     /// Queued requests are known, but requests that were sent up to `until` may be unanswered, writes among
-    /// them. A read shares only fetches that are sent after it came; nothing is kept. Before a cluster, reads
-    /// share no fetch: a node may redirect earlier requests, and a fetch, which belongs to no client
+    /// them. A read shares only fetches that are sent after it came; nothing is kept. In front of a cluster,
+    /// reads share no fetch: a node may redirect earlier requests, and a fetch, which belongs to no client
     /// connection, could reach the next node before them.
     Sent {
         /// The latest time at which an unknown request may have been sent.
@@ -110,8 +110,8 @@ pub struct Read<'a> {
     pub frame: &'a [u8],
     /// True if an unanswered earlier request of the connection may be about any key.
     pub is_behind_any: bool,
-    /// True before a cluster: a node may redirect a request, so that it arrives later than requests sent
-    /// after it.
+    /// True if weir stands in front of a cluster: a node may redirect a request, so that it arrives later
+    /// than requests sent after it.
     pub may_move: bool,
 }
 
@@ -470,8 +470,8 @@ impl Entry {
         });
     }
 
-    /// Counts requests from another core, or requests that it answered from copies. True if the cores that
-    /// get copies are to be chosen again.
+    /// Counts requests from another core, or requests that it answered from copies of kept replies. True if
+    /// the cores that get copies are to be chosen again.
     pub fn handle_elsewhere(&mut self, from: ShardId, count: u32, now: Timestamp) -> bool {
         *self.elsewhere.asked.entry(from).or_default() += count;
         now.since(self.elsewhere.since) >= COPIED_AFTER
@@ -506,13 +506,13 @@ impl Entry {
         Ok(())
     }
 
-    /// Counts reads that were answered from copies on other cores.
+    /// Counts reads that were answered on other cores, from the copies of kept replies that they were lent.
     pub fn handle_hits(&mut self, hits: u32) {
         self.tally.hits += u64::from(hits);
         self.tally.all_reads += u64::from(hits);
     }
 
-    /// Returns the other cores that hold copies of the key's kept replies.
+    /// Returns the cores, apart from this one, that hold copies of the key's kept replies.
     pub fn holders(&self) -> &[ShardId] {
         &self.elsewhere.holders
     }

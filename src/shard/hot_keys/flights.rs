@@ -41,8 +41,9 @@ pub struct Flight {
     /// True if the reply is to be kept, unless its key is written meanwhile or the reply is too large.
     pub is_kept: bool,
     pub lifetime: Lifetime,
-    /// True before a cluster: later requests of the waiting client connections are held back until the fetch
-    /// is answered, because a node may redirect it and carry out requests that were sent after it.
+    /// True if weir stands in front of a cluster: later requests of the waiting client connections are held
+    /// back until the fetch is answered, because a node may redirect it and carry out requests that were sent
+    /// after it.
     pub binds: bool,
     /// True for a fetch that renews a kept reply before it expires: it is sent even if no request waits for
     /// it.

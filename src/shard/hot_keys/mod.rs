@@ -99,7 +99,7 @@ const OUTPUT_PART: usize = 4;
 /// count as written.
 const INNER_READS_MAX: usize = 1_024;
 
-/// The least time between two searches of the queues before the stores for requests about a key that has
+/// The least time between two searches of the queues in front of the stores for requests about a key that has
 /// become hot. A search is repeated while such requests cannot be taken out, because a queued request for
 /// several keys names the key, or its slot is moving.
 const NOTICES_APART: Duration = Duration::from_millis(5);
@@ -409,7 +409,7 @@ impl HotKeyStage {
         }
     }
 
-    /// Stores a copy of a kept reply that another core lends.
+    /// Stores a copy of another core's kept reply, which that core lends to this one.
     pub fn take_copy(&mut self, env: &Env, copy: &Copy, now: Timestamp) {
         let Self { copies, to_tell, settings, .. } = self;
         let bytes_max = settings.bytes_max;
@@ -417,7 +417,7 @@ impl HotKeyStage {
             .take(copy, (env.settings.id, bytes_max), now, &mut |home, hits| to_tell.push_back((home, hits)));
     }
 
-    /// True if this core has copies for keys in a slot.
+    /// True if this core has copies of other cores' kept replies for keys in a slot.
     #[inline]
     pub fn has_copies(&self, slot: u16) -> bool {
         self.copies.has(slot)
@@ -432,12 +432,13 @@ impl HotKeyStage {
         Some(reply)
     }
 
-    /// Returns the next copy to lend, and the core that gets it; None if there is none.
+    /// Returns the next copy of a kept reply to lend to another core, and that core; None if there is none.
     pub fn poll_copy(&mut self) -> Option<(ShardId, Copy)> {
         self.to_lend.pop_front()
     }
 
-    /// Returns the next report of how many requests a copy answered, and the home core that gets it.
+    /// Returns the next report of how many requests a copy of a kept reply answered, and the home core that
+    /// gets it.
     pub fn poll_hits(&mut self) -> Option<(ShardId, CopyHits)> {
         self.to_tell.pop_front()
     }
@@ -555,8 +556,8 @@ impl HotKeyStage {
         self.unnoticed > 0 && now.since(self.noticed_at) >= NOTICES_APART
     }
 
-    /// Returns keys that have become hot and may have requests in the queues before their stores; at most
-    /// once in 5 ms, empty in between.
+    /// Returns keys that have become hot and may have requests in the queues in front of their stores; at
+    /// most once in 5 ms, empty in between.
     pub fn unnoticed(&mut self, now: Timestamp) -> Vec<Unnoticed> {
         if !self.is_notice_due(now) {
             return Vec::new();
@@ -847,7 +848,7 @@ impl HotKeyStage {
     }
 
     /// Handles that a fetch has been put on its connection to the store. Later requests of the waiting client
-    /// connections may go on, except before a cluster.
+    /// connections may go on, except where weir stands in front of a cluster.
     fn handle_fetch_sent(&mut self, env: &Env, id: FlightId, at: Timestamp) {
         let Some(flight) = self.flights.get(id).filter(|flight| flight.stage != Stage::Sent) else { return };
         let mut entry = entry_of(&mut self.entries, flight.hot);
@@ -982,8 +983,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles that a request for hot keys has been put on its connection to the store. Does nothing before a
-    /// cluster, where the request may have to be sent again.
+    /// Handles that a request for hot keys has been put on its connection to the store. Does nothing where
+    /// weir stands in front of a cluster, since the request may have to be sent again.
     fn handle_own_sent(&mut self, env: &Env, to: ReplyTo) {
         if env.slots.is_some() {
             return;
@@ -1762,7 +1763,7 @@ pub struct HotFigures {
     pub tracking: Vec<TrackingFigures>,
 }
 
-/// A key that has become hot and may have requests in the queues before its store.
+/// A key that has become hot and may have requests in the queues in front of its store.
 #[derive(Clone, Debug)]
 pub struct Unnoticed {
     /// Identity of the hot key.
@@ -1818,8 +1819,8 @@ fn connection_of(env: &Env, envelope: &Envelope) -> u64 {
     env.pieces.connection(envelope.reply_to)
 }
 
-/// Returns the backend whose version cell (counter of writes) is changed by writes of unknown keys. Before a
-/// cluster it is one for all backends, because slots move between them.
+/// Returns the backend whose version cell (counter of writes) is changed by writes of unknown keys. In front
+/// of a cluster it is one for all backends, because slots move between them.
 fn store_of(env: &Env, backend: BackendId) -> BackendId {
     if env.slots.is_some() { BackendId(0) } else { backend }
 }

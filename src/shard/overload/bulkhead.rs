@@ -61,7 +61,7 @@ pub struct Parked {
     pub came: Timestamp,
 }
 
-/// The window and queue before one backend, for one core and one track (set of connections).
+/// The window and queue in front of one backend, for one core and one track (set of connections).
 #[derive(Debug)]
 pub struct Bulkhead {
     window: Window,
@@ -207,7 +207,8 @@ impl Bulkhead {
         }
     }
 
-    /// True if the reply to a request sent at `sent_at` is selected as a sample for the window.
+    /// True if the reply to a request sent at `sent_at` is selected as a sample by which the window's size is
+    /// adjusted.
     #[inline]
     pub fn should_sample(&mut self, sent_at: Timestamp, now: Timestamp) -> bool {
         self.mode != Mode::Off && self.window.wants(sent_at, now)
@@ -600,7 +601,7 @@ pub enum Verdict {
     Busy,
 }
 
-/// Figures of one bulkhead (window and queue before a backend) for reports.
+/// Figures of one bulkhead (window and queue in front of a backend) for reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
     /// Requests in flight.

@@ -127,8 +127,8 @@ impl Overload {
         self.bulkheads[index].park_fetch(parked);
     }
 
-    /// Takes requests about a key that has become hot out of the queues before `backend`, or before all
-    /// backends: those that `choose` selects, each connection's in their order. The flag with each says
+    /// Takes requests about a key that has become hot out of the queues in front of `backend`, or in front of
+    /// all backends: those that `choose` selects, each connection's in their order. The flag with each says
     /// whether its client connection may be read from again. `choose` also sees requests for several keys of
     /// any slot.
     pub fn take_queued(

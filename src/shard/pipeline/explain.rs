@@ -217,8 +217,8 @@ impl Shard {
         map.text("hot", prefixed(mode, &text));
     }
 
-    /// Adds the window, queue, breaker and shedding level before a backend to an explanation, as on the core
-    /// that would send the request.
+    /// Adds the window, queue, breaker and shedding level in front of a backend to an explanation, as on the
+    /// core that would send the request.
     fn explain_standing(
         &mut self,
         map: &mut Explained,

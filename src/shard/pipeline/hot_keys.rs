@@ -121,8 +121,8 @@ impl Shard {
         fetch.is_some()
     }
 
-    /// Takes requests for keys that have just become hot out of the queues before their stores, and handles
-    /// them as if they came now, so that they can share a fetch.
+    /// Takes requests for keys that have just become hot out of the queues in front of their stores, and
+    /// handles them as if they came now, so that they can share a fetch.
     fn notice_queued(&mut self, now: Now) {
         for unnoticed in self.hot_keys.unnoticed(now.monotonic) {
             let Unnoticed { id, place: (backend, slot), database, key } = unnoticed;

@@ -97,8 +97,8 @@ pub struct Shard {
     upstream: Upstream,
     /// Connections to stores that are each lent to one client (blocking commands, `WATCH`, subscriptions).
     private: PrivateLinks,
-    /// The reason, found on a private link, to ask the cluster for its map of slots again; None if there is
-    /// none.
+    /// The reason, found on a connection that one client has to itself (private link), to ask the cluster for
+    /// its map of slots again; None if there is none.
     private_doubt: Option<Doubt>,
     /// The time of the last log line about elements that a store popped for a client that had disconnected.
     orphans_said_at: Option<Timestamp>,

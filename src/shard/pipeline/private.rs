@@ -298,7 +298,8 @@ impl Shard {
         Some(lent)
     }
 
-    /// Lends a client a private link to a store, in the client's database; None if there is none.
+    /// Lends a client a connection of its own (private link) to a store, in the client's database; None if
+    /// there is none.
     pub(super) fn lend_for(&mut self, id: ClientId, store: BackendId, now: Now) -> Option<PrivateId> {
         let client = self.clients.find(id)?;
         let holder = (id, client.identity().tenant_id());
@@ -496,8 +497,8 @@ impl Shard {
         }
     }
 
-    /// Ends the subscriptions, tracking and watched keys of a client, and gives its private links back
-    /// (`RESET`).
+    /// Ends the subscriptions, tracking and watched keys of a client, and gives its own connections to stores
+    /// (private links) back (`RESET`).
     pub(super) fn end_ties(&mut self, id: ClientId, now: Now) {
         self.end_tracking(id, now);
         self.end_watch(id, now);
@@ -922,8 +923,8 @@ impl Shard {
         }
     }
 
-    /// Gives up private links whose stores do not reply, and watches of keys that have lasted longer than
-    /// [`WATCH_MAX`].
+    /// Gives up private links (connections that one client has to itself) whose stores do not reply, and
+    /// watches of keys that have lasted longer than [`WATCH_MAX`].
     pub(super) fn look_after_private(&mut self, now: Now) {
         self.private.look_after(&mut self.env, now);
         self.handle_private_events(now);

@@ -13,7 +13,7 @@ use crate::shard::settings::BackendSettings;
 use crate::shard::versions::Cell;
 use crate::values::{BackendId, ClientId, Database, TenantId, Timestamp};
 
-/// State of a private link's socket.
+/// State of the socket of a private link (a connection to a store that one client has to itself).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// The socket is being connected.
@@ -31,7 +31,8 @@ pub(super) enum Expected {
     Login,
     /// The reply to `SELECT`. An error closes the link.
     Select,
-    /// The reply to `CLIENT ID`, the last one of the greeting except on a tracker.
+    /// The reply to `CLIENT ID`, the last one of the greeting except on a connection for reports of changed
+    /// keys (tracker).
     Identity,
     /// A reply that no client gets: to a request of a transaction before its `EXEC`, or to `ASKING`.
     Step,

@@ -88,7 +88,7 @@ impl Upstream {
         self.links.open_count()
     }
 
-    /// Returns the number of requests that wait in queues before backends.
+    /// Returns the number of requests that wait in queues in front of backends.
     pub fn waiting(&self) -> usize {
         self.overload.waiting()
     }
@@ -111,8 +111,8 @@ impl Upstream {
         self.cluster.slots.as_ref().is_some_and(|slots| slots.is_holding(slot))
     }
 
-    /// True if a request that was sent to a backend at `until` or earlier is unanswered. Before a cluster,
-    /// any node counts, as do requests of the slot that are held back or were sent again.
+    /// True if a request that was sent to a backend at `until` or earlier is unanswered. In front of a
+    /// cluster, any node counts, as do requests of the slot that are held back or were sent again.
     pub fn has_in_flight(&self, (backend, slot): (BackendId, u16), until: Timestamp) -> bool {
         let is_early = |link: &Link| link.pending.front().is_some_and(|oldest| oldest.sent_at <= until);
         let mut links = self.links.iter();

@@ -100,7 +100,7 @@ impl Upstream {
     }
 
     /// True if a request may go straight to the backend of its route: no slot's requests are held, and the
-    /// backend is the slot's owner. Always true before plain stores.
+    /// backend is the slot's owner. Always true where weir stands in front of plain stores.
     #[inline]
     pub(super) fn is_at_owner(&self, route: Route) -> bool {
         self.cluster.slots.as_ref().is_none_or(|slots| slots.is_at_owner(route))
