@@ -66,20 +66,21 @@ const SAMPLES_MIN: u32 = 100;
 /// Least usual 95th percentile that is assumed, in microseconds: no reply below it counts as slow, since the
 /// scheduler and the network may add so much at any time.
 const LONG_MIN: f64 = 500.0;
-/// Consecutive checks, 250 ms apart, at which the ratio must be below a level's threshold before the level is
-/// entered. More than a second, so that the first and the last have no reply in common and a pause that
-/// spoils two slices is not enough.
+/// Consecutive checks, 250 ms apart, at which the ratio of usual to recent latency must be below a shedding
+/// level's threshold before the level is entered. More than a second, so that the first and the last have no
+/// reply in common and a pause that spoils two slices is not enough.
 const LOOKS_UP: u32 = SECOND as u32 + 2;
-/// Consecutive checks, 250 ms apart, at which the ratio must be above the leave threshold before a level is
-/// left; also the least number between any two changes of the level.
+/// Consecutive checks, 250 ms apart, at which the ratio of usual to recent latency must be above the leave
+/// threshold before a shedding level is left; also the least number between any two changes of the level.
 const LOOKS: u32 = SECOND as u32;
 /// Consecutive checks, 250 ms apart, without waiting requests or more in flight than usual after which a
-/// level is left: ten seconds.
+/// shedding level is left: ten seconds.
 const LOOKS_ALONE: u32 = SLICES as u32;
-/// Distance of the ratio above a level's threshold at which the level is left, or half the way from the
-/// threshold to 1 if that is less.
+/// Distance of the ratio of usual to recent latency above a shedding level's threshold at which the level is
+/// left, or half the way from the threshold to 1 if that is less.
 const LEAVE: f64 = 0.15;
-/// Ratio below which latencies are not learnt as usual, so that an overload does not become the norm.
+/// Ratio of usual to recent latency below which latencies are not learnt as usual, so that an overload does
+/// not become the norm.
 const FREEZE: f64 = 0.8;
 /// Slices (250 ms each) for which learning may stay off: one minute.
 const FROZEN_MAX: usize = 60 * SECOND;
@@ -121,8 +122,8 @@ pub struct Change {
     pub from: Level,
     /// The level of load shedding from now on.
     pub to: Level,
-    /// The ratio of usual to recent latency that led to the change; `None` if the level fell because there
-    /// were too few replies to measure one.
+    /// The ratio of usual to recent latency that led to the change; `None` if the shedding level fell because
+    /// there were too few replies to measure one.
     pub seen: Option<Seen>,
 }
 
@@ -161,8 +162,8 @@ pub struct LatencyRatio {
 }
 
 impl LatencyRatio {
-    /// Creates the view of a backend about which nothing is known yet. `thresholds` are the ratios below
-    /// which levels 1, 2 and 3 are entered, the highest first.
+    /// Creates the view of a backend about which nothing is known yet. `thresholds` are the ratios of usual
+    /// to recent latency below which shedding levels 1, 2 and 3 are entered, the highest first.
     pub fn new(thresholds: [f64; 3], now: Timestamp) -> Self {
         Self {
             thresholds,
@@ -298,14 +299,15 @@ struct Verdict {
 struct Steps {
     /// The present level of load shedding.
     level: Level,
-    /// Consecutive checks (250 ms apart) with the ratio below the threshold of each level, while requests
-    /// waited or more were in flight than usual.
+    /// Consecutive checks (250 ms apart) with the ratio below the threshold of each shedding level, while
+    /// requests waited or more were in flight than usual.
     below: [u32; 3],
-    /// Consecutive checks (250 ms apart) with the ratio above the threshold at which the level is left.
+    /// Consecutive checks (250 ms apart) with the ratio above the threshold at which the shedding level is
+    /// left.
     above: u32,
     /// Consecutive checks (250 ms apart) at which no requests waited and no more were in flight than usual.
     alone: u32,
-    /// Number of checks (250 ms apart) since the level last changed.
+    /// Number of checks (250 ms apart) since the shedding level last changed.
     since: u32,
 }
 

@@ -89,7 +89,7 @@ const EVEN: f64 = 0.2;
 const PROBE_LEAST: f64 = 1.0;
 /// Longest time between two probes for the base, in seconds.
 const PROBE_MOST: f64 = 8.0;
-/// Shortest duration of a probe, in seconds.
+/// Shortest duration of a probe (measurement of the base latency), in seconds.
 const PROBE_LASTS: f64 = 0.020;
 /// Part of the window that is in use during a probe (measurement of the base latency).
 const PROBE_PART: f64 = 0.25;
@@ -119,9 +119,9 @@ const SETTLES: f64 = 2.0;
 /// Exponent by which a probe shows that the backend is crowded even with a quarter of the window: with a
 /// window divided by n, latency fell by n to the power of this, or more.
 const ALL_CROWD: f64 = 0.9;
-/// Fewest replies that a probe needs for a result.
+/// Fewest replies that a probe (measurement of the base latency) needs for a result.
 const QUARTER_LEAST: usize = 8;
-/// Maximum number of latencies kept of a probe.
+/// Maximum number of latencies kept of a probe (measurement of the base latency).
 const QUARTER_KEPT: usize = 128;
 /// Part of the time between sending and deadline that the median reply may take: half of the replies take
 /// longer than the median.
@@ -198,8 +198,8 @@ pub struct Record {
     pub window: f64,
     /// True if requests waited for room in the window.
     pub is_limited: bool,
-    /// The median latency at a quarter of the window, in seconds, as the last probe saw it; 0 where that is
-    /// unknown or older than 10 s.
+    /// The median latency at a quarter of the window, in seconds, as the last probe (measurement of the base
+    /// latency) saw it; 0 where that is unknown or older than 10 s.
     pub quarter: f64,
     /// Time at which the core asks all cores to measure the base latency with few requests in flight (probe).
     /// Meaningless once it has passed.
@@ -246,7 +246,8 @@ enum Trial {
         before: Before,
         rounds: u32,
     },
-    /// A probe for the base, with a quarter of the window: the window before it, and its end in seconds.
+    /// A probe (measurement of the base latency) with a quarter of the window: the window before it, and its
+    /// end in seconds.
     Probe {
         window: f64,
         until: f64,
@@ -376,8 +377,8 @@ pub struct Window {
     was_limited: bool,
     /// True if a request missed its deadline in the present round of replies.
     is_missed: bool,
-    /// True after a cut or at the start of a probe until no more requests than the window permits are in
-    /// flight; replies do not count until then.
+    /// True after a cut or at the start of a probe (measurement of the base latency) until no more requests
+    /// than the window permits are in flight; replies do not count until then.
     is_draining: bool,
     /// Experiment with the window's size that is in progress.
     trial: Trial,
@@ -403,16 +404,16 @@ pub struct Window {
     probe_at: f64,
     /// Time between two probes of the base latency, in seconds.
     probe_every: f64,
-    /// End of the last probe, in seconds; 0 before the first.
+    /// End of the last probe (measurement of the base latency), in seconds; 0 before the first.
     probed_at: f64,
-    /// Window before the last probe, in requests; 0 before the first.
+    /// Window before the last probe (measurement of the base latency), in requests; 0 before the first.
     probed_size: f64,
-    /// The median latency when the probe began, in seconds.
+    /// The median latency when the last probe (measurement of the base latency) began, in seconds.
     probed_median: f64,
-    /// Time before which the window does not grow, in seconds: requests sent right after a probe met an empty
-    /// backend, so their latency is too low.
+    /// Time before which the window does not grow, in seconds: requests sent right after a probe (measurement
+    /// of the base latency) found an empty backend, so their latency is too low.
     settles_until: f64,
-    /// Latencies measured in the present probe, in seconds.
+    /// Latencies measured in the present probe (with a quarter of the window), in seconds.
     quarter_seen: Vec<f64>,
     /// Latency at a quarter of the window as this core measured it, in seconds; 0 if unknown.
     own_quarter: f64,
@@ -420,12 +421,12 @@ pub struct Window {
     own_quarter_at: f64,
     /// Latency at a quarter of the window over all cores, in seconds; 0 if unknown.
     quarter: f64,
-    /// Time for which this core asked all cores to probe, in seconds.
+    /// Time at which, by this core's request, all cores are to measure the base latency (probe), in seconds.
     asked_at: f64,
     /// Median time between sending and deadline of the requests answered in the last round, in seconds;
     /// infinite without deadlines.
     left: f64,
-    /// Bases of all cores (see `base`), in memory that each round uses again.
+    /// Bases of all cores (see `base`), in a buffer that each round of replies uses again.
     bases: Vec<f64>,
     /// Maximum number of requests in flight in this period of [`UNUSED`] seconds.
     peak: usize,
@@ -645,8 +646,8 @@ impl Window {
         self.seen.clear();
     }
 
-    /// Begins a probe for the base at the time when all cores do, so that none of them fills the backend's
-    /// queue meanwhile. Only a window that was full is made smaller.
+    /// Begins a probe (measurement of the base latency) at the time when all cores do, so that none of them
+    /// fills the backend's queue meanwhile. Only a window that was full is made smaller.
     fn probe(&mut self, at: f64) {
         let wanted = power_of_two_above((40.0 * self.median).max(0.5));
         self.probe_every = PROBE_MOST.min((2.0 * self.probe_every).max(wanted));
@@ -921,8 +922,9 @@ impl Window {
         self.size = self.least.max(self.size * (CUT * allowed / median).max(CUT_DEEPEST));
     }
 
-    /// Records the latency at a quarter of the window, in seconds, as measured by a probe or derived from a
-    /// cut. Takes the mean with the earlier value, since values from few replies vary.
+    /// Records the latency at a quarter of the window, in seconds, as measured by a probe (measurement of the
+    /// base latency) or derived from a cut of the window. Takes the mean with the earlier value, since values
+    /// from few replies vary.
     fn learn_quarter(&mut self, at: f64, latency: f64) {
         let known = if self.own_quarter > 0.0 { self.own_quarter } else { latency };
         (self.own_quarter, self.own_quarter_at) = (known.midpoint(latency), at);

@@ -18,12 +18,13 @@ pub struct BackendLevels {
     levels: Vec<Level>,
     highest: Level,
     look_at: Timestamp,
-    /// Number of requests so far that a level would refuse; every hundredth of them is sent all the same.
+    /// Number of requests so far that their backend's shedding level would refuse; every hundredth of them is
+    /// sent all the same.
     asked: u32,
 }
 
 impl BackendLevels {
-    /// Creates the levels of this many backends, all at the lowest level (steady).
+    /// Creates the shedding levels of this many backends, all at the lowest one (steady).
     pub fn new(backends: u16) -> Self {
         Self {
             levels: vec![Level::Steady; usize::from(backends)],
@@ -54,7 +55,7 @@ impl BackendLevels {
         self.highest = self.levels.iter().copied().max().unwrap_or_default();
     }
 
-    /// True if any backend is above the steady level.
+    /// True if any backend is above the lowest shedding level (steady).
     #[inline]
     pub fn is_any(&self) -> bool {
         self.highest != Level::Steady

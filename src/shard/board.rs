@@ -25,7 +25,8 @@ struct Place {
     /// Median response time while a quarter of the window is in flight, in seconds, as a 32-bit floating
     /// point number.
     quarter: AtomicU64,
-    /// Time at which the core asks all cores to measure the base response time (probe), in nanoseconds.
+    /// Time at which the core asks all cores to measure the base response time (probe), on the monotonic
+    /// clock in nanoseconds.
     probe_at: AtomicU64,
     /// Requests in flight in the lower 32 bits; above them the requests that wait (29 bits) and the flags at
     /// [`BUSY`], [`FULL`] and [`STALLED`].
@@ -33,7 +34,7 @@ struct Place {
     /// The shedding level that the core proposes for the backend, in the lower 8 bits, and above it the
     /// number of replies that the proposal is based on.
     level: AtomicU64,
-    /// Time at which the core wrote `level`, in nanoseconds.
+    /// Time at which the core wrote the shedding level that it proposes, in nanoseconds.
     level_at: AtomicU64,
 }
 
@@ -58,8 +59,8 @@ pub struct Load {
 pub struct Noticeboard {
     places: Box<[Place]>,
     shards: usize,
-    /// Time until which readers read the levels that cores proposed, in nanoseconds; 3 s after the last
-    /// proposal of a level above steady.
+    /// Time until which cores read each other's proposals of shedding levels, in nanoseconds; 3 s after the
+    /// last proposal of a level above steady.
     alarmed_until: AtomicU64,
 }
 
@@ -72,7 +73,7 @@ impl Noticeboard {
         Self { places, shards, alarmed_until: AtomicU64::new(0) }
     }
 
-    /// True if any core proposed a level above steady in the last 3 s.
+    /// True if any core proposed a shedding level above steady in the last 3 s.
     pub fn is_alarmed(&self, now: Timestamp) -> bool {
         self.alarmed_until.load(Ordering::Relaxed) > now.as_nanos()
     }
@@ -102,7 +103,8 @@ const BUSY: u32 = 61;
 const FULL: u32 = 62;
 /// Bit in `Place::load` which says that the backend has stalled.
 const STALLED: u32 = 63;
-/// Time for which cores read the levels after a core proposed one above steady.
+/// Time for which cores read each other's proposals of shedding levels after a core proposed one above
+/// steady.
 const ALARM: Duration = Duration::from_secs(3);
 
 impl Section<'_> {
@@ -153,7 +155,7 @@ impl Section<'_> {
         }
     }
 
-    /// Returns the levels that all cores proposed, in the order of the cores.
+    /// Returns the shedding levels that all cores proposed, in the order of the cores.
     pub fn told(&self) -> impl Iterator<Item = Told> {
         self.places.iter().map(|place| {
             let word = place.level.load(Ordering::Relaxed);

@@ -109,7 +109,7 @@ struct Gathering {
 #[derive(Debug)]
 struct Joining {
     reply: Vec<u8>,
-    /// Number of values that the reply has.
+    /// Number of values that have been joined into the reply so far.
     joined: usize,
     /// For each part, the bytes and the elements of its reply that are not joined yet; None for a reply that
     /// is not an array.

@@ -17,7 +17,7 @@ use crate::values::limits::SLOTS;
 
 /// Maximum number of bytes around one word of a request: `$`, the length of the word and two line ends.
 const BULK_HEAD_BYTES_MAX: usize = 1 + 10 + 4;
-/// Maximum number of bytes of a request before its first key, without its name.
+/// Maximum number of bytes of a request before its first key, without the name of the command.
 const FRAME_HEAD_BYTES_MAX: usize = 1 + 10 + 2 + BULK_HEAD_BYTES_MAX;
 
 /// Part of a split request: the keys that have one home core, backend and connection.

@@ -99,17 +99,17 @@ impl Inbox {
         self.trackers.retain(|other| *other != tracker);
     }
 
-    /// True if a client's messages come here.
+    /// True if the invalidation messages of this other client come to this inbox.
     pub fn has_tracker(&self, tracker: Peer) -> bool {
         self.trackers.contains(&tracker)
     }
 
-    /// True if no client's messages come to this inbox, and no command waits for it.
+    /// True if no other client's invalidation messages come to this inbox, and no command waits for it.
     pub fn is_unused(&self) -> bool {
         self.trackers.is_empty() && self.waiting.is_empty()
     }
 
-    /// True if the messages of at least one client come to this inbox.
+    /// True if the invalidation messages of at least one other client come to this inbox.
     pub fn is_in_use(&self) -> bool {
         !self.trackers.is_empty()
     }

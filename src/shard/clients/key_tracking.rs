@@ -67,7 +67,7 @@ pub struct Repeat {
 #[derive(Clone, Copy, Debug)]
 struct Aim {
     peer: Peer,
-    /// True once that client is gone, or may no longer take the messages.
+    /// True once the client is gone, or may no longer take the invalidation messages.
     is_gone: bool,
 }
 
@@ -97,7 +97,7 @@ pub struct TrackingReply {
     /// True if some stores have accepted the new options while others still use the former ones, so that the
     /// client would miss messages.
     pub is_divided: bool,
-    /// True if the client that is to take the messages has disconnected meanwhile.
+    /// True if the client that is to take the invalidation messages has disconnected meanwhile.
     pub is_target_gone: bool,
 }
 
@@ -315,7 +315,8 @@ impl KeyTracking {
         self.lose_target(self.target?.peer)
     }
 
-    /// Returns the client that takes the messages; `None` if that is this client itself, or if the client is gone.
+    /// Returns the client that takes the invalidation messages in place of this one; `None` if that is this
+    /// client itself, or if the client is gone.
     pub fn live_target(&self) -> Option<Peer> {
         self.target.filter(|aim| !aim.is_gone).map(|aim| aim.peer)
     }

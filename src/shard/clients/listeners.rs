@@ -184,7 +184,7 @@ impl Listeners {
         }
     }
 
-    /// Takes the messages (joins and leaves of clients) that are to be sent to home cores.
+    /// Takes the messages (joins and leaves of clients) that are to be sent to the home cores of channels.
     pub fn take_output(&mut self) -> Vec<ToHome> {
         for (client, subscriptions) in std::mem::take(&mut self.left) {
             for (kind, name) in subscriptions.shared_names() {

@@ -43,7 +43,7 @@ pub enum Origin {
     AllStores,
     /// The channel's or pattern's home core has the subscription, for all clients of this process together.
     Shared,
-    /// Weir itself sends the messages: no store is sent the subscription.
+    /// Weir itself sends the messages of the channel or pattern: no store is sent the subscription.
     Weir,
 }
 
@@ -185,8 +185,8 @@ pub enum Delivered {
     Acknowledged {
         /// Destination of the reply to the command.
         reply_to: ReplyTo,
-        /// All acknowledgements, and the messages that came since the command was sent; or the error of a
-        /// store.
+        /// The reply: all acknowledgements, and the messages that came since the command was sent; or the
+        /// error of a store.
         reply: Vec<u8>,
         /// Requests that end at other stores the subscriptions that one store has refused.
         undo: Vec<FeedRequest>,

@@ -9,7 +9,7 @@ use crate::values::{Action, BackendId, ClientId, Owner, Timestamp};
 
 /// The connections of a client's own to stores, and the state for which it has them. A client has at most one
 /// link for requests, and one per store for subscriptions, one over which keys are tracked, and one for the
-/// messages of other clients.
+/// invalidation messages of other clients.
 #[derive(Debug, Default)]
 pub struct Ties {
     /// The link for the client's blocking command, or for all requests while it watches keys.

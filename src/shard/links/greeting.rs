@@ -163,7 +163,7 @@ impl Links {
     }
 
     /// Before the next request on this connection, sends a `CLIENT KILL` for every connection to the backend
-    /// that weir has given up since this was last done here.
+    /// that weir has given up since it last sent some over this connection.
     fn fence_off(&mut self, env: &mut Env, connection: ConnectionId, now: Now) {
         let link = &mut self.connections[connection.0 as usize];
         let seen = std::mem::replace(&mut link.fenced, self.fences.count());

@@ -55,8 +55,8 @@ pub enum Greeting {
     Identity,
     /// `QOS SET INFLIGHT WAIT`, to a backend that is a weir: it agrees to be sent deadlines.
     Terms,
-    /// A fence: `CLIENT KILL` of a connection that weir has given up, by the shard that gave it up and its
-    /// sequence number there.
+    /// A fence: `CLIENT KILL` of a connection that weir has given up, by the shard that gave it up and the
+    /// sequence number that this shard gave it.
     Fence(ShardId, u64),
 }
 

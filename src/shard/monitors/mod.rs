@@ -35,8 +35,8 @@ pub struct MonitorStage {
     /// The monitors that miss the line that was left out last, and the number of lines in a row left out for
     /// just these. Mostly they are the same for all requests of a turn (pass of the shard's loop).
     missing: (MonitorSet, u32),
-    /// Numbers of further lines left out since the end of the last turn (pass of the shard's loop), by the
-    /// place of the monitor that misses them.
+    /// Numbers of lines left out, besides those in `missing`, since the end of the last turn (pass of the
+    /// shard's loop), by the place of the monitor that misses them.
     left_out: [u32; MONITORS_MAX as usize],
 }
 

@@ -198,7 +198,7 @@ impl Batch {
         self.redirects.push(message);
     }
 
-    /// Takes the messages about clients that take the invalidation messages of other clients.
+    /// Takes the messages to cores about clients that take the invalidation messages of other clients.
     pub fn take_redirects(&mut self) -> Vec<RedirectMessage> {
         std::mem::take(&mut self.redirects)
     }
@@ -214,7 +214,7 @@ impl Batch {
     }
 
     /// Adds that a store has answered a fence (the request to kill a connection that was given up), which is
-    /// named by the shard that raised it, and its sequence number there.
+    /// named by the shard that raised it, and the sequence number that this shard gave it.
     pub fn push_lifted(&mut self, origin: ShardId, sequence: u64) {
         self.lifted.push((origin, sequence));
     }

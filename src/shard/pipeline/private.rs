@@ -765,8 +765,9 @@ impl Shard {
         }
     }
 
-    /// Sends a blocking command to another node of a cluster, because a node has refused it: the slot is not
-    /// there, or is no longer. Returns the request if it is not sent again; the refusal is its reply then.
+    /// Sends a blocking command to another node of a cluster, because a node has refused it: it does not own
+    /// the slot of the request's keys, or no longer. Returns the request if it is not sent again; the refusal
+    /// is its reply then.
     fn ask_elsewhere(
         &mut self,
         (link, holder): (PrivateId, ClientId),

@@ -34,9 +34,9 @@ use crate::values::{BackendId, ClientId};
 pub(super) const ANY_KEY: &[u8] = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
 
 impl Shard {
-    /// Returns the link over which a store tracks keys for a client, and opens one to a node of a cluster that lacks
-    /// it. `None` for a client that tracks no keys. An error if there is no link left. Requests on a new link wait until
-    /// the node can be told which client takes the messages.
+    /// Returns the link over which a store tracks keys for a client, and opens one to a node of a cluster
+    /// that lacks it. `None` for a client that tracks no keys. An error if there is no link left. Requests on
+    /// a new link wait until the node can be told which client takes the invalidation messages.
     pub(super) fn link_for_tracking(
         &mut self,
         id: ClientId,
@@ -73,9 +73,9 @@ impl Shard {
     }
 
     /// Takes the number (`CLIENT ID`) that a node has given the connection of the client that takes another's
-    /// invalidation messages, and tells the node to send the messages there. Without a number, the request
-    /// that waits on the tracking client's link is refused, and a client that hears of all keys with certain
-    /// prefixes is closed.
+    /// invalidation messages, and tells the node to send the messages over that connection. Without a number,
+    /// the request that waits on the tracking client's link is refused, and a client that hears of all keys
+    /// with certain prefixes is closed.
     pub(super) fn take_node_number(
         &mut self,
         question: NodeQuestion,

@@ -139,7 +139,7 @@ pub struct SharedChannels {
 }
 
 impl SharedChannels {
-    /// Creates the state of a core without channels.
+    /// Creates the state of a core without any channel that has one subscription for all clients.
     pub fn new(limits: HomeLimits) -> Self {
         Self {
             limits,
