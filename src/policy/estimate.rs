@@ -59,7 +59,7 @@ impl UnderWay {
         self.0[class] += 1;
     }
 
-    /// Counts a request of a class of commands as answered, so that its price is final.
+    /// Counts a request of a class of commands as over: its price is final.
     #[inline]
     pub const fn end(&mut self, class: usize) {
         self.0[class] = self.0[class].saturating_sub(1);

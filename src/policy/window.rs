@@ -99,8 +99,8 @@ const LOOK_FRESH: f64 = 4.0;
 /// Times of probes (measurements of the base latency) before a mild cut are multiples of this, in seconds, so
 /// that all cores probe at the same time.
 const LOOK_STEP: f64 = 0.25;
-/// Times of probes (measurements of the base latency) before a mild cut are multiples of this many median
-/// latencies, where replies are slow.
+/// Where replies are slow, times of probes (measurements of the base latency) before a mild cut are multiples
+/// of the next power of two, in seconds, above this many median latencies.
 const LOOK_STEP_MEDIANS: f64 = 5.0;
 /// Part of the window at the last probe (measurement of the base latency) below which a mild cut waits for
 /// another probe: so few requests could not crowd the backend as it was then, so it has changed.
