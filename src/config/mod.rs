@@ -86,7 +86,8 @@ pub struct Config {
     pub busy_poll: Duration,
     /// The stores behind weir, as `--storage` names them.
     pub storage: Storage,
-    /// Certificates for connections to stores with TLS; none if the stores use none.
+    /// Settings of TLS for connections to stores: the authorities to trust, and weir's own certificate if it
+    /// shows one; `None` if weir connects to stores without TLS.
     pub store_tls: Option<StoreTlsSettings>,
     /// Maximum number of bytes that the embedded store may hold.
     pub embedded_bytes_max: usize,

@@ -6,7 +6,7 @@
 
 use crate::values::limits::COMMAND_CLASSES;
 
-/// Fewest replies of a class from which its usual latency is computed.
+/// Fewest replies of a class of commands from which its usual latency is computed.
 const SAMPLES_MIN: u32 = 100;
 /// Weight of a new sample in the short-term average: about the last 16 replies count.
 const SHORT: f64 = 1.0 / 16.0;
@@ -48,7 +48,7 @@ impl Averages {
     }
 }
 
-/// The usual latencies of one backend, by class, as one core sees them.
+/// The usual latencies of one backend, by class of commands, as one core sees them.
 #[derive(Clone, Debug, Default)]
 pub struct Baseline {
     classes: [Averages; COMMAND_CLASSES],
@@ -56,7 +56,7 @@ pub struct Baseline {
 
 impl Baseline {
     /// Records the latency of a reply, and returns by how many microseconds it exceeded the usual; 0 while
-    /// the class is unknown or the whole backend is slow.
+    /// the class of commands is unknown or the whole backend is slow.
     pub fn handle_reply(&mut self, class: usize, took_micros: u64) -> u64 {
         // A signed conversion is one instruction, an unsigned one is more.
         let micros = took_micros as i64 as f64;
@@ -72,8 +72,8 @@ impl Baseline {
         (micros - usual) as u64
     }
 
-    /// True if the backend as a whole is slower than it used to be. Each class counts by its share of the
-    /// total time, so a change of the mix alone does not count.
+    /// True if the backend as a whole is slower than it used to be. Each class of commands counts by its
+    /// share of the total time, so a change of the mix of commands alone does not count.
     pub fn is_degraded(&self) -> bool {
         let known = || self.classes.iter().filter(|class| class.is_known());
         let weighted = |time: fn(&Averages) -> f64| -> f64 {

@@ -389,7 +389,7 @@ fn is_surely_failing(failures: u64, replies: u64) -> bool {
 pub struct Comparison {
     /// 95th percentile of this store's latency for a class of commands.
     pub own: Duration,
-    /// Median of the other stores' 95th percentiles.
+    /// Median of the other stores' 95th percentiles of latency for the same class of commands.
     pub others: Duration,
     /// Requests per second of this core at the store.
     pub rate: f64,

@@ -136,7 +136,7 @@ impl<V> BucketTable<V> {
     }
 }
 
-/// Returns the part that holds an id, by bits that the hash tables do not use themselves.
+/// Returns the table (one of [`PARTS`]) that holds an id, by bits that the hash tables do not use themselves.
 const fn part_of(id: BucketId) -> usize {
     (id.0 >> 40) as usize % PARTS
 }

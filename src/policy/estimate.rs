@@ -8,15 +8,18 @@ use crate::values::limits::COMMAND_CLASSES;
 /// Weight of a new sample in the fast average, as a negative power of two: the last dozen requests decide.
 const WEIGHT_BITS: u32 = 3;
 /// Number of samples over which the slow statistics average; fewer while there are fewer. So a tenant that
-/// wants an expensive class to be taken for a cheap one pays for thousands of cheap requests first.
+/// wants an expensive class of commands to be taken for a cheap one pays for thousands of cheap requests
+/// first.
 const SLOW_SAMPLES: u32 = 2_048;
-/// Samples after which a class of requests counts as known: until then the number of its requests in flight
+/// Samples after which a class of commands counts as known: until then the number of its requests in flight
 /// is bounded.
 const SAMPLES_KNOWN: u32 = 32;
-/// Maximum number of requests of a class that may be in flight before the first reply shows their real price.
+/// Maximum number of requests of a class of commands that may be in flight before the first reply shows their
+/// real price.
 const UNKNOWN_IN_FLIGHT: u32 = 4;
-/// Number by which each settled request of a class raises the bound on its requests in flight, which begins
-/// at `UNKNOWN_IN_FLIGHT`. The bound ends once the class is known, after `SAMPLES_KNOWN` samples of its cost.
+/// Number by which each request of a class whose real cost has been learnt raises the bound on its requests
+/// in flight, which begins at `UNKNOWN_IN_FLIGHT`. The bound ends once the class is known, after
+/// `SAMPLES_KNOWN` samples of its cost.
 const UNKNOWN_PER_SAMPLE: u32 = 2;
 /// Number of standard deviations of their sum by which the cost of requests in flight is assumed to exceed
 /// its mean at most.
@@ -45,18 +48,18 @@ struct Spread {
     samples: u32,
 }
 
-/// Requests that are admitted and not settled yet, by class.
+/// Requests that are admitted and whose real cost is not known yet, by class of commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnderWay([u32; COMMAND_CLASSES]);
 
 impl UnderWay {
-    /// Counts a request of a class as admitted, so that its price is not final yet.
+    /// Counts a request of a class of commands as admitted, so that its price is not final yet.
     #[inline]
     pub const fn begin(&mut self, class: usize) {
         self.0[class] += 1;
     }
 
-    /// Counts a request of a class as settled: its price is final.
+    /// Counts a request of a class of commands as over: its price is final.
     #[inline]
     pub const fn end(&mut self, class: usize) {
         self.0[class] = self.0[class].saturating_sub(1);
@@ -67,7 +70,7 @@ impl UnderWay {
         self.0.iter().sum()
     }
 
-    /// True if no request of any class is unsettled.
+    /// True if every admitted request of any class has been charged at its real cost.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0 == [0; COMMAND_CLASSES]
@@ -87,40 +90,41 @@ impl UnderWay {
 }
 
 impl Expected {
-    /// Returns the expected cost of the next request of a class beyond its fixed part, in millionths of a
-    /// request unit.
+    /// Returns the expected cost of the next request of a class beyond the part that is known on arrival, in
+    /// millionths of a request unit.
     pub const fn of(&self, class: usize) -> MicroUnits {
         self.averages[class]
     }
 
-    /// True once a request of the class has been settled.
+    /// True once the real cost of a request of the class has been learnt.
     pub const fn is_seen(&self, class: usize) -> bool {
         self.spreads[class].samples > 0
     }
 
-    /// True if one more request of a class may be admitted beside the unsettled ones, as far as the number of
-    /// samples of the class bounds them.
+    /// True if one more request of a class may be admitted beside those whose real cost is not known yet, as
+    /// far as the number of samples of the class limits them.
     #[inline]
     pub const fn lets_in(&self, class: usize, under_way: &UnderWay) -> bool {
         let samples = self.spreads[class].samples;
         self.is_known(class) || under_way.0[class] < UNKNOWN_IN_FLIGHT + UNKNOWN_PER_SAMPLE * samples
     }
 
-    /// True if all requests of each class cost alike, so that no price is ever exceeded.
+    /// True if all requests of each class of commands cost alike, so that no price is ever exceeded.
     #[inline]
     pub const fn is_even(&self) -> bool {
         self.varied == 0
     }
 
-    /// True if so many prices of a class are known that the number of its requests in flight is not bounded.
+    /// True if so many prices of a class of commands are known that the number of its requests in flight is
+    /// not bounded.
     #[inline]
     pub const fn is_known(&self, class: usize) -> bool {
         self.known & (1 << class) != 0
     }
 
-    /// Returns the most by which unsettled requests, with one more of a class, may exceed the prices that
-    /// were taken for them: the difference of the means, and three standard deviations of the sum, in
-    /// millionths of a request unit.
+    /// Returns the most by which the admitted requests whose real cost is not known yet, with one more of a
+    /// class, may exceed the prices that were taken for them: the difference of the means, and three standard
+    /// deviations of the sum, in millionths of a request unit.
     pub fn risk(&self, under_way: &UnderWay, class: usize) -> i64 {
         let (mut excess, mut variance) = (0.0, 0.0);
         for (each, (spread, average)) in self.spreads.iter().zip(self.averages).enumerate() {
@@ -131,8 +135,8 @@ impl Expected {
         (excess + DEVIATIONS * variance.sqrt()) as i64
     }
 
-    /// Learns the cost of a settled request beyond its fixed part. The first request of a class sets the
-    /// average, since nothing else is known of the class.
+    /// Learns the real cost of a request beyond the part that was known on arrival. The first request of a
+    /// class sets the average, since nothing else is known of the class.
     #[inline]
     pub fn learn(&mut self, class: usize, cost: MicroUnits) {
         // As long as all are alike there is nothing to learn.

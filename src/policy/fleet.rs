@@ -26,11 +26,11 @@ use crate::values::{MicroUnits, Part, Timestamp};
 const EVEN_BILLIONTHS: u64 = 100_000_000;
 /// Part of a quota that a host may give out before it knows how many hosts there are: 10 %.
 const UNKNOWN: Part = Part::of_billionths(EVEN_BILLIONTHS);
-/// Consecutive answers of the fleet's store without a new tick of another host after which that host counts
-/// as gone.
+/// Consecutive answers of the fleet's store in which another host's counter (tick) has not changed, after
+/// which that host counts as gone.
 const MISSED_MAX: u32 = 3;
-/// Consecutive answers of the fleet's store without a new tick of another host after which that host's entry
-/// is removed there.
+/// Consecutive answers of the fleet's store in which another host's counter (tick) has not changed, after
+/// which that host's entry is removed there.
 const FORGOTTEN_AFTER: u32 = 60;
 /// Time for which shares of quotas stay in force without a reply of the fleet's store.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -60,8 +60,8 @@ pub struct Question {
     pub tick: u64,
     /// Hosts that have been gone for long, whose entries in the fleet's store are to be removed.
     pub gone: Vec<HostId>,
-    /// Quotas by their places, and the amounts to add to their counters in the fleet's store, in thousandths
-    /// of a request unit.
+    /// Quotas, by their indices in the host's list, and the amounts to add to their counters in the fleet's
+    /// store, in thousandths of a request unit.
     pub added: Vec<(usize, u64)>,
 }
 
@@ -95,7 +95,7 @@ struct Scope {
     heard_at: Option<Timestamp>,
 }
 
-/// Another host of the fleet: its last tick, by whose changes it counts as alive.
+/// Another host of the fleet: the counter (tick) that it last reported, by whose changes it counts as alive.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     tick: u64,
@@ -109,19 +109,21 @@ struct Asked {
     at: Timestamp,
     /// Length of the time over which the demand in `added` was counted.
     elapsed: Duration,
-    /// Quotas by their places, and the amounts added to their counters, in thousandths of a request unit.
+    /// Quotas, by their indices in the host's list, and the amounts added to their counters, in thousandths
+    /// of a request unit.
     added: Vec<(usize, u64)>,
 }
 
-/// This host's view of the fleet: the other hosts, and the shared quotas (scopes), which are named by their
-/// places in a list.
+/// This host's view of the fleet: the other hosts, and the quotas that they share (scopes), which are named
+/// by their indices in a list.
 #[derive(Clone, Debug)]
 pub struct Fleet {
     own: HostId,
     period: Duration,
     tick: u64,
     others: BTreeMap<HostId, Seen>,
-    /// Shared quotas: first those that are always there, then those that come and go.
+    /// Quotas that the hosts share: first those that are never removed (of all tenants together, and of each
+    /// tenant), then those of heavily used users.
     scopes: Vec<Scope>,
     /// Number of quotas that are never removed: that of all tenants together, and those of tenants.
     fixed: usize,
@@ -149,14 +151,15 @@ impl Fleet {
         }
     }
 
-    /// Adds a quota in the last place: that of a user, of which only heavily used ones are shared by demand.
-    /// Until the other hosts' demand is known, this host keeps the part of an uncounted quota.
+    /// Adds a quota at the end of the list: that of a user, of which only heavily used ones are shared by
+    /// demand. Until the other hosts' demand is known, this host may give out as much of it as of a quota
+    /// whose demand is not counted.
     pub fn admit(&mut self, ru_per_second: u64) {
         let part = self.uncounted();
         self.scopes.push(Scope { heard_at: self.heard_at, ..Scope::new(ru_per_second, part) });
     }
 
-    /// Removes a quota that [`Fleet::admit`] added; the quota in the last place moves into its place. An
+    /// Removes a quota that [`Fleet::admit`] added; the quota at the end of the list takes its index. An
     /// exchange in flight is given up.
     pub fn dismiss(&mut self, place: usize) {
         self.handle_lost();
@@ -175,7 +178,7 @@ impl Fleet {
         if self.heard_at.is_some() { Part::even(self.hosts()) } else { UNKNOWN }
     }
 
-    /// Replaces the quotas that are always counted: gives for each new one its size, and the place that it
+    /// Replaces the quotas that are always counted: gives for each new one its size, and the index that it
     /// had before, if any. An exchange in flight is given up.
     pub fn replace(&mut self, quotas: impl Iterator<Item = (u64, Option<usize>)>) {
         self.handle_lost();
@@ -423,7 +426,8 @@ impl Scope {
         }
     }
 
-    /// Forgets the value of the quota's counter, so that the next one is not compared with it.
+    /// Forgets the value of the quota's counter at the fleet's store, so that the next value read is not
+    /// compared with it.
     fn start_over(&mut self) {
         self.total = None;
         self.target = self.target.min(self.part);

@@ -52,7 +52,8 @@ use summary::Summary;
 
 pub use records::KeyName;
 
-/// Length of a pane in nanoseconds, the shortest time that anything is decided by.
+/// Length of a pane (the interval in which requests are counted) in nanoseconds, the shortest time that
+/// anything is decided by.
 const PANE: u64 = 50_000_000;
 /// Length of a pane, in nanoseconds, above which the core did not run or slept and the requests that came
 /// meanwhile have yet to be counted.
@@ -64,7 +65,8 @@ const COLD: u64 = 1_000_000_000;
 /// Divisor of the load that makes a key hot: below the quotient a hot key is cold, and at it a key gets a
 /// record.
 const QUARTER: u64 = 4;
-/// Multiple of the load that makes a key hot at which one window is enough instead of two.
+/// Multiple of the load that makes a key hot at which a key becomes hot after one window (two panes of 50 ms)
+/// instead of two.
 const BLAZING: u64 = 4;
 /// Factor by which a rising key's load must exceed that of the weakest hot key to replace it, when there are
 /// as many hot keys as there may be.
@@ -199,9 +201,9 @@ pub struct HotKeys {
     expensive_from: MicroUnits,
     costs_started: Timestamp,
     hot: usize,
-    /// Records of keys to promote at a pane's end, in memory that is used again.
+    /// Records of keys that are to become hot at the end of a pane (50 ms), in memory that is used again.
     rising: Vec<u16>,
-    /// Records of keys to demote at a pane's end, in memory that is used again.
+    /// Records of hot keys that are to be demoted at the end of a pane (50 ms), in memory that is used again.
     cooled: Vec<u16>,
     counters: HotCounters,
 }
@@ -242,7 +244,7 @@ impl HotKeys {
         rapidhash_v3_seeded(key, &self.secrets)
     }
 
-    /// Returns a function that does what [`hash`](Self::hash) does.
+    /// Returns a function that computes the same hash of a key as [`hash`](Self::hash).
     pub fn hasher(&self) -> impl Fn(&[u8]) -> u64 + use<> {
         let secrets = self.secrets;
         move |key| rapidhash_v3_seeded(key, &secrets)
@@ -272,8 +274,8 @@ impl HotKeys {
         self.records.id_of(hash)
     }
 
-    /// Adds the price of a request to its slot. The caller may do so only for requests that cost more than
-    /// usual; a key's share of the slot's cost is then its share of theirs.
+    /// Adds the price of a request to its slot. The caller may leave out requests at the usual price; a key's
+    /// share of its slot's cost is then its share of the cost of the others.
     #[inline]
     pub fn note_cost(&mut self, slot: u16, cost: Price) {
         self.cost_slots.add(slot, cost.micro() >> COST_SHIFT);

@@ -61,25 +61,26 @@ const SECOND: usize = 4;
 const SLICES: usize = 10 * SECOND;
 /// Longest time that is believed to have passed between two ticks, in nanoseconds: one hour.
 const JUMP_MAX: u64 = 3_600_000_000_000;
-/// Fewest replies of a class in a window from which its latency ratio is computed.
+/// Fewest replies of a class of commands in a window of time from which its latency ratio is computed.
 const SAMPLES_MIN: u32 = 100;
 /// Least usual 95th percentile that is assumed, in microseconds: no reply below it counts as slow, since the
 /// scheduler and the network may add so much at any time.
 const LONG_MIN: f64 = 500.0;
-/// Consecutive checks, 250 ms apart, at which the ratio must be below a level's threshold before the level is
-/// entered. More than a second, so that the first and the last have no reply in common and a pause that
-/// spoils two slices is not enough.
+/// Consecutive checks, 250 ms apart, at which the ratio of usual to recent latency must be below a shedding
+/// level's threshold before the level is entered. More than a second, so that the first and the last have no
+/// reply in common and a pause that spoils two slices is not enough.
 const LOOKS_UP: u32 = SECOND as u32 + 2;
-/// Consecutive checks, 250 ms apart, at which the ratio must be above the leave threshold before a level is
-/// left; also the least number between any two changes of the level.
+/// Consecutive checks, 250 ms apart, at which the ratio of usual to recent latency must be above the leave
+/// threshold before a shedding level is left; also the least number between any two changes of the level.
 const LOOKS: u32 = SECOND as u32;
 /// Consecutive checks, 250 ms apart, without waiting requests or more in flight than usual after which a
-/// level is left: ten seconds.
+/// shedding level is left: ten seconds.
 const LOOKS_ALONE: u32 = SLICES as u32;
-/// Distance of the ratio above a level's threshold at which the level is left, or half the way from the
-/// threshold to 1 if that is less.
+/// Distance of the ratio of usual to recent latency above a shedding level's threshold at which the level is
+/// left, or half the way from the threshold to 1 if that is less.
 const LEAVE: f64 = 0.15;
-/// Ratio below which latencies are not learnt as usual, so that an overload does not become the norm.
+/// Ratio of usual to recent latency below which latencies are not learnt as usual, so that an overload does
+/// not become the norm.
 const FREEZE: f64 = 0.8;
 /// Slices (250 ms each) for which learning may stay off: one minute.
 const FROZEN_MAX: usize = 60 * SECOND;
@@ -121,18 +122,19 @@ pub struct Change {
     pub from: Level,
     /// The level of load shedding from now on.
     pub to: Level,
-    /// The ratio of usual to recent latency that led to the change; `None` if the level fell because there
-    /// were too few replies to measure one.
+    /// The ratio of usual to recent latency that led to the change; `None` if the shedding level fell because
+    /// there were too few replies to measure one.
     pub seen: Option<Seen>,
 }
 
-/// One core's view of one backend's latency.
+/// One core's view of one backend's latency: recent and usual percentiles, and the shedding level that
+/// follows.
 #[derive(Debug)]
 pub struct LatencyRatio {
     /// Latency ratios (usual 95th percentile divided by the present one, 1 is steady) below which shedding
     /// levels 1, 2 and 3 are entered, the highest ratio first.
     thresholds: [f64; 3],
-    /// Latencies by class; `None` for a class that was never used.
+    /// Latencies by class of commands; `None` for a class that was never used.
     classes: [Option<Box<Times>>; COMMAND_CLASSES],
     /// Time of the last call of [`LatencyRatio::handle_tick`].
     ticked_at: Timestamp,
@@ -160,8 +162,8 @@ pub struct LatencyRatio {
 }
 
 impl LatencyRatio {
-    /// Creates the view of a backend about which nothing is known yet. `thresholds` are the ratios below
-    /// which levels 1, 2 and 3 are entered, the highest first.
+    /// Creates the view of a backend about which nothing is known yet. `thresholds` are the ratios of usual
+    /// to recent latency below which shedding levels 1, 2 and 3 are entered, the highest first.
     pub fn new(thresholds: [f64; 3], now: Timestamp) -> Self {
         Self {
             thresholds,
@@ -189,8 +191,8 @@ impl LatencyRatio {
         }
     }
 
-    /// Ends the slices that have passed, and returns the change of the level if there is one. Called about
-    /// every 100 ms while there is traffic.
+    /// Ends the slices (250 ms each) that have passed, and returns the change of the shedding level if there
+    /// is one. Called about every 100 ms while there is traffic.
     pub fn handle_tick(&mut self, now: Timestamp, company: Company) -> Option<Change> {
         let passed = now.nanos_since(self.ticked_at).min(JUMP_MAX);
         self.ticked_at = now;
@@ -222,7 +224,8 @@ impl LatencyRatio {
         (to != from).then_some(Change { from, to, seen: self.seen })
     }
 
-    /// Returns the shedding level that this core has chosen for the backend.
+    /// Returns the shedding level that this core has chosen for the backend (which tiers of requests are
+    /// refused or cost more).
     pub fn level(&self) -> Level {
         self.steps.level
     }
@@ -232,15 +235,15 @@ impl LatencyRatio {
         self.seen
     }
 
-    /// Returns the present 95th percentile of a class of commands; None without enough replies in the last
-    /// ten seconds.
+    /// Returns the present 95th percentile of latency of a class of commands; None without enough replies in
+    /// the last ten seconds.
     pub fn recent_p95(&self, class: usize) -> Option<Duration> {
         let micros = self.classes.get(class)?.as_ref()?.recent()?;
         Some(Duration::from_micros(micros as u64))
     }
 
-    /// Returns the level that this core proposes to the other cores: its own, but at most `Overloaded` (which
-    /// refuses nothing) unless requests wait or more are in flight than usual.
+    /// Returns the shedding level that this core proposes to the other cores: its own, but at most
+    /// `Overloaded` (which refuses nothing) unless requests wait or more are in flight than usual.
     pub fn told(&self, now: Timestamp) -> Told {
         let most = if self.is_in_company { Level::Shedding } else { Level::Overloaded };
         Told { at: now, level: self.steps.level.min(most), replies: self.replies }
@@ -282,12 +285,12 @@ impl LatencyRatio {
     }
 }
 
-/// Latency ratio over all classes of commands at one check, with its bounds.
+/// Ratio of usual to recent latency over all classes of commands at one check, with its bounds.
 #[derive(Clone, Copy, Debug)]
 struct Verdict {
     seen: Seen,
-    /// Upper bound of the ratio, from percentiles two standard deviations lower, so that chance alone enters
-    /// no level.
+    /// Upper bound of the ratio of usual to recent latency, computed from recent percentiles that are two
+    /// standard deviations lower, so that chance alone enters no level.
     surely: f64,
 }
 
@@ -296,14 +299,15 @@ struct Verdict {
 struct Steps {
     /// The present level of load shedding.
     level: Level,
-    /// Consecutive checks (250 ms apart) with the ratio below the threshold of each level, while requests
-    /// waited or more were in flight than usual.
+    /// Consecutive checks (250 ms apart) with the ratio below the threshold of each shedding level, while
+    /// requests waited or more were in flight than usual.
     below: [u32; 3],
-    /// Consecutive checks (250 ms apart) with the ratio above the threshold at which the level is left.
+    /// Consecutive checks (250 ms apart) with the ratio above the threshold at which the shedding level is
+    /// left.
     above: u32,
     /// Consecutive checks (250 ms apart) at which no requests waited and no more were in flight than usual.
     alone: u32,
-    /// Number of checks (250 ms apart) since the level last changed.
+    /// Number of checks (250 ms apart) since the shedding level last changed.
     since: u32,
 }
 

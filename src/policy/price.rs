@@ -24,7 +24,7 @@ pub struct Asked {
     pub requests: u64,
     /// Number of bytes of the request.
     pub bytes_in: u64,
-    /// Keys that the request writes, where it names several.
+    /// Number of keys that the request writes, where it names several.
     pub keys: u64,
     /// Maximum number of entries that the request may look at without its reply showing it. It is charged for
     /// them only as far as it took the time for that.
@@ -58,7 +58,7 @@ pub struct Quote {
     pub fixed: Price,
     /// Least price of the request, whatever its reply: the floor of its kind of command.
     pub floor: Price,
-    /// Keys that the request writes, where it names several.
+    /// Number of keys that the request writes, where it names several.
     pub keys: u32,
     /// Maximum number of entries that the request may look at without its reply showing it.
     pub looks_at: u32,
@@ -77,7 +77,7 @@ pub struct Measured {
     pub slowness_micros: u64,
 }
 
-/// A price, split into its terms.
+/// A price, split into the terms whose sum it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Breakdown {
     /// Price of the request as such, whatever its size.
@@ -97,7 +97,7 @@ pub struct Breakdown {
 }
 
 impl Breakdown {
-    /// Returns the sum of all terms.
+    /// Returns the sum of all terms (base, bytes, rows, keys, slowness, rise to the floor).
     pub const fn total(&self) -> Price {
         let known = self.base.saturating_add(self.bytes_in).saturating_add(self.bytes_out);
         let counted = self.rows.saturating_add(self.keys).saturating_add(self.slowness);
@@ -170,7 +170,8 @@ impl Weights {
         Price::new(quote.fixed.micro().saturating_add(breakdown.total().micro()))
     }
 
-    /// Returns the price of a request split into its terms.
+    /// Returns the price of a request split into its terms (base, bytes, rows, keys, slowness, rise to the
+    /// floor).
     pub fn breakdown(&self, asked: &Asked, measured: &Measured) -> Breakdown {
         let quote = self.quote(asked);
         let base = Price::new(asked.requests.saturating_mul(self.base)).min(quote.fixed);

@@ -24,11 +24,11 @@ use slab::Slab;
 
 use crate::values::{IdMap, MicroUnits, TenantId, Tier, Timestamp, UNIT};
 
-/// Maximum number of requests and bytes of one connection that may wait before [`Queue::push`] says that no
-/// further requests of it should be started; less where many connections wait.
+/// Maximum number of waiting requests, and of their bytes, of one connection before [`Queue::push`] says that
+/// no further requests of it should be started; less where many connections wait.
 const LONG: Held = Held { requests: 64, bytes: 1 << 20 };
-/// Divisor of a connection's limit: once fewer requests than the quotient wait, further requests of the
-/// connection may be started.
+/// Divisor of the limit on a connection's waiting requests: once fewer wait than the limit divided by this,
+/// further requests of the connection may be started.
 const EASED: usize = 2;
 /// Part of the limit that must become free after the queue was full until it admits requests again: a
 /// quarter.
@@ -52,25 +52,27 @@ const INTERVALS_MOST: f64 = 4.0;
 /// Mean number of waiting requests per connection at which a tier counts as deep and not as overloaded:
 /// clients that pipeline wait for their own requests.
 const DEEP: usize = 8;
-/// Longest wait in a deep tier, in intervals; with a longer one the tier can count as overloaded.
+/// Longest wait of a request, in intervals ([`Patience::interval`]), with which a tier counts as deep (long
+/// only because clients pipeline); with a longer one the tier can count as overloaded.
 const DEEP_WAIT: f64 = 4.0;
-/// Longest wait as the next request of a connection in a deep tier, in intervals; with a longer one the tier
-/// can count as overloaded.
+/// Longest time, in intervals ([`Patience::interval`]), for which a connection may wait to have its oldest
+/// request sent in a deep tier (long only because clients pipeline); with a longer one the tier can count as
+/// overloaded.
 const DEEP_WAIT_NEXT: f64 = 0.25;
-/// Number of intervals for which a request may be the next of its connection, where other connections wait in
-/// its tier, before it is refused.
+/// Number of intervals ([`Patience::interval`]) after which a request is refused that has been its
+/// connection's oldest waiting one for so long, if other connections wait in its tier.
 const AGE_CALM: f64 = 1.5;
-/// Longest time for which a request may be the next of its connection before it is refused; or twice
+/// Longest time for which a request may be its connection's oldest waiting one before it is refused; or twice
 /// [`Patience::calm`] if that is longer.
 const AGE_MAX: Duration = Duration::from_secs(2);
 /// Shortest time between two searches of all connections for requests that have waited too long.
 const LOOKS_APART: Duration = Duration::from_millis(5);
-/// Least delay of a turn, against its plan, that counts as lateness.
+/// Least delay of a turn (pass of the core's loop), against its plan, that counts as lateness.
 const LATE: Duration = Duration::from_millis(1);
-/// Silence of a backend after which the queue's clock pauses; twice the median latency if that is
-/// longer.
+/// Silence of a backend after which the clock that measures waiting in the queue pauses; twice the median
+/// latency if that is longer.
 const SILENT: Duration = Duration::from_millis(20);
-/// Longest time for which the queue's clock pauses while the window grows.
+/// Longest time for which the clock that measures waiting in the queue pauses while the window grows.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Capacity for requests that is kept while no request waits.
@@ -158,7 +160,7 @@ pub enum Refused {
     Stalled,
 }
 
-/// The times by which the queue decides that a request has waited too long.
+/// The times by which the queue decides that a request has waited for too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// Longest age of a request in an overloaded tier (5 ms by default); older requests are refused.
@@ -184,7 +186,7 @@ impl Patience {
     }
 }
 
-/// A core's knowledge of its backend at the beginning of a turn.
+/// A core's knowledge of its backend at the beginning of a turn (pass of the core's loop).
 #[derive(Clone, Copy, Debug)]
 pub struct Circumstances {
     /// Time by which this turn of the core began later than planned.
@@ -203,17 +205,18 @@ struct Node<T> {
     waiting: Waiting<T>,
     /// Time of arrival of the request, without the time in which this core did not run.
     came: Timestamp,
-    /// Arrival of the request by the queue's own clock.
+    /// Time of arrival of the request by the queue's own clock, which pauses for delays that the backend did
+    /// not cause.
     clock: Duration,
     /// Indices of the neighbours in the tier's list, in the order of arrival.
     in_tier: Links,
     /// Indices of the neighbours in the list of the tenant's requests in the tier, in the order of arrival.
     of_tenant: Links,
-    /// Index of the next request of the same connection, or [`NONE`].
+    /// Index of the next waiting request of the same connection, or [`NONE`].
     behind: u32,
 }
 
-/// A moment in real time, and by the queue's clock.
+/// A moment in real time, and by the queue's clock, which pauses for delays that the backend did not cause.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     at: Timestamp,
@@ -226,7 +229,7 @@ struct Links {
     after: u32,
 }
 
-/// Doubly linked list through slab entries: its ends and its length.
+/// Doubly linked list whose elements are entries of a slab: the indices of its ends, and its length.
 #[derive(Clone, Copy, Debug)]
 struct List {
     first: u32,
@@ -240,7 +243,7 @@ impl Default for List {
     }
 }
 
-/// Waiting requests of one client connection: all in one tier, with one tenant.
+/// Waiting requests of one client connection, in their order: all in one tier, with one tenant.
 #[derive(Clone, Copy, Debug)]
 struct Chain {
     /// The connection, by the number that [`Waiting::connection`] gives it.
@@ -286,8 +289,7 @@ struct TierQueue {
     turns: VecDeque<TenantId>,
     /// Time at which the tier was empty last, by the queue's clock.
     empty_at: Duration,
-    /// Time at which the number of the tier's requests was last recorded, by the queue's clock, and that
-    /// number.
+    /// The number of the tier's requests when it was last recorded, and that time by the queue's clock.
     seen: (Duration, usize),
     /// Time since which the tier is overloaded, by the queue's clock, or the last time that this was
     /// confirmed; `None` if it is not.
@@ -297,7 +299,7 @@ struct TierQueue {
     empty_turns: u32,
 }
 
-/// The queue of one core before one backend.
+/// The queue of one core in front of one backend.
 #[derive(Debug)]
 pub struct Queue<T> {
     /// All waiting requests; lists and chains refer to them by index.
@@ -310,7 +312,7 @@ pub struct Queue<T> {
     tiers: [TierQueue; TIERS],
     /// The queue's clock, which pauses for delays that the backend did not cause.
     clock: Duration,
-    /// Start of the core's present turn.
+    /// Start of the core's present turn (pass of its loop).
     turned_at: Timestamp,
     /// Sum of the times in which this core did not run when it should have; it is subtracted from all moments
     /// here.
@@ -335,7 +337,7 @@ pub struct Queue<T> {
     is_full: bool,
 }
 
-/// Returns by how much a turn is later than planned; zero below 1 ms.
+/// Returns by how much a turn (pass of the core's loop) is later than planned; zero below 1 ms.
 pub fn lateness(planned: Timestamp, now: Timestamp) -> Duration {
     let late = now.since(planned);
     if late > LATE { late } else { Duration::ZERO }
@@ -407,8 +409,8 @@ impl<T: Copy> Queue<T> {
         self.tiers[tier as usize].over_since.is_some()
     }
 
-    /// Returns the interval over which tiers are judged, which is also the time after which requests to a
-    /// stalled backend are refused.
+    /// Returns the interval over which the queue decides whether tiers are overloaded, which is also the time
+    /// after which requests to a stalled backend are refused.
     pub fn interval(&self) -> Duration {
         self.patience.interval
     }
@@ -432,9 +434,9 @@ impl<T: Copy> Queue<T> {
         self.away += late;
     }
 
-    /// Begins a turn: advances the clock by which the queue measures waiting. The clock pauses for the time
-    /// that this core is late, while the window of requests in flight still grows (1 s at most), and while
-    /// the backend is silent.
+    /// Begins a turn (pass of the core's loop): advances the clock by which the queue measures waiting. The
+    /// clock pauses for the time that this core is late, while the window of requests in flight still grows
+    /// (1 s at most), and while the backend is silent.
     pub fn handle_turn(&mut self, now: Timestamp, circumstances: &Circumstances) {
         let passed = now.since(self.turned_at);
         self.turned_at = now;
@@ -701,7 +703,7 @@ impl<T: Copy> Queue<T> {
         }
     }
 
-    /// Ends a turn: decides which tiers count as overloaded from now on.
+    /// Ends a turn (pass of the core's loop): decides which tiers count as overloaded from now on.
     pub fn handle_turn_end(&mut self) {
         let clock = self.clock;
         for tier in 0..TIERS {
@@ -788,7 +790,8 @@ impl<T: Copy> Queue<T> {
 }
 
 impl TierQueue {
-    /// Handles that the tier had no requests since it was last judged, which may end its overload.
+    /// Handles that no request has waited in the tier since its state was last decided, which may end its
+    /// overload.
     fn handle_idle(&mut self, clock: Duration, interval: Duration) {
         (self.empty_at, self.seen) = (clock, (clock, 0));
         self.empty_turns += 2;
@@ -798,7 +801,7 @@ impl TierQueue {
     }
 
     /// Ends the tier's overload if it was empty often enough in the last interval. True if requests have
-    /// waited in it long enough for a new overload to begin.
+    /// waited in it without a break for so long that it may be overloaded.
     fn is_suspect(&mut self, clock: Duration, interval: Duration) -> bool {
         let waiting = self.list.length;
         // A single connection asks for no more than it wants to wait for.

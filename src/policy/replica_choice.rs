@@ -24,7 +24,7 @@ use crate::values::{Random, Timestamp};
 const DECAY: Duration = Duration::from_secs(10);
 /// Latency assumed for a new node until its first reply, as a multiple of the other nodes' median.
 const NEWCOMER: f64 = 2.0;
-/// Length of the window in which nodes are compared.
+/// Length of the window (interval) whose latencies are compared between nodes.
 const WINDOW: Duration = Duration::from_secs(1);
 /// Fewest replies of a class of commands in a window that permit a comparison.
 const SAMPLES_MIN: u32 = 100;
@@ -40,7 +40,7 @@ const FAILURES: u32 = 5;
 const OUT_FOR: Duration = Duration::from_secs(5);
 /// Longest time for which a replica is ejected from answering reads.
 const OUT_MOST: Duration = Duration::from_secs(300);
-/// Healthy time that takes back one step of the ejection time.
+/// Time without a failure after which one earlier ejection of a replica no longer lengthens its next one.
 const HEALTHY: Duration = Duration::from_secs(60);
 /// Share of its usual reads that a replica gets when it comes back after an ejection.
 const WEIGHT_FIRST: f64 = 0.1;
@@ -87,9 +87,9 @@ pub enum Why {
 /// An ejection of a replica or its end, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The node at this place is ejected, for a reason and a time.
+    /// The node at this place in the table of nodes is ejected, for a reason and a time.
     Out(usize, Why, Duration),
-    /// The node at this place gets reads again, few at first.
+    /// The node at this place in the table of nodes gets reads again, few at first.
     Back(usize),
 }
 
@@ -98,7 +98,8 @@ pub enum Event {
 pub struct ReplicaChoice {
     peers: Vec<Option<Box<Peer>>>,
     window_began: Timestamp,
-    /// Events not yet taken; at most one for each node and second.
+    /// Ejections and their ends that the caller has not taken for its log yet; at most one for each node and
+    /// second.
     events: Vec<Event>,
 }
 
@@ -114,7 +115,8 @@ struct Peer {
     out_until: Option<Timestamp>,
     /// Time at which the node came back after an ejection; None if it never was ejected.
     back_since: Option<Timestamp>,
-    /// Number of ejections of the node, minus one for each minute without a failure since.
+    /// Number of recent ejections of the node, by which the next one is longer: one less for each minute
+    /// without a failure since.
     steps: u32,
     healthy_since: Timestamp,
 }
@@ -161,7 +163,8 @@ impl ReplicaChoice {
         }
     }
 
-    /// Records the reply of a node: its latency is added to the node's average and to the present window.
+    /// Records the reply of a node: its latency is added to the node's average and to the present window (the
+    /// second that is in progress).
     pub fn handle_reply(&mut self, place: usize, role: Role, class: usize, took: Duration, now: Timestamp) {
         let peer = self.peer(place, role, now);
         peer.failures = 0;
@@ -197,13 +200,14 @@ impl ReplicaChoice {
         }
     }
 
-    /// True if the present window is over, so that [`ReplicaChoice::handle_window`] is to be called.
+    /// True if the present window (one second of latencies) is over, so that [`ReplicaChoice::handle_window`]
+    /// is to be called.
     pub fn is_due(&self, now: Timestamp) -> bool {
         now.since(self.window_began) >= WINDOW
     }
 
-    /// Ends a window: replicas that were slow in three windows in a row are ejected, and those whose ejection
-    /// is over come back.
+    /// Ends a window (one second of latencies): replicas that were slow in three windows in a row are
+    /// ejected, and those whose ejection is over come back.
     pub fn handle_window(&mut self, now: Timestamp) {
         // After a longer gap the figures are not of one window.
         let is_whole = now.since(self.window_began) < 2 * WINDOW;
@@ -240,7 +244,8 @@ impl ReplicaChoice {
         std::mem::take(&mut self.events)
     }
 
-    /// Returns the end of the ejection of the node at a place; None if it is not ejected.
+    /// Returns the end of the ejection of the node at a place in the table of nodes; None if it is not
+    /// ejected.
     pub fn out_until(&self, place: usize, now: Timestamp) -> Option<Timestamp> {
         self.peers.get(place)?.as_ref()?.out_until.filter(|until| *until > now)
     }
@@ -328,7 +333,7 @@ impl Peer {
     }
 }
 
-/// Returns the class of commands in which the node at `place` was slow in a window, by comparing the
+/// Returns the class of commands in which the node at `place` was slow in the last second, by comparing the
 /// percentiles of all nodes (`told`); None if there is none.
 fn slow_class(told: &[[Option<u64>; COMMAND_CLASSES]], place: usize) -> Option<Why> {
     (0..COMMAND_CLASSES).find_map(|class| {
@@ -359,14 +364,14 @@ fn faded(cost: f64, at: Timestamp, now: Timestamp) -> f64 {
     cost * (-seconds(now.since(at)) / DECAY.as_secs_f64()).exp()
 }
 
-/// Bits of the number of counters for each power of two: a percentile is off by at most an eighth.
+/// Bits of the number of latency counters for each power of two: a percentile is off by at most an eighth.
 const PARTS_BITS: u32 = 3;
-/// Number of counters for each power of two.
+/// Number of latency counters for each power of two.
 const PARTS: usize = 1 << PARTS_BITS;
-/// Number of counters: enough for a minute in microseconds.
+/// Number of latency counters: enough for a minute in microseconds.
 const COUNTS: usize = PARTS * 24;
 
-/// Latencies of a window, in microseconds, counted by size.
+/// Latencies of one window (a second), in microseconds, counted by size.
 #[derive(Debug)]
 struct Times {
     counts: [u32; COUNTS],
@@ -385,8 +390,8 @@ impl Times {
         self.total += 1;
     }
 
-    /// Returns the 95th percentile in microseconds, and empties the counters for the next window; None if
-    /// there were too few replies.
+    /// Returns the 95th percentile of latency in microseconds, and empties the counters for the next window
+    /// (second); None if there were too few replies.
     fn take(&mut self) -> Option<u64> {
         let total = self.total;
         if total == 0 {

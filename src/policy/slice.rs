@@ -15,38 +15,41 @@ use std::time::Duration;
 
 use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, Price, Timestamp, signed};
 
-/// Number of periods whose demand an allowance keeps at the end of a period; the rest goes back to the pool.
+/// Number of periods whose demand an allowance (the amount that a core may spend without asking) keeps at the
+/// end of a period; the rest goes back to the pool, the part of the bucket that no core holds.
 const PERIODS_KEPT: u64 = 2;
-/// Number of largest recent costs that an allowance keeps at the end of a period, besides [`PERIODS_KEPT`].
+/// Number of largest recent costs that an allowance (the amount that a core may spend without asking) keeps
+/// at the end of a period, besides [`PERIODS_KEPT`].
 const LUMPS_KEPT: u64 = 4;
-/// Burst, as a time of the quota's rate, below which it is short: unsettled requests may owe more than it
-/// holds.
+/// Size of a bucket, as the time in which its rate fills it, below which requests in flight may turn out to
+/// cost more than it holds.
 const SHORT_BURST: Duration = Duration::from_secs(1);
-/// The whole of a share, in 65,536ths.
+/// The whole of a bucket, in the unit of a core's share: 65,536ths.
 const WHOLE_SHARE: u128 = 65_536;
 
-/// Decision of a slice on a request: it fits, the pool has to be asked, or it is refused for a given time.
-/// Nothing is taken yet; the caller takes the cost ([`Slice::take`]) once all slices let the request pass.
+/// Decision of a slice (one core's part of a bucket) on a request: it fits, the control executor has to be
+/// asked, or it is refused for a given time. Nothing is taken yet; the caller takes the cost
+/// ([`Slice::take`]) once all slices let the request pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// This bucket permits the request.
     Fits,
-    /// The core cannot decide: the pool must be asked for a grant, and the request waits.
+    /// The core cannot decide: the control executor must be asked for a grant, and the request waits.
     Ask,
-    /// The bucket has not enough, and will not have before this time has passed.
+    /// The bucket does not have enough, and will not have before this time has passed.
     Refused(Duration),
 }
 
 /// Rules that all slices of a core follow at the moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Interval at which slices report to the pool and are granted allowances.
+    /// Interval at which slices report to the control executor and are granted amounts to spend.
     pub period: Duration,
     /// Time for which a grant is valid.
     pub lease: Duration,
-    /// True if the pool has not answered for longer than a lease.
+    /// True if the control executor has not answered for longer than a grant is valid.
     pub silent: bool,
-    /// Share of the bucket assumed for a core as long as the pool has not reported its share, in 65,536ths.
+    /// Share of the bucket assumed for a core until the control executor has told it its share, in 65,536ths.
     pub even_share: u32,
 }
 
@@ -55,7 +58,7 @@ pub struct Rules {
 pub struct Slice {
     /// Amount that may still be spent, in millionths of a request unit; below zero it is owed.
     allowance: i64,
-    /// Amount spent since the last report to the pool.
+    /// Amount spent since the last report to the control executor.
     spent: i64,
     /// Sum of the costs of requests in this period, refused ones included, in thousandths of a request unit,
     /// rounded up.
@@ -63,32 +66,33 @@ pub struct Slice {
     /// Sum of the costs of requests in the period before, refused ones included, in thousandths of a request
     /// unit, rounded up.
     wanted_before_milli: u32,
-    /// Level of the central pool at its last grant.
+    /// Amount in the bucket that no core held (the level of the pool) at the last grant.
     level: i64,
-    /// Time of the last grant, or, while the pool is silent, the time up to which this core has refilled its
-    /// own allowance. Before the first grant it is the time when the slice was made.
+    /// Time of the last grant, or, while the control executor does not answer, the time up to which this core
+    /// has refilled its own allowance. Before the first grant it is the time when the slice was made.
     heard_at: Timestamp,
     /// The largest recent cost of a request, in thousandths of a request unit, rounded up.
     lump_milli: u32,
     /// This core's share of the bucket, in 65,536ths; at most 65,535, so that it fits 16 bits.
     share: u16,
-    /// Number of requests admitted and not settled, at most 65,535.
+    /// Number of requests admitted that have not been charged at their real cost yet, at most 65,535.
     under_way: u16,
-    /// True once the pool has sent a grant.
+    /// True once the control executor has sent a grant.
     heard: bool,
-    /// True if a report is about to be sent.
+    /// True if a report to the control executor is about to be sent.
     asking: bool,
-    /// Number of reports that the pool has not answered yet.
+    /// Number of reports that the control executor has not answered yet.
     unanswered: u8,
-    /// True if a request had to ask the pool in this period.
+    /// True if a request had to ask the control executor for a grant in this period.
     asked: bool,
-    /// Least cost, in thousandths of a request unit, that the pool could not cover at its last grant;
-    /// `u32::MAX` if it could cover all.
+    /// Least cost, in thousandths of a request unit, that the control executor could not grant the last time;
+    /// `u32::MAX` if it could grant all.
     dry_from_milli: u32,
 }
 
 impl Slice {
-    /// Creates the slice of a bucket that counts as full, since this core has no grant of it yet.
+    /// Creates the slice of a bucket that counts as full, since the control executor has not granted this
+    /// core any of it yet.
     pub const fn untouched(now: Timestamp) -> Self {
         Self {
             allowance: 0,
@@ -113,14 +117,15 @@ impl Slice {
         self.allowance
     }
 
-    /// True if the allowance covers the cost and the last grant is no older than `heard_since`. Fast path of
-    /// nearly every request.
+    /// True if the amount that this core may spend covers the cost and the last grant is no older than
+    /// `heard_since`. Fast path of nearly every request.
     pub const fn allows(&self, cost: Price, heard_since: Timestamp) -> bool {
         self.heard_at.as_nanos() >= heard_since.as_nanos() && self.allowance >= cost.signed()
     }
 
-    /// Decides whether a request of this cost may pass: from the allowance, on credit from a full bucket,
-    /// from a silent pool's share, or not. Takes nothing yet.
+    /// Decides whether a request of this cost may pass: from the amount that this core may spend, on credit
+    /// because the bucket must be full, from the core's last known share while the control executor does not
+    /// answer, or not. Takes nothing yet.
     pub fn check(&mut self, cost: Price, capacity: Capacity, now: Timestamp, rules: Rules) -> Verdict {
         let heard_since = now.before(rules.lease);
         if self.allows(cost, heard_since) {
@@ -159,16 +164,17 @@ impl Slice {
         self.book(cost.signed());
     }
 
-    /// Takes the costs of several requests together: `spent` is the sum of their real costs so far, `sum` and
-    /// `largest` are the sum and the largest of their prices, which count as demand.
+    /// Takes the costs of several requests together: `spent` is the sum of their real costs so far; `sum` and
+    /// `largest` are the sum and the largest of the prices taken on their arrival, which count as demand.
     pub fn take_run(&mut self, spent: i64, sum: Wanted, largest: Wanted) {
         self.wanted_milli = self.wanted_milli.saturating_add(sum.milli);
         self.lump_milli = self.lump_milli.max(largest.milli);
         self.book(spent);
     }
 
-    /// Returns the time of the pool's last grant. While the pool is silent, it is the time up to which this
-    /// core has refilled its own allowance; before the first grant, the time when the slice was made.
+    /// Returns the time of the last grant. While the control executor does not answer, it is the time up to
+    /// which this core has refilled its own allowance; before the first grant, the time when the slice was
+    /// made.
     pub const fn heard_at(&self) -> Timestamp {
         self.heard_at
     }
@@ -180,13 +186,14 @@ impl Slice {
         self.spent = self.spent.saturating_add(difference);
     }
 
-    /// Counts the cost of a refused request as demand, so that the pool learns of it.
+    /// Counts the cost of a refused request as demand, which is reported to the control executor.
     pub fn handle_denied(&mut self, cost: Price) {
         self.note_wanted(Wanted::of(cost));
     }
 
-    /// Returns the report to send to the pool now, or None if there is nothing to report. `needed` is the
-    /// amount that a waiting request needs. Gives back what the allowance does not need.
+    /// Returns the report to send to the control executor now, or None if there is nothing to report.
+    /// `needed` is the amount that a waiting request needs. Gives back what the core does not need of its
+    /// allowance.
     pub fn report(
         &mut self,
         bucket: BucketId,
@@ -226,8 +233,8 @@ impl Slice {
         self.wanted_milli as u64 * MICRO_PER_MILLI
     }
 
-    /// True if a grant of the pool is awaited already. If not, one counts as awaited from now on, and the
-    /// caller has to send a report.
+    /// True if a grant of the control executor is awaited already. If not, one counts as awaited from now on,
+    /// and the caller has to send a report.
     pub const fn await_answer(&mut self) -> bool {
         let awaited = self.is_awaited();
         self.asking |= !awaited;
@@ -238,7 +245,7 @@ impl Slice {
         self.asking || self.unanswered > 0
     }
 
-    /// Begins the next period, after the present one was reported.
+    /// Begins the next period, after the present one was reported to the control executor.
     pub const fn start_period(&mut self) {
         self.wanted_before_milli = self.wanted_milli;
         self.wanted_milli = 0;
@@ -246,14 +253,14 @@ impl Slice {
         self.lump_milli -= self.lump_milli / 8;
     }
 
-    /// True if there is something to report to the pool, now or at the end of the period.
+    /// True if there is something to report to the control executor, now or at the end of the period.
     pub const fn has_news(&self) -> bool {
         self.allowance > 0 || self.spent != 0 || self.wanted_milli > 0 || self.wanted_before_milli > 0
     }
 
-    /// Applies the pool's grant. The allowance becomes the amount that the pool says this core holds, less
-    /// what was spent since the report: the pool does not know of spending on a silent pool's share or of
-    /// expired grants.
+    /// Applies a grant. The allowance becomes the amount that this core holds by the control executor's
+    /// count, less what was spent since the report: the control executor does not know of amounts spent while
+    /// it did not answer, or of expired grants.
     pub fn handle_grant(&mut self, grant: &Grant) {
         self.unanswered = self.unanswered.saturating_sub(1);
         let holds = signed(grant.holds).saturating_sub(self.spent);
@@ -287,9 +294,9 @@ impl Slice {
         now >= self.heard_at.after(until_full)
     }
 
-    /// Returns what is left of the bucket, in millionths of a request unit, from 0 to its burst: the pool's
-    /// level at the last grant, the income since, and this core's allowance. Allowances of other cores, and
-    /// what they took since then, are not known here.
+    /// Returns what is left of the bucket, in millionths of a request unit, from 0 to its burst: the level of
+    /// the pool (the part that no core holds) at the last grant, the income since, and the amount that this
+    /// core may spend. Amounts that other cores hold, and what they took since then, are not known here.
     pub fn remaining(&self, capacity: Capacity, now: Timestamp) -> MicroUnits {
         if self.is_full(capacity, now) {
             return capacity.burst;
@@ -297,7 +304,8 @@ impl Slice {
         self.level_by(capacity, now).saturating_add(self.allowance).clamp(0, signed(capacity.burst)) as u64
     }
 
-    /// Returns the pool's level at the last grant plus the income since, at most the burst.
+    /// Returns the amount in the bucket that no core held (the level of the pool) at the last grant plus the
+    /// income since, at most the burst.
     fn level_by(&self, capacity: Capacity, now: Timestamp) -> i64 {
         let came_in = capacity.comes_in(now.since(self.heard_at));
         self.level.saturating_add_unsigned(came_in).min(signed(capacity.burst))
@@ -317,12 +325,14 @@ impl Slice {
         (self.allowance.saturating_add(part(there)), is_short.then_some(full))
     }
 
-    /// Returns how many requests of this bucket on this core are admitted and not settled.
+    /// Returns how many requests of this bucket on this core are admitted and have not been charged at their
+    /// real cost yet.
     pub const fn under_way(&self) -> u16 {
         self.under_way
     }
 
-    /// Adds to the number of unsettled requests: positive for admitted requests, negative for settled ones.
+    /// Adds to the number of admitted requests that have not been charged at their real cost yet: positive
+    /// for admitted requests, negative for charged ones.
     pub const fn count_under_way(&mut self, change: i32) {
         let count = (self.under_way as i32).saturating_add(change);
         self.under_way = if count < 0 {
@@ -347,8 +357,8 @@ impl Slice {
         moment.since(now)
     }
 
-    /// Decides on a request while the pool is silent: this core continues with its last known share of the
-    /// bucket's income.
+    /// Decides on a request while the control executor does not answer: this core continues with its last
+    /// known share of the bucket's income.
     fn check_alone(&mut self, cost: Price, capacity: Capacity, now: Timestamp, rules: Rules) -> Verdict {
         let share = u128::from(if self.heard { u32::from(self.share) } else { rules.even_share });
         let part = |whole: u64| signed((u128::from(whole) * share / WHOLE_SHARE) as u64);

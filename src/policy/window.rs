@@ -40,42 +40,46 @@ use crate::values::Timestamp;
 const FIRST_OF_ALL: u16 = 64;
 /// Smallest window that one core begins with, in requests.
 const FIRST_LEAST: u16 = 4;
-/// Latency allowed above the base, as a multiple of the base, bounded by [`SLACK_LEAST`] and [`SLACK_MOST`].
-/// At least the base itself is always allowed above it, however long that is.
+/// Latency allowed above the base (latency when few requests wait at the backend), as a multiple of the base,
+/// bounded by [`SLACK_LEAST`] and [`SLACK_MOST`]. At least the base itself is always allowed above it,
+/// however long that is.
 const SLACK_PARTS: f64 = 8.0;
-/// Least latency allowed above the base, in seconds.
+/// Least latency allowed above the base (latency when few requests wait at the backend), in seconds.
 const SLACK_LEAST: f64 = 0.005;
-/// Largest latency above the base that [`SLACK_PARTS`] may allow, in seconds.
+/// Largest latency above the base (latency when few requests wait at the backend) that [`SLACK_PARTS`] may
+/// allow, in seconds.
 const SLACK_MOST: f64 = 0.040;
 /// Shortest round (stretch of replies whose median latency decides about the window), in seconds.
 const ROUND_LEAST: f64 = 0.010;
 /// Shortest round as a multiple of the last round's median: with slow replies a round lasts longer than
 /// [`ROUND_LEAST`].
 const ROUND_MEDIANS: f64 = 1.5;
-/// Fewest replies that end a round.
+/// Fewest sampled replies with which a round (stretch of replies that decides about the window) ends.
 const SAMPLES_LEAST: usize = 3;
-/// Fewest replies in a round for a grave decision (more than twice the allowed latency): with fewer, the
-/// round continues.
+/// Fewest replies in a round with which a median latency above twice the allowed one makes the window shrink;
+/// with fewer, the round continues.
 const SAMPLES_GRAVE: usize = 9;
-/// Maximum number of samples kept of a round. When they are full, every second one is dropped, and from then
-/// on half as many replies are sampled.
+/// Maximum number of sampled replies kept of a round (stretch of replies that decides about the window). When
+/// they are full, every second one is dropped, and from then on half as many replies are sampled.
 const SAMPLES_KEPT: usize = 64;
-/// Number of samples in a round at which further replies with the same arrival and send time count as one.
+/// Number of samples in a round (stretch of replies that decides about the window) at which further replies
+/// with the same arrival and send time count as one.
 const SAMPLES_APART: usize = 16;
-/// Length of a base period, in seconds. The base is the least median of blocks of replies over this period
-/// and the one before.
+/// Length of a base period, in seconds. The base (latency when few requests wait at the backend) is the least
+/// median of blocks of replies over this period and the one before.
 const BASE_PERIOD: f64 = 10.0;
-/// Number of replies in a block, whose median is a candidate for the base.
+/// Number of replies in a block, whose median is a candidate for the base (latency when few requests wait at
+/// the backend).
 const BLOCK: usize = 64;
-/// Number of replies in the first block of a kind of requests. Blocks double up to [`BLOCK`]; until then
-/// their medians are provisional.
+/// Number of replies in the first block of a kind of requests. Blocks, whose medians are candidates for the
+/// base latency, double up to [`BLOCK`]; until then their medians are provisional.
 const BLOCK_FIRST: usize = 4;
 /// Part of the allowed latency, or of the window, that a cut aims at: a mild cut reduces the window by 20 %.
 const CUT: f64 = 0.8;
 /// Smallest part of the window that one deep cut leaves.
 const CUT_DEEPEST: f64 = 0.2;
 /// Part of the earlier load, over all cores, below which the number of requests in flight must have fallen
-/// for a cut to show anything.
+/// for the result of a deep cut to be judged.
 const LESS: f64 = 0.9;
 /// Part of the way to the mean window of all cores whose windows are full that a core's window moves in one
 /// round.
@@ -85,37 +89,39 @@ const EVEN: f64 = 0.2;
 const PROBE_LEAST: f64 = 1.0;
 /// Longest time between two probes for the base, in seconds.
 const PROBE_MOST: f64 = 8.0;
-/// Shortest duration of a probe, in seconds.
+/// Shortest duration of a probe (measurement of the base latency), in seconds.
 const PROBE_LASTS: f64 = 0.020;
-/// Part of the window that is in use during a probe.
+/// Part of the window that is in use during a probe (measurement of the base latency).
 const PROBE_PART: f64 = 0.25;
-/// Time for which the result of a probe permits mild cuts, in seconds; after that a mild cut waits for
-/// another probe.
+/// Time, in seconds, for which the result of a probe (measurement of the base latency) permits the window to
+/// shrink by 20 % (mild cut); after that a mild cut waits for another probe.
 const LOOK_FRESH: f64 = 4.0;
-/// Step between the times at which probes before a mild cut may begin, in seconds.
+/// Times of probes (measurements of the base latency) before a mild cut are multiples of this, in seconds, so
+/// that all cores probe at the same time.
 const LOOK_STEP: f64 = 0.25;
-/// Step between the times at which probes before a mild cut may begin, in median latencies, where replies are
-/// slow.
+/// Where replies are slow, times of probes (measurements of the base latency) before a mild cut are multiples
+/// of the next power of two, in seconds, above this many median latencies.
 const LOOK_STEP_MEDIANS: f64 = 5.0;
-/// Part of the last probed window below which a mild cut waits for another probe: a backend as it was then
-/// cannot be crowded by so few requests, so it has changed.
+/// Part of the window at the last probe (measurement of the base latency) below which a mild cut waits for
+/// another probe: so few requests could not crowd the backend as it was then, so it has changed.
 const LOOK_PART: f64 = 0.5;
 /// Latency of the full window, as a multiple of that at a quarter of it, up to which the backend is not
 /// crowded.
 const QUARTERS: f64 = 2.0;
-/// Time for which a probe's latency at a quarter of the window is used, in seconds.
+/// Time, in seconds, for which the latency at a quarter of the window that a probe has measured is used.
 const QUARTER_LASTS: f64 = 10.0;
-/// Share of a deep cut that went into lower latency, as an exponent of the part of the window that was left,
-/// at which the cut shows that the backend was crowded.
+/// Exponent by which a deep cut shows that the backend was crowded: if the cut left the part p of the
+/// requests in flight, latency fell to p to the power of this, or lower.
 const CROWDED: f64 = 0.75;
-/// Time after a probe for which the window does not grow, as a multiple of the full window's latency.
+/// Time after a probe (measurement of the base latency) for which the window does not grow, as a multiple of
+/// the full window's latency.
 const SETTLES: f64 = 2.0;
-/// Share of a probe that went into lower latency, as an exponent of the part of the window, at which the
-/// backend counts as crowded even with a quarter of the window.
+/// Exponent by which a probe shows that the backend is crowded even with a quarter of the window: with a
+/// window divided by n, latency fell by n to the power of this, or more.
 const ALL_CROWD: f64 = 0.9;
-/// Fewest replies that a probe needs for a result.
+/// Fewest replies that a probe (measurement of the base latency) needs for a result.
 const QUARTER_LEAST: usize = 8;
-/// Maximum number of latencies kept of a probe.
+/// Maximum number of latencies kept of a probe (measurement of the base latency).
 const QUARTER_KEPT: usize = 128;
 /// Part of the time between sending and deadline that the median reply may take: half of the replies take
 /// longer than the median.
@@ -153,7 +159,7 @@ impl Bounds {
 
 /// Number of kinds of requests (class of command, read or write) that have a base of their own.
 pub const KINDS: usize = 16;
-/// Weight of the earlier mix of kinds of requests in the mean, each round.
+/// Weight that the earlier mix of kinds of requests keeps each time that the mix of the last round is added.
 const MIX_KEPT: f64 = 0.9;
 
 /// The facts about a sampled reply by which the window is adjusted.
@@ -192,8 +198,8 @@ pub struct Record {
     pub window: f64,
     /// True if requests waited for room in the window.
     pub is_limited: bool,
-    /// The median latency at a quarter of the window, in seconds, as the last probe saw it; 0 where that is
-    /// unknown or older than 10 s.
+    /// The median latency at a quarter of the window, in seconds, as the last probe (measurement of the base
+    /// latency) saw it; 0 where that is unknown or older than 10 s.
     pub quarter: f64,
     /// Time at which the core asks all cores to measure the base latency with few requests in flight (probe).
     /// Meaningless once it has passed.
@@ -234,20 +240,21 @@ struct Before {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trial {
     None,
-    /// A deep cut, to see whether replies come sooner with fewer requests in flight, and the rounds seen
-    /// since.
+    /// A deep cut of the window, to see whether replies come sooner with fewer requests in flight, with the
+    /// state before it and the number of rounds (of replies) seen since.
     Cut {
         before: Before,
         rounds: u32,
     },
-    /// A probe for the base, with a quarter of the window: the window before it, and its end in seconds.
+    /// A probe (measurement of the base latency) with a quarter of the window: the window before it, and its
+    /// end in seconds.
     Probe {
         window: f64,
         until: f64,
     },
 }
 
-/// One sampled reply of a round.
+/// One sampled reply of a round (stretch of replies that decides about the window).
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     /// The backend's part of the latency, in seconds, as if the request were of the usual mix of kinds.
@@ -261,9 +268,9 @@ struct Seen {
 /// Base of one kind of requests: the latency of its replies when few requests wait at the backend.
 #[derive(Clone, Debug)]
 struct Floor {
-    /// Least median of a block in this period, in seconds.
+    /// Least median of a block of replies in this base period, in seconds.
     newer: f64,
-    /// Least median of a block in the period before, in seconds.
+    /// Least median of a block of replies in the base period before, in seconds.
     older: f64,
     /// Latencies of the block that is being filled, in seconds.
     block: Vec<f64>,
@@ -271,9 +278,9 @@ struct Floor {
     block_wanted: usize,
     /// The lesser of `newer` and `older`, in seconds; 0 while unknown.
     base: f64,
-    /// Weight of the kind in the mix of the last rounds.
+    /// Weight of the kind among all kinds of requests in the last rounds.
     weight: f64,
-    /// Number of replies of the kind in this round.
+    /// Number of replies of the kind in this round (stretch of replies that decides about the window).
     seen: u32,
 }
 
@@ -316,7 +323,8 @@ impl Floor {
         self.learn(median);
     }
 
-    /// Records the median of a block as a candidate for the base.
+    /// Records the median of a block of replies as a candidate for the base (latency when few requests wait
+    /// at the backend).
     fn learn(&mut self, median: f64) {
         if self.block_wanted < BLOCK {
             (self.older, self.block_wanted) = (f64::INFINITY, self.block_wanted * 2);
@@ -353,7 +361,7 @@ pub struct Window {
     /// Start of the present round of replies, whose median latency decides how the window changes, in seconds
     /// of the monotonic clock. Replies to requests sent before it do not count.
     started: f64,
-    /// Replies sampled in this round.
+    /// Replies sampled in the present round (see `started`).
     seen: Vec<Seen>,
     /// Number of replies that each kept sample stands for.
     stride: u32,
@@ -363,24 +371,25 @@ pub struct Window {
     skip_until: Timestamp,
     /// Arrival and send time of the reply sampled last.
     looked_at: (Timestamp, Timestamp),
-    /// True if requests waited for room in this round.
+    /// True if requests waited for room in the window in the present round of replies.
     is_limited: bool,
-    /// True if requests waited for room in the round before.
+    /// True if requests waited for room in the window in the round of replies before the present one.
     was_limited: bool,
-    /// True if a request missed its deadline in this round.
+    /// True if a request missed its deadline in the present round of replies.
     is_missed: bool,
-    /// True after a cut or at the start of a probe until no more requests than the window permits are in
-    /// flight; replies do not count until then.
+    /// True after a cut or at the start of a probe (measurement of the base latency) until no more requests
+    /// than the window permits are in flight; replies do not count until then.
     is_draining: bool,
     /// Experiment with the window's size that is in progress.
     trial: Trial,
-    /// Number of rounds in a row with a latency above the allowed one.
+    /// Number of rounds of replies in a row with a median latency above the allowed one.
     above: u32,
-    /// Number of rounds in a row with a latency above the allowed one and hardly any request in flight.
+    /// Number of rounds of replies in a row with a median latency above the allowed one and hardly any
+    /// request in flight.
     floor: u32,
-    /// Median latency of the last round over all cores, in seconds.
+    /// Median latency of the last round of replies over all cores, in seconds.
     median: f64,
-    /// True while the window grows by a quarter or more per round.
+    /// True while the window grows by a quarter or more per round of replies.
     is_growing: bool,
     /// Base of each kind of requests: latency of its replies when little waits at the backend.
     floors: [Floor; KINDS],
@@ -395,16 +404,16 @@ pub struct Window {
     probe_at: f64,
     /// Time between two probes of the base latency, in seconds.
     probe_every: f64,
-    /// End of the last probe, in seconds; 0 before the first.
+    /// End of the last probe (measurement of the base latency), in seconds; 0 before the first.
     probed_at: f64,
-    /// Window before the last probe, in requests; 0 before the first.
+    /// Window before the last probe (measurement of the base latency), in requests; 0 before the first.
     probed_size: f64,
-    /// The median latency when the probe began, in seconds.
+    /// The median latency when the last probe (measurement of the base latency) began, in seconds.
     probed_median: f64,
-    /// Time before which the window does not grow, in seconds: requests sent right after a probe met an empty
-    /// backend, so their latency is too low.
+    /// Time before which the window does not grow, in seconds: requests sent right after a probe (measurement
+    /// of the base latency) found an empty backend, so their latency is too low.
     settles_until: f64,
-    /// Latencies measured in the present probe, in seconds.
+    /// Latencies measured in the present probe (with a quarter of the window), in seconds.
     quarter_seen: Vec<f64>,
     /// Latency at a quarter of the window as this core measured it, in seconds; 0 if unknown.
     own_quarter: f64,
@@ -412,11 +421,12 @@ pub struct Window {
     own_quarter_at: f64,
     /// Latency at a quarter of the window over all cores, in seconds; 0 if unknown.
     quarter: f64,
-    /// Time for which this core asked all cores to probe, in seconds.
+    /// Time at which, by this core's request, all cores are to measure the base latency (probe), in seconds.
     asked_at: f64,
-    /// Median time between sending and deadline of the last round, in seconds; infinite without deadlines.
+    /// Median time between sending and deadline of the requests answered in the last round, in seconds;
+    /// infinite without deadlines.
     left: f64,
-    /// Bases of all cores (see `base`), in memory that each round uses again.
+    /// Bases of all cores (see `base`), in a buffer that each round of replies uses again.
     bases: Vec<f64>,
     /// Maximum number of requests in flight in this period of [`UNUSED`] seconds.
     peak: usize,
@@ -491,24 +501,26 @@ impl Window {
         duration(self.base + (self.median - self.base).max(0.0) * full)
     }
 
-    /// Returns the median latency of the last round, over all cores.
+    /// Returns the median latency of the last round (stretch of replies that decides about the window), over
+    /// all cores.
     pub fn median(&self) -> Duration {
         duration(self.median)
     }
 
-    /// True while the window still grows by a quarter or more per round, so that the backend's capacity is
-    /// not known yet.
+    /// True while the window still grows by a quarter or more per round of replies, so that the backend's
+    /// capacity is not known yet.
     pub fn is_growing(&self) -> bool {
         self.is_growing
     }
 
-    /// Handles that a turn ended with requests that waited for room in the window.
+    /// Handles that a turn (pass of the shard's loop) ended with requests that waited for room in the window.
     pub fn handle_limited(&mut self) {
         self.is_limited = true;
     }
 
-    /// Handles that a request could not be answered before its deadline. Such a round counts as one with a
-    /// full window: the window may never become full, because such requests are not sent.
+    /// Handles that a request could not be answered before its deadline. The present round of replies then
+    /// counts as one with a full window: the window may never become full, because such requests are not
+    /// sent.
     pub fn handle_missed(&mut self) {
         self.is_missed = true;
     }
@@ -532,8 +544,8 @@ impl Window {
         (now, sent_at) != self.looked_at || self.seen.len() < SAMPLES_APART
     }
 
-    /// Samples a reply. At the end of a round it publishes this core's record, reads those of the other cores
-    /// and adjusts the window.
+    /// Samples a reply. At the end of a round (stretch of replies that decides about the window) it publishes
+    /// this core's record, reads those of the other cores and adjusts the window.
     pub fn handle_reply(&mut self, sample: &Sample, now: Timestamp, others: &mut impl Board) {
         self.looked_at = (now, sample.sent_at);
         let at = seconds(now);
@@ -613,8 +625,8 @@ impl Window {
         (DEADLINE_PART * self.left).max(DEADLINE_BASES * self.base)
     }
 
-    /// Asks all cores for a probe before a mild cut, unless there was one lately with a similar window. True
-    /// while a probe is awaited.
+    /// Asks all cores for a probe (measurement of the base latency) before the window shrinks by 20 %, unless
+    /// there was one lately with a similar window. True while a probe is awaited.
     fn awaits_probe(&mut self, at: f64) -> bool {
         let is_known = at - self.probed_at < LOOK_FRESH && self.size * CUT >= LOOK_PART * self.probed_size;
         if is_known || self.size < 2.0 * self.least {
@@ -634,8 +646,8 @@ impl Window {
         self.seen.clear();
     }
 
-    /// Begins a probe for the base at the time when all cores do, so that none of them fills the backend's
-    /// queue meanwhile. Only a window that was full is made smaller.
+    /// Begins a probe (measurement of the base latency) at the time when all cores do, so that none of them
+    /// fills the backend's queue meanwhile. Only a window that was full is made smaller.
     fn probe(&mut self, at: f64) {
         let wanted = power_of_two_above((40.0 * self.median).max(0.5));
         self.probe_every = PROBE_MOST.min((2.0 * self.probe_every).max(wanted));
@@ -652,7 +664,8 @@ impl Window {
         }
     }
 
-    /// Computes this core's base for the recent mix of kinds of requests.
+    /// Computes this core's base (latency when few requests wait at the backend) for the recent mix of kinds
+    /// of requests.
     fn mix(&mut self) {
         let (mut weights, mut sum) = (0.0, 0.0);
         for floor in self.floors.iter_mut().filter(|floor| floor.is_known()) {
@@ -665,7 +678,8 @@ impl Window {
         }
     }
 
-    /// Makes the present median the new base: the backend is slow, and not crowded.
+    /// Makes the present median latency the new base: the backend is slow by itself, rather than because of
+    /// too many requests in flight.
     fn learn_anew(&mut self, at: f64, median: f64) {
         let times = if self.own_base > 0.0 { median / self.own_base } else { 1.0 };
         for floor in self.floors.iter_mut().filter(|floor| floor.is_known()) {
@@ -676,9 +690,9 @@ impl Window {
         self.probe_at = next_multiple(self.probe_every, at);
     }
 
-    /// Compares the latency of requests sent at low and at high concurrency in this round. Equal latencies
-    /// mean that the backend itself is slow, lower ones at high concurrency that it paused. None where
-    /// latency rose with concurrency, so that the window is the cause, or where the round has too few
+    /// Compares the latency of requests sent at low and at high concurrency in this round of replies. Equal
+    /// latencies mean that the backend itself is slow, lower ones at high concurrency that it paused. None
+    /// where latency rose with concurrency, so that the window is the cause, or where the round has too few
     /// samples.
     fn is_not_ours(&mut self) -> Option<Foreign> {
         self.seen.sort_unstable_by(|one, other| one.depth.total_cmp(&other.depth));
@@ -790,8 +804,8 @@ impl Window {
         Common { median, base, window, limited, crowd, quarter, probe_at }
     }
 
-    /// Ends a round of a probe: collects its latencies and, once the probe is over, learns from them and
-    /// restores the window.
+    /// Ends a round of replies during a probe (measurement of the base latency): collects its latencies and,
+    /// once the probe is over, learns from them and restores the window.
     fn end_probe_round(&mut self, at: f64, window: f64, until: f64) {
         let room = QUARTER_KEPT - self.quarter_seen.len();
         self.quarter_seen.extend(self.seen.iter().map(|seen| seen.low).take(room));
@@ -821,10 +835,10 @@ impl Window {
         }
     }
 
-    /// Ends a round after a deep cut. If replies came no sooner with far fewer requests in flight, the
-    /// backend is slow: its latency becomes the base and the window is restored. Both this core's own median
-    /// and that of all cores have to show it, since other cores' records may be from before their cuts, and
-    /// own replies are few.
+    /// Ends a round of replies after a deep cut of the window. If replies came no sooner with far fewer
+    /// requests in flight, the backend is slow: its latency becomes the base and the window is restored. Both
+    /// this core's own median and that of all cores have to show it, since other cores' records may be from
+    /// before their cuts, and own replies are few.
     fn end_cut_round(&mut self, at: f64, before: Before, (rounds, crowd): (u32, f64), own: f64) {
         let Before { window, median, .. } = before;
         // Other cores with more in flight than before make up for this core's cut.
@@ -908,14 +922,15 @@ impl Window {
         self.size = self.least.max(self.size * (CUT * allowed / median).max(CUT_DEEPEST));
     }
 
-    /// Records the latency at a quarter of the window, in seconds, as measured by a probe or derived from a
-    /// cut. Takes the mean with the earlier value, since values from few replies vary.
+    /// Records the latency at a quarter of the window, in seconds, as measured by a probe (measurement of the
+    /// base latency) or derived from a cut of the window. Takes the mean with the earlier value, since values
+    /// from few replies vary.
     fn learn_quarter(&mut self, at: f64, latency: f64) {
         let known = if self.own_quarter > 0.0 { self.own_quarter } else { latency };
         (self.own_quarter, self.own_quarter_at) = (known.midpoint(latency), at);
     }
 
-    /// Counts a round in which replies took too long with hardly any request in flight. The second in a row
+    /// Counts a round of replies that took too long with hardly any request in flight. The second in a row
     /// means that the backend is slow, where at most [`ALONE`] cores have full windows.
     fn count_floor(&mut self, at: f64, common: &Common) {
         self.floor += 1;
@@ -948,8 +963,8 @@ enum Foreign {
     Paused,
 }
 
-/// The latest record of each core about its window before one backend (latency, base, window size), through
-/// which the cores adjust their windows by common figures.
+/// The latest record of each core about its window in front of one backend (latency, base, window size),
+/// through which the cores adjust their windows by common figures.
 pub trait Board {
     /// Publishes this core's record, which replaces its former one.
     fn tell(&mut self, record: Record);

@@ -89,7 +89,8 @@ pub struct Request<'a> {
 pub struct RequestDecoder {
     /// Bytes that were received and kept: first `held_done` bytes of requests that `next` has returned, then
     /// whole requests that it has still to return, and the unfinished one. Both parts begin at the start of a
-    /// request. Empty while the buffer is lent.
+    /// request. Empty while the caller has this buffer, to receive more bytes into it (from [`Self::lend`] to
+    /// [`Self::take_back`]).
     held: Vec<u8>,
     /// Number of held bytes that belong to requests that `next` has already returned.
     held_done: usize,
@@ -106,7 +107,8 @@ pub struct RequestDecoder {
     /// Offset, from the first byte of the unfinished request, at which the argument being received ends; 0 if
     /// unknown.
     awaited: usize,
-    /// Capacity of the buffer of held bytes while it is lent; 0 otherwise.
+    /// Capacity of the `held` buffer while the caller has it (from [`Self::lend`] to [`Self::take_back`]); 0
+    /// otherwise.
     lent_bytes: usize,
 }
 
@@ -209,7 +211,7 @@ impl RequestDecoder {
     }
 
     /// Returns the held bytes that belong to no request that was returned; they begin at the start of a
-    /// request. Empty while the buffer is lent.
+    /// request. Empty while the caller has the buffer (from [`Self::lend`] to [`Self::take_back`]).
     pub fn held(&self) -> &[u8] {
         &self.held[self.held_done..]
     }

@@ -124,7 +124,7 @@ const ANSWERS_AT_ONCE: usize = 4;
 const ROUND_PAUSE: Duration = Duration::from_millis(10);
 
 /// A round in progress in which all shards report their counters: the reports that have come so far, and the
-/// clients and pages that wait for the result.
+/// clients and HTTP requests to the admin port that wait for the result.
 struct Round {
     reports: Vec<Option<ShardReport>>,
     engine: Option<EngineStatistics>,

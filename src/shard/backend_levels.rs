@@ -8,7 +8,7 @@ use super::settings::{BULKHEADS, Mode, ShardSettings};
 use crate::policy::latency_ratio::{Level, agreed};
 use crate::values::{BackendId, Tier, Timestamp};
 
-/// Interval at which the levels are taken from the board (`board.rs`).
+/// Interval at which the backends' shedding levels are taken from the board of all cores (`board.rs`).
 const LOOKS_APART: Duration = Duration::from_millis(100);
 
 /// Shedding level of each backend, as the latency ratios of all cores give it, and the highest level of all
@@ -18,12 +18,13 @@ pub struct BackendLevels {
     levels: Vec<Level>,
     highest: Level,
     look_at: Timestamp,
-    /// Number of requests so far that a level would refuse; every hundredth of them is sent all the same.
+    /// Number of requests so far that their backend's shedding level would refuse; every hundredth of them is
+    /// sent all the same.
     asked: u32,
 }
 
 impl BackendLevels {
-    /// Creates the levels of this many backends, all at the lowest level (steady).
+    /// Creates the shedding levels of this many backends, all at the lowest one (steady).
     pub fn new(backends: u16) -> Self {
         Self {
             levels: vec![Level::Steady; usize::from(backends)],
@@ -33,14 +34,15 @@ impl BackendLevels {
         }
     }
 
-    /// True if the levels are to be read from the board again, at most every 100 ms.
+    /// True if the backends' shedding levels are to be read from the board of all cores again, at most every
+    /// 100 ms.
     #[inline]
     pub fn is_due(&self, now: Timestamp) -> bool {
         now >= self.look_at
     }
 
-    /// Reads from the board the levels that the cores agree on. Does nothing if shedding is off, or if all
-    /// levels are steady and no core proposed a higher one in the last 3 s.
+    /// Reads from the board of all cores the shedding levels that the cores agree on. Does nothing if
+    /// shedding is off, or if all levels are steady and no core proposed a higher one in the last 3 s.
     pub fn look(&mut self, settings: &ShardSettings, now: Timestamp) {
         self.look_at = now.after(LOOKS_APART);
         let overload = &settings.overload;
@@ -53,7 +55,7 @@ impl BackendLevels {
         self.highest = self.levels.iter().copied().max().unwrap_or_default();
     }
 
-    /// True if any backend is above the steady level.
+    /// True if any backend is above the lowest shedding level (steady).
     #[inline]
     pub fn is_any(&self) -> bool {
         self.highest != Level::Steady

@@ -10,8 +10,8 @@ use crate::policy::latency_ratio::{Level, Told};
 use crate::policy::window::{Board, Record};
 use crate::values::{ShardId, Timestamp};
 
-/// The record that one core writes about one bulkhead (window and queue before a backend). It fills a cache
-/// line of its own, so that writes of other cores do not slow its readers.
+/// The record that one core writes about one bulkhead (window and queue in front of a backend). It fills a
+/// cache line of its own, so that writes of other cores do not slow its readers.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Place {
@@ -25,7 +25,8 @@ struct Place {
     /// Median response time while a quarter of the window is in flight, in seconds, as a 32-bit floating
     /// point number.
     quarter: AtomicU64,
-    /// Time at which the core asks all cores to measure the base response time (probe), in nanoseconds.
+    /// Time at which the core asks all cores to measure the base response time (probe), on the monotonic
+    /// clock in nanoseconds.
     probe_at: AtomicU64,
     /// Requests in flight in the lower 32 bits; above them the requests that wait (29 bits) and the flags at
     /// [`BUSY`], [`FULL`] and [`STALLED`].
@@ -33,11 +34,12 @@ struct Place {
     /// The shedding level that the core proposes for the backend, in the lower 8 bits, and above it the
     /// number of replies that the proposal is based on.
     level: AtomicU64,
-    /// Time at which the core wrote `level`, in nanoseconds.
+    /// Time at which the core wrote the shedding level that it proposes, in nanoseconds.
     level_at: AtomicU64,
 }
 
-/// Requests that wait and that are in flight at one bulkhead of one core, as that core last wrote them.
+/// Requests that wait and that are in flight at one bulkhead (window and queue) of one core, as that core
+/// last wrote them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     /// Number of requests that wait in the queue.
@@ -52,31 +54,32 @@ pub struct Load {
     pub is_busy: bool,
 }
 
-/// The records that all cores write of their bulkheads.
+/// The records that all cores write of their bulkheads (windows and queues in front of backends).
 #[derive(Debug)]
 pub struct Noticeboard {
     places: Box<[Place]>,
     shards: usize,
-    /// Time until which readers read the levels that cores proposed, in nanoseconds; 3 s after the last
-    /// proposal of a level above steady.
+    /// Time until which cores read each other's proposals of shedding levels, in nanoseconds; 3 s after the
+    /// last proposal of a level above steady.
     alarmed_until: AtomicU64,
 }
 
 impl Noticeboard {
-    /// Creates a board for `shards` cores with `bulkheads` bulkheads each. All records are empty.
+    /// Creates a board for `shards` cores with `bulkheads` bulkheads (windows and queues) each. All records
+    /// are empty.
     pub fn new(shards: u16, bulkheads: usize) -> Self {
         let shards = usize::from(shards);
         let places = std::iter::repeat_with(Place::default).take(shards * bulkheads).collect();
         Self { places, shards, alarmed_until: AtomicU64::new(0) }
     }
 
-    /// True if any core proposed a level above steady in the last 3 s.
+    /// True if any core proposed a shedding level above steady in the last 3 s.
     pub fn is_alarmed(&self, now: Timestamp) -> bool {
         self.alarmed_until.load(Ordering::Relaxed) > now.as_nanos()
     }
 
-    /// Returns the records of one bulkhead for the given core, which may write its own and read those of all
-    /// cores.
+    /// Returns the records of one bulkhead (window and queue) for the given core, which may write its own and
+    /// read those of all cores.
     pub fn of(&self, shard: ShardId, bulkhead: usize) -> Section<'_> {
         let first = bulkhead * self.shards;
         let places = &self.places[first..first + self.shards];
@@ -84,7 +87,7 @@ impl Noticeboard {
     }
 }
 
-/// The records of all cores about one bulkhead, as seen by one core.
+/// The records of all cores about one bulkhead (window and queue), as seen by one core.
 #[derive(Clone, Copy, Debug)]
 pub struct Section<'a> {
     places: &'a [Place],
@@ -100,7 +103,8 @@ const BUSY: u32 = 61;
 const FULL: u32 = 62;
 /// Bit in `Place::load` which says that the backend has stalled.
 const STALLED: u32 = 63;
-/// Time for which cores read the levels after a core proposed one above steady.
+/// Time for which cores read each other's proposals of shedding levels after a core proposed one above
+/// steady.
 const ALARM: Duration = Duration::from_secs(3);
 
 impl Section<'_> {
@@ -134,7 +138,7 @@ impl Section<'_> {
         self.places.iter().any(|place| place.load.load(Ordering::Relaxed) >> BUSY & 1 == 1)
     }
 
-    /// Returns the record that this core wrote last.
+    /// Returns the window, the response times and the number of replies that this core wrote last.
     pub fn record(&self) -> Record {
         self.places[self.own].read()
     }
@@ -151,7 +155,7 @@ impl Section<'_> {
         }
     }
 
-    /// Returns the levels that all cores proposed, in the order of the cores.
+    /// Returns the shedding levels that all cores proposed, in the order of the cores.
     pub fn told(&self) -> impl Iterator<Item = Told> {
         self.places.iter().map(|place| {
             let word = place.level.load(Ordering::Relaxed);

@@ -351,7 +351,7 @@ impl Counters {
 pub enum Pressure {
     /// The window was full, and no queue is configured in which the request could wait.
     Window,
-    /// The queue before the backend was full, or the request waited in it for too long.
+    /// The queue in front of the backend was full, or the request waited in it for too long.
     Queue,
     /// The backend had stalled: it sent nothing while requests were in flight.
     Stalled,

@@ -17,7 +17,8 @@ use crate::values::{Action, BackendId, Tier, Timestamp};
 /// The largest number of spare buffers that a shard keeps.
 const SPARE_BUFFERS_MAX: usize = 1024;
 
-/// State that all stages of one core share: settings, quotas, buffers, counters, actions for the runtime.
+/// State that all stages (clients, admission, hot keys, connections to stores) of one core share: settings,
+/// quotas, buffers, counters, actions for the runtime.
 #[derive(Debug)]
 pub struct Env {
     /// Settings that the shard received when it started.
@@ -34,10 +35,11 @@ pub struct Env {
     refused_for: Vec<u64>,
     /// Actions that the runtime has yet to carry out for this core.
     pub actions: VecDeque<Action>,
-    /// Map of the cluster's slots to their nodes; None where weir stands before plain stores, and before the
-    /// first map has come.
+    /// Map of the cluster's slots to their nodes; None where weir stands in front of plain stores, and before
+    /// the first map has come.
     pub slots: Option<Arc<Map>>,
-    /// Databases that clients may select; `None` before a cluster of which no node has said how many it has.
+    /// Databases that clients may select; `None` where weir stands in front of a cluster of which no node has
+    /// said how many it has.
     pub databases: Option<Databases>,
     /// Time at which weir began to ask all primaries of the cluster for the map, in the last round in which
     /// all of them confirmed it; None before that.
@@ -46,7 +48,7 @@ pub struct Env {
     pub walks: Walks,
     /// Requests that were split into one request per key, because their slot is half moved to another node.
     pub pieces: Pieces,
-    /// Addresses of the cluster's nodes, by the place of each node.
+    /// Addresses of the cluster's nodes, by the place of each node in the map's table.
     node_names: Vec<String>,
     /// Shedding level of each backend: which tiers of requests to it are refused or priced higher.
     pub backend_levels: BackendLevels,

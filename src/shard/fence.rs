@@ -17,8 +17,8 @@ use std::collections::VecDeque;
 
 use crate::values::{BackendId, ShardId};
 
-/// The largest number of fences that a shard keeps; a new one then removes the oldest. A fence is kept only
-/// until the lost connection is replaced, so there are fewer.
+/// The largest number of fences (given-up connections that stores are to kill) that a shard keeps; a new one
+/// then removes the oldest. A fence is kept only until the lost connection is replaced, so there are fewer.
 const FENCES_MAX: usize = 4096;
 
 /// A connection of weir's to a store, as the store identifies it (`CLIENT INFO`).
@@ -37,7 +37,7 @@ pub struct StoreClient {
 pub struct Fence {
     /// The shard that gave the connection up.
     pub origin: ShardId,
-    /// Number of the fence among those of its origin, counted from 1.
+    /// Number of the fence (the connection to be killed) among those of its origin, counted from 1.
     pub sequence: u64,
     /// The backend that the connection was to.
     pub backend: BackendId,
@@ -45,41 +45,46 @@ pub struct Fence {
     pub target: StoreClient,
 }
 
-/// The fences that one shard knows, and how many of them each other shard was sent.
+/// The fences (given-up connections that stores are to kill) that one shard knows, and how many of them each
+/// other shard was sent.
 #[derive(Debug)]
 pub struct Fences {
     own: ShardId,
-    /// Fences that the stores have not answered yet, the oldest first, each with a number in the order in
-    /// which this shard learnt of them.
+    /// Fences (given-up connections to be killed) that the stores have not answered yet, the oldest first,
+    /// each with a number in the order in which this shard learnt of them.
     standing: VecDeque<(u64, Fence)>,
-    /// Number of fences that this shard has learnt of so far, its own included.
+    /// Number of fences (given-up connections that stores are to kill) that this shard has learnt of so far,
+    /// its own included.
     count: u64,
-    /// The highest sequence number received so far from each shard that raises fences. Each shard sends its
-    /// fences in order, so all earlier ones are known as well.
+    /// The highest sequence number received so far from each shard that gives up connections (raises fences).
+    /// Each shard sends its fences in order, so all earlier ones are known as well.
     heard: Vec<u64>,
-    /// The value of `count` up to which each other shard was sent the fences.
+    /// The value of `count` up to which each other shard was sent the fences (connections that stores are to
+    /// kill).
     told: Vec<u64>,
 }
 
 impl Fences {
-    /// Creates the state of a shard among `shards` shards that has no fences yet.
+    /// Creates the list of fences (given-up connections that stores are to kill), none yet, of one shard
+    /// among `shards` shards.
     pub fn new(own: ShardId, shards: usize) -> Self {
         Self { own, standing: VecDeque::new(), count: 0, heard: vec![0; shards], told: vec![0; shards] }
     }
 
-    /// Returns the number of fences that this shard has learnt of so far. A connection that has sent as many
-    /// has none left to send.
+    /// Returns the number of fences that this shard has learnt of so far. A connection compares it with the
+    /// number at which it last sent the store its fences, to find those that are still to be sent.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Adds a fence for a connection that this shard gave up.
+    /// Adds a fence (to have the store kill it) for a connection that this shard gave up.
     pub fn raise(&mut self, backend: BackendId, target: StoreClient) {
         let sequence = self.heard[usize::from(self.own.0)] + 1;
         self.hear(Fence { origin: self.own, sequence, backend, target });
     }
 
-    /// Adds a fence of any shard. A fence that is already known is ignored.
+    /// Adds a fence (a given-up connection that a store is to kill) of any shard. A fence that is already
+    /// known is ignored.
     pub fn hear(&mut self, fence: Fence) {
         let heard = &mut self.heard[usize::from(fence.origin.0)];
         if fence.sequence <= *heard {
@@ -93,24 +98,27 @@ impl Fences {
         self.standing.push_back((self.count, fence));
     }
 
-    /// Returns the fences that a shard was not sent yet, and records that it is sent them now.
+    /// Returns the fences (given-up connections that stores are to kill) that a shard was not sent yet, and
+    /// records that it is sent them now.
     pub fn tell(&mut self, shard: ShardId) -> impl Iterator<Item = &Fence> {
         let told = std::mem::replace(&mut self.told[usize::from(shard.0)], self.count);
         self.since(told)
     }
 
-    /// True if the given shard has been sent all fences that this shard knows.
+    /// True if the given shard has been sent all fences (given-up connections that stores are to kill) that
+    /// this shard knows.
     pub fn is_told(&self, shard: ShardId) -> bool {
         self.told[usize::from(shard.0)] == self.count
     }
 
-    /// Returns the fences of a backend, not yet lifted, that were learnt after the first `seen` ones.
+    /// Returns the fences of a backend, whose connections it has not killed yet, that were learnt after the
+    /// first `seen` ones.
     pub fn at(&self, backend: BackendId, seen: u64) -> impl Iterator<Item = &Fence> {
         self.since(seen).filter(move |fence| fence.backend == backend)
     }
 
-    /// Removes a fence because the store has killed the connection, or does not know it. True if the fence is
-    /// this shard's own, so that the other shards have to be informed.
+    /// Removes a fence because the store has killed the connection that it names, or does not know it. True
+    /// if the fence is this shard's own, so that the other shards have to be informed.
     pub fn lift(&mut self, origin: ShardId, sequence: u64) -> bool {
         let heard = &mut self.heard[usize::from(origin.0)];
         *heard = (*heard).max(sequence);

@@ -19,24 +19,25 @@ use crate::values::limits::KEYS_PER_TURN;
 /// The way in which the replies to the parts of a request are joined into one reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Join {
-    /// An array with one value per key. The list says for each key which part has its value.
+    /// An array with one value per key. The list says for each key which part of the split request has its
+    /// value.
     Values(Vec<u16>),
-    /// The first part's reply (`OK`) if no part failed, else the first error.
+    /// The reply to the first part (`OK`) if no part failed, else the first error.
     AllOk,
-    /// The sum of the parts' integers, or the first error.
+    /// The sum of the integers in the replies to all parts, or the first error.
     Sum,
-    /// The arrays of all parts, one after the other, or the first error.
+    /// The arrays in the replies to all parts, one after the other, or the first error.
     Concat,
-    /// One of the parts' replies that are neither null nor an error: the one whose index among them is this
-    /// number, modulo their count. If there is none, the first error, else null.
+    /// One of the replies to the parts that are neither null nor an error: the one whose index among them is
+    /// this number, modulo their count. If there is none, the first error, else null.
     NonNull(u8),
     /// An array of integers, each 1 where every part says 1 and else 0; or the first error.
     Every,
-    /// The first part's reply, or the first error.
+    /// The reply to the first part, or the first error.
     Same,
     /// The first reply that is not an error; the first error if all are.
     AnyOk,
-    /// The distinct elements of all arrays, or the first error.
+    /// The distinct elements of the arrays in the replies to all parts, or the first error.
     Union,
     /// An array in which each integer is the sum of the parts' integers at that position, or the first error.
     SumEach,
@@ -104,11 +105,11 @@ struct Gathering {
     joining: Option<Box<Joining>>,
 }
 
-/// An array of values that is joined in steps.
+/// An array of values that is joined over several turns (passes of the shard's loop).
 #[derive(Debug)]
 struct Joining {
     reply: Vec<u8>,
-    /// Number of values that the reply has.
+    /// Number of values that have been joined into the reply so far.
     joined: usize,
     /// For each part, the bytes and the elements of its reply that are not joined yet; None for a reply that
     /// is not an array.
@@ -274,12 +275,12 @@ impl Gathering {
         self.parts.into_iter().flatten().for_each(|part| part.reply.release(pool));
     }
 
-    /// True if there are more values than may be joined in one turn.
+    /// True if there are more values than may be joined in one turn (pass of the shard's loop).
     fn has_many_values(&self) -> bool {
         matches!(&self.join, Join::Values(order) if order.len() > KEYS_PER_TURN)
     }
 
-    /// Joins up to `values_max` more values. Returns the reply once it is whole; None before.
+    /// Joins up to `values_max` more values. Returns the reply once it is complete; None before.
     fn join_more(&mut self, bytes_max: usize, values_max: usize) -> Option<Vec<u8>> {
         let Join::Values(order) = &self.join else { return None };
         let parts: Vec<&[u8]> = self.parts.iter().flatten().map(Part::bytes).collect();
@@ -422,7 +423,7 @@ impl Joining {
         Self { reply, joined: 0, left }
     }
 
-    /// Joins up to `values_max` more values into the array. True once the reply is whole.
+    /// Joins up to `values_max` more values into the array. True once the reply is complete.
     fn advance(&mut self, order: &[u16], parts: &[&[u8]], bytes_max: usize, values_max: usize) -> bool {
         let mut values: Vec<Option<Elements<'_>>> = parts
             .iter()

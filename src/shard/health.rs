@@ -42,7 +42,7 @@ pub struct HealthBoard {
 const FRESH: u64 = 3;
 
 impl HealthBoard {
-    /// Creates a board on which every store is healthy.
+    /// Creates a board of all stores' health, shared by the cores, on which every store is healthy.
     pub fn new(shards: u16, backends: u16) -> Self {
         let (shards, backends) = (usize::from(shards), usize::from(backends));
         Self {

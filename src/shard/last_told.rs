@@ -19,16 +19,17 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Number of places in the table of digests, which all requests share by hash.
+/// Number of places in the table of digests of last replies, which all requests share by hash.
 const PLACES: usize = 1 << 16;
-/// Mask of the digest in a place: the lower 48 bits.
+/// Mask of the digest in a place of the table: the lower 48 bits.
 const DIGEST: u64 = (1 << 48) - 1;
-/// Flag of a place for which a reply was kept.
+/// Flag of a place of the table for which a reply was kept.
 const KEPT: u64 = 1 << 48;
-/// Unit of the count of replies seen in passing, which fills the upper 15 bits of a place and wraps around.
+/// Unit of the count of replies that clients were given without their being kept, which fills the upper 15
+/// bits of a place of the table and wraps around.
 const SEEN: u64 = 1 << 49;
 
-/// The table of digests of one process, shared by all cores.
+/// The digests of the replies to reads that clients were given last, shared by all cores of the process.
 #[derive(Debug)]
 pub struct LastTold {
     places: Box<[AtomicU64]>,
@@ -48,7 +49,8 @@ impl Told {
     }
 }
 
-/// State of a request's place in the table of digests at one moment.
+/// State of a request's place in the table of digests when it was looked at; compared with a later state, it
+/// shows whether clients have been given other replies since.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     place: usize,
@@ -67,20 +69,20 @@ impl Default for LastTold {
 
 impl LastTold {
     /// Returns the state of the place that a request, given by its hash, shares. Taken before a fetch is
-    /// sent, it shows afterwards (`is_latest`, `keep`) whether a reply, perhaps a newer one, was seen in
-    /// passing since.
+    /// sent, it shows afterwards (`is_latest`, `keep`) whether a client was given another reply, perhaps a
+    /// newer one, since.
     pub fn look(&self, question: u64) -> Look {
         let place = place_of(question);
         Look { place, seen: self.places[place].load(Ordering::SeqCst) }
     }
 
-    /// True if no reply was seen in passing in that place since `look` was taken.
+    /// True if no reply that is not kept was recorded in that place ([`Self::pass`]) since `look` was taken.
     pub fn is_latest(&self, look: &Look) -> bool {
         self.places[look.place].load(Ordering::SeqCst) / SEEN == look.seen / SEEN
     }
 
-    /// Records that a fetched reply is kept. False if it must not be kept: a reply that may be newer was seen
-    /// in passing since the fetch was sent.
+    /// Records that a fetched reply is kept. False if it must not be kept: a client was given a reply that
+    /// may be newer since the fetch was sent.
     pub fn keep(&self, look: &Look, told: Told) -> bool {
         let kept = self.places[told.place].fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
             let may_be_kept = now / SEEN == look.seen / SEEN || now & DIGEST == told.digest;
@@ -89,8 +91,8 @@ impl LastTold {
         kept.is_ok()
     }
 
-    /// Records a reply that is seen in passing. False if another reply may be kept of its key, which the
-    /// caller then has to invalidate.
+    /// Records a reply that a client is given without its being kept. False if another reply may be kept of
+    /// its key, which the caller then has to invalidate.
     pub fn pass(&self, told: Told) -> bool {
         let place = &self.places[told.place];
         let next = |now: u64| (now / SEEN).wrapping_add(1).wrapping_mul(SEEN) | (now & KEPT) | told.digest;

@@ -45,15 +45,16 @@ pub enum Reading {
     Behind,
 }
 
-/// Place of a monitor on the board: an index below [`MONITORS_MAX`].
+/// Place of a monitor on the board of all monitors (clients that have sent `MONITOR`): an index below
+/// [`MONITORS_MAX`].
 pub type MonitorPlace = usize;
 
-/// A set of places on the board, one bit each.
+/// A set of monitors (clients that have sent `MONITOR`), one bit for each of their places on the board.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MonitorSet(u64);
 
 impl MonitorSet {
-    /// Adds a place.
+    /// Adds the monitor in a place.
     pub fn add(&mut self, place: MonitorPlace) {
         self.0 |= 1 << place;
     }
@@ -66,7 +67,7 @@ impl MonitorSet {
         wanted
     }
 
-    /// True if the set contains no place.
+    /// True if the set contains no monitor.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -100,7 +101,7 @@ struct Taken(AtomicU32);
 #[derive(Debug)]
 pub struct MonitorBoard {
     taken: Taken,
-    /// An entry for each place; [`FREE`] if it has no monitor. See [`entry`].
+    /// An entry for each place of a monitor; [`FREE`] if it has no monitor. See [`entry`].
     entries: Box<[AtomicU64]>,
     /// Number of lines that other cores have left out for each monitor, and that has not been sent to it yet.
     left_out: Box<[AtomicU64]>,
@@ -116,7 +117,7 @@ const SENDER: u64 = ((1 << 61) - 1) & !((1 << SHARD_BITS) - 1);
 
 const _: () = assert!(SHARDS_MAX <= 1 << SHARD_BITS && MONITORS_MAX == 64);
 
-/// Packs an entry of the board into 64 bits: three flags, 33 bits of the quotas' version, 16 of the tenant,
+/// Packs the entry of a monitor into 64 bits: three flags, 33 bits of the quotas' version, 16 of the tenant,
 /// 12 of the shard.
 fn entry(shard: ShardId, sight: Sight, reading: Reading) -> u64 {
     let seen = match sight {
@@ -132,7 +133,7 @@ fn sender_bits(sender: Sender) -> u64 {
 }
 
 impl MonitorBoard {
-    /// Creates a board with this many places, at most [`MONITORS_MAX`].
+    /// Creates a board with room for this many monitors, at most [`MONITORS_MAX`].
     pub fn new(places: usize) -> Self {
         let places = places.min(MONITORS_MAX as usize);
         let zeros = || std::iter::repeat_with(AtomicU64::default).take(places).collect();
@@ -196,7 +197,7 @@ impl MonitorBoard {
         watchers
     }
 
-    /// Returns the core that has the monitor in a place.
+    /// Returns the core that has the monitor in a place of the board.
     pub fn shard_of(&self, place: MonitorPlace) -> ShardId {
         ShardId((self.entries[place].load(Ordering::Relaxed) & ((1 << SHARD_BITS) - 1)) as u16)
     }

@@ -3,7 +3,8 @@
 
 use crate::values::Timestamp;
 
-/// A message about one client connection, or a request of it, to the core that has the client.
+/// A message from the core that sends requests to a backend, about one client connection, or a request of it,
+/// to the core that has the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
     /// A request is about to be answered without its backend, which may still carry it out.
@@ -11,7 +12,7 @@ pub enum Note {
     /// A request that was answered without its backend is over at the backend, too: it cannot take effect
     /// after later requests any more.
     Settled,
-    /// Requests of the connection fill a queue before a backend so far that no further requests of the
+    /// Requests of the connection fill a queue in front of a backend so far that no further requests of the
     /// connection should be started.
     Long,
     /// A queue that was reported with [`Note::Long`] has few requests of the connection left: further

@@ -17,7 +17,7 @@ use crate::values::limits::SLOTS;
 
 /// Maximum number of bytes around one word of a request: `$`, the length of the word and two line ends.
 const BULK_HEAD_BYTES_MAX: usize = 1 + 10 + 4;
-/// Maximum number of bytes of a request before its first key, without its name.
+/// Maximum number of bytes of a request before its first key, without the name of the command.
 const FRAME_HEAD_BYTES_MAX: usize = 1 + 10 + 2 + BULK_HEAD_BYTES_MAX;
 
 /// Part of a split request: the keys that have one home core, backend and connection.
@@ -43,7 +43,8 @@ impl Part {
     }
 }
 
-/// Whether a request's tenant may use all its keys, as far as its partition has checked.
+/// Whether a request's tenant may use all its keys, as far as the keys have been checked while they were
+/// assigned to parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permission {
     /// Not known: the quotas have changed since the partition was begun.
@@ -57,7 +58,7 @@ pub enum Permission {
 /// The parts of a request that is split by key, as far as they are known.
 #[derive(Debug)]
 pub struct Partition {
-    /// Number of words per key: 2 for `MSET`, else 1.
+    /// Number of arguments per key: 2 for `MSET`, else 1.
     step: usize,
     /// True if each slot has a part of its own, because a cluster node refuses a request for keys of several
     /// slots.
@@ -75,7 +76,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// Begins the partition of a request that has `step` words per key; no key is placed yet.
+    /// Begins to split a request that has `step` arguments per key; no key is assigned to a part yet.
     pub fn begin(env: &Env, step: usize, arguments: &Arguments<'_>) -> Self {
         let topology = env.settings.topology;
         let by_slot = env.slots.is_some();
@@ -97,7 +98,7 @@ impl Partition {
         }
     }
 
-    /// Makes the whole partition of a request at once.
+    /// Splits a request at once: assigns all its keys, with `step` arguments each, to parts.
     pub fn whole(env: &mut Env, step: usize, arguments: &Arguments<'_>) -> Self {
         let mut partition = Self::begin(env, step, arguments);
         partition.place(env, arguments, &[], usize::MAX);
@@ -105,8 +106,8 @@ impl Partition {
         partition
     }
 
-    /// Continues a partition by about `keys_max` keys. `prefixes` are those with which the keys of the
-    /// request's tenant begin, empty if it may use any key. True once the partition is whole.
+    /// Assigns about `keys_max` more keys to parts. `prefixes` are those with which the keys of the request's
+    /// tenant begin, empty if it may use any key. True once all keys are assigned and copied.
     pub fn advance(
         &mut self,
         env: &mut Env,
@@ -137,23 +138,25 @@ impl Partition {
         self.parts.len() > 1
     }
 
-    /// True if the partition of the request is whole and still valid: it is not if the core has got its first
-    /// map of a cluster since it was begun.
+    /// True if all keys are in their parts and these are still right: they are not if the core has got its
+    /// first map of a cluster since the splitting began.
     pub fn is_in_force(&self, env: &Env, arguments: &Arguments<'_>) -> bool {
         self.by_slot == env.slots.is_some() && self.is_whole(arguments)
     }
 
-    /// Returns the only part of a whole partition; None if there are several.
+    /// Returns the part that has all keys of the request, once all are assigned; None if there are several
+    /// parts.
     pub fn only_part(&self) -> Option<&Part> {
         self.parts.first().filter(|_| !self.is_split())
     }
 
-    /// Returns whether the request's tenant may use all keys, as far as the partition has checked.
+    /// Returns whether the request's tenant may use all keys, as far as they have been checked while they
+    /// were assigned to parts.
     pub fn permission(&self) -> Permission {
         self.permission
     }
 
-    /// Clears the partition's record of whether the tenant may use the keys, because the quotas have changed.
+    /// Forgets whether the tenant may use the keys that have been checked, because the quotas have changed.
     pub fn forget_permission(&mut self) {
         self.permission = Permission::Unknown;
     }
@@ -171,7 +174,7 @@ impl Partition {
             + self.parts.capacity() * size_of::<Part>()
     }
 
-    /// Finds the parts of the next keys, `keys_max` at most, and checks that the request's tenant may use
+    /// Assigns the next keys, `keys_max` at most, to parts, and checks that the request's tenant may use
     /// these keys.
     fn place(&mut self, env: &Env, arguments: &Arguments<'_>, prefixes: &[String], keys_max: usize) {
         let settings = &env.settings;

@@ -15,8 +15,8 @@ pub enum Purpose {
     Answer(ReplyTo),
     /// The reply to a client's request that weir has answered already. It is dropped.
     Abandoned(ReplyTo),
-    /// Replies to so many steps of a block of requests. No client gets them, since only the last reply of a
-    /// block counts.
+    /// Replies to so many requests of a transaction before its `EXEC`, or to commands sent right before a
+    /// request (`ROLE`, `ASKING`). No client gets them, since only the last reply counts.
     Steps(u32),
     /// The reply to a command that was sent right before a fetch: `PTTL` or `HPTTL`, or `ASKING` if the fetch
     /// was redirected.
@@ -36,8 +36,8 @@ pub struct Pending {
     /// Whether the response time is unusual, so that it does not count as a sample.
     pub odd: Odd,
     pub tenant: TenantId,
-    /// The number of requests in flight at the bulkhead (the window before a backend) when this one was sent,
-    /// at most 65,535.
+    /// The number of requests in flight at the bulkhead (the window in front of a backend) when this one was
+    /// sent, at most 65,535.
     pub depth: u16,
     /// Milliseconds after sending within which the reply is useful to its client; `u32::MAX` without a
     /// deadline.
@@ -62,7 +62,8 @@ pub enum Odd {
 }
 
 impl Pending {
-    /// Creates the record of a reply that the window does not count.
+    /// Creates the record of a reply to a request that does not count towards the limit of requests in
+    /// flight.
     pub const fn uncounted(purpose: Purpose, sent_at: Timestamp) -> Self {
         Self {
             purpose,
@@ -107,7 +108,8 @@ impl Pending {
         }
     }
 
-    /// Returns the number of replies that the record stands for; more than one only for the steps of a block.
+    /// Returns the number of replies that the record stands for; more than one only for requests of a
+    /// transaction before its `EXEC`, and for several commands sent right before a request.
     pub const fn replies(&self) -> usize {
         match self.purpose {
             Purpose::Steps(left) => left as usize,
@@ -115,15 +117,15 @@ impl Pending {
         }
     }
 
-    /// True if the window counts the request: it is a client's or a fetch, whether or not it was answered
-    /// early.
+    /// True if the request counts towards the limit of requests in flight: it is a client's or a fetch,
+    /// whether or not it was answered early.
     #[inline]
     pub const fn is_counted(&self) -> bool {
         matches!(self.purpose, Purpose::Answer(_) | Purpose::Abandoned(_))
     }
 }
 
-/// Joins the bytes of a reply that were kept and those that came last.
+/// Joins the bytes of a reply: those that were kept from earlier receives, and those that came last.
 pub fn whole<'a>(kept: &[u8], end: &'a [u8]) -> Cow<'a, [u8]> {
     if kept.is_empty() { Cow::Borrowed(end) } else { Cow::Owned([kept, end].concat()) }
 }

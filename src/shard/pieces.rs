@@ -11,22 +11,24 @@ use crate::protocol::command::{self, Effect, Gather, Handling};
 use crate::protocol::{BufferPool, Protocol, RequestDecoder, RequestLimits, encode};
 use crate::values::limits::KEYS_PER_TURN;
 
-/// The largest number of keys of a request that may be split into pieces.
+/// The largest number of keys of a request that may be split into one request per key (pieces).
 const PIECES_MAX: usize = 1_024;
 const _: () = assert!(PIECES_MAX <= KEYS_PER_TURN, "the replies to pieces are joined in one turn");
 
-/// A request that was split into pieces, some of which are unanswered.
+/// A request that was split into one per key (pieces), because its keys were not all on one node, and some of
+/// whose pieces are unanswered.
 #[derive(Debug)]
 struct Whole {
     to: ReplyTo,
     /// Index of the request's entry in `Pieces::gathers`, where the replies are joined.
     gather: u32,
     missing: usize,
-    /// Combined outcome of those pieces of the request that have been answered.
+    /// Combined outcome of those pieces (one per key) of the request that have been answered.
     outcome: Outcome,
 }
 
-/// All requests of one core that were split into pieces, one per key.
+/// All requests of one core that were split into one request per key (pieces), because their keys were not
+/// all on one node.
 #[derive(Debug, Default)]
 pub struct Pieces {
     wholes: Slab<Whole>,
@@ -34,27 +36,27 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Registers a request that is split into this many pieces, and returns its index, which
+    /// Registers a request that is split into this many pieces (one per key), and returns its index, which
     /// [`ReplyTo::piece`] takes.
     pub fn insert(&mut self, to: ReplyTo, join: (Join, Effect), protocol: Protocol, pieces: usize) -> u32 {
         let (gather, _) = self.gathers.insert(join, protocol, pieces);
         self.wholes.insert(Whole { to, gather, missing: pieces, outcome: Outcome::Refused }) as u32
     }
 
-    /// True if every piece of every request is answered.
+    /// True if every piece of every request that was split into one per key is answered.
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.wholes.is_empty() && self.gathers.len() == 0
     }
 
-    /// Returns the number of the client connection that a request or a piece belongs to
-    /// ([`ReplyTo::connection`]).
+    /// Returns the number of the client connection that sent a request, also for one piece of a request that
+    /// was split into one per key.
     pub fn connection(&self, to: ReplyTo) -> u64 {
         self.whole(to).connection()
     }
 
-    /// Returns the reply address of the whole request, given that of one of its unanswered pieces; any other
-    /// address unchanged.
+    /// Returns the reply address of the whole request, given that of one of the unanswered pieces into which
+    /// it was split; any other address unchanged.
     pub fn whole(&self, to: ReplyTo) -> ReplyTo {
         let mut to = to;
         // A piece may have been taken apart once more.
@@ -64,8 +66,8 @@ impl Pieces {
         to
     }
 
-    /// Takes the reply to a piece. If this was the last piece, returns the reply address of the whole
-    /// request, its outcome, and the joined reply; else None.
+    /// Takes the reply to a piece (one key's part of a split request). If this was the last piece, returns
+    /// the reply address of the whole request, its outcome, and the joined reply; else None.
     pub fn handle_reply(
         &mut self,
         (whole, part): (u32, u16),
@@ -85,8 +87,8 @@ impl Pieces {
     }
 }
 
-/// Combines the outcomes of two pieces of one request: their measurements are added up; the whole is lost if
-/// one piece is, and refused only if both are.
+/// Combines the outcomes of two pieces of one request: their measurements are added up; the combined outcome
+/// is lost if one piece is, and refused only if both are.
 fn together(one: Outcome, other: Outcome) -> Outcome {
     use Outcome::{Cached, Lost, Refused, Served};
     match (one, other) {

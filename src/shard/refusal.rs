@@ -103,11 +103,11 @@ pub enum NotSent {
     Full,
     /// Too many bytes wait to be sent to the key's home core.
     CoreFull,
-    /// The window of the backend is full and requests may not wait for it; a retry makes sense after this
-    /// time.
+    /// As many requests as the window permits are in flight at the backend, and requests may not wait; a
+    /// retry makes sense after this time.
     Window(Duration),
-    /// The queue before the backend is full, or the request would have waited in it for too long; a retry
-    /// makes sense after this time.
+    /// The queue in front of the backend is full, or the request would have waited in it for too long; a
+    /// retry makes sense after this time.
     Queue(Duration),
     /// The backend has stalled; a retry makes sense after this time.
     Stalled(Duration),
@@ -121,9 +121,11 @@ pub enum NotSent {
     /// The request could not be answered by its deadline: the stage it had reached, and how long it had
     /// waited there.
     TooLate(Stage, Duration),
-    /// All private links of the core, or of the tenant's part of them, are in use.
+    /// All private links (connections to stores that one client has to itself) of the core, or of the
+    /// tenant's part of them, are in use.
     Links,
-    /// There is no room for another shared channel, on the core or for the tenant.
+    /// There is no room, on the core or for the tenant, for another channel with one subscription for all
+    /// clients.
     SharedChannels,
     /// The request's slot has no owner among the nodes of the cluster.
     NoOwner,
@@ -140,7 +142,7 @@ pub enum NotSent {
 pub enum Stage {
     /// The request had just arrived, or waited for earlier requests of its connection.
     Arrival,
-    /// The request waited in the queue before its backend.
+    /// The request waited in the queue in front of its backend.
     Queue,
     /// The request was in flight at the backend.
     Backend,
@@ -162,7 +164,8 @@ impl Stage {
 const RETRY_STRAINED: Duration = Duration::from_secs(1);
 /// Retry delay for a request whose slot is moving between two nodes.
 const RETRY_MOVED: Duration = Duration::from_millis(100);
-/// Time after which a client may try again when all private links are in use.
+/// Time after which a client may try again when all private links (connections to stores that one client has
+/// to itself) are in use.
 const RETRY_NO_LINK: Duration = Duration::from_secs(1);
 /// Time after which a client may try again when a buffer of weir (such as a batch for another core) was full.
 const RETRY_WHEN_FULL: Duration = Duration::from_millis(10);
@@ -300,8 +303,9 @@ pub fn abort_because_of(error: &str) -> String {
     format!("EXECABORT Transaction discarded because of: {error}")
 }
 
-/// Returns the error that a client gets in place of `EXEC`'s reply: it contains the error of a step, given
-/// without its `-` and line end. None if the store's reply contains one itself, or is not such an error.
+/// Returns the error that a client gets in place of `EXEC`'s reply: it contains `step_error`, the error to a
+/// queued request, given without its `-` and line end. None if the store's reply contains one itself, or is
+/// not such an error.
 pub fn reasoned_abort(reply: &[u8], step_error: &[u8]) -> Option<Vec<u8>> {
     let is_vague = reply.starts_with(b"-EXECABORT") && reply.windows(8).any(|words| words == b"previous");
     is_vague

@@ -9,11 +9,11 @@ use super::request::{Addressee, ReplyTo};
 use crate::values::BackendId;
 use crate::values::time::Now;
 
-/// The receiver of backends' replies and of notes about requests.
+/// The receiver of backends' replies and of notes (messages about requests to the cores of their clients).
 pub trait Replies {
     /// Passes on one reply, to a request of this core or another.
     fn reply(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now);
-    /// Passes on a note about a request to the core that has its client.
+    /// Passes on a note (such as that it was sent) about a request to the core that has its client.
     fn note(&mut self, env: &mut Env, to: ReplyTo, note: Note);
 }
 

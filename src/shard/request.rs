@@ -17,10 +17,11 @@ pub struct ReplyTo {
     /// Index of the part of a split request; 0 for a request in one piece. For a fetch, 1 marks the reply to
     /// a command sent before it ([`Self::ahead`]).
     pub part: u16,
-    /// The client's place in that shard's table. Two high bits mark the addresses of flights (fetches of hot
-    /// keys) and of pieces instead.
+    /// The client's place in that shard's table of clients. Two high bits mark the addresses of flights
+    /// (fetches of hot keys) and of pieces (one key's part of a split request) instead.
     pub client: u32,
-    /// Generation of the place, which distinguishes the client from later ones in the same place.
+    /// Generation of the place in the table of clients, which distinguishes the client from later ones in the
+    /// same place.
     pub generation: u32,
     /// Sequence number of the request on its connection.
     pub sequence: u32,
@@ -39,7 +40,7 @@ impl ReplyTo {
     }
 
     /// Returns the flight (fetch of a hot key) that the reply is for; None if it is for a client or for a
-    /// piece.
+    /// piece (one key's part of a split request).
     #[inline]
     pub fn flight_id(self) -> Option<FlightId> {
         let is_flight = self.client & FLIGHT != 0;
@@ -84,9 +85,10 @@ impl ReplyTo {
     }
 }
 
-/// Bit of the client's place that marks a flight. No table of clients has so many places.
+/// Bit of [`ReplyTo::client`] that marks the address of a flight (fetch of a hot key). No table of clients
+/// has so many places.
 const FLIGHT: u32 = 1 << 31;
-/// Bit of the client's place that marks a piece of a request.
+/// Bit of [`ReplyTo::client`] that marks the address of a piece of a request that was split by key.
 const PIECE: u32 = 1 << 30;
 
 /// Id of a flight: one fetch of a hot key whose reply several reads wait for.
@@ -94,7 +96,8 @@ const PIECE: u32 = 1 << 30;
 pub struct FlightId {
     /// Index of the flight in its shard's table.
     pub index: u32,
-    /// Generation of the place in the table, which distinguishes the flight from others in the same place.
+    /// Generation of the flight's place in the table, which distinguishes the flight from others in the same
+    /// place.
     pub generation: u32,
 }
 
@@ -103,8 +106,8 @@ pub struct FlightId {
 pub struct PrivateId {
     /// Index of the link in its shard's table.
     pub place: u32,
-    /// Generation of the place in the table, which distinguishes the link from earlier ones in the same
-    /// place.
+    /// Generation of the link's place in the table, which distinguishes the link from earlier ones in the
+    /// same place.
     pub generation: u32,
 }
 
@@ -228,7 +231,7 @@ pub enum Track {
 }
 
 impl Track {
-    /// Returns this track if it is the heavy one or for replicas, else `usual`.
+    /// Returns this track (set of connections) if it is the heavy one or for replicas, else `usual`.
     #[inline]
     #[must_use]
     pub fn or(self, usual: Self) -> Self {

@@ -9,16 +9,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sha1::{Digest as _, Sha1};
 
-/// The number of digests that the board has places for.
+/// The number of script digests that the board has places for.
 const PLACES: usize = 2048;
-/// The largest source of a script whose digest is put on the board, in bytes.
+/// The largest source of a script whose digest is put on the board of scripts that write nothing, in bytes.
 const SOURCE_BYTES_MAX: usize = 64 * 1024;
 /// The flag by which a script declares that it writes nothing.
 const NO_WRITES: &[u8] = b"no-writes";
 /// The flags that a script may declare. Servers refuse a script that declares another.
 const FLAGS: [&[u8]; 5] = [NO_WRITES, b"allow-oom", b"allow-stale", b"no-cluster", b"allow-cross-slot-keys"];
 
-/// Digests of scripts that declare that they write nothing. Each has one place, where it replaces another.
+/// Digests of scripts that declare that they write nothing. Each has one place, where it takes the place of
+/// an earlier one.
 #[derive(Debug)]
 pub struct ScriptBoard {
     /// The first 16 bytes of a digest in each place. Two cores that write to one place at a time may leave halves of
@@ -33,7 +34,8 @@ impl Default for ScriptBoard {
 }
 
 impl ScriptBoard {
-    /// Puts the digest of a script on the board, if its source declares that it writes nothing.
+    /// Puts the digest of a script on the board that all cores share, if its source declares that it writes
+    /// nothing.
     pub fn note(&self, source: &[u8]) {
         if source.len() <= SOURCE_BYTES_MAX && declares_no_writes(source) {
             let digest: [u8; 20] = Sha1::digest(source).into();
@@ -44,7 +46,8 @@ impl ScriptBoard {
         }
     }
 
-    /// True if a digest, in hexadecimal digits, is on the board: the script declares that it writes nothing.
+    /// True if a digest, in hexadecimal digits, is on the board that all cores share: the script declares
+    /// that it writes nothing.
     pub fn has(&self, digest: &[u8]) -> bool {
         let Some(digest) = parsed(digest) else { return false };
         let (place, words) = split(&digest);

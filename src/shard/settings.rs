@@ -89,7 +89,7 @@ pub struct ShardSettings {
     pub admission: AdmissionSettings,
     /// Limits on the memory, connections and waits of clients, and rules for clients over HTTP.
     pub clients: ClientLimits,
-    /// Windows, queues, shedding and breakers before backends.
+    /// Windows, queues, shedding and breakers in front of backends.
     pub overload: OverloadSettings,
     /// Detection of hot keys, and the cache of their replies.
     pub hot: HotSettings,
@@ -101,9 +101,9 @@ pub struct ShardSettings {
 }
 
 impl ShardSettings {
-    /// Creates settings of shard 0 before these backends, for tests and benchmarks: default layers, except
-    /// that replicas and retries are off; one connection of each kind; messages of 1 MiB at most; no idle
-    /// timeout. Clones share the boards, as the shards of one process do.
+    /// Creates settings of shard 0 in front of these backends, for tests and benchmarks: default layers,
+    /// except that replicas and retries are off; one connection of each kind; messages of 1 MiB at most; no
+    /// idle timeout. Clones share the boards (data of all shards), as the shards of one process do.
     pub fn new(topology: Topology, backends: Arc<[BackendSettings]>) -> Self {
         Self {
             id: ShardId(0),
@@ -205,8 +205,8 @@ pub struct OverloadSettings {
     pub shed: Mode,
     /// The smallest and the largest size of a window, in requests.
     pub window_bounds: Bounds,
-    /// Requests of this core that may wait before each backend, and bytes that may wait before all backends
-    /// together.
+    /// Requests of this core that may wait in front of each backend, and bytes that may wait in front of all
+    /// backends together.
     pub queue_limit: Held,
     /// Time that requests may wait in a queue.
     pub queue_patience: Patience,
@@ -215,7 +215,7 @@ pub struct OverloadSettings {
     pub shed_levels: [f64; 3],
     /// Mode of the breakers, which refuse requests to an unhealthy store.
     pub breaker: Mode,
-    /// Board on which cores share the state of their bulkheads.
+    /// Board on which cores share the state of their bulkheads (windows and queues).
     pub board: Arc<Noticeboard>,
     /// Board on which cores share the health of the stores.
     pub health: Arc<HealthBoard>,
@@ -251,7 +251,8 @@ impl OverloadSettings {
     }
 }
 
-/// Number of bulkheads before one backend: one for the usual connections and one for the heavy ones.
+/// Number of bulkheads (windows and queues) in front of one backend: one for the usual connections and one
+/// for the heavy ones.
 pub const BULKHEADS: usize = 2;
 
 /// Method by which requests are admitted or refused.
@@ -275,7 +276,7 @@ pub struct AdmissionSettings {
     pub limiter: Limiter,
     /// Weights of the terms, such as bytes and keys, whose sum is a request's price.
     pub weights: Weights,
-    /// Interval at which a core reports to the pools of quotas what it spent.
+    /// Interval at which a core reports to the control executor how much of the quotas it spent.
     pub period: Duration,
     /// The largest number of elements that one step of a `SCAN` may look at, whatever `COUNT` the client asks
     /// for.
@@ -306,8 +307,8 @@ pub struct ClientLimits {
     pub bytes_max: usize,
     /// Counts of each tenant's connections (seats) over all shards, with their limits.
     pub seats: Seats,
-    /// The board of the clients of all shards that have sent `MONITOR`. If it has no places, `MONITOR` is
-    /// refused.
+    /// The board of the clients of all shards that have sent `MONITOR`. If it has no places for monitors,
+    /// `MONITOR` is refused.
     pub monitors: Arc<MonitorBoard>,
     /// The subscriptions of all shards that stores have not acknowledged yet.
     pub subscriptions: Arc<SubscriptionBoard>,
@@ -316,7 +317,8 @@ pub struct ClientLimits {
     /// Longest time that a message (`PUBLISH`) waits for stores to acknowledge earlier subscriptions; zero if
     /// it does not wait.
     pub publish_wait: Duration,
-    /// Maximum numbers of shared channels and of shared patterns whose home is one core.
+    /// Maximum numbers of channels and of patterns for which one core, as their home, has one subscription
+    /// for all clients.
     pub shared_channels_max: [usize; 2],
     /// Bytes of messages that may wait for one subscriber; a subscriber with more is closed.
     pub subscriber_bytes_max: usize,

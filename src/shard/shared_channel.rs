@@ -16,10 +16,12 @@ use crate::protocol::reply;
 use crate::values::limits::SHARED_MESSAGES_BYTES_MAX;
 use crate::values::{ClientId, TenantId};
 
-/// Number of kinds of names that can be shared: channels and patterns.
+/// Number of kinds of names for which weir can have one subscription for all its clients: channels and
+/// patterns.
 pub const SHARED_KINDS: usize = 2;
 
-/// A channel or pattern, as one core with subscribers refers to it.
+/// A channel or pattern for which weir has one subscription for all its clients, as one core with subscribers
+/// refers to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedName {
     /// Kind of the name: a channel or a pattern.
@@ -92,7 +94,7 @@ pub enum FromHome {
     Message {
         /// The channel or pattern that brought the message.
         name: SharedName,
-        /// The whole message, in RESP2.
+        /// The complete message, in RESP2.
         message: Bytes,
     },
     /// New numbers of subscribers of a channel or pattern, which all cores are sent.

@@ -10,7 +10,8 @@ use crate::protocol::command::Subscription;
 use crate::values::glob;
 use crate::values::limits::PATTERN_STEPS_MAX;
 
-/// The shared channels and patterns of all cores, with the numbers of their subscribers.
+/// The numbers of subscribers of all channels and patterns for which a core of this process has one
+/// subscription for all clients.
 #[derive(Debug, Default)]
 pub struct SharedNumbers {
     channels: HashMap<Bytes, OwnNumbers>,
@@ -18,7 +19,8 @@ pub struct SharedNumbers {
 }
 
 impl SharedNumbers {
-    /// True if this process has no shared subscription.
+    /// True if there is no channel or pattern for which this process has one subscription for all its
+    /// clients.
     pub fn is_empty(&self) -> bool {
         self.channels.is_empty() && self.patterns.is_empty()
     }

@@ -32,12 +32,12 @@ pub struct Cells {
 /// The subscriptions of all cores that stores have not acknowledged.
 #[derive(Debug)]
 pub struct SubscriptionBoard {
-    /// Rows of counters by tenant, made when a client of the tenant first subscribes. The last one is of
-    /// clients without a tenant.
+    /// Rows of counters of unacknowledged subscriptions, by tenant, made when a client of the tenant first
+    /// subscribes. The last one is of clients without a tenant.
     rows: Box<[OnceLock<Box<Row>>]>,
 }
 
-/// Subscriptions that stand on the board as long as this value lives.
+/// Subscriptions that count as not acknowledged by stores as long as this value lives.
 #[derive(Debug)]
 pub struct Opening {
     board: Arc<SubscriptionBoard>,
@@ -51,8 +51,8 @@ impl Default for SubscriptionBoard {
 }
 
 impl SubscriptionBoard {
-    /// Counts subscriptions of a tenant on the board until the returned value is dropped. None for sharded
-    /// channels, which are not counted.
+    /// Counts subscriptions of a tenant as not acknowledged by stores until the returned value is dropped.
+    /// None for sharded channels, which are not counted.
     pub fn begin<'a>(
         self: &Arc<Self>,
         tenant: TenantId,

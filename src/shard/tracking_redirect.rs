@@ -41,23 +41,25 @@ pub struct Target {
 }
 
 impl Target {
-    /// Returns the number of the target's link at a store; `None` if it has none there.
+    /// Returns the number (`CLIENT ID`) that a store gave the target's link; `None` if the target has no link
+    /// to that store.
     pub fn number_at(&self, store: BackendId) -> Option<u64> {
         self.numbers.iter().find(|(backend, _)| *backend == store).map(|(_, number)| *number)
     }
 }
 
-/// A question of a client that tracks keys for the number of its target's link to one node of a cluster, which got
-/// keys after the target was named.
+/// A question of a client that tracks keys: which number (`CLIENT ID`) has a node of a cluster given to the
+/// connection of its target, the client that takes its invalidation messages? Asked for nodes that got keys
+/// after the target was named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeQuestion {
     /// The client that tracks keys.
     pub tracker: Peer,
     /// The link of that client to the node, on which all requests wait for the answer.
     pub link: PrivateId,
-    /// The client that takes the messages.
+    /// The target: the client that takes the invalidation messages.
     pub target: Peer,
-    /// The node.
+    /// The node of the cluster that gave the number.
     pub node: NodeKey,
 }
 
@@ -81,9 +83,11 @@ pub enum RedirectMessage {
         /// The target, or an encoded error.
         found: Result<Target, Box<[u8]>>,
     },
-    /// To the target's core: messages of a client that tracks keys will come from one more node of a cluster.
+    /// To the target's core: messages of a client that tracks keys will come from one more node of a cluster,
+    /// so the number (`CLIENT ID`) of the target's link to it is needed.
     AskNode(NodeQuestion),
-    /// The answer to an `AskNode`: the node's number of the target's link, or the reason in one word why there is none.
+    /// The answer to an `AskNode`: the number (`CLIENT ID`) that the node gave the target's link, or the
+    /// reason in one word why there is none.
     AnswerNode(NodeQuestion, Result<u64, &'static str>),
     /// To the target's core: any key that a client has read may have changed, which the target is to be told.
     AnyKey {

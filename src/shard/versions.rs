@@ -18,10 +18,11 @@ use crate::values::BackendId;
 
 /// Number of cells (counters of writes) that keys share by hash.
 const CELLS: usize = 1 << 16;
-/// Mask of the lower 24 bits of a cell, which count the writes in flight. There are never as many requests in
-/// flight.
+/// Mask of the lower 24 bits of a cell (counter of writes), which count the writes in flight. There are never
+/// as many requests in flight.
 const UNDER_WAY: u64 = (1 << 24) - 1;
-/// Unit of the upper 40 bits of a cell, which count the writes that began and wrap around.
+/// Unit of the upper 40 bits of a cell (counter of writes), which count the writes that began and wrap
+/// around.
 const BEGAN: u64 = UNDER_WAY + 1;
 
 /// The cells (counters of writes to keys) of one process, shared by all cores.
@@ -48,7 +49,7 @@ impl Cell {
     }
 }
 
-/// State of a key's two cells (its own and its backend's) at one moment.
+/// State of a key's two cells (counters of writes: its own and its backend's) at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     key: Cell,
@@ -70,13 +71,14 @@ impl Versions {
         Self { cells, last_told: LastTold::default() }
     }
 
-    /// Records that a write begins to keys of a cell. The caller must do so before the write's bytes are
-    /// sent.
+    /// Records that a write begins to keys that share a cell (counter of writes). The caller must do so
+    /// before the write's bytes are sent.
     pub fn begin(&self, cell: Cell) {
         self.at(cell).fetch_add(BEGAN + 1, Ordering::SeqCst);
     }
 
-    /// Records that a write to keys of a cell is over: its reply has come, or it was never sent.
+    /// Records that a write to keys that share a cell (counter of writes) is over: its reply has come, or it
+    /// was never sent.
     pub fn end(&self, cell: Cell) {
         let before = self.at(cell).fetch_sub(1, Ordering::SeqCst);
         debug_assert!(before & UNDER_WAY > 0, "a write ends once");
@@ -96,14 +98,14 @@ impl Versions {
         debug_assert!(before & UNDER_WAY > 0, "a write ends once");
     }
 
-    /// Returns the present state of a key's two cells: its own and its backend's.
+    /// Returns the present state of a key's two cells (counters of writes): its own and its backend's.
     pub fn look(&self, key: Cell, backend: Cell) -> Snapshot {
         let seen = [key, backend].map(|cell| self.at(cell).load(Ordering::SeqCst));
         Snapshot { key, backend, seen }
     }
 
-    /// Returns the present state of a key's two cells (its own and its backend's); None while a write to
-    /// either is in flight.
+    /// Returns the present state of a key's two cells (counters of writes: its own and its backend's); None
+    /// while a write to either is in flight.
     pub fn snapshot(&self, key: Cell, backend: Cell) -> Option<Snapshot> {
         Some(self.look(key, backend)).filter(Snapshot::is_quiet)
     }
@@ -123,7 +125,7 @@ impl Versions {
         has_begun(snapshot.key, snapshot.seen[0]) || has_begun(snapshot.backend, snapshot.seen[1])
     }
 
-    /// Returns the number of writes in flight, over all cells.
+    /// Returns the number of writes in flight, over all cells (counters of writes).
     pub fn under_way(&self) -> u64 {
         self.cells.iter().map(|cell| cell.load(Ordering::SeqCst) & UNDER_WAY).sum()
     }

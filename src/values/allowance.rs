@@ -85,8 +85,8 @@ impl Part {
     }
 }
 
-/// Report of one core to a pool about one bucket: amounts since its last report, in millionths of a request
-/// unit.
+/// Report of one core to the control executor about one bucket: amounts since its last report, in millionths
+/// of a request unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
     /// The bucket that the report is about.
@@ -100,16 +100,17 @@ pub struct Demand {
     pub asked: MicroUnits,
     /// Amount spent since the last report; negative where settlements gave back more than was spent.
     pub spent: i64,
-    /// Part of `spent` by which requests cost more than their prices. Set for the bucket of all requests
-    /// only.
+    /// Part of `spent` by which requests cost more than the prices taken on their arrival. Set for the bucket
+    /// of all requests only.
     pub surprise: MicroUnits,
-    /// Amount of its allowance that the core does not need and gives back.
+    /// Amount that the core may spend but does not need, and gives back.
     pub returned: MicroUnits,
-    /// Amount that the core spent beyond its allowance and that no grant has covered since.
+    /// Amount that the core spent beyond what it had been granted and that no grant has covered since.
     pub owed: MicroUnits,
     /// Amount of quota that a request needs which waits for the grant; 0 if none waits.
     pub needed: MicroUnits,
-    /// The largest recent cost of one request: an allowance below it is useless.
+    /// The largest recent cost of one request: a core that may spend less than that can admit no such
+    /// request.
     pub lump: MicroUnits,
 }
 
@@ -118,27 +119,29 @@ pub struct Demand {
 pub struct Grant {
     /// The bucket that the grant is about.
     pub bucket: BucketId,
-    /// Amount that may be spent in addition. Where the core spent more than it had, the pool takes that debt
-    /// over, and the amount includes it.
+    /// Amount that may be spent in addition. Where the core spent more than it had, the pool (the part of the
+    /// bucket that no core holds) takes that debt over, and the amount includes it.
     pub amount: i64,
-    /// The core's whole allowance with this grant, as far as the pool knows.
+    /// The whole amount that the core may spend with this grant, by the count of the control executor.
     pub holds: MicroUnits,
-    /// Level of the pool after the grant, by which the core estimates what it can count on until the next.
+    /// Amount in the pool (the part of the bucket that no core holds) after the grant, by which the core
+    /// estimates what it can count on until the next.
     pub level: i64,
-    /// Time of the grant, which is valid for a lease from then on.
+    /// Time of the grant, which is valid for a lease (five periods) from then on.
     pub at: Timestamp,
-    /// The core's share of the pool, in 65,536ths. It bounds what the core counts on from the pool's level
-    /// and income, and is the part of the quota that the core goes on with while the pool is silent.
+    /// The core's share of the bucket, in 65,536ths. It bounds what the core counts on from the level and
+    /// income of the pool (the part that no core holds), and is the part of the quota that the core goes on
+    /// with while the control executor does not answer.
     pub share: u32,
     /// Part of the quota that all cores of this process have together; less than the whole if a fleet shares
     /// it.
     pub part: Part,
-    /// Least price for which the pool did not have enough (0 if it had nothing at all); None if it had enough
-    /// for all.
+    /// Least price for which the pool (the part of the bucket that no core holds) did not have enough (0 if
+    /// it had nothing at all); None if it had enough for all.
     pub dry_from: Option<MicroUnits>,
 }
 
-/// Report of one core to the pools about all its buckets.
+/// Report of one core to the control executor about all its buckets.
 #[derive(Debug)]
 pub struct Report {
     /// The core that reports.

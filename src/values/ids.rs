@@ -15,7 +15,7 @@ pub struct BackendId(pub u16);
 pub struct ClientId {
     /// Index of the client's place in the shard's table of clients.
     pub index: u32,
-    /// Number of clients that had the place before.
+    /// Number of clients that had this place in the table before.
     pub generation: u32,
 }
 

@@ -99,7 +99,8 @@ pub const PASSWORD_BYTES_MAX: usize = 512;
 pub const LOGINS_FAILED_MAX: u8 = 10;
 /// Maximum number of bytes of a client's name, and of its library's name.
 pub const CLIENT_NAME_BYTES_MAX: usize = 512;
-/// Maximum number of bytes of a store's error to a step of a transaction that the error of `EXEC` repeats.
+/// Maximum number of bytes of a store's error to a queued request of a transaction that the error of `EXEC`
+/// repeats.
 pub const STEP_ERROR_BYTES_MAX: usize = 512;
 /// Longest time for which weir holds a request to a cluster because a node has refused it or because its slot
 /// moves, even if its deadline leaves more.
@@ -129,30 +130,35 @@ pub const MONITOR_TRANSACTION_MAX: usize = 1_024;
 pub const MONITOR_OUTPUT_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of lines for monitors that wait for one other core, beyond which lines are left out.
 pub const MONITOR_BATCH_BYTES_MAX: usize = 1024 * 1024;
-/// Bytes of published messages of shared channels that wait for delivery on a core, or for another core (32 MiB).
-/// Beyond, those of the channels with the most bytes are dropped, and their subscribers on that core are closed.
+/// Bytes of published messages, of channels with one subscription of weir for all its clients, that wait for
+/// delivery on a core, or for another core (32 MiB). Beyond, those of the channels with the most bytes are
+/// dropped, and their subscribers on that core are closed.
 pub const SHARED_MESSAGES_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Maximum number of deliveries of messages of shared channels per core and turn; further messages wait for
-/// the next turn.
+/// Maximum number of deliveries per core and turn (pass of the shard's loop) of messages of channels with one
+/// subscription of weir for all its clients; further messages wait for the next turn.
 pub const SHARED_DELIVERIES_PER_TURN: usize = 8_192;
-/// Maximum number of shared channels and patterns of all cores together.
+/// Maximum number of channels and patterns for which weir has one subscription for all its clients, over all
+/// cores together.
 pub const SHARED_CHANNELS_MAX: u64 = 1_000_000;
-/// Maximum number of shared patterns of all cores together; each is compared with the channel of each `PUBLISH`.
+/// Maximum number of patterns for which weir has one subscription for all its clients, over all cores
+/// together; each is compared with the channel of each `PUBLISH`.
 pub const SHARED_PATTERNS_MAX: usize = 1_024;
-/// Bytes of the longest name that is shared. Subscriptions to longer ones have connections of their own.
+/// Bytes of the longest name of a channel or pattern for which weir has one subscription for all its clients.
+/// Subscriptions to longer ones have connections of their own.
 pub const SHARED_NAME_BYTES_MAX: usize = 1_024;
-/// Requests about subscriptions that one store may owe a core, beyond which further ones are refused.
+/// Requests about channels with one subscription for all clients that one store may not have acknowledged to
+/// a core, beyond which further ones are refused.
 pub const SHARED_OWED_MAX: usize = 262_144;
-/// Maximum number of steps for comparing the channel of one `PUBLISH` with all shared patterns; patterns left
-/// then count as not matching.
+/// Maximum number of steps for comparing the channel of one `PUBLISH` with all patterns for which weir has
+/// one subscription for all its clients; patterns left then count as not matching.
 pub const PATTERN_STEPS_MAX: usize = 262_144;
 /// Maximum number of sections that one `INFO` may name.
 pub const INFO_SECTIONS_MAX: usize = 64;
-/// Maximum number of requests of one connection that are started in a turn before other connections have
-/// theirs; a long reply counts as several.
+/// Maximum number of requests of one connection that are started in a turn (pass of the shard's loop) before
+/// other connections have theirs; a long reply counts as several.
 pub const REQUESTS_PER_TURN: u32 = 256;
-/// Maximum number of requests of all connections of a core that are started in a turn, so that other work is
-/// done in time; half of it is kept for connections that had to wait.
+/// Maximum number of requests of all connections of a core that are started in a turn (pass of the shard's
+/// loop), so that other work is done in time; half of it is kept for connections that had to wait.
 pub const REQUESTS_PER_TURN_OF_ALL: u32 = 2_048;
 /// Maximum number of keys of one request that a core splits by key, or whose values it joins, without doing other
 /// work in between: some tenths of a millisecond.
@@ -160,7 +166,8 @@ pub const KEYS_PER_TURN: usize = 4_096;
 /// Maximum number of bytes of a transaction, or another message whose keys are not known beforehand, that is read for
 /// the keys that it changes, which takes up to a millisecond. A longer one counts as a change of all keys of its store.
 pub const MESSAGE_READ_BYTES_MAX: usize = 256 * 1024;
-/// Bytes of a reply by weir itself that count as one more request in a turn.
+/// Bytes of a reply by weir itself that count as one more request against the limit of requests started in a
+/// turn (pass of the shard's loop).
 pub const ANSWER_BYTES_PER_REQUEST: usize = 256;
 /// Maximum number of bytes of a user's name.
 pub const USER_NAME_BYTES_MAX: usize = 256;
@@ -232,7 +239,7 @@ pub const STALE_ON_ERROR_MAX: std::time::Duration = std::time::Duration::from_se
 pub const COMMAND_CLASSES: usize = 6;
 /// Maximum number of users with an account on one shard, over all tenants.
 pub const USERS_MAX: usize = 1_048_576;
-/// Maximum number of quota buckets that are not full, over all shards.
+/// Maximum number of token buckets of quotas that are not full, over all shards.
 pub const POOLS_MAX: usize = 4 * USERS_MAX;
 /// Maximum number of bytes of one reply of the embedded engine, by default.
 pub const ENGINE_REPLY_BYTES_MAX: usize = 64 * 1024 * 1024;

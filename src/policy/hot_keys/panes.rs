@@ -2,14 +2,15 @@
 
 use super::HotSettings;
 
-/// Number of panes kept: two windows of two panes each.
+/// Number of panes (intervals of 50 ms in which requests are counted) that are kept: two windows of two panes
+/// each.
 pub(super) const PANES: usize = 4;
-/// A window of two panes.
+/// A window of two panes (intervals of 50 ms in which requests are counted).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Window {
-    /// The two newest panes.
+    /// The two newest panes (intervals of 50 ms).
     Last,
-    /// The two panes before those of `Last`: the third and fourth newest.
+    /// The two panes (intervals of 50 ms) before those of `Last`: the third and fourth newest.
     Before,
 }
 
@@ -24,13 +25,13 @@ impl Window {
     }
 }
 
-/// Puts the counter of the newest pane (interval of counting) in front and drops that of the oldest.
+/// Puts the count of the newest pane (interval of 50 ms) in front and drops that of the oldest.
 pub(super) fn keep(panes: &mut [u64; PANES], newest: u64) {
     panes.rotate_right(1);
     panes[0] = newest;
 }
 
-/// The panes of a core, newest first.
+/// The last panes (intervals of 50 ms in which requests are counted) of a core, newest first.
 #[derive(Debug)]
 pub(super) struct Panes {
     settings: HotSettings,
@@ -43,13 +44,13 @@ impl Panes {
         Self { settings, nanos: [0; PANES], loads: [0; PANES] }
     }
 
-    /// Adds a pane that has ended, with its length and its number of requests.
+    /// Adds a pane (interval of about 50 ms) that has ended, with its length and its number of requests.
     pub fn end(&mut self, nanos: u64, load: u64) {
         keep(&mut self.nanos, nanos);
         keep(&mut self.loads, load);
     }
 
-    /// Returns the length of the newest pane in nanoseconds.
+    /// Returns the length of the newest pane (interval of about 50 ms) in nanoseconds.
     pub fn nanos(&self) -> u64 {
         self.nanos[0]
     }

@@ -72,7 +72,7 @@ impl Rate {
     }
 }
 
-/// Counts of the requests for a key in the present pane.
+/// Counts of the requests for a key in the present pane (interval of 50 ms).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub reads: u64,
@@ -124,11 +124,13 @@ pub(super) struct Record {
     pub name: KeyName,
     pub heat: Heat,
     pub tally: Tally,
-    /// Maximum number of requests that the key may have had, by pane, the newest first.
+    /// Maximum number of requests that the key may have had in each of the last panes (intervals of 50 ms),
+    /// the newest first.
     counts: [u64; PANES],
-    /// Parts of `counts` that are not certain, by pane.
+    /// Parts of `counts` that are not certain: the requests that the key may have had before it was counted,
+    /// by pane, the newest first.
     errors: [u64; PANES],
-    /// Number of panes in which the key was counted.
+    /// Number of panes (intervals of 50 ms) in which the key was counted.
     pub panes: u32,
     pub reads: Rate,
     pub writes: Rate,
@@ -163,7 +165,7 @@ impl Record {
         matches!(self.heat, Heat::Hot { .. })
     }
 
-    /// Returns the most requests that the key may have had in a window.
+    /// Returns the most requests that the key may have had in a window (two panes of 50 ms).
     pub fn count(&self, window: Window) -> u64 {
         window.sum(&self.counts)
     }
@@ -173,12 +175,13 @@ impl Record {
         window.sum(&self.errors)
     }
 
-    /// Returns the number of requests that the key had for certain in a window.
+    /// Returns the number of requests that the key had for certain in a window (two panes of 50 ms).
     pub fn certain(&self, window: Window) -> u64 {
         self.count(window) - self.error(window)
     }
 
-    /// Ends a pane of this length: moves the present counts into the counts by pane and the rates.
+    /// Ends a pane (interval in which requests are counted) of this length: moves the present counts into the
+    /// counts by pane and the rates.
     pub fn end_pane(&mut self, seconds: f64) {
         let Tally { reads, writes, elsewhere, error, cost } = std::mem::take(&mut self.tally);
         let served = reads.saturating_add(writes).saturating_add(elsewhere);

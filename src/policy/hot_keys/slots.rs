@@ -50,13 +50,13 @@ impl Slots {
         }
     }
 
-    /// Returns the sum of all counters since the last restart.
+    /// Returns the sum of the counters of all slots since they were last emptied ([`Self::restart`]).
     pub fn total(&self) -> u64 {
         self.counters.iter().map(|counter| u64::from(counter & !WARM)).sum()
     }
 
-    /// Empties the counters for a new pane. Slots are warm at `warm_at` requests; a slot that was warm in the
-    /// last pane by its requests is warm at once.
+    /// Empties the counters for a new pane (interval of 50 ms). Slots are warm at `warm_at` requests; a slot
+    /// that was warm in the last pane by its requests is warm at once.
     pub fn restart(&mut self, warm_at: u64) {
         self.warm_at = clamped(warm_at);
         for counter in self.counters.iter_mut() {
@@ -64,12 +64,12 @@ impl Slots {
         }
     }
 
-    /// Makes a slot warm until the next restart.
+    /// Makes a slot warm, so that its keys are counted one by one, until the counters are next emptied.
     pub fn keep_warm(&mut self, slot: u16) {
         self.counters[usize::from(slot) % COUNTERS] |= WARM;
     }
 
-    /// Makes all slots warm that are warm by the counters in `others`.
+    /// Makes all slots warm (their keys are counted one by one) that are warm by the counters in `others`.
     pub fn keep_warm_with(&mut self, others: &Self) {
         for (counter, other) in self.counters.iter_mut().zip(others.counters.iter()) {
             *counter |= if *other >= others.warm_at { WARM } else { 0 };

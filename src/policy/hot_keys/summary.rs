@@ -10,8 +10,8 @@
 /// Number of keys that are counted at the same time.
 pub(super) const PLACES: usize = 256;
 /// Number of keys that may be replaced before the next [`Summary::allow`]; after that, only keys with a place
-/// are counted. A key with a fiftieth of the load had 25 of the requests that it takes to reach this, and the
-/// minimum is 5 then: it stays.
+/// are counted. Before so many keys are replaced, a key with a fiftieth of the load has a count of about 25,
+/// while the least count is 5: so that key keeps its place.
 pub(super) const REPLACED_MAX: u32 = 4 * PLACES as u32;
 
 /// Number of heads of the hash table, each with a chain of places.
@@ -22,7 +22,7 @@ const NOBODY: u16 = u16::MAX;
 /// Count of one key, with its error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counted {
-    /// Upper bound of the key's count.
+    /// Upper bound of the key's count: it may include requests for keys that had its place before.
     pub count: u64,
     /// Part of `count` that is not certain.
     pub error: u64,
@@ -48,7 +48,7 @@ struct Place {
 pub(super) struct Summary {
     heads: Box<[u16; HEADS]>,
     places: Vec<Place>,
-    /// Lower bound of all counts.
+    /// Lower bound of the counts of all keys.
     least: u64,
     cursor: usize,
     replaced: u32,
@@ -67,8 +67,8 @@ impl Summary {
         }
     }
 
-    /// Adds a weight to a key's count. `missed` is the most that was not counted while the key had no place.
-    /// Returns the key's new count; None if no place could be freed.
+    /// Adds a weight to a key's count. `missed` is the most that may not have been counted for the key while
+    /// it had no place. Returns the key's new count; None if no place could be freed.
     pub fn add(&mut self, hash: u64, weight: u64, missed: u64) -> Option<Counted> {
         if let Some(found) = self.find(hash) {
             let counted = &mut self.places[found].counted;

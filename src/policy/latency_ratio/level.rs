@@ -45,8 +45,8 @@ impl Level {
         }
     }
 
-    /// True if a request of a tier is refused at this level. `number` is the count of such questions: at
-    /// every hundredth the request passes, so that cores notice when the backend has become faster.
+    /// True if a request of a tier is refused at this level. `number` is the number of earlier calls: in
+    /// every hundredth call the request passes, so that cores notice when the backend has become faster.
     pub const fn refuses(self, tier: Tier, number: u32) -> bool {
         matches!((self, tier), (Self::Shedding, Tier::Sheddable)) && !number.is_multiple_of(PROBES)
     }
@@ -82,9 +82,9 @@ pub struct Told {
     pub replies: u32,
 }
 
-/// Returns the highest level that is proposed, or exceeded, by cores with half of all replies. A few cores
-/// with bad luck decide nothing, nor does one core that blames the backend for its own lateness. Without
-/// proposals it is `Steady`.
+/// Returns the highest shedding level that is proposed, or exceeded, by cores with half of all replies. A few
+/// cores with bad luck decide nothing, nor does one core that blames the backend for its own lateness.
+/// Without proposals it is `Steady`.
 pub fn agreed(told: impl IntoIterator<Item = Told>, now: Timestamp) -> Level {
     let mut replies = [0_u64; Level::ALL.len()];
     for one in told {

@@ -5,16 +5,16 @@ use std::ops::{AddAssign, SubAssign};
 
 use super::{SAMPLES_MIN, SECOND, SLICES};
 
-/// Bits of the number of counters for each power of two. With 16 the error is at most a sixteenth; within a
-/// counter latencies are taken to be spread evenly.
+/// Bits of the number of latency counters for each power of two. With 16 counters the error is at most a
+/// sixteenth; within a counter latencies are taken to be spread evenly.
 const PARTS_BITS: u32 = 4;
-/// Number of counters for each power of two.
+/// Number of latency counters for each power of two.
 const PARTS: usize = 1 << PARTS_BITS;
 /// Bits of the longest latency, 67 s in microseconds. A longer one was measured wrongly.
 const MICROS_BITS: u32 = 26;
 /// Longest latency that is counted, in microseconds.
 const MICROS_MAX: u64 = (1 << MICROS_BITS) - 1;
-/// Number of counters of a set of latencies.
+/// Number of counters that record a set of latencies by size.
 const COUNTERS: usize = PARTS * (MICROS_BITS - PARTS_BITS + 1) as usize;
 /// Number of samples wanted in a slice (250 ms): of more replies, every n-th is sampled.
 const KEPT: u32 = 800;
@@ -24,11 +24,12 @@ const KEPT_MAX: u32 = 2 * KEPT;
 const LONG_PARTS: usize = 6;
 /// Number of minutes from which the reference (usual percentile) is computed.
 const FLOORS: usize = 15;
-/// Number of slices with learning that make one minute of the reference.
+/// Number of slices (250 ms each, without those whose latencies are not learnt) that make one minute of the
+/// usual percentile.
 const FLOOR_SLICES: usize = LONG_PARTS * SLICES;
 /// Share of replies that are at most as slow as the percentile.
 const SHARE: f64 = 0.95;
-/// Number of standard deviations beyond which a difference counts as certain.
+/// Number of standard deviations beyond which a difference between percentiles counts as certain.
 const SURE: f64 = 2.0;
 
 const _: () = assert!(KEPT_MAX as usize * SLICES <= u16::MAX as usize, "counters of ten seconds do not wrap");
@@ -129,31 +130,31 @@ pub(super) struct Judged {
 
 #[derive(Debug)]
 pub(super) struct Times {
-    /// Samples of the present slice.
+    /// Samples of the present slice (250 ms).
     current: Counts<u16>,
     /// Sampling interval: one reply in this many is sampled.
     stride: u32,
     /// Replies to skip before the next sample.
     skip: u32,
-    /// Number of replies sampled in the present slice.
+    /// Number of replies sampled in the present slice (250 ms).
     looked_at: u32,
-    /// Slices of the widest short window (ten seconds), in a ring.
+    /// Slices (250 ms each) of the last ten seconds, the widest short window, in a ring.
     slices: Box<[Counts<u16>]>,
-    /// Index of the newest slice.
+    /// Index of the newest slice (250 ms).
     newest: usize,
-    /// Sum of the samples of all slices: the last ten seconds.
+    /// Sum of the samples of all slices: those of the last ten seconds.
     wide: Counts<u32>,
-    /// Parts of the long window, in a ring.
+    /// Parts (ten seconds each) of the last minute, the long window, in a ring.
     long: Box<[Counts<u16>]>,
-    /// Index of the newest part of the long window.
+    /// Index of the newest part (ten seconds) of the last minute.
     long_newest: usize,
-    /// Age of the newest part of the long window, in slices.
+    /// Age of the newest part of the last minute, in slices of 250 ms.
     long_age: usize,
-    /// The least 95th percentile of the long window in each minute, in microseconds.
+    /// The least 95th percentile of latency that each of the last 15 minutes had, in microseconds.
     floors: [f64; FLOORS],
-    /// Index of the present minute in `floors`.
+    /// Index in `floors` of the minute that is in progress.
     floor_newest: usize,
-    /// Age of the present minute, in slices.
+    /// Age, in slices of 250 ms, of the minute that is in progress.
     floor_age: usize,
 }
 
@@ -196,8 +197,8 @@ impl Times {
         }
     }
 
-    /// Ends `passed` slices, of which only the last has replies. Learns usual latencies from it unless
-    /// `is_frozen`.
+    /// Ends `passed` slices (250 ms each), of which only the last has replies. Learns usual latencies from it
+    /// unless `is_frozen`.
     pub fn end_slice(&mut self, passed: usize, is_frozen: bool) {
         let replies = self.looked_at.saturating_mul(self.stride);
         self.current.replies = replies;
@@ -253,8 +254,8 @@ impl Times {
         sum
     }
 
-    /// Returns the usual 95th percentile in microseconds: the lower quartile of the minutes. The best minute
-    /// would be luck, and the median would follow a slow rise.
+    /// Returns the usual 95th percentile in microseconds: the lower quartile of the values of the last 15
+    /// minutes. The best minute would be luck, and the median would follow a slow rise.
     fn reference(&self) -> f64 {
         let mut floors = self.floors;
         floors.sort_unstable_by(f64::total_cmp);

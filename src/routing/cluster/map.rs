@@ -36,7 +36,7 @@ pub enum Role {
 /// A node of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Key of the node: its place in the table and its generation.
+    /// Key of the node: its place in the table of nodes and its generation.
     pub key: NodeKey,
     /// Id of the node in the cluster, which does not change with its addresses.
     pub id: NodeId,

@@ -58,13 +58,14 @@ pub enum Rejected {
 pub struct Applied {
     /// The map now in force, if it differs from the one before.
     pub map: Option<Arc<Map>>,
-    /// Places in the list of the views that were not used, with the reasons.
+    /// Indices of the views that were not used, with the reasons.
     pub rejected: Vec<(usize, Rejected)>,
 }
 
 impl Applied {
-    /// Returns the outcome of the round for the schedule of refreshes. A round in which only another cluster
-    /// answered counts as one without answers: the seeds may lead to the right one.
+    /// Returns the outcome, for the schedule of refreshes, of the round in which nodes were asked for their
+    /// views. A round in which only another cluster answered counts as one without answers: the seeds may
+    /// lead to the right one.
     pub fn outcome(&self, views: &[View]) -> Outcome {
         match (&self.map, self.rejected.len() == views.len()) {
             (Some(_), _) => Outcome::Changed,
@@ -212,7 +213,7 @@ impl Cluster {
         (accepted, rejected)
     }
 
-    /// Returns a place in the table for each node: its former one, or a free one.
+    /// Returns a place in the map's table of nodes for each node: its former one, or a free one.
     fn places<'a>(&mut self, facts: &Facts<'a>) -> Places<'a> {
         let mut places = Places { by_id: BTreeMap::new(), taken: vec![None; CLUSTER_NODES_MAX] };
         for node in self.map.nodes() {
@@ -386,7 +387,7 @@ impl<'a> Places<'a> {
         self.by_id.insert(id, key);
     }
 
-    /// Returns the place of a node that occurs in one of the views.
+    /// Returns the place in the table of nodes of a node that occurs in one of the views.
     fn of(&self, id: &NodeId) -> BackendId {
         self.by_id[id].backend
     }
@@ -435,7 +436,8 @@ fn facts<'a>(accepted: &[&'a View]) -> Facts<'a> {
     facts
 }
 
-/// Claims of one view: the owner of each slot, and the epoch of each node, by places.
+/// Claims of one node's view of the cluster: the owner of each slot, and the epoch of each node, by the
+/// nodes' places in the table.
 struct Claims {
     teller: u16,
     owners: Box<[u16]>,

@@ -23,17 +23,18 @@ const GAP_LEAST: Duration = Duration::from_secs(1);
 /// Largest value of the least time between the starts of two rounds that had a reason: it is doubled from
 /// [`GAP_LEAST`] up to this while rounds find no change of the map.
 const GAP_MOST: Duration = Duration::from_secs(10);
-/// Largest random part by which the gap between rounds is prolonged.
+/// Largest random part by which the least time between rounds (questions to some nodes at once) is prolonged.
 const GAP_CHANCE: f64 = 0.25;
-/// Time between the end of a round and the next one if there is no reason to ask for the map.
+/// Time between the end of a round (questions to some nodes at once) and the next one if there is no reason
+/// to ask for the map earlier.
 const PERIOD: Duration = Duration::from_secs(10);
-/// Largest random part by which the period varies.
+/// Largest random part by which the time between two rounds without a reason varies.
 const PERIOD_CHANCE: f64 = 0.2;
-/// Pause after a round of all primaries, as a multiple of the round's duration.
+/// Pause after a round in which all primaries were asked for the map, as a multiple of the round's duration.
 const PAUSE_TIMES: u32 = 4;
-/// Shortest pause after a round of all primaries.
+/// Shortest pause after a round in which all primaries were asked for the map.
 const PAUSE_LEAST: Duration = Duration::from_millis(5);
-/// Longest pause after a round of all primaries.
+/// Longest pause after a round in which all primaries were asked for the map.
 const PAUSE_MOST: Duration = Duration::from_millis(500);
 /// Maximum number of nodes that are remembered as unreachable; the latest ones are.
 const LOST_MAX: usize = 16;
@@ -84,30 +85,33 @@ pub struct Refresh {
     seeds: usize,
     /// Place in the list of the seed that is asked next.
     next_seed: usize,
-    /// Least time between two rounds that have a reason; it doubles while nothing changes.
+    /// Least time between two rounds (questions to some nodes at once) that have a reason; it doubles while
+    /// nothing changes.
     gap: Duration,
-    /// Time before which no round begins just because of a reason to doubt the map.
+    /// Time before which no round of questions to nodes begins just because of a reason to doubt the map.
     not_before: Timestamp,
-    /// Time of the next round if there is no reason to ask earlier.
+    /// Time of the next round of questions to nodes if there is no reason to ask earlier.
     due: Timestamp,
     wanted: bool,
-    /// True if all primaries are to be asked.
+    /// True if all primaries are to be asked for the map.
     unsure: bool,
-    /// Time before which no round of all primaries begins.
+    /// Time before which no round begins in which all primaries are asked for the map.
     sure_not_before: Timestamp,
-    /// Time at which the last round began.
+    /// Time at which the last round of questions to nodes began.
     began: Timestamp,
-    /// The round in progress: true if it had a reason, false if it was only due; None if there is none.
+    /// The round of questions to nodes in progress: true if it had a reason, false if it was only due; None
+    /// if there is none.
     under_way: Option<bool>,
     ask_seeds: bool,
-    /// Nodes to ask in the next round: those that the last reasons named.
+    /// Nodes to ask in the next round: those that the reported reasons to doubt the map named.
     named: Vec<NodeKey>,
     /// Nodes that seem unreachable. They are asked for the map only if there are no other nodes.
     lost: Vec<NodeKey>,
 }
 
 impl Refresh {
-    /// Creates the schedule. The first round is due at once, with some of the `seeds` configured seeds.
+    /// Creates the schedule of the rounds in which nodes are asked for their views. The first round is due at
+    /// once, with some of the `seeds` configured seeds.
     pub fn new(seeds: usize, mut random: Random) -> Self {
         let next_seed = random.index(seeds.max(1));
         Self {
@@ -128,7 +132,8 @@ impl Refresh {
         }
     }
 
-    /// Handles a reason why the map may be old, which may bring the next round forward.
+    /// Handles a reason why the map may be old, which may make the next round of questions to nodes begin
+    /// earlier.
     pub fn handle_reason(&mut self, reason: Reason) {
         if reason == Reason::Unsure {
             self.unsure = true;
@@ -149,7 +154,7 @@ impl Refresh {
         }
     }
 
-    /// Ends the round in progress with its result, and plans the next one.
+    /// Ends the round of questions to nodes that is in progress, with its result, and plans the next one.
     pub fn handle_outcome(&mut self, outcome: Outcome, now: Timestamp) {
         let Some(was_wanted) = self.under_way.take() else { return };
         let pause = now.since(self.began).saturating_mul(PAUSE_TIMES).clamp(PAUSE_LEAST, PAUSE_MOST);
@@ -175,8 +180,8 @@ impl Refresh {
         self.due = now.after(PERIOD.mul_f64(chance));
     }
 
-    /// Returns the time at which the next round is due, by which `poll_round` is to be called; None while a
-    /// round is in progress.
+    /// Returns the time at which the next round of questions to nodes is due, by which `poll_round` is to be
+    /// called; None while a round is in progress.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         if self.under_way.is_some() {
             None
@@ -186,13 +191,14 @@ impl Refresh {
         }
     }
 
-    /// Returns the time at which the next round is due, apart from rounds of all primaries.
+    /// Returns the time at which the next round of questions to nodes is due, apart from rounds in which all
+    /// primaries are asked.
     fn due_at(&self) -> Timestamp {
         if self.wanted { self.not_before.min(self.due) } else { self.due }
     }
 
-    /// Begins a round if one is due, and returns the nodes to ask; the caller then calls `handle_outcome`
-    /// with the result. None if no round is due.
+    /// Begins a round of questions if one is due, and returns the nodes to ask; the caller then calls
+    /// `handle_outcome` with the result. None if no round is due.
     pub fn poll_round(&mut self, map: &Map, now: Timestamp) -> Option<Ask> {
         if self.poll_deadline().is_none_or(|at| at > now) {
             return None;
@@ -219,8 +225,8 @@ impl Refresh {
         Some(if self.ask_seeds { Ask::Seeds(self.choose_seeds()) } else { Ask::Nodes(nodes) })
     }
 
-    /// Chooses the nodes to ask: those that reasons named, and others at random: primaries that work first,
-    /// then replicas, then any.
+    /// Chooses the nodes to ask for their views: those that the reasons to doubt the map named, and others at
+    /// random: primaries that work first, then replicas, then any.
     fn choose(&mut self, map: &Map, mut chosen: Vec<NodeKey>) -> Vec<NodeKey> {
         chosen.retain(|key| map.node_of(*key).is_some_and(|node| !node.addresses.is_empty()));
         let mut others: Vec<(u8, u64, NodeKey)> = map
@@ -238,7 +244,7 @@ impl Refresh {
         chosen
     }
 
-    /// Chooses the next seeds, in rotation.
+    /// Chooses the configured seeds to ask next, in rotation.
     fn choose_seeds(&mut self) -> Vec<usize> {
         let first = self.next_seed;
         let count = self.seeds.min(CLUSTER_VIEWS_MAX);

@@ -87,7 +87,7 @@ pub struct ReplicaState {
     pub unfit: Option<&'static str>,
 }
 
-/// Time at which a primary was asked, and the replication offset in its reply.
+/// Time at which a primary was asked for its replication state, and the replication offset in its reply.
 type Told = (Timestamp, u64);
 
 /// Replication state of all replicas of a cluster.
@@ -106,7 +106,8 @@ impl Replicas {
         [primaries.into_iter().map(|node| node.key).collect(), replicas]
     }
 
-    /// Handles the replies of one round, primaries first, and returns the state of every replica.
+    /// Handles the replies of one round in which nodes were asked for their replication state, primaries
+    /// first, and returns the state of every replica.
     pub fn handle_answers(&mut self, map: &Map, answers: &[Answer]) -> Arc<[ReplicaState]> {
         self.primaries.retain(|key, _| map.node_of(*key).is_some_and(|node| node.role == Role::Primary));
         for answer in answers {

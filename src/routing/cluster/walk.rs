@@ -27,22 +27,25 @@ use super::map::{Map, NodeKey, OpenSlot};
 use crate::values::BackendId;
 use crate::values::limits::{CLUSTER_NODES_MAX, SLOTS};
 
-/// Bits of a cursor that hold the map's fingerprint.
+/// Bits of a client's `SCAN` cursor that hold the fingerprint of the map of the cluster.
 const PRINT_BITS: u32 = 17;
-/// Bits of a cursor that hold the number of the visit.
+/// Bits of a client's `SCAN` cursor that hold the number of the visit (the scan of one node).
 const VISIT_BITS: u32 = 9;
-/// Bits of a cursor that hold the node's own cursor: clients may keep cursors in 63 bits and a sign.
+/// Bits of a client's `SCAN` cursor that hold the node's own cursor: clients may keep cursors in 63 bits and
+/// a sign.
 const INNER_BITS: u32 = 63 - PRINT_BITS - VISIT_BITS;
-/// Value in place of the node's own cursor when its visit has ended.
+/// Value in place of the node's own cursor when the scan of that node has ended.
 const OVER: u64 = (1 << INNER_BITS) - 1;
-/// Maximum number of maps whose cursors can be read.
+/// Maximum number of maps of the cluster whose plans are kept, so that clients' `SCAN` cursors made with them
+/// can be read.
 const MAPS_MAX: usize = 64;
 
 const _: () = assert!(CLUSTER_NODES_MAX * 3 <= 1 << VISIT_BITS, "a plan visits a node three times at most");
-/// Visit number that means that there is no visit.
+/// Visit number that means that there is no such visit to a node.
 const NEVER: usize = usize::MAX;
 
-/// Position of a walk (`SCAN` over all nodes) in the plan of some map, which a cursor encodes.
+/// Position of a walk (`SCAN` over all nodes) in the plan made from some map of the cluster, which a cursor
+/// encodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WalkPosition {
     print: u32,
@@ -63,8 +66,8 @@ pub enum WalkStep {
         /// cursor.
         position: WalkPosition,
     },
-    /// Waits for a confirmed map: a visit has ended, and it has to be known first whether slots have moved
-    /// since.
+    /// Waits for a confirmed map: the scan of a node has ended, and it has to be known first whether slots
+    /// have moved since.
     Unsure,
     /// Ends the walk: all keys were returned.
     Done,
@@ -86,15 +89,16 @@ impl WalkPosition {
         high << INNER_BITS | self.inner
     }
 
-    /// Reads a client's cursor. Any number can be read: an invented one belongs to no known map, or lies
-    /// somewhere in a plan.
+    /// Reads a client's `SCAN` cursor. Any number can be read: an invented one belongs to no known map, or
+    /// lies somewhere in a plan.
     fn of_cursor(cursor: u64) -> Self {
         let (high, inner) = (cursor >> INNER_BITS, cursor & OVER);
         Self { print: (high >> VISIT_BITS) as u32, visit: (high & ((1 << VISIT_BITS) - 1)) as u16, inner }
     }
 }
 
-/// The plans of the maps that clients' cursors may belong to, the newest last.
+/// The plans (nodes to scan, in order) of the maps that clients' `SCAN` cursors may belong to, the newest
+/// last.
 #[derive(Clone, Debug, Default)]
 pub struct Walks(VecDeque<Arc<Plan>>);
 
@@ -139,11 +143,11 @@ struct Plan {
     at: Vec<Visits>,
 }
 
-/// Numbers of one node's visits in the plan.
+/// Numbers of one node's visits (scans) in the plan of a walk over all nodes.
 #[derive(Clone, Copy, Debug)]
 struct Visits {
     first: usize,
-    /// Number of the visit after the first visits of all owners of slots that move to the node.
+    /// Number of the node's visit that comes after the first visits of all nodes from which slots move to it.
     as_target: usize,
     /// Number of the second visit to this node, which follows the visits to all nodes that its slots move to.
     again: usize,
@@ -184,8 +188,8 @@ impl Plan {
         }
     }
 
-    /// Returns for each node, by place, whether its epoch has grown since the older plan without a new slot:
-    /// slots may have moved away and come back.
+    /// Returns for each node, by its place in the table, whether its epoch has grown since the older plan
+    /// without a new slot: slots may have moved away and come back.
     fn regained_since(&self, older: &Self) -> Vec<bool> {
         let grown = |place: usize| {
             let node = self.map.nodes.get(place)?.as_ref()?;
@@ -211,7 +215,8 @@ impl Plan {
         self.at[usize::from(key.backend.0)]
     }
 
-    /// Returns the numbers of the visits that are made for a slot, in their order, and how many there are.
+    /// Returns the numbers of the visits (scans of one node) that are made for a slot, in their order, and
+    /// how many there are.
     fn visits_for(&self, owner: NodeKey, target: Option<NodeKey>) -> ([usize; 3], usize) {
         let Visits { first, again, .. } = self.visits_of(owner);
         match target {

@@ -27,15 +27,15 @@ use crate::values::{MicroUnits, Price, Timestamp, UNIT, Usage};
 /// The decision of the admission stage on a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Admission {
-    /// The request is admitted. The charge is settled with its reply; None where requests have no price, and
-    /// in shadow mode for a request that would not have been admitted at once.
+    /// The request is admitted. The charge is corrected to the real cost when its reply comes; None where
+    /// requests have no price, and in shadow mode for a request that would not have been admitted at once.
     Passed(Option<Charge>),
     /// The request has to wait for the replies to its client's requests in flight, as it would otherwise take
     /// another track (set of backend connections) and overtake them.
     AfterReplies,
     /// The request has to wait until another request of its tenant is settled (charged at its real cost).
     AfterSettlement,
-    /// The request waits for a grant of a pool of quotas.
+    /// The request waits for the control executor's answer about a quota.
     AfterGrant,
     /// The request is refused because a quota is used up.
     Throttled(Throttled),
@@ -170,22 +170,23 @@ impl AdmissionStage {
     }
 
     /// Returns a charge for a request that is answered even if its quota is used up, such as a request about
-    /// the quota itself. Nothing is taken until it is settled.
+    /// the quota itself. Nothing is taken until its real cost is known.
     pub fn charge_afterwards(&mut self, payer: Option<Payer>, asked: &Asked, class: Class) -> Option<Charge> {
         let payer = payer.filter(|_| self.is_priced())?;
         self.accounts.begin(payer, class);
         Some(Charge { taken: Price::ZERO, quote: self.settings.weights.quote(asked), payer, class })
     }
 
-    /// Decides on all requests that passed in shadow mode before a pool had answered, and counts those that
-    /// would have been refused.
+    /// Decides on all requests that passed in shadow mode (decisions are only counted) before the control
+    /// executor had answered about a quota, and counts those that would have been refused.
     pub fn decide_in_shadow(&mut self, env: &mut Env, now: Now) {
         for (payer, cost) in std::mem::take(&mut self.undecided_in_shadow) {
             self.decide_one_in_shadow(env, payer, cost, now);
         }
     }
 
-    /// Decides on a request that has passed in shadow mode, by its estimated price.
+    /// Decides on a request that has passed in shadow mode (decisions are only counted), by its estimated
+    /// price.
     fn decide_one_in_shadow(&mut self, env: &mut Env, payer: Payer, cost: Price, now: Now) {
         if payer.versions_before(env.quotas.version()) != 0 {
             return;
@@ -201,10 +202,10 @@ impl AdmissionStage {
         self.accounts.meter(payer.tenant(), usage, now.monotonic);
     }
 
-    /// Holds a request back until another request of its tenant is settled, if the tenant might not be able
-    /// to pay for it along with all unsettled ones, or if the cost of its class is not known well enough. In
-    /// the first case the request is refused once it has waited for [`SETTLEMENT_PATIENCE`], or if too many
-    /// wait already. None if the request may go on.
+    /// Holds a request back until another request of its tenant is charged at its real cost, if the tenant
+    /// might not be able to pay for it along with all others in flight, or if the cost of its class is not
+    /// known well enough. In the first case the request is refused once it has waited for
+    /// [`SETTLEMENT_PATIENCE`], or if too many wait already. None if the request may go on.
     fn hold_back(
         &mut self,
         env: &mut Env,
@@ -273,7 +274,7 @@ fn count(quotas: &Quotas, payer: Payer, windows: &FixedWindows, now: Now) -> Adm
 }
 
 /// Returns the track (set of backend connections) for a request with this estimated price. Ranges, scans and
-/// scripts take the heavy track until such a request of the tenant has been settled.
+/// scripts take the heavy track until such a request of the tenant has shown its real cost.
 #[inline]
 fn track_of(heavy_from: Option<MicroUnits>, estimate: Price, class: Class, is_known: bool) -> Track {
     let may_be_anything = !is_known && matches!(class, Class::Range | Class::Scan | Class::Script);
@@ -283,11 +284,11 @@ fn track_of(heavy_from: Option<MicroUnits>, estimate: Price, class: Class, is_kn
     }
 }
 
-/// The longest time that a request waits for other requests of its tenant to be settled, where a quota might
-/// not cover all of them (100 ms).
+/// The longest time that a request waits for other requests of its tenant to be charged at their real cost,
+/// where a quota might not cover all of them (100 ms).
 pub(super) const SETTLEMENT_PATIENCE: Duration = Duration::from_millis(100);
-/// The least limit on the clients of a tenant that wait for settlements on a core. The limit is the number of
-/// the tenant's unsettled requests if that is larger.
+/// The least limit on the clients of a tenant that wait on a core until others of the tenant are charged at
+/// their real cost. The limit is the number of the tenant's requests in flight if that is larger.
 const WAITING_MIN: usize = 16;
 
 /// The divisor of the random byte (times the delay) that lengthens a retry delay, by up to a quarter, so that

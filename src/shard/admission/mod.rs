@@ -36,16 +36,16 @@ use crate::values::{BucketId, Capacity, ClientId, Grant, MicroUnits, Price, Time
 #[derive(Debug)]
 pub struct AdmissionStage {
     settings: AdmissionSettings,
-    /// The estimated price from which a request takes the heavy track, which has backend connections of its
-    /// own, in millionths of a request unit; None without such connections.
+    /// The estimated price from which a request takes the track (set of backend connections) for expensive
+    /// requests, in millionths of a request unit; None without such connections.
     heavy_from: Option<MicroUnits>,
     accounts: Accounts,
-    /// Clients whose next request waits for a grant of a pool of quotas.
+    /// Clients whose next request waits for the control executor's answer about a quota.
     waiting: Vec<ClientId>,
-    /// Clients whose next request waits until a request of their tenant is settled.
+    /// Clients whose next request waits until a request of their tenant is charged at its real cost.
     for_settlement: Waiting,
-    /// The payer and price of requests that passed in shadow mode before a grant of the pool had shown
-    /// whether they could be paid for.
+    /// The payer and price of requests that passed in shadow mode (decisions are only counted) before the
+    /// control executor's answer had shown whether they could be paid for.
     undecided_in_shadow: Vec<(Payer, Price)>,
 }
 
@@ -80,8 +80,7 @@ impl AdmissionStage {
         &self.settings.weights
     }
 
-    /// Returns the largest `COUNT` of a client's `SCAN`: the most elements that one step of the walk may look
-    /// at.
+    /// Returns the largest `COUNT` that a client's `SCAN` may have; a larger one is lowered to it.
     pub fn scan_count_max(&self) -> u32 {
         self.settings.scan_count_max
     }
@@ -103,7 +102,7 @@ impl AdmissionStage {
         self.accounts.settle_reply(charge, reply, &self.settings.weights, now);
     }
 
-    /// Charges a payer for bytes that its client is sent without a request, such as a published message.
+    /// Charges an account for bytes that its client is sent without a request, such as a published message.
     pub fn charge_for_bytes(&mut self, payer: Payer, bytes: usize, now: Now) {
         if !self.lets_all_pass() {
             let cost = self.settings.weights.cached(bytes as u64);
@@ -111,47 +110,49 @@ impl AdmissionStage {
         }
     }
 
-    /// Adds a client whose next request waits for a grant of a pool of quotas.
+    /// Adds a client whose next request waits for the control executor's answer about a quota.
     pub fn await_grant(&mut self, id: ClientId) {
         self.waiting.push(id);
     }
 
-    /// Removes and returns all clients whose requests waited for a pool's grant, in their order. The caller
-    /// tries those requests again.
+    /// Removes and returns all clients whose requests waited for the control executor's answer about a quota,
+    /// in their order. The caller tries those requests again.
     pub fn take_waiting(&mut self) -> Vec<ClientId> {
         std::mem::take(&mut self.waiting)
     }
 
-    /// Adds a client whose next request waits until a request of the payer's tenant is settled.
+    /// Adds a client whose next request waits until a request of the payer's tenant is charged at its real
+    /// cost.
     pub fn await_settlement(&mut self, payer: Payer, id: ClientId, now: Timestamp) {
         self.for_settlement.push(payer.tenant(), id, now);
     }
 
     /// Takes the clients whose waiting requests are to be tried again: as many of each tenant as its requests
-    /// were settled, and all that have waited for `SETTLEMENT_PATIENCE`.
+    /// were charged at their real cost, and all that have waited for `SETTLEMENT_PATIENCE`.
     pub fn take_settled(&mut self, now: Timestamp) -> Vec<ClientId> {
         let Self { for_settlement, accounts, .. } = self;
         for_settlement.take_due(|tenant| accounts.take_settled(tenant), now)
     }
 
-    /// True if a request waits until another request of its tenant is settled.
+    /// True if a request waits until another request of its tenant is charged at its real cost.
     #[inline]
     pub fn is_settlement_awaited(&self) -> bool {
         !self.for_settlement.is_empty()
     }
 
-    /// True if requests wait for a pool's grant, or passed in shadow mode without one.
+    /// True if requests wait for the control executor's answer about a quota, or passed in shadow mode
+    /// without it.
     pub fn is_answer_awaited(&self) -> bool {
         !self.waiting.is_empty() || !self.undecided_in_shadow.is_empty()
     }
 
-    /// True if the pools have not answered for longer than a lease (the validity of a grant), so that
-    /// requests should no longer wait for them.
+    /// True if the control executor has not answered for longer than a lease (the validity of a grant), so
+    /// that requests should no longer wait for it.
     pub fn is_alone(&self, now: Timestamp) -> bool {
         self.accounts.is_alone(now)
     }
 
-    /// Applies the grants (amounts that the pools of quotas give to this core).
+    /// Applies the grants (amounts of quotas that the control executor gives to this core).
     pub fn handle_grants(&mut self, grants: &[Grant], now: Timestamp) {
         self.accounts.handle_grants(grants, now);
     }
@@ -163,27 +164,28 @@ impl AdmissionStage {
         self.accounts.handle_quotas(before, after, now);
     }
 
-    /// Handles the end of a turn: reports to the pools of quotas if that is due.
+    /// Handles the end of a turn (pass of the shard's loop): reports to the control executor what was spent
+    /// if that is due.
     pub fn handle_turn_end(&mut self, now: Timestamp) {
         self.accounts.handle_turn_end(now);
     }
 
-    /// Takes the next report to the pools of quotas; None if there is none.
+    /// Takes the next report to the control executor; None if there is none.
     pub fn poll_report(&mut self) -> Option<Report> {
         self.accounts.poll_report()
     }
 
-    /// Returns the time of the next event that admission waits for: a report to the pools that is due
-    /// ([`Self::handle_turn_end`]), the end of the patience with silent pools ([`Self::is_alone`]), or
-    /// clients to try again ([`Self::take_settled`]), at once if there are such already. None if there is no
-    /// such event.
+    /// Returns the time of the next event that admission waits for: a report to the control executor that is
+    /// due ([`Self::handle_turn_end`]), the end of the patience with a control executor that does not answer
+    /// ([`Self::is_alone`]), or clients to try again ([`Self::take_settled`]), at once if there are such
+    /// already. None if there is no such event.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let patience = if self.is_answer_awaited() { self.accounts.patience_ends() } else { None };
         let settlement = self.for_settlement.poll_deadline();
         Timestamp::earliest([self.accounts.poll_deadline(), patience, settlement])
     }
 
-    /// Reports to the pools at once the amounts spent on this core since the last report.
+    /// Reports to the control executor at once the amounts spent on this core since the last report.
     pub fn flush(&mut self, now: Timestamp) {
         self.accounts.flush(now);
     }

@@ -5,12 +5,13 @@ use std::collections::VecDeque;
 use super::decision::SETTLEMENT_PATIENCE;
 use crate::values::{ClientId, TenantId, Timestamp};
 
-/// The clients of a core that wait for settlements, by tenant. Only tenants with waiting clients have an
-/// entry.
+/// The clients of a core that wait until other requests of their tenant are charged at their real cost, by
+/// tenant. Only tenants with waiting clients have an entry.
 #[derive(Debug, Default)]
 pub struct Waiting {
     tenants: Vec<(TenantId, VecDeque<Waiter>)>,
-    /// Clients whose requests are tried again in this turn even if no request was settled.
+    /// Clients whose requests are tried again in this turn (pass of the shard's loop) even if no request of
+    /// their tenant was charged at its real cost.
     released: Vec<ClientId>,
 }
 
@@ -21,7 +22,7 @@ struct Waiter {
 }
 
 impl Waiting {
-    /// Adds a client whose next request waits for a request of its tenant to be settled.
+    /// Adds a client whose next request waits for a request of its tenant to be charged at its real cost.
     pub fn push(&mut self, tenant: TenantId, client: ClientId, now: Timestamp) {
         let waiter = Waiter { client, since: now };
         match self.tenants.iter_mut().find(|(known, _)| *known == tenant) {
@@ -36,14 +37,14 @@ impl Waiting {
         self.tenants.is_empty() && self.released.is_empty()
     }
 
-    /// Returns the number of clients that wait for requests of a tenant to be settled.
+    /// Returns the number of clients that wait for requests of a tenant to be charged at their real cost.
     pub fn waiting(&self, tenant: TenantId) -> usize {
         self.tenants.iter().find(|(known, _)| *known == tenant).map_or(0, |(_, queue)| queue.len())
     }
 
-    /// Takes the clients that may go on: as many of each tenant as its requests were settled, and all that
-    /// have waited for [`SETTLEMENT_PATIENCE`]. `take_settled` returns how many requests of a tenant were
-    /// settled since its last call.
+    /// Takes the clients that may go on: as many of each tenant as its requests were charged at their real
+    /// cost, and all that have waited for [`SETTLEMENT_PATIENCE`]. `take_settled` returns how many requests
+    /// of a tenant were charged so since its last call.
     pub fn take_due(
         &mut self,
         mut take_settled: impl FnMut(TenantId) -> u32,
@@ -60,7 +61,7 @@ impl Waiting {
         due
     }
 
-    /// Lets the requests of all waiting clients be tried again in this turn.
+    /// Lets the requests of all waiting clients be tried again in this turn (pass of the shard's loop).
     pub fn release(&mut self) {
         for (_, queue) in self.tenants.drain(..) {
             self.released.extend(queue.into_iter().map(|waiter| waiter.client));

@@ -21,14 +21,14 @@ use crate::values::{BackendId, Tier, Timestamp};
 
 /// The least number of backends at which their response times are compared.
 const COMPARED_FROM: usize = 3;
-/// The least time between two log lines about ejections in shadow mode.
+/// The least time between two log lines about ejections in shadow mode (ejections are only logged).
 const SHADOWS_APART: Duration = Duration::from_secs(10);
 /// The time for which no costly request is used as the trial of an ejected backend. After it any request is,
 /// if no others have come.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The divisor of the time that gives how late a core may be in it before it no longer judges backends slow:
-/// a reply may have waited in its socket, and the core knows only how late its turn was.
+/// The divisor of the time between two comparisons: a core that was late for more than a tenth of that time
+/// does not judge backends slow, because replies may have waited in its sockets.
 const LATE_PART: u32 = 10;
 
 /// Reasons for closing connections that say nothing about a backend's health, because another backend does
@@ -110,8 +110,8 @@ impl Breaker {
         }
     }
 
-    /// Returns the next change of a gate, which the caller sets at the backend's bulkheads; None if there is
-    /// none.
+    /// Returns the next change of whether each request to a backend is checked (gate), which the caller sets
+    /// at the backend's bulkheads (windows and queues); None if there is none.
     pub fn poll_gate(&mut self) -> Option<(BackendId, Gate)> {
         self.gates.pop_front()
     }
@@ -121,7 +121,8 @@ impl Breaker {
         self.health[usize::from(backend.0)].ejections
     }
 
-    /// Adds the delay of a turn of this core. A core that was late for too long does not judge backends slow.
+    /// Adds the delay of a turn (pass of the loop) of this core. A core that was late for too long does not
+    /// judge backends slow.
     pub fn handle_late(&mut self, late: Duration) {
         self.late += late;
     }
@@ -206,7 +207,8 @@ impl Breaker {
         }
     }
 
-    /// Ejects a backend, unless another core has done so. In shadow mode, only logs that it would be ejected.
+    /// Ejects a backend for a `cause`, unless another core has done so; the text `why` goes to the log. In
+    /// shadow mode, only logs that it would be ejected.
     fn eject(&mut self, env: &mut Env, backend: BackendId, cause: Cause, why: &str, now: Now) {
         let place = usize::from(backend.0);
         let health = &mut self.health[place];
@@ -337,7 +339,7 @@ impl Breaker {
         }
     }
 
-    /// Drops all observations of a backend's health, because another server has its place.
+    /// Drops all observations of a backend's health, because another server has its number now.
     pub fn forget(&mut self, env: &Env, backend: BackendId) {
         env.settings.overload.health.forget(usize::from(backend.0));
         self.open_gate(backend);
@@ -405,8 +407,8 @@ impl Breaker {
         }
     }
 
-    /// Ejects backends that are slow compared with the others. A core that was late itself (`is_witness` is
-    /// false) compares no response times.
+    /// Ejects backends that are slow compared with the others. If `is_witness` is false, this core was late
+    /// itself, and compares no response times.
     fn compare(&mut self, env: &mut Env, is_witness: bool, now: Now) {
         let rates: Vec<(f64, Option<f64>)> = self.health.iter().map(|health| health.watch.rates()).collect();
         for place in 0..self.health.len() {

@@ -31,8 +31,9 @@ impl Abandoned {
         self.0.insert((id, sequence), owing);
     }
 
-    /// Counts a reply, or one part of it, for a client that has disconnected. Returns the charge to settle
-    /// once all parts have come; None before, and for a request whose charge is not kept here.
+    /// Counts a reply, or one part of it, for a client that has disconnected. Returns the charge, to be
+    /// corrected to the real price, once all parts have come; None before, and for a request whose charge is
+    /// not kept here.
     pub fn part_arrived(&mut self, to: ReplyTo, outcome: Outcome) -> Option<Owing> {
         let key = (to.client_id(), to.sequence);
         let owing = self.0.get_mut(&key)?;
@@ -41,7 +42,8 @@ impl Abandoned {
         if owing.parts_left == 0 { self.0.remove(&key) } else { None }
     }
 
-    /// Returns the number of requests in flight of disconnected clients whose charge is still to be settled.
+    /// Returns the number of requests in flight of disconnected clients whose charge is still to be corrected
+    /// to the real price.
     pub fn len(&self) -> usize {
         self.0.len()
     }

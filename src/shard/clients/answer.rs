@@ -20,9 +20,9 @@ use crate::values::limits::{ANSWER_BYTES_PER_REQUEST, COPY_BYTES_MAX};
 use crate::values::time::Now;
 use crate::values::{ClientId, Owner, Timestamp};
 
-/// Bytes of waiting replies (32 KiB) from which on a client's replies are sent at the end of the turn. Fewer
-/// are held back so that all leave in one send: until the rest of its pipeline is answered, no more events
-/// are pending, or `PARTIAL_WAIT_MAX` has passed.
+/// Bytes of waiting replies (32 KiB) from which on a client's replies are sent at the end of the turn (pass
+/// of the shard's loop). Fewer are held back so that all leave in one send: until the rest of its pipeline is
+/// answered, no more events are pending, or `PARTIAL_WAIT_MAX` has passed.
 const PARTIAL_BYTES_MAX: usize = 32 * 1024;
 /// The longest time (200 us) that replies to a part of a pipeline are held back while the shard has other
 /// work.
@@ -53,8 +53,8 @@ impl Outbox {
         self.in_flight -= 1;
     }
 
-    /// Puts a client on the list of those whose replies are sent at the end of the turn, unless its socket is
-    /// still busy.
+    /// Puts a client on the list of those whose replies are sent at the end of the turn (pass of the shard's
+    /// loop), unless its socket is still busy.
     pub(super) fn list(&mut self, client: &mut Client, id: ClientId) {
         if !client.listed_to_send && client.sending_since.is_none() {
             client.listed_to_send = true;
@@ -222,8 +222,8 @@ impl ClientStage {
         }
     }
 
-    /// Continues for this turn to join the reply to one request with very many values. Answers the request
-    /// once its reply is whole.
+    /// Continues for this turn (pass of the shard's loop) to join the parts of a reply with very many values,
+    /// and answers the request once the reply is complete.
     pub fn go_on_joining(&mut self, env: &mut Env) {
         let Some((id, sequence, index)) = self.turns.next_to_join() else { return };
         let waiting = self.clients.get(id).and_then(|client| client.order.waiting(sequence));
@@ -289,7 +289,7 @@ impl ClientStage {
     }
 
     /// Queues a message that is no reply to a request (of a subscription, for instance) for a client: it is
-    /// sent at the end of the turn.
+    /// sent at the end of the turn (pass of the shard's loop).
     pub fn push_message(&mut self, env: &mut Env, id: ClientId, message: &[u8]) {
         let Some(client) = self.clients.get(id) else { return };
         client.order.push(Message::Small(message), &mut env.pool);

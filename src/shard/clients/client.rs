@@ -72,8 +72,8 @@ pub struct Client {
     pub(super) is_monitor: bool,
     /// The last command that the client has sent, as `CLIENT LIST` shows it.
     pub(super) last_command: Option<&'static Command>,
-    /// The bytes of the client's request about clients (`CLIENT LIST`, `CLIENT INFO`) that is being carried out, and
-    /// those of its words; zeros while there is none.
+    /// The number of bytes of the client's request about clients (`CLIENT LIST`, `CLIENT INFO`) that is being
+    /// carried out, and of its arguments alone, which the reply shows; zeros while there is none.
     pub(super) asking_bytes: [u32; 2],
     /// The requests of this client that `CLIENT PAUSE` holds back: none, writes, or all.
     pub(super) paused: Paused,
@@ -94,8 +94,8 @@ pub struct Client {
     /// The time since which an HTTP request has been incomplete; None if none is.
     pub(super) http_since: Option<Timestamp>,
     pub(super) transaction: Option<Box<Transaction>>,
-    /// The client's private links to stores, with its subscriptions, watched and tracked keys; None for most
-    /// clients.
+    /// The client's own connections to stores (private links), with its subscriptions, watched and tracked
+    /// keys; None for most clients.
     pub(super) ties: Option<Box<Ties>>,
     /// Weir's own replies for the transaction in flight, to be put into the backend's reply to `EXEC`. A
     /// client has at most one such transaction in flight.
@@ -116,14 +116,15 @@ pub struct Client {
     /// The result of the first try of a request to primaries, while it is tried again because a node that was
     /// asked turned out to be no primary.
     pub(super) first_try: Option<Box<FirstTry>>,
-    /// True while the held request waits for a pool of quotas to answer, for a request of its tenant to be
-    /// settled, or for the map of the cluster; or while its partition is made over several turns.
+    /// True while the held request waits for the control executor's answer about quotas, for another request
+    /// of its tenant to be charged at its real cost, or for the map of the cluster; or while its keys are
+    /// assigned to backends over several turns.
     pub(super) waits_for_quota: bool,
     /// The number of requests that weir answered before their backend did (at their deadline, for instance),
     /// and that the backend may still carry out.
     pub(super) unsettled: u32,
-    /// True if an unsettled request was a barrier, or if the client has changed its dialect since: then later
-    /// requests could overtake it on other backend connections.
+    /// True if a request that weir answered early had to be alone in flight, or if the client has changed its
+    /// RESP version since: later requests could then overtake it on other backend connections.
     pub(super) is_unsettled_alone: bool,
     /// The number of backend queues that hold so many of this client's requests that no further request of
     /// the client is started.
@@ -137,9 +138,10 @@ pub struct Client {
     pub(super) sending_since: Option<Timestamp>,
     pub(super) last_heard: Timestamp,
     pub(super) reading_paused: bool,
-    /// The number of the shard's turn in which requests of this client were started last.
+    /// The number of the shard's turn (pass of its loop) in which requests of this client were started last.
     pub(super) turn: u32,
-    /// The number of requests of this client that may still be started in the turn `turn`.
+    /// The number of requests of this client that may still be started in the turn (pass of the shard's loop)
+    /// whose number is `turn`.
     pub(super) turn_left: u32,
     /// True while received bytes have not been decoded yet, because the client has to wait.
     pub(super) stalled: bool,
@@ -148,8 +150,8 @@ pub struct Client {
     /// True while the client is in the outbox's list of clients whose replies wait until the rest of their
     /// pipeline is answered.
     pub(super) listed_partial: bool,
-    /// True while the client is in a list of clients that go on decoding at the end of this turn or in the
-    /// next.
+    /// True while the client is in a list of clients that go on decoding at the end of this turn (pass of the
+    /// shard's loop) or in the next.
     pub(super) listed_to_resume: bool,
 }
 
@@ -285,8 +287,8 @@ impl Client {
         self.order.unanswered()
     }
 
-    /// Takes the next place in the order of the client's replies, for a request that is charged `charge`.
-    /// Returns the sequence number of that place.
+    /// Takes the next place in the order of the client's replies, for a request that is charged `charge` and
+    /// whose reply is changed as `rewrite` says. Returns the sequence number of that place.
     #[inline]
     pub fn expect_reply(&mut self, rewrite: Rewrite, charge: Option<Charge>) -> u32 {
         self.order.expect_reply(rewrite, charge)
@@ -315,8 +317,8 @@ impl Client {
         self.tracks.choose_and_take(wanted, first, next)
     }
 
-    /// Returns the route of an admitted request of this client: slot, backend, RESP version, track and
-    /// database.
+    /// Returns the route of an admitted request of this client: slot, backend, RESP version, track (set of
+    /// connections) and database.
     #[inline]
     pub fn route_to(&self, slot: u16, backend: BackendId) -> Route {
         Route {
@@ -438,7 +440,7 @@ impl Client {
 
     /// True if earlier requests of the client may be in flight at the home core of `slot`, apart from the one
     /// that has just taken its place in the order of replies. May be true without need, as slots share bits.
-    /// `part` is the number of the request's part, 0 if it is whole.
+    /// `part` is the number of the request's part, 0 if it was not split.
     #[inline]
     pub fn has_handed_over(&mut self, slot: u16, part: u16) -> bool {
         // With a later part, earlier parts of the same request may be under way.
@@ -466,8 +468,8 @@ impl Client {
         self.last_command = Some(command);
     }
 
-    /// Records the client's request about clients that is being carried out, which the reply shows too; `None` once it
-    /// is answered.
+    /// Records the size of the client's request about clients that is being carried out, which `CLIENT LIST`
+    /// and `CLIENT INFO` show; `None` once it is answered.
     pub fn note_asking(&mut self, arguments: Option<&Arguments<'_>>) {
         self.asking_bytes = arguments.map_or([0; 2], |arguments| {
             let words: usize = arguments.iter().map(<[u8]>::len).sum();
@@ -585,8 +587,8 @@ impl Client {
 }
 
 impl Client {
-    /// True if the client has ties to stores: private links, watched keys, subscriptions, tracked keys
-    /// or messages of other clients.
+    /// True if the client has ties to stores: connections of its own (private links), watched keys,
+    /// subscriptions, tracked keys or messages of other clients.
     #[inline]
     pub fn is_tied(&self) -> bool {
         self.ties.is_some()

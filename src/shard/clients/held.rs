@@ -39,7 +39,8 @@ impl HeldRequest {
         }
     }
 
-    /// Holds a large request, without a copy of its bytes, until its `partition` (the split by key) is whole.
+    /// Holds a large request, without a copy of its bytes, while weir computes its `partition` (which keys go
+    /// to which backend) over several turns.
     pub fn to_partition(
         (frame, places): (Bytes, Vec<Argument>),
         partition: Partition,
@@ -56,7 +57,8 @@ impl HeldRequest {
     }
 }
 
-/// The held request that is being handled now; a shard handles one at a time.
+/// The held request that is being handled now, with the state to restore afterwards; a shard handles one at a
+/// time.
 #[derive(Debug)]
 pub struct Resumed {
     /// Address of the request's bytes, which distinguishes it from a request inside it (`QOS CALL`).
@@ -64,7 +66,8 @@ pub struct Resumed {
     /// True once the request has to be held again, because it must wait for something else.
     is_held_again: bool,
     partition: Option<Box<Partition>>,
-    /// The time at which bytes of the client arrived last, which is restored at the end.
+    /// The time at which bytes of the client arrived last, which becomes the client's time of arrival again
+    /// when the request has been handled.
     newest: Timestamp,
 }
 
@@ -96,8 +99,8 @@ impl ClientStage {
         }
     }
 
-    /// Marks the held request that is being handled to be held again, so that it need not be copied. False if
-    /// `arguments` are another request.
+    /// Marks the held request that is being handled to be held again, so that it need not be copied. Returns
+    /// false if `arguments` are those of another request.
     pub(super) fn hold_again(&mut self, arguments: &Arguments<'_>) -> bool {
         let resumed = self.resumed.as_mut().filter(|resumed| resumed.is(arguments));
         resumed.map(|resumed| resumed.is_held_again = true).is_some()

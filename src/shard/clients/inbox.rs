@@ -20,10 +20,12 @@ const INVALIDATE: &[u8] = b">2\r\n$10\r\ninvalidate\r\n";
 /// The error for the number of a connection that does not exist, or that belongs to another tenant.
 pub const NO_TARGET: &str = "ERR The client ID you want redirect to does not exist";
 
-/// The reason for a question about a client that takes no messages of the asking one.
+/// The reason why a client is not told the number of its target's link to a node of a cluster: the target
+/// (`CLIENT TRACKING ... REDIRECT`) no longer takes its invalidation messages.
 pub const TARGET_GONE: &str = "target-gone";
 
-/// The links on which a client takes the invalidation messages of others, and these others.
+/// The links on which a client takes the invalidation messages of other clients (`CLIENT TRACKING ...
+/// REDIRECT`), and these clients.
 #[derive(Debug, Default)]
 pub struct Inbox {
     links: Vec<(BackendId, PrivateId)>,
@@ -31,7 +33,8 @@ pub struct Inbox {
     trackers: Vec<Peer>,
     /// Reply addresses of `CLIENT TRACKING` commands of other clients, which wait until the links are open.
     waiting: Vec<ReplyTo>,
-    /// Questions for the numbers of links to nodes of a cluster, at most one per tracking client and node.
+    /// Requests of other clients for the number (`CLIENT ID`) of this client's link to a node of a cluster,
+    /// at most one per client and node.
     questions: Vec<NodeQuestion>,
 }
 
@@ -61,14 +64,15 @@ impl Inbox {
         self.links.iter().any(|(_, own)| *own == link)
     }
 
-    /// Adds a question that is answered when the link to its node is open.
+    /// Adds another client's request for the number of the link to a node, which is answered when that link
+    /// is open.
     pub fn add_question(&mut self, question: NodeQuestion) {
         if !self.questions.contains(&question) {
             self.questions.push(question);
         }
     }
 
-    /// Takes the unanswered questions.
+    /// Takes the requests for numbers of links that are not answered yet.
     pub fn take_questions(&mut self) -> Vec<NodeQuestion> {
         std::mem::take(&mut self.questions)
     }
@@ -95,17 +99,17 @@ impl Inbox {
         self.trackers.retain(|other| *other != tracker);
     }
 
-    /// True if a client's messages come here.
+    /// True if the invalidation messages of this other client come to this inbox.
     pub fn has_tracker(&self, tracker: Peer) -> bool {
         self.trackers.contains(&tracker)
     }
 
-    /// True if no client's messages come to this inbox, and no command waits for it.
+    /// True if no other client's invalidation messages come to this inbox, and no command waits for it.
     pub fn is_unused(&self) -> bool {
         self.trackers.is_empty() && self.waiting.is_empty()
     }
 
-    /// True if the messages of at least one client come to this inbox.
+    /// True if the invalidation messages of at least one other client come to this inbox.
     pub fn is_in_use(&self) -> bool {
         !self.trackers.is_empty()
     }

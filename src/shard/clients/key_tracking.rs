@@ -12,7 +12,8 @@ use crate::values::{BackendId, ClientId};
 /// Number of bytes that stay allocated for the copy of a client's next request to a cluster.
 const KEPT_BYTES: usize = 1024;
 
-/// The private links over which stores track keys for a client, with the state of the client's tracking.
+/// The client's own connections over which stores track keys for it (private links), with the state of the
+/// client's tracking.
 #[derive(Debug, Default)]
 pub struct KeyTracking {
     /// The tracking options in force; `None` until the stores have confirmed the first.
@@ -66,7 +67,7 @@ pub struct Repeat {
 #[derive(Clone, Copy, Debug)]
 struct Aim {
     peer: Peer,
-    /// True once that client is gone, or may no longer take the messages.
+    /// True once the client is gone, or may no longer take the invalidation messages.
     is_gone: bool,
 }
 
@@ -84,7 +85,7 @@ struct Pending {
     target: Option<Aim>,
 }
 
-/// The end of a `CLIENT TRACKING ON` command, which all stores have answered.
+/// The result of a `CLIENT TRACKING ON` command that all stores have answered.
 #[derive(Debug)]
 pub struct TrackingReply {
     /// The sequence number of the client's command.
@@ -96,7 +97,7 @@ pub struct TrackingReply {
     /// True if some stores have accepted the new options while others still use the former ones, so that the
     /// client would miss messages.
     pub is_divided: bool,
-    /// True if the client that is to take the messages has disconnected meanwhile.
+    /// True if the client that is to take the invalidation messages has disconnected meanwhile.
     pub is_target_gone: bool,
 }
 
@@ -314,7 +315,8 @@ impl KeyTracking {
         self.lose_target(self.target?.peer)
     }
 
-    /// Returns the client that takes the messages; `None` if that is this client itself, or if the client is gone.
+    /// Returns the client that takes the invalidation messages in place of this one; `None` if that is this
+    /// client itself, or if the client is gone.
     pub fn live_target(&self) -> Option<Peer> {
         self.target.filter(|aim| !aim.is_gone).map(|aim| aim.peer)
     }

@@ -97,8 +97,8 @@ impl ClientStage {
         }
     }
 
-    /// Keeps the charges of the requests in flight of a client that is leaving, to be settled when the
-    /// replies come.
+    /// Keeps the charges of the requests in flight of a client that is leaving, to be corrected to their real
+    /// price when the replies come.
     fn remember_charges(&mut self, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
         for (sequence, rewrite, charge) in client.order.open_charges() {

@@ -37,7 +37,8 @@ pub struct Listener {
     pub is_acknowledged: bool,
 }
 
-/// A published message of a shared channel in both RESP versions.
+/// A published message of a channel for which weir has one subscription for all its clients, in both RESP
+/// versions.
 #[derive(Debug)]
 pub struct SharedMessage {
     resp2: Bytes,
@@ -70,8 +71,8 @@ impl SharedMessage {
     }
 }
 
-/// The listeners of one core (clients subscribed to shared channels), and the messages to and from home cores
-/// about them.
+/// The listeners of one core (clients subscribed to channels for which weir has one subscription), and the
+/// messages to and from the home cores, which have these subscriptions.
 #[derive(Debug, Default)]
 pub struct Listeners {
     names: [HashMap<Bytes, Listening>; SHARED_KINDS],
@@ -85,28 +86,29 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// True if messages wait to be sent to home cores, or to be delivered to clients.
+    /// True if messages wait to be sent to the home cores of channels, or to be delivered to clients.
     pub fn has_work(&self) -> bool {
         !self.undelivered.is_empty() || self.has_output()
     }
 
-    /// True if joins or leaves of clients wait to be sent to home cores.
+    /// True if joins or leaves of clients wait to be sent to the home cores of channels.
     pub fn has_output(&self) -> bool {
         !self.to_homes.is_empty() || !self.left.is_empty()
     }
 
-    /// True if messages of home cores wait to be delivered to clients.
+    /// True if messages of the home cores of channels wait to be delivered to clients.
     pub fn has_undelivered(&self) -> bool {
         !self.undelivered.is_empty()
     }
 
-    /// Returns the numbers of subscribers of all shared channels and patterns in this process.
+    /// Returns the numbers of subscribers, in this process, of all channels and patterns for which weir has
+    /// one subscription for all clients.
     pub fn numbers(&self) -> &SharedNumbers {
         &self.numbers
     }
 
-    /// Adds a client to the listeners of a channel or pattern, and reports it to the name's home core. The
-    /// client gets messages once stores have acknowledged its subscription.
+    /// Adds a client to the listeners of a channel or pattern, and reports it to the name's home core, which
+    /// has the subscription for all clients. The client gets messages once stores have acknowledged it.
     pub fn join(&mut self, kind: Subscription, name: &[u8], (client, tenant): (ClientId, TenantId)) {
         let name = Bytes::copy_from_slice(name);
         let listening = match self.names[kind as usize].entry(name.clone()) {
@@ -182,7 +184,7 @@ impl Listeners {
         }
     }
 
-    /// Takes the messages (joins and leaves of clients) that are to be sent to home cores.
+    /// Takes the messages (joins and leaves of clients) that are to be sent to the home cores of channels.
     pub fn take_output(&mut self) -> Vec<ToHome> {
         for (client, subscriptions) in std::mem::take(&mut self.left) {
             for (kind, name) in subscriptions.shared_names() {
@@ -192,8 +194,8 @@ impl Listeners {
         std::mem::take(&mut self.to_homes)
     }
 
-    /// Takes a message of a home core. Numbers of subscribers take effect at once, any other message waits to
-    /// be delivered.
+    /// Takes a message of a channel's home core, the core that has the subscription for all clients. Numbers
+    /// of subscribers take effect at once, any other message waits to be delivered.
     pub fn handle_from_home(&mut self, told: FromHome) {
         match told {
             FromHome::Numbers { kind, name, own } => self.numbers.set(kind, name, own),
@@ -201,7 +203,7 @@ impl Listeners {
         }
     }
 
-    /// Takes the next message of a home core that is to be delivered to clients of this core.
+    /// Takes the next message of a channel's home core that is to be delivered to clients of this core.
     pub fn poll_undelivered(&mut self) -> Option<FromHome> {
         self.undelivered.pop()
     }
@@ -251,12 +253,13 @@ impl ClientStage {
         self.clients.all().filter(|client| client.is_subscribed()).count()
     }
 
-    /// Returns the table of this core's clients that are subscribed to shared channels.
+    /// Returns the table of this core's clients that are subscribed to channels for which weir has one
+    /// subscription for all.
     pub fn listeners(&mut self) -> &mut Listeners {
         &mut self.listeners
     }
 
-    /// True if messages of shared channels wait to be delivered to clients.
+    /// True if messages of channels for which weir has one subscription wait to be delivered to clients.
     pub fn has_undelivered(&self) -> bool {
         self.listeners.has_undelivered()
     }
@@ -272,8 +275,8 @@ impl ClientStage {
         env.quotas.shares_channels() || !self.listeners.numbers.is_empty()
     }
 
-    /// Passes a message of a shared channel to a client. False if the client has disconnected or has no
-    /// subscriptions.
+    /// Passes a published message, of a channel for which weir has one subscription, to a client. False if
+    /// the client has disconnected or has no subscriptions.
     pub fn pass_shared(&mut self, env: &mut Env, id: ClientId, message: &mut SharedMessage) -> bool {
         let bytes_max = env.settings.subscriber_bytes_max();
         let Some(client) = self.clients.get(id) else { return false };

@@ -54,8 +54,8 @@ pub struct FirstTry {
 /// were last asked.
 #[derive(Debug, Default)]
 pub struct MapConfirmation {
-    /// The waiting clients, each with the time since which it waits, which is set at the end of the turn in
-    /// which the wait began.
+    /// The waiting clients, each with the time since which it waits, which is set at the end of the turn
+    /// (pass of the shard's loop) in which the wait began.
     waiting: Vec<(ClientId, Option<Timestamp>)>,
     asked: Option<Timestamp>,
 }

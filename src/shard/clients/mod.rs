@@ -120,7 +120,8 @@ pub struct ClientStage {
     /// Maximum number of bytes of replies that may wait for one client. Above it no more of the client's
     /// requests are started, until it reads or until the earlier reply comes that those bytes wait for.
     replies_bytes_max: usize,
-    /// The schedule of clients: which of them may have requests decoded in this turn or the next.
+    /// The schedule of clients: which of them may have requests decoded in this turn (pass of the shard's
+    /// loop) or the next.
     turns: Turns,
     /// The held request that is being handled; None at any other time.
     resumed: Option<Resumed>,
@@ -155,7 +156,8 @@ pub struct ClientStage {
     has_own_terms: bool,
     /// Clients that are sent a line for each request that they may see (`MONITOR`).
     monitors: Vec<Monitor>,
-    /// Private links of clients that have disconnected, which are still to be given back.
+    /// Connections to stores that clients had for themselves (private links) until they disconnected, which
+    /// are still to be given back.
     left_links: Vec<PrivateId>,
     /// Messages to cores about clients that take the invalidation messages of other clients, which wait to be
     /// sent.
@@ -237,7 +239,7 @@ impl ClientStage {
         self.clients.len()
     }
 
-    /// Returns the number of requests in parts that wait for the replies to their parts.
+    /// Returns the number of requests that were split into parts and wait for the replies to these.
     pub fn gathers_open(&self) -> usize {
         self.gathers.len()
     }

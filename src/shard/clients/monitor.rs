@@ -23,14 +23,14 @@ const IN_TRANSACTION: &str = "ERR MONITOR isn't allowed for DENY BLOCKING client
 #[derive(Debug)]
 pub(super) struct Monitor {
     id: ClientId,
-    /// The monitor's place on the board, where all shards see which monitors there are.
+    /// The monitor's place on the board of monitors, where all shards see which monitors there are.
     place: MonitorPlace,
-    /// The monitor's entry on the board (see `place`): which requests it may see, and whether lines can be
-    /// sent to it now.
+    /// The monitor's entry on the board of monitors (see `place`): which requests it may see, and whether
+    /// lines can be sent to it now.
     entry: (Sight, Reading),
     reading: Reading,
     /// Lines that this shard has left out because too many waited for the monitor, and that the monitor has
-    /// not been told of. Lines left out by other shards are counted on the board.
+    /// not been told of. Lines left out by other shards are counted on the board of monitors.
     left_out: u64,
     /// Bytes of lines that the monitor's tenant has not been charged for.
     uncharged: usize,
@@ -139,9 +139,9 @@ impl ClientStage {
         Some((monitor.id, std::mem::take(&mut monitor.uncharged)))
     }
 
-    /// Updates this shard's monitors (clients in MONITOR) at the end of a turn: those that have ended leave
-    /// the board, and the others' entries on it are brought up to date. A monitor that has room again after
-    /// lines were left out is sent their number, before further lines.
+    /// Updates this shard's monitors (clients in MONITOR) at the end of a turn (pass of the shard's loop):
+    /// those that have ended leave the board, and the others' entries on it are brought up to date. A monitor
+    /// that has room again after lines were left out is sent their number, before further lines.
     pub fn look_after_monitors(&mut self, env: &mut Env, unix_micros: u64) {
         let bytes_max = waiting_bytes_max(env);
         let mut monitors = std::mem::take(&mut self.monitors);

@@ -55,8 +55,8 @@ pub struct Session {
 pub enum Readiness {
     /// The client can move to the successor process: no request of it is in flight.
     Ready,
-    /// The client waits for replies or for its turn, or is leaving. Weir reads no more requests from it
-    /// meanwhile, or the wait might never end.
+    /// The client waits for replies, has sent requests that are not handled yet, or is leaving. Weir reads no
+    /// more requests from it meanwhile, or the wait might never end.
     Owed,
     /// The client waits in a blocking command, which may never end. It can move once the command is withdrawn from its
     /// store, and no bytes of the client come in meanwhile.
@@ -97,7 +97,8 @@ impl ClientStage {
         Readiness::Ready
     }
 
-    /// Returns the private link of a client's one unanswered request, if it has a link and such a request.
+    /// Returns the private link (the client's own connection to a store) of a client's one unanswered
+    /// request, if it has a link and such a request.
     pub fn link_at_work(&self, id: ClientId) -> Option<PrivateId> {
         let client = self.clients.peek(id).filter(|client| client.unanswered() > 0)?;
         client.ties.as_ref()?.link

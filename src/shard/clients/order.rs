@@ -136,8 +136,8 @@ impl Order {
         sequence
     }
 
-    /// Returns the change that the reply with this number needs, and the charge that is settled with it, if
-    /// there is one. None if no reply with this number is expected any more.
+    /// Returns the change that the reply with this number needs, and the charge that is corrected to the real
+    /// price with it, if there is one. None if no reply with this number is expected any more.
     pub fn waiting(&self, sequence: u32) -> Option<(Rewrite, Option<&Charge>)> {
         match self.entries.get(self.offset_of(sequence)) {
             Some(Entry::Waiting(rewrite, charge)) => Some((*rewrite, charge.as_ref())),
@@ -145,7 +145,8 @@ impl Order {
         }
     }
 
-    /// Takes the charge of an unanswered request by its number, to settle it; None if there is none.
+    /// Takes the charge of an unanswered request by its number, to correct it to the real price; None if
+    /// there is none.
     pub fn take_charge(&mut self, sequence: u32) -> Option<Charge> {
         let offset = self.offset_of(sequence);
         match self.entries.get_mut(offset) {
@@ -264,8 +265,8 @@ impl Order {
         self.output.len() + self.stored_bytes
     }
 
-    /// Iterates over the indices of gathers (requests in parts) that are incomplete, so that they can be
-    /// dropped when the client leaves.
+    /// Iterates over the indices of requests in parts (gathers) some of whose replies are missing, so that
+    /// they can be dropped when the client leaves.
     pub fn open_gathers(&self) -> impl Iterator<Item = u32> {
         self.entries.iter().filter_map(|entry| match entry {
             Entry::Waiting(Rewrite::Gather(index), _) => Some(*index),

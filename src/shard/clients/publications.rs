@@ -11,22 +11,23 @@ use crate::shard::subscription_board::{Cells, SubscriptionBoard};
 use crate::values::time::Now;
 use crate::values::{ClientId, Timestamp};
 
-/// The interval at which the board of subscriptions is checked while a message waits.
+/// The interval at which a waiting `PUBLISH` is checked again: whether stores have acknowledged the
+/// subscriptions that it waits for.
 const LOOKS_APART: Duration = Duration::from_millis(1);
 
 /// The clients whose message (`PUBLISH`) waits until stores have acknowledged earlier subscriptions to its
 /// channel.
 #[derive(Debug, Default)]
 pub struct Publications {
-    /// The clients, each with the counters (cells) of the board that must become zero first, and the time at
-    /// which its message is sent in any case.
+    /// The clients, each with the counters of unacknowledged subscriptions that must become zero first, and
+    /// the time at which its message is sent in any case.
     waiting: Vec<(ClientId, Cells, Timestamp)>,
     looked_at: Timestamp,
 }
 
 impl Publications {
-    /// Takes the clients whose message may be sent: no subscription that it waits for is left on the board,
-    /// or its time is over.
+    /// Takes the clients whose message may be sent: no subscription that it waits for is unacknowledged any
+    /// more, or its time is over.
     pub fn take_ready(&mut self, board: &SubscriptionBoard, now: Timestamp) -> Vec<ClientId> {
         self.looked_at = now;
         let is_ready =

@@ -35,7 +35,8 @@ pub enum StoreView {
 pub enum Question {
     /// The command `QOS LIMITS`.
     Limits {
-        /// The scopes of the client whose limits and levels are asked for.
+        /// The quota scopes (global, tenant, user) of the client whose limits and remaining amounts are asked
+        /// for.
         limits: Vec<ScopeLimit>,
         /// RESP version of the reply.
         protocol: Protocol,
@@ -51,7 +52,7 @@ pub enum Question {
     },
     /// The command `CLIENT LIST`, or another that selects clients of all shards.
     Clients {
-        /// The selection of clients, and the action on them.
+        /// The command: which clients it selects, and what is done with them.
         asked: ClientsAsked,
         /// RESP version of the reply.
         protocol: Protocol,

@@ -84,7 +84,7 @@ impl Clients {
         self.places.len()
     }
 
-    /// Returns the id of the client in a place, or None if the place is free.
+    /// Returns the id of the client in a place of the table, or None if the place is free.
     pub fn in_place(&self, index: usize) -> Option<ClientId> {
         let place = &self.places[index];
         place.client.as_ref().map(|_| ClientId { index: index as u32, generation: place.generation })

@@ -43,7 +43,7 @@ pub enum Origin {
     AllStores,
     /// The channel's or pattern's home core has the subscription, for all clients of this process together.
     Shared,
-    /// Weir itself sends the messages: no store is sent the subscription.
+    /// Weir itself sends the messages of the channel or pattern: no store is sent the subscription.
     Weir,
 }
 
@@ -62,12 +62,13 @@ pub struct Subscriptions {
     pending: Option<Pending>,
 }
 
-/// A private link to a store over which messages for the client come.
+/// A connection of the client's own to a store (private link), over which messages for the client come.
 #[derive(Debug)]
 struct Feed {
     link: PrivateId,
     backend: BackendId,
-    /// True if the channels and patterns with [`Origin::AllStores`] are subscribed to over this link.
+    /// True if the channels and patterns that are subscribed to at each store ([`Origin::AllStores`]) are
+    /// subscribed to over this link.
     has_all: bool,
     /// The requests sent over this link that the store has not acknowledged, in order.
     owed: VecDeque<Owed>,
@@ -88,14 +89,16 @@ struct Owed {
     tries: u8,
 }
 
-/// Purpose of a request about subscriptions to one store.
+/// The reason for sending a store a request about subscriptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
-    /// The client's command waits for the acknowledgements.
+    /// The client has sent a command about subscriptions, which waits for the acknowledgements.
     Command,
-    /// Subscriptions follow their channels to another node, without the client noticing.
+    /// A cluster has moved sharded channels to another node, so the subscriptions are made there without the
+    /// client noticing.
     Follows,
-    /// Subscriptions of a command that failed at another store are ended here.
+    /// A command has failed at another store, so the subscriptions that it began at this store are ended
+    /// again.
     Undoes,
 }
 
@@ -104,7 +107,8 @@ enum Purpose {
 struct Pending {
     sequence: u32,
     kind: Subscription,
-    /// The number of requests to stores, and of joins at home cores, that are not acknowledged yet.
+    /// The number of requests to stores, and of requests to home cores (which subscribe on behalf of all
+    /// clients), that are not acknowledged yet.
     requests: usize,
     acknowledgements: Vec<u8>,
     /// The channels or patterns that the command has added; empty if it ends subscriptions.
@@ -114,8 +118,8 @@ struct Pending {
     messages: Option<Vec<u8>>,
     /// The first error of a store or a home core, which becomes the reply.
     refusal: Option<Vec<u8>>,
-    /// The command's entry on the board of subscriptions; while it is there, messages (`PUBLISH`) to these
-    /// channels wait.
+    /// The command's entry among the subscriptions that stores have not acknowledged; while it exists,
+    /// messages (`PUBLISH`) to these channels wait.
     _opening: Option<Opening>,
 }
 
@@ -135,7 +139,8 @@ pub struct Change {
     pub requests: Vec<FeedRequest>,
     /// The reply to the command if no store refuses.
     pub acknowledgements: Vec<u8>,
-    /// The channels or patterns that are to be joined or left at their home cores, since they are shared.
+    /// The channels or patterns that their home cores, which subscribe on behalf of all clients, are to be
+    /// told of: the client joins or leaves them.
     pub shared: Vec<Box<[u8]>>,
     kind: Subscription,
     begins: bool,
@@ -167,10 +172,11 @@ pub struct Moved {
     purpose: Purpose,
 }
 
-/// The result of a store's message that came over a client's link with subscriptions.
+/// The consequence, for a client, of a store's message over a link with the client's subscriptions.
 #[derive(Debug)]
 pub enum Delivered {
-    /// The message is on its way to the client, or waits for acknowledgements.
+    /// The message is a published one, and is on its way to the client or kept until the client's command is
+    /// acknowledged.
     Passed,
     /// An acknowledgement that needs nothing to be done: the client's command waits for others, or no command
     /// waits for it.
@@ -179,12 +185,13 @@ pub enum Delivered {
     Acknowledged {
         /// Destination of the reply to the command.
         reply_to: ReplyTo,
-        /// All acknowledgements, and the messages that came since the command was sent; or the error of a
-        /// store.
+        /// The reply: all acknowledgements, and the messages that came since the command was sent; or the
+        /// error of a store.
         reply: Vec<u8>,
         /// Requests that end at other stores the subscriptions that one store has refused.
         undo: Vec<FeedRequest>,
-        /// Shared subscriptions to end because another subscription of the command was refused.
+        /// Subscriptions that weir has on behalf of all its clients, and that this client has to leave
+        /// because another subscription of the command was refused.
         leave: Vec<(Subscription, Box<[u8]>)>,
         /// True if the client has no subscriptions any more.
         is_over: bool,
@@ -346,7 +353,8 @@ impl Subscriptions {
     }
 
     /// Begins to wait for the acknowledgements of a change, and returns the requests to send. Until the
-    /// acknowledgements have come, the change stands on the board of subscriptions as `opening`.
+    /// acknowledgements have come, `opening` keeps the change among the subscriptions that stores have not
+    /// acknowledged.
     pub fn expect(&mut self, change: Change, sequence: u32, opening: Option<Opening>) -> Vec<FeedRequest> {
         debug_assert!(self.pending.is_none(), "a client's commands about subscriptions are alone");
         let Change { requests, acknowledgements, shared, kind, begins, begun } = change;
@@ -509,12 +517,14 @@ impl Subscriptions {
         }
     }
 
-    /// True if some of the client's subscriptions are shared with other clients.
+    /// True if weir has, for some of the client's channels or patterns, one subscription at the store on
+    /// behalf of all its clients ([`Origin::Shared`]).
     pub fn has_shared(&self) -> bool {
         self.shared > 0
     }
 
-    /// Returns the kind and name of each subscription that is shared with other clients.
+    /// Returns the kind and name of each of the client's channels and patterns for which weir has one
+    /// subscription at the store on behalf of all its clients ([`Origin::Shared`]).
     pub fn shared_names(&self) -> impl Iterator<Item = (Subscription, &[u8])> {
         let kinds = [Subscription::Channels, Subscription::Patterns].into_iter();
         kinds.zip(&self.names).flat_map(|(kind, names)| {
@@ -523,20 +533,22 @@ impl Subscriptions {
         })
     }
 
-    /// Returns the messages that wait until the client's command is acknowledged; None if no such command is
-    /// under way.
+    /// Returns the messages that are kept until the client's command (such as `SUBSCRIBE`) is acknowledged;
+    /// None if no such command is in flight.
     pub fn held_messages(&mut self) -> Option<&mut Vec<u8>> {
         self.pending.as_mut()?.messages.as_mut()
     }
 
-    /// Records that stores have acknowledged one shared subscription of the client's command.
+    /// Records that stores have acknowledged one subscription of the client's command that weir has on behalf
+    /// of all its clients.
     pub fn hear_joined(&mut self) {
         if let Some(pending) = &mut self.pending {
             pending.requests = pending.requests.saturating_sub(1);
         }
     }
 
-    /// Records that one shared subscription of the client's command was refused with `error`.
+    /// Records that one subscription of the client's command that weir has on behalf of all its clients was
+    /// refused with `error`.
     pub fn hear_refused(&mut self, error: &[u8]) {
         if let Some(pending) = &mut self.pending {
             pending.requests = pending.requests.saturating_sub(1);
@@ -609,8 +621,8 @@ enum Heard {
     Refused(Owed, BackendId),
     /// An error that is not the reply to a request.
     Unasked,
-    /// The end of a subscription to a sharded channel that the client still wants, with the store that ended
-    /// it.
+    /// The end of a subscription to a sharded channel that the client has not ended, with the store that
+    /// ended it.
     Ended(Box<[u8]>, BackendId),
     /// An acknowledgement, or the end of a subscription, that needs nothing to be done.
     Nothing,

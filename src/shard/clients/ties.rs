@@ -7,8 +7,9 @@ use crate::shard::env::Env;
 use crate::shard::request::PrivateId;
 use crate::values::{Action, BackendId, ClientId, Owner, Timestamp};
 
-/// The ties of one client. A client has at most one link for requests, and one per store for subscriptions, one
-/// over which keys are tracked, and one for the messages of other clients.
+/// The connections of a client's own to stores, and the state for which it has them. A client has at most one
+/// link for requests, and one per store for subscriptions, one over which keys are tracked, and one for the
+/// invalidation messages of other clients.
 #[derive(Debug, Default)]
 pub struct Ties {
     /// The link for the client's blocking command, or for all requests while it watches keys.
@@ -72,7 +73,8 @@ impl ClientStage {
         self.clients.ids().filter(has_watched).collect()
     }
 
-    /// Takes the private links of clients that have disconnected since the last call.
+    /// Takes the links (connections of their own to stores) of clients that have disconnected since the last
+    /// call.
     pub fn take_left_links(&mut self) -> Vec<PrivateId> {
         std::mem::take(&mut self.left_links)
     }

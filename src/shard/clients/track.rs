@@ -15,14 +15,15 @@
 
 use crate::shard::request::Track;
 
-/// The part of one client's requests in flight that the choice of a track depends on.
+/// The data on a client's requests in flight by which its next request is put on a track (one of the sets of
+/// connections to a backend).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tracks {
     current: Track,
     /// The sequence number of the last expensive request.
     heavy: u32,
-    /// True while an answered request may still be carried out on the current track, so that all later
-    /// requests take that track, too.
+    /// True while the store may still carry out a request that weir has answered already, so that all later
+    /// requests take the same track (set of backend connections).
     is_pinned: bool,
 }
 
@@ -32,8 +33,8 @@ impl Tracks {
         self.current
     }
 
-    /// Binds all later requests to the current track, or lifts that. Does not bind them to the track to
-    /// replicas, which carries only reads: being overtaken does them no harm.
+    /// Binds all later requests to the current track (set of backend connections), or lifts that. Does not
+    /// bind them to the track to replicas, which carries only reads: being overtaken does them no harm.
     pub fn pin(&mut self, is_pinned: bool) {
         self.is_pinned = is_pinned && self.current != Track::Replica;
     }
@@ -70,8 +71,8 @@ impl Tracks {
         (wanted != Track::Heavy && heavy_under_way).then_some(Track::Heavy)
     }
 
-    /// Records that the request with sequence number `next` is sent on `track`; `wanted` tells whether it is
-    /// expensive.
+    /// Records that the request with sequence number `next` is sent on `track` (a set of backend
+    /// connections); `wanted` tells whether it is expensive.
     const fn take(&mut self, wanted: Track, track: Track, next: u32) {
         self.current = track;
         if matches!(wanted, Track::Heavy) {

@@ -24,25 +24,26 @@ use crate::values::{Action, ClientId, Owner, limits};
 const HELD_BYTES_PAUSE: usize = 64 * 1024;
 
 /// The number of congested clients (with many requests in backend queues) for which the number of requests of
-/// each client that may be started in a turn is halved once.
+/// each client that may be started in a turn (pass of the shard's loop) is halved once.
 const CONGESTED_MANY: u32 = 16;
 
 /// The schedule of a shard's clients: which of them have further requests decoded, and when.
 #[derive(Debug, Default)]
 pub struct Turns {
-    /// The number of the shard's current turn. A client's count of started requests that has another number
-    /// is out of date.
+    /// The number of the shard's current turn (pass of its loop). A client's count of started requests that
+    /// has another number is out of date.
     number: u32,
-    /// The requests of all clients started in this turn, and those that the client being decoded may still
-    /// start.
+    /// The requests of all clients started in this turn (pass of the shard's loop), and those that the client
+    /// being decoded may still start.
     taken: u32,
     /// The number of congested clients: those with so many requests in backend queues that no more are
     /// started.
     congested: u32,
-    /// Clients that no longer have to wait, and whose requests are continued at the end of this turn.
+    /// Clients that no longer have to wait, and whose requests are continued at the end of this turn (pass of
+    /// the shard's loop).
     to_resume: VecDeque<ClientId>,
-    /// Clients that have started as many requests as a turn permits, but have sent more, which are continued
-    /// in the next turn.
+    /// Clients that have started as many requests as a turn (pass of the shard's loop) permits, but have sent
+    /// more, which are continued in the next turn.
     next: VecDeque<ClientId>,
     /// Clients whose next request has so many keys that it is split by key over several turns.
     partitioning: VecDeque<ClientId>,
@@ -52,14 +53,15 @@ pub struct Turns {
     ///
     /// [`Gathers`]: crate::shard::gather::Gathers
     joining: VecDeque<(ClientId, u32, u32)>,
-    /// The length of `partitioning` and `joining` together, stored because every turn checks it.
+    /// The length of `partitioning` and `joining` together, stored because every turn (pass of the shard's
+    /// loop) checks it.
     in_steps: u32,
 }
 
 impl Turns {
-    /// Returns the most requests of one client that are started in a turn, at least 1. Many congested clients
-    /// halve it repeatedly, since other clients may turn out to be congested only after their requests were
-    /// started.
+    /// Returns the most requests of one client that are started in a turn (pass of the shard's loop), at
+    /// least 1. Many congested clients halve it repeatedly, since other clients may turn out to be congested
+    /// only after their requests were started.
     fn most_of_one(&self) -> u32 {
         (limits::REQUESTS_PER_TURN >> (self.congested / CONGESTED_MANY).min(31)).max(1)
     }
@@ -76,7 +78,7 @@ impl Turns {
         self.joining.front().copied()
     }
 
-    /// Ends the joining of a reply, because the reply is whole or no longer wanted.
+    /// Ends the joining of a reply, because the reply is complete or no longer wanted.
     pub(super) fn end_join(&mut self) {
         self.joining.pop_front();
         self.in_steps -= 1;
@@ -116,8 +118,8 @@ impl ClientStage {
         Some((std::mem::take(&mut client.decoder), client.http.take()))
     }
 
-    /// Returns how many more requests of a client may be started in this turn, and the size limits of its
-    /// next request. The error says that none may be started now.
+    /// Returns how many more requests of a client may be started in this turn (pass of the shard's loop), and
+    /// the size limits of its next request. The error says that none may be started now.
     #[inline]
     pub fn may_take_on(&mut self, id: ClientId) -> Result<(&mut u32, RequestLimits), Progress> {
         let Some(client) = self.clients.get(id) else { return Err(Progress::Done) };
@@ -159,8 +161,8 @@ impl ClientStage {
         self.close_if_done(env, id);
     }
 
-    /// Lets a client go on after a wait. Returns its held request, if it has one and no longer has to wait
-    /// for anything.
+    /// Lets a client go on after a wait. Returns its held request, to be handled now, if it has one and no
+    /// longer has to wait for anything.
     pub fn take_up(&mut self, id: ClientId) -> Option<Box<HeldRequest>> {
         let client = self.clients.get(id)?;
         client.listed_to_resume = false;
@@ -186,16 +188,17 @@ impl ClientStage {
         self.hold(id, arguments);
     }
 
-    /// Holds a request until a pool of quotas has answered, a request of its tenant is settled, or the map of
-    /// the cluster is confirmed. Later requests of the client wait after it.
+    /// Holds a request until the control executor has answered about a quota, a request of its tenant is
+    /// charged at its real cost, or the map of the cluster is confirmed. Later requests of the client wait
+    /// after it.
     pub fn hold_for_grant(&mut self, id: ClientId, arguments: &Arguments<'_>) {
         debug_assert!(!self.clients.at(id).waits_for_quota);
         self.clients.at(id).waits_for_quota = true;
         self.hold(id, arguments);
     }
 
-    /// Holds a request with very many keys, `step` words for each, until its split by key is whole. Later
-    /// requests of the client wait after it.
+    /// Holds a request with very many keys, `step` arguments for each, while weir assigns its keys to
+    /// backends over several turns. Later requests of the client wait after it.
     pub fn hold_for_turns(
         &mut self,
         env: &mut Env,
@@ -214,8 +217,9 @@ impl ClientStage {
         self.turns.in_steps += 1;
     }
 
-    /// Continues for this turn to split one request by key. Returns the client once the split is whole;
-    /// [`Self::end_wait_for_grant`] then lets the request go on.
+    /// Continues for this turn (pass of the shard's loop) to assign the keys of one large request to
+    /// backends. Returns the request's client once all keys are assigned; [`Self::end_wait_for_grant`] then
+    /// lets the request go on.
     pub fn go_on_partitioning(&mut self, env: &mut Env) -> Option<ClientId> {
         let id = self.turns.partitioning.pop_front()?;
         self.turns.in_steps -= 1;
@@ -248,8 +252,8 @@ impl ClientStage {
         client.map(|client| client.waits_for_quota = false).is_some()
     }
 
-    /// Handles a note about one of a client's requests from the core that sends it to a backend, such as that
-    /// too many of the client's requests are queued.
+    /// Handles a message (note) about one of a client's requests from the core that sends it to a backend,
+    /// such as that too many of the client's requests are queued.
     pub fn handle_note(&mut self, to: ReplyTo, note: Note) {
         let id = to.client_id();
         let Some(client) = self.clients.get(id) else { return };
@@ -275,8 +279,8 @@ impl ClientStage {
         }
     }
 
-    /// Puts a client on the list of those whose requests are continued at the end of the turn, if it was
-    /// waiting and no longer has to.
+    /// Puts a client on the list of those whose requests are continued at the end of the turn (pass of the
+    /// shard's loop), if it was waiting and no longer has to.
     pub(super) fn list_to_resume(&mut self, id: ClientId) {
         let client = self.clients.at(id);
         if !client.is_stuck() || client.listed_to_resume {
@@ -290,7 +294,8 @@ impl ClientStage {
         }
     }
 
-    /// True if clients wait for the next turn with requests that have already been received.
+    /// True if clients wait for the next turn (pass of the shard's loop) with requests that have already been
+    /// received.
     pub fn is_busy(&self) -> bool {
         !self.turns.next.is_empty() || self.is_working_in_steps()
     }
@@ -300,19 +305,20 @@ impl ClientStage {
         self.turns.in_steps > 0
     }
 
-    /// Returns the number of clients that wait for the next turn.
+    /// Returns the number of clients that wait for the next turn (pass of the shard's loop), because they
+    /// have started as many requests as they may in this one.
     pub fn waiting_for_turn(&self) -> usize {
         self.turns.next.len()
     }
 
-    /// Reserves half of the requests that a turn may start for clients that waited for the turn, however many
-    /// new requests came in.
+    /// Reserves half of the requests that a turn (pass of the shard's loop) may start for clients that waited
+    /// for it, however many new requests came in.
     pub fn reserve_for_waiting(&mut self) {
         self.turns.taken = self.turns.taken.min(limits::REQUESTS_PER_TURN_OF_ALL / 2);
     }
 
-    /// Takes the next client that waited for this turn. None if there is no other, or if no more requests may
-    /// be started in this turn.
+    /// Takes the next client that waited for this turn (pass of the shard's loop). None if there is no other,
+    /// or if no more requests may be started in this turn.
     pub fn take_next_turn(&mut self) -> Option<ClientId> {
         if self.turns.taken == limits::REQUESTS_PER_TURN_OF_ALL { None } else { self.turns.next.pop_front() }
     }
@@ -328,7 +334,8 @@ impl ClientStage {
         self.turns.congested -= u32::from(was_congested);
     }
 
-    /// Begins the next turn, in which requests of all clients may be started again.
+    /// Begins the next turn (pass of the shard's loop), in which requests of all clients may be started
+    /// again.
     pub fn begin_turn(&mut self) {
         self.turns.number = self.turns.number.wrapping_add(1);
         self.turns.taken = 0;

@@ -26,8 +26,8 @@ use crate::values::time::Now;
 /// The state that one core keeps of a cluster.
 #[derive(Debug)]
 pub struct Cluster {
-    /// The owners of slots, with held and unanswered requests; None until the first map has come, and before
-    /// plain stores.
+    /// The owners of slots, with held and unanswered requests; None until the first map has come, and where
+    /// weir stands in front of plain stores.
     pub slots: Option<Box<Slots>>,
     /// The choice of replicas for reads that replicas may answer; `None` unless that is switched on.
     pub readers: Option<Box<Readers>>,

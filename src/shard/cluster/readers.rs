@@ -171,8 +171,8 @@ impl Readers {
         self.used_at.is_some()
     }
 
-    /// Drops all observations of a node as a replica, because another node has its place or the node has
-    /// another role.
+    /// Drops all observations of a node as a replica, because another node has its place in the table of
+    /// nodes or the node has another role.
     pub fn forget(&mut self, backend: BackendId) {
         self.policy.forget(usize::from(backend.0));
         self.figures_of(backend).is_out = false;
@@ -233,7 +233,7 @@ impl Readers {
     }
 
     /// Records a replica's reply to a read: its response time, or its failure. `doubt` says why the reply may
-    /// be wrong.
+    /// be wrong; `late` is the delay of this core itself, for which the replica is not blamed.
     fn record_replica(
         &mut self,
         (backend, pending): (BackendId, &Pending),

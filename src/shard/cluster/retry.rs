@@ -83,8 +83,9 @@ impl Slots {
         Retries { unanswered, chosen, was_sent }
     }
 
-    /// Handles the oldest unhandled request of a lost connection to a backend on a track. True if it is
-    /// retried or held, and so not answered yet; false also if the retry budget is used up.
+    /// Handles the next unanswered request of a lost connection to a backend on a track (set of connections).
+    /// Returns true if the request is retried or held, and false if it is to be answered with an error, as
+    /// also when the retry budget is used up.
     pub fn retry(
         &mut self,
         env: &mut Env,

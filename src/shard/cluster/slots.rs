@@ -113,7 +113,7 @@ pub enum Heard {
     NodeDown(Refused),
 }
 
-/// The place that a request for a slot is sent to, or held at.
+/// The backend that a request for a slot is sent to, or the list of held requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The request is held, because its slot is moving.
@@ -202,9 +202,9 @@ struct Down {
     again_at: Timestamp,
 }
 
-/// For each client connection and key, the sequence number of the newest request that was carried out since
-/// the slot's requests are held back. Older requests may not be sent again. Keys of the same name in all
-/// databases count as one, because `MOVE` and `COPY` change keys of two.
+/// For each client connection and key, the sequence number of the newest request that was carried out after
+/// the slot's requests were first held back. Older requests may not be sent again. Keys of the same name in
+/// all databases count as one, because `MOVE` and `COPY` change keys of two.
 #[derive(Debug, Default)]
 struct CarriedOut(HashMap<(u64, Box<[u8]>), u32>);
 
@@ -270,7 +270,7 @@ impl Hold {
     }
 }
 
-/// A reason to suspect that the cluster map is old.
+/// A reason to suspect that this core's map of the cluster is out of date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doubt {
     /// The event that makes the map doubtful, which decides the nodes to ask for a new one.
@@ -300,7 +300,8 @@ pub struct Slots {
     /// Nodes that replied CLUSTERDOWN and have given no better reply since, each with the time from which a
     /// request of another slot may be sent to them.
     down: BTreeMap<BackendId, Timestamp>,
-    /// The index of the connection from which the search for silent nodes continues.
+    /// The index of the connection from which the search for nodes that owe replies and send nothing
+    /// continues.
     silent_next: usize,
     /// The budget for retries of lost reads.
     pub(super) retries: RetryBudget,
@@ -373,7 +374,7 @@ impl Slots {
         }
     }
 
-    /// True if at least one request of the slot is held back.
+    /// True if at least one request of the slot is held back now.
     pub fn is_holding(&self, slot: u16) -> bool {
         self.holds.get(&slot).is_some_and(|hold| !hold.list.is_empty())
     }
@@ -500,14 +501,14 @@ impl Slots {
         }
     }
 
-    /// Makes this turn check which held-back requests can be sent, because the map was confirmed or a
-    /// connection was lost.
+    /// Makes this turn (pass of the shard's loop) check which held-back requests can be sent, because the map
+    /// was confirmed or a connection was lost.
     pub fn touch(&mut self) {
         self.is_touched = true;
     }
 
-    /// Makes this turn check which held-back requests can be sent, if the slot of a connection's next reply
-    /// has such requests.
+    /// Makes this turn (pass of the shard's loop) check which held-back requests can be sent, if the slot of
+    /// a connection's next reply has such requests.
     pub(super) fn touch_next(&mut self, connection: ConnectionId) {
         let slot = self.unanswered_mut(connection).next_slot();
         self.is_touched |= slot.is_some_and(|slot| self.is_held(slot));
@@ -519,14 +520,15 @@ impl Slots {
         self.doubt.take()
     }
 
-    /// Handles a lost or failed connection to a node: suspects that the map is old, and makes this turn check
-    /// which held-back requests can be sent.
+    /// Handles a lost or failed connection to a node: suspects that the map is old, and makes this turn (pass
+    /// of the shard's loop) check which held-back requests can be sent.
     pub fn handle_link_lost(&mut self, backend: BackendId) {
         self.touch();
         self.doubt(Reason::LinkLost(self.key_of(backend)), None);
     }
 
-    /// Returns the time by which held slots are to be checked again; None if none is held.
+    /// Returns the time by which slots with held requests are to be checked again; None if no requests are
+    /// held.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         (!self.holds.is_empty()).then(|| self.looked_at.after(LOOKS_APART))
     }
@@ -538,8 +540,8 @@ impl Slots {
         self.holds.is_empty() && route.track != Track::Replica && self.is_owner(route.slot, route.backend)
     }
 
-    /// Finds the place for a request: its slot's owner, or the list of held requests. An error if the slot
-    /// has no owner or too many requests are held.
+    /// Finds the destination of a request: its slot's owner, or the list of held requests. An error if the
+    /// slot has no owner or too many requests are held.
     pub fn find_place(
         &mut self,
         env: &mut Env,
@@ -590,8 +592,9 @@ impl Slots {
         is_held
     }
 
-    /// Records the reply to a step of a block of requests, if it is a redirect or shows that a node is no
-    /// primary. `kept` and `end` are its earlier bytes, and the last ones.
+    /// Records the reply to a request of a transaction before its `EXEC`, or to a command that was sent right
+    /// before a request (`ROLE`, `ASKING`), if it is a redirect or shows that a node is no primary. `kind` is
+    /// the reply's first byte; `kept` and `end` are its earlier bytes, and the last ones.
     pub fn record_step(&mut self, connection: ConnectionId, kind: u8, (kept, end): (&[u8], &[u8])) {
         let unanswered = self.unanswered_mut(connection);
         let is_role = unanswered.next_slot() == Some(PRIMARY);
@@ -605,8 +608,9 @@ impl Slots {
         }
     }
 
-    /// Removes the request of a connection's next reply from the unanswered ones if nothing depends on the
-    /// reply: it is not an error, no held slot waits for it, and no replica is compared with it. True if so.
+    /// Removes from the unanswered requests the one that the next reply on a connection answers, if nothing
+    /// more has to be done for it: the reply is not an error, no held request of the slot waits for it, and
+    /// its response time is not needed to choose between replicas. True if so.
     #[inline]
     pub fn settle_if_plain(&mut self, connection: ConnectionId, is_error: bool, is_compared: bool) -> bool {
         let Self { holds, down, unanswered, .. } = self;
@@ -847,8 +851,8 @@ enum Told {
 }
 
 impl Hold {
-    /// Moves the slot's requests that are to be sent now into `ready`, and those that may not be sent again
-    /// into `late`. True if the slot stays held.
+    /// Moves those of the slot's held requests that are to be sent now into `ready`, and those that may not
+    /// be sent again into `late`. True if the slot's later requests are still to be held.
     fn let_go(&mut self, env: &Env, late: &mut Vec<(Held, Told)>, ready: &mut Vec<Held>) -> bool {
         let (list, overtaken) = self.take_next(&env.pieces);
         let is_asking = self.down.is_some() && !list.is_empty();
@@ -884,7 +888,7 @@ pub fn behind_role(frame: &[u8]) -> Vec<u8> {
     [ROLE, frame].concat()
 }
 
-/// Returns the keys of a request, or of a block of requests.
+/// Returns the keys of a request, or of all requests of a transaction.
 fn keys_of(frame: &[u8]) -> Vec<Box<[u8]>> {
     let mut keys: Vec<Box<[u8]>> = Vec::new();
     let frame = frame.strip_prefix(ASKING).unwrap_or(frame);
@@ -893,7 +897,7 @@ fn keys_of(frame: &[u8]) -> Vec<Box<[u8]>> {
     keys
 }
 
-/// The destination of a request that a node has refused.
+/// The way in which a request that a node has refused goes on.
 enum Way {
     Owner,
     Ask(BackendId),
@@ -1158,14 +1162,14 @@ impl Held {
     }
 }
 
-/// Returns the track of a request that is sent to the slot's owner: the usual one in place of that for
-/// replicas.
+/// Returns the track (set of connections) of a request that is sent to the slot's owner: the usual one in
+/// place of that for replicas.
 fn track_at_owner(track: Track) -> Track {
     if track == Track::Replica { Track::Usual } else { track }
 }
 
-/// Strips the commands sent before it (`ASKING`, and `PTTL` and `HPTTL` before a fetch) from a request.
-/// Returns the rest and its number of requests.
+/// Strips the commands that were sent right before a request (`ASKING`, and `PTTL` and `HPTTL` before a
+/// fetch) from its bytes. Returns the rest and its number of requests.
 fn as_asked(frame: &[u8], requests: usize, to: ReplyTo) -> (&[u8], usize) {
     let (frame, requests) = match frame.strip_prefix(ASKING) {
         Some(rest) => (rest, requests - 1),

@@ -71,7 +71,8 @@ impl Sent {
     }
 }
 
-/// The entry of one unanswered request in the list. Small, because there is one for every request in flight.
+/// The entry of one request in the list of a connection's unanswered requests. Small, because there is one
+/// for every request in flight.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     envelope: Envelope,
@@ -83,7 +84,8 @@ struct Entry {
 
 const _: () = assert!(size_of::<Entry>() <= 56 && LINK_UNANSWERED_BYTES_MAX < u32::MAX as usize / 2);
 
-/// Further data of the few requests that are a block of several, were sent before, or have shared bytes.
+/// Further data of the few unanswered requests that are a transaction or have commands sent before them, were
+/// sent earlier, or have shared bytes.
 #[derive(Debug)]
 struct Odd {
     requests: u16,
@@ -103,7 +105,8 @@ pub struct Unanswered {
     bytes: Vec<u8>,
     base: u32,
     shared_length: usize,
-    /// The refusal of a step of the block of requests that is being answered; None if no step was refused.
+    /// The error reply, or reply to `ROLE`, by which a node refused a request of the transaction that is
+    /// being answered, or the request before which `ROLE` was sent; None if it refused none.
     pub step: Option<Vec<u8>>,
 }
 
@@ -166,14 +169,14 @@ impl Unanswered {
         }
     }
 
-    /// Returns the index in `bytes` of the first byte of the request at a place.
+    /// Returns the index in `bytes` of the first byte of the request at index `place` of the list.
     fn offset(&self, place: usize) -> usize {
         let entry = self.sent.get(place);
         entry.map_or(self.bytes.len(), |entry| entry.start.wrapping_sub(self.base) as usize)
     }
 
-    /// Removes and returns the oldest request, because it is answered. Its bytes are copied if `is_wanted`,
-    /// else empty.
+    /// Removes the oldest request, because it is answered, and returns it, with a copy of its bytes if
+    /// `is_wanted`, else without bytes.
     pub fn pop(&mut self, is_wanted: bool) -> Option<(Sent, Vec<u8>)> {
         let oldest = *self.sent.get(self.first)?;
         let odd = if oldest.is_odd { self.odd.front() } else { None };

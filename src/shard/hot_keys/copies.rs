@@ -16,7 +16,8 @@ use crate::shard::versions::Versions;
 use crate::values::limits::{HOT_COPIES_MAX, SLOTS};
 use crate::values::{ShardId, Timestamp};
 
-/// The least time between two reports to home cores of how many requests were answered from their copies.
+/// The least time between two reports to home cores of how many requests were answered from the copies of
+/// kept replies that they lent.
 const TOLD_APART: Duration = Duration::from_millis(10);
 /// The number of 64-bit words in a bit set of all hash slots.
 const WORDS: usize = SLOTS as usize / 64;
@@ -31,8 +32,8 @@ struct Held {
 #[derive(Debug)]
 pub struct Copies {
     by_slot: HashMap<u16, Vec<Held>>,
-    /// A bit set of the slots that have copies, which is looked at before the map, since nearly all requests
-    /// find no copy.
+    /// A bit set of the slots of whose keys this core has copies of kept replies, which is looked at before
+    /// the map, since nearly all requests find no copy.
     slots: Box<[u64; WORDS]>,
     count: usize,
     bytes: usize,
@@ -58,7 +59,7 @@ impl Copies {
         self.count
     }
 
-    /// True if this core holds a copy for some key in this slot.
+    /// True if this core holds a copy of another core's kept reply for some key in this slot.
     #[inline]
     pub fn has(&self, slot: u16) -> bool {
         self.slots[usize::from(slot) / 64 % WORDS] & (1 << (slot % 64)) != 0
@@ -155,7 +156,8 @@ impl Copies {
         }
     }
 
-    /// Returns the time of the next report to the home cores. None if there are no copies.
+    /// Returns the time of the next report to the cores that lent copies of how many requests these answered.
+    /// None if there are no copies.
     pub fn due(&self) -> Option<Timestamp> {
         (self.count > 0).then(|| self.told_at.after(TOLD_APART))
     }

@@ -34,9 +34,11 @@ const AHEAD_LEAST: Duration = Duration::from_millis(2);
 /// The divisor of a reply's lifetime: it is fetched again at most a quarter of its lifetime before its
 /// expiry.
 const AHEAD_PART: u32 = 4;
-/// The time without a request after which a reply's place may be taken by the reply to another request.
+/// The time without a request after which the memory for a request's kept reply may be taken by the reply to
+/// another request.
 const IDLE: Duration = Duration::from_millis(250);
-/// The time whose share of the permitted rate of writes to one key may come at once (the burst).
+/// The time that gives how many writes of one key may come at once (the burst): as many as the permitted rate
+/// allows in this time.
 const WRITE_BURST: Duration = Duration::from_millis(100);
 /// The least time over which requests from other cores are counted before the cores that get copies are
 /// chosen again.
@@ -55,8 +57,8 @@ pub enum Warmth {
     /// share no fetch.
     Queued,
     /// Queued requests are known, but requests that were sent up to `until` may be unanswered, writes among
-    /// them. A read shares only fetches that are sent after it came; nothing is kept. Before a cluster, reads
-    /// share no fetch: a node may redirect earlier requests, and a fetch, which belongs to no client
+    /// them. A read shares only fetches that are sent after it came; nothing is kept. In front of a cluster,
+    /// reads share no fetch: a node may redirect earlier requests, and a fetch, which belongs to no client
     /// connection, could reach the next node before them.
     Sent {
         /// The latest time at which an unknown request may have been sent.
@@ -80,7 +82,7 @@ pub enum Found {
     },
     /// A fetch of the reply has begun, and the read may wait for it.
     Flight(FlightId),
-    /// The read may begin a fetch.
+    /// No kept reply or fetch in flight answers the read, so it may begin a fetch of the reply.
     Fetchable,
     /// The read is held back until it can no longer overtake an earlier request of its client connection.
     Behind,
@@ -102,14 +104,14 @@ pub enum Way {
 pub struct Read<'a> {
     /// The number of the client connection that sent the read.
     pub connection: u64,
-    /// The backend, slot, track and RESP version that the read would be sent with.
+    /// The backend, slot, track (set of connections) and RESP version that the read would be sent with.
     pub route: Route,
     /// The request's bytes.
     pub frame: &'a [u8],
     /// True if an unanswered earlier request of the connection may be about any key.
     pub is_behind_any: bool,
-    /// True before a cluster: a node may redirect a request, so that it arrives later than requests sent
-    /// after it.
+    /// True if weir stands in front of a cluster: a node may redirect a request, so that it arrives later
+    /// than requests sent after it.
     pub may_move: bool,
 }
 
@@ -146,12 +148,12 @@ struct Wait {
     has_written: bool,
     /// The fetch that the connection's latest request waits for; `None` if that request is sent on its own.
     latest: Option<FlightId>,
-    /// The fetch before which no later requests of the connection may be sent, other than reads that join it,
-    /// and the number of its reads that wait for it: the fetch is not sent yet, or the reads joined after it
-    /// was.
+    /// The fetch after which the connection's later requests are held back, and how many of the connection's
+    /// reads wait for it. Reads that can join the fetch are not held back. There is one while a fetch has not
+    /// been sent yet, and while reads wait that joined it after it was sent.
     bound: Option<(FlightId, u32)>,
-    /// Requests held back, in their order. They are handled again when no earlier request is unsent and
-    /// `bound` is None.
+    /// Requests held back, in the order in which they came. They are handled again when all earlier requests
+    /// are sent and no fetch holds them back (`bound` is None).
     held: Vec<Held>,
 }
 
@@ -175,7 +177,8 @@ impl Held {
 }
 
 impl Wait {
-    /// True if a request may be sent without overtaking an earlier one of the client connection.
+    /// True if the connection's next request may be sent to the store now, as it would overtake no earlier
+    /// one.
     fn is_open(&self) -> bool {
         self.unsent == 0 && self.bound.is_none()
     }
@@ -213,8 +216,8 @@ struct Answer {
     terms: Envelope,
 }
 
-/// Requests for the key from other cores since copies were last handed out, including those answered from
-/// copies; and the cores that hold copies.
+/// Requests for the key from other cores, including those answered from copies, since the cores that get
+/// copies were last chosen; and the cores that hold copies.
 #[derive(Debug, Default)]
 struct Elsewhere {
     since: Timestamp,
@@ -467,8 +470,8 @@ impl Entry {
         });
     }
 
-    /// Counts requests from another core, or requests that it answered from copies. True if the cores that
-    /// get copies are to be chosen again.
+    /// Counts requests from another core, or requests that it answered from copies of kept replies. True if
+    /// the cores that get copies are to be chosen again.
     pub fn handle_elsewhere(&mut self, from: ShardId, count: u32, now: Timestamp) -> bool {
         *self.elsewhere.asked.entry(from).or_default() += count;
         now.since(self.elsewhere.since) >= COPIED_AFTER
@@ -503,13 +506,13 @@ impl Entry {
         Ok(())
     }
 
-    /// Counts reads that were answered from copies on other cores.
+    /// Counts reads that were answered on other cores, from the copies of kept replies that they were lent.
     pub fn handle_hits(&mut self, hits: u32) {
         self.tally.hits += u64::from(hits);
         self.tally.all_reads += u64::from(hits);
     }
 
-    /// Returns the other cores that hold copies of the key's kept replies.
+    /// Returns the cores, apart from this one, that hold copies of the key's kept replies.
     pub fn holders(&self) -> &[ShardId] {
         &self.elsewhere.holders
     }
@@ -614,15 +617,15 @@ impl Entry {
         kept.map(|kept| kept.good_until = kept.good_until.min(now)).count() > 0
     }
 
-    /// Drops the kept reply that a fetch was meant to replace.
+    /// Drops the kept reply that a fetch was begun to replace.
     pub fn forget(&mut self, flight: &Flight) {
         if let Some(answer) = self.answers.iter_mut().find(|answer| answer.is_of(flight)) {
             answer.kept = None;
         }
     }
 
-    /// Handles a fetched reply and keeps it, if it is not too large, its key was not written meanwhile, and
-    /// no later reply may have been seen elsewhere. Returns the counter for the result.
+    /// Handles a fetched reply. Keeps it unless it is too large, its key was written meanwhile, or another
+    /// core may have seen a later reply to the same read. Returns the counter for the result.
     pub fn handle_fetched(
         &mut self,
         id: FlightId,
@@ -682,7 +685,7 @@ impl Entry {
         }
     }
 
-    /// Returns the unfinished fetches of the reply that the given fetch is for, including that fetch.
+    /// Returns the unfinished fetches of the same reply as the given fetch, including that one.
     pub fn flights_beside(&self, flight: &Flight) -> &[FlightId] {
         let answer = self.answers.iter().find(|answer| answer.is_of(flight));
         answer.map_or(&[], |answer| &answer.flights)
@@ -743,8 +746,8 @@ impl Entry {
         self.waits.get(&connection).is_some_and(|wait| wait.latest == Some(flight))
     }
 
-    /// Holds a client connection's later requests back after a fetch for which `reads` of its reads wait;
-    /// with 0 reads, ends that.
+    /// Holds a client connection's later requests back until a fetch, for which `reads` of its reads wait,
+    /// has been sent or answered; with 0 reads, stops holding them back for it.
     pub fn bind(&mut self, connection: u64, flight: FlightId, reads: u32) {
         if let Some(wait) = self.waits.get_mut(&connection) {
             wait.bound = (reads > 0).then_some((flight, reads));
@@ -912,8 +915,8 @@ impl Answer {
         self.protocol == protocol && self.frame == frame
     }
 
-    /// True if this place may be given to the reply to another request. A place in use is never given away,
-    /// so that many different requests do not push each other out.
+    /// True if this place for a kept reply may be given to the reply to another request. A place in use is
+    /// never given away, so that many different requests do not push each other out.
     fn is_idle(&self, now: Timestamp) -> bool {
         self.flights.is_empty() && now.since(self.used_at) >= IDLE
     }

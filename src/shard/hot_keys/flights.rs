@@ -38,11 +38,12 @@ pub struct Flight {
     /// The digest of the last reply to this same read that any core had seen when the fetch was sent; `None`
     /// until then.
     pub look: Option<Look>,
-    /// True if the reply is to be kept, unless a write or its size speaks against it when it comes.
+    /// True if the reply is to be kept, unless its key is written meanwhile or the reply is too large.
     pub is_kept: bool,
     pub lifetime: Lifetime,
-    /// True before a cluster: later requests of the waiting client connections are held back until the fetch
-    /// is answered, because a node may redirect it and carry out requests that were sent after it.
+    /// True if weir stands in front of a cluster: later requests of the waiting client connections are held
+    /// back until the fetch is answered, because a node may redirect it and carry out requests that were sent
+    /// after it.
     pub binds: bool,
     /// True for a fetch that renews a kept reply before it expires: it is sent even if no request waits for
     /// it.
@@ -156,7 +157,7 @@ pub struct Late {
     pub envelope: Envelope,
     pub hot: HotId,
     pub flight: FlightId,
-    /// True if later requests of the client connection are held back after the fetch.
+    /// True if later requests of the client connection are held back until the fetch is sent or answered.
     pub is_bound: bool,
     /// The time since the fetch was sent; zero if it was not sent.
     pub waited: Duration,
@@ -234,7 +235,8 @@ impl Flights {
         self.find(id).is_some_and(|flight| flight.stage != Stage::Sent && !flight.has_failed)
     }
 
-    /// True for a fetch in flight whose reply is to be kept, unless a write or its size prevents that.
+    /// True for a fetch in flight whose reply is to be kept, unless its key is written meanwhile or the reply
+    /// is too large.
     pub fn is_to_be_kept(&self, id: FlightId) -> bool {
         self.find(id).is_some_and(|flight| flight.stage == Stage::Sent && flight.is_kept)
     }
@@ -285,8 +287,9 @@ impl Flights {
         true
     }
 
-    /// Removes the waiting reads that `is_own` selects and after which their connection's later requests are
-    /// held back. Returns each with the request's bytes, to be sent on its own.
+    /// Takes out of those that wait for a fetch the reads that `is_own` selects and after which their
+    /// connection's later requests are held back. Returns each with the request's bytes, to be sent on its
+    /// own.
     pub fn leave(&mut self, id: FlightId, is_own: impl Fn(&Envelope) -> bool) -> Vec<(Envelope, Vec<u8>)> {
         let Some(flight) = self.get(id) else { return Vec::new() };
         let binds_all = flight.stage != Stage::Sent || flight.binds;

@@ -60,7 +60,8 @@ impl Lifetime {
         Self { questions: 2, ..Self::default() }
     }
 
-    /// Returns the number of commands (PTTL, HPTTL) that are sent before the read: 0 to 2.
+    /// Returns the number of commands (PTTL, HPTTL) that are sent right before the read to learn how long its
+    /// reply is valid: 0 to 2.
     pub fn questions(&self) -> usize {
         self.questions
     }
@@ -89,7 +90,7 @@ impl Lifetime {
         is_unknown
     }
 
-    /// Returns the time for which the reply holds unless the key is written; zero if that is unknown, and
+    /// Returns the time for which the reply is valid unless the key is written; zero if that is unknown, and
     /// many years if nothing expires. `is_of_none` says that the reply is that of a store which has no such
     /// key.
     pub fn left(&self, is_of_none: bool) -> Duration {

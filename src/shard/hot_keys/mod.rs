@@ -85,22 +85,23 @@ use lifetime::{FieldExpiry, Lifetime};
 use tracking::{REFUSED, Registration, Tracking};
 use under_way::{InnerRead, Open, UnderWay, Values};
 
-/// The least time between two checks whether all requests that were sent before a key became hot are
-/// answered.
+/// The least time between two checks of whether all requests are answered that were sent before a key became
+/// hot.
 const LOOKS_APART: Duration = Duration::from_micros(500);
 /// The waiting time after which a waiting read counts as one more request for its key, so that the key stays
 /// hot while the store stands still; also the time between two such counts.
 const ASKS_AGAIN: Duration = Duration::from_millis(50);
-/// The divisor of a client's output limit that gives the most bytes which the replies of one fetch may fill
-/// of it at once.
+/// The divisor of a client's output limit: the replies of one fetch that a client gets at once may have at
+/// most that part of the limit.
 const OUTPUT_PART: usize = 4;
 
 /// Maximum number of reads in one transaction that are compared with kept replies. The keys of further reads
 /// count as written.
 const INNER_READS_MAX: usize = 1_024;
 
-/// The time between two searches of the queues for requests about a key that has become hot, while a queued
-/// request for several keys, or a slot that moves, prevents that they are taken out.
+/// The least time between two searches of the queues in front of the stores for requests about a key that has
+/// become hot. A search is repeated while such requests cannot be taken out, because a queued request for
+/// several keys names the key, or its slot is moving.
 const NOTICES_APART: Duration = Duration::from_millis(5);
 
 /// Whether a request for a hot key is handled for the first time, and so is to be counted.
@@ -176,7 +177,7 @@ pub struct HotKeyStage {
     /// Copies of kept replies to lend to other cores.
     to_lend: VecDeque<(ShardId, Copy)>,
     to_tell: VecDeque<(ShardId, CopyHits)>,
-    /// The time of the last turn's end.
+    /// The time of the end of the last turn (pass of the shard's loop).
     turned_at: Timestamp,
     /// The time at which the waiting reads were last counted as requests for their keys.
     counted_at: Timestamp,
@@ -408,7 +409,7 @@ impl HotKeyStage {
         }
     }
 
-    /// Stores a copy of a kept reply that another core lends.
+    /// Stores a copy of another core's kept reply, which that core lends to this one.
     pub fn take_copy(&mut self, env: &Env, copy: &Copy, now: Timestamp) {
         let Self { copies, to_tell, settings, .. } = self;
         let bytes_max = settings.bytes_max;
@@ -416,7 +417,7 @@ impl HotKeyStage {
             .take(copy, (env.settings.id, bytes_max), now, &mut |home, hits| to_tell.push_back((home, hits)));
     }
 
-    /// True if this core has copies for keys in a slot.
+    /// True if this core has copies of other cores' kept replies for keys in a slot.
     #[inline]
     pub fn has_copies(&self, slot: u16) -> bool {
         self.copies.has(slot)
@@ -431,12 +432,13 @@ impl HotKeyStage {
         Some(reply)
     }
 
-    /// Returns the next copy to lend, and the core that gets it; None if there is none.
+    /// Returns the next copy of a kept reply to lend to another core, and that core; None if there is none.
     pub fn poll_copy(&mut self) -> Option<(ShardId, Copy)> {
         self.to_lend.pop_front()
     }
 
-    /// Returns the next report of how many requests a copy answered, and the home core that gets it.
+    /// Returns the next report of how many requests a copy of a kept reply answered, and the home core that
+    /// gets it.
     pub fn poll_hits(&mut self) -> Option<(ShardId, CopyHits)> {
         self.to_tell.pop_front()
     }
@@ -458,13 +460,13 @@ impl HotKeyStage {
         self.under_way.open(envelope.reply_to, open);
     }
 
-    /// Returns the record to keep, until it is answered, of a read that is sent to the store without a shared
-    /// fetch.
+    /// Returns the record of a read that is sent to the store without a shared fetch; it is kept until the
+    /// read is answered.
     fn read(&self, id: HotId, envelope: &Envelope, frame: &[u8]) -> Open {
         open_read(&self.keys, id, envelope, frame)
     }
 
-    /// Begins a fetch of the reply to a request. No read waits for it yet; a fetch that no read joins is
+    /// Begins a fetch of the reply to a request, for which no read waits yet. A fetch that no read joins is
     /// dropped before it is sent, unless it renews a kept reply (`is_ahead_of_time`).
     fn fetch(
         &mut self,
@@ -515,9 +517,9 @@ impl HotKeyStage {
         Meeting::Waits
     }
 
-    /// Sends on their own the requests of a client connection that wait for a fetch which is not sent yet, or
-    /// are held back, because the connection's next request cannot be held back after them. A queue keeps the
-    /// order of connections, and a fetch belongs to none.
+    /// Sends on their own, in their order, the requests of a client connection that wait for a fetch which is
+    /// not sent yet, or are held back. The connection's next request for the key is about to be sent or
+    /// queued, and could overtake them otherwise.
     fn detach(&mut self, env: &mut Env, id: HotId, connection: u64) {
         let Some(entry) = entry_of(&mut self.entries, id).filter(|entry| entry.is_to_wait(connection)) else {
             return;
@@ -554,8 +556,8 @@ impl HotKeyStage {
         self.unnoticed > 0 && now.since(self.noticed_at) >= NOTICES_APART
     }
 
-    /// Returns keys that have become hot and may have requests in the queues before their stores; at most
-    /// once in 5 ms, empty in between.
+    /// Returns keys that have become hot and may have requests in the queues in front of their stores; at
+    /// most once in 5 ms, empty in between.
     pub fn unnoticed(&mut self, now: Timestamp) -> Vec<Unnoticed> {
         if !self.is_notice_due(now) {
             return Vec::new();
@@ -724,9 +726,9 @@ impl HotKeyStage {
     }
 
     /// Records that a message may change keys from now on, though the hot keys' stage does not handle it:
-    /// changes the version cells of all keys that it writes, or of its backend if they are unknown or the
-    /// message is longer than [`MESSAGE_READ_BYTES_MAX`]. Returns the cells, which the caller passes to
-    /// [`Self::end_writes`] when the message is answered.
+    /// changes the version cells (counters of writes) of all keys that it writes, or of its backend if they
+    /// are unknown or the message is longer than [`MESSAGE_READ_BYTES_MAX`]. Returns the cells, which the
+    /// caller passes to [`Self::end_writes`] when the message is answered.
     pub fn begin_writes(
         &self,
         env: &Env,
@@ -744,8 +746,9 @@ impl HotKeyStage {
         cells
     }
 
-    /// Returns the version cells of the keys that a message may change, in no order and some of them twice. `None` if
-    /// the keys are unknown, or the message is longer than [`MESSAGE_READ_BYTES_MAX`].
+    /// Returns the version cells (counters of writes) of the keys that a message may change, in no order and
+    /// some of them twice. `None` if the keys are unknown, or the message is longer than
+    /// [`MESSAGE_READ_BYTES_MAX`].
     fn cells_written(&self, env: &Env, database: Database, message: &[u8]) -> Option<Vec<Cell>> {
         if message.len() > MESSAGE_READ_BYTES_MAX {
             return None;
@@ -759,7 +762,8 @@ impl HotKeyStage {
         told.is_ok().then_some(cells)
     }
 
-    /// Records that the writes for which [`Self::begin_writes`] returned these cells are over.
+    /// Records that the writes for which [`Self::begin_writes`] returned these cells (counters of writes) are
+    /// over.
     pub fn end_writes(&self, cells: &[Cell]) {
         cells.iter().for_each(|cell| self.settings.versions.end(*cell));
     }
@@ -844,7 +848,7 @@ impl HotKeyStage {
     }
 
     /// Handles that a fetch has been put on its connection to the store. Later requests of the waiting client
-    /// connections may go on, except before a cluster.
+    /// connections may go on, except where weir stands in front of a cluster.
     fn handle_fetch_sent(&mut self, env: &Env, id: FlightId, at: Timestamp) {
         let Some(flight) = self.flights.get(id).filter(|flight| flight.stage != Stage::Sent) else { return };
         let mut entry = entry_of(&mut self.entries, flight.hot);
@@ -961,8 +965,8 @@ impl HotKeyStage {
         self.keys.note_key_cost(hash, cost);
     }
 
-    /// Handles a note about a request: sent, answered early while the store may still carry it out, or
-    /// settled. Ignores all other notes.
+    /// Handles a note about a request: sent, answered early while the store may still carry it out, or no
+    /// longer carried out by the store. Ignores all other notes.
     pub fn handle_note(&mut self, env: &Env, to: ReplyTo, note: Note) {
         match note {
             Note::Sent(at) => match to.flight_id() {
@@ -979,8 +983,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles that a request for hot keys has been put on its connection to the store. Does nothing before a
-    /// cluster, where the request may have to be sent again.
+    /// Handles that a request for hot keys has been put on its connection to the store. Does nothing where
+    /// weir stands in front of a cluster, since the request may have to be sent again.
     fn handle_own_sent(&mut self, env: &Env, to: ReplyTo) {
         if env.slots.is_some() {
             return;
@@ -1179,7 +1183,8 @@ impl HotKeyStage {
 
     /// Compares a reply that the store has just sent with the kept reply to the same request (`asked` is its
     /// hash). If they differ though no write went through weir, the key was written without weir: the key's
-    /// cell changes, so that no core sends the older reply to a client that has seen this one.
+    /// cell (counter of writes) changes, so that no core sends the older reply to a client that has seen this
+    /// one.
     fn compare(&mut self, env: &mut Env, (id, asked): (HotId, u64), reply: &[u8], now: Timestamp) {
         let Self { entries, keys, settings, .. } = self;
         let Some(entry) = entry_of(entries, id).filter(|_| settings.mode == Mode::On) else { return };
@@ -1329,14 +1334,14 @@ impl HotKeyStage {
         late
     }
 
-    /// Records the time of the turn that is ending.
+    /// Records the time at which the present turn (pass of the shard's loop) ends.
     #[inline]
     pub fn handle_time(&mut self, now: Timestamp) {
         self.turned_at = now;
     }
 
-    /// True if anything is to be done for hot keys at the end of a turn at this time. In most turns nothing
-    /// is.
+    /// True if anything is to be done for hot keys at the end of a turn (pass of the shard's loop) at this
+    /// time. In most turns nothing is.
     #[inline]
     pub fn is_due(&self, now: Timestamp) -> bool {
         self.is_count_due(now)
@@ -1347,9 +1352,9 @@ impl HotKeyStage {
             || self.poll_deadline().is_some_and(|at| at <= now)
     }
 
-    /// Ends a turn: reports how many requests copies answered, adds and drops hot keys, and lets lost writes
-    /// expire. `is_sent` says whether a request for a backend and slot that was sent up to a time is still
-    /// unanswered.
+    /// Ends a turn (pass of the shard's loop): reports how many requests copies answered, adds and drops hot
+    /// keys, and lets lost writes expire. `is_sent` says whether a request for a backend and slot that was
+    /// sent up to a time is still unanswered.
     pub fn handle_turn_end(
         &mut self,
         env: &mut Env,
@@ -1758,7 +1763,7 @@ pub struct HotFigures {
     pub tracking: Vec<TrackingFigures>,
 }
 
-/// A key that has become hot and may have requests in the queues before its store.
+/// A key that has become hot and may have requests in the queues in front of its store.
 #[derive(Clone, Debug)]
 pub struct Unnoticed {
     /// Identity of the hot key.
@@ -1814,8 +1819,8 @@ fn connection_of(env: &Env, envelope: &Envelope) -> u64 {
     env.pieces.connection(envelope.reply_to)
 }
 
-/// Returns the backend whose version cell (counter of writes) is changed by writes of unknown keys. Before a
-/// cluster it is one for all backends, because slots move between them.
+/// Returns the backend whose version cell (counter of writes) is changed by writes of unknown keys. In front
+/// of a cluster it is one for all backends, because slots move between them.
 fn store_of(env: &Env, backend: BackendId) -> BackendId {
     if env.slots.is_some() { BackendId(0) } else { backend }
 }
@@ -1827,8 +1832,8 @@ fn as_fetched(route: Route) -> Route {
     Route { track, ..route }
 }
 
-/// Returns the record to keep, until it is answered, of a read that is sent to the store without a shared
-/// fetch. A replica's reply may be older than the kept one, so it is not compared.
+/// Returns the record of a read that is sent to the store without a shared fetch; it is kept until the read
+/// is answered. A replica's reply may be older than the kept one, so it is not compared.
 fn open_read(keys: &HotKeys, id: HotId, envelope: &Envelope, frame: &[u8]) -> Open {
     if envelope.route.track == Track::Replica {
         Open::Keys([(id, None)].into())

@@ -28,15 +28,17 @@ use crate::values::{BackendId, Timestamp};
 /// The time without a message on a tracker (the connection on which a store reports changes of keys) after
 /// which its store is sent a PING; also the time without a reply to that after which the tracker is given up.
 const SILENT_MAX: Duration = Duration::from_millis(100);
-/// The time after which a lost tracker is opened again; it doubles with each tracker that is lost within
-/// [`SETTLED`].
+/// The time after which a lost tracker (the connection on which a store reports changes of keys) is opened
+/// again; it doubles with each tracker that is lost within [`SETTLED`].
 const PAUSE_MIN: Duration = Duration::from_millis(250);
-/// The longest time after which a lost tracker is opened again; also the time for which a store that cannot
-/// track keys is not asked again.
+/// The longest time after which a lost tracker (the connection on which a store reports changes of keys) is
+/// opened again; also the time for which a store that cannot track keys is not asked again.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// The time for which a tracker has to last so that the pause after its loss is [`PAUSE_MIN`].
+/// The time for which a tracker (the connection on which a store reports changes of keys) has to last so that
+/// the pause after its loss is [`PAUSE_MIN`].
 const SETTLED: Duration = Duration::from_secs(10);
-/// The time after which a tracker is closed on which no key is registered.
+/// The time after which a tracker (the connection on which a store reports changes of keys) is closed on
+/// which no key is registered.
 const UNNEEDED: Duration = Duration::from_secs(10);
 /// The time after which a key whose registration its store refused is registered again.
 pub const REFUSED: Duration = Duration::from_secs(1);
@@ -96,10 +98,11 @@ enum State {
 #[derive(Debug, Default)]
 struct Tracker {
     state: State,
-    /// The time before which no tracker is opened to the store.
+    /// The time before which no tracker (connection on which it reports changes of keys) is opened to the
+    /// store.
     opens_at: Timestamp,
-    /// True if a tracker is opened at `opens_at` even if no fetch is sent: until then replies may be kept
-    /// without a tracker.
+    /// True if a tracker (connection on which the store reports changes of keys) is opened at `opens_at` even
+    /// if no fetch is sent: until then replies may be kept without a tracker.
     is_missed: bool,
     pause: Duration,
     /// The commands that the store has not answered yet, in order: the registration of a key with its number,
@@ -114,7 +117,7 @@ struct Tracker {
 /// The trackers of one core: a connection to each store on which that reports changes of hot keys.
 #[derive(Debug, Default)]
 pub struct Tracking {
-    /// The tracker of each backend, by its number.
+    /// The tracker (connection on which the store reports changes of keys) of each backend, by its number.
     trackers: Vec<Tracker>,
     registrations: u64,
     tasks: VecDeque<Task>,
@@ -140,8 +143,9 @@ impl Tracking {
         tracker.is_some_and(|tracker| matches!(tracker.state, State::Tracks(_)))
     }
 
-    /// Registers a key at its store, so that the store reports its next change. Opens a tracker instead if
-    /// there is none. Returns the key's registration, which may be that it is not registered.
+    /// Registers a key at its store, so that the store reports its next change. Opens a tracker (connection
+    /// for such reports) instead if there is none. Returns the key's registration, which may be that it is
+    /// not registered.
     pub fn register(
         &mut self,
         backend: BackendId,
@@ -175,16 +179,17 @@ impl Tracking {
         (tracker.state, tracker.heard_at, tracker.needed_at) = (State::Tracks(now), now, now);
     }
 
-    /// Handles that a store cannot track keys: its tracker is closed, and another attempt is made in a
-    /// minute.
+    /// Handles that a store cannot track keys: its tracker (the connection for reports of changes) is closed,
+    /// and another attempt is made in a minute.
     pub fn handle_cannot_track(&mut self, backend: BackendId, now: Timestamp) {
         self.give_up(backend, now);
         let tracker = self.at(backend);
         (tracker.pause, tracker.opens_at) = (PAUSE_MAX, now.after(PAUSE_MAX));
     }
 
-    /// Handles a store's reply to the oldest unanswered command on its tracker. Returns the key and number of
-    /// the registration that it answers; None for the reply to a PING.
+    /// Handles a store's reply to the oldest unanswered command on its tracker (the connection on which it
+    /// reports changes of keys). Returns the key and number of the registration that it answers; None for the
+    /// reply to a PING.
     pub fn handle_answer(&mut self, backend: BackendId, now: Timestamp) -> Option<(HotId, u64)> {
         let tracker = self.at(backend);
         tracker.heard_at = now;
@@ -196,8 +201,8 @@ impl Tracking {
         self.at(backend).heard_at = now;
     }
 
-    /// Handles the loss of a tracker's connection. Another is opened after a pause, when a key is to be
-    /// registered.
+    /// Handles the loss of a tracker (the connection on which a store reports changes of keys). Another is
+    /// opened after a pause, when a key is to be registered.
     pub fn handle_lost(&mut self, backend: BackendId, now: Timestamp) {
         let tracker = self.at(backend);
         let was_settled = matches!(tracker.state, State::Tracks(since) if now.since(since) >= SETTLED);
@@ -255,13 +260,15 @@ impl Tracking {
         self.trackers.iter().filter_map(Tracker::due).min()
     }
 
-    /// True if actions on trackers wait to be carried out.
+    /// True if actions on trackers (connections on which stores report changes of keys) wait to be carried
+    /// out.
     #[inline]
     pub fn has_tasks(&self) -> bool {
         !self.tasks.is_empty()
     }
 
-    /// Returns the next action on a tracker; None if there is none.
+    /// Returns the next action on a tracker (connection on which a store reports changes of keys); None if
+    /// there is none.
     pub fn poll_task(&mut self) -> Option<Task> {
         self.tasks.pop_front()
     }

@@ -18,21 +18,22 @@ pub enum Open {
     /// A read of one hot key, and the hash that identifies the read (command, key, RESP version and
     /// database).
     Read(HotId, u64),
-    /// A write of one hot key, and the key's version cell.
+    /// A write of one hot key, and the key's version cell (counter of writes).
     Write(HotId, Cell),
-    /// A request for several keys: the hot ones, each with its version cell if it is written.
+    /// A request for several keys: the hot ones, each with its version cell (counter of writes) if it is
+    /// written.
     Keys(Box<[(HotId, Option<Cell>)]>),
     /// An `MGET`: the hot keys among its keys, whose values are compared with the kept replies when the reply
     /// comes.
     Values(Values),
     /// A request that may be about keys of any core, such as `EXEC`, or a script that declares its keys.
     Anywhere {
-        /// Version cells of the keys that the request writes.
+        /// Version cells (counters of writes) of the keys that the request writes.
         written: Box<[Cell]>,
         /// Reads of keys that the request does not write, in the order of their replies.
         read: Box<[InnerRead]>,
     },
-    /// A write that may touch any key of a backend, and the backend's version cell.
+    /// A write that may touch any key of a backend, and the backend's version cell (counter of writes).
     Cell(Cell),
     /// A request for a key that is not hot (its slot and hash), whose reply may cost much: the price is
     /// counted for the key.
@@ -131,8 +132,8 @@ pub struct UnderWay {
     /// Writes that may still be carried out though their connection to the store is lost, each with the time
     /// until which it counts as in flight.
     lost: VecDeque<(Timestamp, Open)>,
-    /// Kept replies that would have been sent if hot keys were not in shadow mode. The store's reply is
-    /// compared with them.
+    /// Kept replies that would have been sent if hot keys were not in shadow mode (decisions without effect).
+    /// The store's reply is compared with them.
     compared: HashMap<ReplyTo, (Snapshot, Bytes)>,
 }
 
@@ -181,15 +182,16 @@ impl UnderWay {
         debug_assert!(before.is_none(), "a reply has one request: {to:?}");
     }
 
-    /// Records that a request has been put on its connection to the store. Returns its keys and cells in the
-    /// first call, None in later ones and for an unknown request.
+    /// Records that a request has been put on its connection to the store. Returns its hot keys and the
+    /// counters of writes (cells) that it has changed in the first call, None in later ones and for an
+    /// unknown request.
     pub fn handle_sent(&mut self, to: ReplyTo) -> Option<&Open> {
         let passed = self.open.get_mut(&to)?;
         (!std::mem::replace(&mut passed.is_sent, true)).then_some(&passed.open)
     }
 
-    /// Removes a request that is answered. Returns its keys and cells, and whether it is known to have been
-    /// sent; None for an unknown request.
+    /// Removes a request that is answered. Returns its hot keys and the counters of writes (cells) that it
+    /// has changed, and whether it is known to have been sent; None for an unknown request.
     pub fn close(&mut self, to: ReplyTo) -> Option<(Open, bool)> {
         let Passed { open, is_sent } = self.open.remove(&to)?;
         self.marks[mark_of(to)] -= 1;
@@ -210,13 +212,14 @@ impl UnderWay {
     }
 
     /// Removes a request that weir answered itself, when its store has answered it too or its connection is
-    /// lost. Returns its keys and cells.
+    /// lost. Returns its hot keys and the counters of writes (cells) that it has changed.
     pub fn settle(&mut self, to: ReplyTo) -> Option<Open> {
         self.unsettled.remove(&to)
     }
 
     /// Handles a request that is answered with an error and may still be carried out by its store. If weir
-    /// answered it itself, it stays in flight until it is settled, else until `until`.
+    /// answered it itself, it stays in flight until the store has answered it or its connection is lost, else
+    /// until `until`.
     pub fn handle_lost(&mut self, to: ReplyTo, open: Open, until: Timestamp) {
         if self.abandoned.take() == Some(to) {
             self.unsettled.insert(to, open);
@@ -236,7 +239,8 @@ impl UnderWay {
         self.lost.front().map(|(until, _)| *until)
     }
 
-    /// Removes the next lost write whose time has passed, and returns its keys and cells.
+    /// Removes the next lost write whose time has passed. Returns its hot keys and the counters of writes
+    /// (cells) that it has changed.
     pub fn take_due(&mut self, now: Timestamp) -> Option<Open> {
         self.due().filter(|due| *due <= now)?;
         self.lost.pop_front().map(|(_, open)| open)

@@ -14,7 +14,7 @@ use crate::values::time::Now;
 use crate::values::{Action, ConnectionId, Database, Owner, ShardId};
 
 /// The state of a connection to a backend after bytes that came while replies to the greeting (login, CLIENT
-/// INFO, fences) were owed.
+/// INFO, `CLIENT KILL` of given-up connections) were owed.
 #[derive(Debug)]
 pub enum Greeted<'a> {
     /// More replies to the greeting are owed, so clients' requests wait.
@@ -55,8 +55,8 @@ impl Links {
         env.actions.push_back(Action::Connect { owner, backend: link.backend });
     }
 
-    /// Handles that the socket of a connection is connected: the greeting (login, CLIENT INFO, fences) is
-    /// sent. Ignored if `generation` is that of an earlier socket.
+    /// Handles that the socket of a connection is connected: the greeting (login, CLIENT INFO, `CLIENT KILL`
+    /// of given-up connections) is sent. Ignored if `generation` is that of an earlier socket.
     pub fn handle_connected(&mut self, env: &mut Env, connection: ConnectionId, generation: u32, now: Now) {
         let Some(link) = self.current(connection, generation) else { return };
         link.connected(now.monotonic);
@@ -149,7 +149,7 @@ impl Links {
 
     /// Adds to the greeting of a new connection a `CLIENT KILL` for every connection to its store that weir
     /// gave up and whose kill the store has not confirmed, so that the store carries out none of their
-    /// requests later. First lifts fences from before a restart of the store.
+    /// requests later. First forgets given-up connections from before a restart of the store.
     fn raise_standing(&mut self, connection: ConnectionId) {
         let link = &mut self.connections[connection.0 as usize];
         if let Some(name) = &link.name {
@@ -167,7 +167,7 @@ impl Links {
     }
 
     /// Before the next request on this connection, sends a `CLIENT KILL` for every connection to the backend
-    /// that weir has given up since this was last done here.
+    /// that weir has given up since it last sent some over this connection.
     fn fence_off(&mut self, env: &mut Env, connection: ConnectionId, now: Now) {
         let link = &mut self.connections[connection.0 as usize];
         let seen = std::mem::replace(&mut link.fenced, self.fences.count());
@@ -179,9 +179,9 @@ impl Links {
         }
     }
 
-    /// Makes a connection ready for requests: opens it if it is closed, and sends the fences that it lacks.
-    /// Returns an error if it may not be opened yet or has no room for requests; also if `has_room` is false,
-    /// by which the caller says that its window is full.
+    /// Makes a connection ready for requests: opens it if it is closed, and sends a `CLIENT KILL` for each
+    /// connection that was given up since it last did. Returns an error if it may not be opened yet or has no
+    /// room for requests; also if `has_room` is false, by which the caller says that its window is full.
     #[cold]
     pub fn make_ready(
         &mut self,
@@ -210,9 +210,9 @@ impl Links {
         Ok(())
     }
 
-    /// Raises a fence for a connection that is about to be given up, so that the store carries out none of
-    /// its requests after later ones. False if no request is unanswered, or the store did not report its id
-    /// of the connection.
+    /// Makes later connections ask the store to kill this one (a fence), which is about to be given up, so
+    /// that the store carries out none of its requests after later ones. False if no request is unanswered,
+    /// or the store did not report its id of the connection.
     pub fn raise_fence(&mut self, connection: ConnectionId) -> bool {
         let link = &mut self.connections[connection.0 as usize];
         let sent = link.state == LinkState::Open && !link.pending.is_empty() && !link.is_for_replica();
@@ -221,7 +221,8 @@ impl Links {
         true
     }
 
-    /// Lifts a fence, by origin and sequence number, because a store has answered its `CLIENT KILL`.
+    /// Removes a fence (a connection to be killed by the store), by origin and sequence number, because the
+    /// store has answered its `CLIENT KILL`.
     pub(super) fn lift_fence(&mut self, origin: ShardId, sequence: u64) {
         if self.fences.lift(origin, sequence) {
             self.lifted.push(sequence);

@@ -22,7 +22,7 @@ impl Links {
     }
 
     /// Takes back the buffer that [`Links::lend_room`] lent, with `received` bytes more in it than before,
-    /// and returns the reply if it is whole.
+    /// and returns the reply if it is complete.
     pub fn take_filled(
         &mut self,
         (connection, generation): (ConnectionId, u32),

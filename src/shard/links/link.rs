@@ -57,7 +57,8 @@ pub enum Greeting {
     Tier,
     /// `QOS SET INFLIGHT WAIT`, to a backend that is a weir: it agrees to be sent deadlines.
     Terms,
-    /// A fence (`CLIENT KILL`), by origin and sequence number.
+    /// A fence: `CLIENT KILL` of a connection that weir has given up, by the shard that gave it up and the
+    /// sequence number that this shard gave it.
     Fence(ShardId, u64),
 }
 
@@ -77,7 +78,7 @@ pub struct Link {
     pub protocol: Protocol,
     /// The database that the connection's requests use.
     pub database: Database,
-    /// The track whose requests the connection carries.
+    /// The track (usual, expensive, or to replicas) whose requests the connection carries.
     pub track: Track,
     pub state: LinkState,
     /// Counts the sockets of this connection, so that an event of an earlier socket is not taken for one of
@@ -93,10 +94,11 @@ pub struct Link {
     pub name: Option<StoreClient>,
     /// Knowledge about the backend if it is a weir; None for any other.
     pub inner: Option<Inner>,
-    /// The value of the count of raised fences up to which this connection has sent them; `u64::MAX` until
-    /// the greeting has sent some.
+    /// The number of fences (connections to be killed by their store) that the shard knew when this
+    /// connection last sent its store those that concern it; `u64::MAX` until the greeting has sent some.
     pub fenced: u64,
-    /// Fences sent between requests and not answered yet, by origin and sequence number.
+    /// Fences (each the `CLIENT KILL` of a connection that was given up) sent between requests and not
+    /// answered yet, by origin and sequence number.
     pub fences: VecDeque<(ShardId, u64)>,
     pub output: Output,
     pub sending: bool,
@@ -107,8 +109,8 @@ pub struct Link {
     pub scanner: ReplyScanner,
     /// The time at which the backend last sent bytes over the connection.
     pub heard_at: Timestamp,
-    /// The first error among the steps of the transaction that is being answered. `EXEC` itself only says
-    /// that there was one.
+    /// The first error among the replies to the requests of the transaction that is being answered, before
+    /// its `EXEC`. `EXEC` itself only says that there was one.
     pub step_error: Option<Box<[u8]>>,
     /// The bytes received so far of a reply that is not complete yet.
     pub partial: Vec<u8>,
@@ -191,8 +193,8 @@ impl Link {
         is_new
     }
 
-    /// True if a request may be sent over the connection at once: it is open, has sent all `fences` raised so
-    /// far, and has room.
+    /// True if a request may be sent over the connection at once: it is open, has room, and has asked the
+    /// store to kill all connections given up so far (`fences` is their number).
     #[inline]
     pub fn is_ready(&self, fences: u64) -> bool {
         self.state == LinkState::Open && self.fenced >= fences && self.has_room()
@@ -211,8 +213,8 @@ impl Link {
         if wanted { usize::try_from(self.scanner.missing()).unwrap_or(usize::MAX) } else { 0 }
     }
 
-    /// Records the reply to a step of a transaction; `kind` is its first byte, `end` its last part. The first
-    /// error is kept until the next `MULTI` is answered.
+    /// Records the reply to one request of a transaction before its `EXEC`; `kind` is the reply's first byte,
+    /// `end` its last part. The first error is kept until the next `MULTI` is answered.
     pub fn record_step(&mut self, kind: u8, end: &[u8]) {
         let whole = whole(&self.partial, end);
         if kind == b'+' && *whole == *b"+OK\r\n" {
@@ -225,7 +227,8 @@ impl Link {
     }
 
     /// Returns the error that a client gets in place of `EXEC`'s reply, whose last part is `end`: it contains
-    /// the error of the step. None if the store's reply contains one already, or is not such an error.
+    /// the error of the request for which the transaction was aborted. None if the store's reply contains one
+    /// already, or is not such an error.
     pub fn reasoned_abort(&mut self, end: &[u8]) -> Option<Vec<u8>> {
         let step_error = self.step_error.take()?;
         reasoned_abort(&whole(&self.partial, end), &step_error)

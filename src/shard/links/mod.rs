@@ -48,8 +48,8 @@ pub struct Links {
     /// Fences: connections that weir gave up while the store may still carry out requests from them. The
     /// greeting of later connections kills them.
     fences: Fences,
-    /// Sequence numbers of this shard's fences that are no longer needed, still to be sent to the other
-    /// shards.
+    /// Sequence numbers of this shard's fences (connections that stores were asked to kill) that the stores
+    /// have answered, still to be sent to the other shards.
     lifted: Vec<u64>,
     /// Number of replies that backends owe, over all connections.
     in_flight: usize,
@@ -147,7 +147,8 @@ impl Links {
         &mut self.fences
     }
 
-    /// Takes the fences that another shard has raised and lifted.
+    /// Takes the fences of which another shard tells: connections given up, which stores are to be asked to
+    /// kill, and the fences that stores have answered.
     pub fn handle_fences(&mut self, (raised, lifted): (Vec<Fence>, Vec<(ShardId, u64)>)) {
         raised.into_iter().for_each(|fence| self.fences.hear(fence));
         lifted.into_iter().for_each(|(origin, sequence)| {
@@ -155,12 +156,13 @@ impl Links {
         });
     }
 
-    /// Takes the sequence numbers of this shard's fences that were lifted since the last call.
+    /// Takes the sequence numbers of this shard's fences that stores have answered since the last call, to
+    /// tell the other shards.
     pub fn take_lifted(&mut self) -> impl Iterator<Item = u64> {
         std::mem::take(&mut self.lifted).into_iter()
     }
 
-    /// Forgets failures to connect to a backend, so that the next request opens a connection at once.
+    /// Forgets failed attempts to connect to a backend, so that the next request opens a connection at once.
     pub fn forget_failures(&mut self, backend: BackendId) {
         self.connections.iter_mut().filter(|link| link.backend == backend).for_each(Link::forget_failures);
     }

@@ -13,16 +13,17 @@ use crate::values::{Action, BackendId, ConnectionId, Owner, Timestamp};
 /// The result of receiving bytes from a backend.
 #[derive(Debug)]
 pub enum Received<'a> {
-    /// No reply is whole yet.
+    /// No reply has been received to its end yet.
     Nothing,
-    /// A reply is whole: the part of it that came last, and where it ends, its type and size.
+    /// A reply has been received to its end: the part of it that came last, and where it ends, its type and
+    /// size.
     Whole(&'a [u8], Scanned),
     /// The bytes are not a RESP reply, so the connection has to be given up.
     Malformed,
 }
 
-/// Knowledge about a whole reply to a request: its backend and size, whether it came in one part, and the
-/// error that takes its place, if any.
+/// Data on a reply to a request that has been received to its end: its backend and size, whether it came in
+/// one part, and the error that takes its place, if any.
 #[derive(Debug)]
 pub struct Finished {
     pub backend: BackendId,
@@ -68,8 +69,8 @@ impl Links {
         Some(pending)
     }
 
-    /// Handles that a whole reply to a request has come, whose last part is `end`; `kind` is its first byte.
-    /// Returns what is known about it.
+    /// Handles that a reply to a request has been received to its end; `end` is its last part, `kind` its
+    /// first byte. Returns the data on it.
     #[inline]
     pub fn finish(&mut self, connection: ConnectionId, kind: u8, end: &[u8]) -> Finished {
         let link = &mut self.connections[connection.0 as usize];
@@ -98,8 +99,9 @@ impl Links {
         std::mem::take(&mut self.connections[connection.0 as usize].partial)
     }
 
-    /// Handles one whole reply that no client gets: to a step of a block, to a fence, or to a request that
-    /// was answered early or sent elsewhere.
+    /// Handles one complete reply that no client gets: to a request of a transaction before its `EXEC`, to a
+    /// command sent right before a request (`ROLE`, `ASKING`), to a fence (`CLIENT KILL`), or to a request
+    /// that was answered early or sent elsewhere.
     pub fn swallow(&mut self, env: &mut Env, connection: ConnectionId, pending: Pending) {
         let link = &mut self.connections[connection.0 as usize];
         link.let_go = 0;
@@ -141,8 +143,9 @@ impl Links {
         room::expect_many(&mut link.partial, expected.min(bytes_left));
     }
 
-    /// Closes the socket of a connection that is given up. Unsent bytes are dropped; a fence keeps requests
-    /// that the store has not read yet from taking effect later. True if a fence was raised.
+    /// Closes the socket of a connection that is given up. Unsent bytes are dropped; a fence (a later `CLIENT
+    /// KILL` of the connection) keeps requests that the store has not read yet from taking effect later. True
+    /// if a fence was raised.
     pub fn reset(&mut self, env: &mut Env, connection: ConnectionId) -> bool {
         let generation = self.connections[connection.0 as usize].generation;
         env.actions.push_back(Action::Reset(Owner::Link(connection, generation)));

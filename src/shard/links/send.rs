@@ -13,16 +13,17 @@ use crate::values::time::Now;
 use crate::values::{ConnectionId, Database, Timestamp};
 
 impl Links {
-    /// True if a request may be sent over the connection at once: it is open, has sent all fences raised so
-    /// far, and has room.
+    /// True if a request may be sent over the connection at once: it is open, has asked the store to kill all
+    /// connections that weir has given up, and has room.
     #[inline]
     pub fn is_ready(&self, connection: ConnectionId) -> bool {
         self.connections[connection.0 as usize].is_ready(self.fences.count())
     }
 
-    /// Appends a request, or a block of `requests` requests, to the output of its connection, and records the
-    /// replies that are owed for it. `depth` is the number of requests in flight with it; `is_costly` says
-    /// that its response time says nothing about that of others.
+    /// Appends a message of `requests` requests (more than one for a transaction, or with commands such as
+    /// `ASKING` before a request) to the output of its connection, and records the replies that are owed for
+    /// it. `depth` is the number of requests in flight with it; `is_costly` says that its response time says
+    /// nothing about that of others.
     #[expect(clippy::inline_always, reason = "every request: a call would be a tenth of it")]
     #[inline(always)]
     pub fn send(
@@ -67,8 +68,8 @@ impl Links {
     }
 }
 
-/// Returns the connection for a request to the first database: always the same for one slot and track, so
-/// that requests for a key keep their order.
+/// Returns the connection for a request to the first database: always the same for one slot and track (usual
+/// or expensive requests), so that requests for a key keep their order.
 #[inline]
 pub fn connection_for(settings: &ShardSettings, route: Route) -> ConnectionId {
     let per_dialect = u32::from(settings.links_per_backend + settings.heavy_links + settings.replica_links());
@@ -76,7 +77,7 @@ pub fn connection_for(settings: &ShardSettings, route: Route) -> ConnectionId {
     ConnectionId(first + place_among(settings, route, per_dialect))
 }
 
-/// Returns the place of a request's connection among those to one database: all connections of one RESP
+/// Returns the index of a request's connection among those to one database: all connections of one RESP
 /// version are next to each other.
 #[inline]
 fn place_among(settings: &ShardSettings, route: Route, per_dialect: u32) -> u32 {
@@ -103,8 +104,8 @@ pub fn connections_max(settings: &ShardSettings) -> u32 {
 }
 
 impl Links {
-    /// Returns the connection for a request: always the same for one database, slot and track, so that
-    /// requests for a key keep their order.
+    /// Returns the connection for a request: always the same for one database, slot and track (usual or
+    /// expensive requests), so that requests for a key keep their order.
     #[inline]
     pub fn connection_for(&mut self, settings: &ShardSettings, route: Route) -> ConnectionId {
         if route.database == Database::FIRST {

@@ -33,10 +33,10 @@ pub struct MonitorStage {
     delivered: ByteRate,
     clock: FineClock,
     /// The monitors that miss the line that was left out last, and the number of lines in a row left out for
-    /// just these. Mostly they are the same for all requests of a turn.
+    /// just these. Mostly they are the same for all requests of a turn (pass of the shard's loop).
     missing: (MonitorSet, u32),
-    /// Numbers of further lines left out since the end of the last turn, by the place of the monitor that
-    /// misses them.
+    /// Numbers of lines left out, besides those in `missing`, since the end of the last turn (pass of the
+    /// shard's loop), by the place of the monitor that misses them.
     left_out: [u32; MONITORS_MAX as usize],
 }
 
@@ -114,13 +114,13 @@ impl MonitorStage {
         self.clock.unix_micros(now)
     }
 
-    /// True if lines were left out since the end of the last turn.
+    /// True if lines were left out since the end of the last turn (pass of the shard's loop).
     pub fn has_left_out(&self) -> bool {
         !self.missing.0.is_empty()
     }
 
-    /// Ends a turn: adds the numbers of lines left out to the board, from which the cores of the monitors
-    /// take them.
+    /// Ends a turn (pass of the shard's loop): adds the numbers of lines left out to the board of monitors,
+    /// from which the cores of the monitors take them.
     pub fn handle_turn_end(&mut self, board: &MonitorBoard, counters: &mut Counters) {
         if !self.has_left_out() {
             return;

@@ -61,7 +61,7 @@ pub struct Parked {
     pub came: Timestamp,
 }
 
-/// The window and queue before one backend, for one core and track.
+/// The window and queue in front of one backend, for one core and one track (set of connections).
 #[derive(Debug)]
 pub struct Bulkhead {
     window: Window,
@@ -72,13 +72,13 @@ pub struct Bulkhead {
     /// Fetches of hot keys that wait for room in the window; they are sent before all queued requests.
     fetches: VecDeque<Parked>,
     in_flight: u32,
-    /// The number of requests in flight at which each further request is checked by [`Bulkhead::decide`]; 0
-    /// if all requests are checked.
+    /// The number of requests in flight from which on each further request is checked by
+    /// [`Bulkhead::decide`]; 0 if all requests are checked.
     limit: u32,
     /// The expected response time while the window is full, in nanoseconds.
     full_nanos: u64,
-    /// True for the track of expensive requests, which may take long, so that a silent backend does not count
-    /// as stalled.
+    /// True for the set of connections (track) for expensive requests, which may take long, so that a silent
+    /// backend does not count as stalled.
     is_patient: bool,
     is_stalled: bool,
     /// True if requests were in flight and the backend had sent nothing for [`SILENT`] at the last check.
@@ -93,7 +93,7 @@ pub struct Bulkhead {
     /// True if there was a moment without waiting requests since the last call of [`Bulkhead::take_waits`].
     was_empty: bool,
     /// True while requests wait or the backend is stalled, so that the bulkhead is handled at the end of each
-    /// turn.
+    /// turn (pass of the shard's loop).
     is_listed: bool,
     /// Numbers of requests in flight by tenant, counted only while `is_listed`.
     tenants: IdMap<TenantId, u32>,
@@ -132,8 +132,8 @@ impl Bulkhead {
         self.in_flight < self.limit && now.as_nanos() + self.full_nanos <= deadline.as_nanos()
     }
 
-    /// True if a request cannot be answered by its deadline, judging by response times. A missed deadline is
-    /// then counted for the window's size.
+    /// True if a request cannot be answered by its deadline, judging by response times. When the window's
+    /// size is next adjusted, it then counts as full.
     pub fn count_if_hopeless(&mut self, deadline: Timestamp, now: Timestamp) -> bool {
         let is_hopeless = self.is_hopeless(deadline, now);
         if is_hopeless {
@@ -149,8 +149,8 @@ impl Bulkhead {
         now.after(self.expected()) > deadline && (self.in_flight > 0 || now > deadline)
     }
 
-    /// Tells the window that a request missed its deadline: the present round of samples then counts as one
-    /// with a full window.
+    /// Tells the window that a request missed its deadline: when the window's size is next adjusted, it
+    /// counts as full, though such requests are not sent.
     pub fn handle_missed(&mut self) {
         self.window.handle_missed();
     }
@@ -207,7 +207,8 @@ impl Bulkhead {
         }
     }
 
-    /// True if the reply to a request sent at `sent_at` is selected as a sample for the window.
+    /// True if the reply to a request sent at `sent_at` is selected as a sample by which the window's size is
+    /// adjusted.
     #[inline]
     pub fn should_sample(&mut self, sent_at: Timestamp, now: Timestamp) -> bool {
         self.mode != Mode::Off && self.window.wants(sent_at, now)
@@ -295,8 +296,8 @@ impl Bulkhead {
         self.is_stalled
     }
 
-    /// Begins a turn: passes the time and the state of the window to the queue, which ages its requests. Does
-    /// nothing the second time in a turn.
+    /// Begins a turn (pass of the shard's loop): passes the time and the state of the window to the queue,
+    /// which ages its requests. Does nothing the second time in one turn.
     pub fn begin_turn(&mut self, late: Duration, now: Timestamp) {
         let circumstances = Circumstances {
             late,
@@ -403,7 +404,7 @@ impl Bulkhead {
     }
 
     /// True while requests wait or the backend is stalled, so that the bulkhead is handled at the end of each
-    /// turn.
+    /// turn (pass of the shard's loop).
     pub fn is_listed(&self) -> bool {
         self.is_listed
     }
@@ -429,8 +430,8 @@ impl Bulkhead {
         self.queue.is_empty() && self.fetches.is_empty()
     }
 
-    /// Begins to handle the bulkhead at the end of each turn, and to count its requests in flight by tenant.
-    /// `in_flight` gives the tenants of those in flight now.
+    /// Begins to handle the bulkhead at the end of each turn (pass of the shard's loop), and to count its
+    /// requests in flight by tenant. `in_flight` gives the tenants of those in flight now.
     pub fn begin_list(&mut self, in_flight: impl Iterator<Item = TenantId>) {
         self.is_listed = true;
         self.tenants.clear();
@@ -513,8 +514,8 @@ impl Bulkhead {
         (self.parked.remove(taken.item as usize), taken.is_eased)
     }
 
-    /// Ends a turn, and publishes the bulkhead's load to other cores. True if it need not be handled in the
-    /// next turn.
+    /// Ends a turn (pass of the shard's loop), and publishes the bulkhead's load to other cores. True if it
+    /// need not be handled in the next turn.
     pub fn end_turn(&mut self, board: Section<'_>) -> bool {
         if !self.is_empty() && !self.is_stalled && self.in_flight as usize >= self.window.size() * 9 / 10 {
             self.window.handle_limited();
@@ -586,7 +587,8 @@ impl Bulkhead {
 pub enum Verdict {
     /// The request is sent.
     Passes,
-    /// The request is sent, although it would wait if windows were not in shadow mode.
+    /// The request is sent, although it would wait if windows were not in shadow mode (decisions are only
+    /// counted).
     PassesInShadow,
     /// The request is to be queued, or refused where there is no queue.
     Waits,
@@ -599,7 +601,7 @@ pub enum Verdict {
     Busy,
 }
 
-/// Figures of one bulkhead (window and queue before a backend) for reports.
+/// Figures of one bulkhead (window and queue in front of a backend) for reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
     /// Requests in flight.
@@ -612,7 +614,7 @@ pub struct Figures {
     pub age: Duration,
     /// The backend's response time when few requests wait at it.
     pub base: Duration,
-    /// The median response time in the last round of samples.
+    /// The median response time among the replies by which the window's size was last adjusted.
     pub median: Duration,
     /// True if the queue accepts no more requests.
     pub is_full: bool,

@@ -32,10 +32,10 @@ const QUEUE_BYTES_LEAST: usize = 1 << 20;
 /// The windows, queues and response times of all backends, on one core.
 #[derive(Debug)]
 pub struct Overload {
-    /// Windows and queues by backend and track: `backend * BULKHEADS + track`.
+    /// Windows and queues by backend and track (usual or expensive requests): `backend * BULKHEADS + track`.
     bulkheads: Vec<Bulkhead>,
-    /// Indices of bulkheads with waiting requests or a stalled backend. They are handled at the end of each
-    /// turn.
+    /// Indices of bulkheads (windows and queues) with waiting requests or a stalled backend. They are handled
+    /// at the end of each turn (pass of the shard's loop).
     listed: Vec<usize>,
     /// Requests pushed out of a full queue by more important ones, which are still to be answered with a
     /// refusal.
@@ -93,7 +93,7 @@ impl Overload {
         &mut self.bulkheads[index]
     }
 
-    /// Returns the backend that the bulkhead with this index belongs to.
+    /// Returns the backend that the bulkhead (window and queue) with this index belongs to.
     pub fn backend_of(index: usize) -> BackendId {
         BackendId((index / BULKHEADS) as u16)
     }
@@ -122,7 +122,7 @@ impl Overload {
         bulkheads_of(backend).any(|index| board.of(settings.id, index).is_busy())
     }
 
-    /// Returns the number of bulkheads on this core.
+    /// Returns the number of bulkheads (windows and queues) on this core.
     pub fn len(&self) -> usize {
         self.bulkheads.len()
     }
@@ -174,8 +174,8 @@ impl Overload {
         self.bulkheads.iter_mut().for_each(|bulkhead| bulkhead.handle_late(late));
     }
 
-    /// Returns the figures of all bulkheads, in the order of backends and tracks. Fields about the breaker
-    /// are left empty.
+    /// Returns the figures of all bulkheads (windows and queues), in the order of backends and tracks. Fields
+    /// about the breaker are left empty.
     pub fn figures(&self, env: &Env) -> impl Iterator<Item = (BackendId, BulkheadFigures)> {
         self.bulkheads.iter().enumerate().map(|(index, bulkhead)| {
             let place = index / BULKHEADS;
@@ -201,7 +201,7 @@ pub const fn bulkhead_for(backend: BackendId, track: Track) -> usize {
     backend.0 as usize * BULKHEADS + track as usize % BULKHEADS
 }
 
-/// Returns the indices of the bulkheads of a backend.
+/// Returns the indices of the bulkheads (windows and queues) of a backend.
 pub fn bulkheads_of(backend: BackendId) -> std::ops::Range<usize> {
     let first = usize::from(backend.0) * BULKHEADS;
     first..first + BULKHEADS

@@ -26,26 +26,27 @@ pub struct Expired {
 }
 
 impl Overload {
-    /// True while any bulkhead (window and queue) has to be handled at the end of each turn.
+    /// True while any bulkhead (window and queue) has to be handled at the end of each turn (pass of the
+    /// shard's loop).
     #[inline]
     pub fn is_any_listed(&self) -> bool {
         !self.listed.is_empty()
     }
 
-    /// Returns the index of the bulkhead at this place of the list of those that are handled at the end of
-    /// each turn; None past its end.
+    /// Returns the index of the bulkhead (window and queue) at this place of the list of those that are
+    /// handled at the end of each turn; None past its end.
     pub fn listed_at(&self, place: usize) -> Option<usize> {
         self.listed.get(place).copied()
     }
 
-    /// Removes the bulkhead at this place from the list of those that are handled at the end of each turn;
-    /// the last one takes its place.
+    /// Removes the bulkhead (window and queue) at this place from the list of those that are handled at the
+    /// end of each turn; the last one takes its place.
     pub fn unlist(&mut self, place: usize) {
         self.listed.swap_remove(place);
     }
 
-    /// Begins to handle a bulkhead at the end of each turn, if it is not handled yet. `in_flight` gives the
-    /// tenants of its requests in flight.
+    /// Begins to handle a bulkhead (window and queue) at the end of each turn, if it is not handled yet.
+    /// `in_flight` gives the tenants of its requests in flight.
     pub fn list<I: Iterator<Item = TenantId>>(&mut self, index: usize, in_flight: impl FnOnce() -> I) {
         let bulkhead = &mut self.bulkheads[index];
         if !bulkhead.is_listed() {
@@ -87,8 +88,8 @@ impl Overload {
         Ok(is_eased.then_some(parked.envelope.reply_to))
     }
 
-    /// Queues a request. Returns the note that its client connection should not be read from for now, if many
-    /// of its requests wait. An error if there is no room.
+    /// Queues a request. Returns a message (note) that its client connection should not be read from for now,
+    /// if many of its requests wait. An error if there is no room.
     pub fn park(
         &mut self,
         env: &mut Env,
@@ -126,8 +127,8 @@ impl Overload {
         self.bulkheads[index].park_fetch(parked);
     }
 
-    /// Takes requests about a key that has become hot out of the queues before `backend`, or before all
-    /// backends: those that `choose` selects, each connection's in their order. The flag with each says
+    /// Takes requests about a key that has become hot out of the queues in front of `backend`, or in front of
+    /// all backends: those that `choose` selects, each connection's in their order. The flag with each says
     /// whether its client connection may be read from again. `choose` also sees requests for several keys of
     /// any slot.
     pub fn take_queued(
@@ -174,14 +175,14 @@ impl Overload {
         expired
     }
 
-    /// Ends a turn for a bulkhead and publishes its load to other cores. True if no request waits in it, so
-    /// that it need not be handled in the next turn.
+    /// Ends a turn for a bulkhead (window and queue) and publishes its load to other cores. True if no
+    /// request waits in it, so that it need not be handled in the next turn.
     pub fn end_turn(&mut self, settings: &ShardSettings, index: usize) -> bool {
         self.bulkheads[index].end_turn(settings.overload.board.of(settings.id, index))
     }
 
-    /// Marks a bulkhead as stalled if its backend has been silent for too long with requests in flight
-    /// ([`super::Bulkhead`]). True only in the call that finds the stall.
+    /// Marks a bulkhead (window and queue) as stalled if its backend has been silent for too long with
+    /// requests in flight ([`super::Bulkhead`]). True only in the call that finds the stall.
     pub fn find_stall(&mut self, index: usize, now: Now) -> bool {
         let has_stalled = self.bulkheads[index].handle_look(now.monotonic);
         if has_stalled {
@@ -190,7 +191,7 @@ impl Overload {
         has_stalled
     }
 
-    /// Publishes the load of a bulkhead to other cores.
+    /// Publishes the load of a bulkhead (window and queue) to other cores.
     pub fn tell_load(&self, settings: &ShardSettings, index: usize) {
         self.bulkheads[index].tell(settings.overload.board.of(settings.id, index));
     }

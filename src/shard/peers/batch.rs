@@ -41,7 +41,7 @@ struct ReplyEntry {
     place: Place,
 }
 
-/// The messages of one turn from one shard to another.
+/// The messages from one shard to another that are sent at the end of one turn (pass of the sender's loop).
 #[derive(Debug, Default)]
 pub struct Batch {
     requests: Vec<RequestEntry>,
@@ -67,11 +67,11 @@ pub struct Batch {
     /// `line_bytes`.
     lines: Vec<(Sender, u32)>,
     line_bytes: Vec<u8>,
-    /// The sender's messages about shared channels whose home core is the receiver, each with the core that
-    /// sent it.
+    /// The sender's messages about channels for which their home core, the receiver, has one subscription for
+    /// all clients; each with the core that sent it.
     to_home: Vec<(ShardId, ToHome)>,
-    /// The sender's messages, as the home core, about shared channels to which clients of the receiver are
-    /// subscribed.
+    /// The sender's messages about channels for which the sender, as the home core, has one subscription for
+    /// all clients, to a receiver with subscribers.
     from_home: FromHomeQueue,
     /// The sender's messages about clients that take the invalidation messages of other clients.
     redirects: Vec<RedirectMessage>,
@@ -125,7 +125,8 @@ impl Batch {
         self.replies.push(ReplyEntry { to, outcome, place });
     }
 
-    /// Adds a note about a request. The receiver handles it before all replies of the batch.
+    /// Adds a note (message to the core of its client) about a request. The receiver handles it before all
+    /// replies of the batch.
     pub fn push_note(&mut self, to: ReplyTo, note: Note) {
         self.notes.push((to, note));
     }
@@ -168,25 +169,26 @@ impl Batch {
         })
     }
 
-    /// Adds a message about a shared channel whose home core is the receiver. `from` is the core that has the
-    /// subscribers.
+    /// Adds a message about a channel for which the receiver, as the home core, has one subscription for all
+    /// clients. `from` is the core that has the subscribers.
     pub fn push_to_home(&mut self, from: ShardId, message: ToHome) {
         self.to_home.push((from, message));
     }
 
-    /// Adds a message about a shared channel whose home core is the sender, for subscribers on the receiver.
+    /// Adds a message about a channel for which the sender, as the home core, has one subscription for all
+    /// clients. The receiver has subscribers.
     pub fn push_from_home(&mut self, told: FromHome) {
         self.from_home.push(told);
     }
 
-    /// Takes the messages about shared channels whose home core is the receiver, each with the core that it
-    /// is from.
+    /// Takes the messages about channels for which the receiver, as the home core, has one subscription for
+    /// all clients, each with the core that it is from.
     pub fn take_to_home(&mut self) -> Vec<(ShardId, ToHome)> {
         std::mem::take(&mut self.to_home)
     }
 
-    /// Takes the next message about a shared channel whose home core is the sender, for subscribers on the
-    /// receiver; None if there is none.
+    /// Takes the next message about a channel for which the sender, as the home core, has one subscription
+    /// for all clients; None if there is none.
     pub fn pop_from_home(&mut self) -> Option<FromHome> {
         self.from_home.pop()
     }
@@ -196,7 +198,7 @@ impl Batch {
         self.redirects.push(message);
     }
 
-    /// Takes the messages about clients that take the invalidation messages of other clients.
+    /// Takes the messages to cores about clients that take the invalidation messages of other clients.
     pub fn take_redirects(&mut self) -> Vec<RedirectMessage> {
         std::mem::take(&mut self.redirects)
     }
@@ -211,14 +213,14 @@ impl Batch {
         &self.hits
     }
 
-    /// Adds that a fence is lifted, because the store has answered it; it is named by the shard that raised
-    /// it, and its sequence number there.
+    /// Adds that a store has answered a fence (the request to kill a connection that was given up), which is
+    /// named by the shard that raised it, and the sequence number that this shard gave it.
     pub fn push_lifted(&mut self, origin: ShardId, sequence: u64) {
         self.lifted.push((origin, sequence));
     }
 
-    /// Takes the fences out of the batch: the raised ones, and the origins and sequence numbers of the lifted
-    /// ones.
+    /// Takes the fences (connections that stores are to kill) out of the batch: the new ones, and the origins
+    /// and sequence numbers of those that stores have answered.
     pub fn take_fences(&mut self) -> (Vec<Fence>, Vec<(ShardId, u64)>) {
         (std::mem::take(&mut self.fences), std::mem::take(&mut self.lifted))
     }
@@ -239,7 +241,7 @@ impl Batch {
         })
     }
 
-    /// Returns the notes in the order in which they were added.
+    /// Returns the notes (messages about requests) in the order in which they were added.
     pub fn notes(&self) -> impl Iterator<Item = (ReplyTo, Note)> {
         self.notes.iter().copied()
     }

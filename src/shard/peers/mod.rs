@@ -21,7 +21,7 @@ use crate::values::{ShardId, Spares};
 /// The largest number of spare batches that a shard keeps.
 const SPARE_BATCHES_MAX: usize = 256;
 
-/// The batches that are being filled for other cores, and spare ones for reuse.
+/// The batches of messages that are being filled for other cores, and spare ones for reuse.
 #[derive(Debug)]
 pub struct PeerStage {
     outgoing: Vec<Option<Box<Batch>>>,
@@ -59,7 +59,7 @@ impl PeerStage {
         self.batch_for(to.shard).push_reply(to, outcome, message);
     }
 
-    /// Adds a note about a request to the batch for the core that has its client.
+    /// Adds a note (message) about a request to the batch for the core that has its client.
     pub fn push_note(&mut self, to: ReplyTo, note: Note) {
         self.batch_for(to.shard).push_note(to, note);
     }
@@ -84,13 +84,14 @@ impl PeerStage {
         self.batch_for(to).push_line(sender, line)
     }
 
-    /// Adds a message of this core to the batch for the home core of a shared channel.
+    /// Adds a message of this core to the batch for the home core of a channel, which has one subscription
+    /// for all clients.
     pub fn push_to_home(&mut self, own: ShardId, home: ShardId, message: ToHome) {
         self.batch_for(home).push_to_home(own, message);
     }
 
-    /// Adds a message of this core, as the home core of a shared channel, to the batch for a core with
-    /// subscribers.
+    /// Adds a message of this core, which as a channel's home core has one subscription for all clients, to
+    /// the batch for a core with subscribers.
     pub fn push_from_home(&mut self, to: ShardId, told: FromHome) {
         self.batch_for(to).push_from_home(told);
     }
@@ -101,17 +102,17 @@ impl PeerStage {
         self.batch_for(to).push_redirect(message);
     }
 
-    /// Adds to the batches for all other cores that a fence of this core is lifted, because the store has
-    /// answered it.
+    /// Adds to the batches for all other cores that a store has answered a fence of this core (the request to
+    /// kill a connection that was given up).
     pub fn tell_lifted(&mut self, own: ShardId, sequence: u64) {
         for shard in (0..self.outgoing.len() as u16).map(ShardId).filter(|shard| *shard != own) {
             self.batch_for(shard).push_lifted(own, sequence);
         }
     }
 
-    /// Returns the next batch for another core; None if there is none. Adds the fences that the core was not
-    /// sent yet; it handles them before anything else, so that nothing it does because of the batch comes
-    /// before them.
+    /// Returns the next batch for another core; None if there is none. Adds the fences (connections that
+    /// stores are to kill) that the core was not sent yet; it handles them before anything else, so that
+    /// nothing it does because of the batch comes before them.
     pub fn poll(&mut self, fences: &mut Fences) -> Option<(ShardId, Box<Batch>)> {
         let shard = self.touched.pop_front()?;
         let mut batch = self.outgoing[usize::from(shard.0)].take().expect("a touched peer has a batch");

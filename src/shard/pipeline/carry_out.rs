@@ -27,8 +27,8 @@ use crate::values::{BackendId, ClientId, Price, ShardId, Timestamp, UNIT};
 /// it, answered without its store, may still be carried out there.
 const RETRY_UNSETTLED: Duration = Duration::from_millis(250);
 
-/// Error of the steps of admission: the request goes no further now, because it has been answered already, or
-/// is held to be tried again.
+/// Error of the functions that admit a request: the request goes no further now, because it has been answered
+/// already, or is held to be tried again.
 #[derive(Clone, Copy, Debug)]
 struct Stopped;
 
@@ -478,7 +478,8 @@ impl Shard {
     }
 
     /// Sends a request whose key has its home on this core, or that has no home. `requests` above 1 says that
-    /// the message is a block of that many requests, of which only the last reply counts.
+    /// the message is a transaction, or has commands such as `PTTL` before a request: only the last reply
+    /// counts.
     #[expect(clippy::inline_always, reason = "every request, see above")]
     #[inline(always)]
     pub(super) fn send_from_here(

@@ -25,7 +25,8 @@ impl Shard {
         self.decode(id, &[], now);
     }
 
-    /// Tries requests again that waited for a grant of a quota pool, before later requests of their clients.
+    /// Tries requests again that waited for the control executor's answer about a quota, before later
+    /// requests of their clients.
     pub(super) fn resume_waiting(&mut self, now: Now) {
         let waiting = self.admission.take_waiting();
         self.resume_held(waiting, now);
@@ -105,8 +106,9 @@ impl Shard {
         }
     }
 
-    /// Returns the number of words per key, and the bytes, of a large request that may be split by key over
-    /// several turns. None for any other request, and if its client is in a transaction or has private links.
+    /// Returns the number of arguments per key, and the bytes, of a large request that may be split by key
+    /// over several turns. None for any other request, and if its client is in a transaction or has
+    /// connections to stores of its own.
     #[cold]
     #[inline(never)]
     fn step_if_split(&mut self, id: ClientId, request: &Request<'_>) -> Option<(usize, Bytes)> {
@@ -120,8 +122,8 @@ impl Shard {
         is_split.then(|| (step, frame.clone()))
     }
 
-    /// Holds the request that the decoder returned last until its keys are split over several turns; `step`
-    /// is the number of words per key.
+    /// Holds the request that the decoder returned last while its keys are assigned to backends over several
+    /// turns; `step` is the number of arguments per key.
     #[cold]
     #[inline(never)]
     fn hold_for_turns(&mut self, id: ClientId, step: usize, frame: Bytes, decoder: &mut RequestDecoder) {
@@ -130,7 +132,7 @@ impl Shard {
     }
 
     /// Continues the splitting of one large request and the joining of one large reply, each of which takes
-    /// several turns.
+    /// several turns (passes of the shard's loop).
     #[cold]
     #[inline(never)]
     pub(super) fn work_in_steps(&mut self, now: Now) {

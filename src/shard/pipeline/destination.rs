@@ -237,14 +237,15 @@ impl Shard {
         (self.no_slot(), primary.map_or(BackendId(0), |node| node.key.backend))
     }
 
-    /// Returns the slot that a request without keys is sent with: 0, or [`NO_SLOT`] before a cluster.
+    /// Returns the slot that a request without keys is sent with: 0, or [`NO_SLOT`] where weir stands in
+    /// front of a cluster.
     pub(super) fn no_slot(&self) -> u16 {
         if self.env.slots.is_some() { NO_SLOT } else { 0 }
     }
 
-    /// Returns how a command is handled with the settings in force: refused if it needs a private link or a
-    /// place among the monitors, and the settings give clients none, or if it waits for replicas and there
-    /// are several stores.
+    /// Returns how a command is handled with the settings in force: refused if it needs a connection that a
+    /// client has to itself (private link) or a place among the monitors, and the settings give clients none,
+    /// or if it waits for replicas and there are several stores.
     #[inline]
     pub(super) fn in_force(&self, handling: Handling) -> Handling {
         match handling {
@@ -338,8 +339,8 @@ impl Shard {
     }
 }
 
-/// Returns which of its words are keys, for a request that is sent to its home core. A script that writes
-/// counts as unknown, since it may write keys that it does not name.
+/// Returns which words of a request are keys, for the home core that the request is sent to. For a script
+/// that writes they count as unknown, since it may write keys that it does not name.
 #[inline]
 pub(super) fn touches_of(command: &Command, arguments: &Arguments<'_>) -> Touches {
     match command.keys {

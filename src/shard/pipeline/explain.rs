@@ -40,7 +40,7 @@ const NO_CONNECTION: u64 = u64::MAX;
 
 impl Shard {
     /// Answers `QOS LIMITS` with the quotas of a client's three scopes (global, tenant, user). Passes the
-    /// request on to the control executor, because only the quota pools know how much other cores spent.
+    /// request on to the control executor, because only that knows how much other cores spent.
     pub(super) fn qos_limits(
         &mut self,
         id: ClientId,
@@ -217,8 +217,8 @@ impl Shard {
         map.text("hot", prefixed(mode, &text));
     }
 
-    /// Adds the window, queue, breaker and shedding level before a backend to an explanation, as on the core
-    /// that would send the request.
+    /// Adds the window, queue, breaker and shedding level in front of a backend to an explanation, as on the
+    /// core that would send the request.
     fn explain_standing(
         &mut self,
         map: &mut Explained,
@@ -247,7 +247,7 @@ impl Shard {
     }
 
     /// Adds to an explanation where the request would go. Returns its backend and the core that would send
-    /// it, if there is only one.
+    /// it, if there is only one backend.
     fn explain_place(
         &self,
         map: &mut Explained,

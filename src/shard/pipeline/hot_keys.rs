@@ -121,8 +121,8 @@ impl Shard {
         fetch.is_some()
     }
 
-    /// Takes requests for keys that have just become hot out of the queues before their stores, and handles
-    /// them as if they came now, so that they can share a fetch.
+    /// Takes requests for keys that have just become hot out of the queues in front of their stores, and
+    /// handles them as if they came now, so that they can share a fetch.
     fn notice_queued(&mut self, now: Now) {
         for unnoticed in self.hot_keys.unnoticed(now.monotonic) {
             let Unnoticed { id, place: (backend, slot), database, key } = unnoticed;
@@ -253,8 +253,8 @@ impl Shard {
         }
     }
 
-    /// Ends a turn for hot keys: refuses requests that waited for a fetch too long, and sends requests that
-    /// may go on.
+    /// Ends a turn (pass of the shard's loop) for hot keys: refuses requests that waited for a fetch too
+    /// long, and sends requests that may go on.
     pub(super) fn look_after_hot(&mut self, now: Now) {
         if !self.hot_keys.is_on() {
             return;

@@ -191,8 +191,8 @@ impl Shard {
         });
     }
 
-    /// Ends the tracking of keys for a client. Its private links are free for other clients once their stores
-    /// have confirmed the end.
+    /// Ends the tracking of keys for a client. Its own connections to stores (private links) are free for
+    /// other clients once their stores have confirmed the end.
     pub(super) fn end_tracking(&mut self, id: ClientId, now: Now) {
         if self.tracking_of(id).is_none() {
             return;

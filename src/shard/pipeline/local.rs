@@ -189,8 +189,8 @@ impl Shard {
         self.database_numbered(index.ok_or("ERR value is not an integer or out of range")?)
     }
 
-    /// Returns the database with this number. The error is the text of the reply, which before a cluster is
-    /// that of the cluster's nodes.
+    /// Returns the database with this number. The error is the text of the reply, which in front of a cluster
+    /// is that of the cluster's nodes.
     fn database_numbered(&self, number: i64) -> Result<Database, String> {
         if number == 0 {
             return Ok(Database::FIRST);

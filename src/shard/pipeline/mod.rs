@@ -85,7 +85,7 @@ use upkeep::Upkeep;
 /// other cores.
 #[derive(Debug)]
 pub struct Shard {
-    /// Settings, quotas, buffers and counters, lent to all other stages.
+    /// Settings, quotas, buffers and counters, lent to all other stages (the fields below).
     env: Env,
     /// Connections to clients, and the order of their replies.
     clients: ClientStage,
@@ -97,15 +97,16 @@ pub struct Shard {
     upstream: Upstream,
     /// Connections to stores that are each lent to one client (blocking commands, `WATCH`, subscriptions).
     private: PrivateLinks,
-    /// The reason, found on a private link, to ask the cluster for its map of slots again; None if there is
-    /// none.
+    /// The reason, found on a connection that one client has to itself (private link), to ask the cluster for
+    /// its map of slots again; None if there is none.
     private_doubt: Option<Doubt>,
-    /// The time of the last log line about elements that a store took for a client that had left.
+    /// The time of the last log line about elements that a store popped for a client that had disconnected.
     orphans_said_at: Option<Timestamp>,
     /// Clients to be closed by a drain that wait in blocking commands; their stores are still to be asked to
     /// end the commands.
     leaving: Vec<ClientId>,
-    /// Shared channels that are at home on this core.
+    /// Channels and patterns for which this core, as their home, has one subscription at the store for all
+    /// clients.
     shared_channels: Box<SharedChannels>,
     /// Lines that show requests to monitors (clients that have sent `MONITOR`), and what may be spent on
     /// them.
@@ -114,7 +115,8 @@ pub struct Shard {
     peers: PeerStage,
     /// Times at which timeouts are checked and memory is given back.
     upkeep: Upkeep,
-    /// Time at which the last turn ended, which the `poll_*` methods use as the present.
+    /// Time at which the last turn (pass of the shard's loop) ended, which the `poll_*` methods use as the
+    /// present.
     turn: Now,
 }
 
@@ -187,7 +189,7 @@ impl Shard {
     }
 
     /// Returns figures of the bulkheads (window and queue) of each backend: one for the usual connections,
-    /// one for the heavy ones.
+    /// one for those for expensive requests.
     pub fn bulkheads(&self) -> impl Iterator<Item = BulkheadFigures> {
         self.upstream.bulkheads(&self.env)
     }
@@ -228,7 +230,8 @@ impl Shard {
         self.upstream.links_open()
     }
 
-    /// Returns the numbers of private links by their use.
+    /// Returns the numbers of private links (connections to stores that one client has to itself) by their
+    /// use.
     pub fn private_links(&self) -> PrivateFigures {
         self.private.figures()
     }
@@ -248,7 +251,8 @@ impl Shard {
         self.clients.tracking_clients()
     }
 
-    /// Returns the numbers of shared channels and of shared patterns that are at home on this core.
+    /// Returns the numbers of channels and of patterns for which this core, as their home, has one
+    /// subscription at the store for all clients.
     pub fn shared_channels(&self) -> [usize; 2] {
         self.shared_channels.counts()
     }
@@ -375,8 +379,9 @@ impl Shard {
         self.upstream.missing((connection, generation))
     }
 
-    /// Takes a batch from another shard: fences first, then requests, copies of hot replies, lines for
-    /// monitors, notes, replies, and messages about shared channels and redirected invalidation messages.
+    /// Takes a batch from another shard: first fences (given-up connections that stores are to kill), then
+    /// requests, copies of hot replies, lines for monitors, notes, replies, and messages about channels with
+    /// one subscription for all clients and about redirected invalidation messages.
     pub fn handle_batch(&mut self, mut batch: Box<Batch>, now: Now) {
         self.env.counters.add(Counter::BatchesReceived, 1);
         self.env.counters.add(Counter::BatchBytesReceived, batch.bytes() as u64);
@@ -400,8 +405,8 @@ impl Shard {
         self.peers.recycle(batch);
     }
 
-    /// Handles the quota pools' grants in reply to this core's reports. Requests that waited for them are
-    /// tried again.
+    /// Handles the grants (amounts of quotas) with which the control executor replies to this core's reports.
+    /// Requests that waited for them are tried again.
     pub fn handle_grants(&mut self, grants: &[Grant], now: Now) {
         self.admission.handle_grants(grants, now.monotonic);
         self.resume_waiting(now);
@@ -449,8 +454,8 @@ impl Shard {
         self.upstream.handle_replicas(states);
     }
 
-    /// Returns, for each node of a cluster in the order of the nodes' places, figures of the reads that it
-    /// answered or failed in place of its primary.
+    /// Returns, for each node of a cluster in the order of the nodes' places in the map's table, figures of
+    /// the reads that it answered or failed in place of its primary.
     pub fn reader_figures(&self) -> Vec<ReaderFigures> {
         self.upstream.reader_figures()
     }
@@ -542,7 +547,8 @@ impl Shard {
         }
     }
 
-    /// Takes back a segment (bytes to send) that a socket has sent whole, or dropped because it was closed.
+    /// Takes back a segment (bytes to send) that a socket has sent completely, or dropped because it was
+    /// closed.
     pub fn handle_transmitted(&mut self, owner: Owner, segment: Segment, now: Now) {
         self.env.pool.give_segment(segment);
         match owner {
@@ -567,8 +573,8 @@ impl Shard {
         self.clients.handle_quiet();
     }
 
-    /// Ends a turn: does the work that was put off during the turn. The runtime calls it before the `poll_*`
-    /// methods.
+    /// Ends a turn (pass of the shard's loop): does the work that was put off during the turn. The runtime
+    /// calls it before the `poll_*` methods.
     pub fn handle_turn_end(&mut self, now: Now) {
         self.turn = now;
         if self.env.backend_levels.is_due(now.monotonic) {
@@ -640,7 +646,8 @@ impl Shard {
         self.upstream.plan(next_turn.or(later));
     }
 
-    /// True if clients wait for the next turn with requests that weir has received already.
+    /// True if clients wait for the next turn (pass of the shard's loop) with requests that weir has received
+    /// already.
     pub fn is_busy(&self) -> bool {
         self.clients.is_busy() || self.clients.has_undelivered()
     }
@@ -688,7 +695,8 @@ impl Shard {
         Some(batch)
     }
 
-    /// Returns the next report for the quota pools; each report is answered through `handle_grants`.
+    /// Returns the next report of spent quota for the control executor; each report is answered through
+    /// `handle_grants`.
     pub fn poll_report(&mut self) -> Option<Report> {
         self.admission.poll_report()
     }
@@ -774,7 +782,7 @@ fn no_room(clients_max: usize) -> String {
 
 #[cfg(test)]
 impl Shard {
-    /// Returns the stage that has the clients. For tests.
+    /// Returns the part of the shard that has the clients. For tests.
     pub fn front(&self) -> &ClientStage {
         &self.clients
     }

@@ -126,8 +126,8 @@ impl Shard {
         }
     }
 
-    /// Ends a turn for monitors: charges the tenants of monitors for lines sent to them, and removes the
-    /// monitors that have ended.
+    /// Ends a turn (pass of the shard's loop) for monitors: charges the tenants of monitors for lines sent to
+    /// them, and removes the monitors that have ended.
     #[cold]
     pub(super) fn end_turn_of_monitors(&mut self, now: Now) {
         self.monitors.handle_turn_end(&self.env.settings.clients.monitors, &mut self.env.counters);

@@ -43,10 +43,11 @@ const WATCH_MAX: Duration = Duration::from_secs(30);
 pub(super) const TRIES_MAX: u8 = 6;
 /// The shortest time between two log lines about elements that a store popped for clients that had left.
 const ORPHANS_SAID_EVERY: Duration = Duration::from_secs(1);
-/// The retry delay named in the error replies to requests that were lost with a private link.
+/// The retry delay named in the error replies to requests that were lost with a private link (a connection to
+/// a store that one client has to itself).
 pub(super) const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
 
-/// Reason why a request is sent over a private link.
+/// Reason why a request is sent over a private link (a connection to a store that the client has to itself).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LinkUse {
     /// A plain request: it watches no keys, and the store answers it at once.
@@ -58,8 +59,8 @@ enum LinkUse {
 }
 
 impl Shard {
-    /// Handles a request of a client that has private links, if such a client's request goes another way than
-    /// other clients' requests. False if it does not.
+    /// Handles a request of a client that has connections to stores of its own (private links), if such a
+    /// client's request goes another way than other clients' requests. False if it does not.
     #[cold]
     pub(super) fn handle_tied(
         &mut self,
@@ -150,7 +151,8 @@ impl Shard {
         }
     }
 
-    /// Returns the destination of a command that needs a private link. The error is the text of the reply.
+    /// Returns the destination of a command that needs a private link (a connection to a store that the
+    /// client has to itself). The error is the text of the reply.
     pub(super) fn private_destination(
         &self,
         (command, usage): (&'static Command, PrivateUse),
@@ -171,7 +173,7 @@ impl Shard {
         }
     }
 
-    /// Sends an admitted request over a private link of its client.
+    /// Sends an admitted request over a connection that its client has to itself (private link).
     pub(super) fn send_private(
         &mut self,
         id: ClientId,
@@ -232,8 +234,8 @@ impl Shard {
         }
     }
 
-    /// Returns the private link that a client's request goes over, or lends the client one. None if there is
-    /// none; the request is refused then.
+    /// Returns the private link (connection to a store) that a client's request goes over: the client's own,
+    /// or one that it is lent now. None if there is none; the request is refused then.
     fn link_for_request(
         &mut self,
         (id, usage): (ClientId, LinkUse),
@@ -274,8 +276,8 @@ impl Shard {
         Some(link)
     }
 
-    /// Lends a client a private link to each of these stores. None if one cannot be had; the client's request
-    /// is refused then.
+    /// Lends a client a connection of its own (private link) to each of these stores. None if one cannot be
+    /// had; the client's request is refused then.
     pub(super) fn lend_all(
         &mut self,
         id: ClientId,
@@ -296,7 +298,8 @@ impl Shard {
         Some(lent)
     }
 
-    /// Lends a client a private link to a store, in the client's database; None if there is none.
+    /// Lends a client a connection of its own (private link) to a store, in the client's database; None if
+    /// there is none.
     pub(super) fn lend_for(&mut self, id: ClientId, store: BackendId, now: Now) -> Option<PrivateId> {
         let client = self.clients.find(id)?;
         let holder = (id, client.identity().tenant_id());
@@ -484,8 +487,8 @@ impl Shard {
         }
     }
 
-    /// Takes a private link back that a client has used for requests. A link over which keys are tracked
-    /// stays with the client.
+    /// Takes back a private link (connection to a store) that a client has used for requests. A link over
+    /// which keys are tracked stays with the client.
     pub(super) fn return_link(&mut self, (id, link): (ClientId, PrivateId), has_watched: bool, now: Now) {
         if !self.tracks_over(id, link) {
             self.private.give_back(&mut self.env, link, has_watched, now);
@@ -494,15 +497,16 @@ impl Shard {
         }
     }
 
-    /// Ends the subscriptions, tracking and watched keys of a client, and gives its private links back
-    /// (`RESET`).
+    /// Ends the subscriptions, tracking and watched keys of a client, and gives its own connections to stores
+    /// (private links) back (`RESET`).
     pub(super) fn end_ties(&mut self, id: ClientId, now: Now) {
         self.end_tracking(id, now);
         self.end_watch(id, now);
         self.end_subscriptions(id, now);
     }
 
-    /// Handles all events of private links since the last call: replies, messages, losses.
+    /// Handles all events since the last call on connections that clients have to themselves (private links):
+    /// replies, messages, losses.
     pub(super) fn handle_private_events(&mut self, now: Now) {
         while let Some(event) = self.private.poll_event() {
             match event {
@@ -550,9 +554,9 @@ impl Shard {
     }
 
     /// Returns the error that a client is told in place of a store's. The redirect of a cluster's node
-    /// becomes a refusal that clients retry, or a transaction that fails as if a watched key had changed; so does
-    /// `CLUSTERDOWN` for a client that watches keys or tracks none. The error of a step takes the place of an
-    /// `-EXECABORT` that names none.
+    /// becomes a refusal that clients retry, or a transaction that fails as if a watched key had changed; so
+    /// does `CLUSTERDOWN` for a client that watches keys or tracks none. `step_error`, the first error to a
+    /// request of a transaction, is told in place of an `-EXECABORT` without a reason.
     fn reworded(
         &mut self,
         request: &InFlight,
@@ -698,8 +702,8 @@ impl Shard {
         }
     }
 
-    /// Handles the reply to a blocking command whose client has left in this turn: the elements in it may be
-    /// put back.
+    /// Handles the reply to a blocking command whose client has left in this turn (pass of the shard's loop):
+    /// the elements in it may be put back.
     fn lose_reply(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -761,8 +765,9 @@ impl Shard {
         }
     }
 
-    /// Sends a blocking command to another node of a cluster, because a node has refused it: the slot is not
-    /// there, or is no longer. Returns the request if it is not sent again; the refusal is its reply then.
+    /// Sends a blocking command to another node of a cluster, because a node has refused it: it does not own
+    /// the slot of the request's keys, or no longer. Returns the request if it is not sent again; the refusal
+    /// is its reply then.
     fn ask_elsewhere(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -880,8 +885,8 @@ impl Shard {
         }
     }
 
-    /// Ends a turn for private links: takes back the links of clients that have left, and answers requests
-    /// whose deadline has passed.
+    /// Ends a turn for private links (connections to stores that one client has to itself): takes back those
+    /// of clients that have left, and answers requests whose deadline has passed.
     pub(super) fn handle_private_turn_end(&mut self, now: Now) {
         self.end_waits_of_leaving();
         for link in self.clients.take_left_links() {
@@ -919,8 +924,8 @@ impl Shard {
         }
     }
 
-    /// Gives up private links whose stores do not reply, and watches of keys that have lasted longer than
-    /// [`WATCH_MAX`].
+    /// Gives up private links (connections that one client has to itself) whose stores do not reply, and
+    /// watches of keys that have lasted longer than [`WATCH_MAX`].
     pub(super) fn look_after_private(&mut self, now: Now) {
         self.private.look_after(&mut self.env, now);
         self.handle_private_events(now);

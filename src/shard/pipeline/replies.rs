@@ -18,14 +18,15 @@ use crate::shard::upstream::Upstream;
 use crate::values::limits::COPY_BYTES_MAX;
 use crate::values::time::Now;
 
-/// The stages that a store's reply passes on its way to the client: first the hot keys, then the clients.
+/// The stages (parts of the shard) that a store's reply passes on its way to the client: first the hot keys,
+/// then the clients.
 pub(super) struct TowardsClients<'a> {
     clients: Delivery<'a>,
     hot_keys: &'a mut HotKeyStage,
 }
 
-/// The last stages of a reply's way: its place in the order of its client's replies and the settlement of its
-/// price, or the batch for the client's core.
+/// The last stages of a reply's way: its place in the order of its client's replies and the correction of the
+/// request's charge to its real price, or the batch for the client's core.
 pub(super) struct Delivery<'a> {
     clients: &'a mut ClientStage,
     admission: &'a mut AdmissionStage,
@@ -100,7 +101,7 @@ impl TowardsClients<'_> {
     }
 
     /// Passes on the reply to a request that was not sent to a store by itself, since a fetch of a hot key
-    /// answers it: to the client, or to the request of which it is a piece.
+    /// answers it: to the client, or to the request that was split by key and of which it is a piece.
     pub(super) fn hand_on(
         &mut self,
         env: &mut Env,
@@ -117,8 +118,8 @@ impl TowardsClients<'_> {
 }
 
 impl Delivery<'_> {
-    /// Gives a reply to its client, which may be on any core: settles the price and delivers it here, or puts
-    /// it into the batch for the client's core.
+    /// Gives a reply to its client, which may be on any core: if on this core, corrects the request's charge
+    /// to its real price and delivers the reply, else puts the reply into the batch for the client's core.
     #[inline]
     pub fn give(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
         if to.shard == env.settings.id {
@@ -138,13 +139,15 @@ impl Delivery<'_> {
 }
 
 impl Shard {
-    /// Returns the shard's state, and the stages that a reply passes which comes from no store.
+    /// Returns the shard's state, and the stages (parts of the shard) that a reply passes which comes from no
+    /// store.
     pub(super) fn clients(&mut self) -> (&mut Env, Delivery<'_>) {
         let Self { env, clients, admission, peers, .. } = self;
         (env, Delivery { clients, admission, peers })
     }
 
-    /// Returns the shard's state, its connections to stores, and the stages that their replies pass.
+    /// Returns the shard's state, its connections to stores, and the stages (parts of the shard) that their
+    /// replies pass.
     pub(super) fn towards_clients(&mut self) -> (&mut Env, &mut Upstream, TowardsClients<'_>) {
         let Self { env, clients, admission, upstream, peers, hot_keys, .. } = self;
         (env, upstream, TowardsClients { clients: Delivery { clients, admission, peers }, hot_keys })

@@ -71,8 +71,8 @@ impl Shard {
         vec![self.store_of_channel(&name.name).1]
     }
 
-    /// Handles a batch's messages about shared channels: requests to this core as a home core, and messages
-    /// from home cores to this core's clients.
+    /// Handles a batch's messages about channels that have one subscription for all clients: requests to this
+    /// core as a home core, and messages from home cores to this core's clients.
     pub(super) fn hear_of_shared(&mut self, batch: &mut Batch) {
         for (from, message) in batch.take_to_home() {
             self.tell_home(from, message);
@@ -107,8 +107,8 @@ impl Shard {
         self.shared_channels.refuse(from, name, client, text.into());
     }
 
-    /// Handles a message of a store on the feed (the core's connection for shared channels), or, as the
-    /// error, the reason why the feed was lost.
+    /// Handles a message of a store on the feed (this core's connection for channels that have one
+    /// subscription for all clients), or, as the error, the reason why the feed was lost.
     pub(super) fn take_from_feed(&mut self, backend: BackendId, said: Result<Vec<u8>, &'static str>) {
         match said {
             Ok(message) => match self.shared_channels.hear(backend, message.into()) {
@@ -129,8 +129,8 @@ impl Shard {
         }
     }
 
-    /// Sends waiting messages about shared channels to home cores and stores, and delivers those for clients
-    /// of this core.
+    /// Sends waiting messages about channels that have one subscription for all clients to the channels' home
+    /// cores and to stores, and delivers those for clients of this core.
     #[cold]
     #[inline(never)]
     pub(super) fn exchange_shared(&mut self, now: Now) {
@@ -143,8 +143,9 @@ impl Shard {
         self.send_shared(now);
     }
 
-    /// Sends waiting messages about shared channels to home cores and stores. Messages for clients of this
-    /// core wait for the next turn.
+    /// Sends waiting messages about channels that have one subscription for all clients to the channels' home
+    /// cores and to stores. Messages for clients of this core wait for the next turn (pass of the shard's
+    /// loop).
     #[cold]
     #[inline(never)]
     pub(super) fn send_shared(&mut self, now: Now) {
@@ -179,8 +180,8 @@ impl Shard {
         }
     }
 
-    /// Delivers a home core's message about a shared channel to the clients of this core that it concerns.
-    /// Returns their number.
+    /// Delivers a message of the home core of a channel, which has one subscription for all clients, to the
+    /// clients of this core that it concerns. Returns their number.
     fn deliver_shared(&mut self, told: FromHome, now: Now) -> usize {
         match told {
             FromHome::Message { name, message } => return self.fan_out(&name, message, now),
@@ -241,8 +242,8 @@ impl Shard {
         count
     }
 
-    /// Gives the tenants of shared channels the ids that the new quotas (`after`) give them. A tenant that is
-    /// gone gets an id that no tenant has.
+    /// Gives the tenants to whose limits shared channels count the ids that they have in the new quotas
+    /// (`after`). A tenant that is gone gets an id that no tenant has.
     pub(super) fn rename_tenants_of_shared(&mut self, after: &Quotas) {
         let before = &self.env.quotas;
         self.shared_channels.handle_tenants(|tenant| {

@@ -322,7 +322,8 @@ impl Shard {
         }
     }
 
-    /// Ends all subscriptions of a client, and gives the private links that they used back.
+    /// Ends all subscriptions of a client, and gives the client's own connections (private links) that they
+    /// used back.
     pub(super) fn end_subscriptions(&mut self, id: ClientId, now: Now) {
         let Some(client) = self.clients.find(id) else { return };
         let subscriptions = client.ties().and_then(|ties| ties.subscriptions.take());

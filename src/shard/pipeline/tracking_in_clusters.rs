@@ -34,9 +34,9 @@ use crate::values::{BackendId, ClientId};
 pub(super) const ANY_KEY: &[u8] = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
 
 impl Shard {
-    /// Returns the link over which a store tracks keys for a client, and opens one to a node of a cluster that lacks
-    /// it. `None` for a client that tracks no keys. An error if there is no link left. Requests on a new link wait until
-    /// the node can be told which client takes the messages.
+    /// Returns the link over which a store tracks keys for a client, and opens one to a node of a cluster
+    /// that lacks it. `None` for a client that tracks no keys. An error if there is no link left. Requests on
+    /// a new link wait until the node can be told which client takes the invalidation messages.
     pub(super) fn link_for_tracking(
         &mut self,
         id: ClientId,
@@ -72,9 +72,10 @@ impl Shard {
         Ok(Some(link))
     }
 
-    /// Takes the node's number of the target's link, for a link of a tracking client that waits for it: the node is told
-    /// to send the messages there. Without a number the request on the link is refused, and a client that hears of all
-    /// keys with certain prefixes is closed.
+    /// Takes the number (`CLIENT ID`) that a node has given the connection of the client that takes another's
+    /// invalidation messages, and tells the node to send the messages over that connection. Without a number,
+    /// the request that waits on the tracking client's link is refused, and a client that hears of all keys
+    /// with certain prefixes is closed.
     pub(super) fn take_node_number(
         &mut self,
         question: NodeQuestion,
@@ -100,7 +101,8 @@ impl Shard {
         self.private.release(link, frame, now);
     }
 
-    /// Closes a link on which the node cannot be told where to send messages. A request that waits on it is refused.
+    /// Closes a link whose node cannot be told which connection takes the invalidation messages. A request
+    /// that waits on it is refused.
     fn lose_late_link(&mut self, id: ClientId, link: PrivateId, reason: &'static str, now: Now) {
         let Some(backend) = self.private.backend_of(link) else { return };
         let Some(tracking) = self.tracking_of(id) else { return };
@@ -114,8 +116,8 @@ impl Shard {
         }
     }
 
-    /// Takes a store's reply to the `CLIENT TRACKING ON` that was sent on a link opened after tracking began.
-    /// An error closes the client.
+    /// Takes a store's reply to the `CLIENT TRACKING ON` that was sent on a link to one more node of a
+    /// cluster, after tracking began. An error closes the client.
     pub(super) fn take_late_confirmation(&mut self, id: ClientId, reply: &[u8], now: Now) {
         if reply.starts_with(b"-") {
             // The client would not hear of changes there.

@@ -26,7 +26,7 @@ use crate::shard::tracking_redirect::{NodeQuestion, Peer, RedirectMessage, Targe
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, Database, ShardId, TenantId};
 
-/// The reason for a node of a cluster that does not tell the number of a connection.
+/// The reason for giving up a link to a node of a cluster that does not answer `CLIENT ID` with a number.
 const UNNUMBERED: &str = "no-connection-number";
 /// The error reply if the stores do not reply to `CLIENT ID` with the number of a connection.
 const NO_NUMBER: &str = "ERR CLIENT TRACKING with REDIRECT needs stores that answer CLIENT ID";
@@ -142,8 +142,8 @@ impl Shard {
         error
     }
 
-    /// Answers the questions for numbers of a target's links to nodes of a cluster whose links are open, and opens those
-    /// that are missing.
+    /// Answers the other clients' requests for the numbers (`CLIENT ID`) of a client's links to nodes of a
+    /// cluster, for the links that are open, and opens those that are missing.
     pub(super) fn answer_questions(&mut self, target: ClientId, now: Now) {
         let questions = self.inbox_of(target).map(Inbox::take_questions).unwrap_or_default();
         for question in questions {
@@ -154,8 +154,9 @@ impl Shard {
         }
     }
 
-    /// Returns a node's number of a target's link to it, or the reason why there is none. `None` while the link is being
-    /// opened, or until this core knows the node.
+    /// Returns the number (`CLIENT ID`) that a node has given the link of a client that takes others'
+    /// invalidation messages, or the reason why there is none. `None` while the link is being opened, or
+    /// until this core knows the node.
     fn number_at_node(
         &mut self,
         target: ClientId,
@@ -170,7 +171,8 @@ impl Shard {
         self.private.is_open(link).then(|| self.private.number_of(link).ok_or(UNNUMBERED))
     }
 
-    /// Refuses unanswered questions about a target.
+    /// Refuses those requests for the numbers of a client's links that `concerns` selects and that are not
+    /// answered yet.
     fn refuse_questions(
         &mut self,
         target: ClientId,
@@ -192,7 +194,8 @@ impl Shard {
         self.clients.send_redirect(question.tracker.shard, answer);
     }
 
-    /// Closes the links of all targets to nodes for which `has_left` is true, because they are gone from the cluster.
+    /// Closes the links to nodes for which `has_left` is true, of all clients that take others' invalidation
+    /// messages, because the nodes are gone from the cluster.
     pub(super) fn leave_gone_nodes(&mut self, has_left: impl Fn(BackendId) -> bool) {
         for target in self.clients.target_ids() {
             let Some(inbox) = self.inbox_of(target) else { continue };

@@ -226,7 +226,7 @@ impl Shard {
     }
 
     /// Queues a `SELECT` of another database in a client's transaction, if the client may use that database.
-    /// Such a transaction is carried out over a private link.
+    /// Such a transaction is carried out over a connection that the client has to itself (private link).
     fn queue_select(&mut self, id: ClientId, database: Database, arguments: &Arguments<'_>) {
         if let Some(tenant) = self.tenant_of(id).filter(|tenant| !tenant.may_use(database)) {
             let text = tenant.refusal_of(database);

@@ -111,7 +111,8 @@ impl Shard {
         true
     }
 
-    /// Returns the private link on which a client's blocking command waits; None if the client does not wait.
+    /// Returns the connection of its own (private link) on which a client's blocking command waits; None if
+    /// the client does not wait.
     fn waiting_link(&self, id: ClientId) -> Option<PrivateId> {
         self.clients.link_at_work(id).filter(|link| self.private.waits(*link))
     }

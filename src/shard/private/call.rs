@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::protocol::{Arguments, RequestDecoder, RequestLimits, encode, reply};
 
-/// The kind of a blocking command whose words are known, with the place of its timeout.
+/// The kind of a blocking command whose arguments weir can read, with the position of its timeout among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Name {
     /// A command that pops or moves elements. The timeout, in seconds, is the word with this index, counted
@@ -116,8 +116,8 @@ pub fn awaits_new_entries(frame: &[u8]) -> Option<(usize, Vec<u8>)> {
     })
 }
 
-/// Returns a request in which the word at a place is replaced by the id of a stream's last entry, taken from
-/// `told`, the reply to `XREVRANGE stream + - COUNT 1`. None if the reply is an error.
+/// Returns a request in which the word at index `place` is replaced by the id of a stream's last entry, taken
+/// from `told`, the reply to `XREVRANGE stream + - COUNT 1`. None if the reply is an error.
 pub fn with_last_id(frame: &[u8], place: usize, told: &[u8]) -> Option<Vec<u8>> {
     let mut entries = reply::elements(told)?;
     let id = match entries.next() {

@@ -13,7 +13,7 @@ use crate::shard::settings::BackendSettings;
 use crate::shard::versions::Cell;
 use crate::values::{BackendId, ClientId, Database, TenantId, Timestamp};
 
-/// State of a private link's socket.
+/// State of the socket of a private link (a connection to a store that one client has to itself).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// The socket is being connected.
@@ -31,7 +31,8 @@ pub(super) enum Expected {
     Login,
     /// The reply to `SELECT`. An error closes the link.
     Select,
-    /// The reply to `CLIENT ID`, the last one of the greeting except on a tracker.
+    /// The reply to `CLIENT ID`, the last one of the greeting except on a connection for reports of changed
+    /// keys (tracker).
     Identity,
     /// A reply that no client gets: to a request of a transaction before its `EXEC`, or to `ASKING`.
     Step,
@@ -111,7 +112,8 @@ pub(super) struct Link {
     pub(super) is_inbox: bool,
     /// True for a tracker: the core itself has the link, on which the store reports changes of keys.
     pub(super) is_tracker: bool,
-    /// True for a feed: the core itself has the link, over which messages of shared channels come.
+    /// True for a feed: the core itself has the link, over which messages of channels with one subscription
+    /// for all clients come.
     pub(super) is_feed: bool,
     /// True once the store was asked to end a blocking command on this link (`CLIENT UNBLOCK`).
     pub(super) was_unblocked: bool,
@@ -310,7 +312,8 @@ impl Link {
         self.partial.extend_from_slice(chunk);
     }
 
-    /// Takes a whole reply, of which `end` is the last part; an error in place of a reply that was dropped.
+    /// Takes a reply that has been received to its end, of which `end` is the last part; an error in place of
+    /// a reply that was dropped.
     pub(super) fn take_whole(&mut self, end: &[u8], bytes_max: usize) -> Vec<u8> {
         let mut whole = std::mem::take(&mut self.partial);
         if std::mem::take(&mut self.let_go) > 0 || whole.len() + end.len() > bytes_max {

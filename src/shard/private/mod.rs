@@ -52,13 +52,16 @@ use crate::values::limits::{COPY_BYTES_MAX, LINK_OUTPUT_BYTES_MAX};
 use crate::values::time::Now;
 use crate::values::{Action, BackendId, ClientId, ConnectionId, Database, Owner, TenantId, Timestamp};
 
-/// The time for which an unused private link stays open.
+/// The time for which a private link (a connection to a store that one client has to itself) stays open
+/// without being used.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// The part of a core's private links that one tenant may hold, as a fraction: 4 of 5.
+/// The part of a core's private links (connections to stores that one client has to itself) that one tenant
+/// may hold, as a fraction: 4 of 5.
 const TENANT_PART: (usize, usize) = (4, 5);
 /// A tenant id that no tenant has.
 const NO_TENANT: TenantId = TenantId(u16::MAX);
-/// The divisor of a core's limit of private links that gives how many may be open when a spare one is opened.
+/// The divisor of a core's limit of private links: a spare link is opened in advance only while fewer links
+/// than that part of the limit are open.
 const SPARE_PART: usize = 16;
 /// Maximum number of private links beyond a core's limit that are opened for requests about running scripts,
 /// such as `SCRIPT KILL`.
@@ -180,7 +183,7 @@ pub enum Event {
         holder: ClientId,
         /// The request that the reply is to.
         request: InFlight,
-        /// The whole reply, or an error in place of one that was larger than permitted.
+        /// The complete reply, or an error in place of one that was larger than permitted.
         reply: Vec<u8>,
         /// Number of elements of the reply, as the price counts them.
         rows: u64,
@@ -193,7 +196,7 @@ pub enum Event {
         link: PrivateId,
         /// The client that the link is lent to.
         holder: ClientId,
-        /// The whole message.
+        /// The complete message.
         message: Vec<u8>,
     },
     /// The reply to `CLIENT TRACKING ON`.
@@ -238,11 +241,12 @@ pub enum Event {
         /// The store's reply or message, or the end of the tracker.
         said: Said,
     },
-    /// A message of a store on the feed (the link for messages of shared channels), or the feed's end.
+    /// A message of a store on the feed (the link for channels that have one subscription for all clients),
+    /// or the feed's end.
     Feed {
         /// The store that the feed leads to.
         backend: BackendId,
-        /// The whole message; as the error, the reason of the feed's end in one word.
+        /// The complete message; as the error, the reason of the end of the connection in one word.
         said: Result<Vec<u8>, &'static str>,
     },
     /// The reply to the `PING` that a store was sent because it was silent on other connections.
@@ -302,7 +306,8 @@ pub struct PrivateFigures {
     pub tracking: usize,
     /// Links on which clients take the invalidation messages of other clients (`REDIRECT`).
     pub redirected: usize,
-    /// Links over which messages of shared channels come, one per store at most.
+    /// Links over which messages of channels with one subscription for all clients come, one per store at
+    /// most.
     pub shared: usize,
     /// Open links that no client has: idle, being cleaned, or left behind in a blocking command.
     pub idle: usize,
@@ -345,7 +350,8 @@ struct Place {
     link: Option<Link>,
 }
 
-/// All private links of one core, lent and idle, with trackers and feeds.
+/// All private links of one core (connections to stores that one client has to itself), lent and idle, with
+/// the connections that the core itself has for changes of keys (trackers) and for shared channels (feeds).
 #[derive(Debug)]
 pub struct PrivateLinks {
     /// The number of the first private connection of the core: those with lower numbers are shared by all
@@ -361,7 +367,8 @@ pub struct PrivateLinks {
     /// The trackers (links on which stores report changes of keys), which do not count towards the limit of
     /// links.
     trackers: HashMap<BackendId, PrivateId>,
-    /// The feeds (links for messages of shared channels), which do not count towards the limit of links.
+    /// The feeds (the core's own links for channels that have one subscription for all clients), which do not
+    /// count towards the limit of links.
     feeds: HashMap<BackendId, PrivateId>,
     /// The link that is being opened for the next client that needs one; None if there is none.
     spare: Option<PrivateId>,
@@ -438,7 +445,8 @@ impl PrivateLinks {
         figures
     }
 
-    /// Returns the number of open private links that are not idle, without trackers and feeds.
+    /// Returns the number of open private links that are not idle, without those that the core itself has
+    /// (trackers and feeds).
     pub fn lent(&self) -> usize {
         self.open - self.idle.len() - self.trackers.len() - self.feeds.len()
     }
@@ -598,8 +606,9 @@ impl PrivateLinks {
         }
     }
 
-    /// Sends a request about subscriptions over the feed of a store (the link for shared channels), which is
-    /// opened if there is none. Its answer, and all messages, come as [`Event::Feed`].
+    /// Sends a request about subscriptions over the feed of a store (the core's own link for channels with
+    /// one subscription for all clients), which is opened if there is none. Its answer, and all messages,
+    /// come as [`Event::Feed`].
     pub fn send_to_feed(&mut self, env: &mut Env, backend: BackendId, frame: &[u8], now: Now) {
         let id = self.feeds.get(&backend).copied().unwrap_or_else(|| {
             let id = self.vacant();
@@ -612,22 +621,23 @@ impl PrivateLinks {
         self.send_subscription(env, id, Message::Small(frame), now);
     }
 
-    /// True if so many bytes wait to be sent over a store's feed (the link for shared channels) that no
-    /// further request should be sent.
+    /// True if so many bytes wait to be sent over a store's feed (the core's own link for channels with one
+    /// subscription for all clients) that no further request should be sent.
     pub fn is_feed_full(&self, backend: BackendId) -> bool {
         let link = self.feeds.get(&backend).and_then(|id| self.peek(*id));
         link.is_some_and(|link| link.output.len() >= LINK_OUTPUT_BYTES_MAX)
     }
 
-    /// Records whether a store owes acknowledgements on its feed (the link for shared channels).
+    /// Records whether a store owes acknowledgements on its feed (the core's own link for channels with one
+    /// subscription for all clients).
     pub fn note_feed_owed(&mut self, backend: BackendId, owes: bool) {
         if let Some(id) = self.feeds.get(&backend) {
             self.note_owed(*id, owes);
         }
     }
 
-    /// Closes a store's feed (the link for shared channels) because the store has sent something unexpected.
-    /// Its end comes as [`Event::Feed`].
+    /// Closes a store's feed (the core's own link for channels with one subscription for all clients) because
+    /// the store has sent something unexpected. Its end comes as [`Event::Feed`].
     pub fn give_up_feed(&mut self, env: &mut Env, backend: BackendId) {
         if let Some(id) = self.feeds.get(&backend) {
             self.give_up(env, *id, "unexpected-reply");
@@ -979,7 +989,8 @@ impl PrivateLinks {
     }
 
     /// Sends a request that puts back `count` elements which a store has popped for a client that had
-    /// disconnected. The error returns the version cells of their key, if there is no room for another link.
+    /// disconnected. The error returns the version cells (counters of writes) of their key, if there is no
+    /// room for another link.
     pub fn put_back(
         &mut self,
         env: &mut Env,

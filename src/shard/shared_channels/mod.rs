@@ -28,7 +28,8 @@ use crate::protocol::encode;
 use crate::values::limits::SHARED_OWED_MAX;
 use crate::values::{BackendId, ClientId, ShardId, TenantId};
 
-/// The part of a core's shared channels that one tenant may have, as a fraction: 4 of 5.
+/// The part of the channels (with one subscription for all clients) whose home is one core that one tenant
+/// may have, as a fraction: 4 of 5.
 const TENANT_PART: (usize, usize) = (4, 5);
 
 /// Maximum numbers of channels and of patterns whose home is one core.
@@ -93,7 +94,8 @@ struct Join {
     is_lost: bool,
 }
 
-/// Meaning of a message that a store has sent over a feed (the connection for shared channels).
+/// Meaning of a message that a store has sent over a feed (the core's connection for channels with one
+/// subscription for all clients).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// A published message; it has been queued for the cores with subscribers.
@@ -104,7 +106,8 @@ pub enum Heard {
     Violation,
 }
 
-/// Reason why weir refuses a client's subscription to a shared channel.
+/// Reason why weir refuses a client's subscription to a channel that would have one subscription for all
+/// clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JoinRefusal {
     /// The core, or the tenant's part of it, has no room for another channel.
@@ -115,7 +118,8 @@ pub enum JoinRefusal {
     NoStore,
 }
 
-/// The shared channels whose home is one core, and the requests and messages about them that wait to be sent.
+/// The channels whose home is one core, which has one subscription for all clients, and the requests and
+/// messages about them that wait to be sent.
 #[derive(Debug)]
 pub struct SharedChannels {
     limits: HomeLimits,
@@ -135,7 +139,7 @@ pub struct SharedChannels {
 }
 
 impl SharedChannels {
-    /// Creates the state of a core without channels.
+    /// Creates the state of a core without any channel that has one subscription for all clients.
     pub fn new(limits: HomeLimits) -> Self {
         Self {
             limits,
@@ -400,7 +404,8 @@ impl SharedChannels {
         }
     }
 
-    /// Ends a join that all stores have answered, and queues the result for the client's core.
+    /// Ends a client's subscribing that all stores have answered, and queues the result for the client's
+    /// core.
     fn end_join(&mut self, join: Join) {
         if join.is_lost {
             return;

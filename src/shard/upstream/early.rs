@@ -21,7 +21,8 @@ use crate::values::{ConnectionId, Tier, Timestamp};
 
 /// The time after which a request in flight at a stalled backend is answered with an error.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The least time between two searches of the requests in flight for those to be answered early.
+/// The least time between two searches of the requests in flight for those to be answered with an error
+/// before the backend's reply comes.
 const LOOKS_APART: Duration = Duration::from_millis(1);
 
 impl Upstream {
@@ -68,8 +69,8 @@ impl Upstream {
         self.overload.search_by(next.max(now.monotonic.after(LOOKS_APART)));
     }
 
-    /// Collects the requests in flight on a connection that are to be answered early now, and marks them as
-    /// answered. Returns the time at which the next one is due.
+    /// Collects the requests in flight on a connection that are to be answered now, before the backend's
+    /// reply comes, and marks them as answered. Returns the time at which the next one is due.
     fn find_overdue(
         &mut self,
         env: &mut Env,
@@ -105,7 +106,8 @@ impl Upstream {
     }
 }
 
-/// The data of a request that is answered early, from which its error reply is made.
+/// The data of a request that is answered before its backend's reply comes, from which its error reply is
+/// made.
 #[derive(Clone, Copy, Debug)]
 struct Given {
     is_late: bool,

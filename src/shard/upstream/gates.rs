@@ -76,14 +76,14 @@ impl Upstream {
         self.apply_gates();
     }
 
-    /// Forgets a backend's health, because another server has its place.
+    /// Forgets a backend's health, because another server has its number now.
     pub(super) fn forget_health(&mut self, env: &Env, backend: BackendId) {
         self.breaker.forget(env, backend);
         self.apply_gates();
     }
 
-    /// Carries out the breaker's decisions: sets at each bulkhead whether the breaker checks its requests,
-    /// and opens connections without a pause once all requests pass.
+    /// Carries out the breaker's decisions: sets at each bulkhead (window and queue) whether the breaker
+    /// checks its requests, and opens connections without a pause once all requests pass.
     fn apply_gates(&mut self) {
         while let Some((backend, gate)) = self.breaker.poll_gate() {
             for index in bulkheads_of(backend) {
@@ -135,7 +135,8 @@ impl Upstream {
         Some(sent)
     }
 
-    /// Refuses all requests that wait in the queue of an ejected backend; `index` is that of its bulkhead.
+    /// Refuses all requests that wait in the queue of an ejected backend; `index` is that of its bulkhead
+    /// (window and queue).
     pub(super) fn clear_gated(&mut self, env: &mut Env, index: usize, replies: &mut impl Replies, now: Now) {
         let backend = Overload::backend_of(index);
         let standing = env.settings.overload.health.standing(usize::from(backend.0));

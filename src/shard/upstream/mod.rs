@@ -88,7 +88,7 @@ impl Upstream {
         self.links.open_count()
     }
 
-    /// Returns the number of requests that wait in queues before backends.
+    /// Returns the number of requests that wait in queues in front of backends.
     pub fn waiting(&self) -> usize {
         self.overload.waiting()
     }
@@ -111,8 +111,8 @@ impl Upstream {
         self.cluster.slots.as_ref().is_some_and(|slots| slots.is_holding(slot))
     }
 
-    /// True if a request that was sent to a backend at `until` or earlier is unanswered. Before a cluster,
-    /// any node counts, as do requests of the slot that are held back or were sent again.
+    /// True if a request that was sent to a backend at `until` or earlier is unanswered. In front of a
+    /// cluster, any node counts, as do requests of the slot that are held back or were sent again.
     pub fn has_in_flight(&self, (backend, slot): (BackendId, u16), until: Timestamp) -> bool {
         let is_early = |link: &Link| link.pending.front().is_some_and(|oldest| oldest.sent_at <= until);
         let mut links = self.links.iter();
@@ -122,18 +122,20 @@ impl Upstream {
         }
     }
 
-    /// Returns the fences, which keep requests of connections that weir gave up from taking effect after
-    /// later ones.
+    /// Returns the fences (given-up connections that stores are to kill), which keep requests of connections
+    /// that weir gave up from taking effect after later ones.
     pub fn fences(&mut self) -> &mut Fences {
         self.links.fences()
     }
 
-    /// Takes the fences that another shard raised and lifted, before anything else of its batch is handled.
+    /// Takes the fences (given-up connections that stores are to kill) of which another shard tells, new ones
+    /// and answered ones, before anything else of its batch is handled.
     pub fn handle_fences(&mut self, fences: (Vec<Fence>, Vec<(ShardId, u64)>)) {
         self.links.handle_fences(fences);
     }
 
-    /// Takes the sequence numbers of this shard's fences that were lifted since the last call.
+    /// Takes the sequence numbers of this shard's fences (given-up connections that stores are to kill) that
+    /// stores have answered since the last call.
     pub fn take_lifted(&mut self) -> impl Iterator<Item = u64> {
         self.links.take_lifted()
     }
@@ -166,13 +168,14 @@ impl Upstream {
         self.links.lend_room(env, id)
     }
 
-    /// True if notes about client connections have to be delivered before more of their requests are read.
+    /// True if notes (messages about client connections to their cores) have to be delivered before more of
+    /// their requests are read.
     #[inline]
     pub fn has_notes(&self) -> bool {
         !self.notes.is_empty()
     }
 
-    /// Delivers the notes about requests to the cores of their clients.
+    /// Delivers the notes (such as that a request was sent) about requests to the cores of their clients.
     pub fn deliver_notes(&mut self, env: &mut Env, replies: &mut impl Replies) {
         let mut notes = std::mem::take(&mut self.notes);
         for (to, note) in notes.drain(..) {

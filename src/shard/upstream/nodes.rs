@@ -20,7 +20,7 @@ use crate::shard::stored::Stored;
 use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId, Timestamp};
 
-/// The result of a reply for its request.
+/// The decision whether a reply of a cluster node is passed on to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// The reply is passed to the request's client.
@@ -50,8 +50,8 @@ impl Upstream {
         slots.hold_moved(owner_at, overload.waiting_slots());
     }
 
-    /// Drops all observations of a node's health, because another node has its place or the node has another
-    /// role.
+    /// Drops all observations of a node's health, because another node has its place in the table or the node
+    /// has another role.
     fn meet_anew(&mut self, env: &Env, backend: BackendId) {
         if let Some(readers) = &mut self.cluster.readers {
             readers.forget(backend);
@@ -86,7 +86,8 @@ impl Upstream {
         slots.doubt_silent(owes_since, now);
     }
 
-    /// Makes this turn check which held requests can be sent, because the map of slots was confirmed.
+    /// Makes this turn (pass of the shard's loop) check which held requests can be sent, because the map of
+    /// slots was confirmed.
     pub fn touch_slots(&mut self) {
         if let Some(slots) = &mut self.cluster.slots {
             slots.touch();
@@ -99,7 +100,7 @@ impl Upstream {
     }
 
     /// True if a request may go straight to the backend of its route: no slot's requests are held, and the
-    /// backend is the slot's owner. Always true before plain stores.
+    /// backend is the slot's owner. Always true where weir stands in front of plain stores.
     #[inline]
     pub(super) fn is_at_owner(&self, route: Route) -> bool {
         self.cluster.slots.as_ref().is_none_or(|slots| slots.is_at_owner(route))
@@ -169,16 +170,18 @@ impl Upstream {
         slots.is_some_and(|slots| slots.hold_if_moved(env, envelope, message, requests, now))
     }
 
-    /// Records the reply to a step of a block of requests, if it is a redirect or shows that a node is no
-    /// primary.
+    /// Records the reply to a request of a transaction before its `EXEC`, or to a command that was sent right
+    /// before a request (`ROLE`, `ASKING`), if it is a redirect or shows that a node is no primary. `kind` is
+    /// the reply's first byte, `end` the last bytes of the reply.
     pub(super) fn record_step(&mut self, connection: ConnectionId, kind: u8, end: &[u8]) {
         if let Some(slots) = &mut self.cluster.slots {
             slots.record_step(connection, kind, (&self.links.at(connection).partial, end));
         }
     }
 
-    /// Removes the request of a connection's next reply from the unanswered ones, if nothing depends on the
-    /// reply. True if so.
+    /// Removes from the unanswered requests the one that the next reply on a connection answers, if nothing
+    /// more has to be done for it: the reply is not an error, no held request waits for it, and its response
+    /// time is not needed to choose between replicas. True if so.
     #[inline]
     pub(super) fn settle_if_plain(&mut self, connection: ConnectionId, kind: u8) -> bool {
         let is_compared = self.cluster.is_compared();

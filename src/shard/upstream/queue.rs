@@ -18,8 +18,8 @@ use crate::values::time::Now;
 use crate::values::{BackendId, Timestamp};
 
 impl Upstream {
-    /// Handles a request that found no room in the window at once: sends, queues or refuses it. In shadow
-    /// mode of deadlines it only counts those that would be too late.
+    /// Handles a request that found no room in the window at once: sends, queues or refuses it. If deadlines
+    /// are in shadow mode, it only counts those that would be too late.
     #[cold]
     pub(super) fn send_later(
         &mut self,
@@ -71,8 +71,8 @@ impl Upstream {
         self.park(env, index, (envelope, message, requests), now)
     }
 
-    /// Queues a request before its backend. If the queue is full, a less important request is pushed out for
-    /// it; an error if there is none.
+    /// Queues a request in front of its backend. If the queue is full, a less important request is pushed out
+    /// for it; an error if there is none.
     fn park(
         &mut self,
         env: &mut Env,
@@ -98,8 +98,8 @@ impl Upstream {
         Ok(())
     }
 
-    /// Takes requests about a key that has become hot out of the queues before the slot's backend: those that
-    /// `choose` selects, each connection's in their order. The flag with each says whether its client
+    /// Takes requests about a key that has become hot out of the queues in front of the slot's backend: those
+    /// that `choose` selects, each connection's in their order. The flag with each says whether its client
     /// connection may be read from again. `choose` also sees requests for several keys of any slot.
     pub fn take_queued(
         &mut self,

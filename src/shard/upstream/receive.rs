@@ -61,7 +61,7 @@ impl Upstream {
     }
 
     /// Takes back the buffer that was lent for a reply, with `received` bytes more in it. Handles the reply
-    /// if it is whole now.
+    /// if it is complete now.
     pub fn handle_filled(
         &mut self,
         env: &mut Env,
@@ -85,7 +85,7 @@ impl Upstream {
         }
     }
 
-    /// Handles one whole reply of a backend, of which `end` is the last part.
+    /// Handles one complete reply of a backend, of which `end` is the last part.
     #[inline]
     fn take_whole(
         &mut self,
@@ -144,7 +144,7 @@ impl Upstream {
         self.overload.handle_answered(env, (index, pending), self.turn.late, now);
     }
 
-    /// Passes on one whole reply to the request at `to`, with its size and the time that the backend took.
+    /// Passes on one complete reply to the request at `to`, with its size and the time that the backend took.
     #[expect(
         clippy::too_many_arguments,
         reason = "one step of `handle_bytes`, in a function of its own to be readable"

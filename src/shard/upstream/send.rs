@@ -15,9 +15,9 @@ use crate::values::time::Now;
 use crate::values::{ConnectionId, Timestamp};
 
 impl Upstream {
-    /// Sends a request, or a block of `requests` requests of which only the last one's reply counts; queues
-    /// it if the window has no room. Before a cluster, sends it to the slot's owner, or holds it while the
-    /// owner is unknown.
+    /// Sends a message of `requests` requests, of which only the last one's reply counts (more than one for a
+    /// transaction, or with commands such as `PTTL` before a request); queues it if the window has no room.
+    /// In front of a cluster, sends it to the slot's owner, or holds it while the owner is unknown.
     #[inline]
     pub fn send(
         &mut self,
@@ -114,8 +114,9 @@ impl Upstream {
         self.cluster.slots.as_ref().is_none_or(|slots| slots.has_room(connection))
     }
 
-    /// Makes a connection ready for requests: opens it if it is closed, and sends the fences that it lacks.
-    /// Returns an error if it may not be opened yet or is full.
+    /// Makes a connection ready for requests: opens it if it is closed, and sends a `CLIENT KILL` for each
+    /// connection that was given up since it last did. Returns an error if it may not be opened yet or is
+    /// full.
     #[cold]
     fn make_ready(&mut self, env: &mut Env, connection: ConnectionId, now: Now) -> Result<(), NotSent> {
         let has_room = self.has_room_for_again(connection);

@@ -13,17 +13,19 @@ use crate::shard::settings::{Mode, ShardSettings};
 use crate::values::time::Now;
 use crate::values::{BackendId, Timestamp};
 
-/// The longest time between two turns that handle waiting requests.
+/// The longest time between two turns (passes of the shard's loop) that handle waiting requests.
 const HEARTBEAT: Duration = Duration::from_millis(5);
 
-/// The planned and actual times of the present turn.
+/// The planned and actual times of the present turn (pass of the shard's loop).
 #[derive(Debug)]
 pub(super) struct Turn {
-    /// The time for which the turn was planned; `Timestamp::MAX` once the delay is measured.
+    /// The time for which the turn (pass of the shard's loop) was planned; `Timestamp::MAX` once the delay is
+    /// measured.
     planned: Timestamp,
-    /// The time at which the turn began.
+    /// The time at which the turn (pass of the shard's loop) began.
     began_at: Timestamp,
-    /// The delay of the turn against its plan. It is caused by this core, so no backend is blamed for it.
+    /// The delay of the turn (pass of the shard's loop) against its plan. It is caused by this core, so no
+    /// backend is blamed for it.
     pub late: Duration,
 }
 
@@ -34,7 +36,8 @@ impl Default for Turn {
 }
 
 impl Upstream {
-    /// Begins a turn and measures its delay against the plan. No backend is blamed for that delay.
+    /// Begins a turn (pass of the shard's loop) and measures its delay against the plan. No backend is blamed
+    /// for that delay.
     #[inline]
     pub(super) fn begin_turn(&mut self, now: Now) {
         if now.monotonic <= self.turn.began_at {
@@ -51,8 +54,8 @@ impl Upstream {
         }
     }
 
-    /// Sets the time by which the next turn is needed, by this stage or another, so that its delay can be
-    /// measured.
+    /// Sets the time by which the next turn (pass of the shard's loop) is needed, by this part of the shard
+    /// or another, so that its delay can be measured.
     #[inline]
     pub fn plan(&mut self, next: Option<Timestamp>) {
         self.turn.planned = next.unwrap_or(Timestamp::MAX).min(self.next_look());
@@ -70,7 +73,8 @@ impl Upstream {
         if self.overload.is_any_listed() { next.min(self.turn.began_at.after(HEARTBEAT)) } else { next }
     }
 
-    /// Ends a turn: answers requests whose time is over, and sends or refuses queued and held ones.
+    /// Ends a turn (pass of the shard's loop): answers requests whose time is over, and sends or refuses
+    /// queued and held ones.
     #[inline]
     pub fn handle_turn_end(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         self.begin_turn(now);
@@ -110,7 +114,7 @@ impl Upstream {
     }
 
     /// Refuses and sends requests of one queue. True if the queue need not be handled at the end of the next
-    /// turn.
+    /// turn (pass of the shard's loop).
     fn handle_queue(&mut self, env: &mut Env, index: usize, replies: &mut impl Replies, now: Now) -> bool {
         if self.overload.bulkhead(index).is_gated() {
             self.clear_gated(env, index, replies, now);
@@ -140,10 +144,10 @@ impl Upstream {
             .all(|(connection, link)| link.has_room() && slots.is_none_or(|slots| slots.has_room(connection)))
     }
 
-    /// Marks as stalled each bulkhead with requests in flight whose backend has been silent for 250 ms or
-    /// four median response times, whichever is longer (1 s before its first reply): nothing more is sent,
-    /// and new requests are refused. Then publishes the load of each bulkhead to other cores. Called with the
-    /// regular checks, about every 100 ms.
+    /// Marks as stalled each bulkhead (window and queue) with requests in flight whose backend has been
+    /// silent for 250 ms or four median response times, whichever is longer (1 s before its first reply):
+    /// nothing more is sent, and new requests are refused. Then publishes the load of each bulkhead to other
+    /// cores. Called with the regular checks, about every 100 ms.
     pub fn find_stalls(&mut self, settings: &ShardSettings, now: Now) {
         self.begin_turn(now);
         for index in 0..self.overload.len() {

@@ -52,7 +52,8 @@ impl Ending {
     }
 }
 
-/// The time between two calls of the function that attends to others while a script runs for long.
+/// The time between two calls of the function that answers other clients' requests while a script runs for
+/// long.
 const ATTENDED_EVERY: Duration = Duration::from_millis(1);
 
 /// The function that attends to others while a script runs for long, and the time from which on it does.

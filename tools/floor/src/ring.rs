@@ -17,7 +17,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 use slab::Slab;
 use socket2::Socket;
 
-/// The number of receive buffers, and the size of each in bytes: as for one core of weir.
+/// The number of receive buffers, as for one core of weir. Each has `BUFFER_BYTES` bytes.
 const BUFFERS: u16 = 256;
 const BUFFER_BYTES: usize = 20 * 1024;
 /// The number of operations that fit in the queue to the kernel; more are submitted in several steps.

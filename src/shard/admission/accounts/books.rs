@@ -45,19 +45,20 @@ impl Charge {
 const _: () = assert!(size_of::<Option<Charge>>() <= 56);
 
 impl Accounts {
-    /// Returns the expected cost of the next request of a payer and class beyond the quote's fixed part, in
-    /// millionths of a request unit.
+    /// Returns the expected cost of the next request of a payer and class beyond the part that is known on
+    /// arrival, in millionths of a request unit.
     pub fn expected(&mut self, payer: Payer, class: Class) -> MicroUnits {
         self.ledger.buckets().tenants[usize::from(payer.tenant().0)].expected.of(class as usize)
     }
 
-    /// True once a request of this class of the payer's tenant has been settled.
+    /// True once a request of this class of the payer's tenant has been charged at its real cost, so that the
+    /// class's cost is known.
     pub fn is_seen(&mut self, payer: Payer, class: Class) -> bool {
         self.ledger.buckets().tenants[usize::from(payer.tenant().0)].expected.is_seen(class as usize)
     }
 
-    /// Settles a request: books the difference between its real cost and the price that was taken, learns the
-    /// cost for its class, and counts the usage.
+    /// Corrects what a request was charged to its real cost in the buckets, learns that cost for the
+    /// request's class, and counts the tenant's usage.
     pub fn settle(&mut self, charge: &Charge, bill: Bill, now: Timestamp) {
         self.end(charge);
         let tenant = self.tenant_now(charge.payer);
@@ -84,7 +85,8 @@ impl Accounts {
         self.handle_booked(charge.payer, now);
     }
 
-    /// Takes a cost for which no request was admitted from all buckets of its payer.
+    /// Charges a cost that belongs to no admitted request (bytes of a published message, say) to all buckets
+    /// of the payer.
     #[inline(never)]
     pub fn book(&mut self, payer: Payer, cost: Price, now: Timestamp) {
         let tenant = self.tenant_now(payer);
@@ -94,7 +96,8 @@ impl Accounts {
         self.correct(payer, tenant, cost.signed(), now);
     }
 
-    /// Adds to the usage of a tenant, which is reported to the control executor within `METERED_REPORT`.
+    /// Adds to the usage of a tenant, which is reported to the control executor within `METERED_REPORT` (1
+    /// s).
     #[inline]
     pub fn meter(&mut self, tenant: TenantId, usage: Usage, now: Timestamp) {
         let metered = &mut self.ledger.buckets().tenants[usize::from(tenant.0)].metered;

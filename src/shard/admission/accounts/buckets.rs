@@ -21,7 +21,7 @@ pub(super) struct Account {
     bucket: BucketId,
     /// The whole quota of the bucket.
     quota: Capacity,
-    /// The part of the quota that this process may use, as the pool's last grant says.
+    /// The part of the quota that this process may use, as the control executor's last grant says.
     capacity: Capacity,
     pub slice: Slice,
     pub listed: bool,
@@ -32,13 +32,14 @@ pub(super) struct Account {
 pub(super) struct TenantAccount {
     pub account: Option<Account>,
     pub expected: Expected,
-    /// Requests of the tenant that were admitted under the current quotas and are not settled.
+    /// Requests of the tenant that were admitted under the current quotas and have not been charged at their
+    /// real cost yet.
     pub under_way: UnderWay,
-    /// Requests of the tenant that were admitted under the quotas before the current ones and are not
-    /// settled.
+    /// Requests of the tenant that were admitted under the quotas before the current ones and have not been
+    /// charged at their real cost yet.
     pub under_way_before: UnderWay,
-    /// The number of the tenant's requests settled since the number was last taken to let waiting requests go
-    /// on.
+    /// The number of the tenant's requests charged at their real cost since this number was last taken to let
+    /// waiting requests go on.
     pub settled: u32,
     /// The tenant's usage that has not been reported to the control executor yet.
     pub metered: Usage,
@@ -50,7 +51,7 @@ pub(super) struct UserEntry {
     pub slice: Slice,
     pub size: SizeId,
     pub listed: bool,
-    /// The part of the quota that this process may use, as the pool's last grant says.
+    /// The part of the quota that this process may use, as the control executor's last grant says.
     part: Sliver,
 }
 
@@ -66,14 +67,15 @@ impl SizeId {
         self.0.get()
     }
 
-    /// Converts [`Self::bits`] back. None for zero, which stands for no user's bucket and so no size.
+    /// Returns the index whose [`Self::bits`] are these. None for zero, which stands for no user's bucket and
+    /// so no size.
     pub(super) fn from_bits(bits: u32) -> Option<Self> {
         NonZeroU32::new(bits).map(Self)
     }
 }
 
-/// A part of a quota in 16 bits, rounded down but never to zero: precise enough to estimate when a bucket
-/// will have enough.
+/// A part of a quota in 16 bits, rounded down but never to zero: precise enough to estimate the time until a
+/// bucket has enough for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sliver(u16);
 
@@ -116,7 +118,8 @@ pub(super) struct Entry<'a> {
     pub listed: &'a mut bool,
 }
 
-/// The slice of a scope, and the flag whether the scope has a report to make.
+/// The slice of a scope (the part of its bucket that this core may spend), and the flag whether this core has
+/// amounts of the scope to report to the control executor.
 type Piece<'a> = (&'a mut Slice, &'a mut bool);
 
 /// The buckets of all scopes (global, tenants, users) that this core knows.
@@ -124,8 +127,9 @@ type Piece<'a> = (&'a mut Slice, &'a mut bool);
 pub(super) struct Buckets {
     secret: [u64; 2],
     pub global: Option<Account>,
-    /// The sum of costs beyond the prices that were taken, since it was last reported. The pool bounds how
-    /// much of it the global bucket owes, as not all tenants are to pay for it.
+    /// The sum of costs beyond the prices that were taken, since it was last reported. The control executor
+    /// limits how much of it the global bucket may owe, so that one tenant's dear requests do not make all
+    /// tenants wait for long.
     pub surprise: MicroUnits,
     pub tenants: Vec<TenantAccount>,
     tenant_by_bucket: HashMap<BucketId, TenantId>,
@@ -232,8 +236,9 @@ impl Buckets {
         })
     }
 
-    /// Returns the slices of all buckets of a payer (global, tenant, user), each with the flag whether it has
-    /// a report to make. None if the user has no account on this core.
+    /// Returns the slices of all buckets of a payer (global, tenant, user): the parts that this core may
+    /// spend, each with the flag whether amounts of it are to be reported. None if the user has no account on
+    /// this core.
     pub fn parts_of(&mut self, payer: Payer) -> Option<[Option<Piece<'_>>; 3]> {
         let Self { global, tenants, users, .. } = self;
         let tenant = &mut tenants[usize::from(payer.tenant().0)];
@@ -246,24 +251,26 @@ impl Buckets {
         Some([global.as_mut().map(Account::part), tenant.account.as_mut().map(Account::part), user])
     }
 
-    /// Adds `change` to the number of unsettled requests of a payer's user: positive for admitted requests,
-    /// negative for settled ones. A user's bucket is known by its name, so it is the same in all versions of
-    /// the quotas.
+    /// Adds `change` to the number of admitted requests of a payer's user that have not been charged at their
+    /// real cost yet: positive for admitted requests, negative for charged ones. A user's bucket is known by
+    /// its name, so it is the same in all versions of the quotas.
     pub fn count_of_user(&mut self, payer: Payer, change: i32) {
         if let Some(entry) = payer.user().and_then(|user| self.users.get_mut(user.bucket)) {
             entry.slice.count_under_way(change);
         }
     }
 
-    /// Returns the least amount that this core can spend from any bucket of a payer: its own allowance and
-    /// its share of the pool's level, in millionths of a request unit. `i64::MAX` if no bucket has a limit.
+    /// Returns the least amount that this core can count on in any bucket of a payer: its own allowance and
+    /// its share of the level that the control executor reported, in millionths of a request unit. `i64::MAX`
+    /// if no bucket has a limit.
     pub fn in_sight(&self, payer: Payer, rules: Rules, now: Timestamp) -> i64 {
         let each = payer.scopes().filter_map(|scope| self.known(scope, now));
         each.map(|(slice, capacity)| slice.in_sight(capacity, now, rules).0).min().unwrap_or(i64::MAX)
     }
 
-    /// Returns a copy of the slice of a scope's bucket and the part of the bucket's size that this process
-    /// may use, without creating an account. None if the scope has no limit.
+    /// Returns a copy of the slice of a scope's bucket (the part that this core may spend) and the part of
+    /// the bucket's size that this process may use, without creating an account. None if the scope has no
+    /// limit.
     pub fn known(&self, scope: Scope, now: Timestamp) -> Option<(Slice, Capacity)> {
         if let Scope::User(user) = scope {
             let quota = self.sizes.get(user.size);
@@ -317,7 +324,8 @@ impl Buckets {
         self.tenant_by_bucket.get(&bucket).copied().map(Scope::Tenant)
     }
 
-    /// Iterates over the scopes, except users, that have a report to make.
+    /// Iterates over the scopes, except users, with amounts that this core has to report to the control
+    /// executor.
     pub fn listed(&self) -> impl Iterator<Item = Scope> {
         let tenants = (0..).map(TenantId).zip(&self.tenants);
         std::iter::once((Scope::Global, self.global.as_ref()))
@@ -347,8 +355,8 @@ impl Buckets {
     }
 }
 
-/// Returns the bucket id of a tenant, or of one of its users: a keyed hash of the names, so all processes
-/// with the same secret agree, even hosts of a fleet with other versions of weir.
+/// Returns the bucket id of a tenant or, with `user`, of one of its users: a hash of the names with the key
+/// `[one, two]`, so all processes with that key agree, even hosts of a fleet with other versions of weir.
 pub fn bucket_of([one, two]: [u64; 2], tenant: &str, user: Option<&str>) -> BucketId {
     // No name contains this byte.
     const END: [u8; 1] = [0xff];

@@ -120,7 +120,7 @@ pub enum Scope {
 pub enum Decision {
     /// The price of the request was taken from all its payer's buckets.
     Admitted,
-    /// The request has to wait for a grant of a pool, and is tried again then.
+    /// The request has to wait for the control executor's answer about a bucket, and is tried again then.
     Wait,
     /// The request is refused: a bucket does not have enough.
     Refused {
@@ -143,7 +143,7 @@ pub struct UserFigures {
     pub refused: u64,
 }
 
-/// The accounts of one core: the buckets of all scopes, and the reports to their pools.
+/// The accounts of one core: the buckets of all scopes, and the reports about them to the control executor.
 #[derive(Debug)]
 pub struct Accounts {
     shard: ShardId,
@@ -160,16 +160,17 @@ pub struct Accounts {
     metered: Vec<TenantId>,
     /// The time at which usage is reported at the latest; None if there is no usage to report.
     metered_report_at: Option<Timestamp>,
-    /// The buckets whose pools must be asked for a grant, each with the amount that a request waits for.
+    /// The buckets for which the control executor must be asked for a grant, each with the amount that a
+    /// request waits for.
     asking: Vec<(Scope, MicroUnits)>,
     reports: VecDeque<Report>,
-    /// The times at which the reports that pools have not answered were sent, the oldest first.
+    /// The times at which the reports that the control executor has not answered were sent, the oldest first.
     unanswered: VecDeque<Timestamp>,
 }
 
 impl Accounts {
-    /// Creates the accounts of one shard out of `shards`. Buckets count as full until the pools tell
-    /// otherwise.
+    /// Creates the accounts of one shard out of `shards`. Buckets count as full until the control executor
+    /// tells otherwise.
     pub fn new(shard: ShardId, shards: u16, settings: &AdmissionSettings, quotas: &Quotas) -> Self {
         Self {
             shard,
@@ -224,8 +225,8 @@ impl Accounts {
         Decision::Admitted
     }
 
-    /// Records that a payer's request was taken from its buckets directly, without a tab. The second
-    /// consecutive request of the same payer opens a tab.
+    /// Records that a payer's request was taken from its buckets directly, without a tab. A tab is a sum that
+    /// is booked later; the second consecutive request of the same payer opens a tab.
     #[inline]
     fn handle_booked(&mut self, payer: Payer, now: Timestamp) {
         if self.last_booked != Some(payer) {
@@ -236,8 +237,8 @@ impl Accounts {
         }
     }
 
-    /// Slow path of [`Self::admit`], for requests that the core's allowances do not cover. A function of its
-    /// own so that the fast path needs few registers.
+    /// Slow path of [`Self::admit`], for requests that cost more than the core may spend without asking the
+    /// control executor. A function of its own so that the fast path needs few registers.
     #[inline(never)]
     fn admit_otherwise(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Decision {
         let decision = self.decide(payer, cost, now);
@@ -301,8 +302,9 @@ impl Accounts {
         true
     }
 
-    /// Decides on a request that the allowances do not cover: on credit, from a silent pool's share, or a
-    /// refusal. Takes nothing yet.
+    /// Decides on a request that costs more than the core may spend without asking: it may pass because a
+    /// bucket that was not used lately is full, or on the core's last known share while the control executor
+    /// does not answer; else it waits or is refused. Takes nothing yet.
     fn decide(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Decision {
         let rules = self.rules(now);
         payer.scopes().fold(Decision::Admitted, |decision, scope| {
@@ -325,8 +327,8 @@ impl Accounts {
         }
     }
 
-    /// Lists the pools that must be asked for a grant before a request can be decided on, unless they have
-    /// been asked already.
+    /// Lists the buckets for which the control executor must be asked for a grant before a request can be
+    /// decided on, unless it has been asked already.
     fn ask_for(&mut self, payer: Payer, cost: Price, now: Timestamp) {
         let rules = self.rules(now);
         for scope in payer.scopes() {
@@ -363,7 +365,7 @@ impl Accounts {
     }
 
     /// Returns how many users have accounts on this core, how many accounts were dropped, and how many
-    /// requests were refused for lack of room.
+    /// requests were refused because there was no room for their user's account.
     pub fn users(&self) -> UserFigures {
         let users = &self.ledger.names().users;
         UserFigures { active: users.len(), evicted: users.evicted(), refused: users.refused() }
@@ -372,7 +374,7 @@ impl Accounts {
 
 impl Decision {
     /// Returns the decision with one more bucket's verdict included. A refusal wins, the one with the longest
-    /// wait first; after that, waiting for a grant of a pool.
+    /// wait first; after that, waiting for the control executor's answer.
     fn and(self, scope: Scope, verdict: Verdict) -> Self {
         match (self, verdict) {
             (Self::Refused { retry_after: longest, .. }, Verdict::Refused(retry_after))

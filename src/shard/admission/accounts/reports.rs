@@ -17,8 +17,8 @@ const USERS_SWEPT: usize = 256;
 /// The number of periods after which users are checked for idleness even without traffic.
 const PERIODS_BETWEEN_SWEEPS: u32 = 50;
 
-/// The buckets that have amounts to report or an allowance to give back, and the time of the next tick, which
-/// reports all of them.
+/// The buckets of which the control executor is to be told spent amounts, or given unused ones back, and the
+/// time of the next tick, which reports all of them.
 #[derive(Debug)]
 pub(super) struct Agenda {
     pub period: Duration,
@@ -26,13 +26,13 @@ pub(super) struct Agenda {
     pub next_tick: Option<Timestamp>,
 }
 
-/// The occasion on which the pools get a report.
+/// The occasion on which the control executor gets a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
     /// The end of a period, when the next one begins.
     PeriodEnds,
-    /// A moment within a period: a request waits for a grant of a pool, or everything is to be reported at
-    /// once.
+    /// A moment within a period: a request waits for an answer of the control executor, or everything is to
+    /// be reported at once.
     Between,
 }
 
@@ -58,8 +58,8 @@ impl Agenda {
 }
 
 impl Accounts {
-    /// Applies the grants (amounts that pools give to this core). Requests that waited for them may be tried
-    /// again.
+    /// Applies the grants (amounts of quotas that the control executor gives to this core). Requests that
+    /// waited for them may be tried again.
     pub fn handle_grants(&mut self, grants: &[Grant], now: Timestamp) {
         self.unanswered.pop_front();
         for grant in grants {
@@ -73,7 +73,8 @@ impl Accounts {
         }
     }
 
-    /// Sends the reports to the pools of quotas that are due at the end of a turn.
+    /// Sends the reports to the control executor that are due at the end of a turn (pass of the shard's
+    /// loop).
     pub fn handle_turn_end(&mut self, now: Timestamp) {
         if self.agenda.next_tick.is_some_and(|at| at <= now) {
             self.tick(now);
@@ -86,7 +87,7 @@ impl Accounts {
         }
     }
 
-    /// Reports everything to the pools at once, without waiting for the end of the period.
+    /// Reports everything to the control executor at once, without waiting for the end of the period.
     pub fn flush(&mut self, now: Timestamp) {
         let listed = std::mem::take(&mut self.agenda.listed);
         let demands = self.demands(listed.iter().map(|scope| (*scope, 0)), Moment::Between, now);
@@ -94,7 +95,7 @@ impl Accounts {
         self.agenda.listed = listed;
     }
 
-    /// Takes the next report to the pools; None if there is none.
+    /// Takes the next report to the control executor; None if there is none.
     pub fn poll_report(&mut self) -> Option<Report> {
         self.reports.pop_front()
     }
@@ -105,8 +106,9 @@ impl Accounts {
         Timestamp::earliest([self.agenda.next_tick, self.metered_report_at])
     }
 
-    /// Returns the time at which requests stop waiting for a pool's grant: a lease (validity of a grant)
-    /// after the oldest unanswered report. None if all reports are answered.
+    /// Returns the time at which requests stop waiting for the control executor's answer: a lease (the time
+    /// for which a grant of it is valid) after the oldest unanswered report. None if all reports are
+    /// answered.
     pub fn patience_ends(&self) -> Option<Timestamp> {
         self.unanswered.front().map(|sent| sent.after(self.lease))
     }

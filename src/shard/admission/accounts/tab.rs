@@ -26,7 +26,8 @@ const NO_BOUND: i64 = i64::MAX / 2;
 pub struct Tab {
     /// The amount left in the payer's scarcest bucket.
     left: i64,
-    /// The amount that was left in the payer's scarcest bucket when the tab was opened.
+    /// The amount that was left in the payer's scarcest bucket when the tab (sum of the payer's consecutive
+    /// requests) was opened.
     opened_with: i64,
     /// The least amount that this core could count on from any of the payer's buckets when the tab was
     /// opened. [`NO_BOUND`] without any limit; `i64::MIN` where all requests of the tenant have the same
@@ -37,20 +38,20 @@ pub struct Tab {
     good_until: Timestamp,
     /// The sum of the prices taken on this tab (sum of one payer's consecutive requests).
     wanted: MicroUnits,
-    /// The largest price of one request taken on this tab.
+    /// The largest price of one request taken on this tab (sum of one payer's consecutive requests).
     lump: Price,
-    /// The real cost of the requests that were settled.
+    /// The real cost of the requests whose replies have come.
     used: MicroUnits,
-    /// The cost of the requests that weir answered without a backend.
+    /// The cost of the requests on this tab that weir answered without a backend.
     cached: MicroUnits,
-    /// The sum of the costs of requests beyond the prices that were taken for them on arrival.
+    /// The sum of what the answered requests cost beyond the prices that were taken for them on arrival.
     surprise: MicroUnits,
     /// The recent cost of requests of the payer's tenant, by class.
     expected: Expected,
-    /// Requests of the payer's tenant that are admitted and not settled.
+    /// Requests of the payer's tenant that are admitted and have not been charged at their real cost yet.
     under_way: UnderWay,
-    /// The number of requests settled since the tab was opened, which is counted for the tenant when the tab
-    /// is booked.
+    /// The number of requests charged at their real cost since the tab (sum of one payer's consecutive
+    /// requests) was opened, which is counted for the tenant when the tab is booked.
     settled: u32,
 }
 
@@ -62,15 +63,16 @@ impl Tab {
         self.expected.of(class as usize)
     }
 
-    /// True once a request of this class has been settled.
+    /// True once a request of this class has been charged at its real cost, so that the cost of the class is
+    /// known.
     #[inline]
     pub const fn is_seen(&self, class: Class) -> bool {
         self.expected.is_seen(class as usize)
     }
 
-    /// True if the payer can surely pay for one more request of a class along with all unsettled ones. If
-    /// false, [`Accounts::outlook`](super::Accounts::outlook) may still allow it, since it checks each
-    /// bucket.
+    /// True if the payer can surely pay for one more request of a class along with all those whose real cost
+    /// is not known yet. If false, [`Accounts::outlook`](super::Accounts::outlook) may still allow it, since
+    /// it checks each bucket.
     #[inline]
     pub fn could_pay(&self, cost: Price, class: Class) -> bool {
         (self.expected.is_even() && self.expected.is_known(class as usize)) || self.could_pay_all(cost, class)
@@ -95,15 +97,15 @@ impl Tab {
         self.under_way.begin(class as usize);
     }
 
-    /// Counts a request of the payer as settled.
+    /// Counts a request of the payer as charged at its real cost.
     #[inline]
     const fn end(&mut self, class: Class) {
         self.under_way.end(class as usize);
         self.settled += 1;
     }
 
-    /// Takes the price of a request if all buckets have that much and the last grants of their pools are
-    /// still valid. False if not, with nothing taken.
+    /// Takes the price of a request if all buckets have that much and the last grants of quota by the control
+    /// executor are still valid. False if not, with nothing taken.
     #[inline]
     pub fn take(&mut self, cost: Price, class: Class, now: Timestamp) -> bool {
         let allowed = cost.signed() <= self.left && now <= self.good_until;
@@ -138,7 +140,8 @@ impl Tab {
     }
 }
 
-/// The buckets, with the tab that is booked in them before they are accessed.
+/// The buckets, with the tab (sum of one payer's consecutive requests) that is booked in them before they are
+/// accessed.
 #[derive(Debug)]
 pub(super) struct Ledger {
     /// The payer whose tab (sum of its consecutive requests, not booked yet) is open; None if no tab is.
@@ -166,7 +169,8 @@ impl Ledger {
         Self { open_for: None, tab, buckets }
     }
 
-    /// Returns the buckets after booking the open tab, so that their amounts are up to date.
+    /// Returns the buckets after booking the open tab (sum of one payer's consecutive requests), so that
+    /// their amounts are up to date.
     #[inline]
     pub fn buckets(&mut self) -> &mut Buckets {
         if self.open_for.is_some() {
@@ -175,8 +179,8 @@ impl Ledger {
         &mut self.buckets
     }
 
-    /// Returns the buckets without booking the tab: only for their ids, sizes and counts, which do not depend
-    /// on it.
+    /// Returns the buckets without booking the open tab (sum of one payer's consecutive requests): only for
+    /// their ids, sizes and counts, which do not depend on it.
     pub fn names(&self) -> &Buckets {
         &self.buckets
     }
@@ -186,8 +190,8 @@ impl Ledger {
         (self.open_for == Some(payer)).then_some(&mut self.tab)
     }
 
-    /// Opens a tab (sum of its consecutive requests, booked in the buckets later) for a payer, if booking it
-    /// later will cause no new report, and if no other tab is open.
+    /// Opens a tab (sum of its consecutive requests, booked in the buckets later) for a payer, unless another
+    /// tab is open or booking it would put a further bucket on the list of those to report.
     #[inline(never)]
     pub fn open(&mut self, payer: Payer, lease: Duration, rules: Rules, now: Timestamp) {
         let Self { open_for, tab, buckets, .. } = self;

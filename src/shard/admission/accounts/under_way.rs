@@ -14,29 +14,33 @@ use crate::policy::estimate::UnderWay;
 use crate::protocol::command::Class;
 use crate::values::{Price, TenantId, Timestamp};
 
-/// The longest retry delay named to a request that is refused because of unsettled ones (1 s): by then those
-/// are settled, and may have cost less.
+/// The longest retry delay named to a request that is refused because others have not been charged at their
+/// real cost yet (1 s): by then those are, and may have cost less.
 const RETRY_AT_LATEST: Duration = Duration::from_secs(1);
 
-/// Whether a request may be admitted beside those of its tenant that are not settled on this core.
+/// The decision whether a request may be admitted beside those of its tenant that are in flight on this core
+/// and have not been charged at their real cost yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outlook {
-    /// The request may be admitted: all could be paid for.
+    /// The request may be admitted: the buckets have enough for it and for all unsettled requests, as far as
+    /// their costs can be foreseen.
     Covered,
-    /// The cost of the request's class is not known well enough: an unsettled request must be settled first.
+    /// The cost of the request's class is not known well enough: one in flight must be charged at its real
+    /// cost first.
     Unknown,
-    /// The highest possible price of all unsettled requests exceeds the amount that a bucket has left.
+    /// The highest possible price of all requests in flight exceeds the amount that a bucket has left.
     Risky {
-        /// The scope of the quota whose bucket has too little left.
+        /// The scope (global, tenant or user) of the quota whose bucket has too little left.
         scope: Scope,
-        /// The time until the bucket has enough if no request is settled before, at most `RETRY_AT_LATEST`.
+        /// The time until the bucket has enough if no request in flight is charged at its real cost before,
+        /// at most `RETRY_AT_LATEST`.
         retry_after: Duration,
     },
 }
 
 impl Accounts {
-    /// Decides whether one more request of a class may be admitted beside the unsettled ones. `cost` is the
-    /// price to be taken for it.
+    /// Decides whether one more request of a class may be admitted beside those that have not been charged at
+    /// their real cost yet. `cost` is the price to be taken for it.
     pub fn outlook(&mut self, payer: Payer, class: Class, cost: Price, now: Timestamp) -> Outlook {
         let rules = self.rules(now);
         let buckets = &*self.ledger.buckets();
@@ -69,8 +73,8 @@ impl Accounts {
         if is_bounded && !is_let_in { Outlook::Unknown } else { Outlook::Covered }
     }
 
-    /// Counts a request as admitted. Each is settled once, by [`Accounts::settle`] or on a tab (sum of one
-    /// payer's consecutive requests).
+    /// Counts a request as admitted. Each is charged at its real cost once, by [`Accounts::settle`] or on a
+    /// tab (sum of one payer's consecutive requests).
     #[inline]
     pub fn begin(&mut self, payer: Payer, class: Class) {
         if let Some(tab) = self.ledger.tab_of(payer) {
@@ -81,7 +85,7 @@ impl Accounts {
         buckets.count_of_user(payer, 1);
     }
 
-    /// Counts a request as settled, which may have been admitted under the previous quotas.
+    /// Counts a request as charged at its real cost; it may have been admitted under the previous quotas.
     pub(super) fn end(&mut self, charge: &Charge) {
         let Some(tenant) = self.tenant_now(charge.payer) else { return };
         let is_of_now = charge.payer.versions_before(self.version) == 0;
@@ -93,14 +97,14 @@ impl Accounts {
         buckets.count_of_user(charge.payer, -1);
     }
 
-    /// Returns the number of a tenant's requests that are admitted and not settled, under the current and the
-    /// previous quotas.
+    /// Returns the number of a tenant's requests that are admitted and have not been charged at their real
+    /// cost yet, under the current and the previous quotas.
     pub fn under_way(&mut self, tenant: TenantId) -> u32 {
         let tenant = &self.ledger.buckets().tenants[usize::from(tenant.0)];
         tenant.under_way.total() + tenant.under_way_before.total()
     }
 
-    /// Returns the number of a tenant's requests settled since the last call.
+    /// Returns the number of a tenant's requests charged at their real cost since the last call.
     pub fn take_settled(&mut self, tenant: TenantId) -> u32 {
         std::mem::take(&mut self.ledger.buckets().tenants[usize::from(tenant.0)].settled)
     }

@@ -11,7 +11,7 @@ use crate::shard::overload::{BulkheadFigures, RESERVED};
 use crate::shard::settings::{Mode, OverloadSettings};
 use crate::values::{Tier, Timestamp};
 
-/// State of the bulkhead (window and queue) before a backend, on the core that would send the request.
+/// State of the bulkhead (window and queue) in front of a backend, on the core that would send the request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Standing {
     in_flight: usize,
@@ -33,7 +33,7 @@ pub struct Terms {
 }
 
 impl Standing {
-    /// Takes the state of a bulkhead from this core's own figures of it.
+    /// Takes the state of a bulkhead (window and queue) from this core's own figures of it.
     pub fn of(own: &BulkheadFigures) -> Self {
         Self {
             in_flight: own.in_flight,
@@ -45,8 +45,8 @@ impl Standing {
         }
     }
 
-    /// Takes the state of a bulkhead from the board, as another core published it last. `first` is the
-    /// window, in requests, that counts where none has been published yet.
+    /// Takes the state of a bulkhead (window and queue) from the board that all cores share, as another core
+    /// published it last. `first` is the window, in requests, that counts where none has been published yet.
     pub fn told(section: Section<'_>, first: u16) -> Self {
         let (load, record) = (section.load(), section.record());
         Self {
@@ -145,7 +145,8 @@ pub(super) fn breaker(mode: Mode, health: Health, now: Timestamp) -> String {
     prefixed(mode, &what)
 }
 
-/// Returns the text of a layer's verdict, marked `off` or `shadow:` if that is the layer's mode.
+/// Returns the text of a layer's verdict, and before it `off` or `shadow:` if the layer (such as quotas or
+/// queues) is off or in shadow mode.
 pub(super) fn prefixed(mode: Mode, text: &str) -> String {
     match mode {
         Mode::Off => "off".to_owned(),

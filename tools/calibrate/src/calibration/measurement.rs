@@ -10,7 +10,7 @@ const HELD_OUT_OF: usize = 3;
 /// The measured cost of one shape (a command in one size).
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// The name of the shape in reports.
+    /// The name, in reports, of the measured combination of a command and a size.
     pub name: String,
     /// The parts of the request that weir prices: kibibytes, rows and keys.
     pub features: Features,
