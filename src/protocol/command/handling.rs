@@ -269,8 +269,14 @@ impl LocalCommand {
         }
     }
 
+    /// True if the reply to the command is collected from all shards or from the stores.
+    pub const fn is_collected(self) -> bool {
+        matches!(self, Self::ClientList | Self::Info)
+    }
+
     /// True if the command may be queued in a transaction, and weir answers it itself when `EXEC` comes. The
-    /// reply to such a command is available at once; to `CLIENT PAUSE` and `CLIENT UNPAUSE` it is `OK`.
+    /// reply to such a command is available at once, unless [`Self::is_collected`]; to `CLIENT PAUSE` and
+    /// `CLIENT UNPAUSE` it is `OK`.
     pub const fn stands_in_transaction(self) -> bool {
         matches!(
             self,
@@ -279,6 +285,7 @@ impl LocalCommand {
                 | Self::ClientGetRedir
                 | Self::ClientId
                 | Self::ClientInfo
+                | Self::ClientList
                 | Self::ClientNoEvict
                 | Self::ClientNoTouch
                 | Self::ClientPause
@@ -290,6 +297,7 @@ impl LocalCommand {
                 | Self::Command
                 | Self::ConfigGet
                 | Self::Help
+                | Self::Info
                 | Self::Lolwut
                 // `EXEC` answers it with an error, as in Redis.
                 | Self::Monitor

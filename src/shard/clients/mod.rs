@@ -75,7 +75,7 @@ pub use subscriptions::{
     CHANNEL_BYTES_MAX, CHANNELS_MAX, Delivered, FeedLoss, FeedRequest, Moved, Origin, Subscriptions,
 };
 pub use ties::{Watch, Withdrawn};
-pub use transaction::{LocalRequest, NotQueued, Splice};
+pub use transaction::{LocalRequest, NotQueued, Splice, Transaction};
 pub use turns::Progress;
 
 use std::collections::VecDeque;
@@ -365,12 +365,42 @@ impl ClientStage {
     }
 
     /// Queues a question for the control executor whose answer the client is not sent. The client's next reply, and
-    /// its later requests, wait until the answer has come.
-    pub fn ask_unheard(&mut self, env: &Env, id: ClientId, question: Question) {
+    /// its later requests, wait until the answer has come. Returns the sequence number of the answer. `charge` is that
+    /// of the request for whose sake it is asked; it is settled with the answer unless it is taken before.
+    pub fn ask_unheard(
+        &mut self,
+        env: &Env,
+        id: ClientId,
+        charge: Option<Charge>,
+        question: Question,
+    ) -> u32 {
         let client = self.clients.at(id);
-        let sequence = client.order.expect_dropped();
+        let sequence = client.order.expect_dropped(charge);
         client.hold_back_later();
         self.questions.ask(ReplyTo::new(env.settings.id, id, sequence), question);
+        sequence
+    }
+
+    /// Queues a question for the control executor that a client's `EXEC` waits for, with the transaction and the
+    /// charge of that `EXEC`.
+    pub fn ask_before_exec(
+        &mut self,
+        env: &Env,
+        id: ClientId,
+        (mut transaction, charge): (Box<Transaction>, Option<Charge>),
+        question: Question,
+    ) {
+        let sequence = self.ask_unheard(env, id, charge, question);
+        transaction.await_answer(sequence);
+        self.clients.at(id).put_back_transaction(transaction);
+    }
+
+    /// Takes a reply of the control executor that a client's `EXEC` waits for, and returns the charge of that
+    /// `EXEC`. None if `to` is the address of another reply.
+    pub fn take_answer_before_exec(&mut self, to: ReplyTo, reply: &[u8]) -> Option<Option<Charge>> {
+        let client = self.clients.get(to.client_id())?;
+        let is_awaited = client.transaction.as_mut()?.handle_answer(to.sequence, reply);
+        is_awaited.then(|| client.order.take_charge(to.sequence))
     }
 
     /// Removes and returns the next request for the control executor; None if there is none, or if too many

@@ -128,11 +128,12 @@ impl Order {
     }
 
     /// Takes the next place in the order of replies for one that is dropped when it comes: replies behind it wait for
-    /// it, whichever of them are switched off. Returns its sequence number.
-    pub fn expect_dropped(&mut self) -> u32 {
+    /// it, whichever of them are switched off. Returns its sequence number. `charge` is the estimated price that was
+    /// taken for the request behind it, if any.
+    pub fn expect_dropped(&mut self, charge: Option<Charge>) -> u32 {
         let (_, sequence) = self.sequences();
         self.silence.get_or_insert_default().dropped.push_back(sequence);
-        self.entries.push_back(Entry::Waiting(Rewrite::AsItCame, None));
+        self.entries.push_back(Entry::Waiting(Rewrite::AsItCame, charge));
         sequence
     }
 
@@ -327,7 +328,7 @@ mod tests {
         let mut pool = BufferPool::new(8);
         let mut order = Order::default();
         order.set_replies(Replies::NoneTo(1));
-        let dropped = order.expect_dropped();
+        let dropped = order.expect_dropped(None);
         let silent = order.expect_reply(Rewrite::AsItCame, None);
         order.answer(silent, Message::Small(b"switched-off "), &mut pool);
         order.answer_now(&mut pool, |out| out.extend(b"next "));

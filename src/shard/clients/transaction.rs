@@ -30,6 +30,11 @@ pub struct Transaction {
     may_write: bool,
     /// True if a request could not be queued, so that `EXEC` will refuse the transaction.
     poisoned: bool,
+    /// Sequence number, in the client's order of replies, of the question to the control executor that `EXEC`
+    /// waits for; None if it waits for none.
+    awaited: Option<u32>,
+    /// Bytes of the control executor's replies.
+    answers_bytes: usize,
 }
 
 /// A queued request that weir answers itself.
@@ -45,6 +50,8 @@ pub struct LocalRequest {
     pub command: &'static Command,
     /// The request as it was received.
     pub request: HeldRequest,
+    /// The reply, if the control executor has given it already.
+    pub answer: Option<Vec<u8>>,
 }
 
 /// Reason why a request cannot be queued in a transaction.
@@ -61,7 +68,7 @@ impl Transaction {
     /// Returns the bytes of memory that the transaction takes.
     pub fn memory_bytes(&self) -> usize {
         let selects = self.selects.capacity() * size_of::<Selected>();
-        size_of::<Self>() + self.frames.capacity() + self.locals_bytes + selects
+        size_of::<Self>() + self.frames.capacity() + self.locals_bytes + self.answers_bytes + selects
     }
 
     /// Returns the number of queued requests, for a backend or for weir itself.
@@ -118,8 +125,41 @@ impl Transaction {
     }
 
     /// Returns the requests queued since `MULTI` that weir answers itself, without a backend.
-    pub fn locals(&self) -> &[LocalRequest] {
-        &self.locals
+    pub fn locals(&mut self) -> &mut [LocalRequest] {
+        &mut self.locals
+    }
+
+    /// Returns the first queued request whose reply the control executor has to give (`INFO`) and has not given;
+    /// None if there is none, or if its replies are longer than [`DESCRIPTION_BYTES_MAX`] already.
+    pub fn next_uncollected(&self) -> Option<&LocalRequest> {
+        let is_missing = |queued: &&LocalRequest| queued.local.is_collected() && queued.answer.is_none();
+        self.locals.iter().find(is_missing).filter(|_| self.answers_bytes <= DESCRIPTION_BYTES_MAX)
+    }
+
+    /// Records that `EXEC` waits for the control executor's reply to the request of
+    /// [`Self::next_uncollected`], which has this number in the client's order of replies.
+    pub fn await_answer(&mut self, sequence: u32) {
+        self.awaited = Some(sequence);
+    }
+
+    /// Takes a reply of the control executor, by its number in the client's order of replies. Returns false,
+    /// and does not take it, if `EXEC` does not wait for it.
+    pub fn handle_answer(&mut self, sequence: u32, reply: &[u8]) -> bool {
+        let is_awaited = self.awaited == Some(sequence);
+        if is_awaited {
+            self.awaited = None;
+            self.put_answer(reply.to_vec());
+        }
+        is_awaited
+    }
+
+    /// Gives the request of [`Self::next_uncollected`] its reply.
+    pub fn put_answer(&mut self, reply: Vec<u8>) {
+        self.answers_bytes += reply.len();
+        let is_missing = |queued: &&mut LocalRequest| queued.local.is_collected() && queued.answer.is_none();
+        if let Some(queued) = self.locals.iter_mut().find(is_missing) {
+            queued.answer = Some(reply);
+        }
     }
 
     /// Calls `visit` with the queued requests in their order, at most `most` of them.
@@ -217,7 +257,8 @@ impl Transaction {
         if !self.has_room_for(bytes, bytes_max) {
             return Err(NotQueued::TooLarge);
         }
-        self.locals.push(LocalRequest { position: self.len(), database, local, command, request });
+        let position = self.len();
+        self.locals.push(LocalRequest { position, database, local, command, request, answer: None });
         self.locals_bytes += bytes;
         if local.is_priced() {
             self.asked.add(asked, weights);

@@ -274,6 +274,12 @@ impl Shard {
     }
 
     fn info(&mut self, id: ClientId, arguments: &Arguments<'_>, charge: Option<Charge>) {
+        let question = self.asked_by_info(id, arguments);
+        self.clients.ask(&self.env, id, charge, question);
+    }
+
+    /// Returns the question that a client's `INFO` asks the control executor.
+    pub(super) fn asked_by_info(&mut self, id: ClientId, arguments: &Arguments<'_>) -> Question {
         let named = arguments.iter().skip(1).take(INFO_SECTIONS_MAX);
         let sections = named.map(|word| quoted(word).to_lowercase()).collect();
         let protocol: Protocol = self.clients.client(id).protocol();
@@ -282,7 +288,7 @@ impl Shard {
             Some(tenant) if tenant.keys.is_empty() && tenant.databases.is_empty() => StoreView::KeyCounts,
             _ => StoreView::Settings,
         };
-        self.clients.ask(&self.env, id, charge, Question::Info { sections, view, protocol });
+        Question::Info { sections, view, protocol }
     }
 
     /// Answers a request that weir carries out itself and that has a price: `write` writes the reply, whose

@@ -138,6 +138,9 @@ impl Delivery<'_> {
     }
 }
 
+/// Reply in the place of one that the client is not sent.
+const UNHEARD: &[u8] = b"+OK\r\n";
+
 impl Shard {
     /// Returns the shard's state, and the stages (parts of the shard) that a reply passes which comes from no
     /// store.
@@ -165,11 +168,16 @@ impl Shard {
         turn_away(env, &mut replies, envelope.addressee(), why.for_nature(envelope.nature), now);
     }
 
-    /// Handles the control executor's reply to a client's request, and passes it to the client.
+    /// Handles the control executor's reply to a client's request, and passes it to the client, or goes on with
+    /// the client's `EXEC` that waits for it.
     pub fn handle_answer(&mut self, to: ReplyTo, reply: &[u8], now: Now) {
         self.clients.handle_question_answered();
         if let Some(client) = self.clients.find(to.client_id()) {
             client.note_asking(None);
+        }
+        if let Some(charge) = self.clients.take_answer_before_exec(to, reply) {
+            self.give_back(to, Outcome::answered(UNHEARD.len()), Message::Small(UNHEARD), now);
+            return self.execute_transaction(to.client_id(), charge, now);
         }
         self.give_back(to, Outcome::answered(reply.len()), Message::Small(reply), now);
     }

@@ -6,7 +6,7 @@ use super::destination::{CROSS_SLOT, Placement};
 use crate::protocol::command::{Command, FanOut, Flags, Handling, LocalCommand, PrivateUse};
 use crate::protocol::{Arguments, Request, encode};
 use crate::shard::admission::{Charge, asked};
-use crate::shard::clients::{LocalRequest, NotQueued, Question, Rewrite, Splice};
+use crate::shard::clients::{LocalRequest, NotQueued, Question, Rewrite, Splice, Transaction};
 use crate::shard::message::Message;
 use crate::shard::outcome::Settlement;
 use crate::shard::refusal::abort_because_of;
@@ -64,6 +64,9 @@ impl Shard {
             let text = "EXECABORT Transaction discarded because of previous errors.";
             return self.answer_error(id, text);
         }
+        if let Some(question) = self.next_collected(id, &mut transaction, now) {
+            return self.clients.ask_before_exec(&self.env, id, (transaction, charge), question);
+        }
         let Some(splice) = self.answer_locals(id, transaction.locals(), now) else {
             self.settle(charge, &Settlement::default(), now);
             self.end_watch(id, now);
@@ -110,13 +113,42 @@ impl Shard {
         Rewrite::Splice
     }
 
+    /// Returns the next question that has to be answered before a transaction is carried out, for a queued request
+    /// whose reply is collected from all shards or from the stores (`INFO`). None if none is left, or if the answers are
+    /// longer than [`DESCRIPTION_BYTES_MAX`] together.
+    fn next_collected(&mut self, id: ClientId, transaction: &mut Transaction, now: Now) -> Option<Question> {
+        loop {
+            let queued = transaction.next_uncollected()?;
+            let arguments = Arguments::new(&queued.request.frame, &queued.request.places);
+            if queued.local == LocalCommand::Info {
+                return Some(self.asked_by_info(id, &arguments));
+            }
+            let protocol = self.clients.client(id).protocol();
+            match self.asked_about_clients(id, queued.local, &arguments, now) {
+                Ok(asked) => return Some(Question::Clients { asked, protocol }),
+                Err(text) => {
+                    let mut reply = Vec::new();
+                    encode::error(&mut reply, &text);
+                    transaction.put_answer(reply);
+                }
+            }
+        }
+    }
+
     /// Answers those requests of a transaction that weir carries out itself. None if the answers are longer
     /// than [`DESCRIPTION_BYTES_MAX`] together. Of all its `CLIENT PAUSE` and `CLIENT UNPAUSE` only the last one is
     /// carried out, which takes the place of the others; `EXEC` is answered when it is in force.
-    fn answer_locals(&mut self, id: ClientId, locals: &[LocalRequest], now: Now) -> Option<Splice> {
+    fn answer_locals(&mut self, id: ClientId, locals: &mut [LocalRequest], now: Now) -> Option<Splice> {
         let (mut splice, mut pause) = (Splice::default(), None);
         let before = self.clients.client(id).database();
         for queued in locals {
+            if let Some(reply) = queued.answer.take() {
+                splice.push(queued, reply).ok()?;
+                continue;
+            }
+            if queued.local.is_collected() {
+                return None;
+            }
             self.clients.client(id).select(queued.database);
             let arguments = Arguments::new(&queued.request.frame, &queued.request.places);
             self.clients.begin_capture(&mut self.env);
@@ -138,7 +170,7 @@ impl Shard {
         }
         if let Some(asked) = pause {
             let protocol = self.clients.client(id).protocol();
-            self.clients.ask_unheard(&self.env, id, Question::Clients { asked, protocol });
+            self.clients.ask_unheard(&self.env, id, None, Question::Clients { asked, protocol });
         }
         Some(splice)
     }
@@ -158,11 +190,11 @@ impl Shard {
         }
         let single = self.has_one_store();
         let passes = match handling {
-            // In a transaction a blocking command does not wait.
+            // In a transaction a blocking command does not wait, nor does WAIT.
             Handling::Forward
             | Handling::BetweenDatabases
             | Handling::Split(_)
-            | Handling::Private(PrivateUse::Waits) => true,
+            | Handling::Private(PrivateUse::Waits | PrivateUse::AwaitsCopies) => true,
             Handling::Private(PrivateUse::Watches) => {
                 return self.answer_error(id, "ERR WATCH inside MULTI is not allowed");
             }

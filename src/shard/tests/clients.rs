@@ -192,6 +192,55 @@ fn a_pause_in_a_transaction_is_in_force_when_the_transaction_is_answered() {
 }
 
 #[test]
+fn replies_that_are_collected_stand_in_their_places_in_a_transaction() {
+    let mut rig = Rig::new(2, 1);
+    let client = rig.client(0);
+    let key = rig.key(0, 0);
+    let info = |rig: &mut Rig, text: &str| {
+        let (to, question) = rig.shards[0].poll_question().expect("EXEC waits for it");
+        assert!(matches!(question, Question::Info { .. }), "{question:?}");
+        let now = rig.now;
+        rig.shards[0].handle_answer(to, format!("${}\r\n{text}\r\n", text.len()).as_bytes(), now);
+        rig.turns();
+    };
+    let wrong = ["CLIENT", "LIST", "TYPE", "x"];
+    rig.send(client, &[&["MULTI"], &["INFO", "server"], &["SET", &key, "1"], &wrong]);
+    rig.send(client, &[&["CLIENT", "LIST"], &["INFO"], &["EXEC"], &["PING"]]);
+    assert_eq!(rig.told(client), format!("+OK\r\n{}", "+QUEUED\r\n".repeat(5)));
+    info(&mut rig, "one");
+    assert!(rig.at_stores.is_empty(), "EXEC waits for all of them");
+    rig.carry_client_questions();
+    info(&mut rig, "two");
+    for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n+OK\r\n"] {
+        rig.answer_next(reply);
+    }
+    let told = rig.told(client);
+    assert!(told.starts_with("*5\r\n$3\r\none\r\n+OK\r\n-ERR Unknown client type 'x'\r\n$"), "{told}");
+    assert!(told.contains("id=") && told.ends_with("$3\r\ntwo\r\n+PONG\r\n"), "{told}");
+    // A transaction that needs no store.
+    rig.send(client, &[&["MULTI"], &["INFO"], &["EXEC"]]);
+    info(&mut rig, "three");
+    assert!(rig.told(client).ends_with("*1\r\n$5\r\nthree\r\n"));
+    // Long answers end it.
+    rig.send(client, &[&["MULTI"], &["INFO"], &["INFO"], &["EXEC"]]);
+    info(&mut rig, &"x".repeat(limits::DESCRIPTION_BYTES_MAX + 1));
+    assert!(rig.told(client).contains("-EXECABORT Transaction discarded because weir's own answers in it"));
+    // Refused ones are asked nothing, nor are those who have left.
+    rig.send(client, &[&["MULTI"], &["INFO"], &["GET"], &["EXEC"]]);
+    assert!(rig.told(client).contains("-EXECABORT ") && rig.shards[0].poll_question().is_none());
+    rig.send(client, &[&["MULTI"], &["INFO"], &["SET", &key, "1"], &["EXEC"]]);
+    let (to, _) = rig.shards[0].poll_question().expect("EXEC waits for it");
+    let id = rig.id(client);
+    rig.shards[0].handle_client_lost(id);
+    rig.turns();
+    let now = rig.now;
+    rig.shards[0].handle_answer(to, b"$1\r\nx\r\n", now);
+    rig.turns();
+    assert!(rig.at_stores.is_empty());
+    assert_eq!((rig.shards[0].clients_open(), rig.shards[0].requests_abandoned()), (0, 0));
+}
+
+#[test]
 fn a_client_that_leaves_while_its_transaction_pauses_others_leaves_nothing_behind() {
     let mut rig = Rig::new(1, 1);
     let operator = rig.client(0);
