@@ -173,7 +173,7 @@ mod tests {
         Totals { shards: vec![report], engine: None }
     }
 
-    /// Looks at each of these times, in milliseconds; every 10 ms count as one request.
+    /// Returns the results of looks at these times in milliseconds, with one more request for every 10 ms.
     fn looks(at: &[u64]) -> Vec<Option<(u64, u64)>> {
         let quotas = Quotas::trusting();
         let meter = Meter::new(&quotas);

@@ -217,7 +217,7 @@ mod tests {
 
     const CAPACITY: Capacity = Capacity { ru_per_second: 1, burst: UNIT };
 
-    /// A report about a user who spent one unit, a period ago.
+    /// Returns a report that a user has spent one request unit, one period ago.
     fn spent_one(bucket: u64) -> Demand {
         let (wanted, spent) = (UNIT, UNIT as i64);
         Demand {

@@ -413,8 +413,8 @@ mod tests {
         even_share: 65_536,
     };
 
-    /// Creates a slice that heard at 100 ms of this level of the pool, and of the least cost that it could
-    /// not cover.
+    /// Creates a slice that got a grant at 100 ms, which stated this level of the pool and the least cost
+    /// that the pool could not cover.
     fn told(level: u64, dry_from: Option<MicroUnits>) -> Slice {
         let mut slice = Slice::untouched(Timestamp::ZERO);
         slice.take(Price::new(UNIT));

@@ -992,7 +992,7 @@ fn next_multiple(of: f64, after: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Board of a single core.
+    /// The board (shared records of windows) of a single core.
     #[derive(Default)]
     struct Alone(Record);
 
@@ -1145,7 +1145,7 @@ mod tests {
         }
     }
 
-    /// Board of two cores, of which the other published its record before its cut and none since.
+    /// The board of two cores, of which the other has published its record before shrinking, and none since.
     struct Two(Record, Record);
 
     impl Board for Two {
@@ -1231,7 +1231,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Impossible times, clocks that step, and cores that claim more lateness than there can have been.
+        /// Impossible times, clocks that step back, and exaggerated lateness leave the window within its
+        /// bounds.
         #[test]
         fn absurd_samples_break_nothing(steps in proptest::collection::vec(
             (0..4_u8, 0..u64::MAX, 0..u64::MAX, 0..2_000_000_u64, 0..5_000_usize, 0..20_usize), 1..400)) {

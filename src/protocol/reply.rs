@@ -464,7 +464,7 @@ mod tests {
         assert!(elements(b":1\r\n").is_none());
     }
 
-    /// Ends of the replies in `bytes`, which arrive in pieces of `size`.
+    /// Returns the ends of the replies in `bytes`, which arrive in pieces of `size`.
     fn in_pieces(bytes: &[u8], size: usize) -> Vec<usize> {
         let mut scanner = ReplyScanner::default();
         let mut ends = Vec::new();

@@ -789,7 +789,7 @@ mod tests {
                 assert_eq!(&request.shared.expect("it is large")[..], &frame);
                 seen += 1;
             }
-            // The held bytes are one request's, with memory for just that one.
+            // The held bytes belong to one request, with memory for just that one.
             assert!(decoder.memory_bytes() < frame.len() + 4_096, "{}", decoder.memory_bytes());
         }
         assert_eq!(seen, 20);
@@ -805,12 +805,13 @@ mod tests {
         assert!(decoder.memory_bytes() < 2_000, "{}", decoder.memory_bytes());
         let room = decoder.lend().expect("much is missing");
         assert!(room.bytes < 1_000 && decoder.memory_bytes() < 2_000);
-        // No bytes came.
+        // The lent buffer comes back empty.
         decoder.take_back(room.buffer);
         assert_eq!(decoder.missing(), 1_000_002);
     }
 
-    /// Decodes chunks as `decode_all` does, with rooms lent where they can be.
+    /// Decodes chunks as `decode_all` does, but lends the buffer of a large value wherever the decoder allows
+    /// it.
     fn decode_lending(chunks: &[&[u8]], limits: &RequestLimits) -> Result<Vec<Vec<Vec<u8>>>, ProtocolError> {
         let mut decoder = RequestDecoder::default();
         let mut seen = Vec::new();

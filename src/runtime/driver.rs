@@ -1055,14 +1055,15 @@ mod tests {
     /// Bytes that a lent buffer holds before it is filled.
     const BEFORE: usize = 20_000;
 
-    /// An application that records everything that happens, and does only what it is told.
+    /// An application that records all events, and returns the actions that the test queued.
     #[derive(Default)]
     struct Notes {
         accepted: u32,
-        /// The number of missing bytes that it reports for the message under way, counted down as bytes come
-        /// in.
+        /// The number of bytes that the application says the present message still lacks; it falls as bytes
+        /// arrive.
         missing: usize,
-        /// Bytes that came into lent buffers; `stream` has all bytes of the first socket in order.
+        /// The number of bytes received into lent buffers; `stream` has all bytes of the first socket in
+        /// order.
         filled: usize,
         stream: Vec<u8>,
         received: Vec<usize>,
@@ -1144,7 +1145,7 @@ mod tests {
             Now { monotonic: Timestamp::from_millis(self.turns), unix_ms: 0 }
         }
 
-        /// Opens a connection to the driver, and returns the peer's end of it.
+        /// Opens a connection to the driver, and returns the client's end of it.
         fn connect(&mut self) -> UnixStream {
             let (near, far) = UnixStream::pair().expect("a pair");
             let now = self.now();
@@ -1162,7 +1163,7 @@ mod tests {
         }
     }
 
-    /// True if the peer's end is not closed.
+    /// True if the client's end is still open.
     fn is_open(far: &mut UnixStream) -> bool {
         match far.read(&mut [0; 16]) {
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
@@ -1175,8 +1176,8 @@ mod tests {
         let mut rig = Rig::new();
         let mut fresh = Vec::new();
         for round in 0..300 {
-            // Each connection is closed while an operation is under way on it, in every way, and another
-            // opens at the same moment.
+            // Connections are closed in every way while an operation is under way on them, and another opens
+            // at the same moment.
             let mut doomed = rig.connect();
             let owner = client(rig.notes.accepted - 1);
             doomed.write_all(b"PING\r\n").expect("a socket buffer");
@@ -1251,7 +1252,7 @@ mod tests {
             rig.turn();
         }
         let before = rig.notes.received[0];
-        // The bytes that are still in its buffer arrive, and then a further message.
+        // The bytes that are in the lent buffer arrive, and then a further message.
         for _ in 0..20 {
             rig.turn();
         }
@@ -1282,7 +1283,7 @@ mod tests {
         }
         assert!(rig.notes.stream == message, "all of it, in order");
         assert!(rig.notes.filled > message.len() / 2, "only {} came into rooms", rig.notes.filled);
-        // Bytes that follow arrive as usual, and so does the end.
+        // Bytes that follow arrive as usual, and so does the end of the connection.
         rig.notes.actions.push_back(Action::ResumeReading(client(0)));
         far.write_all(b"more").expect("room");
         drop(far);

@@ -179,7 +179,7 @@ mod tests {
         let mut shards: Vec<Fences> = (0..3).map(|own| Fences::new(ShardId(own), 3)).collect();
         shards[0].raise(BackendId(0), target(1));
         shards[0].raise(BackendId(0), target(2));
-        // Every shard tells every other one, three times over.
+        // Every shard reports to every other one, three times over.
         for _ in 0..3 {
             for from in 0..3 {
                 for to in 0..3 {

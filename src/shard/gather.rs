@@ -647,7 +647,7 @@ mod tests {
             let rest = "-UNAVAILABLE b (the rest may have happened)\r\n";
             assert_eq!(told(join.clone(), write, &[done, away]), rest);
             assert_eq!(told(join.clone(), write, &[away, refused, lost]), rest);
-            // No other part may have changed anything, so the error stands alone.
+            // No other part can have changed anything, so the error is not marked as partial.
             assert_eq!(told(join.clone(), write, &[away, refused]), away.0);
             assert_eq!(told(join.clone(), write, &[refused, away]), refused.0);
             assert_eq!(told(join.clone(), write, &[lost, away]), lost.0);

@@ -115,7 +115,7 @@ mod tests {
         }
     }
 
-    /// The obvious definition, which tries all lengths for a star.
+    /// Slow reference model, which tries every length for a star.
     fn slow(pattern: &[u8], text: &[u8]) -> bool {
         match (pattern, text) {
             ([], _) => text.is_empty(),

@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn keys_stand_where_redis_finds_them() {
-        // Answers of `COMMAND GETKEYS` in Redis 7.
+        // The replies of COMMAND GETKEYS in Redis 7.
         let cases = [
             ("GET a", "a"),
             ("MGET a b c", "a b c"),

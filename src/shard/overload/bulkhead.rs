@@ -660,7 +660,7 @@ mod tests {
         (bulkhead, now)
     }
 
-    /// Returns a waiting request with this deadline.
+    /// Returns a request with this deadline that waits to be sent.
     fn parked(deadline: Timestamp, now: Timestamp) -> Parked {
         let client = ClientId { index: 0, generation: 1 };
         let envelope = Envelope {
@@ -692,7 +692,7 @@ mod tests {
         bulkhead.expire(now, |_, why| panic!("refused for {why:?}"));
         assert!(!bulkhead.is_hopeless(deadline, now));
         assert!(bulkhead.take().is_some(), "it is sent");
-        // With another request in flight, replies are expected to take what they took.
+        // With another request in flight, replies are expected to take as long as before.
         bulkhead.handle_sent(TENANT, now);
         assert!(bulkhead.is_hopeless(deadline, now));
         bulkhead.park((2, parked(deadline, now)), Duration::ZERO, now).expect("there is room");

@@ -124,7 +124,8 @@ mod tests {
         assert_eq!(literal_prefix(b"acme:1"), b"acme:1");
     }
 
-    /// Names and patterns of channels (the latter with a `P` before them) with whether a tenant may name them.
+    /// Checks names and patterns of channels (patterns begin with `P`): each with true if a tenant with these
+    /// terms may use it.
     fn check(terms: &str, cases: &[(&str, bool)]) {
         let text = format!("[tenants.t]\npassword = \"p\"\n{terms}\n");
         let quotas = Quotas::parse("quotas.toml", &text).expect("well formed");

@@ -416,8 +416,8 @@ mod tests {
         }
     }
 
-    /// Checks that a bucket's number is the same in all versions of weir, since hosts of a fleet count users
-    /// by it.
+    /// A bucket's number must be the same in all versions of weir, because hosts of a fleet count users by
+    /// it.
     #[test]
     fn a_bucket_is_the_same_for_ever() {
         assert_eq!(bucket_of([1, 2], "acme", None), BucketId(0x336a_4635_cc02_4433));
