@@ -130,7 +130,7 @@ impl Pool {
         now: Timestamp,
         rhythm: Rhythm,
     ) -> Grant {
-        // The part of the refill that is older than a period was there before any of this was spent.
+        // Units that came in more than a period ago were in the bucket before any of this demand was spent.
         let before = now.before(rhythm.period);
         let elsewhere = self.outstanding();
         self.bucket.refill(before, elsewhere);
@@ -248,7 +248,7 @@ impl Pool {
             .saturating_sub(self.reserved_for_others(index, now, rhythm))
             .max(asked.min(signed(demand.wanted.saturating_add(demand.lump))));
         let mut amount = short.min(allowed);
-        // Less than one request's worth is of no use. If a request waits, its need is known.
+        // A grant for less than one request is of no use. The size is known if a request waits.
         let whole = if demand.needed > 0 { demand.needed } else { demand.lump };
         let least = signed(whole).saturating_sub(outstanding).max(0);
         let is_due = demand.needed > 0 || demand.wanted > 0;

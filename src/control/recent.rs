@@ -85,7 +85,7 @@ impl Recent {
         while self.0.front().is_some_and(|past| now.since(past.at) > PERIOD_MAX) {
             self.0.pop_front();
         }
-        // Of the counters that are old enough only the latest are of use, now and later.
+        // Of the counters that are at least a period old, only the latest are ever compared with.
         while self.0.get(1).is_some_and(|past| now.since(past.at) >= PERIOD) {
             self.0.pop_front();
         }

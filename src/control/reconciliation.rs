@@ -93,7 +93,7 @@ impl Reconciliation {
     pub fn share_users(&mut self, terms: UserTerms) {
         match &mut self.users {
             Some(users) => users.terms = terms,
-            // Stretches count from one, a number that no pool has seen.
+            // Measuring intervals (stretches) are numbered from 1, which no pool has seen yet.
             None => self.users = Some(Users { terms, stretch: 1, heavy: Vec::new() }),
         }
     }

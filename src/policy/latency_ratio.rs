@@ -253,7 +253,7 @@ impl LatencyRatio {
         for (index, class) in self.classes.iter().enumerate() {
             let Some(judged) = class.as_ref().and_then(|times| times.judge()) else { continue };
             let long = judged.long.max(LONG_MIN);
-            // A class that is quicker than ever makes up for no other.
+            // The ratio of a class is at most 1, so that a fast class does not hide a slow one.
             let by = |short: f64| (long / short.max(1.0)).min(1.0);
             let lost = judged.weight * (1.0 - by(judged.short));
             all += judged.weight;
@@ -361,7 +361,7 @@ impl InFlight {
         self.lately += (seen - self.lately) * (passed / LATELY).min(1.0);
         self.now += (seen - self.now) * passed.min(1.0);
         if !is_frozen && passed > 0.0 {
-            // Until a minute is known, the usual number is a plain mean.
+            // In the first minute, the usual number is a plain mean of the time so far.
             let passed = passed.min(1.0);
             self.known = (self.known + passed).min(60.0);
             self.usual += (seen - self.usual) * passed / self.known;

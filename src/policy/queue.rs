@@ -742,7 +742,7 @@ impl<T: Copy> Queue<T> {
         unlink(&mut self.nodes, &mut queue.list, index, in_tier);
         unlink(&mut self.nodes, &mut share.list, index, of_tenant);
         if chain.first == index {
-            // The connection's turn is over.
+            // The connection had its turn, and goes to the end of its tenant's ring if it has more requests.
             unlink(&mut self.chains, &mut share.ring, place, in_ring_of);
             if chain.last != index {
                 append(&mut self.chains, &mut share.ring, place, in_ring_of);
@@ -801,7 +801,7 @@ impl TierQueue {
     /// waited in it long enough for a new overload to begin.
     fn is_suspect(&mut self, clock: Duration, interval: Duration) -> bool {
         let waiting = self.list.length;
-        // A single connection asks for no more than it wants to wait for.
+        // Requests of a single connection do not mean an overload: its client decides how many of them wait.
         if self.connections <= 1 {
             self.empty_at = clock;
         }

@@ -205,7 +205,7 @@ impl ReplicaChoice {
     /// Ends a window: replicas that were slow in three windows in a row are ejected, and those whose ejection
     /// is over come back.
     pub fn handle_window(&mut self, now: Timestamp) {
-        // After a longer gap the figures are not of one window.
+        // After a longer gap the percentiles cover more than one window, so they are not compared.
         let is_whole = now.since(self.window_began) < 2 * WINDOW;
         self.window_began = now;
         let told: Vec<[Option<u64>; COMMAND_CLASSES]> = self

@@ -301,7 +301,7 @@ impl Floor {
         if self.block.len() < 2 * BLOCK {
             self.block.push(raw);
         }
-        // The first replies of a kind, or of a backend that was idle.
+        // The first few replies of a kind, or of a backend after idle time, already give a first base.
         if !self.is_known() && self.block.len() == SAMPLES_LEAST {
             let first = median_of(&mut self.block, |seconds| *seconds);
             self.learn(first);
@@ -320,7 +320,7 @@ impl Floor {
     fn learn(&mut self, median: f64) {
         if self.block_wanted < BLOCK {
             (self.older, self.block_wanted) = (f64::INFINITY, self.block_wanted * 2);
-            // A median that is much above the first one is load, not chance.
+            // A median much above the first one comes from load, so it does not become the base.
             if median < 1.5 * self.newer {
                 self.newer = median;
             }
@@ -573,7 +573,7 @@ impl Window {
             let is_grave =
                 count < SAMPLES_GRAVE && self.trial == Trial::None && self.size >= 4.0 && self.is_limited;
             if is_grave {
-                // A grave decision waits for more replies.
+                // A large cut on few replies waits for more of them.
                 let low = median_of(&mut self.seen, |seen| seen.low);
                 if low > 2.0 * self.allowed() && took < 4.0 * low {
                     return;
@@ -855,7 +855,8 @@ impl Window {
         if !limited && !is_too_much {
             return;
         }
-        // Concurrency here says little of the backend's where other cores ask for as much.
+        // If other cores are as busy at the backend, this core's concurrency says little about the cause of
+        // the latency.
         let foreign = if seen > 2.0 * allowed { self.is_not_ours() } else { None };
         let foreign = foreign.filter(|foreign| *foreign == Foreign::Paused || common.limited <= 1);
         if let Some(foreign) = foreign {
@@ -865,9 +866,9 @@ impl Window {
         } else if seen > 2.0 * allowed {
             self.cut_deeply(at, allowed, common);
         } else if seen > allowed {
-            // Only the second round in a row acts.
+            // One slow round alone has no effect; the second in a row has.
             if self.above > 0 && self.size < 2.0 * self.least {
-                // A window of one request is no crowd.
+                // A window of about one request cannot crowd the backend, so it is not shrunk.
                 self.count_floor(at, common);
             } else if self.above > 0 && seen <= self.useful() && self.awaits_probe(at) {
                 // The probe finds out first whether a smaller window helps.
@@ -898,7 +899,7 @@ impl Window {
         let full = &mut self.seen[full..];
         self.is_draining = true;
         if full.len() < SAMPLES_LEAST {
-            // The latency of a full window is not known yet.
+            // Too few replies came while the window was full, so its latency is unknown: halve the window.
             self.size *= 0.5;
             return;
         }

@@ -148,8 +148,8 @@ impl RequestDecoder {
         self.forget_done();
         while !self.held.is_empty() {
             let rest = &chunk[*consumed..];
-            // No more than belongs to the argument under way, if that is known: later bytes are parsed in
-            // place.
+            // If the length of the present argument is known, only its bytes are held: later bytes are parsed
+            // in place.
             let length = match self.missing() {
                 0 => rest.len(),
                 missing => missing.min(rest.len()),
@@ -174,7 +174,8 @@ impl RequestDecoder {
     /// Keeps the rest of a chunk for later, when the connection must not go on now.
     pub fn hold(&mut self, rest: &[u8]) {
         self.forget_done();
-        // While more comes than is taken out there may never be a moment when all is done.
+        // If more bytes keep coming than are taken out, the buffer never empties, so its used front is
+        // dropped here.
         if self.held_done > self.held.len() / 2 {
             self.compact();
         }

@@ -328,7 +328,7 @@ impl Driver {
 
     /// True if there are sockets that wait for the peer to end its side before they are closed.
     pub fn is_lingering(&self) -> bool {
-        // A socket that is to wait may still have an operation under way.
+        // A socket that will linger may still have an operation in flight, so it is not in the list yet.
         !self.lingering.is_empty() || self.sockets.iter().flatten().any(|socket| socket.lingers)
     }
 
@@ -933,7 +933,7 @@ impl Driver {
         }
         let socket = self.socket(token);
         let (busy, connecting, owner) = (socket.is_busy(), socket.connecting, socket.owner);
-        // Operations under way complete soon then, and the socket is forgotten.
+        // Each way to close ends the operations in flight soon, after which the socket is removed.
         match (ending, owner) {
             (Ending::Reset, _) => self.ring.reset(token),
             (Ending::Orderly, Owner::Client(_)) => {

@@ -294,7 +294,8 @@ impl Gathering {
         match &self.join {
             Join::Values(order) => join_values(out, order, &parts, bytes_max),
             Join::AllOk => match first_error {
-                // A request that is answered with OK alone has changed something.
+                // Commands of this kind change keys, so the error must say that other parts may have been
+                // carried out.
                 Some(error) => self.join_failed(out, error),
                 None => out.extend_from_slice(parts[0]),
             },
@@ -434,7 +435,8 @@ impl Joining {
             let value = values[part].as_mut().map_or(Some(instead_of_value(parts[part])), Elements::next);
             self.reply.extend_from_slice(value.unwrap_or(SHORT_REPLY));
             self.joined += 1;
-            // Values appear once, as they came; an error is repeated for each key of its part.
+            // A value is added once per key, but the error of a part is repeated for each of its keys, so the
+            // limit is checked again.
             if self.reply.len() > bytes_max {
                 self.reply.clear();
                 encode::error(&mut self.reply, TOO_LARGE);

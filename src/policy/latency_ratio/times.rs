@@ -242,7 +242,7 @@ impl Times {
             self.floor_newest = (self.floor_newest + 1) % FLOORS;
             self.floors[self.floor_newest] = f64::INFINITY;
         }
-        // In doubt the usual is a little longer: few samples are no reason to find anything slow.
+        // The upper confidence bound is taken, so that with few samples nothing counts as slow too early.
         let floor = &mut self.floors[self.floor_newest];
         *floor = floor.min(long.percentile(SURE));
     }

@@ -214,7 +214,7 @@ impl KeyCount {
             (None | Some(..=0), Self::Intersection | Self::Pop) => Err(KeyError::CountNotPositive),
             (Some(..=0), Self::SortedSets) => Err(KeyError::NoInputKey(command)),
             (Some(count), Self::SortedSets | Self::Pop) if count > room as i64 => Err(KeyError::Syntax),
-            // Scripts get the error for too many keys before that for too few.
+            // For scripts, Redis checks for too many keys before it checks for a negative count.
             (Some(count), _) if count > room as i64 => Err(KeyError::CountTooLarge),
             (Some(..0), _) => Err(KeyError::NegativeCount),
             (Some(count), _) => Ok(count as usize),

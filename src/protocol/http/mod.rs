@@ -433,7 +433,7 @@ impl Conversation {
             }
             Err(status) => {
                 self.frames = Vec::new();
-                // The body has been read, so the connection may last.
+                // The body has been read completely, so the connection can be used again after the refusal.
                 let mut text = Vec::new();
                 response::refuse(&mut text, &manner, status);
                 self.tell(text, manner);

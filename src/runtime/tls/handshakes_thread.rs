@@ -217,7 +217,7 @@ impl Work {
                 Err(Errno::AGAIN) => return,
                 // The client that was to be accepted has left.
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
-                // Most likely no descriptors are left.
+                // Most likely no descriptors are left, so the thread pauses before it accepts again.
                 Err(_) => return self.rest(),
             }
         }

@@ -638,7 +638,8 @@ impl Entry {
         let stays = is_tracked && !flight.binds && !flight.lifetime.may_lose_fields();
         let ttl = match (settings.tracked_ttl, self.registration) {
             (Some(tracked), _) if stays => tracked,
-            // The store is asked again with the next fetch.
+            // The store has refused to track the key. The reply lives at most `REFUSED`, because the next
+            // fetch asks again.
             (Some(_), Registration::Refused(_)) => settings.ttl.min(REFUSED),
             _ => settings.ttl,
         };

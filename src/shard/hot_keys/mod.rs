@@ -801,7 +801,7 @@ impl HotKeyStage {
     pub fn poll_resumed(&mut self) -> Option<(Envelope, Vec<u8>)> {
         while self.resumed.is_empty() {
             let (id, connection) = self.resuming.pop_front()?;
-            // The connection may have unanswered requests again.
+            // The connection may have unanswered requests again; its held request then waits longer.
             if let Some(entry) =
                 entry_of(&mut self.entries, id).filter(|entry| entry.is_to_resume(connection))
             {
@@ -1066,7 +1066,7 @@ impl HotKeyStage {
             } else {
                 entry.handle_failed(id);
             }
-            // The next fetch may wait for this one's end.
+            // The next fetch of the reply may have been waiting for this one's end.
             next.into_iter().for_each(|next| self.let_leave(next));
         }
         Some(Landed::new(flight.waiters, outcome).sparing(spared))
@@ -1154,7 +1154,8 @@ impl HotKeyStage {
             }
         }
         for (id, _) in &values.keys {
-            // The keys stay hot although no other request may ask for them while the store is away.
+            // The read is counted, so that the key stays hot even if no other request asks for it while the
+            // store is away.
             keys.note_many(*id, 1);
             if let Some(entry) = entry_of(entries, *id) {
                 entry.handle_stale_value(now);
@@ -1199,7 +1200,7 @@ impl HotKeyStage {
         for (place, told) in told.enumerate() {
             let Some((id, _)) = keys.next_if(|(_, own)| *own as usize == place) else { continue };
             let hash = entry_of(&mut self.entries, *id).map(|entry| entry.hash);
-            // A part of the `MGET` may have failed by itself.
+            // The value of one key may be an error, if a part of the split `MGET` failed.
             if let Some(hash) = hash.filter(|_| !value::is_error(told)) {
                 self.compare(env, (*id, number_of_value(hash, values.protocol)), told, now);
             }
@@ -1223,7 +1224,7 @@ impl HotKeyStage {
                     (Some(part), Some(parts)) => {
                         parts.find(|(place, _)| *place == part as usize).map(|(_, told)| told)
                     }
-                    // The element is an error rather than an array.
+                    // The element should be an array of values, but is an error.
                     (Some(_), None) => None,
                 };
                 let Some(told_one) = told_one else { continue };

@@ -401,7 +401,7 @@ impl Plan {
                 random.between(2, 4) as u16
             },
             cluster: Some(moves),
-            // A throttled request finds out nothing about slots.
+            // A throttled request teaches weir nothing about slots, so quotas are rare here.
             quota: self.quota.filter(|_| random.per_mille(300)),
             hot: HotSettings {
                 mode,
@@ -436,7 +436,7 @@ impl Plan {
         let lost_after = u64::from(trouble.has(Trouble::LOST_LINKS));
         Self {
             shards: *random.pick(&[1, 2, 4, 8]),
-            // Hardly any key is hot in the usual sense.
+            // With the default thresholds hardly any key becomes hot.
             hot: HotSettings::new(calm.backends),
             // Requests under load cost little.
             heavy_from: 20 * UNIT,
