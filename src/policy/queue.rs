@@ -127,7 +127,7 @@ pub enum Choice {
 pub struct Held {
     /// Number of waiting requests.
     pub requests: usize,
-    /// Number of bytes of their messages.
+    /// Number of bytes of the waiting requests' messages.
     pub bytes: usize,
 }
 
@@ -253,7 +253,7 @@ struct Chain {
     tier: usize,
     /// Tenant with which the requests wait.
     tenant: TenantId,
-    /// Number and bytes of the requests.
+    /// Number of the connection's waiting requests, and of their bytes.
     held: Held,
     /// True if [`Queue::push`] has returned that no further requests of the connection should be started.
     is_long: bool,

@@ -132,7 +132,7 @@ const ALONE: usize = 8;
 /// Smallest and largest size of a window, in requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// The smallest size, at least 1.
+    /// The smallest size that the window may shrink to, at least 1.
     pub least: u16,
     /// The largest size the window may grow to, in requests.
     pub most: u16,

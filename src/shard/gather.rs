@@ -108,7 +108,7 @@ struct Gathering {
 #[derive(Debug)]
 struct Joining {
     reply: Vec<u8>,
-    /// Number of values that the reply has.
+    /// Number of values that are already joined; all of them once the reply has turned out too large.
     joined: usize,
     /// For each part, the bytes and the elements of its reply that are not joined yet; None for a reply that
     /// is not an array.
@@ -137,7 +137,7 @@ impl Part {
 pub enum Arrival {
     /// Other parts are still missing. The number is the bytes by which the waiting parts have grown.
     Stored(usize),
-    /// The last part has come.
+    /// The last missing part has come, and the reply to the whole request is ready.
     Joined {
         /// The reply to the whole request.
         reply: Vec<u8>,

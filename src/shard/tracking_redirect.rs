@@ -55,9 +55,9 @@ pub struct NodeQuestion {
     pub tracker: Peer,
     /// The link of that client to the node, on which all requests wait for the answer.
     pub link: PrivateId,
-    /// The client that takes the messages.
+    /// The target: the client that takes the invalidation messages.
     pub target: Peer,
-    /// The node.
+    /// The node whose number of the target's link is asked for.
     pub node: NodeKey,
 }
 
@@ -78,7 +78,7 @@ pub enum RedirectMessage {
     Answer {
         /// Destination of the reply: the client that tracks keys, and the number of its command.
         to: ReplyTo,
-        /// The target, or an encoded error.
+        /// The target, or the encoded error reply.
         found: Result<Target, Box<[u8]>>,
     },
     /// To the target's core: messages of a client that tracks keys will come from one more node of a cluster.

@@ -73,7 +73,7 @@ pub enum KeyError {
     NoInputKey(&'static str),
     /// The number of keys is larger than the number of arguments that follow it.
     CountTooLarge,
-    /// The options are in no valid order.
+    /// The arguments end too early, or an option before the keys is unknown.
     Syntax,
     /// The streams and ids of `XREAD` or `XREADGROUP` do not pair up.
     Unbalanced,

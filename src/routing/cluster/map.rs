@@ -18,7 +18,7 @@ const _: () = assert!(CLUSTER_NODES_MAX < NOBODY as usize);
 /// the same place. Places are used again, generations never are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeKey {
-    /// The place in the table of nodes.
+    /// The node's place in the table of nodes.
     pub backend: BackendId,
     /// Serial number of the node: how many nodes, in all places, became known before it.
     pub generation: u32,

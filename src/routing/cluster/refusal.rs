@@ -9,14 +9,14 @@ use crate::values::limits::{HOST_BYTES_MAX, SLOTS};
 pub enum NodeRefusal<'a> {
     /// MOVED: the slot belongs to another node.
     Moved {
-        /// The slot.
+        /// The slot that has another owner.
         slot: u16,
         /// The node that owns the slot now.
         target: Target<'a>,
     },
     /// ASK: the request's key may have moved to another node, while the slot has not.
     Ask {
-        /// The slot.
+        /// The slot that is moving.
         slot: u16,
         /// The node to send this request to, and no other request.
         target: Target<'a>,

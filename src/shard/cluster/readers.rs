@@ -254,7 +254,7 @@ impl Readers {
 /// A replica's reply to a read, in parts.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplicaReply<'a> {
-    /// The first byte of the reply.
+    /// The first byte of the reply, which is its RESP type.
     pub kind: u8,
     /// The beginning of the reply, if it came in several parts.
     pub kept: &'a [u8],

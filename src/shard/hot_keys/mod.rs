@@ -176,7 +176,7 @@ pub struct HotKeyStage {
     /// Copies of kept replies to lend to other cores.
     to_lend: VecDeque<(ShardId, Copy)>,
     to_tell: VecDeque<(ShardId, CopyHits)>,
-    /// The time of the last turn's end.
+    /// The time at which the core's last turn ended.
     turned_at: Timestamp,
     /// The time at which the waiting reads were last counted as requests for their keys.
     counted_at: Timestamp,

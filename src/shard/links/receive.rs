@@ -13,7 +13,7 @@ use crate::values::{Action, BackendId, ConnectionId, Owner, Timestamp};
 /// The result of receiving bytes from a backend.
 #[derive(Debug)]
 pub enum Received<'a> {
-    /// No reply is whole yet.
+    /// No whole reply has come yet.
     Nothing,
     /// A reply is whole: the part of it that came last, and where it ends, its type and size.
     Whole(&'a [u8], Scanned),

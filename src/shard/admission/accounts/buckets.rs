@@ -350,7 +350,7 @@ impl Buckets {
 /// Returns the bucket id of a tenant, or of one of its users: a keyed hash of the names, so all processes
 /// with the same secret agree, even hosts of a fleet with other versions of weir.
 pub fn bucket_of([one, two]: [u64; 2], tenant: &str, user: Option<&str>) -> BucketId {
-    // No name contains this byte.
+    // No name contains this byte, so a tenant's and a user's name cannot run into each other.
     const END: [u8; 1] = [0xff];
     let mut hasher = SipHasher13::new_with_keys(one, two);
     hasher.write(tenant.as_bytes());
