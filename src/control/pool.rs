@@ -18,7 +18,7 @@ use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, Part, ShardId
 
 /// The unit of shares: a whole is this many parts.
 const WHOLE_SHARE: u64 = 65_536;
-/// The number of parts of a whole (a tenth) that are split evenly among the cores.
+/// The part (a tenth of the whole) of a quota that is split evenly among the cores.
 const EVEN_PARTS: u64 = WHOLE_SHARE / 10;
 /// The allowance that a core should have at the start of a period: this many times its demand in the
 /// last one, plus `LUMPS_GIVEN` times the largest cost of a request.

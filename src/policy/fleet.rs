@@ -121,7 +121,8 @@ pub struct Fleet {
     period: Duration,
     tick: u64,
     others: BTreeMap<HostId, Seen>,
-    /// Shared quotas: first those that are always there, then those that come and go.
+    /// Shared quotas: first the `fixed` ones, which are never removed, then those that come and go with their
+    /// demand.
     scopes: Vec<Scope>,
     /// Number of quotas that are never removed: that of all tenants together, and those of tenants.
     fixed: usize,
@@ -286,7 +287,8 @@ impl Fleet {
             self.handle_lost();
             return Outcome::Late;
         }
-        // Shares that were capped while nothing was heard grow like any other share.
+        // Shares that were capped while the store did not answer go on from the cap, and grow like any other
+        // share.
         let even = Part::even(self.hosts());
         for scope in self.scopes.iter_mut().filter(|scope| scope.is_out_of_patience(now)) {
             scope.part = scope.part.min(even);

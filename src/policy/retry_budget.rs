@@ -23,7 +23,7 @@ pub struct RetryBudget {
     per_second: f64,
     /// Number of requests sent, as of the last call of [`RetryBudget::take`].
     sent: u64,
-    /// Time of the last call.
+    /// Time of the last call of [`RetryBudget::take`].
     at: Timestamp,
 }
 

@@ -273,7 +273,7 @@ struct Floor {
     base: f64,
     /// Weight of the kind in the mix of the last rounds.
     weight: f64,
-    /// Number of replies of the kind in this round.
+    /// Number of replies of the kind that were sampled in this round.
     seen: u32,
 }
 
@@ -412,7 +412,7 @@ pub struct Window {
     own_quarter_at: f64,
     /// Latency at a quarter of the window over all cores, in seconds; 0 if unknown.
     quarter: f64,
-    /// Time for which this core asked all cores to probe, in seconds.
+    /// Time at which all cores should probe, as this core asked last, in seconds; 0 before that.
     asked_at: f64,
     /// Median time between sending and deadline of the last round, in seconds; infinite without deadlines.
     left: f64,

@@ -588,7 +588,7 @@ fn start_shard(
             busy_poll,
             tally,
         };
-        // A task of this size would be copied when it is spawned.
+        // Boxed, because spawning would copy a task of this size.
         Box::pin(thread.run()).await
     };
     executor::spawn(&name, cpu, task).map_err(|error| error.to_string())

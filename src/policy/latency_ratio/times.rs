@@ -24,7 +24,8 @@ const KEPT_MAX: u32 = 2 * KEPT;
 const LONG_PARTS: usize = 6;
 /// Number of minutes from which the reference (usual percentile) is computed.
 const FLOORS: usize = 15;
-/// Number of slices with learning that make one minute of the reference.
+/// Number of slices (250 ms) that make one minute of the reference; only slices in which latencies are learnt
+/// count.
 const FLOOR_SLICES: usize = LONG_PARTS * SLICES;
 /// Share of replies that are at most as slow as the percentile.
 const SHARE: f64 = 0.95;
