@@ -128,7 +128,7 @@ impl<V> BucketTable<V> {
         }
         let freed = before - self.order.len();
         if self.order.is_empty() && freed > 0 {
-            // A flood is over: its memory is given back.
+            // After a flood of users, the memory that their entries took is given back.
             self.parts.iter_mut().for_each(Part::shrink_to_fit);
             self.order.shrink_to_fit();
         }

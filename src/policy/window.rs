@@ -573,7 +573,7 @@ impl Window {
             let is_grave =
                 count < SAMPLES_GRAVE && self.trial == Trial::None && self.size >= 4.0 && self.is_limited;
             if is_grave {
-                // A large cut on few replies waits for more of them.
+                // Before a large cut on few replies, more replies are awaited.
                 let low = median_of(&mut self.seen, |seen| seen.low);
                 if low > 2.0 * self.allowed() && took < 4.0 * low {
                     return;

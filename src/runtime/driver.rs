@@ -751,7 +751,7 @@ impl Driver {
                 application.handle_sending(owner, now);
                 return self.send(token, segment, sent);
             }
-            // No byte was lost: the rest is sent again.
+            // No byte was lost, so the unsent bytes are sent again.
             Err(error) if !closing && matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) => {
                 return self.send(token, segment, sent);
             }

@@ -153,7 +153,7 @@ pub fn field_of<'a>(reply: &'a [u8], name: &str) -> Option<&'a str> {
     }
     let start = reply.iter().position(|byte| *byte == b'\n')? + 1;
     let text = std::str::from_utf8(&reply[start..]).ok()?;
-    // A verbatim string of RESP3 begins with its format.
+    // A verbatim string of RESP3 begins with its format, `txt:`.
     let text = text.strip_prefix("txt:").unwrap_or(text);
     text.split([' ', '\r', '\n']).find_map(|word| word.strip_prefix(name))
 }

@@ -23,7 +23,7 @@ pub fn matches<E>(
         } else if rest.is_empty() && left.is_empty() {
             return Ok(true);
         } else {
-            // The last star takes one byte more.
+            // The last star of the pattern takes one byte more, and the comparison goes on behind it.
             let Some((after, [_, others @ ..])) = retry else { return Ok(false) };
             retry = Some((after, others));
             (rest, left) = (after, others);

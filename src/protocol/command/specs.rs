@@ -49,9 +49,9 @@ pub(super) enum Find {
     },
     /// The number of keys is one of the arguments, and the keys follow it.
     Counted {
-        /// Distance to the argument that is the number of keys.
+        /// Distance from the position that [`Begin`] gives to the argument that is the number of keys.
         number: i64,
-        /// Distance to the first key.
+        /// Distance from the position that [`Begin`] gives to the first key.
         first: i64,
         step: i64,
     },

@@ -53,7 +53,7 @@ pub(super) fn headers(
         let scope = parts.next().and_then(scope_of);
         let mut number = || Some(parts.next()?.parse::<u64>().ok()?.min(NUMBER_MAX));
         if let (Some(scope), Some(limit), Some(left)) = (scope, number(), number()) {
-            // Memory takes what is written to it.
+            // Writing to a string does not fail.
             let _ = write!(policy, ", \"{scope}\";q={limit};w=1;weir-unit=\"ru\"");
             let _ = write!(state, ", \"{scope}\";r={left}");
         }

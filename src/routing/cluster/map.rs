@@ -42,7 +42,7 @@ pub struct Node {
     pub id: NodeId,
     /// Addresses of the node, the best first; empty if none is known.
     pub addresses: Vec<ServerAddress>,
-    /// Primary or replica.
+    /// Role of the node: primary or replica.
     pub role: Role,
     /// Config epoch: the node that was given slots last has the highest. A replica has that of its primary.
     pub epoch: u64,

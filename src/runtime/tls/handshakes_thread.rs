@@ -179,7 +179,7 @@ impl Work {
     }
 
     fn hear(&mut self) {
-        // The value read is only a count of messages.
+        // Reading resets the eventfd; the value read, a count of messages, is of no use.
         let _ = rustix::io::read(&self.own.bell, &mut [0_u8; 8]);
         while let Ok(letter) = self.own.letters.try_recv() {
             match letter {

@@ -39,7 +39,7 @@ pub(super) fn permit(
             .try_fold(true, |_, name| may_name(name, false)),
         Handling::Private(PrivateUse::Subscribes(kind)) => all(1, kind == Subscription::Patterns),
         Handling::FanOut(FanOut::Channel) => may_name(arguments.get(1).unwrap_or_default(), false),
-        // Without a pattern all channels are listed.
+        // `PUBSUB CHANNELS` without a pattern lists all channels.
         Handling::FanOut(_) if command.name.ends_with("channels") => {
             may_name(arguments.get(2).unwrap_or(b"*"), true)
         }

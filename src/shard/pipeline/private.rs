@@ -919,7 +919,8 @@ impl Shard {
             self.end_unanswered(&request, true, &text, now);
             self.env.pool.give(text);
             if tracked && self.clients.find(holder).is_some() {
-                // The client would miss changes of the keys that it keeps.
+                // Without the link on which its keys are tracked, the client would miss changes of the keys
+                // that it keeps.
                 self.clients.stop_listening(&mut self.env, holder);
             }
         }

@@ -310,7 +310,7 @@ impl Shard {
             let requests = subscriptions.spread(&stores);
             self.send_to_feeds(requests, now);
             if lent.iter().any(Option::is_none) {
-                // The client would miss events and not know it.
+                // Without a link to each of these stores, the client would miss events and not know it.
                 self.clients.close(&mut self.env, id);
             }
         }

@@ -119,12 +119,12 @@ impl Shard {
     /// An error closes the client.
     pub(super) fn take_late_confirmation(&mut self, id: ClientId, reply: &[u8], now: Now) {
         if reply.starts_with(b"-") {
-            // The client would not hear of changes there.
+            // The client would not hear of changes at this node.
             return self.clients.stop_listening(&mut self.env, id);
         }
         let options = self.tracking_of(id).and_then(|tracking| tracking.options());
         if options.is_some_and(|options| options.is_broadcast) {
-            // Keys may have changed there before the node knew of the client.
+            // Keys may have changed at the node before it knew of the client.
             self.tell_any_key(id, now);
         }
     }

@@ -1224,7 +1224,7 @@ impl PrivateLinks {
                 let (backend, number) = (link.backend, link.number);
                 let is_busy = NodeRefusal::parse(&reply) == Some(NodeRefusal::Busy);
                 self.events.push_back(Event::Sign { backend, is_busy });
-                // A busy store may have refused a part of the greeting.
+                // Without a number, the store may have been busy and have refused a part of the greeting.
                 if number.is_some() {
                     self.rest_if_clean(id, now);
                 } else {
