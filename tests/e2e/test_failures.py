@@ -235,7 +235,7 @@ BREAKS = {
 
 @pytest.mark.parametrize("name", BREAKS)
 def test_a_backend_that_breaks_its_reply(servers, name: str):
-    """The client gets an error for that request, and never a part of a reply."""
+    """A GET whose reply the store breaks off or garbles gets an error, and never a part of the reply."""
 
     def handler(words: list[bytes]):
         return BREAKS[name](words) if words[0].upper() == b"GET" else accommodating(words)

@@ -37,7 +37,7 @@ SHARDS = 2
 
 
 class Fleet:
-    """Some weirs that share quotas."""
+    """Several weirs in front of one store, which share quotas by counters in the Redis at `counters`."""
 
     def __init__(self, servers, folder: Path, counters: str, size: int, quotas: str = QUOTAS, users: int = 0) -> None:
         self.servers, self.counters, self.users = servers, counters, users

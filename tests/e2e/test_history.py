@@ -40,7 +40,7 @@ class History(Server):
         return [str(binary("weir-history")), *self.flags]
 
     def asked(self) -> int:
-        """Returns the number of operations sent, as of its last progress line."""
+        """Returns the number of operations that weir-history has sent, as of its last progress line."""
         assert not self.exited(), f"weir-history has ended:\n{self.output()}"
         return max(map(int, re.findall(r"^(\d+) of \d+ operations", self.output(1 << 20), re.MULTILINE)), default=0)
 
@@ -74,7 +74,7 @@ def clean(run: History) -> None:
 
 
 def done(text: str, command: str) -> int:
-    """Returns how many operations of this kind were carried out."""
+    """Returns the number of operations of one kind, such as "write around", that a verdict (`text`) counts as carried out."""
     found = re.search(rf"^{re.escape(command)} +(\d+)", text, re.MULTILINE)
     return int(found[1]) if found else 0
 

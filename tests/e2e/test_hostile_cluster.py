@@ -88,7 +88,7 @@ def garbage(node: Hostile, what: bytes) -> bytes:
 
 
 def damaged(node: Hostile, what: bytes) -> bytes:
-    """The right answer, except for a few random bytes."""
+    """Returns the right answer about the cluster, except for a few random bytes."""
     text = bytearray(node.view())
     for _ in range(node.random.randrange(1, 20)):
         text[node.random.randrange(len(text))] = node.random.randrange(256)
@@ -104,12 +104,12 @@ def large(node: Hostile, what: bytes) -> bytes:
 
 
 def endless(node: Hostile, what: bytes) -> bytes:
-    """An array of arrays of arrays."""
+    """Returns arrays within arrays within arrays, without an end."""
     return b"*1000000000\r\n" * (LARGE // 13)
 
 
 def crowd(node: Hostile, what: bytes) -> bytes:
-    """Always other nodes, as many as allowed, which no other node knows."""
+    """Returns an answer with 120 nodes, as many as allowed, that no other node knows, and with other ones each time."""
     view = node.view()
     if what == b"NODES":
         others = (node.random.getrandbits(22) for _ in range(120))
@@ -118,7 +118,7 @@ def crowd(node: Hostile, what: bytes) -> bytes:
 
 
 def replicas(node: Hostile, what: bytes) -> bytes:
-    """Every node, this one too, is a replica of this node."""
+    """Returns an answer by which every node, this one too, is a replica of this node."""
     return bulk(node.view().replace(b" master -", f" slave {node.cluster.id(2)}".encode()))
 
 

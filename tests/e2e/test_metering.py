@@ -57,7 +57,7 @@ def use(weir: Weir, tenant: str) -> None:
 
 
 def used(amounts: dict) -> bool:
-    """True if the figures are those of one call of `use`."""
+    """True if a tenant's request units, by outcome, are those of one call of `use`: all admitted."""
     spent = [float(amounts[name]) for name in amounts]
     return REQUESTS <= spent[0] <= 1.5 * REQUESTS and spent[1:] == [0, 0, 0]
 

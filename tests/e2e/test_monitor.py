@@ -137,7 +137,7 @@ def line_of(raw: bytes) -> tuple[int, bytes]:
 
 
 def lines_until(connection: Connection, mark: bytes) -> list[tuple[int, bytes]]:
-    """Returns the lines before that of the request with `mark`."""
+    """Returns the lines that come before the line of the request with `mark`."""
     lines = []
     while (line := line_of(connection.read().raw))[1] != mark:
         lines.append(line)

@@ -22,7 +22,7 @@ RECORDING = [
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A repository with the scripts, and nothing that could be measured."""
+    """A repository with the scripts and the harness only, so that there is no program to measure."""
     tree = tmp_path / "tree"
     forgotten = shutil.ignore_patterns("__pycache__", "out")
     shutil.copytree(ROOT / "perf", tree / "perf", ignore=forgotten)

@@ -18,7 +18,7 @@ EJECTED = "reason=ejected"
 
 
 def stage(weir, backend) -> int:
-    """Returns the breaker's stage: 0 well, 1 ejected, 2 on trial, 3 returning."""
+    """Returns the stage of weir's breaker for a backend: 0 well, 1 ejected, 2 on trial, 3 returning."""
     return int(sample(weir, "weir_backend_breaker", backend))
 
 

@@ -557,7 +557,7 @@ class Workers:
         self.more()
 
     def more(self) -> None:
-        """Waits until all of them have worked once more."""
+        """Waits until each worker has received at least one more element or entry."""
         counts = [self.popped, self.moved, self.scored, *self.read]
         before = [len(each) for each in counts]
         until(lambda: self.problems or all(len(each) > was for each, was in zip(counts, before)), "work goes on")
