@@ -45,7 +45,7 @@ struct Spread {
     samples: u32,
 }
 
-/// Requests that are admitted and not settled yet, by class.
+/// Numbers of requests that are admitted and not settled yet, by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnderWay([u32; COMMAND_CLASSES]);
 

@@ -57,7 +57,7 @@ use times::{Judged, Times};
 const SLICE: u64 = 250_000_000;
 /// Number of slices (250 ms) in a second.
 const SECOND: usize = 4;
-/// Slices in the widest short window: ten seconds.
+/// Number of slices in the widest short window: ten seconds.
 const SLICES: usize = 10 * SECOND;
 /// Longest time that is believed to have passed between two ticks, in nanoseconds: one hour.
 const JUMP_MAX: u64 = 3_600_000_000_000;
@@ -97,7 +97,7 @@ pub struct Company {
     /// True if requests waited for room in the window all the time since the last tick, or some were refused
     /// because they had waited too long.
     pub waits: bool,
-    /// Requests in flight at the backend.
+    /// Number of requests in flight at the backend.
     pub in_flight: usize,
 }
 
@@ -152,7 +152,7 @@ pub struct LatencyRatio {
     /// Latency ratio of the backend, with the class that lowered it most, at the last check (each slice of
     /// 250 ms); None before the first check and where there were too few replies.
     seen: Option<Seen>,
-    /// Replies in the ten seconds before the last check.
+    /// Number of replies in the ten seconds before the last check.
     replies: u32,
     /// Shedding level that this core has chosen for the backend, with the counts of checks (250 ms apart)
     /// that raise and lower it.

@@ -24,7 +24,7 @@ pub struct Asked {
     pub requests: u64,
     /// Number of bytes of the request.
     pub bytes_in: u64,
-    /// Keys that the request writes, where it names several.
+    /// Number of keys that the request writes, where it names several.
     pub keys: u64,
     /// Maximum number of entries that the request may look at without its reply showing it. It is charged for
     /// them only as far as it took the time for that.
@@ -58,7 +58,7 @@ pub struct Quote {
     pub fixed: Price,
     /// Least price of the request, whatever its reply: the floor of its kind of command.
     pub floor: Price,
-    /// Keys that the request writes, where it names several.
+    /// Number of keys that the request writes, where it names several.
     pub keys: u32,
     /// Maximum number of entries that the request may look at without its reply showing it.
     pub looks_at: u32,
@@ -69,7 +69,7 @@ pub struct Quote {
 pub struct Measured {
     /// Number of bytes of the reply.
     pub bytes_out: u64,
-    /// Elements of the reply; 0 if it has none.
+    /// Number of elements of the reply; 0 if it has none.
     pub rows: u64,
     /// Latency of the reply, in microseconds.
     pub took_micros: u64,

@@ -189,7 +189,7 @@ impl Patience {
 pub struct Circumstances {
     /// Time by which this turn of the core began later than planned.
     pub late: Duration,
-    /// Requests in flight at the backend.
+    /// Number of requests in flight at the backend.
     pub in_flight: usize,
     /// Usual latency of a reply.
     pub median: Duration,

@@ -34,7 +34,7 @@ const SLOW_TIMES: u64 = 3;
 const SLOW_MICROS: u64 = 2_000;
 /// Slow windows in a row after which a replica is ejected.
 const SLOW_WINDOWS: u32 = 3;
-/// Failures in a row after which a replica is ejected.
+/// Number of failures in a row after which a replica is ejected.
 const FAILURES: u32 = 5;
 /// Time for which a replica is ejected, multiplied by the number of recent ejections.
 const OUT_FOR: Duration = Duration::from_secs(5);
@@ -63,7 +63,7 @@ pub struct Candidate {
     pub place: usize,
     /// Role of the node.
     pub role: Role,
-    /// Requests of this core in flight at the node.
+    /// Number of requests of this core in flight at the node.
     pub in_flight: u32,
 }
 

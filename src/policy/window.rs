@@ -163,9 +163,9 @@ pub struct Sample {
     pub sent_at: Timestamp,
     /// Time since `sent_at` during which this core did not run, which is not the backend's latency.
     pub late: Duration,
-    /// Requests in flight when the reply came, itself included.
+    /// Number of requests in flight when the reply came, itself included.
     pub in_flight: usize,
-    /// Requests in flight when the request was sent, itself included.
+    /// Number of requests in flight when the request was sent, itself included.
     pub depth: u32,
     /// Kind of the request, below [`KINDS`]. Requests of one kind take about as long as each other.
     pub kind: usize,

@@ -94,7 +94,7 @@ struct Socket {
     sending: bool,
     connecting: bool,
     closing: bool,
-    /// Bytes of the segment in flight that were sent by earlier operations.
+    /// Number of bytes of the segment in flight that were sent by earlier operations.
     sent: usize,
     /// The TLS session on the socket; none if the connection is not encrypted.
     tls: Option<Box<Session>>,
@@ -1052,7 +1052,7 @@ mod tests {
     use crate::values::ClientId;
     use crate::values::limits::RECEIVE_BUFFER_BYTES;
 
-    /// Bytes that a lent buffer holds before it is filled.
+    /// Number of bytes in a lent buffer before more are received into it.
     const BEFORE: usize = 20_000;
 
     /// An application that records all events, and returns the actions that the test queued.

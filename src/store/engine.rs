@@ -41,19 +41,19 @@ pub struct EngineStatistics {
     pub databases: [(usize, usize); ENGINE_DATABASES as usize],
     /// The approximate memory of all keys and values, in bytes.
     pub bytes_used: u64,
-    /// Writes refused because memory use had reached the limit.
+    /// Number of writes refused because memory use had reached the limit.
     pub refused_for_memory: u64,
-    /// Commands refused because they would exceed the effort limit or the limit on a reply's size.
+    /// Number of commands refused because they would exceed the effort limit or the limit on a reply's size.
     pub refused_for_cost: u64,
-    /// Commands carried out.
+    /// Number of commands carried out.
     pub commands: u64,
-    /// Replies that were errors.
+    /// Number of replies that were errors.
     pub errors: u64,
-    /// Keys removed because their lifetime had ended.
+    /// Number of keys removed because their lifetime had ended.
     pub expired: u64,
-    /// Reads that found their key (`keyspace_hits` of INFO).
+    /// Number of reads that found their key (`keyspace_hits` of INFO).
     pub hits: u64,
-    /// Reads that did not find their key (`keyspace_misses` of INFO).
+    /// Number of reads that did not find their key (`keyspace_misses` of INFO).
     pub misses: u64,
 }
 

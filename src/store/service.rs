@@ -56,7 +56,7 @@ pub trait Sockets {
 
 /// A store with its connections, as the storage executor drives it.
 pub trait StoreService: StoreClients {
-    /// The engine behind the connections.
+    /// Returns the engine that carries out the connections' requests.
     fn engine(&self) -> &Engine;
     /// Ends a turn: serves connections that wait for their turn, and removes expired keys if that is due. A
     /// script that runs for a long time calls `sockets` meanwhile.

@@ -134,7 +134,7 @@ pub(super) struct Times {
     current: Counts<u16>,
     /// Sampling interval: one reply in this many is sampled.
     stride: u32,
-    /// Replies to skip before the next sample.
+    /// Number of replies to skip before the next sample.
     skip: u32,
     /// Number of replies sampled in the present slice.
     looked_at: u32,

@@ -27,9 +27,9 @@ use super::map::{Map, NodeKey, OpenSlot};
 use crate::values::BackendId;
 use crate::values::limits::{CLUSTER_NODES_MAX, SLOTS};
 
-/// Bits of a cursor that hold the map's fingerprint.
+/// Number of bits of a cursor that hold the map's fingerprint.
 const PRINT_BITS: u32 = 17;
-/// Bits of a cursor that hold the number of the visit.
+/// Number of bits of a cursor that hold the number of the visit.
 const VISIT_BITS: u32 = 9;
 /// Bits of a cursor that hold the node's own cursor: clients may keep cursors in 63 bits and a sign.
 const INNER_BITS: u32 = 63 - PRINT_BITS - VISIT_BITS;

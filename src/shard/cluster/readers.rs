@@ -32,7 +32,7 @@ const USED: Duration = Duration::from_secs(60);
 /// Figures on the reads that one node answered or failed as a replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReaderFigures {
-    /// Reads that the node answered as a replica.
+    /// Number of reads that the node answered as a replica.
     pub answered: u64,
     /// The numbers of times that the node was ejected as a replica: for failures, and for slowness.
     pub out: [u64; 2],

@@ -1745,13 +1745,13 @@ pub struct HotFigures {
     pub keys: usize,
     /// Number of replies that are kept in memory for hot keys.
     pub kept: usize,
-    /// Bytes of kept replies.
+    /// Number of bytes of kept replies.
     pub kept_bytes: usize,
-    /// Copies that other cores have lent to this one.
+    /// Number of copies that other cores have lent to this one.
     pub copies: usize,
-    /// Fetches that are not finished.
+    /// Number of fetches that have not ended.
     pub flights: usize,
-    /// Requests for hot keys that wait for a fetch or are held back.
+    /// Number of requests for hot keys that wait for a fetch or are held back.
     pub waiters: usize,
     /// Requests in flight for hot keys, and requests in flight that may write any key.
     pub writes_under_way: usize,

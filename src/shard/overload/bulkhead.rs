@@ -602,7 +602,7 @@ pub enum Verdict {
 /// Figures of one bulkhead (window and queue before a backend) for reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// Requests in flight.
+    /// Number of requests in flight at the backend.
     pub in_flight: usize,
     /// The window: the most requests that may be in flight to the backend.
     pub window: usize,

@@ -19,7 +19,7 @@ struct Asked {
     known: Vec<BTreeSet<String>>,
 }
 
-/// A client's knowledge of the values.
+/// A client's knowledge of the values of its keys, from which it judges replies.
 #[derive(Default)]
 struct Teller {
     asked: VecDeque<Asked>,

@@ -7,8 +7,8 @@
 //!                                              reply <── to_reply ───┘        value of Lua <── to_lua
 //! ```
 //!
-//! * A script runs whole before anything else, as a transaction does; time stands still meanwhile. Others are only told
-//!   that the store is busy, once it has run for longer than `busy-reply-threshold`, and may end it (`attend.rs`).
+//! * A script runs whole before anything else, as a transaction does; time stands still meanwhile. Once it
+//!   has run for longer than `busy-reply-threshold`, other connections get `-BUSY`, and may end it (`attend.rs`).
 //! * Instructions, patterns and commands are charged to the effort of the request. A script beyond it ends with
 //!   an error that it cannot catch; what it has written stays.
 //! * A clock, where the engine has one, ends scripts whose single instructions take long.

@@ -106,7 +106,7 @@ fn a_store_that_says_it_cannot_answer_is_away_and_one_that_answers_is_not() {
     }
 }
 
-/// Returns what [`keen`] does, with a core that detects stalled stores.
+/// Returns a rig, its clients and its hot key as [`keen`] does, with a core that detects stalled stores.
 fn keen_where_stalls_are_seen() -> (Rig, [usize; 2], String) {
     let overload = OverloadSettings::new(1, 1);
     let mut rig = eager(1, |settings| settings.overload = overload.clone());
