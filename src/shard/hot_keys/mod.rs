@@ -1753,7 +1753,7 @@ pub struct HotFigures {
     pub flights: usize,
     /// Number of requests for hot keys that wait for a fetch or are held back.
     pub waiters: usize,
-    /// Requests in flight for hot keys, and requests in flight that may write any key.
+    /// Number of requests in flight for hot keys, and of requests in flight that may write any key.
     pub writes_under_way: usize,
     /// Figures on the stores that are asked to report changes of hot keys, by backend number.
     pub tracking: Vec<TrackingFigures>,
