@@ -69,8 +69,7 @@ pub enum HotScripts {
     /// Any key of its store: no reply kept of that store's hot keys is used after the script.
     #[default]
     Strict,
-    /// Only the keys that the request names as keys of the script, so a script must name all keys that it
-    /// writes.
+    /// Only the keys that its caller names.
     Declared,
 }
 
