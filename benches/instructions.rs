@@ -15,11 +15,11 @@ fn main() -> ExitCode {
     if let Some(at) = words.iter().position(|word| word == "--case") {
         let mut case = common::cases().swap_remove(words[at + 1].parse().expect("the number of a case"));
         measured_after_warm_up(&mut case.run);
-        // For who divides what a profiler has counted.
+        // The number of requests, by which the user of a profiler divides its counts.
         println!("measured {} requests", RUNS * case.requests);
         return ExitCode::SUCCESS;
     }
-    // `cargo test` runs this too, without the flag that `cargo bench` gives: then everything runs once.
+    // `cargo test` runs benchmarks without the flag `--bench`; each case then runs once.
     let measures = words.iter().any(|word| word == "--bench") && !words.iter().any(|word| word == "--test");
     println!("{:<32} {:>20}", "", "instructions/request");
     for (number, mut case) in common::cases().into_iter().enumerate() {
@@ -48,7 +48,7 @@ fn measured_after_warm_up(run: &mut dyn FnMut()) {
     measured(run, RUNS);
 }
 
-/// What valgrind collects: it knows this function by its name.
+/// The function whose instructions valgrind counts; valgrind finds it by its name.
 #[inline(never)]
 fn measured(run: &mut dyn FnMut(), runs: u64) {
     for _ in 0..runs {
@@ -59,7 +59,7 @@ fn measured(run: &mut dyn FnMut(), runs: u64) {
 fn count(program: &str, case: usize) -> Result<u64, String> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        // Not the one with the warm-up, whose name goes on.
+        // The first pattern excludes `measured_after_warm_up`, whose name only begins the same.
         .arg("--toggle-collect=instructions::measured")
         .arg("--toggle-collect=instructions::measured::h*")
         .args([program, "--case", &case.to_string()])

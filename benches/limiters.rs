@@ -1,9 +1,9 @@
-//! What it takes to ask whether a request may pass, in three ways: `cargo bench --bench limiters`.
+//! Compares the cost of a rate-limiting decision in three ways: `cargo bench --bench limiters`.
 //!
-//! * weir: priced, and taken from a global, a tenant's and a user's bucket on the core that the request is on;
-//! * the crate governor, which is what is usually taken: one request, one bucket, shared by all threads;
-//! * counters in a store, which several servers can share: one round trip with three pairs of INCR and EXPIRE. It is made
-//!   to a redis-server that this starts on a free loopback port, and ends.
+//! * weir: the request is priced, and charged to a global, a tenant's and a user's bucket on its own core;
+//! * the crate governor, the usual choice: one request, one bucket, shared by all threads;
+//! * counters in a store, which several servers can share: one round trip with three pairs of INCR and EXPIRE, to a
+//!   redis-server that the benchmark starts on a free loopback port, and ends.
 
 #![expect(clippy::disallowed_methods, reason = "a stopwatch is what this is")]
 
@@ -29,7 +29,7 @@ const AMPLE: u32 = 1_000_000_000;
 const ROUND_TRIPS: u64 = 64;
 
 fn main() {
-    // `cargo test` runs this too, without the flag that `cargo bench` gives: then everything runs once.
+    // `cargo test` runs benchmarks without the flag `--bench`; each case then runs once.
     let measures =
         std::env::args().any(|word| word == "--bench") && !std::env::args().any(|word| word == "--test");
     let mut first = None;
@@ -52,7 +52,7 @@ fn main() {
         Ok(mut store) => {
             show("redis-server, three counters, one round trip", ROUND_TRIPS, &mut || store.count_three());
         }
-        // It is there wherever all the tests run.
+        // Wherever all tests run, redis-server is installed.
         Err(error) => println!("redis-server cannot be started ({error}): its counters are left out"),
     }
 }
@@ -84,7 +84,7 @@ fn governor_by_key() -> impl FnMut() {
     }
 }
 
-/// A redis-server of our own, and a connection to it.
+/// A redis-server that the benchmark has started, and a connection to it.
 struct Store {
     process: Child,
     connection: TcpStream,
@@ -118,7 +118,7 @@ impl Store {
         }
     }
 
-    /// So many requests in turn, each of which waits for its counters.
+    /// Sends `ROUND_TRIPS` requests one after the other, and waits for the counters of each.
     fn count_three(&mut self) {
         let mut replies = [0; 256];
         for _ in 0..ROUND_TRIPS {
@@ -140,7 +140,7 @@ impl Drop for Store {
 }
 
 fn end(process: &mut Child) {
-    // It may have ended by itself.
+    // The process may have ended by itself.
     let _ = process.kill();
     let _ = process.wait();
 }

@@ -1,4 +1,4 @@
-//! Wall time of the library's parts and of whole requests through the pipeline: `cargo bench --bench micro`.
+//! Wall time of weir's parts and of whole requests through the pipeline: `cargo bench --bench micro`.
 
 #![expect(clippy::disallowed_methods, reason = "a stopwatch is what this is")]
 
@@ -7,7 +7,7 @@ mod common;
 mod stopwatch;
 
 fn main() {
-    // `cargo test` runs this too, without the flag that `cargo bench` gives: then everything runs once.
+    // `cargo test` runs benchmarks without the flag `--bench`; each case then runs once.
     let measures =
         std::env::args().any(|word| word == "--bench") && !std::env::args().any(|word| word == "--test");
     println!("{:<32} {:>12} {:>10}", "", "ns/request", "spread");

@@ -1,4 +1,4 @@
-//! After warm-up, requests pass through the pipeline without a single allocation.
+//! Counts allocations: after warm-up, requests pass through weir's shards without a single one.
 
 #![expect(
     unsafe_code,
@@ -25,26 +25,26 @@ thread_local! {
 }
 
 fn count() {
-    // The thread may be ending; what it allocates then is not asked for.
+    // While a thread ends, its counter may be gone; allocations then belong to no test.
     let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
 }
 
-// SAFETY: every call is handed to the system's allocator as it came; counting touches no memory of the heap.
+// SAFETY: each call goes to the system's allocator unchanged; counting touches no heap memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller keeps the contract, which is the same.
+        // SAFETY: the caller keeps the contract of `alloc`, which is that of `System.alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
+        // SAFETY: as for `alloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
-        // SAFETY: as above.
+        // SAFETY: as for `alloc`.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
@@ -54,15 +54,15 @@ static ALLOCATOR: Counting = Counting;
 
 const SHARDS: u16 = 2;
 const BACKENDS: u16 = 3;
-/// Which keys a pipeline asks for in turn, as core and store: ranges of slots meet in these ways.
+/// The homes of the keys in a client's pipeline, in turn, as (core, store): each core has keys of two stores.
 const HOMES: [(u16, u16); 4] = [(0, 0), (1, 2), (0, 1), (1, 1)];
 const CLIENTS_PER_SHARD: usize = 4;
 const PIPELINE: usize = 16;
 const ROUNDS_OF_WARM_UP: u64 = 400;
 const REQUESTS: u64 = 100_000;
 
-/// What one report of a core's spending may allocate, once per period for hundreds of requests: its lists, and what
-/// requests that wait for the answer are set aside in.
+/// The most allocations per report of a core's spending (one per period, for hundreds of requests): the
+/// report's lists, and the queue of requests that wait for the answer.
 const ALLOCATIONS_PER_REPORT: u64 = 16;
 
 const LIMITED: &str = "
@@ -107,13 +107,15 @@ fn deadlines_that_are_passed_on_allocate_nothing() {
     assert!(bench.told(Counter::DeadlinesPassedOn) >= REQUESTS);
 }
 
-/// What a fetch of a hot key may allocate: what asks for it, who waits, and what is kept.
+/// The most allocations per fetch of a hot key from its store: the request, the list of waiting clients, and
+/// the cached reply.
 const ALLOCATIONS_PER_FETCH: u64 = 16;
 
 #[test]
 fn answers_from_memory_allocate_nothing() {
     let mut bench = Bench::with(Quotas::trusting(), Pools::Plenty, 10);
-    // Each at home where it is asked for: what is handed over travels in batches, of which one may be new in a turn.
+    // Every client asks for keys whose home is its own core: a hand-over to another core travels in batches,
+    // and one batch per turn may be new.
     bench.requests = (0..bench.requests.len())
         .map(|client| gets(client, &[((client / CLIENTS_PER_SHARD) as u16, 1)]))
         .collect();
@@ -127,27 +129,27 @@ fn quotas() -> Quotas {
     Quotas::parse("quotas.toml", LIMITED).expect("a valid file")
 }
 
-/// What the pools of quotas have to give.
+/// Whether the pools of the quotas grant anything.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pools {
     Plenty,
     Dry,
 }
 
-/// Shards, their clients, and stores that know one value each.
+/// Two shards with their clients, and stores that reply the same value to every GET.
 struct Bench {
     shards: Vec<Shard>,
     clients: Vec<Vec<ClientId>>,
-    /// What each client sends in a round; different ones reach stores and cores in different orders.
+    /// The pipeline that each client sends in a round; clients reach stores and cores in different orders.
     requests: Vec<Vec<u8>>,
-    /// What each store answers.
+    /// The reply of each store to GET.
     values: [Vec<u8>; BACKENDS as usize],
-    /// Replies of one to several requests.
+    /// The buffer for the replies to one segment of requests.
     replies: Vec<u8>,
     links: Vec<(usize, Owner, Segment)>,
-    /// The backend of each link, by shard and link.
+    /// The backend of each link, by shard and by the link's number.
     backend_of: Vec<[usize; 4 * BACKENDS as usize]>,
-    /// What stores answer to the greeting.
+    /// The reply of every store to the greeting of a new link.
     greeting: Vec<u8>,
     pools: Pools,
     grants: Vec<Grant>,
@@ -157,8 +159,8 @@ struct Bench {
 }
 
 impl Bench {
-    /// Warms up, then sees to it that a hundred thousand requests allocate nothing but what reports do. How many bytes
-    /// they were answered with.
+    /// Warms up, then checks that a hundred thousand requests allocate nothing beyond the allowance for
+    /// reports and fetches. Returns the number of bytes of their replies.
     fn run(&mut self) -> u64 {
         for _ in 0..ROUNDS_OF_WARM_UP {
             self.round();
@@ -183,19 +185,19 @@ impl Bench {
         self.shards.iter().map(|shard| shard.counters().get(counter)).sum()
     }
 
-    /// What was asked for on behalf of all who ask for hot keys.
+    /// Returns the number of fetches of hot keys, whether their reply was kept or not.
     fn fetched(&self) -> u64 {
         self.told(Counter::HotFetched) + self.told(Counter::HotDiscarded)
     }
 
-    /// Every client is a user of its own.
+    /// Makes every client a user of its own (QOS SET USER).
     fn name_users(&mut self) {
         self.say_all(|shard, number| {
             ["QOS", "SET", "USER", &format!("user-{shard}-{number}")].map(str::to_owned)
         });
     }
 
-    /// Every client says something once.
+    /// Sends one command from every client; `said` gives its words by shard and number of the client.
     fn say_all(&mut self, said: impl Fn(usize, usize) -> [String; 4]) {
         let now = at(self.nanos);
         for shard in 0..self.shards.len() {
@@ -207,7 +209,7 @@ impl Bench {
         }
     }
 
-    /// No key is hot: there are so few of them that each would be.
+    /// Creates a bench in which no key counts as hot, since with so few keys each of them would.
     fn new(quotas: Quotas, pools: Pools) -> Self {
         Self::with(quotas, pools, u64::MAX)
     }
@@ -230,7 +232,8 @@ impl Bench {
             .iter_mut()
             .map(|shard| (0..CLIENTS_PER_SHARD).map(|_| shard.handle_client_opened(now)).collect())
             .collect();
-        // One fits where it waits for its turn, the others need a buffer.
+        // The first value fits into the slot of a reply that waits for its turn; the longer ones need a
+        // buffer.
         let values = [bulk(b"short"), bulk(&[b'v'; 64]), bulk(&[b'w'; 80])];
         Self {
             shards,
@@ -251,7 +254,7 @@ impl Bench {
         }
     }
 
-    /// Every client sends a pipeline of requests and gets all its replies.
+    /// Runs a round: every client sends its pipeline and gets all replies.
     fn round(&mut self) {
         self.nanos += 1_000_000;
         let now = at(self.nanos);
@@ -261,13 +264,14 @@ impl Bench {
                 self.shards[shard].handle_client_bytes(self.clients[shard][client], requests, now);
             }
         }
-        // Over to the other core, out to the stores, in from the stores, back to the other core, out to the clients.
+        // Four turns: to the other core, out to the stores and in again, back to the first core, out to the
+        // clients.
         for _ in 0..4 {
             for shard in 0..self.shards.len() {
                 self.shards[shard].handle_turn_end(now);
                 self.carry_out(shard, now);
             }
-            // The later stores are quicker, so their replies wait for the first one's.
+            // Later stores reply first, so their replies wait for that of the first store.
             for backend in [2, 1, 0] {
                 self.answer(backend, now);
             }
@@ -322,7 +326,7 @@ impl Bench {
             }
             self.shards[shard].handle_transmitted(owner, segment, now);
             let replies = self.replies.as_slice();
-            // Cut, so that the beginning of a reply has to be kept now and then.
+            // The replies arrive in two pieces, so that a shard must sometimes keep the beginning of a reply.
             let (first, second) = replies.split_at(replies.len() / 2);
             self.shards[shard].handle_link_bytes(link, generation, first, now);
             self.shards[shard].handle_link_bytes(link, generation, second, now);
@@ -347,7 +351,7 @@ impl Pools {
     }
 }
 
-/// A pipeline of one client: half of its keys live on each core, and each core has two stores.
+/// Returns a pipeline of GETs of one client, whose keys have the given homes in turn.
 fn gets(client: usize, homes: &[(u16, u16)]) -> Vec<u8> {
     let topology = Topology::new(SHARDS, BACKENDS);
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! Replays the corpus through the fuzz targets, as it is and a little changed, the same way in every run.
+//! Replays the corpus of each fuzz target, and random mutations of it, identically in every run.
 
 mod fuzz_bodies;
 
@@ -8,10 +8,10 @@ use std::path::Path;
 
 use weir::values::Random;
 
-/// Changed inputs per target: a few seconds of an unoptimised build.
+/// The number of mutated inputs per target, which take a few seconds in an unoptimised build.
 const MUTANTS: u64 = 6_000;
 const MUTANT_BYTES_MAX: usize = 4_096;
-/// What is put into inputs: the words of the protocol, and numbers at its edges.
+/// Pieces that mutations insert: words of the protocol, and numbers at its limits.
 const PARTS: [&[u8]; 32] = [
     b"\r\n",
     b"*",
@@ -47,7 +47,7 @@ const PARTS: [&[u8]; 32] = [
     b"*2\r\n$4\r\nSCAN\r\n$1\r\n0\r\n",
 ];
 
-/// The same for the admin port: HTTP, and quota files.
+/// Pieces that mutations insert for the admin port: HTTP and quota files.
 const ADMIN_PARTS: [&[u8]; 24] = [
     b"\r\n",
     b"\r\n\r\n",
@@ -75,7 +75,7 @@ const ADMIN_PARTS: [&[u8]; 24] = [
     b"GET /tenants?minutes=",
 ];
 
-/// And for the keys over HTTP.
+/// Pieces that mutations insert for commands over HTTP.
 const HTTP_PARTS: [&[u8]; 28] = [
     b"\r\n",
     b"\r\n\r\n",
@@ -225,13 +225,13 @@ fn replay(target: &str, body: fn(&[u8]), parts: &[&[u8]]) {
     }
 }
 
-/// Names the input when the body panics.
+/// Runs a body on an input, and names the input if the body panics.
 fn hold(body: fn(&[u8]), bytes: &[u8], name: &str) {
     let held = catch_unwind(AssertUnwindSafe(|| body(bytes)));
     assert!(held.is_ok(), "{name}: {}", bytes.escape_ascii());
 }
 
-/// Inputs in the order of their names, so that a run repeats.
+/// Returns the corpus of a target as names and contents, sorted by name so that every run is the same.
 fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(target);
     let mut found: Vec<(String, Vec<u8>)> = fs::read_dir(&folder)

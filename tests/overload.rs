@@ -1,5 +1,6 @@
-//! Window and queue of layer two, in virtual time: cores that are late now and then, connections that answer in order, one store
-//! that is crowded, slow or silent. What must come of it is said in each test, as goodput and as what was refused.
+//! Simulation of overload control (concurrency window and queue) in virtual time: cores that are sometimes
+//! late, links that answer in order, and one store that is crowded, slow or silent. The tests bound the
+//! goodput and the share of refused requests.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -12,27 +13,30 @@ use weir::values::{TenantId, Tier, Timestamp, UNIT};
 
 const MS: u64 = 1_000_000;
 const US: u64 = 1_000;
-/// One way between any two, a wake-up, a turn, and each thing in it.
+/// Delays in nanoseconds, as the constants below: one way over the network; waking a core; a turn of a core;
+/// each request or reply in a turn.
 const NETWORK: u64 = 30 * US;
 const WAKE: u64 = 10 * US;
 const TURN: u64 = 5 * US;
 const ITEM: u64 = 500;
-/// A core with requests waiting looks after them this often at least.
+/// The longest interval in nanoseconds at which a core with queued requests runs a turn.
 const HEARTBEAT: u64 = 5 * MS;
-/// A backend that is silent for so long, or for four medians, has stalled.
+/// The silence of a backend in nanoseconds after which it counts as stalled; four median latencies, if that
+/// is longer.
 const STALLED: u64 = 250 * MS;
-/// What is in flight then is answered after so long.
+/// The time in nanoseconds after which a core refuses a request that is in flight at a stalled backend.
 const PATIENCE: u64 = 1_000 * MS;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Served,
     Refused(Refused),
-    /// Its client went before.
+    /// The client gave up (timeout, or no free connection) before the reply came.
     GivenUp,
 }
 
-/// A request, from its client's first attempt on.
+/// One attempt of a client's request. `intended` is the time of the first attempt; all times are in
+/// nanoseconds.
 #[derive(Clone, Debug)]
 struct Request {
     group: usize,
@@ -45,7 +49,7 @@ struct Request {
     sent_at: u64,
     depth: u32,
     behind_costly: bool,
-    /// Its core has answered; its client has given up, or was told.
+    /// True once the core has replied or refused; the client may not have got that yet.
     answered: bool,
     done: Option<End>,
     gone: bool,
@@ -61,17 +65,18 @@ enum Event {
     GiveUp { request: usize },
 }
 
-/// How long a request takes, in seconds, by chance and by whether it is a costly one.
+/// Draws the service time of a request in seconds; the flag is true for a costly request.
 type Service = Box<dyn Fn(&mut Random, bool) -> f64>;
 
-/// Service times of a store that is not well, and from when to when.
+/// Service times that replace the store's own ones from one time to another (in nanoseconds).
 struct Changed {
     from: u64,
     to: u64,
     service: Service,
 }
 
-/// So many requests at once, each for as long as it takes; more slowly, or not at all, at times.
+/// A store that carries out as many requests at once as `free` has entries. It is slower (`slow`: from, to,
+/// factor) or stands still (`stalls`) at given times.
 struct Store {
     free: BinaryHeap<Reverse<u64>>,
     service: Service,
@@ -104,7 +109,8 @@ impl Store {
     }
 }
 
-/// Clients that come at a rate, each request over one of so many connections.
+/// Clients that send requests at given rates (`rates`: from, to, requests per second) over a number of
+/// connections.
 struct Group {
     rates: Vec<(u64, u64, f64)>,
     connections: usize,
@@ -113,11 +119,12 @@ struct Group {
     timeout: Option<u64>,
     retries: u32,
     costly_share: f64,
-    /// Requests of each connection that are not answered, in order; and those that are open for its client.
+    /// For each connection: the requests without a reply in order, and the number of requests that the client
+    /// still waits for.
     order: Vec<VecDeque<usize>>,
     open: Vec<usize>,
     pipeline: usize,
-    /// When each was meant to be sent, what came of it, and after how long.
+    /// For each request: the time at which it was intended, its end, and how long it took (nanoseconds).
     log: Vec<(u64, End, u64)>,
 }
 
@@ -149,16 +156,17 @@ struct Core {
     planned: Option<u64>,
     in_flight: usize,
     sent: VecDeque<usize>,
-    /// When the last reply of each link comes.
+    /// The time of the last reply due on each link: the link for ordinary requests, and that for costly ones.
     links: [u64; 2],
     costly_ahead: usize,
     is_stalled: bool,
-    /// When it does not run.
+    /// The intervals in which the core does not run.
     gaps: VecDeque<(u64, u64)>,
     gaps_until: u64,
 }
 
-/// How long a core runs, in the mean, and for how long it then does not.
+/// The scheduling noise of a core: the mean time in seconds between two pauses, and the least and most length
+/// of a pause in nanoseconds.
 #[derive(Clone, Copy)]
 struct Noise {
     mean: f64,
@@ -167,10 +175,10 @@ struct Noise {
 }
 
 const USUAL: Noise = Noise { mean: 0.1, least: 0, most: 3 * MS };
-/// Eight threads on two busy CPUs.
+/// The noise of eight threads on two busy CPUs.
 const LATE: Noise = Noise { mean: 0.004, least: 5 * MS, most: 50 * MS };
 
-/// What cores told each other.
+/// The records by which cores tell each other of their windows.
 struct Shared<'a> {
     records: &'a mut Vec<Record>,
     own: usize,
@@ -281,7 +289,7 @@ impl World {
         }
     }
 
-    // Clients.
+    // The clients' side.
 
     fn arrive(&mut self, group: usize, mut phase: usize) {
         let rates = &self.groups[group].rates;
@@ -302,7 +310,7 @@ impl World {
         let own = &self.groups[group];
         let free =
             (0..connections).map(|next| (start + next) % connections).find(|at| own.open[*at] < own.pipeline);
-        // Whoever finds no connection is lost to its client, and counts as that.
+        // A request for which no connection is free counts as given up.
         let Some(connection) = free else {
             self.groups[group].log.push((intended, End::GivenUp, 0));
             return;
@@ -337,7 +345,8 @@ impl World {
         }
     }
 
-    /// A core has answered; the client hears of it when it was told of all before.
+    /// Handles that a core has replied. The client gets replies in order, so this one waits for those of
+    /// earlier requests on its connection.
     fn told(&mut self, request: usize) {
         let Request { group, connection, .. } = self.requests[request];
         while let Some(first) = self.groups[group].order[connection].front().copied() {
@@ -361,7 +370,7 @@ impl World {
         self.groups[group].log.push((intended, end, self.now - intended));
     }
 
-    // Cores.
+    // The cores' side.
 
     fn push(&mut self, core: usize, item: (bool, usize)) {
         self.cores[core].inbox.push(item);
@@ -500,7 +509,8 @@ impl World {
         }
     }
 
-    /// With nothing in flight one is tried all the same: else nobody would find out that replies have become quicker.
+    /// True if the request cannot be served before its deadline. With nothing in flight a request is tried
+    /// all the same, because otherwise nobody would notice that the store has become faster.
     fn is_hopeless(&self, core: usize, request: usize) -> bool {
         let own = &self.cores[core];
         let expected = own.window.expected(own.in_flight).as_nanos() as u64;
@@ -568,16 +578,16 @@ impl World {
     }
 }
 
-/// What came of requests that were meant to be sent in a stretch of time.
+/// The results of the requests that were intended to be sent in a stretch of time.
 #[derive(Debug)]
 struct Summary {
     offered: usize,
-    /// Shares of that: served, served in time, refused, given up.
+    /// Shares of the offered requests, from 0 to 1; `in_time` are those served within a given time.
     served: f64,
     in_time: f64,
     refused: f64,
     given_up: f64,
-    /// Served in time per second.
+    /// Requests served in time, per second.
     goodput: f64,
     p99_ms: f64,
 }
@@ -615,7 +625,7 @@ fn exponential(mean: f64) -> impl Fn(&mut Random, bool) -> f64 {
     move |random, _| random.exponential() * mean
 }
 
-/// Spread about a mean as service times usually are: a sum of four exponentials.
+/// Draws service times as they usually spread about a mean: sums of four exponentials.
 fn spread(mean: f64) -> impl Fn(&mut Random, bool) -> f64 {
     move |random, _| (0..4).map(|_| random.exponential()).sum::<f64>() * mean / 4.0
 }
@@ -784,7 +794,7 @@ fn a_few_costly_requests_are_no_overload() {
     }
 }
 
-/// Spread about a mean as the times of many stores are, with a long tail.
+/// Draws log-normal service times: they spread about a mean with a long tail, as those of many stores do.
 fn lognormal(mean: f64, sigma: f64) -> impl Fn(&mut Random, bool) -> f64 {
     let location = mean.ln() - sigma * sigma / 2.0;
     move |random, _| {
@@ -794,9 +804,9 @@ fn lognormal(mean: f64, sigma: f64) -> impl Fn(&mut Random, bool) -> f64 {
     }
 }
 
-/// A store whose times change at 6 s for 40 s, asked 1.8 times what it then can: its goodput over all that time, and in the worst two
-/// seconds after the first three, in parts of what it can; and the share that is served in the four seconds after the first one that
-/// it is well again.
+/// Simulates a store whose service times change at 6 s for 40 s, under a load of 1.8 times its new capacity.
+/// Returns the goodput as a share of the new capacity, over all 40 s and in the worst two seconds from 9 s
+/// on; and the share of requests served from 47 s to 51 s, after the store has recovered.
 fn change(
     cores: u16,
     servers: usize,
@@ -817,7 +827,7 @@ fn change(
     (of(6, 46).goodput / can, worst / can, of(47, 51).served)
 }
 
-/// Service times about a mean, by name.
+/// A distribution of service times about a given mean in seconds, and its name.
 type Times = (&'static str, fn(f64) -> Service);
 
 const EXPONENTIAL: Times = ("exponential", |mean| Box::new(exponential(mean)));
@@ -825,8 +835,9 @@ const LOGNORMAL: Times = ("log-normal 0.6", |mean| Box::new(lognormal(mean, 0.6)
 const HEAVY: Times = ("log-normal 0.8", |mean| Box::new(lognormal(mean, 0.8)));
 const CONSTANT: Times = ("constant", |mean| Box::new(exactly(mean)));
 
-/// Check C10 of the design. Replies of a core's connection leave in order, so with irregular times latency grows with what is in flight
-/// long before the store is crowded: a window that judges by latency alone reaches 80 % here, and 40 % in its worst two seconds.
+/// Replies on a core's link come in order, so with irregular service times latency grows with the number in
+/// flight long before the store is at capacity. A window that judges by latency alone reaches 80 % of
+/// capacity here, and 40 % in its worst two seconds.
 #[test]
 fn a_store_that_becomes_slower_and_irregular_does_what_it_then_can() {
     for (cores, factor, (name, times)) in [
@@ -854,8 +865,9 @@ fn a_store_that_becomes_slower_and_irregular_does_what_it_then_can() {
     }
 }
 
-/// One connection that answers in order, with irregular times: at the deadline of 250 ms the best of fixed windows does 94 % with
-/// exponential times and a store that is four times slower. The window does less, but must not starve.
+/// Tests a single link with irregular service times. At a deadline of 250 ms the best fixed window reaches 94
+/// % of capacity with exponential times and a store that is four times slower; the adaptive window reaches
+/// less, but must not starve.
 #[test]
 fn one_connection_in_order_with_irregular_times_is_not_starved() {
     for (name, times) in [EXPONENTIAL, LOGNORMAL] {
@@ -886,8 +898,9 @@ fn a_store_of_one_thread_that_becomes_slower_does_what_it_then_can() {
     }
 }
 
-/// The share that is refused in each half second from one after an overload on, in the worst of them: 70 % of capacity before and after
-/// so many times of it for so long.
+/// Simulates an overload of `factor` times capacity for `lasts` seconds, with 70 % of capacity before and
+/// after it. Returns the largest share of refused requests in any half second, from one second after the
+/// overload on.
 fn refused_after(
     (cores, servers, mean): (u16, usize, f64),
     (factor, lasts): (f64, f64),
@@ -912,7 +925,8 @@ fn refused_after(
     (2..10).map(refused).fold(0.0, f64::max)
 }
 
-/// Tiers that are held back by the latency ratio are not in here: `perf/run overload-ends`.
+/// Refusals of the lower tiers because of the latency ratio are not simulated here; `perf/run overload-ends`
+/// measures them.
 #[test]
 fn a_second_after_an_overload_nothing_is_refused() {
     for (cores, servers, mean) in

@@ -1,7 +1,8 @@
-//! The books of one bucket, over a few cores and in any order of events: what is granted, spent, put right, given back,
-//! and lost with a lease always adds up.
+//! The accounting of one token bucket that several cores share, in any order of events: the units granted,
+//! spent, corrected, returned, and lost with a lease always add up.
 //!
-//! The model is one plain bucket that knows of no cores, and what each core holds, counted by hand.
+//! The reference model is one plain bucket that knows no cores, and the units that each core holds, counted
+//! by hand.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -23,18 +24,19 @@ const CAPACITIES: [Capacity; 3] = [
     Capacity { ru_per_second: 100, burst: 5 * UNIT },
 ];
 
-/// What may happen next. Numbers are taken modulo whatever there is.
+/// An event. The numbers of cores and requests are taken modulo how many there are.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A request of so many hundredths of a unit.
+    /// A request arrives that costs this many hundredths of a request unit.
     Arrives { core: usize, cost: u64 },
-    /// One that was admitted cost this many hundredths in the end.
+    /// The oldest open request of the core turns out to cost this many hundredths of a request unit.
     Settled { core: usize, cost: u64 },
-    /// A period of this core is over.
+    /// A period of this core ends, so the core sends its report.
     Tick { core: usize },
-    /// The pool hears the oldest report of this core, or the core the oldest answer.
+    /// The oldest message of this core arrives: an answer of the pool at the core, or else a report at the
+    /// pool.
     Delivered { core: usize },
-    /// So many microseconds pass.
+    /// This many microseconds pass.
     Passes { micros: u64 },
 }
 
@@ -49,25 +51,26 @@ fn step(delay: impl Strategy<Value = u64>) -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Mostly moments; now and then longer than a lease, in which case pools and cores are lost to each other.
+/// Delays in microseconds: mostly moments, sometimes longer than a lease, so that the pool and cores count
+/// each other as lost.
 fn delays() -> impl Strategy<Value = u64> {
     prop_oneof![20 => 0_u64..4_000, 1 => 0_u64..200_000]
 }
 
 struct Core {
     slice: Slice,
-    /// What it may still spend, counted by hand.
+    /// The micro-units that the core may still spend, counted by hand.
     holds: i64,
-    /// Spent and not told, likewise.
+    /// The micro-units that the core has spent and not reported yet, counted by hand.
     untold: i64,
-    /// What admitted requests took that were not settled.
+    /// For each admitted request that is not settled yet, the micro-units taken for it.
     open: VecDeque<i64>,
     heard_at: Timestamp,
     reports: VecDeque<(Timestamp, Demand)>,
     grants: VecDeque<Grant>,
 }
 
-/// One bucket that everything is taken from at once.
+/// The reference model: one bucket, from which every report takes its units at once.
 struct Plain {
     capacity: Capacity,
     level: i64,
@@ -89,7 +92,7 @@ struct World {
     now: Timestamp,
     cores: Vec<Core>,
     pool: Pool,
-    /// What all cores hold by the pool's books.
+    /// The micro-units that all cores hold by the pool's accounting.
     granted: i64,
     plain: Plain,
 }
@@ -136,7 +139,8 @@ impl World {
         }
     }
 
-    /// With no message under way, cores whose leases are good hold no more than the pool knows of.
+    /// Checks that cores with valid leases hold no more than the pool has granted, while no message is under
+    /// way.
     fn check_holdings(&self) {
         let good = self.cores.iter().filter(|core| self.now <= core.heard_at.after(RHYTHM.lease));
         let held: i64 = good.map(|core| core.holds + core.untold).sum();
@@ -148,7 +152,7 @@ impl World {
         let rules = self.rules(index);
         let core = &mut self.cores[index];
         let verdict = core.slice.check(Price::new(cost), self.capacity, self.now, rules);
-        // While the pool is silent, a core may allow itself its share of what comes in.
+        // While the pool is silent, a core may grant itself its even share of the quota.
         let own = core.slice.allowance() - core.holds;
         assert!(own == 0 || rules.silent && own > 0, "{own} out of nothing");
         core.holds += own;
@@ -185,7 +189,8 @@ impl World {
         }
     }
 
-    /// As of when the oldest report was sent that has no answer yet, the pool is not there.
+    /// Returns the rules that apply to a core now. The pool counts as silent once the core's oldest
+    /// unanswered report is older than a lease.
     fn rules(&self, index: usize) -> Rules {
         let core = &self.cores[index];
         let waits_since = core.reports.front().map(|(sent, _)| *sent);
@@ -204,7 +209,7 @@ impl World {
             return;
         }
         let Some((_, demand)) = core.reports.pop_front() else { return };
-        // What came in more than a period ago was there before anything of this was spent.
+        // Units that came in more than a period ago were there before any of these were spent.
         self.plain.fill(self.now.before(PERIOD));
         let above = (self.plain.level - demand.spent.min(0) - self.capacity.burst as i64).max(0);
         self.plain.level -= demand.spent;
@@ -212,7 +217,8 @@ impl World {
         assert_eq!(self.pool.take_forgiven(), 0, "what one owes is not forgiven");
         self.plain.fill(self.now);
         let remaining = self.pool.remaining(self.now);
-        // What requests give back that cost less than was taken may find the bucket full; then it is lost, sooner or later.
+        // Units that requests return because they cost less than was taken may find the bucket full; they are
+        // lost then, sooner or later.
         self.plain.level -= above.min((self.plain.level - remaining).max(0));
         assert_eq!(remaining, self.plain.level, "the pool and its cores have what is left");
         core.grants.push_back(grant);
@@ -220,7 +226,8 @@ impl World {
         assert!(self.granted >= 0, "no core holds less than nothing");
     }
 
-    /// No more requests come, and all messages arrive: each core tells what it has to tell, and gives back what it holds.
+    /// Ends the run without further requests: all messages arrive, and each core reports everything and
+    /// returns all that it holds.
     fn come_to_rest(&mut self) {
         for _ in 0..4 {
             for core in 0..CORES {
@@ -252,12 +259,12 @@ fn run(capacity: Capacity, steps: &[Step]) {
     for core in &world.cores {
         assert_eq!((core.holds, core.untold), (0, 0), "all is told and given back");
     }
-    // An hour is longer than all that was spent takes to be paid off, and then nothing is left to be remembered.
+    // After an hour any debt is paid off, so the pool has nothing left to remember.
     let later = world.now.after(Duration::from_secs(3_600));
     assert!(world.pool.is_idle(later, RHYTHM), "{:?}", world.pool);
 }
 
-/// Seeds that failed are kept: a test outside `src` has to say where.
+/// Keeps failing seeds in a file, whose path a test outside of `src` must name.
 fn config(cases: u32) -> ProptestConfig {
     let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/tests/quota_books.txt");
     let failure_persistence = Some(Box::new(FileFailurePersistence::Direct(seeds)) as Box<_>);

@@ -1,7 +1,8 @@
-//! One bucket over 1 to 64 cores in virtual time, with whatever traffic: never more than its quota, and all of it usable.
+//! Simulation of one quota over 1 to 64 cores in virtual time, with random traffic: admission never exceeds
+//! the quota, and the whole quota can be used.
 //!
-//! The model is the sentence of the promise itself: in any stretch of time, admitted <= burst + rate * time + rate *
-//! period + cores * largest cost.
+//! The bound is the promise itself: in any stretch of time, admitted <= burst + rate * time + rate * period +
+//! cores * largest cost.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -22,19 +23,19 @@ const BUCKET: BucketId = BucketId(7);
 struct Case {
     cores: u64,
     ru_per_second: u64,
-    /// In milliseconds of quota.
+    /// The burst, in milliseconds of the quota's rate.
     burst_ms: u64,
-    /// In hundredths of a unit; each request costs up to this.
+    /// The largest cost of a request, in hundredths of a request unit.
     cost_max: u64,
-    /// What is asked for, in hundredths of the quota.
+    /// The offered load, in hundredths of the quota's rate.
     load: u64,
-    /// How many cores the requests come in on.
+    /// The number of cores at which requests arrive.
     busy_cores: u64,
-    /// The busy cores change so often.
+    /// The interval in milliseconds after which requests arrive at other cores.
     shift_ms: u64,
-    /// How late messages may be, in microseconds.
+    /// The longest delay of a message, in microseconds.
     delay_max: u64,
-    /// The control executor answers nothing from here to there, in milliseconds.
+    /// The time in milliseconds from which to which the control executor answers nothing.
     stall_ms: (u64, u64),
     seed: u64,
 }
@@ -88,7 +89,7 @@ struct Core {
     listed: bool,
     asked: bool,
     waiting: VecDeque<u64>,
-    /// When reports were sent that are not answered.
+    /// The times of the core's reports without an answer, in microseconds.
     unanswered: VecDeque<u64>,
 }
 
@@ -98,17 +99,19 @@ struct World {
     random: Random,
     cores: Vec<Core>,
     control: Reconciliation,
-    /// In order of time; what is sent on one way arrives in the order in which it was sent.
+    /// Events in order of time (microseconds) and number. Messages in one direction of a core keep their
+    /// order.
     events: std::collections::BTreeMap<(u64, u64), Event>,
     sent: u64,
     arrives_last: Vec<[u64; 2]>,
     now: u64,
     admitted: u64,
-    /// Three periods after the first refusal: when that was, and what was admitted until then.
+    /// The time three periods after the first refusal, and the micro-units admitted until then.
     dry_since: Option<(u64, u64)>,
     dry_at: Option<u64>,
     last_arrival: u64,
-    /// The lowest of admitted minus what had come in: where the worst stretch of time starts.
+    /// The lowest value so far of admitted minus newly available micro-units: the worst stretch of time
+    /// starts there.
     lowest: i64,
     worst: i64,
     largest: u64,
@@ -194,7 +197,7 @@ impl World {
                     self.arrive(core as usize, cost);
                     left -= 1;
                     if left > 0 {
-                        // On the average so far apart that the load is what the case says.
+                        // The mean gap between arrivals makes the load that the case asks for.
                         let mean_cost = (1 + self.case.cost_max) * UNIT / 200;
                         let gap = mean_cost * 100 / (self.case.ru_per_second * self.case.load).max(1);
                         let next = micros + self.random.below(2 * gap + 1);
@@ -294,7 +297,7 @@ impl World {
     }
 }
 
-/// Seeds that failed are kept: a test outside `src` has to say where.
+/// Keeps failing seeds in a file, whose path a test outside of `src` must name.
 fn config(cases: u32) -> ProptestConfig {
     let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/tests/quota_bound.txt");
     let failure_persistence = Some(Box::new(FileFailurePersistence::Direct(seeds)) as Box<_>);
@@ -315,7 +318,8 @@ fn no_stretch_of_time_sees_more_than_the_quota() {
 #[test]
 fn a_pool_that_was_silent_for_a_while_is_paid_once_and_pays_once() {
     proptest!(config(300), |(case in cases(), from in 20_u64..200, length in 40_u64..400)| {
-        // Long after the stall it must be forgotten: the cores may not live on what they allowed themselves meanwhile.
+        // Long after the stall its effect must be gone: cores may not go on spending the share that they
+        // granted themselves.
         let cores = case.cores.min(8);
         let case = Case {
             cores, busy_cores: case.busy_cores.min(cores), load: 150 + case.load % 400, cost_max: case.cost_max.min(200),
@@ -333,11 +337,13 @@ fn a_pool_that_was_silent_for_a_while_is_paid_once_and_pays_once() {
 fn all_of_the_quota_is_usable_on_any_core() {
     let config = ProptestConfig { max_shrink_iters: 200, ..config(500) };
     proptest!(config, |(case in cases(), busy in prop_oneof![Just(1_u64), Just(2), Just(64)])| {
-        // Always more than the quota, in pieces that a core could use, and messages as fast as they are.
+        // The load always exceeds the quota, in requests that a core can afford, and messages are as quick as
+        // in practice.
         let cores = case.cores;
         let case = Case {
             load: 150 + case.load % 400, busy_cores: busy.min(cores), delay_max: 300, shift_ms: 1_000_000,
-            // A burst that eight of the largest requests fit into: what finds the bucket full is lost.
+            // The burst holds eight of the largest requests, because units that come in while the bucket is
+            // full are lost.
             burst_ms: case.burst_ms.max(80 * case.cost_max / case.ru_per_second), ..case
         };
         let mut world = World::new(&case);
@@ -345,7 +351,7 @@ fn all_of_the_quota_is_usable_on_any_core() {
         let Some((since, before)) = world.dry_since else { return Ok(()) };
         let Some(elapsed) = world.last_arrival.checked_sub(since) else { return Ok(()) };
         let came_in = elapsed * case.ru_per_second;
-        // What came in since the last period ended is not dealt out yet.
+        // Units that came in since the last period are not granted to cores yet.
         let last_period = case.ru_per_second * PERIOD.as_micros() as u64;
         let least = (came_in * 98 / 100).saturating_sub(last_period + 2 * world.largest);
         let admitted = world.admitted - before;

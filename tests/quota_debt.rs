@@ -1,7 +1,6 @@
-//! A tenant whose replies cost far more than its requests show, before whole accounts of one to four cores and their real
-//! reconciliation in virtual time: over any ten seconds it is served its quota and one burst, and honest tenants all of it.
-//!
-//! The model is the sentence of the promise itself, over every stretch of ten seconds.
+//! Simulation of a tenant whose replies cost far more than its requests show, with the real accounts of one
+//! to four cores and their reconciliation in virtual time. In any ten seconds the tenant is served at most
+//! its quota and one burst; honest tenants get their whole quota.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,12 +16,12 @@ use weir::values::{Grant, MicroUnits, Price, Random, ShardId, Timestamp, UNIT};
 
 const PERIOD: Duration = Duration::from_millis(10);
 const STRETCH_MS: u64 = 10_000;
-/// A request waits so long for others to be settled, and is refused then.
+/// The time in milliseconds that a request waits for others to be settled before it is refused.
 const PATIENCE_MS: u64 = 100;
-/// The cost of a dear reply.
+/// The cost of an expensive reply.
 const DEAR: MicroUnits = 100 * UNIT;
 
-/// The cost of a reply beyond the request's one unit, by the number of the request.
+/// Gives the cost of a reply beyond the one unit of its request, by the request's number.
 type Cost = fn(u64, &mut Random) -> MicroUnits;
 
 #[derive(Clone, Copy)]
@@ -30,10 +29,10 @@ struct Case {
     cores: usize,
     ru_per_second: u64,
     burst_ms: u64,
-    /// Connections per core, and how many requests each has in flight.
+    /// The number of connections per core; below, the number of requests that each keeps in flight.
     connections: usize,
     pipeline: usize,
-    /// From request to reply.
+    /// The time from request to reply, in milliseconds.
     round_trip_ms: u64,
     cost: Cost,
     seconds: u64,
@@ -52,11 +51,12 @@ struct World {
     control: Reconciliation,
     payer: Payer,
     connections: Vec<Connection>,
-    /// Requests at the store: when each is answered, by whom it was asked, and its cost beyond the request.
+    /// Requests at the store, in order: the time of the reply (milliseconds), the connection, the charge, and
+    /// the cost beyond the charge's fixed part.
     at_store: VecDeque<(u64, usize, Charge, MicroUnits)>,
     random: Random,
     asked: u64,
-    /// Request units served, by millisecond of the reply.
+    /// Micro-units served, by the millisecond of the reply.
     served: Vec<u64>,
 }
 
@@ -114,7 +114,8 @@ impl World {
         self.served
     }
 
-    /// One request of a connection. False if it waits, is refused, or has no room for one.
+    /// Sends the next request of a connection. False if the request waits or is refused, or if the connection
+    /// has no room for one.
     fn goes_on(&mut self, place: usize, ms: u64, now: Timestamp) -> bool {
         let Case { pipeline, round_trip_ms, cost, .. } = self.case;
         let payer = self.payer;
@@ -161,7 +162,7 @@ impl World {
         }
     }
 
-    /// The cores report, and are told what there is.
+    /// Delivers each core's report to the control side, and the answer to the core.
     fn exchange(&mut self, now: Timestamp) {
         for accounts in &mut self.cores {
             accounts.handle_turn_end(now);
@@ -174,7 +175,7 @@ impl World {
     }
 }
 
-/// The most that was served in any ten seconds, in request units.
+/// Returns the most request units that were served in any ten seconds.
 fn worst_stretch(served: &[u64]) -> u64 {
     let mut sums = vec![0];
     served.iter().for_each(|served| sums.push(sums[sums.len() - 1] + served));
@@ -186,7 +187,8 @@ fn total(served: &[u64]) -> u64 {
     served.iter().sum::<u64>() / UNIT
 }
 
-/// Ten seconds' quota, one burst, and one request per core: its price is known when it is answered.
+/// Returns the bound for ten seconds in request units: the quota, one burst, and one expensive request per
+/// core, whose cost is known only with its reply.
 fn bound(case: &Case) -> u64 {
     let quota = case.ru_per_second * STRETCH_MS / 1_000;
     quota + case.ru_per_second * case.burst_ms / 1_000 + case.cores as u64 * (1 + DEAR / UNIT)
@@ -204,7 +206,7 @@ fn in_rare_blocks(number: u64, _: &mut Random) -> MicroUnits {
     if number % 1_064 < 1_000 { 0 } else { DEAR }
 }
 
-/// One in a thousand is 256 units, as a value of a quarter of a megabyte is.
+/// One request in a thousand costs 256 units, as a value of 256 KiB does.
 fn rarely_large(_: u64, random: &mut Random) -> MicroUnits {
     if random.below(1_000) == 0 { 256 * UNIT } else { 0 }
 }
@@ -241,7 +243,8 @@ fn dear_replies_among_cheap_ones_are_served_no_more_than_the_quota_and_one_burst
     }
 }
 
-/// A first surprise after many cheap requests is owed and paid back; later ones are no surprise.
+/// The first expensive replies after many cheap ones make a debt, which is paid back; later ones are
+/// expected.
 #[test]
 fn dear_replies_in_blocks_exceed_the_quota_once() {
     for cores in [1, 4] {

@@ -1,4 +1,4 @@
-//! The Rust client `redis`, with its default settings, against a real weir with the embedded store.
+//! Tests of weir with the Rust client `redis` and its default settings; the store is the embedded one.
 #![cfg(feature = "runtime")]
 
 use std::io::{BufRead as _, BufReader};
@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use redis::{Commands as _, RedisResult};
 
-/// A weir on a free port, stopped when it goes out of scope.
+/// A weir process on a free port, which ends when this value is dropped.
 struct Weir {
     process: Child,
     address: String,
@@ -21,7 +21,7 @@ impl Weir {
             .expect("weir starts");
         let report = BufReader::new(process.stderr.take().expect("it is piped"));
         let mut address = None;
-        // The report says where it listens first, and that it is ready last.
+        // Weir prints its address first, and the line that ends with `is ready` last.
         for line in report.lines().map_while(Result::ok) {
             if let Some(bound) = line.strip_prefix("weir: listening on ") {
                 address = Some(bound.to_owned());

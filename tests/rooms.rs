@@ -1,10 +1,12 @@
-//! Who may know whom. A new edge is a line in the table, and is talked about first.
+//! Checks the dependencies between the rooms (top-level modules) of `src/`, between the tools, and between
+//! the rooms of `src/shard`. A new dependency is a new entry in a table here, and deserves a discussion
+//! first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Each room of `src/`, and the rooms that it may name.
+/// Each room of `src/`, and the other rooms that its files may name.
 const ROOMS: &[(&str, &[&str])] = &[
     ("values", &[]),
     ("config", &["values"]),
@@ -17,7 +19,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("runtime", &["values", "config", "protocol", "routing", "policy", "shard", "control", "store"]),
 ];
 
-/// Files of `tools/`, by how their paths begin, and the rooms and tools that they may name. The first row that fits a file is its own.
+/// Files of `tools/`, by the beginning of their paths, and the rooms and tools that they may name. The first
+/// row that fits a file applies.
 const TOOLS: &[(&str, &[&str])] = &[
     ("calibrate/src/calibration/", &["values", "protocol", "policy"]),
     ("calibrate/src/", &["values", "protocol", "runtime"]),
@@ -36,7 +39,7 @@ const TOOLS: &[(&str, &[&str])] = &[
     ("storage/src/", &["values", "protocol", "routing", "store"]),
 ];
 
-/// The rooms of `src/shard`, and the other ones that their files may name. Only the pipeline may name all.
+/// The rooms of `src/shard`, and the other ones that their files may name. Only `pipeline` may name all.
 const STAGES: &[(&str, &[&str])] = &[
     ("admission", &[]),
     ("breaker", &[]),
@@ -52,7 +55,7 @@ const STAGES: &[(&str, &[&str])] = &[
     ("upstream", &["breaker", "cluster", "links", "overload"]),
 ];
 
-/// The only files with `unsafe` in them.
+/// The only files that contain `unsafe`.
 const UNSAFE: &[&str] = &[
     "runtime/ring.rs",
     "runtime/park.rs",
@@ -142,7 +145,8 @@ fn stages_know_only_whom_they_may_know() {
     }
 }
 
-/// Holds for the files of each room of `src/shard`, and for the rooms and files of `src/shard` itself.
+/// Checks for cycles among the files of each room of `src/shard`, and among the rooms and files of
+/// `src/shard` itself.
 #[test]
 fn files_do_not_import_each_other_in_a_circle() {
     let sources = sources();
@@ -151,7 +155,7 @@ fn files_do_not_import_each_other_in_a_circle() {
         let own = file.text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
         let Some(path) = file.path.strip_prefix("shard/") else { continue };
         let parts: Vec<&str> = path.split('/').collect();
-        // The path of the module, in which a file and a folder of the same name are one.
+        // The path of the module; a file and a folder of the same name are one module.
         let module: Vec<&str> = parts
             .iter()
             .filter(|part| **part != "mod.rs")
@@ -178,7 +182,7 @@ fn files_do_not_import_each_other_in_a_circle() {
     }
 }
 
-/// All files that a file imports, directly or over others.
+/// Returns all files that `from` imports, directly or through others.
 fn reached<'a>(imports: &'a BTreeMap<&str, BTreeSet<String>>, from: &str) -> BTreeSet<&'a str> {
     let mut found = BTreeSet::new();
     let mut to_visit = vec![from.to_owned()];
@@ -198,7 +202,7 @@ fn unsafe_and_clocks_stay_where_they_are() {
     only_in(CLOCK, "a clock", |line| line.contains("Instant::now") || line.contains("SystemTime::now"));
 }
 
-/// A room that has a map has all of its files on it, and no other.
+/// Checks the maps in module comments: a map names every file of its folder, and no file that does not exist.
 #[test]
 fn maps_are_complete() {
     let mut maps = 0;
@@ -240,7 +244,8 @@ fn is_file_or_folder(name: &str) -> bool {
     stem.is_some_and(|stem| !stem.is_empty() && words(stem).eq([stem]))
 }
 
-/// A property that failed once fails again in the next run, whoever runs it.
+/// Checks that property tests keep their failing seeds in the repository, so that a failure repeats in every
+/// later run.
 #[test]
 fn failing_seeds_are_kept() {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
@@ -254,7 +259,7 @@ fn failing_seeds_are_kept() {
         let text = fs::read_to_string(&path).expect("sources are text");
         if text.contains("proptest!") {
             properties += 1;
-            // What a test in `src` does by itself, one elsewhere has to be told.
+            // A property test in `src` keeps its seeds by default; one in `tests/` must name the file.
             let place = format!("/proptest-regressions/tests/{name}.txt");
             assert!(text.contains(&place), "tests/{name}.rs does not keep its seeds in {place}");
         }
@@ -271,9 +276,9 @@ fn only_in(files: &[&str], what: &str, found: impl Fn(&str) -> bool) {
     }
 }
 
-/// A file of `src/` or of a tool, without what stands behind `//`.
+/// A source file of `src/` or of a tool, without comments (everything after `//`).
 struct Source {
-    /// From `src/` on, or from the root for those of `tools/`.
+    /// The path, relative to `src/`, or to the repository for files of `tools/`.
     path: String,
     text: String,
 }
@@ -319,14 +324,15 @@ fn sources() -> Vec<Source> {
     found
 }
 
-/// Tools whose libraries are named: `load` for `weir_load::`.
+/// Returns the tools whose libraries the text names: `load` for `weir_load::`.
 fn named_tools(text: &str) -> BTreeSet<String> {
     let after = text.match_indices("weir_").map(|(at, start)| &text[at + start.len()..]);
     let named = after.filter_map(|rest| rest.split_once("::").map(|(name, _)| name));
     named.filter(|name| words(name).eq([*name])).map(str::to_owned).collect()
 }
 
-/// The first names of all paths that begin with `start`, also of those in one pair of braces.
+/// Returns the first name after each `start` in the text, and for a group in braces the first name of each
+/// path in it.
 fn named_rooms(text: &str, start: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (at, start) in text.match_indices(start) {
@@ -339,7 +345,7 @@ fn named_rooms(text: &str, start: &str) -> BTreeSet<String> {
     found
 }
 
-/// The names at the outermost level of `a, b::{c, d}, e}`.
+/// Returns the names at the outermost level of `a, b::{c, d}, e}`, which begins after the opening brace.
 fn first_names(list: &str) -> Vec<String> {
     let (mut depth, mut item, mut names) = (0, String::new(), Vec::new());
     for letter in list.chars() {

@@ -1,4 +1,5 @@
-//! Admission and settlement alone, with what the stages around them would hand over.
+//! Benchmark bodies for admission and settlement alone, given the values that the surrounding stages would
+//! pass in.
 
 use std::hint::black_box;
 
@@ -9,26 +10,27 @@ use weir::protocol::{Argument, Arguments};
 use weir::shard::{Accounts, AdmissionSettings, Bill, Charge, Decision, Payer, Scope, asked};
 use weir::values::{Grant, Price, ShardId, TenantId, Timestamp, UNIT, Usage, Weights};
 
-/// Users that take turns, so that their table is one with many entries.
+/// The number of users that take turns, so that the table of users has many entries.
 const USERS: usize = 256;
 
-/// How many requests of one user come before one of the next.
+/// The number of successive requests of one user before the next user's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Row {
     One,
     Sixteen,
 }
 
-/// What all buckets have.
+/// The level of all buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// More than a benchmark takes.
+    /// Enough for any benchmark.
     Full,
-    /// Too little for any request, as the pools have told.
+    /// Too little for any request, as the pools have reported.
     Dry,
 }
 
-/// The accounts of one core: a limit for everybody, one for the tenant and one for each of its users.
+/// The accounts of one core with three kinds of limits: one for all requests, one for the tenant, and one for
+/// each of its users.
 pub struct Ledger {
     accounts: Accounts,
     weights: Weights,
@@ -70,13 +72,13 @@ impl Ledger {
         ledger
     }
 
-    /// Prices a GET, and takes its price from three buckets.
+    /// Prices a GET and takes the price from three buckets. Panics if it is refused.
     pub fn admit(&mut self) {
         let decision = self.decide();
         assert!(decision == Decision::Admitted, "there is enough in all buckets");
     }
 
-    /// Prices a GET, and finds that there is too little for it.
+    /// Prices a GET that the buckets cannot pay for. Panics if it is admitted.
     pub fn refuse(&mut self) {
         let decision = self.decide();
         assert!(matches!(decision, Decision::Refused { .. }), "no bucket has anything");
@@ -100,7 +102,7 @@ impl Ledger {
         decision
     }
 
-    /// Books what a reply cost, which is now more and now less than was taken for it.
+    /// Settles the cost of a reply, which is alternately more and less than was taken for the request.
     pub fn settle(&mut self) {
         let payer = self.next_payer();
         let quote = self.weights.quote(&Asked { requests: 1, bytes_in: 40, ..Asked::default() });
@@ -128,7 +130,7 @@ impl Ledger {
         self.payers[row % USERS]
     }
 
-    /// Every bucket is asked once, which makes it known, and then told what it has.
+    /// Makes all buckets known to the accounts by one request each, and then grants them their level.
     fn fill(&mut self, tenant: TenantId, level: Level) {
         let users: Vec<Scope> =
             self.payers.iter().filter_map(|payer| payer.user().map(Scope::User)).collect();
@@ -136,7 +138,7 @@ impl Ledger {
         for payer in &self.payers {
             let _ = self.accounts.admit(*payer, Price::new(UNIT), self.now);
         }
-        // Where there is traffic there is usage that waits to be reported.
+        // Traffic leaves usage that waits to be reported, so the accounts get some here.
         self.accounts.meter(tenant, Usage { admitted: UNIT, ..Usage::default() }, self.now);
         let (amount, dry_from) = match level {
             Level::Full => (1 << 60, None),
@@ -164,7 +166,7 @@ impl Ledger {
     }
 }
 
-/// `GET key:000000012345`.
+/// Returns the frame of `GET key:000000012345`, and the places of its two words.
 fn get() -> (Vec<u8>, Vec<Argument>) {
     let frame = b"*2\r\n$3\r\nGET\r\n$16\r\nkey:000000012345\r\n".to_vec();
     let places = vec![Argument { start: 8, length: 3 }, Argument { start: 18, length: 16 }];

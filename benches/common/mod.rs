@@ -1,4 +1,4 @@
-//! What the benchmarks share: the cases, each a closure that handles some requests.
+//! The cases that the benchmarks share, each a closure that handles some requests per run.
 
 mod ledger;
 mod pipeline;
@@ -17,14 +17,14 @@ use weir::routing::{Topology, slot_of};
 use weir::shard::Limiter;
 use weir::values::{Price, ShardId, Timestamp};
 
-/// Something to be measured: one run handles this many requests.
+/// A benchmark case: a name, and a closure that handles `requests` requests per run.
 pub struct Case {
     pub name: &'static str,
     pub requests: u64,
     pub run: Box<dyn FnMut()>,
 }
 
-/// Everything that is measured.
+/// Returns all cases.
 pub fn cases() -> Vec<Case> {
     let mut cases = vec![
         case("decode a GET", 1, decode()),
@@ -79,7 +79,7 @@ fn case(name: &'static str, requests: usize, run: impl FnMut() + 'static) -> Cas
     Case { name, requests: requests as u64, run: Box::new(run) }
 }
 
-/// A bulk string of 64 bytes.
+/// A bulk string of 64 bytes, as a store replies it.
 const VALUE_REPLY: [u8; 71] = {
     let mut reply = [b'v'; 71];
     [reply[0], reply[1], reply[2], reply[3], reply[4]] = [b'$', b'6', b'4', b'\r', b'\n'];
@@ -100,7 +100,7 @@ fn find() -> impl FnMut() {
     let bytes = get(1, 0).swap_remove(0);
     let mut decoder = RequestDecoder::default();
     move || {
-        // Decoding is part of it here, and is measured alone as well.
+        // This case includes decoding, which is measured by itself as well.
         let request = decoder.next(&bytes, &mut 0, &RequestLimits::trusted(1 << 20)).expect("well formed");
         let arguments = request.expect("whole").arguments;
         black_box(command::recognise(black_box(&arguments)).is_ok());
@@ -121,13 +121,13 @@ fn scan() -> impl FnMut() {
     }
 }
 
-/// What is taken for a GET before it leaves: priced, checked against three buckets, taken from all of them.
+/// Admits a GET: prices it, and checks and charges three buckets.
 fn admit(in_a_row: Row) -> impl FnMut() {
     let mut ledger = Ledger::new(&ample(), Level::Full, in_a_row);
     move || black_box(&mut ledger).admit()
 }
 
-/// What a backend's replies of a millisecond took, for its latency ratio, ticks included.
+/// Records a backend's replies of one millisecond for its latency ratio, including the ticks.
 fn reply_time(replies: u64) -> impl FnMut() {
     let mut ratio = LatencyRatio::new([0.7, 0.5, 0.3], Timestamp::ZERO);
     let mut millis = 0;
@@ -142,7 +142,7 @@ fn reply_time(replies: u64) -> impl FnMut() {
     }
 }
 
-/// What each request adds: its slot is counted, and is not warm.
+/// Notes requests whose slots are not warm: the cost that the search for hot keys adds to every request.
 fn hot_keys_cold() -> impl FnMut() {
     let mut keys = HotKeys::new(HotSettings::default(), 1, Timestamp::ZERO);
     let mut now = Timestamp::ZERO;
@@ -152,13 +152,13 @@ fn hot_keys_cold() -> impl FnMut() {
                 black_box(slot);
             }
         }
-        // So that slots stay cold; most runs end no pane.
+        // Time passes so that slots stay cold; most runs do not end a pane.
         now = now.after(Duration::from_millis(5));
         keys.tick(now, &mut |event| _ = black_box(event));
     }
 }
 
-/// Twenty times a second, whatever the load.
+/// Ends a pane of the search for hot keys, which happens twenty times per second at any load.
 fn hot_keys_pane() -> impl FnMut() {
     let mut keys = HotKeys::new(HotSettings::default(), 1, Timestamp::ZERO);
     let mut now = Timestamp::ZERO;
@@ -169,7 +169,7 @@ fn hot_keys_pane() -> impl FnMut() {
     }
 }
 
-/// All that happens for a request for a hot key.
+/// Notes requests for one hot key, with the hash of the key.
 fn hot_keys_hot() -> impl FnMut() {
     let mut keys = HotKeys::new(HotSettings::default(), 1, Timestamp::ZERO);
     let mut now = Timestamp::ZERO;
@@ -185,7 +185,8 @@ fn hot_keys_hot() -> impl FnMut() {
     }
 }
 
-/// So many keys in one slot and one pane, none of which was seen before. Of 1,024, most take another's place; there is a cap.
+/// Notes `keys_per_pane` new keys of one slot in each pane. With 1,024, most replace another key in the
+/// summary; beyond a cap, keys are not noted.
 fn hot_keys_flood(keys_per_pane: u64) -> impl FnMut() {
     let mut keys = HotKeys::new(HotSettings::default(), 1, Timestamp::ZERO);
     let (mut now, mut number) = (Timestamp::ZERO, 0_u64);
@@ -202,7 +203,7 @@ fn hot_keys_flood(keys_per_pane: u64) -> impl FnMut() {
     }
 }
 
-/// What each reply adds, if all are told.
+/// Notes the cost of replies.
 fn hot_keys_cost() -> impl FnMut() {
     let mut keys = HotKeys::new(HotSettings::default(), 1, Timestamp::ZERO);
     let cost = Price::new(1_100_000);
@@ -213,13 +214,13 @@ fn hot_keys_cost() -> impl FnMut() {
     }
 }
 
-/// What a reply cost, more or less than was taken, into the same three buckets and the books.
+/// Settles a reply whose cost is more or less than was taken, in three buckets and the accounts.
 fn settle(in_a_row: Row) -> impl FnMut() {
     let mut ledger = Ledger::new(&ample(), Level::Full, in_a_row);
     move || black_box(&mut ledger).settle()
 }
 
-/// The same when the pools have said that there is nothing: the decision alone.
+/// Refuses a GET because the pools have nothing: the decision alone.
 fn refuse() -> impl FnMut() {
     let mut ledger = Ledger::new(&ample(), Level::Dry, Row::One);
     move || black_box(&mut ledger).refuse()
@@ -233,19 +234,19 @@ fn before(behind: Behind, requests: &[Vec<u8>], reply: &[u8]) -> impl FnMut() + 
     rounds(Pipeline::before(behind, 1, Quotas::trusting(), Limiter::Buckets), requests, reply)
 }
 
-/// With the rate layer switched off.
+/// GETs with the limiter switched off.
 fn unpriced(requests: &[Vec<u8>]) -> impl FnMut() + use<> {
     rounds(Pipeline::new(1, Quotas::trusting(), Limiter::Off), requests, &VALUE_REPLY)
 }
 
-/// Under a limit for everybody, one for the tenant and one for the user, all of them ample.
+/// Requests under three ample limits: one for all, one for the tenant and one for the user.
 fn limited(requests: &[Vec<u8>], reply: &[u8]) -> impl FnMut() + use<> {
     let mut pipeline = Pipeline::new(1, ample(), Limiter::Buckets);
     pipeline.speak_for_a_user();
     rounds(pipeline, requests, reply)
 }
 
-/// Under the same three limits, the last of which is used up.
+/// Requests under three limits, of which the user's is used up.
 fn throttled(requests: &[Vec<u8>]) -> impl FnMut() + use<> {
     let mut pipeline = Pipeline::new(1, scarce(), Limiter::Buckets);
     pipeline.speak_for_a_user();
@@ -262,7 +263,7 @@ fn rounds(mut pipeline: Pipeline, requests: &[Vec<u8>], reply: &[u8]) -> impl Fn
     }
 }
 
-/// The link has just failed, so every request is answered at once.
+/// GETs that are refused at once, because the link has just failed.
 fn refused(requests: &[Vec<u8>]) -> impl FnMut() + use<> {
     let mut pipeline = Pipeline::new(1, Quotas::trusting(), Limiter::Buckets);
     let requests = requests[0].clone();
@@ -271,12 +272,12 @@ fn refused(requests: &[Vec<u8>]) -> impl FnMut() + use<> {
     move || pipeline.round(&requests, &[], 0)
 }
 
-/// Three limits that nobody reaches.
+/// Returns quotas with three limits that no benchmark reaches.
 fn ample() -> Quotas {
     limits(1_000_000_000)
 }
 
-/// Three limits, of which the user's lets a request or two through in a second.
+/// Returns quotas with three limits, of which the user's admits one or two requests per second.
 fn scarce() -> Quotas {
     limits(2)
 }
@@ -289,7 +290,7 @@ fn limits(of_the_user: u64) -> Quotas {
     Quotas::parse("the benchmark", &text).expect("well formed")
 }
 
-/// Keys that are at home on this core of two, or of one.
+/// Returns keys whose home is core `home` of two.
 fn keys(pipeline: usize, home: u16) -> Vec<String> {
     let topology = Topology::new(2, 1);
     (0..)
@@ -299,7 +300,7 @@ fn keys(pipeline: usize, home: u16) -> Vec<String> {
         .collect()
 }
 
-/// Pipelines that follow each other: of so many that no key is hot.
+/// The number of different pipelines that follow each other, so large that no key becomes hot.
 const PIPELINES: usize = 128;
 
 fn get(pipeline: usize, home: u16) -> Vec<Vec<u8>> {

@@ -1,4 +1,5 @@
-//! Whole requests: the pipeline with a client, a store that answers at once, and the pools of quotas.
+//! Benchmark bodies for whole requests: shards with a client, stores that reply at once, and the pools of
+//! quotas.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -18,24 +19,24 @@ use weir::values::{
     Action, BackendId, ClientId, ConnectionId, Grant, Loss, Owner, ServerAddress, ShardId, Timestamp,
 };
 
-/// What passes between two rounds, so that periods end now and then.
+/// The virtual time between two rounds, so that periods end now and then.
 const ROUND: Duration = Duration::from_micros(20);
 
-/// What is behind the shards.
+/// The upstream of the shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behind {
-    /// So many stores.
+    /// This many independent stores.
     Stores(u16),
-    /// A cluster of so many nodes.
+    /// A cluster of this many nodes.
     Cluster(u16),
 }
 
-/// Shards with one client, on the first of them, and stores.
+/// Shards with one client (on the first shard), and their stores.
 pub struct Pipeline {
     shards: Vec<Shard>,
     client: ClientId,
     now: Now,
-    /// What was sent to the store: by which shard, over which link, how many requests.
+    /// Segments sent to stores without a reply yet: shard, link, generation, and number of requests.
     sent: Vec<(usize, ConnectionId, u32, usize)>,
     pools: Reconciliation,
     grants: Vec<Grant>,
@@ -43,7 +44,7 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// Before one store.
+    /// Creates shards in front of one store.
     pub fn new(shards: u16, quotas: Quotas, limiter: Limiter) -> Self {
         Self::before(Behind::Stores(1), shards, quotas, limiter)
     }
@@ -77,14 +78,15 @@ impl Pipeline {
         Self { shards, client, now, sent: Vec::new(), pools, grants: Vec::new(), fail_links: false }
     }
 
-    /// From now on the client's requests are those of a user, whom a limit of its own may bound.
+    /// Makes the client a user (QOS SET USER), who may have a limit of its own.
     pub fn speak_for_a_user(&mut self) {
         let mut request = Vec::new();
         encode::request(&mut request, [b"QOS".as_slice(), b"SET", b"USER", b"ann"].into_iter());
         self.round(&request, &[], 0);
     }
 
-    /// A pipeline of requests, all the way to their replies.
+    /// Sends a pipeline of requests, and runs until the client has all replies. `replies` holds many copies
+    /// of a reply of `reply_bytes` bytes.
     pub fn round(&mut self, requests: &[u8], replies: &[u8], reply_bytes: usize) {
         self.now.monotonic = self.now.monotonic.after(ROUND);
         self.shards[0].handle_client_bytes(self.client, requests, self.now);
@@ -100,7 +102,7 @@ impl Pipeline {
                 self.shards[shard].handle_link_bytes(link, generation, replies, self.now);
             }
         }
-        // What the second shard gave back in its turn has reached the first one after its own.
+        // The second shard has handed replies to the first one after the first one's turn.
         self.turn(0);
     }
 
@@ -116,7 +118,7 @@ impl Pipeline {
                     self.shards[shard].handle_link_lost(link, generation, Loss::ByPeer, now);
                 } else {
                     self.shards[shard].handle_link_connected(link, generation, now);
-                    // The greeting.
+                    // The reply to the link's greeting.
                     self.shards[shard].handle_link_bytes(link, generation, b"+OK\r\n", now);
                 }
             }
@@ -134,7 +136,7 @@ impl Pipeline {
         }
     }
 
-    /// Has the pools answer what a shard told, if it told something that is answered.
+    /// Lets the pools answer the reports of a shard. True if there was a report with demands.
     fn reconcile(&mut self, shard: usize) -> bool {
         let mut answered = false;
         while let Some(report) = self.shards[shard].poll_report() {
@@ -153,7 +155,7 @@ fn store(number: u16) -> BackendSettings {
     BackendSettings { name: format!("10.0.0.1:{}", 7_000 + number), credentials: None }
 }
 
-/// Each node has as many slots, in the ranges that stores of that number have.
+/// Returns the map of a cluster whose nodes own the ranges of slots that the same number of stores would.
 fn cluster_of(nodes: u16) -> Arc<Map> {
     let topology = Topology::new(1, nodes);
     let line = |node: u16| {

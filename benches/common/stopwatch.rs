@@ -1,11 +1,13 @@
-//! Wall time of one run, as the median of samples that are long enough to be told from the clock.
+//! Measures the wall time of one run: the median of samples that are long compared with the clock's
+//! resolution.
 
 use std::time::{Duration, Instant};
 
 const SAMPLES: usize = 21;
 const SAMPLE: Duration = Duration::from_millis(20);
 
-/// Nanoseconds of one run, and by how much of that the middle half of the samples differs.
+/// The median wall time of one run in nanoseconds, and the width of the middle half of the samples as a share
+/// of it.
 pub struct Timing {
     pub nanos: f64,
     pub spread: f64,
@@ -20,7 +22,7 @@ pub fn time(run: &mut dyn FnMut()) -> Timing {
     Timing { nanos: median, spread: (high - low) / median }
 }
 
-/// How many runs make a sample long enough.
+/// Returns the number of runs that make one sample long enough.
 fn calibrate(run: &mut dyn FnMut()) -> u64 {
     let mut runs = 1;
     loop {

@@ -40,7 +40,7 @@ impl FleetTerms {
     /// bucket.
     pub fn secret(&self) -> Option<[u64; 2]> {
         let Credentials { password, .. } = self.store.credentials.as_ref().filter(|_| self.users_max > 0)?;
-        // No name has this byte in it.
+        // No name contains this byte, so a namespace and a password cannot run into each other.
         let digest = Sha256::new().chain_update(&self.namespace).chain_update([0xff]).chain_update(password);
         let digest = digest.finalize();
         let half = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| digest[at + byte]));

@@ -55,7 +55,7 @@ impl Storage {
 pub struct Credentials {
     /// The user; none for a store that knows only passwords.
     pub user: Option<String>,
-    /// The password.
+    /// The password with which weir authenticates, alone or together with the user.
     pub password: String,
 }
 

@@ -43,7 +43,7 @@ impl AdminToken {
         if fits(&secret.0) {
             Ok(Self(PasswordDigest::of(&secret.0)))
         } else {
-            // The token is not shown: it may be nearly right.
+            // The token is not in the error, since it may be nearly right.
             Err(format!("a token is 1 to {ADMIN_TOKEN_BYTES_MAX} visible ASCII letters without spaces"))
         }
     }

@@ -430,7 +430,7 @@ impl FleetQuotas {
         self.state = next;
     }
 
-    /// Passes those of this host's parts to the pools that have changed.
+    /// Passes this host's parts of quotas to the pools, as far as they have changed since the last call.
     fn apply(&mut self, pools: &mut Reconciliation, now: Timestamp) {
         self.tell_terms(pools);
         for (at, place) in self.places.iter_mut().enumerate() {

@@ -251,7 +251,8 @@ mod tests {
             serde_json::from_str(&history.page(view).body).expect("it is JSON")
         }
 
-        /// Figures of the next five seconds: requests per second, and request units per second of a tenant.
+        /// Adds the figures of the next five seconds: requests per second, and request units per second of a
+        /// tenant.
         fn pass(&mut self, requests: u64, tenant: u16, units: u64, at: u64) {
             self.totals.shards[0].counters.add(Counter::Requests, 5 * requests);
             let usage = Usage { admitted: 5_000_000 * units, ..Usage::default() };
@@ -265,7 +266,7 @@ mod tests {
         assert_eq!(scene.note(0)["points"], Value::Array(vec![]), "there is nothing to compare with");
         scene.pass(100, 1, 10, 5);
         scene.totals.shards[0].bulkheads[BULKHEADS].in_flight = 7;
-        // A request that an ejected store refuses is counted by both.
+        // Requests refused because their store is ejected; the totals and the tenant both count them.
         scene.totals.shards[0].counters.add(Counter::RefusedUnavailable, 15);
         scene.totals.shards[0].counters.add(Counter::RefusedEjected, 10);
         scene.note(5);
@@ -293,7 +294,7 @@ mod tests {
         scene.note(0);
         for turn in 1..=300_u16 {
             let at = u64::from(turn) * 5;
-            // Another tenant and another key each time.
+            // Each pass has another tenant and another key.
             scene.pass(u64::from(turn), turn, 1, at);
             let keys = (0..30_u16).map(|n| key(&[b'\xff'; 100], f64::from(turn * 30 + n)));
             scene.totals.shards[0].hot_keys = keys.collect();

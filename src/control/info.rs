@@ -107,7 +107,8 @@ pub fn info(
         }
         let own = own_fields(name, view, facts, totals, stores);
         let theirs = theirs.into_iter().cloned();
-        // A store knows best whether it loads its data.
+        // For `persistence`, the store's fields come first, since only the store knows whether it loads its
+        // data.
         let fields = if name == "persistence" { with(theirs.collect(), own) } else { with(own, theirs) };
         write_section(&mut out, title, &fields);
     }

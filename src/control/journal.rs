@@ -7,7 +7,7 @@ use super::hot_keys::hottest;
 use super::hot_series::label;
 use crate::values::limits::{HOT_KEY_SERIES_MAX, JOURNAL_LINE_CHARS_MAX, JOURNAL_LINES_MAX};
 
-/// A line of the journal.
+/// A line of the journal, which repeats one line of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     /// The number of the line, counted since the start.

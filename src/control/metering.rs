@@ -233,7 +233,7 @@ mod tests {
         Usage { admitted, ..Usage::default() }
     }
 
-    /// A slow model: every booked usage, by the tenant's name, with its minute.
+    /// Slow reference model: all booked usage by the tenant's name, with its minute.
     #[derive(Default)]
     struct Model {
         pieces: Vec<(String, u64, Usage)>,
@@ -284,7 +284,7 @@ mod tests {
                         .retain(|(name, _, _)| present.find(name).is_some() && after.find(name).is_some());
                     present = after;
                 }
-                // The meter drops old minutes when a new one is reported, the model at once.
+                // The meter drops old minutes when a new one is reported; the model drops them at once.
                 let now = model.latest;
                 for (tenant, terms) in present.tenants() {
                     let figures = meter.figures(tenant, now);
@@ -358,8 +358,8 @@ mod tests {
         let wanted = |pairs: &[(&str, u128)]| -> BTreeMap<String, u128> {
             pairs.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect()
         };
-        // In the version before, the first id was another tenant's. Usage of the tenant that is gone, and of
-        // an id that never was, is dropped.
+        // In the earlier version the first id belonged to another tenant. Usage of the removed tenant, and of
+        // an id that never existed, is dropped.
         assert_eq!(asked(&meter, &versions), wanted(&[("0", 10_000), ("a", 100_001), ("c", 100)]));
         let versions = reload(&mut meter, third);
         meter.take_report(&versions, 0, &ids(&[1]), 0);

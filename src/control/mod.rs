@@ -1,4 +1,5 @@
-//! Decisions across cores, and what is known of all of them together. Pure.
+//! Decisions that concern all cores, and the pages and metrics that show the figures of all cores together.
+//! Pure: no clock, sockets or threads.
 
 mod bulkhead_series;
 pub mod client_rounds;

@@ -18,7 +18,7 @@ use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, Part, ShardId
 
 /// The unit of shares: a whole is this many parts.
 const WHOLE_SHARE: u64 = 65_536;
-/// The number of parts of a whole (a tenth) that are split evenly among the cores.
+/// The part (a tenth of the whole) of a quota that is split evenly among the cores.
 const EVEN_PARTS: u64 = WHOLE_SHARE / 10;
 /// The allowance that a core should have at the start of a period: this many times its demand in the
 /// last one, plus `LUMPS_GIVEN` times the largest cost of a request.
@@ -130,7 +130,7 @@ impl Pool {
         now: Timestamp,
         rhythm: Rhythm,
     ) -> Grant {
-        // The part of the refill that is older than a period was there before any of this was spent.
+        // Units that came in more than a period ago were in the bucket before any of this demand was spent.
         let before = now.before(rhythm.period);
         let elsewhere = self.outstanding();
         self.bucket.refill(before, elsewhere);
@@ -248,7 +248,7 @@ impl Pool {
             .saturating_sub(self.reserved_for_others(index, now, rhythm))
             .max(asked.min(signed(demand.wanted.saturating_add(demand.lump))));
         let mut amount = short.min(allowed);
-        // Less than one request's worth is of no use. If a request waits, its need is known.
+        // A grant for less than one request is of no use. The size is known if a request waits.
         let whole = if demand.needed > 0 { demand.needed } else { demand.lump };
         let least = signed(whole).saturating_sub(outstanding).max(0);
         let is_due = demand.needed > 0 || demand.wanted > 0;
@@ -343,7 +343,7 @@ mod tests {
         lump: UNIT,
     };
 
-    /// A pool in a test, at a moment that the test moves.
+    /// A pool, and a clock that the test moves.
     struct Rig {
         pool: Pool,
         millis: u64,
@@ -354,7 +354,7 @@ mod tests {
             Self { pool: Pool::full(CAPACITY, Part::WHOLE, Timestamp::from_millis(1_000)), millis: 1_000 }
         }
 
-        /// A pool with this level, of which no core has any.
+        /// Returns a pool of this level, of which no core holds anything.
         fn holding(level: u64) -> Self {
             let mut rig = Self::full();
             rig.pool.bucket.book(CAPACITY.burst as i64 - level as i64, DEBT_MAX);
@@ -365,12 +365,12 @@ mod tests {
             self.pool.handle_demand(ShardId(shard), &demand, self.now(), RHYTHM)
         }
 
-        /// A report of a core that wants `wanted` for a period. Returns the grant.
+        /// Reports that core `shard` wants `wanted` micro-units for a period, and returns the grant.
         fn wants(&mut self, shard: u16, wanted: u64) -> u64 {
             self.tell(shard, Demand { wanted, ..QUIET }).amount as u64
         }
 
-        /// A report of a core in which a request waits for `needed`. Returns the grant.
+        /// Reports that a request at core `shard` waits for `needed` micro-units, and returns the grant.
         fn needs(&mut self, shard: u16, needed: u64) -> u64 {
             self.tell(shard, Demand { needed, lump: needed, ..QUIET }).amount as u64
         }
@@ -416,7 +416,7 @@ mod tests {
             some = rig.tell(1, Demand { wanted: UNIT, spent: some, ..QUIET }).amount;
             (busy, quiet) = (busy + more, quiet + some);
         }
-        // One unit comes in each time, which is one request: the cores take turns.
+        // One request unit (one request) comes in each time, and the cores take turns.
         assert!(busy + quiet >= 99 * UNIT as i64 && quiet >= 49 * UNIT as i64, "{busy} and {quiet}");
     }
 
@@ -425,12 +425,12 @@ mod tests {
         let mut rig = Rig::holding(0);
         for _ in 0..20 {
             rig.millis += 10;
-            // The pool has less than is of use to either core: both become known, and nothing is given.
+            // The pool has less than either core can use, so it grants nothing and remembers both demands.
             rig.tell(0, Demand { wanted: 90 * UNIT, lump: 30 * UNIT, ..QUIET });
             rig.tell(1, Demand { wanted: 10 * UNIT, lump: 30 * UNIT, ..QUIET });
         }
         let (busy, quiet) = (rig.wants(0, 90 * UNIT), rig.wants(1, 10 * UNIT));
-        // A tenth is split evenly, and twenty units came in.
+        // A tenth of the twenty units that came in is split evenly, the rest by demand.
         assert!(quiet.abs_diff(UNIT + 18 * UNIT / 10) < UNIT / 100, "{busy} and {quiet}");
         assert!((busy + quiet).abs_diff(20 * UNIT) < UNIT / 100, "{busy} and {quiet}");
     }
@@ -444,7 +444,7 @@ mod tests {
             let holder = &mut rig.pool.holders[index];
             (holder.wanted, holder.unmet, holder.granted_at) = (UNIT, 6 * UNIT, now);
         }
-        // All cores together want 300, and an even share of the pool is at most one unit.
+        // All cores together want 300 units, and an even share of the pool is at most one unit.
         for shard in 0..40 {
             assert!(rig.needs(shard, UNIT) >= UNIT, "{shard}");
             rig.millis += 1;
@@ -514,7 +514,7 @@ mod tests {
     fn everybody_waits_for_a_surprise_no_longer_than_a_part_of_a_second() {
         let everybody = Demand { bucket: BucketId::GLOBAL, ..QUIET };
         let mut rig = Rig::full();
-        // The amount taken is paid off, even on credit; the cost beyond it is not.
+        // The amount that was taken is paid off, even if taken on credit; the cost beyond it is not.
         let spent = 150 * UNIT as i64;
         rig.tell(0, Demand { spent, ..everybody });
         assert_eq!(rig.left(), -50 * UNIT as i64);
@@ -533,7 +533,7 @@ mod tests {
         );
         rig.millis += 960;
         assert!(rig.tell(1, Demand { needed: UNIT, lump: UNIT, ..everybody }).amount >= UNIT as i64);
-        // A request that takes more than a burst is treated alike.
+        // A request that costs more than the burst is treated in the same way.
         let mut rig = Rig::full();
         rig.tell(0, Demand { needed: 90_000 * UNIT, lump: 90_000 * UNIT, ..everybody });
         let level = rig.tell(0, Demand { spent: 90_000 * UNIT as i64, ..everybody }).level;

@@ -85,7 +85,7 @@ impl Recent {
         while self.0.front().is_some_and(|past| now.since(past.at) > PERIOD_MAX) {
             self.0.pop_front();
         }
-        // Of the counters that are old enough only the latest are of use, now and later.
+        // Of the counters that are at least a period old, only the latest are ever compared with.
         while self.0.get(1).is_some_and(|past| now.since(past.at) >= PERIOD) {
             self.0.pop_front();
         }
@@ -173,7 +173,7 @@ mod tests {
         Totals { shards: vec![report], engine: None }
     }
 
-    /// Looks at each of these times, in milliseconds; every 10 ms count as one request.
+    /// Returns the results of looks at these times in milliseconds, with one more request for every 10 ms.
     fn looks(at: &[u64]) -> Vec<Option<(u64, u64)>> {
         let quotas = Quotas::trusting();
         let meter = Meter::new(&quotas);

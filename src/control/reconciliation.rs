@@ -93,7 +93,7 @@ impl Reconciliation {
     pub fn share_users(&mut self, terms: UserTerms) {
         match &mut self.users {
             Some(users) => users.terms = terms,
-            // Stretches count from one, a number that no pool has seen.
+            // Measuring intervals (stretches) are numbered from 1, which no pool has seen yet.
             None => self.users = Some(Users { terms, stretch: 1, heavy: Vec::new() }),
         }
     }
@@ -217,7 +217,7 @@ mod tests {
 
     const CAPACITY: Capacity = Capacity { ru_per_second: 1, burst: UNIT };
 
-    /// A report about a user who spent one unit, a period ago.
+    /// Returns a report that a user has spent one request unit, one period ago.
     fn spent_one(bucket: u64) -> Demand {
         let (wanted, spent) = (UNIT, UNIT as i64);
         Demand {

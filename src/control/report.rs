@@ -62,7 +62,7 @@ pub struct EventLoopFigures {
     pub turns: u64,
     /// The number of times the core slept.
     pub sleeps: u64,
-    /// The number of times that it woke another core.
+    /// The number of times that the core woke another core.
     pub doorbells: u64,
     /// The number of sleeps that ended by timeout although there was something to do; more than a few mean
     /// lost wake-ups.

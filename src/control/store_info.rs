@@ -6,9 +6,9 @@ use std::borrow::Cow;
 /// may occur more than once (`module`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreSection {
-    /// The title, such as `Memory`.
+    /// The section's title, such as `Memory`.
     pub title: String,
-    /// Names and values.
+    /// The names and values of the section's fields.
     pub fields: Vec<(String, String)>,
 }
 
@@ -68,7 +68,7 @@ impl StoreInfo {
         self.sections.iter().find(|section| section.is(title))
     }
 
-    /// All sections, in the store's order.
+    /// Returns all sections, in the store's order.
     pub fn sections(&self) -> impl Iterator<Item = &StoreSection> {
         self.sections.iter()
     }
@@ -87,7 +87,7 @@ enum Rule {
     SumOfLimits,
     /// The largest integer: for flags, 1 if it is 1 at any store.
     Largest,
-    /// The smallest integer.
+    /// The smallest of the stores' integers.
     Smallest,
     /// `ok` if all stores have that value, else the first other value.
     AllOk,

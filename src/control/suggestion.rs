@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(suggested(idle().chain(times(44, near))), None);
         let some = Some(Suggestion { ru_per_second: 1_300, minutes_near: 45 });
         assert_eq!(suggested(times(45, near)), some);
-        // Which of the minutes count does not matter, as long as none is older than an hour.
+        // The order of the minutes has no effect, as long as none is older than an hour.
         assert_eq!(suggested(times(45, near).chain(times(15, [0, 0, 0, 0]))), some);
         assert_eq!(suggested(times(45, near).chain(times(16, [1, 0, 0, 0]))), None);
         assert_eq!(suggested(times(60, [799, 0, 0, 0])), None);
@@ -119,9 +119,9 @@ mod tests {
     #[test]
     fn the_cache_counts_and_what_was_refused_does_not() {
         assert_eq!(suggested(times(60, [400, 0, 0, 400])).map(|found| found.minutes_near), Some(60));
-        // The tenant is held back at 79 % by something else than its quota, however much more it asks for.
+        // The tenant stays at 79 % of its quota, whatever it asks for, so another limit holds it back.
         assert_eq!(suggested(times(60, [790, 5_000, 5_000, 0])), None);
-        // The tenant is held back by its quota.
+        // The quota holds the tenant back.
         let throttled = suggested(times(60, [990, 300, 0, 0])).expect("it is at its quota");
         assert_eq!(throttled.ru_per_second, 1_700, "1,290 are 80 % of 1,612");
     }

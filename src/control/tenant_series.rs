@@ -189,7 +189,7 @@ mod tests {
         series.record(TenantId(late), some(1_500));
         series.record(TenantId(last), some(5_000));
         series.pass_minutes(1);
-        // Half as much again is not enough to replace a tenant.
+        // A tenant with 1.5 times the traffic of another does not replace it yet.
         assert_eq!((counted(&series, late), counted(&series, last)), (None, Some(0)));
         assert_eq!(series.named().len(), TENANT_SERIES_MAX);
         assert_eq!(series.others().asked(), Amount(6_500));
@@ -213,8 +213,8 @@ mod tests {
             let told = series.named();
             series.pass_minutes(random.between(1, 3));
             for (tenant, before) in told {
-                // A tenant that keeps its place keeps its counters; one that lost it may have got another,
-                // and starts anew.
+                // A tenant that keeps its place keeps its counters; one that lost its place may have got a
+                // new one, where it counts from 0.
                 match counted(&series, tenant.0) {
                     Some(sum) if sum == before.asked().0 => {}
                     other => {

@@ -25,7 +25,7 @@ pub struct Window {
     pub columns: usize,
     /// The number of lines. Tables are cut to fit.
     pub rows: usize,
-    /// The use of colours.
+    /// Whether the display has colours.
     pub colour: Colour,
 }
 

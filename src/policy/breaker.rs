@@ -200,7 +200,8 @@ impl Standing {
     #[must_use]
     pub fn end_trial(self, is_quick: bool, now: Timestamp, spread: u8) -> Self {
         match self.cause {
-            // A connection that can be made is a store that is back; windows begin small by themselves.
+            // A connection that opens proves that the store is back. Requests need not be limited further,
+            // because windows begin small.
             Cause::Losses => Self { stage: Stage::Well, at: now, ..self },
             Cause::Slowness | Cause::Load if !is_quick => self.set_aside(Cause::Slowness, now, spread),
             Cause::Slowness if self.openings <= 1 => {
@@ -329,7 +330,8 @@ impl Watch {
             Stage::Well | Stage::Returning => SAMPLES_RETURNING,
             Stage::Out | Stage::Trying => return None,
         };
-        // Replies from before the last ejection have been judged.
+        // Replies from before the last ejection have led to that ejection already, so they do not count
+        // again.
         let of_late = self.looks.iter().skip(1).take_while(|look| look.at >= standing.at);
         let mut differences = of_late.map(|look| {
             let replies = tally.replies.saturating_sub(look.tally.replies);

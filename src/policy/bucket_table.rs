@@ -128,7 +128,7 @@ impl<V> BucketTable<V> {
         }
         let freed = before - self.order.len();
         if self.order.is_empty() && freed > 0 {
-            // A flood is over: its memory is given back.
+            // After a flood of users, the memory that their entries took is given back.
             self.parts.iter_mut().for_each(Part::shrink_to_fit);
             self.order.shrink_to_fit();
         }
@@ -155,7 +155,7 @@ mod tests {
         for number in 0..3 {
             *table.get_or_insert_with(id(number), || 0, |_| true).expect("room") = number;
         }
-        // The first is in use.
+        // The first entry is in use, so another one must make room.
         assert!(table.get_or_insert_with(id(9), || 9, |number| *number != 0).is_some());
         assert_eq!((table.len(), table.evicted()), (2, 2));
         assert!(table.get_mut(id(0)).is_some() && table.get_mut(id(9)).is_some());

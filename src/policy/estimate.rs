@@ -139,7 +139,7 @@ impl Expected {
     /// class sets the average, since nothing else is known of the class.
     #[inline]
     pub fn learn(&mut self, class: usize, cost: MicroUnits) {
-        // As long as all are alike there is nothing to learn.
+        // If all requests of the class have cost the same so far, this one changes nothing.
         if cost == self.averages[class] && self.known & !self.varied & (1 << class) != 0 {
             return;
         }

@@ -51,7 +51,8 @@ mod tests {
         assert_eq!([passed(0, 990), passed(0, 991), passed(0, 992)], [Ok(()); 3]);
         assert_eq!(passed(0, 993), Err(Duration::from_millis(7)));
         assert_eq!(passed(1, 993), Ok(()));
-        // The trap: the whole quota again, a few milliseconds later.
+        // The weakness of fixed windows: the next window allows the whole quota again, a few milliseconds
+        // later.
         assert_eq!([passed(0, 1_000), passed(0, 1_001), passed(0, 1_002)], [Ok(()); 3]);
         assert!(passed(0, 1_999).is_err());
     }

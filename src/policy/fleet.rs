@@ -47,7 +47,7 @@ impl HostId {
     /// Returns how long after the start of a period this host asks the store, so that not all hosts ask at
     /// once.
     pub fn phase(self, period: Duration) -> Duration {
-        // Fibonacci hashing: consecutive ids are spread too.
+        // Fibonacci hashing, which spreads even consecutive ids.
         let spread = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Duration::from_nanos(((u128::from(spread) * period.as_nanos()) >> 64) as u64)
     }
@@ -289,7 +289,8 @@ impl Fleet {
             self.handle_lost();
             return Outcome::Late;
         }
-        // Shares that were capped while nothing was heard grow like any other share.
+        // Shares that were capped while the store did not answer go on from the cap, and grow like any other
+        // share.
         let even = Part::even(self.hosts());
         for scope in self.scopes.iter_mut().filter(|scope| scope.is_out_of_patience(now)) {
             scope.part = scope.part.min(even);

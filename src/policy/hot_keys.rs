@@ -171,7 +171,7 @@ pub struct HotCounters {
     /// Promotions that failed because there were too many hot keys, counted once for each key and pane (50
     /// ms).
     pub crowded_out: u64,
-    /// Requests for keys that had enough load for a record when none was free.
+    /// Number of requests for keys that had enough load for a record when none was free.
     pub unrecorded: u64,
     /// Requests, and costs, that were not counted because too many keys had been replaced in the pane (50
     /// ms).

@@ -57,7 +57,7 @@ use times::{Judged, Times};
 const SLICE: u64 = 250_000_000;
 /// Number of slices (250 ms) in a second.
 const SECOND: usize = 4;
-/// Slices in the widest short window: ten seconds.
+/// Number of slices in the widest short window: ten seconds.
 const SLICES: usize = 10 * SECOND;
 /// Longest time that is believed to have passed between two ticks, in nanoseconds: one hour.
 const JUMP_MAX: u64 = 3_600_000_000_000;
@@ -98,7 +98,7 @@ pub struct Company {
     /// True if requests waited for room in the window all the time since the last tick, or some were refused
     /// because they had waited too long.
     pub waits: bool,
-    /// Requests in flight at the backend.
+    /// Number of requests in flight at the backend.
     pub in_flight: usize,
 }
 
@@ -154,7 +154,7 @@ pub struct LatencyRatio {
     /// Latency ratio of the backend, with the class that lowered it most, at the last check (each slice of
     /// 250 ms); None before the first check and where there were too few replies.
     seen: Option<Seen>,
-    /// Replies in the ten seconds before the last check.
+    /// Number of replies in the ten seconds before the last check.
     replies: u32,
     /// Shedding level that this core has chosen for the backend, with the counts of checks (250 ms apart)
     /// that raise and lower it.
@@ -256,7 +256,7 @@ impl LatencyRatio {
         for (index, class) in self.classes.iter().enumerate() {
             let Some(judged) = class.as_ref().and_then(|times| times.judge()) else { continue };
             let long = judged.long.max(LONG_MIN);
-            // A class that is quicker than ever makes up for no other.
+            // The ratio of a class is at most 1, so that a fast class does not hide a slow one.
             let by = |short: f64| (long / short.max(1.0)).min(1.0);
             let lost = judged.weight * (1.0 - by(judged.short));
             all += judged.weight;
@@ -365,7 +365,7 @@ impl InFlight {
         self.lately += (seen - self.lately) * (passed / LATELY).min(1.0);
         self.now += (seen - self.now) * passed.min(1.0);
         if !is_frozen && passed > 0.0 {
-            // Until a minute is known, the usual number is a plain mean.
+            // In the first minute, the usual number is a plain mean of the time so far.
             let passed = passed.min(1.0);
             self.known = (self.known + passed).min(60.0);
             self.usual += (seen - self.usual) * passed / self.known;

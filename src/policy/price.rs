@@ -69,7 +69,7 @@ pub struct Quote {
 pub struct Measured {
     /// Number of bytes of the reply.
     pub bytes_out: u64,
-    /// Elements of the reply; 0 if it has none.
+    /// Number of elements of the reply; 0 if it has none.
     pub rows: u64,
     /// Latency of the reply, in microseconds.
     pub took_micros: u64,
@@ -292,7 +292,7 @@ mod tests {
         let (mut sum, dear) = (Asked::default(), Asked { floor: 5 * UNIT, ..GET });
         [GET, dear, GET, dear].iter().for_each(|one| sum.add(one, &weights));
         assert_eq!(estimate(&sum, 0), (2 + 5 + 2 + 5) * UNIT);
-        // A large reply to one request does not pay for the work of the others.
+        // The bytes of one large reply do not cover the work of the other requests.
         let measured = Measured { bytes_out: 40 * 1_024, ..Measured::default() };
         assert_eq!(total(&sum, &measured), (14 + 10) * UNIT);
     }

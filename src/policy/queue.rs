@@ -129,7 +129,7 @@ pub enum Choice {
 pub struct Held {
     /// Number of waiting requests.
     pub requests: usize,
-    /// Number of bytes of their messages.
+    /// Number of bytes of the waiting requests' messages.
     pub bytes: usize,
 }
 
@@ -191,7 +191,7 @@ impl Patience {
 pub struct Circumstances {
     /// Time by which this turn of the core began later than planned.
     pub late: Duration,
-    /// Requests in flight at the backend.
+    /// Number of requests in flight at the backend.
     pub in_flight: usize,
     /// Usual latency of a reply.
     pub median: Duration,
@@ -256,7 +256,7 @@ struct Chain {
     tier: usize,
     /// Tenant with which the requests wait.
     tenant: TenantId,
-    /// Number and bytes of the requests.
+    /// Number of the connection's waiting requests, and of their bytes.
     held: Held,
     /// True if [`Queue::push`] has returned that no further requests of the connection should be started.
     is_long: bool,
@@ -744,7 +744,7 @@ impl<T: Copy> Queue<T> {
         unlink(&mut self.nodes, &mut queue.list, index, in_tier);
         unlink(&mut self.nodes, &mut share.list, index, of_tenant);
         if chain.first == index {
-            // The connection's turn is over.
+            // The connection had its turn, and goes to the end of its tenant's ring if it has more requests.
             unlink(&mut self.chains, &mut share.ring, place, in_ring_of);
             if chain.last != index {
                 append(&mut self.chains, &mut share.ring, place, in_ring_of);
@@ -804,7 +804,7 @@ impl TierQueue {
     /// waited in it without a break for so long that it may be overloaded.
     fn is_suspect(&mut self, clock: Duration, interval: Duration) -> bool {
         let waiting = self.list.length;
-        // A single connection asks for no more than it wants to wait for.
+        // Requests of a single connection do not mean an overload: its client decides how many of them wait.
         if self.connections <= 1 {
             self.empty_at = clock;
         }

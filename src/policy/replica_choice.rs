@@ -34,7 +34,7 @@ const SLOW_TIMES: u64 = 3;
 const SLOW_MICROS: u64 = 2_000;
 /// Slow windows in a row after which a replica is ejected.
 const SLOW_WINDOWS: u32 = 3;
-/// Failures in a row after which a replica is ejected.
+/// Number of failures in a row after which a replica is ejected.
 const FAILURES: u32 = 5;
 /// Time for which a replica is ejected, multiplied by the number of recent ejections.
 const OUT_FOR: Duration = Duration::from_secs(5);
@@ -63,7 +63,7 @@ pub struct Candidate {
     pub place: usize,
     /// Role of the node.
     pub role: Role,
-    /// Requests of this core in flight at the node.
+    /// Number of requests of this core in flight at the node.
     pub in_flight: u32,
 }
 
@@ -209,7 +209,7 @@ impl ReplicaChoice {
     /// Ends a window (one second of latencies): replicas that were slow in three windows in a row are
     /// ejected, and those whose ejection is over come back.
     pub fn handle_window(&mut self, now: Timestamp) {
-        // After a longer gap the figures are not of one window.
+        // After a longer gap the percentiles cover more than one window, so they are not compared.
         let is_whole = now.since(self.window_began) < 2 * WINDOW;
         self.window_began = now;
         let told: Vec<[Option<u64>; COMMAND_CLASSES]> = self

@@ -23,7 +23,7 @@ pub struct RetryBudget {
     per_second: f64,
     /// Number of requests sent, as of the last call of [`RetryBudget::take`].
     sent: u64,
-    /// Time of the last call.
+    /// Time of the last call of [`RetryBudget::take`].
     at: Timestamp,
 }
 
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Comparison with a count of tenths and milliseconds that is kept for each request as it is sent.
+        /// Compares the budget with exact arithmetic: retries are at most a share of the requests sent.
         #[test]
         fn what_is_sent_again_is_a_share_of_what_is_sent(
             cores in 1..8_u16, steps in prop::collection::vec((0..300_u64, 0..200_u64, 0..40_u8), 1..200),
@@ -81,7 +81,7 @@ mod tests {
                 left = left.min(most);
                 for _ in 0..tries {
                     let is_taken = budget.take(sent, Timestamp::from_millis(millis));
-                    // Where the two counts are as good as equal, either answer is right.
+                    // If both counts are nearly equal, either answer is right.
                     if (left - 1_000_000_000).abs() > 1_000 {
                         prop_assert_eq!(is_taken, left > 1_000_000_000);
                     }

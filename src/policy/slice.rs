@@ -141,8 +141,8 @@ impl Slice {
         }
         if self.heard_at >= heard_since && Wanted::of(cost).milli >= self.dry_from_milli {
             let earliest = self.earliest(cost, capacity, now);
-            // By then a request may have to ask, once in a period. Later ones wait for the next report's
-            // answer.
+            // After that time the slice may ask the pool again, which it does once in a period; later
+            // requests wait for the next report's answer.
             let told_again = self.heard_at.after(rules.period).since(now);
             let wait = if self.asked { earliest.max(told_again) } else { earliest };
             if !wait.is_zero() {
@@ -264,7 +264,8 @@ impl Slice {
     pub fn handle_grant(&mut self, grant: &Grant) {
         self.unanswered = self.unanswered.saturating_sub(1);
         let holds = signed(grant.holds).saturating_sub(self.spent);
-        // An older report's answer: later reports' changes are taken off by their own answers.
+        // If later reports are still unanswered, the grant does not know of them; their own grants subtract
+        // what they reported.
         self.allowance = match self.unanswered {
             0 => holds,
             _ => holds.min(self.allowance.saturating_add(grant.amount)),
@@ -423,8 +424,8 @@ mod tests {
         even_share: 65_536,
     };
 
-    /// Creates a slice that heard at 100 ms of this level of the pool, and of the least cost that it could
-    /// not cover.
+    /// Creates a slice that got a grant at 100 ms, which stated this level of the pool and the least cost
+    /// that the pool could not cover.
     fn told(level: u64, dry_from: Option<MicroUnits>) -> Slice {
         let mut slice = Slice::untouched(Timestamp::ZERO);
         slice.take(Price::new(UNIT));

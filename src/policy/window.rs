@@ -138,7 +138,7 @@ const ALONE: usize = 8;
 /// Smallest and largest size of a window, in requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// The smallest size, at least 1.
+    /// The smallest size that the window may shrink to, at least 1.
     pub least: u16,
     /// The largest size the window may grow to, in requests.
     pub most: u16,
@@ -169,9 +169,9 @@ pub struct Sample {
     pub sent_at: Timestamp,
     /// Time since `sent_at` during which this core did not run, which is not the backend's latency.
     pub late: Duration,
-    /// Requests in flight when the reply came, itself included.
+    /// Number of requests in flight when the reply came, itself included.
     pub in_flight: usize,
-    /// Requests in flight when the request was sent, itself included.
+    /// Number of requests in flight when the request was sent, itself included.
     pub depth: u32,
     /// Kind of the request, below [`KINDS`]. Requests of one kind take about as long as each other.
     pub kind: usize,
@@ -308,7 +308,7 @@ impl Floor {
         if self.block.len() < 2 * BLOCK {
             self.block.push(raw);
         }
-        // The first replies of a kind, or of a backend that was idle.
+        // The first few replies of a kind, or of a backend after idle time, already give a first base.
         if !self.is_known() && self.block.len() == SAMPLES_LEAST {
             let first = median_of(&mut self.block, |seconds| *seconds);
             self.learn(first);
@@ -328,7 +328,7 @@ impl Floor {
     fn learn(&mut self, median: f64) {
         if self.block_wanted < BLOCK {
             (self.older, self.block_wanted) = (f64::INFINITY, self.block_wanted * 2);
-            // A median that is much above the first one is load, not chance.
+            // A median much above the first one comes from load, so it does not become the base.
             if median < 1.5 * self.newer {
                 self.newer = median;
             }
@@ -585,7 +585,7 @@ impl Window {
             let is_grave =
                 count < SAMPLES_GRAVE && self.trial == Trial::None && self.size >= 4.0 && self.is_limited;
             if is_grave {
-                // A grave decision waits for more replies.
+                // Before a large cut on few replies, more replies are awaited.
                 let low = median_of(&mut self.seen, |seen| seen.low);
                 if low > 2.0 * self.allowed() && took < 4.0 * low {
                     return;
@@ -869,7 +869,8 @@ impl Window {
         if !limited && !is_too_much {
             return;
         }
-        // Concurrency here says little of the backend's where other cores ask for as much.
+        // If other cores are as busy at the backend, this core's concurrency says little about the cause of
+        // the latency.
         let foreign = if seen > 2.0 * allowed { self.is_not_ours() } else { None };
         let foreign = foreign.filter(|foreign| *foreign == Foreign::Paused || common.limited <= 1);
         if let Some(foreign) = foreign {
@@ -879,9 +880,9 @@ impl Window {
         } else if seen > 2.0 * allowed {
             self.cut_deeply(at, allowed, common);
         } else if seen > allowed {
-            // Only the second round in a row acts.
+            // One slow round alone has no effect; the second in a row has.
             if self.above > 0 && self.size < 2.0 * self.least {
-                // A window of one request is no crowd.
+                // A window of about one request cannot crowd the backend, so it is not shrunk.
                 self.count_floor(at, common);
             } else if self.above > 0 && seen <= self.useful() && self.awaits_probe(at) {
                 // The probe finds out first whether a smaller window helps.
@@ -912,7 +913,7 @@ impl Window {
         let full = &mut self.seen[full..];
         self.is_draining = true;
         if full.len() < SAMPLES_LEAST {
-            // The latency of a full window is not known yet.
+            // Too few replies came while the window was full, so its latency is unknown: halve the window.
             self.size *= 0.5;
             return;
         }
@@ -1007,7 +1008,7 @@ fn next_multiple(of: f64, after: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Board of a single core.
+    /// The board (shared records of windows) of a single core.
     #[derive(Default)]
     struct Alone(Record);
 
@@ -1160,7 +1161,7 @@ mod tests {
         }
     }
 
-    /// Board of two cores, of which the other published its record before its cut and none since.
+    /// The board of two cores, of which the other has published its record before shrinking, and none since.
     struct Two(Record, Record);
 
     impl Board for Two {
@@ -1246,7 +1247,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Impossible times, clocks that step, and cores that claim more lateness than there can have been.
+        /// Impossible times, clocks that step back, and exaggerated lateness leave the window within its
+        /// bounds.
         #[test]
         fn absurd_samples_break_nothing(steps in proptest::collection::vec(
             (0..4_u8, 0..u64::MAX, 0..u64::MAX, 0..2_000_000_u64, 0..5_000_usize, 0..20_usize), 1..400)) {

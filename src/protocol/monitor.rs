@@ -235,7 +235,7 @@ mod tests {
         line(&request.split(' ').map(str::as_bytes).collect::<Vec<_>>())
     }
 
-    /// The quotation of Redis, byte by byte.
+    /// Reference model of Redis's quoting, byte by byte.
     fn model(word: &[u8]) -> String {
         let one = |byte: &u8| match byte {
             b'\\' | b'"' => format!("\\{}", char::from(*byte)),
@@ -255,7 +255,7 @@ mod tests {
         fn words_are_quoted_as_redis_quotes_them(
             words in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 1..6),
         ) {
-            // The name of no command begins so, so nothing is hidden.
+            // No command's name begins with `x` and this word, so nothing is hidden.
             let first = [b"x".as_slice(), &words[0]].concat();
             let words: Vec<&[u8]> =
                 std::iter::once(first.as_slice()).chain(words[1..].iter().map(Vec::as_slice)).collect();

@@ -108,7 +108,7 @@ impl ReplyScanner {
     fn payload(&mut self, bytes: &[u8]) -> Result<usize, MalformedReply> {
         let step = self.payload_left.min(bytes.len() as u64);
         let left = self.payload_left - step;
-        // The part of the line end that has been passed by now, and of that the bytes that this step passed.
+        // The part of the line end that has been read by now, and within it the bytes read in this step.
         let passed = &LINE_END[..LINE_END.len() - left.min(LINE_END.len() as u64) as usize];
         let here = &passed[passed.len() - passed.len().min(step as usize)..];
         if !bytes[..step as usize].ends_with(here) {
@@ -464,7 +464,7 @@ mod tests {
         assert!(elements(b":1\r\n").is_none());
     }
 
-    /// Ends of the replies in `bytes`, which arrive in pieces of `size`.
+    /// Returns the ends of the replies in `bytes`, which arrive in pieces of `size`.
     fn in_pieces(bytes: &[u8], size: usize) -> Vec<usize> {
         let mut scanner = ReplyScanner::default();
         let mut ends = Vec::new();

@@ -150,8 +150,8 @@ impl RequestDecoder {
         self.forget_done();
         while !self.held.is_empty() {
             let rest = &chunk[*consumed..];
-            // No more than belongs to the argument under way, if that is known: later bytes are parsed in
-            // place.
+            // If the length of the present argument is known, only its bytes are held: later bytes are parsed
+            // in place.
             let length = match self.missing() {
                 0 => rest.len(),
                 missing => missing.min(rest.len()),
@@ -176,7 +176,8 @@ impl RequestDecoder {
     /// Keeps the rest of a chunk for later, when the connection must not go on now.
     pub fn hold(&mut self, rest: &[u8]) {
         self.forget_done();
-        // While more comes than is taken out there may never be a moment when all is done.
+        // If more bytes keep coming than are taken out, the buffer never empties, so its used front is
+        // dropped here.
         if self.held_done > self.held.len() / 2 {
             self.compact();
         }
@@ -791,7 +792,7 @@ mod tests {
                 assert_eq!(&request.shared.expect("it is large")[..], &frame);
                 seen += 1;
             }
-            // The held bytes are one request's, with memory for just that one.
+            // The held bytes belong to one request, with memory for just that one.
             assert!(decoder.memory_bytes() < frame.len() + 4_096, "{}", decoder.memory_bytes());
         }
         assert_eq!(seen, 20);
@@ -807,12 +808,13 @@ mod tests {
         assert!(decoder.memory_bytes() < 2_000, "{}", decoder.memory_bytes());
         let room = decoder.lend().expect("much is missing");
         assert!(room.bytes < 1_000 && decoder.memory_bytes() < 2_000);
-        // No bytes came.
+        // The lent buffer comes back empty.
         decoder.take_back(room.buffer);
         assert_eq!(decoder.missing(), 1_000_002);
     }
 
-    /// Decodes chunks as `decode_all` does, with rooms lent where they can be.
+    /// Decodes chunks as `decode_all` does, but lends the buffer of a large value wherever the decoder allows
+    /// it.
     fn decode_lending(chunks: &[&[u8]], limits: &RequestLimits) -> Result<Vec<Vec<Vec<u8>>>, ProtocolError> {
         let mut decoder = RequestDecoder::default();
         let mut seen = Vec::new();

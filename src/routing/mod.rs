@@ -109,7 +109,7 @@ mod tests {
         }
     }
 
-    /// Keys are often names that count up, which must not gather on one core.
+    /// Keys often differ only in a running number; such keys must spread evenly over the cores.
     #[test]
     fn names_in_a_row_are_spread_evenly() {
         for shards in [2, 3, 4, 8] {

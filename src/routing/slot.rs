@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_redis_cluster() {
-        // Slots by `CLUSTER KEYSLOT`.
+        // Slots as CLUSTER KEYSLOT of Redis returns them.
         for (key, slot) in [("123456789", 12739), ("foo", 12182), ("bar", 5061), ("", 0), ("user1000", 3443)]
         {
             assert_eq!(slot_of(key.as_bytes()), slot, "{key}");

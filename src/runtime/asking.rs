@@ -78,7 +78,7 @@ pub(super) fn ask_each<T: Sync, A: Send>(
                 }
             };
             let thread = thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
-            // With fewer threads it takes longer.
+            // If a thread cannot be started, the others ask all items, which takes longer.
             let _ = thread.spawn_scoped(scope, ask_some);
         }
         drop(sender);

@@ -94,7 +94,7 @@ struct Socket {
     sending: bool,
     connecting: bool,
     closing: bool,
-    /// Bytes of the segment in flight that were sent by earlier operations.
+    /// Number of bytes of the segment in flight that were sent by earlier operations.
     sent: usize,
     /// The TLS session on the socket; none if the connection is not encrypted.
     tls: Option<Box<Session>>,
@@ -328,7 +328,7 @@ impl Driver {
 
     /// True if there are sockets that wait for the peer to end its side before they are closed.
     pub fn is_lingering(&self) -> bool {
-        // A socket that is to wait may still have an operation under way.
+        // A socket that will linger may still have an operation in flight, so it is not in the list yet.
         !self.lingering.is_empty() || self.sockets.iter().flatten().any(|socket| socket.lingers)
     }
 
@@ -751,7 +751,7 @@ impl Driver {
                 application.handle_sending(owner, now);
                 return self.send(token, segment, sent);
             }
-            // No byte was lost: the rest is sent again.
+            // No byte was lost, so the unsent bytes are sent again.
             Err(error) if !closing && matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) => {
                 return self.send(token, segment, sent);
             }
@@ -933,7 +933,7 @@ impl Driver {
         }
         let socket = self.socket(token);
         let (busy, connecting, owner) = (socket.is_busy(), socket.connecting, socket.owner);
-        // Operations under way complete soon then, and the socket is forgotten.
+        // Each way to close ends the operations in flight soon, after which the socket is removed.
         match (ending, owner) {
             (Ending::Reset, _) => self.ring.reset(token),
             (Ending::Orderly, Owner::Client(_)) => {
@@ -1052,17 +1052,18 @@ mod tests {
     use crate::values::ClientId;
     use crate::values::limits::RECEIVE_BUFFER_BYTES;
 
-    /// Bytes that a lent buffer holds before it is filled.
+    /// Number of bytes in a lent buffer before more are received into it.
     const BEFORE: usize = 20_000;
 
-    /// An application that records everything that happens, and does only what it is told.
+    /// An application that records all events, and returns the actions that the test queued.
     #[derive(Default)]
     struct Notes {
         accepted: u32,
-        /// The number of missing bytes that it reports for the message under way, counted down as bytes come
-        /// in.
+        /// The number of bytes that the application says the present message still lacks; it falls as bytes
+        /// arrive.
         missing: usize,
-        /// Bytes that came into lent buffers; `stream` has all bytes of the first socket in order.
+        /// The number of bytes received into lent buffers; `stream` has all bytes of the first socket in
+        /// order.
         filled: usize,
         stream: Vec<u8>,
         received: Vec<usize>,
@@ -1144,7 +1145,7 @@ mod tests {
             Now { monotonic: Timestamp::from_millis(self.turns), unix_ms: 0 }
         }
 
-        /// Opens a connection to the driver, and returns the peer's end of it.
+        /// Opens a connection to the driver, and returns the client's end of it.
         fn connect(&mut self) -> UnixStream {
             let (near, far) = UnixStream::pair().expect("a pair");
             let now = self.now();
@@ -1162,7 +1163,7 @@ mod tests {
         }
     }
 
-    /// True if the peer's end is not closed.
+    /// True if the client's end is still open.
     fn is_open(far: &mut UnixStream) -> bool {
         match far.read(&mut [0; 16]) {
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
@@ -1175,8 +1176,8 @@ mod tests {
         let mut rig = Rig::new();
         let mut fresh = Vec::new();
         for round in 0..300 {
-            // Each connection is closed while an operation is under way on it, in every way, and another
-            // opens at the same moment.
+            // Connections are closed in every way while an operation is under way on them, and another opens
+            // at the same moment.
             let mut doomed = rig.connect();
             let owner = client(rig.notes.accepted - 1);
             doomed.write_all(b"PING\r\n").expect("a socket buffer");
@@ -1251,7 +1252,7 @@ mod tests {
             rig.turn();
         }
         let before = rig.notes.received[0];
-        // The bytes that are still in its buffer arrive, and then a further message.
+        // The bytes that are in the lent buffer arrive, and then a further message.
         for _ in 0..20 {
             rig.turn();
         }
@@ -1282,7 +1283,7 @@ mod tests {
         }
         assert!(rig.notes.stream == message, "all of it, in order");
         assert!(rig.notes.filled > message.len() / 2, "only {} came into rooms", rig.notes.filled);
-        // Bytes that follow arrive as usual, and so does the end.
+        // Bytes that follow arrive as usual, and so does the end of the connection.
         rig.notes.actions.push_back(Action::ResumeReading(client(0)));
         far.write_all(b"more").expect("room");
         drop(far);

@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(alone(bound, 8).expect_err("one listens").kind(), io::ErrorKind::AddrInUse);
         let listener = TcpListener::from(socket);
         let mut client = TcpStream::connect(bound).expect("it listens");
-        // The end that closes first keeps the connection in TIME_WAIT.
+        // The end that closes first keeps the connection in TIME_WAIT, so the server closes first here.
         drop(listener.accept().expect("one has come"));
         assert_eq!(client.read(&mut [0]).expect("the end"), 0);
         drop((client, listener));

@@ -1,4 +1,4 @@
-//! Effects, and nothing else: executors, clock, ring, mesh, sockets, admin port, signals.
+//! The code that has effects, and decides nothing: executors, clock, ring, mesh, sockets, admin port, signals.
 //!
 //! ```text
 //!  main ── starts, then waits ──┐
@@ -10,7 +10,7 @@
 //!  weir-store-info    asks stores for their INFO when a client asks weir: store_info_thread.rs
 //!  weir-names         looks the names of stores up again: names_thread.rs
 //!  weir-topology      asks nodes of a cluster which node owns which slot: topology_thread.rs
-//!  weir-failover          asks a replica of a lost primary whether it has taken over: failover_probe.rs
+//!  weir-failover      asks a replica of a lost primary whether it has taken over: failover_probe.rs
 //!  weir-replicas      asks nodes of a cluster how far its replicas are behind: replicas_thread.rs
 //!  weir-tls           accepts clients that speak TLS, and does their handshakes: tls/
 //!  weir-certs         reads certificates again when their files change: tls/

@@ -91,7 +91,7 @@ impl QuotasThread {
             handles.iter().map(|handle| PollFd::from_borrowed_fd(*handle, PollFlags::IN)).collect();
         let ready = poll(&mut polled, patience.map(timespec).as_ref()).ok()?;
         if polled[0].revents().contains(PollFlags::IN) {
-            // The value read is only a count of messages.
+            // Reading resets the eventfd; the value read, a count of messages, is of no use.
             let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
         }
         let told = polled.get(1).is_some_and(|watch| !watch.revents().is_empty());

@@ -246,7 +246,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A model of the ring's side of a socket.
+    /// A model of the kernel's side: the receive operation that is under way for a socket.
     #[derive(Default)]
     struct Kernel {
         armed: bool,
@@ -274,7 +274,7 @@ mod tests {
             *self = Self { armed: true, once, cancelling: false, queued: self.queued };
         }
 
-        /// Ends a receive; a cancellation on its way, if any, finds nothing.
+        /// Ends the receive that is under way; a cancellation that comes later has no effect.
         fn over(&mut self) {
             self.armed = false;
             self.cancelling = false;
@@ -340,7 +340,7 @@ mod tests {
                     }
                     Event::LastBytes(left) | Event::Bytes(left) if kernel.armed => {
                         missing = left;
-                        // A receive that is being cancelled may still end with data in its last buffer.
+                        // A receive that is being cancelled may still return data in its last buffer.
                         if kernel.once || matches!(event, Event::LastBytes(_)) {
                             kernel.over();
                             kernel.ask(reception.handle_received_last(missing));
@@ -419,7 +419,7 @@ mod tests {
         assert_eq!(reception.handle_stopped(Stop::Interrupted), Want::Fill);
         assert_eq!(reception.handle_received_last(REST_BYTES_MIN), Want::Fill);
         assert_eq!(reception.handle_received_last(REST_BYTES_MIN - 1), Want::ReceiveOnce);
-        // More large messages may follow; if none does, the socket is received from as before.
+        // More large messages may follow; if none does, the socket goes back to multishot receives.
         let wants: Vec<Want> = (0..SINGLE_RECEIVES).map(|_| reception.handle_received_last(0)).collect();
         assert_eq!(wants.last(), Some(&Want::Receive));
     }

@@ -693,7 +693,7 @@ mod tests {
 
     use super::*;
 
-    /// Makes a ring for a test, and returns also the other end of its bell.
+    /// Creates a ring for a test. Returns the other end of its wake-up socket too.
     fn ring() -> (Ring, UnixStream) {
         let (bell, rope) = UnixStream::pair().expect("a pair");
         (Ring::new(bell.into()).expect("a ring"), rope)
@@ -781,7 +781,7 @@ mod tests {
         let (mut far, _) = listener.accept().expect("connected");
         let token = ring.adopt(near.into());
         ring.receive(token);
-        // More bytes than both sides' buffers take, so that many of them are still here.
+        // More bytes than both socket buffers hold, so that many remain in this process.
         let bytes = 64 << 20;
         ring.send(token, Segment::Gathered(vec![0; bytes]), 0);
         ring.submit().expect("a working ring");
@@ -886,7 +886,7 @@ mod tests {
         let (mut ring, _rope) = ring();
         let (mut peer, own) = UnixStream::pair().expect("a pair");
         let token = ring.adopt(own.into());
-        // More bytes than a socket's buffer takes at once.
+        // More bytes than a socket buffer holds.
         let pieces = [
             vec![b'a'; 3],
             vec![b'b'; SEND_BYTES_MAX / 2 - 8],

@@ -588,7 +588,7 @@ fn start_shard(
             busy_poll,
             tally,
         };
-        // A task of this size would be copied when it is spawned.
+        // Boxed, because spawning would copy a task of this size.
         Box::pin(thread.run()).await
     };
     executor::spawn(&name, cpu, task).map_err(|error| error.to_string())
@@ -865,7 +865,7 @@ fn ask_for_info(backends: &Backends, tls: Option<StoreTls>, clock: Clock) -> Sto
 fn names_thread(config: &Config, routes: &[Route]) -> NamesThread {
     let servers: &[ServerAddress] = match &config.storage {
         Storage::Servers { servers, .. } => servers,
-        // Nodes of a cluster are looked up with each map.
+        // The names of nodes of a cluster are looked up with each map of the cluster.
         Storage::Embedded | Storage::Unix(_) | Storage::Cluster { .. } => &[],
     };
     let places = routes.iter().map(|route| route.place().cloned());

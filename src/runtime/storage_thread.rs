@@ -101,7 +101,7 @@ impl Sockets for World<'_> {
         }
         self.driver.handle_completions(&mut served, now);
         self.driver.carry_out(&mut served, &Nowhere, now);
-        // An error comes again in the next turn, which ends the service.
+        // An error occurs again in the next turn, which ends the thread.
         let _ = self.driver.ring.submit_and_wait(Some(Duration::ZERO));
     }
 }

@@ -166,7 +166,8 @@ mod tests {
         ToStoreInfo { everything: true, only: None }
     }
 
-    /// Answers `requests` requests on each of the given number of connections, one after the other.
+    /// Accepts `connections` connections one after the other, and answers `requests` requests on each with
+    /// `reply`.
     fn serve(listener: &TcpListener, connections: usize, requests: usize, reply: &[u8]) {
         for _ in 0..connections {
             let (mut connection, _) = listener.accept().expect("a connection");

@@ -148,7 +148,7 @@ impl TopologyThread {
             select! {
                 recv(listeners.doubts) -> doubt => match doubt {
                     Ok(doubt) => self.hear(doubt, listeners),
-                    // No shard is left.
+                    // No shard is left that could ask for a map, so the thread ends.
                     Err(_) => return,
                 },
                 recv(self.failover_probe.news) -> news => if news.is_ok_and(|news| self.hear_of_replica(&news)) {
@@ -216,7 +216,7 @@ impl TopologyThread {
             applied = self.cluster.adopt(&views);
         }
         self.refresh.handle_outcome(applied.outcome(&views), self.clock.now().monotonic);
-        // Names of nodes may have other addresses by now.
+        // The names of nodes may resolve to other addresses by now.
         let current = Arc::clone(self.cluster.map());
         self.note_places(&current);
         Round { is_sure: applied.is_sure(&views, &current), map: applied.map }

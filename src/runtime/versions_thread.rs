@@ -254,7 +254,7 @@ mod tests {
                                 _ => break,
                             }
                         }
-                        // Before the answer, which another question may follow at once.
+                        // Counted before the answer, because the next question may follow it at once.
                         open.fetch_sub(1, Ordering::Relaxed);
                         let _ = connection.write_all(b"$19\r\nredis_version:7.4.1\r\n:0\r\n*0\r\n");
                     });
@@ -269,7 +269,7 @@ mod tests {
             thread.ask_due(Duration::from_secs(60), None);
             assert!(thread.stores.iter().all(|store| store.due >= asked.after(INTERVAL)));
             assert_eq!(Some(thread.versions.lowest()), StoreVersion::in_info(b"redis_version:7.4.1"));
-            // Of stores whose turn has not come none is put off.
+            // A store whose turn has not come is not postponed.
             thread.stores.iter_mut().for_each(|store| store.due = asked);
             thread.ask_due(Duration::from_secs(60), Some(asked));
             assert!(thread.stores.iter().all(|store| store.due == asked));

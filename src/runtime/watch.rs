@@ -294,7 +294,7 @@ mod tests {
         }));
     }
 
-    /// True if a change is noticed after another event in the folder that is none.
+    /// True if a change is noticed, with an unrelated event in the folder before it.
     fn changes_by_after(watch: &mut FileWatch, change: impl FnOnce()) -> bool {
         let idle = is_told(watch) && !watch.has_changed();
         idle && changes_by(watch, change)
@@ -320,7 +320,7 @@ mod tests {
             });
             assert!(swapped, "{version}");
         }
-        // The file that the link led to before matters no longer; the new one does.
+        // The file that the link pointed to before has no effect any more; the new one has.
         folder.file("versions/1/quotas", "longer");
         assert!(is_quiet(&watch));
         assert!(changes_by(&mut watch, || {
@@ -369,7 +369,7 @@ mod tests {
         assert_eq!(watch.patience(), Some(POLLING));
         folder.file("quotas", "other");
         assert!(watch.has_changed() && !watch.has_changed());
-        // As soon as the kernel can report changes again, it is used.
+        // The kernel's reports are used again as soon as they work.
         assert_eq!((watch.patience(), watch.handle().is_some()), (None, true));
     }
 

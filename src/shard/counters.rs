@@ -416,7 +416,8 @@ mod tests {
         }
     }
 
-    /// Checks that counters of one metric family are neighbours: the metrics page begins a family only once.
+    /// Counters of one metric family must be neighbours, because the metrics page starts each family only
+    /// once.
     #[test]
     fn counters_of_one_family_stand_side_by_side() {
         let mut families: Vec<&str> =

@@ -161,7 +161,7 @@ pub fn field_of<'a>(reply: &'a [u8], name: &str) -> Option<&'a str> {
     }
     let start = reply.iter().position(|byte| *byte == b'\n')? + 1;
     let text = std::str::from_utf8(&reply[start..]).ok()?;
-    // A verbatim string of RESP3 begins with its format.
+    // A verbatim string of RESP3 begins with its format, `txt:`.
     let text = text.strip_prefix("txt:").unwrap_or(text);
     text.split([' ', '\r', '\n']).find_map(|word| word.strip_prefix(name))
 }
@@ -187,7 +187,7 @@ mod tests {
         let mut shards: Vec<Fences> = (0..3).map(|own| Fences::new(ShardId(own), 3)).collect();
         shards[0].raise(BackendId(0), target(1));
         shards[0].raise(BackendId(0), target(2));
-        // Every shard tells every other one, three times over.
+        // Every shard reports to every other one, three times over.
         for _ in 0..3 {
             for from in 0..3 {
                 for to in 0..3 {

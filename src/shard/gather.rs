@@ -138,7 +138,7 @@ impl Part {
 pub enum Arrival {
     /// Other parts are still missing. The number is the bytes by which the waiting parts have grown.
     Stored(usize),
-    /// The last part has come.
+    /// The last missing part has come, and the reply to the whole request is ready.
     Joined {
         /// The reply to the whole request.
         reply: Vec<u8>,
@@ -295,7 +295,8 @@ impl Gathering {
         match &self.join {
             Join::Values(order) => join_values(out, order, &parts, bytes_max),
             Join::AllOk => match first_error {
-                // A request that is answered with OK alone has changed something.
+                // Commands of this kind change keys, so the error must say that other parts may have been
+                // carried out.
                 Some(error) => self.join_failed(out, error),
                 None => out.extend_from_slice(parts[0]),
             },
@@ -435,7 +436,8 @@ impl Joining {
             let value = values[part].as_mut().map_or(Some(instead_of_value(parts[part])), Elements::next);
             self.reply.extend_from_slice(value.unwrap_or(SHORT_REPLY));
             self.joined += 1;
-            // Values appear once, as they came; an error is repeated for each key of its part.
+            // A value is added once per key, but the error of a part is repeated for each of its keys, so the
+            // limit is checked again.
             if self.reply.len() > bytes_max {
                 self.reply.clear();
                 encode::error(&mut self.reply, TOO_LARGE);
@@ -648,7 +650,7 @@ mod tests {
             let rest = "-UNAVAILABLE b (the rest may have happened)\r\n";
             assert_eq!(told(join.clone(), write, &[done, away]), rest);
             assert_eq!(told(join.clone(), write, &[away, refused, lost]), rest);
-            // No other part may have changed anything, so the error stands alone.
+            // No other part can have changed anything, so the error is not marked as partial.
             assert_eq!(told(join.clone(), write, &[away, refused]), away.0);
             assert_eq!(told(join.clone(), write, &[refused, away]), refused.0);
             assert_eq!(told(join.clone(), write, &[lost, away]), lost.0);

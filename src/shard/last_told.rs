@@ -130,7 +130,7 @@ mod tests {
         let look = last.look(QUESTION);
         assert!(last.is_latest(&look));
         assert!(last.pass(told(1)));
-        // The reply `told(2)` may have been read before another writer restored the earlier value.
+        // The reply `told(2)` may come from a read before another writer restored the earlier value.
         assert!(!last.is_latest(&look) && !last.keep(&look, told(2)));
         assert!(last.keep(&look, told(1)), "the same reply is as new as what was seen");
         let look = last.look(QUESTION);

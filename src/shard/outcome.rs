@@ -8,9 +8,9 @@ pub enum Outcome {
     /// A backend replied, perhaps with an error, or weir made the reply itself. Replies from memory and
     /// refusals by weir are not of this kind.
     Served {
-        /// Bytes of the reply, including those that were not passed on to the client.
+        /// Number of bytes of the reply, including those that were not passed on to the client.
         bytes: u32,
-        /// Elements of the reply; 0 if it is not a collection.
+        /// Number of elements of the reply; 0 if it is not a collection.
         rows: u32,
         /// Time that the backend took, in microseconds.
         took_micros: u32,
@@ -19,7 +19,7 @@ pub enum Outcome {
     },
     /// The reply was taken from memory, or from the fetch of a hot key that another request had caused.
     Cached {
-        /// Bytes of the reply.
+        /// Number of bytes of the reply.
         bytes: u32,
     },
     /// The request was sent to a backend, and whether it was carried out is unknown: it costs its estimated

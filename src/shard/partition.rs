@@ -27,7 +27,7 @@ pub struct Part {
     pub home: ShardId,
     /// Slot of the part's first key.
     pub slot: u16,
-    /// Number of the part's keys.
+    /// Number of keys in the part.
     pub keys: u32,
     /// Length of the part's last key, in bytes.
     key_bytes: u32,

@@ -134,7 +134,7 @@ mod tests {
     fn a_digest_is_known_once_its_source_was_seen() {
         let board = ScriptBoard::default();
         let (reads, writes) = (b"#!lua flags=no-writes\nreturn 2", b"#!lua\nreturn 2");
-        // Computed by `sha1sum`.
+        // Digests as `sha1sum` computes them.
         let digests: [&[u8]; 2] =
             [b"ae33f9227913b24d053a555637f98260b23bd3a3", b"327e60b78547ebb77ec450ead371d5bd10cbdd69"];
         board.note(writes);

@@ -303,7 +303,7 @@ impl Default for AdmissionSettings {
 pub struct ClientLimits {
     /// Time after which a client that has not logged in is closed; None means never.
     pub login_timeout: Option<Duration>,
-    /// Bytes of memory that all clients of all shards together may hold.
+    /// Number of bytes of memory that all clients of all shards together may hold.
     pub bytes_max: usize,
     /// Counts of each tenant's connections (seats) over all shards, with their limits.
     pub seats: Seats,

@@ -121,9 +121,9 @@ impl FromHome {
 /// Numbers of this process's connections and clients that are subscribed to one channel or pattern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnNumbers {
-    /// Connections of this process that a store counts as subscribers.
+    /// Number of connections of this process that a store counts as subscribers.
     pub links: u32,
-    /// Clients of this process for which these connections are subscribed.
+    /// Number of clients of this process for which these connections are subscribed.
     pub subscribers: u32,
 }
 

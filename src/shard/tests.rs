@@ -1,4 +1,4 @@
-//! Tests of the pipeline without sockets: shards whose links and clients are moved by hand.
+//! Tests of shards without sockets: the tests move bytes of links and clients by hand.
 
 mod admission;
 mod breaker;
@@ -533,7 +533,7 @@ fn a_client_that_cannot_go_on_is_not_read_from_for_ever() {
 fn a_walk_over_three_stores_meets_every_key() {
     let mut rig = Rig::new(1, 3);
     let client = rig.client(0);
-    // The pages that each store answers: its own cursor and the key on the page.
+    // The pages that each store replies: its next cursor, and the key on the page.
     let pages = [vec![(17, "a"), (0, "b")], vec![(0, "c")], vec![(3, "d"), (9, "e"), (0, "f")]];
     let (mut cursor, mut met) = ("0".to_owned(), Vec::new());
     for (store, pages) in pages.iter().enumerate() {
@@ -715,7 +715,7 @@ fn new_quotas_keep_a_tenant_by_its_name_and_turn_away_one_that_is_gone() {
     assert_eq!(rig.told(goes), "-NOAUTH Authentication required.\r\n");
 }
 
-/// The result of an attempt of a shard to connect.
+/// The outcome of a shard's attempts to connect to stores.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Connecting {
     Works,
@@ -723,21 +723,21 @@ enum Connecting {
     Hangs,
 }
 
-/// Whether clients take what is sent to them.
+/// Whether clients take the bytes that are sent to them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reading {
     Always,
     Never,
 }
 
-/// Whether shards have other things to do.
+/// Whether shards have other work, so that they are never idle at the end of a turn.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Work {
     None,
     Other,
 }
 
-/// A request that a store has received.
+/// A request that a store has received and not answered yet.
 #[derive(Clone, Debug)]
 struct Sent {
     shard: usize,
@@ -745,14 +745,15 @@ struct Sent {
     generation: u32,
     backend: BackendId,
     frame: String,
-    /// The segment of the turn in which the request came.
+    /// The number of the segment within the turns of one call in which the request was sent.
     segment: usize,
 }
 
-/// Shards, with links and clients that do what a test says.
+/// Shards, with stores and clients that do what a test says.
 struct Rig {
     shards: Vec<Shard>,
-    /// The amount that quota pools grant on top of what was spent, and whether that was all they had.
+    /// The micro-units that quota pools grant beyond what was spent, and true if the pools have nothing left
+    /// after that.
     pools: (i64, bool),
     /// The reports of shards to the pools.
     reports: Vec<Report>,
@@ -762,28 +763,30 @@ struct Rig {
     received: BTreeMap<(usize, u32), Vec<u8>>,
     untaken: Vec<(usize, Owner, Segment)>,
     links: BTreeMap<(usize, ConnectionId), BackendId>,
-    /// The requests that stores have yet to answer.
+    /// The requests that stores have received and not answered yet, in order.
     at_stores: Vec<Sent>,
-    /// The request that was answered last, for a reply that comes in parts.
+    /// The request that was answered last, so that a test can send more bytes of its reply.
     answered: Option<Sent>,
-    /// The actions of shards, except for connecting.
+    /// The actions that shards asked for, except connecting.
     actions: Vec<(usize, Action)>,
     attempts: usize,
     connecting: Connecting,
     reading: Reading,
     work: Work,
-    /// The number of connections that stores have named, and the connections that they were told to kill.
+    /// The number of connections to which stores have given an id, and below it, the ids that stores were
+    /// told to kill.
     named: u64,
     killed: Vec<String>,
-    /// The tier that the stores give requests, if the stores are weirs.
+    /// The tier of requests that stores report in their greeting, as a weir does; `None` for stores that are
+    /// no weirs.
     inner: Option<&'static str>,
-    /// The answer of such stores when asked to accept deadlines.
+    /// The reply of stores that are weirs to a request to accept deadlines.
     terms: &'static str,
-    /// The reports of cluster nodes so far.
+    /// The cluster map as it follows from the views of nodes so far.
     cluster: Cluster,
-    /// The reply of stores to `SELECT` in the greeting of a shared connection.
+    /// The reply of stores to SELECT in the greeting of a shared connection.
     select_reply: &'static str,
-    /// The database that the greeting of each connection has selected last.
+    /// The database that each connection's greeting has selected last.
     selected: BTreeMap<(usize, ConnectionId), String>,
 }
 
@@ -802,7 +805,7 @@ impl Rig {
             .map(|id| {
                 let mut settings = ShardSettings {
                     id: ShardId(id),
-                    // Overload protection has tests of its own.
+                    // Overload protection is off; it has tests of its own.
                     overload: OverloadSettings::off(topology.shards(), topology.backends()),
                     ..common.clone()
                 };
@@ -837,7 +840,7 @@ impl Rig {
         }
     }
 
-    /// Returns a key that is at home on a core and stored on a backend.
+    /// Returns a key whose home is the core `home`, and whose store is `backend`.
     fn key(&self, home: u16, backend: u16) -> String {
         let lives_there = |key: &String| {
             let slot = slot_of(key.as_bytes());
@@ -887,12 +890,13 @@ impl Rig {
         self.at_stores.iter().filter(|sent| sent.frame.contains(word)).collect()
     }
 
-    /// The names of the commands that stores have yet to answer.
+    /// Returns the command names of the requests that stores have not answered yet.
     fn words_at_stores(&self) -> Vec<&str> {
         self.at_stores.iter().map(|sent| sent.frame.split("\r\n").nth(2).expect("a command")).collect()
     }
 
-    /// Answers the oldest request that contains `word`. Returns how many are left at stores.
+    /// Sends `reply` to the oldest request that contains `word`. Returns how many requests stores have still
+    /// to answer.
     fn answer_first(&mut self, word: &str, reply: &str) -> usize {
         let at = self.at_stores.iter().position(|sent| sent.frame.contains(word)).expect("it was sent");
         let sent = self.at_stores.remove(at);
@@ -901,12 +905,12 @@ impl Rig {
         self.at_stores.len()
     }
 
-    /// Answers the oldest request.
+    /// Sends `reply` to the oldest request at stores.
     fn answer_next(&mut self, reply: &str) {
         self.answer_first("", reply);
     }
 
-    /// Sends more bytes of the reply that was given last.
+    /// Sends more bytes of the reply to the request that was answered last.
     fn more(&mut self, bytes: &str) {
         let sent = self.answered.clone().expect("a reply was begun");
         self.bytes(&sent, bytes.as_bytes());
@@ -925,7 +929,7 @@ impl Rig {
         self.turns();
     }
 
-    /// Lets time pass, with turns only when a shard has asked for them.
+    /// Lets time pass, and runs turns only when a shard has asked for them.
     fn wait(&mut self, duration: Duration) {
         let end = self.now.monotonic.after(duration);
         while let Some(next) =
@@ -937,7 +941,7 @@ impl Rig {
         self.now.monotonic = end;
     }
 
-    /// Lets clients take everything that waits for them.
+    /// Lets clients take all bytes that were sent to them, from now on without delay.
     fn take_all(&mut self) {
         self.reading = Reading::Always;
         for (shard, owner, segment) in std::mem::take(&mut self.untaken) {
@@ -1039,7 +1043,7 @@ impl Rig {
         }
     }
 
-    /// Names a connection as a store does, or kills another one.
+    /// Answers the greeting of a link as a store does: names the connection, or kills another one.
     fn greeted(&mut self, shard: usize, link: ConnectionId, generation: u32, frame: &str) {
         let reply = if frame.contains("\r\nKILL\r\n") {
             self.killed.push(frame.split("\r\n").nth(8).expect("an id").to_owned());

@@ -80,7 +80,7 @@ pub enum RedirectMessage {
     Answer {
         /// Destination of the reply: the client that tracks keys, and the number of its command.
         to: ReplyTo,
-        /// The target, or an encoded error.
+        /// The target, or the encoded error reply.
         found: Result<Target, Box<[u8]>>,
     },
     /// To the target's core: messages of a client that tracks keys will come from one more node of a cluster,

@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(versions.under_way(), 0);
     }
 
-    /// Compares with a set of entries that is emptied only by writes that were carried out.
+    /// Compares with a set of entries from which only writes that were carried out remove entries.
     #[test]
     fn what_was_read_before_writes_that_were_taken_back_is_good_again_and_nothing_else() {
         use crate::values::random::Random;
@@ -173,8 +173,8 @@ mod tests {
         for seed in 0..200 {
             let (versions, mut random) = (Versions::new(1), Random::new(seed));
             let mut under_way: Vec<Cell> = Vec::new();
-            // Each kept entry has the number of writes that had been carried out when it was read, which is
-            // known only once all are over.
+            // Each cached entry is stored with the number of writes carried out before its read, which is
+            // known only after all writes have ended.
             let (mut kept, mut carried_out): (Vec<(Snapshot, u64)>, u64) = (Vec::new(), 0);
             for _ in 0..200 {
                 match random.below(4) {
@@ -205,7 +205,7 @@ mod tests {
         assert!(good_again > 1_000, "{good_again}");
     }
 
-    /// Compares with a set of entries that is emptied by any write of their key, or of all keys.
+    /// Compares with a set of entries from which any write of the key, or of all keys, removes entries.
     #[test]
     fn nothing_is_good_that_a_cache_without_versions_would_have_dropped() {
         use crate::values::random::Random;
@@ -227,8 +227,8 @@ mod tests {
                 }
                 1 if !under_way.is_empty() => {
                     let (_, cell) = under_way.swap_remove(random.index(under_way.len()));
-                    // Entries were dropped when the write began, so what is kept from now on is good whether
-                    // the write ends or is taken back.
+                    // The entries were dropped when the write began; entries cached after that stay valid,
+                    // whether the write ends or is taken back.
                     if random.below(2) == 0 { versions.end(cell) } else { versions.take_back(cell) }
                 }
                 _ => {
@@ -239,7 +239,7 @@ mod tests {
                     kept.extend(snapshot.map(|snapshot| (key, snapshot)));
                 }
             }
-            // With 30 keys in 65,536 cells hardly two share one, so entries are not dropped needlessly
+            // With 30 keys in 65,536 cells hardly two keys share a cell, so no entry is dropped without need
             // either.
             assert!(kept.iter().all(|(_, snapshot)| versions.is_good(snapshot)));
         }

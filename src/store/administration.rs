@@ -1,6 +1,6 @@
-//! Commands that operators and test suites send at the start: ACL, MODULE, ROLE and saving. There is one user
-//! without a password, nothing is saved to disk, there are no modules and no replicas: replies say just that, and what
-//! would change it is refused.
+//! Commands that operators and test suites send first: ACL, MODULE, ROLE and saving (SAVE, BGSAVE,
+//! BGREWRITEAOF). The embedded store has one user without a password, no modules, no replicas, and saves
+//! nothing to disk: replies say so, and requests to change any of that are refused.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::FIND;
@@ -16,10 +16,10 @@ pub(super) const COMMANDS: &[Command] = &[
     command("bgrewriteaof", 1, Effect::Read, save),
 ];
 
-/// The one user, as ACL LIST shows it.
+/// The store's only user, in the format of ACL LIST.
 const USER: &str = "user default on nopass ~* &* +@all";
 
-/// The categories of commands, in the order of Redis.
+/// The command categories that ACL CAT lists, in the order of Redis.
 const CATEGORIES: [&str; 21] = [
     "keyspace",
     "read",
@@ -44,10 +44,12 @@ const CATEGORIES: [&str; 21] = [
     "scripting",
 ];
 
-/// A subcommand: its name, the least and the most words with those of the command, and its function.
+/// A row of [`carry_out`]'s table: the subcommand's name in lower case, the least and the most words of a
+/// request (including the command's name and the subcommand), and the function that carries it out.
 pub(super) type Subcommand = (&'static str, usize, usize, fn(&mut Call<'_>) -> Done);
 
-/// Carries out the subcommand that a request names.
+/// Carries out the subcommand that word 1 of the request names, after a check of the number of words. `name`
+/// is the command's name, for the error about that number. Refuses a subcommand that is not in the table.
 pub(super) fn carry_out(call: &mut Call<'_>, name: &str, subcommands: &[Subcommand]) -> Done {
     let Some((subcommand, least, most, run)) = subcommands.iter().find(|(word, ..)| call.is(1, word)) else {
         return Err(call.unknown_subcommand());
@@ -93,7 +95,8 @@ fn acl_cat(call: &mut Call<'_>) -> Done {
     for known in all {
         let parent = known.name.split('|').next().unwrap_or_default();
         let belongs = describe::categories(known).any(|name| name.strip_prefix('@') == Some(category));
-        // A command with subcommands is in categories only by them.
+        // A command with subcommands (CLIENT) is left out: ACL CAT lists its subcommands (`client|list`)
+        // instead.
         let is_container = all
             .iter()
             .any(|other| other.name.strip_prefix(known.name).is_some_and(|rest| rest.starts_with('|')));
@@ -106,7 +109,8 @@ fn acl_cat(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Refuses ACL GENPASS: the engine's random numbers follow from its seed, so a password of them could be foretold.
+/// Refuses ACL GENPASS: the engine derives its random numbers from a seed, so a password made of them could
+/// be predicted.
 fn acl_genpass(_: &mut Call<'_>) -> Done {
     Err(Refusal::Words("ERR ACL GENPASS is refused: the random numbers of the embedded store are no secrets"))
 }
@@ -141,7 +145,7 @@ fn acl_list(call: &mut Call<'_>) -> Done {
     call.bulk(USER.as_bytes())
 }
 
-/// Carries out ACL LOG: nothing is ever denied to the one user.
+/// Carries out ACL LOG, whose list is always empty: the store never denies anything to its only user.
 fn acl_log(call: &mut Call<'_>) -> Done {
     if call.is(2, "reset") {
         return call.ok();
@@ -180,7 +184,7 @@ fn role(call: &mut Call<'_>) -> Done {
     call.empty_array()
 }
 
-/// Refuses SAVE, BGSAVE and BGREWRITEAOF: an OK would promise that data survive the end of the process.
+/// Refuses SAVE, BGSAVE and BGREWRITEAOF: OK would promise that data survive the end of the process.
 fn save(call: &mut Call<'_>) -> Done {
     let name = String::from_utf8_lossy(call.at(0)).to_ascii_uppercase();
     Err(Refusal::Quoting(format!("ERR {name} is refused: the embedded store keeps nothing on disk")))

@@ -1,5 +1,5 @@
-//! A script that runs for long, as others are told of it meanwhile: SCRIPT KILL, FUNCTION KILL, FUNCTION STATS, and
-//! `-BUSY` for whatever else.
+//! A script that runs for a long time (longer than `busy-reply-threshold`), and requests of other connections meanwhile:
+//! SCRIPT KILL, FUNCTION KILL and FUNCTION STATS are carried out, all others get the error `-BUSY`.
 //!
 //! ```text
 //!     interpreter ── every few hundred instructions, after busy-reply-threshold ─> Attend: Running ─> Verdict
@@ -9,17 +9,18 @@ use super::refusal::Refusal;
 use super::reply::Reply;
 use crate::protocol::{Arguments, Protocol};
 
-/// A function that is called now and then while a script runs for long: others are answered meanwhile, and may end it.
+/// The function that a script calls regularly once it has run for a long time. The function answers requests
+/// of other connections, and its verdict may end the script.
 pub(super) type Attend<'a> = &'a dyn Fn(&Running<'_>) -> Verdict;
 
-/// Whether a script that is under way goes on.
+/// The decision whether a running script continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Continue,
     Kill,
 }
 
-/// The kind of a script that is under way.
+/// The kind of a running script, which decides which command can end it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A script of EVAL or EVALSHA, which SCRIPT KILL ends.
@@ -28,21 +29,23 @@ pub(super) enum Kind {
     Function,
 }
 
-/// A script that is under way.
+/// A running script, as others see it: SCRIPT KILL, FUNCTION KILL and FUNCTION STATS.
 pub(super) struct Running<'a> {
     pub(super) kind: Kind,
-    /// True if the script has called a command that writes, so that it must not end half-way.
+    /// True if the script has called a command that writes. Such a script cannot be killed, because half of
+    /// its writes would stay.
     pub(super) has_written: bool,
-    /// The request that runs the script.
+    /// The request that runs the script, for example EVAL with its arguments.
     pub(super) arguments: Arguments<'a>,
-    /// The milliseconds since the script began.
+    /// The time since the script began, in milliseconds.
     pub(super) ms: u64,
-    /// The numbers of libraries and of functions that are loaded.
+    /// The number of libraries and the number of functions that are loaded, for FUNCTION STATS.
     pub(super) loaded: (usize, usize),
 }
 
 impl Running<'_> {
-    /// The error of requests that the script keeps from being carried out.
+    /// The error `-BUSY` for requests that are not carried out while the script runs. The text names the
+    /// command that ends a script of this kind.
     pub(super) fn busy(&self) -> Refusal {
         Refusal::Words(match self.kind {
             Kind::Script => {
@@ -54,7 +57,8 @@ impl Running<'_> {
         })
     }
 
-    /// Returns the reason, if there is one, why a request to end a script of this kind does not end this one.
+    /// Returns the error for a command that ends scripts of `kind` (SCRIPT KILL, FUNCTION KILL) but cannot
+    /// end this one: the script is of the other kind, or has written already. `None` if the command ends it.
     pub(super) fn refuse_to_end(&self, kind: Kind) -> Option<Refusal> {
         if self.has_written {
             return Some(Refusal::Words(

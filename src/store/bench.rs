@@ -1,4 +1,5 @@
-//! An engine and a connection to it, driven by command lines, for the tests of the command families.
+//! Test bench: an engine and one connection to it, driven by command lines, for the tests of the command
+//! families.
 
 use super::engine::Engine;
 use super::limits::EngineLimits;
@@ -41,8 +42,8 @@ impl Bench {
         out
     }
 
-    /// Sends a command whose words are separated by spaces, and returns the reply with `|` for line ends. For
-    /// a blocking call that waits, that is `+WAITS|`, and the wait is ended.
+    /// Sends a command whose words are separated by spaces, and returns the reply with `|` in place of each
+    /// CRLF. A blocking command that would wait returns `+WAITS|`, and its wait ends at once.
     pub(super) fn send(&mut self, line: &str) -> String {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         String::from_utf8_lossy(&self.send_bytes(&words)).replace("\r\n", "|")
@@ -52,7 +53,7 @@ impl Bench {
         self.now.unix_ms += ms;
     }
 
-    /// Checks lines of `command => reply`, one after the other.
+    /// Sends each command of `(command, reply)` in order and asserts its reply.
     pub(super) fn talk(&mut self, dialogue: &[(&str, &str)]) {
         for (line, expected) in dialogue {
             assert_eq!(self.send(line), *expected, "{line}");

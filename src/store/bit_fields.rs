@@ -1,4 +1,4 @@
-//! BITFIELD and `BITFIELD_RO`: integers of 1 to 64 bits at any bit of a string; the highest bit comes first.
+//! BITFIELD and `BITFIELD_RO`: integers of 1 to 64 bits at any bit offset of a string, highest bit first.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::events::Class;
@@ -10,14 +10,14 @@ use crate::values::limits::REQUEST_BYTES_CEILING;
 pub(super) const COMMANDS: &[Command] =
     &[command("bitfield", -2, Effect::Grow, bitfield), command("bitfield_ro", -2, Effect::Read, bitfield_ro)];
 
-/// The type of an integer: its width, and whether it has a sign.
+/// The type of an integer (`u8`, `i16` ...): its width in bits, and whether the integer has a sign.
 #[derive(Clone, Copy)]
 struct Kind {
     bits: usize,
     signed: bool,
 }
 
-/// The result of an operation whose value does not fit the type.
+/// The handling of a value that does not fit its type (option OVERFLOW).
 #[derive(Clone, Copy)]
 enum Overflow {
     Wrap,
@@ -34,7 +34,7 @@ enum Action {
 /// One operation of a BITFIELD request on an integer in the string.
 struct Operation {
     kind: Kind,
-    /// The position of the integer's highest bit, counted from the string's first bit.
+    /// The position of the integer's highest bit, counted in bits from the start of the string.
     offset: usize,
     action: Action,
 }
@@ -60,8 +60,8 @@ impl Kind {
         }
     }
 
-    /// Returns the integer to be stored for `value`, which differs from it if `value` does not fit the type;
-    /// `None` if nothing is to be stored then (OVERFLOW FAIL).
+    /// Returns the integer to store for `value`: `value` itself if it fits the type, else the value that
+    /// `overflow` gives. `None` if nothing is to be stored (OVERFLOW FAIL).
     fn fit(self, value: i128, overflow: Overflow) -> Option<i64> {
         let (least, most) = self.bounds();
         if (least..=most).contains(&value) {
@@ -74,7 +74,7 @@ impl Kind {
         }
     }
 
-    /// Returns the integer that the lowest bits of `word` mean, as many bits as the type is wide.
+    /// Reads the lowest bits of `word`, as many as the type is wide, as an integer of the type.
     fn extended(self, word: u64) -> i64 {
         let spare = 64 - self.bits as u32;
         if self.signed { (word << spare) as i64 >> spare } else { (word << spare >> spare) as i64 }
@@ -125,8 +125,8 @@ fn read_all(call: &mut Call<'_>, operations: &[Operation]) -> Done {
     })
 }
 
-/// Carries out operations, some of which write, on a string that has at least `end` bytes or is extended to
-/// them.
+/// Carries out a BITFIELD with at least one write: first extends the string with zeros to at least `end`
+/// bytes.
 fn carry_out(call: &mut Call<'_>, operations: &[Operation], end: usize) -> Done {
     let length = call.keyspace.read_string(call.at(1), |bytes| bytes.map(<[u8]>::len))?;
     make_room(call, length, end)?;
@@ -158,14 +158,14 @@ fn carry_out(call: &mut Call<'_>, operations: &[Operation], end: usize) -> Done 
 }
 
 impl Operation {
-    /// Carries out the operation on the string and returns its reply; `None` if the value overflows and
-    /// OVERFLOW FAIL applies.
+    /// Carries out one operation on the string, and returns the integer for the reply. `None` if the value
+    /// overflows and OVERFLOW FAIL applies; the string does not change then.
     fn run(&self, bytes: &mut [u8]) -> Option<i64> {
         let old = self.kind.read(bytes, self.offset);
         match self.action {
             Action::Get => Some(old),
             Action::Set(value, overflow) => {
-                // A negative value for an unsigned integer counts as a large one, as in Redis.
+                // A negative value for an unsigned integer counts as its 64 bits without a sign, as in Redis.
                 let value = if self.kind.signed { i128::from(value) } else { i128::from(value as u64) };
                 let new = self.kind.fit(value, overflow)?;
                 self.kind.write(bytes, self.offset, new);
@@ -219,7 +219,7 @@ fn overflow_at(call: &Call<'_>, index: usize) -> Result<Overflow, Refusal> {
         .ok_or(Refusal::Words("ERR Invalid OVERFLOW type specified"))
 }
 
-/// Returns the bit position that an offset means; `#n` counts in widths of the type. `None` if it is no valid
+/// Parses an offset to a bit position; `#n` means n times the width of `kind`. `None` if the text is no valid
 /// offset.
 fn offset(text: &[u8], kind: Kind) -> Option<usize> {
     let (text, scale) = match text {

@@ -89,7 +89,7 @@ fn bit_range(call: &Call<'_>) -> Result<Option<(i64, i64, BitUnit)>, Refusal> {
     }
     let (start, end) = (call.integer_at(2)?, call.integer_at(3)?);
     let unit = match call.count() {
-        // Redis does not look at the unit either in this case, even if it is misspelled.
+        // Redis does not check the unit either in this case, even if it is misspelled.
         _ if start < 0 && end < 0 && start > end => BitUnit::Byte,
         5 if call.is(4, "bit") => BitUnit::Bit,
         5 if !call.is(4, "byte") => return Err(Refusal::Syntax),
@@ -102,8 +102,8 @@ fn ones(bytes: &[u8]) -> i64 {
     bytes.iter().map(|byte| i64::from(byte.count_ones())).sum()
 }
 
-/// Returns the number of one bits from bit `start` to bit `end` inclusive; the highest bit of a byte comes
-/// first.
+/// Counts the one bits from bit `start` to bit `end` inclusive. Negative positions count from the end of the
+/// string; bit 0 is the highest bit of the first byte.
 fn ones_between(bytes: &[u8], start: i64, end: i64) -> i64 {
     let length = bytes.len() as i64 * 8;
     if start < 0 && end < 0 && start > end {
@@ -137,14 +137,15 @@ fn bitpos(call: &mut Call<'_>) -> Done {
     })?;
     let found = match found {
         Some(found) => found as i64,
-        // A string whose end was not named counts as followed by zeros.
+        // Without a named end, BITPOS treats the string as followed by zeros.
         None if bit == 0 && call.count() < 5 && first < end => end,
         None => -1,
     };
     call.integer(found)
 }
 
-/// Returns the range of bits that BITPOS searches: the first, and one after the last.
+/// Returns the range of bits that BITPOS searches, as the first bit and the bit after the last. `length` is
+/// the string's, in bytes.
 fn searched_bits(call: &Call<'_>, length: i64) -> Result<(i64, i64), Refusal> {
     if call.count() == 3 {
         return Ok((0, length * 8));
@@ -187,13 +188,13 @@ enum Operation {
     Or,
     Xor,
     Not,
-    /// Bits that the first string has and no other (Redis 8.2, like the operations below).
+    /// Bits that are set in the first string and in no other (Redis 8.2, like the operations below).
     Diff,
-    /// Bits that any other string has and the first does not.
+    /// Bits that are set in any other string and not in the first.
     DiffOne,
-    /// Bits that the first string has and any other too.
+    /// Bits that are set in the first string and in at least one other.
     AndOr,
-    /// Bits that exactly one of the strings has.
+    /// Bits that are set in exactly one of the strings.
     One,
 }
 
@@ -236,7 +237,7 @@ fn bitop(call: &mut Call<'_>) -> Done {
     call.number(length)
 }
 
-/// Combines the strings at the source keys of BITOP; a shorter string counts as followed by zeros.
+/// Combines the strings at the source keys of BITOP byte by byte. Shorter strings count as followed by zeros.
 fn combined(call: &mut Call<'_>, operation: Operation) -> Result<Vec<u8>, Refusal> {
     let longest = longest(call)?;
     let mut result = vec![0; longest];
@@ -259,8 +260,8 @@ fn combined(call: &mut Call<'_>, operation: Operation) -> Result<Vec<u8>, Refusa
     Ok(result)
 }
 
-/// Returns the length of the longest string at the source keys of BITOP, in bytes. An error if there is no
-/// memory for a string of that length, or combining them would take too much effort.
+/// Returns the length in bytes of the longest string at the source keys of BITOP. Fails if memory has no room
+/// for a string of that length, or if the work would exceed the effort limit.
 fn longest(call: &mut Call<'_>) -> Result<usize, Refusal> {
     let mut longest = 0;
     for key in call.rest(3) {
@@ -272,8 +273,8 @@ fn longest(call: &mut Call<'_>) -> Result<usize, Refusal> {
     Ok(longest)
 }
 
-/// Combines the strings at the source keys of BITOP by an operation that needs, bit by bit, whether the first
-/// string has it, whether others have it, and whether several have it.
+/// Combines the strings at the source keys of BITOP by an operation that treats the first string apart or
+/// counts strings: Diff, `DiffOne`, `AndOr` or One.
 fn compared(call: &mut Call<'_>, operation: Operation) -> Result<Vec<u8>, Refusal> {
     let longest = longest(call)?;
     call.afford(3 * longest)?;

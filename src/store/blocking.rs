@@ -1,4 +1,5 @@
-//! Commands that pop from lists and sorted sets, and wait for an element if there is none; WAIT.
+//! Blocking commands, which pop from lists and sorted sets and wait for an element if there is none; and WAIT
+//! and WAITAOF.
 
 use std::ops::Range;
 
@@ -41,7 +42,8 @@ fn bzpopmax(call: &mut Call<'_>) -> Done {
     pop(call, Want::Member(Extreme::Highest))
 }
 
-/// Carries out a blocking command whose keys are followed by a timeout. `want` says which elements it pops.
+/// Carries out a blocking command whose keys are followed by a timeout. `want` says which end or which
+/// elements it pops.
 fn pop(call: &mut Call<'_>, want: Want) -> Done {
     let last = call.count() - 1;
     let timeout = waits::seconds_at(call, last)?;
@@ -75,7 +77,8 @@ fn bzmpop(call: &mut Call<'_>) -> Done {
     serve_or_wait(call, request.keys, Want::Members(extreme, request.count), timeout)
 }
 
-/// Pops from the first key that has an element and replies, or lets the call wait for an element.
+/// Pops from the first of `keys` (positions of words) that has an element, and replies. If none has one, the
+/// call waits until an element arrives or `timeout` ends.
 fn serve_or_wait(call: &mut Call<'_>, keys: Range<usize>, want: Want, timeout: Timeout) -> Done {
     let arguments = call.arguments;
     let serve = if want.kind() == Kind::List { lists::serve } else { sorted_sets::serve };
@@ -94,7 +97,7 @@ fn serve_or_wait(call: &mut Call<'_>, keys: Range<usize>, want: Want, timeout: T
     Ok(())
 }
 
-/// Carries out WAIT. There are no replicas, so none ever acknowledges anything.
+/// Carries out WAIT. The store has no replicas, so no replica ever acknowledges a write.
 fn wait(call: &mut Call<'_>) -> Done {
     let replicas = call.integer_at(1)?;
     let timeout = waits::milliseconds_at(call, 2)?;
@@ -104,8 +107,8 @@ fn wait(call: &mut Call<'_>) -> Done {
     call.integer(0)
 }
 
-/// Carries out WAITAOF. The engine writes nothing to disk and has no replicas, so none ever acknowledges
-/// anything.
+/// Carries out WAITAOF. The store writes nothing to disk and has no replicas, so nothing ever acknowledges a
+/// write.
 fn waitaof(call: &mut Call<'_>) -> Done {
     let local = call.integer_at(1)?;
     let replicas = call.integer_at(2)?;
@@ -126,7 +129,8 @@ fn waitaof(call: &mut Call<'_>) -> Done {
     call.integer(0)
 }
 
-/// Carries out CLIENT UNBLOCK.
+/// Carries out CLIENT UNBLOCK, which ends the wait of another connection as if its timeout had passed, or
+/// with an error.
 pub(super) fn client_unblock(call: &mut Call<'_>) -> Done {
     let by_error = match call.count() {
         3 => false,

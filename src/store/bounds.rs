@@ -7,7 +7,7 @@ use crate::values::Random;
 
 const REPLY_BYTES_MAX: usize = 1_000_000;
 const MEMORY_BYTES_MAX: u64 = 20_000_000;
-/// A smaller effort limit than usual, so that tests are quick.
+/// A smaller effort limit than the default, so that tests reach it quickly.
 const EFFORT_MAX: u64 = 1_000_000;
 
 fn bench() -> Bench {
@@ -41,7 +41,7 @@ fn filled() -> Bench {
     bench
 }
 
-/// Returns the numbers as one line, each preceded by `before`.
+/// Returns the numbers of a range as one string, with `before` in front of each.
 fn listed(numbers: std::ops::Range<usize>, before: &str) -> String {
     numbers.fold(String::new(), |line, number| line + before + &number.to_string())
 }
@@ -168,7 +168,7 @@ fn what_could_not_be_told_is_not_taken_out() {
     bench.talk(&[("XPENDING stream group", "*4|:0|$-1|$-1|*-1|"), ("XINFO CONSUMERS stream group", "*0|")]);
     assert!(told(&mut bench, "LPOP list 2").starts_with("*2|$302|0-mm"));
     assert!(told(&mut bench, "SPOP members 2000").starts_with("*2000|$30"));
-    // A value that no reply can hold stays where it is.
+    // An element whose reply would exceed the limit is not removed or replaced.
     bench.send(&format!("SETRANGE large 1500000 {}", "v"));
     bench.send(&format!("RPUSH larges {}", "v".repeat(1_500_000)));
     for line in [
@@ -199,7 +199,7 @@ fn a_transaction_is_bounded_as_one_request() {
     assert_eq!(reply.matches("$200000|").count(), 4);
     assert_eq!(reply.matches(TOO_LARGE).count(), 16);
     assert!(reply.ends_with(":1|"));
-    // Errors take room in the reply too.
+    // Error replies within EXEC count towards the limit of the reply too.
     bench.send("MULTI");
     for _ in 0..15_000 {
         bench.send("LPUSH string v");
@@ -253,14 +253,14 @@ fn elements_that_one_request_looks_at_are_bounded() {
     ] {
         let reply = bench.send(&line);
         let effort = bench.engine.effort();
-        // Beyond the limit, only effort that follows from the request's length is spent.
+        // Beyond the limit, a request spends at most the effort that its own length costs.
         assert!(effort <= EFFORT_MAX + 4 * line.len() as u64, "{effort} for {}", &line[..20]);
         let refused = reply.starts_with("-ERR the request would take more than 1000000 steps");
         assert!(refused, "{}: {}", &line[..20], &reply[..reply.len().min(80)]);
     }
     let after = bench.engine.statistics();
     assert_eq!((after.keys, after.bytes_used), (before.keys, before.bytes_used));
-    // Requests of usual size pass.
+    // Requests of ordinary size are not refused.
     bench.talk(&[
         ("LREM l 0 nobody", ":0|"),
         ("LPOS l nobody", "$-1|"),
@@ -480,7 +480,7 @@ fn whatever_is_asked_stays_within_the_bounds() {
             bench.send("RESET");
         }
         bench.session.database = 0;
-        // Effort counted beyond the limit follows from the request's own length, or from what it removes.
+        // Effort beyond the limit comes from the request's own length, or from elements that it removes.
         let effort = bench.engine.effort();
         assert!(effort <= EFFORT_MAX + 100_000, "{effort} for {request:?}");
         let used = bench.engine.statistics().bytes_used;

@@ -1,5 +1,5 @@
-//! The engine's commands, and the context in which one is carried out: the parts of the engine that it uses,
-//! its arguments and its reply.
+//! The type of the engine's commands, and the context in which a command runs: the parts of the engine that
+//! it uses, its arguments and its reply.
 
 use super::attend::Attend;
 use super::directory::Directory;
@@ -22,27 +22,29 @@ use super::tracking;
 use crate::protocol::{Arguments, Protocol};
 use crate::values::time::Now;
 
-/// The result of a command. `Ok` if it has written its one reply; a refusal, whose error replaces anything
-/// that it has written.
+/// The result of a command. `Ok` if the command has written its one reply; `Err` is a refusal, whose error
+/// text replaces anything that the command has written.
 pub(super) type Done = Result<(), Refusal>;
 
-/// The kind of effect that a command has on keys or on a transaction, which decides when it is refused or
-/// queued.
+/// The kind of effect that a command has on keys or transactions. The kind decides whether the command is
+/// refused when memory is full, and whether MULTI queues it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     Read,
-    /// The command changes values, but needs no more memory, so it is allowed when memory is used up.
+    /// The command changes values but needs no more memory, so it runs even when memory is full.
     Write,
-    /// The command may need more memory, so it is refused when there is none left.
+    /// The command may need more memory, so it is refused when memory is full.
     Grow,
-    /// The command opens, ends or leaves a transaction, so it is never queued in one.
+    /// The command opens, ends or leaves a transaction (MULTI, EXEC), so a transaction never queues it.
     Control,
 }
 
-/// A command of the engine: its name, arity, effect and function.
+/// A command of the engine: its name in lower case, its arity and effect, and the function that carries it
+/// out.
 pub(super) struct Command {
     pub(super) name: &'static str,
-    /// The number of arguments including the name; negative for at least that many, as in Redis.
+    /// The exact number of words of a request including the command's name, if positive; -n means at least n
+    /// words, as in Redis.
     arity: i8,
     pub(super) effect: Effect,
     pub(super) run: fn(&mut Call<'_>) -> Done,
@@ -67,7 +69,7 @@ impl Command {
     }
 }
 
-/// A command that is being carried out, with all parts of the engine that it uses.
+/// A command that is running, with every part of the engine that it may use.
 pub(super) struct Call<'a> {
     pub(super) keyspace: &'a mut Keyspace,
     pub(super) session: &'a mut Session,
@@ -83,24 +85,25 @@ pub(super) struct Call<'a> {
     pub(super) out: Reply<'a>,
     pub(super) effort: &'a Effort,
     pub(super) disposition: Disposition,
-    /// Called now and then by a script that runs for long; none where nobody could be answered meanwhile.
+    /// The function that a long-running script calls so that other connections get an answer meanwhile.
+    /// `None` where the engine has no other connections to answer.
     pub(super) attend: Option<Attend<'a>>,
-    /// False for a command in a transaction or a script, where a blocking command replies at once that it has
-    /// found nothing.
+    /// False for a command within a transaction or a script: a blocking command that finds no element replies
+    /// so at once.
     pub(super) may_wait: bool,
 }
 
-/// The place where the reply of a command within another command (EXEC, a script) is written.
+/// The destination of the reply of a command that runs within another command (EXEC, a script).
 pub(super) enum InnerReply<'a> {
-    /// The reply is a part of the outer command's reply; `reserve` bytes of that reply's limit are kept for
-    /// later parts.
+    /// The reply becomes part of the outer command's reply; `reserve` bytes of the outer reply's limit stay
+    /// free for the parts that follow.
     Part { reserve: usize },
-    /// The reply is written to a buffer of its own.
+    /// The reply goes to a buffer of its own.
     #[cfg_attr(not(feature = "scripts"), expect(dead_code, reason = "only scripts look at replies"))]
     Own(&'a mut Vec<u8>),
 }
 
-/// The engine's counters for INFO and the slow log, and the connections that are to be closed.
+/// The engine's counters and logs for INFO, SLOWLOG and LATENCY, and the connections that CLIENT KILL closes.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     /// The number of calls of each command, by the command's position in the directory.
@@ -110,18 +113,20 @@ pub(super) struct Tally {
     pub(super) refused_for_cost: u64,
     pub(super) errors: u64,
     pub(super) started_ms: Option<u64>,
-    /// Numbers of connections that CLIENT KILL named; the service in front of the engine closes them.
+    /// The numbers of connections that CLIENT KILL named and that the service around the engine has not
+    /// closed yet.
     pub(super) killed: Vec<u64>,
     pub(super) slow_log: SlowLog,
     pub(super) stats: Stats,
     pub(super) latencies: Latencies,
-    /// True if the error that a script is about to reply with was counted where it arose.
+    /// True if the error that a script is about to reply with is in the counters already, because a command
+    /// of the script raised it.
     pub(super) is_counted: bool,
-    /// The counters as they were at the last CONFIG RESETSTAT, from which INFO counts.
+    /// The counters at the time of the last CONFIG RESETSTAT. INFO shows the difference to them.
     pub(super) reset: Counters,
 }
 
-/// Counters of the engine that only grow.
+/// Counters of the engine, which only grow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counters {
     pub(super) commands: u64,
@@ -132,13 +137,13 @@ pub(super) struct Counters {
 }
 
 impl Tally {
-    /// Counts an error reply.
+    /// Counts an error reply, in total and by the error code that `text` begins with.
     pub(super) fn count_error(&mut self, text: &[u8]) {
         self.errors += 1;
         self.stats.count_error(text);
     }
 
-    /// Counts a request that is refused with this error before it is carried out.
+    /// Counts a request that is refused before it is carried out; `text` is the error reply.
     pub(super) fn count_rejection(
         &mut self,
         directory: &Directory<Command>,
@@ -152,13 +157,13 @@ impl Tally {
         }
     }
 
-    /// Has INFO count anew.
+    /// Resets the counters that INFO shows (CONFIG RESETSTAT).
     pub(super) fn reset(&mut self, keyspace: &Keyspace) {
         self.reset = self.counters(keyspace);
         self.stats.reset();
     }
 
-    /// The counters since the last CONFIG RESETSTAT.
+    /// Returns the growth of the counters since the last CONFIG RESETSTAT.
     pub(super) fn since_reset(&self, keyspace: &Keyspace) -> Counters {
         let (now, then) = (self.counters(keyspace), self.reset);
         Counters {
@@ -193,7 +198,8 @@ impl<'a> Call<'a> {
         numbers::integer(self.at(index)).ok_or(Refusal::NotAnInteger)
     }
 
-    /// True if argument `index` exists and is this word, in any case of letters; `word` is in lower case.
+    /// True if argument `index` exists and equals `word` in any case of letters. `word` must be in lower
+    /// case.
     pub(super) fn is(&self, index: usize, word: &str) -> bool {
         self.arguments.get(index).is_some_and(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))
     }
@@ -204,13 +210,13 @@ impl<'a> Call<'a> {
         (start..arguments.len()).map(move |index| arguments.at(index))
     }
 
-    /// Adds an event of a key of the selected database, which is published if any connection is subscribed to
-    /// it.
+    /// Queues a keyspace event (`name` of `key` in the selected database), which is published if any
+    /// connection subscribes to it.
     pub(super) fn announce(&mut self, class: Class, name: &'static str, key: &[u8]) {
         self.keyspace.announce(class, name, key);
     }
 
-    /// Removes a key, and adds the event for that. True if the key existed.
+    /// Removes a key and queues the event `del`. False if the key did not exist.
     pub(super) fn remove_key(&mut self, key: &[u8]) -> bool {
         let removed = self.keyspace.remove(key);
         if removed {
@@ -219,18 +225,20 @@ impl<'a> Call<'a> {
         removed
     }
 
-    /// Refuses the command if its values would grow by more bytes than memory is left, because a small
-    /// request may ask for a large value.
+    /// Refuses the command if values would grow by `growth` bytes and less memory than that is left: even a
+    /// short request may ask for a large value.
     pub(super) fn afford(&self, growth: usize) -> Done {
         if growth as u64 > self.memory_left() { Err(Refusal::OutOfMemory) } else { Ok(()) }
     }
 
-    /// Returns the number of bytes by which values may still grow before the memory limit.
+    /// Returns the number of bytes by which keys and values may still grow before they reach the memory
+    /// limit.
     pub(super) fn memory_left(&self) -> u64 {
         self.bytes_max().saturating_sub(self.keyspace.used())
     }
 
-    /// The bytes of keys and values from which on writes that need memory are refused.
+    /// The limit on the memory of all keys and values, in bytes. At the limit, writes that need memory are
+    /// refused.
     pub(super) fn bytes_max(&self) -> u64 {
         self.settings.bytes_max_within(self.limits)
     }
@@ -273,8 +281,8 @@ impl<'a> Call<'a> {
 }
 
 impl Call<'_> {
-    /// Returns the context of a command that is carried out within this one, as by EXEC or a script. Such a
-    /// command never waits.
+    /// Returns the context for a command that runs within this one (EXEC, a script). Such a command never
+    /// waits.
     pub(super) fn inner<'b>(&'b mut self, arguments: Arguments<'b>, reply: InnerReply<'b>) -> Call<'b> {
         let out = match reply {
             InnerReply::Part { reserve } => self.out.part(reserve),
@@ -300,8 +308,8 @@ impl Call<'_> {
         }
     }
 
-    /// Carries out the command at `position` of the directory. If it is refused, the error replaces anything
-    /// that it has written.
+    /// Carries out the command at `position` of the directory and counts it. If the command is refused, the
+    /// error replaces anything that it has written.
     pub(super) fn run(&mut self, position: usize) {
         self.tally.calls[position] += 1;
         self.tally.commands += 1;

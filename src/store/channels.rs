@@ -1,5 +1,5 @@
-//! Subscriptions: the connections that are subscribed to each channel or pattern, and the names that each
-//! connection is subscribed to.
+//! The table of subscriptions in both directions: the connections by channel or pattern, and the channels and
+//! patterns by connection.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,12 +7,12 @@ use super::refusal::Refusal;
 use crate::protocol::Protocol;
 use crate::values::limits::ENGINE_CHANNELS_BYTES_MAX;
 
-/// The approximate bytes of a subscription besides the channel's name, which is stored twice.
+/// The approximate memory of one subscription in bytes, besides the channel's name, which is stored twice.
 const SUBSCRIPTION_BYTES: usize = 192;
 
 type Name = Box<[u8]>;
 
-/// The kinds of names that a client subscribes to.
+/// The namespaces of subscriptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Space {
     Channels,
@@ -23,7 +23,7 @@ pub(super) enum Space {
 
 const SPACES: usize = 3;
 
-/// A connection that is subscribed to any channel or pattern.
+/// A connection that subscribes to at least one channel or pattern.
 #[derive(Debug)]
 struct Subscriber {
     protocol: Protocol,
@@ -39,8 +39,8 @@ pub(super) struct Channels {
 }
 
 impl Channels {
-    /// Subscribes a connection to a name. False if it was subscribed already; an error if there are too many
-    /// subscriptions.
+    /// Subscribes a connection to a name. False if the connection was subscribed already; an error if the
+    /// subscriptions would take too much memory.
     pub(super) fn subscribe(
         &mut self,
         session: u64,
@@ -64,7 +64,7 @@ impl Channels {
         Ok(true)
     }
 
-    /// Ends a connection's subscription to a name, if there is one.
+    /// Ends a connection's subscription to a name, if the connection has one.
     pub(super) fn unsubscribe(&mut self, session: u64, space: Space, name: &[u8]) {
         let Some(subscriber) = self.subscribers.get_mut(&session) else { return };
         if !subscriber.names[space as usize].remove(name) {
@@ -92,18 +92,18 @@ impl Channels {
         }
     }
 
-    /// Returns the names of a kind that a connection is subscribed to.
+    /// Returns the names of one namespace that a connection is subscribed to.
     pub(super) fn names_of(&self, session: u64, space: Space) -> Vec<Name> {
         let subscriber = self.subscribers.get(&session);
         subscriber.map_or_else(Vec::new, |known| known.names[space as usize].iter().cloned().collect())
     }
 
-    /// Returns the number of names of a kind that a connection is subscribed to.
+    /// Returns the number of names of one namespace that a connection is subscribed to.
     pub(super) fn count_of(&self, session: u64, space: Space) -> usize {
         self.subscribers.get(&session).map_or(0, |known| known.names[space as usize].len())
     }
 
-    /// Sets the RESP version in which messages are sent to a connection.
+    /// Sets the RESP version in which a connection gets messages.
     pub(super) fn set_protocol(&mut self, session: u64, protocol: Protocol) {
         if let Some(subscriber) = self.subscribers.get_mut(&session) {
             subscriber.protocol = protocol;
@@ -116,7 +116,7 @@ impl Channels {
         sessions.map(|session| (*session, self.subscribers[session].protocol))
     }
 
-    /// Returns the names of a kind that any connection is subscribed to.
+    /// Returns the names of one namespace that at least one connection is subscribed to.
     pub(super) fn names(&self, space: Space) -> impl ExactSizeIterator<Item = &[u8]> {
         self.spaces[space as usize].keys().map(|name| &**name)
     }
@@ -126,7 +126,7 @@ impl Channels {
         self.spaces[space as usize].get(name).map_or(0, BTreeSet::len)
     }
 
-    /// Returns the number of connections that are subscribed to any channel or pattern.
+    /// Returns the number of connections that are subscribed to at least one channel or pattern.
     pub(super) fn clients(&self) -> usize {
         self.subscribers.len()
     }

@@ -1,4 +1,4 @@
-//! The list of all commands, one file per family.
+//! The list of all commands of the store, whose functions lie in one file per command family.
 
 use super::call::Command;
 use super::directory::Directory;
@@ -43,7 +43,7 @@ const FAMILIES: &[&[Command]] = &[
     super::scripts::COMMANDS,
 ];
 
-/// The directory of all commands by name.
+/// Builds the directory in which the engine looks up a command by name.
 pub(super) fn directory() -> Directory<Command> {
     Directory::new(FAMILIES.iter().copied().flatten().map(|command| (command.name, command)))
 }

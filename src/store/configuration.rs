@@ -1,4 +1,5 @@
-//! CONFIG: the settings of the store, which are in `settings.rs` or belong to one of its parts.
+//! CONFIG GET, SET, RESETSTAT and REWRITE: values of most settings are in `settings.rs`, a few belong to
+//! other parts of the store.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::FIND;
@@ -10,12 +11,13 @@ use crate::values::limits::ENGINE_SLOW_REQUESTS_MAX;
 
 pub(super) const COMMANDS: &[Command] = &[command("config", -2, Effect::Read, config)];
 
-/// The setting of the events of keys that are published.
+/// The setting that selects the keyspace events to publish.
 const EVENTS: &str = "notify-keyspace-events";
-/// The settings of the log of slow requests: the least time in microseconds, and the most entries.
+/// The settings of the slow log: the least time of a logged request in microseconds, and the maximum number
+/// of entries.
 const SLOWER_THAN: &str = "slowlog-log-slower-than";
 const SLOW_ENTRIES: &str = "slowlog-max-len";
-/// The setting of the memory from which on writes are refused.
+/// The setting of the memory in bytes at which writes are refused.
 const MEMORY: &str = "maxmemory";
 
 fn config(call: &mut Call<'_>) -> Done {
@@ -42,17 +44,17 @@ fn config(call: &mut Call<'_>) -> Done {
     Err(call.unknown_subcommand())
 }
 
-/// A value of CONFIG SET that is checked, for the part of the store that has the setting.
+/// A validated value of CONFIG SET, by the part of the store that has the setting.
 enum Checked {
     Events(events::Flags),
     SlowerThan(i64),
     SlowEntries(usize),
     Memory(u64),
-    /// The value of another setting, by the position of its row.
+    /// The value of any other setting: the position of its row in the table of settings, and the text.
     Text(usize, String),
 }
 
-/// Carries out CONFIG SET, all settings or none.
+/// Carries out CONFIG SET. If one setting is refused, none changes.
 fn set(call: &mut Call<'_>) -> Done {
     if !call.count().is_multiple_of(2) {
         return Err(Refusal::Syntax);
@@ -77,7 +79,7 @@ fn set(call: &mut Call<'_>) -> Done {
         if let Some(reason) = call.settings.check(position, b"").err().filter(|_| is_fixed) {
             return Err(failed(&quoted(name), &reason));
         }
-        // A name and its alias may both be set, as in Redis.
+        // A request may set a name and its alias both, as in Redis, but neither twice.
         let by_alias = ROWS[position].alias.is_some_and(|alias| name.eq_ignore_ascii_case(alias.as_bytes()));
         if named.contains(&(position, by_alias)) {
             return Err(failed(&quoted(name), "duplicate parameter"));
@@ -128,7 +130,7 @@ fn check(call: &Call<'_>, position: usize, value: &[u8]) -> Result<Checked, Refu
     })
 }
 
-/// Returns the error of CONFIG SET for a setting that cannot be set, with the reason.
+/// Returns the error of CONFIG SET for the setting `name` with the reason.
 fn failed(name: &str, reason: &str) -> Refusal {
     Refusal::Quoting(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}"))
 }
@@ -161,7 +163,7 @@ fn get(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// The value of a setting.
+/// The present value of the setting at a position of the table of settings, as text.
 fn value(call: &Call<'_>, position: usize) -> String {
     let (slower_than, entries) = call.tally.slow_log.settings();
     match ROWS[position].name {

@@ -1,5 +1,5 @@
-//! Commands about the connection itself: handshake, client name, end. There is one user, `default`, who needs
-//! no password.
+//! Commands about the connection itself: HELLO, AUTH, CLIENT, SELECT, QUIT and so on. The store has one user,
+//! `default`, who needs no password.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::channels::Space;

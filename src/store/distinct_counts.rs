@@ -1,5 +1,5 @@
-//! Commands on `HyperLogLog`: PFADD, PFCOUNT and PFMERGE, and PFDEBUG and PFSELFTEST for whoever looks into them. The
-//! format is in `counters.rs`.
+//! Commands on `HyperLogLog`: PFADD, PFCOUNT and PFMERGE, and the diagnostic commands PFDEBUG and PFSELFTEST.
+//! The format is in `counters.rs`.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::counters::{self, Registers};
@@ -24,7 +24,7 @@ const REGISTERS_EFFORT: u64 = 256;
 fn pfadd(call: &mut Call<'_>) -> Done {
     let (key, elements) = (call.at(1), call.rest(2));
     if let Some(place) = call.keyspace.find(key) {
-        // A dense counter, which most of those in use are, is changed in place.
+        // A dense counter, the usual case, is changed in place.
         let changed = call.keyspace.change_at(place, |value| {
             let Value::Buffer(bytes) = value else { return Ok(None) };
             counters::cached(bytes)?;
@@ -156,7 +156,7 @@ fn pfdebug(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Carries out PFSELFTEST: counts elements, and decodes both forms of the counter.
+/// Carries out PFSELFTEST: counts known elements, and decodes both forms of the counter.
 fn pfselftest(call: &mut Call<'_>) -> Done {
     const ELEMENTS: u64 = 1_000;
     call.effort.spend(ELEMENTS as usize, LOOK)?;

@@ -1,4 +1,5 @@
-//! The engine: takes a request, and appends a reply.
+//! The engine of the embedded store: takes one request of one connection, carries it out, and appends the
+//! reply.
 
 use super::attend::Attend;
 use super::call::{Call, Command, Effect, Tally};
@@ -22,40 +23,42 @@ use crate::values::Timestamp;
 use crate::values::limits::ENGINE_DATABASES;
 use crate::values::time::Now;
 
-/// The memory that an argument may occupy besides its bytes, assumed for arguments from the fifth word on. Up
-/// to `ARGUMENTS_FREE` words, the memory bound is not that exact anyway.
+/// The estimated memory overhead of one argument in bytes, besides the argument's own bytes. The estimate
+/// adds this overhead for each argument after the first [`ARGUMENTS_FREE`], because many small elements take
+/// more memory than their bytes.
 const ARGUMENT_BYTES: usize = 64;
-/// The number of words of a request for which `ARGUMENT_BYTES` is not assumed.
+/// The number of leading words of a request (command name included) for which the estimate adds no overhead.
 const ARGUMENTS_FREE: usize = 4;
 
-/// Statistics of an embedded engine for metrics. Numbers of events are since its start.
+/// Statistics of an embedded engine for metrics. Counters of events start at 0 with the engine and only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineStatistics {
-    /// The number of keys, including expired ones that have not been found yet.
+    /// The number of keys in all databases, including expired keys that have not been removed yet.
     pub keys: usize,
-    /// The number of keys with a lifetime.
+    /// The number of keys in all databases that have a lifetime (EXPIRE).
     pub keys_volatile: usize,
-    /// The number of keys, and of keys with a lifetime, by database.
+    /// The number of keys and the number of keys with a lifetime, for each database by its number.
     pub databases: [(usize, usize); ENGINE_DATABASES as usize],
-    /// Approximate bytes of all keys and values.
+    /// The approximate memory of all keys and values, in bytes.
     pub bytes_used: u64,
-    /// The number of writes refused because the memory was full.
+    /// Number of writes refused because memory use had reached the limit.
     pub refused_for_memory: u64,
-    /// The number of commands refused because of their effort or the size of their reply.
+    /// Number of commands refused because they would exceed the effort limit or the limit on a reply's size.
     pub refused_for_cost: u64,
-    /// The number of commands carried out.
+    /// Number of commands carried out.
     pub commands: u64,
-    /// The number of replies that were errors.
+    /// Number of replies that were errors.
     pub errors: u64,
-    /// The number of keys removed because they had expired.
+    /// Number of keys removed because their lifetime had ended.
     pub expired: u64,
-    /// The number of reads that found their key.
+    /// Number of reads that found their key (`keyspace_hits` of INFO).
     pub hits: u64,
-    /// The number of reads that did not find their key.
+    /// Number of reads that did not find their key (`keyspace_misses` of INFO).
     pub misses: u64,
 }
 
-/// A single-threaded store that is compatible with Redis.
+/// A single-threaded in-memory store that speaks Redis's commands. Time and the random seed are arguments, so
+/// that equal calls give equal replies.
 pub struct Engine {
     pub(super) keyspace: Keyspace,
     pub(super) directory: Directory<Command>,
@@ -65,14 +68,15 @@ pub struct Engine {
     pub(super) post: Post,
     #[cfg(feature = "scripts")]
     pub(super) scripts: Scripts,
-    /// Reads the time, where the owner has given a clock.
+    /// The clock that bounds the run time of scripts and times commands. `None` unless [`Engine::with_clock`]
+    /// set one.
     clock: Option<Clock>,
     /// The units of effort that the last request took.
     effort: u64,
 }
 
 impl Engine {
-    /// Makes an empty store. The seed determines the hash order and every random choice.
+    /// Makes an empty store. `seed` determines the order of hash tables and every random choice.
     pub fn new(limits: EngineLimits, seed: u64) -> Self {
         let directory = commands::directory();
         let calls = vec![0; directory.len()];
@@ -92,8 +96,9 @@ impl Engine {
         }
     }
 
-    /// Gives the engine a clock, which ends scripts that run for too long although they take few steps, and times
-    /// commands. Nothing else reads it.
+    /// Gives the engine a clock for two purposes alone: to end scripts that run for too long although they
+    /// take few steps, and to measure the time of commands. Expiry uses the `now` that each call gets
+    /// instead.
     #[must_use]
     pub fn with_clock(mut self, clock: impl Fn() -> Timestamp + 'static) -> Self {
         let clock: Clock = std::rc::Rc::new(clock);
@@ -106,9 +111,9 @@ impl Engine {
         self
     }
 
-    /// Carries out one request of one connection, and appends its reply to `out`, in the session's protocol
-    /// version: one reply, none yet from a call that waits, and one for each channel from SUBSCRIBE. Messages
-    /// that the connection itself has published precede it.
+    /// Carries out one request of one connection, and appends its reply to `out` in the session's protocol
+    /// version. SUBSCRIBE appends one reply per channel, and a blocking command that waits appends nothing
+    /// yet. Messages that the connection published to itself stand before the reply.
     pub fn execute(
         &mut self,
         session: &mut Session,
@@ -119,8 +124,9 @@ impl Engine {
         self.execute_attended(session, arguments, now, out, None)
     }
 
-    /// Carries out one request as [`Engine::execute`] does. A script that runs for longer than `busy-reply-threshold`
-    /// calls `attend` now and then.
+    /// Carries out one request as [`Engine::execute`] does. While a script runs for longer than the setting
+    /// `busy-reply-threshold`, it calls `attend` about every millisecond, so that other connections get an
+    /// answer.
     pub(super) fn execute_attended(
         &mut self,
         session: &mut Session,
@@ -156,7 +162,7 @@ impl Engine {
         disposition
     }
 
-    /// Publishes events of keys that no command has caused.
+    /// Publishes keyspace events that no command has caused, such as those of keys that expired.
     fn publish_events(&mut self) {
         let effort = Effort::new(self.limits.effort_max);
         self.keyspace.events.publish(&mut self.post, None, &effort);
@@ -173,7 +179,7 @@ impl Engine {
         }
     }
 
-    /// The effort that the last request took, in units; reading one element of a list is one unit.
+    /// The units of effort that the last request took. Reading one element of a list takes one unit.
     pub fn effort(&self) -> u64 {
         self.effort
     }
@@ -245,20 +251,21 @@ impl Engine {
         call.disposition
     }
 
-    /// Returns bytes for another connection than the one whose request was carried out, if there are any. The
-    /// owner of the connections asks after each request, and after [`Engine::expire_waits`] and
-    /// [`Engine::expire_some`].
+    /// Returns the next bytes to send to a connection other than the one whose request was carried out;
+    /// `None` if there are no more. The owner of the connections calls this after each request, and after
+    /// [`Engine::expire_waits`] and [`Engine::expire_some`].
     pub fn poll_delivery(&mut self) -> Option<Delivery> {
         self.post.next()
     }
 
-    /// Ends the watches of a connection (WATCH).
+    /// Ends all watches (WATCH) of a connection.
     pub(super) fn end_watches(&mut self, session: &mut Session) {
         session.watches = false;
         self.keyspace.interest.watches.end(session.id);
     }
 
-    /// Ends all that a closed connection has in the engine: its wait, watches, tracking and subscriptions.
+    /// Removes everything that the engine keeps for a closed connection: its wait, watches, tracking and
+    /// subscriptions.
     pub fn forget(&mut self, session: &Session) {
         self.keyspace.interest.forget(session.id);
         self.keyspace.interest.tracking.tidy();
@@ -274,14 +281,16 @@ impl Engine {
         self.keyspace.peek(key).is_some()
     }
 
-    /// Returns a connection that CLIENT KILL named, if any, to be dropped with all its unanswered requests.
-    /// The owner of the connections asks after each request.
+    /// Returns the number of a connection that CLIENT KILL named; `None` if there are no more. The owner of
+    /// the connections calls this after each request, and drops the connection with all its unanswered
+    /// requests.
     pub fn poll_killed(&mut self) -> Option<u64> {
         self.tally.killed.pop()
     }
 
-    /// Removes expired keys, looking at no more than about `budget` keys. To be called many times a second
-    /// with a budget of some hundred keys, and again at once while most of those visited are removed.
+    /// Removes expired keys, visiting at most about `budget` keys. The owner calls this many times a second
+    /// with a budget of a few hundred keys, and again at once while most of the visited keys turn out to be
+    /// expired.
     pub fn expire_some(&mut self, now: Now, budget: usize) -> Swept {
         self.keyspace.set_now(now.unix_ms);
         self.post.begin();
@@ -295,7 +304,7 @@ impl Engine {
         swept
     }
 
-    /// The current statistics.
+    /// The statistics of this moment.
     pub fn statistics(&self) -> EngineStatistics {
         let (keys, keys_volatile) = self.keyspace.totals();
         let mut databases = [(0, 0); ENGINE_DATABASES as usize];
@@ -317,7 +326,7 @@ impl Engine {
         }
     }
 
-    /// The number of calls of each command that was called.
+    /// The number of calls of each command, by name, without commands that were never called.
     pub fn calls(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.directory.names().zip(self.tally.calls.iter().copied()).filter(|(_, calls)| *calls > 0)
     }
@@ -341,8 +350,8 @@ impl Engine {
     }
 }
 
-/// The bytes that a request may add to its values. Many small elements take more memory than the bytes that name
-/// them.
+/// Estimates the bytes by which a request may grow the stored values: the bytes of the request, and
+/// [`ARGUMENT_BYTES`] for each argument after the first [`ARGUMENTS_FREE`].
 pub(super) fn memory_needed(arguments: Arguments<'_>) -> u64 {
     let places = arguments.len().saturating_sub(ARGUMENTS_FREE) * ARGUMENT_BYTES;
     (arguments.frame().len() + places) as u64
@@ -411,7 +420,7 @@ mod tests {
         ]);
     }
 
-    /// Commands on keys of every kind, in which `#` stands for a small number.
+    /// Command lines on keys of every type; the test puts a small number in the place of each `#`.
     const MIXED: &[&str] = &[
         "SET s# value-#",
         "SET s# #",
@@ -489,7 +498,7 @@ mod tests {
                 .iter()
                 .fold(pattern[0].to_owned(), |line, part| format!("{line}{}{part}", random.index(300)));
             bench.send(&line);
-            // Above the limit there may be one small command and the growth of one buffer.
+            // Memory may exceed its limit by one small command and by the growth of one buffer.
             assert!(bench.engine.statistics().bytes_used < 22_000, "{line}");
         }
         assert!(bench.engine.statistics().refused_for_memory > 0);

@@ -12,10 +12,10 @@ use crate::protocol::command::{self as table, Flags};
 
 pub(super) const COMMANDS: &[Command] = &[command("latency", -2, Effect::Read, latency)];
 
-/// Maximum number of samples of an event, as in Redis.
+/// The most samples that are kept of one event, as in Redis.
 const SAMPLES_MAX: usize = 160;
 
-/// A command that took long, by whether it should be fast.
+/// An event of LATENCY: a slow command, told apart by whether the command has the flag `fast`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Command,
@@ -33,23 +33,25 @@ impl Event {
     }
 }
 
-/// Samples of an event, at most one for each second.
+/// The samples of one event, at most one for each second.
 #[derive(Debug, Default)]
 struct Samples {
-    /// Times in seconds since 1970, and the longest duration in milliseconds in each of them; the oldest first.
+    /// For each second (since 1970) with a slow command, the longest duration in it in milliseconds; the
+    /// oldest second first.
     latest: VecDeque<(u64, u64)>,
-    /// The longest duration ever, in milliseconds.
+    /// The longest duration since the start or the last LATENCY RESET, in milliseconds.
     longest_ms: u64,
 }
 
-/// Samples of all events.
+/// The samples of all events.
 #[derive(Debug, Default)]
 pub(super) struct Latencies {
     samples: [Samples; Event::ALL.len()],
 }
 
 impl Latencies {
-    /// Adds a sample of a command that took long.
+    /// Records that a command took `ms` milliseconds in the second `unix_s`. The caller has checked that this
+    /// is at least the threshold.
     pub(super) fn add(&mut self, arguments: &Arguments<'_>, unix_s: u64, ms: u64) {
         let is_fast = table::recognise(arguments).is_ok_and(|known| known.flags.contains(Flags::FAST));
         let samples = &mut self.samples[(if is_fast { Event::FastCommand } else { Event::Command }) as usize];
@@ -87,7 +89,7 @@ fn doctor(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Refuses LATENCY GRAPH: HISTORY shows the figures.
+/// Refuses LATENCY GRAPH, as Redis does for an event without samples. LATENCY HISTORY shows the same figures.
 fn graph(call: &mut Call<'_>) -> Done {
     Err(Refusal::Quoting(format!("ERR No samples available for event '{}'", quoted(call.at(2)))))
 }
@@ -121,7 +123,8 @@ fn latest(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Carries out LATENCY RESET: forgets the samples of all events, or of those that are named, and tells how many had any.
+/// Carries out LATENCY RESET: removes the samples of all events, or of the named ones, and replies how many
+/// events had samples.
 fn reset(call: &mut Call<'_>) -> Done {
     let mut forgotten = 0;
     for event in Event::ALL {
@@ -135,8 +138,8 @@ fn reset(call: &mut Call<'_>) -> Done {
     call.number(forgotten)
 }
 
-/// Carries out LATENCY HISTOGRAM: the times of all commands, or of those that are named. The name of a command with
-/// subcommands stands for all of them.
+/// Carries out LATENCY HISTOGRAM: shows the times of all commands, or of the named ones. The name of a
+/// command with subcommands (CLIENT) stands for all its subcommands.
 fn histogram(call: &mut Call<'_>) -> Done {
     let stats = &call.tally.stats;
     call.effort.spend(call.count(), call.directory.len() as u64)?;

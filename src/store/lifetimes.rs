@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(bench.engine.statistics().bytes_used, 0);
     }
 
-    /// Reference model in a test: each key's value, and its expiry in milliseconds since 1970.
+    /// The test's reference model: for each key, its value and its expiry in milliseconds since 1970.
     type Model = BTreeMap<usize, (String, u64)>;
 
     fn step(bench: &mut Bench, model: &mut Model, random: &mut Random) {

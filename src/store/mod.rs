@@ -27,14 +27,13 @@
 //! * Replies are those of Redis 7.0, byte for byte, except cursors and the order of unordered elements.
 //! * `tools/storage` makes the engine slow, stalled, faulty or unreachable for tests; none of that is here.
 //! * There are 16 databases, of which the keyspace has one selected, and one user. Nothing persists.
-//! * The keyspace reports each change to `interest`: to `watches` (WATCH), to `tracking` (CLIENT TRACKING), and
-//!   to `waits`, whose calls `serving` serves after the command or transaction. What other connections are sent
-//!   thereby, and messages
-//!   of `channels`, are polled ([`Engine::poll_delivery`]). All of it is bounded in bytes.
-//! * `settings` has what CONFIG SET changes, and `shapes` those of them that collections read; `stats` counts commands
-//!   and errors.
-//! * While a script runs for long, `attend` has the service answer others (`service/busy.rs`).
-//! * Commands announce events of keys to `events`, which publishes them where they are wanted.
+//! * The keyspace reports each change to `interest`: to `watches` (WATCH), to `tracking` (CLIENT TRACKING), and to
+//!   `waits`, whose calls `serving` serves after the command or transaction. Bytes for other connections that result,
+//!   and messages of `channels`, are polled ([`Engine::poll_delivery`]). All of it is bounded in bytes.
+//! * `settings` holds the values of CONFIG SET, and `shapes` those that collections read; `stats` counts commands and
+//!   errors.
+//! * While a script runs for a long time, `attend` lets the service answer other connections (`service/busy.rs`).
+//! * Commands announce keyspace events to `events`, which publishes them where they are wanted.
 
 #![expect(clippy::unnecessary_wraps, reason = "every command has the same signature")]
 

@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn compressed_strings_are_restored() {
-        // Two bytes, 18 from two places back, three from one place back.
+        // LZF: two literal bytes, then 18 bytes from two places back, then three from one place back.
         let packed = [1, b'a', b'b', 0xe0, 9, 1, 0x20, 0];
         let whole = decompressed(&packed, 23).expect("it is whole");
         assert_eq!(whole, b"ababababababababababbbb");

@@ -28,9 +28,9 @@ pub(super) struct Post {
     deliveries: VecDeque<Delivery>,
     /// Messages for the connection whose request is being carried out, which are sent before its reply.
     pub(super) own: Vec<u8>,
-    /// Bytes of the messages that the present request has caused.
+    /// Number of bytes of the messages that the present request has caused.
     messages_bytes: usize,
-    /// Bytes of the events of keys that the present request has caused.
+    /// Number of bytes of the events of keys that the present request has caused.
     events_bytes: usize,
 }
 

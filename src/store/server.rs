@@ -53,7 +53,7 @@ const SECTIONS: &[Section] = &[
     ("keyspace", keyspace_section),
 ];
 
-/// Sections of INFO that are shown only for `all`, `everything` or their own name, not by default.
+/// Sections of INFO that appear only for `all`, `everything` or their own name.
 const ON_REQUEST: &[&str] = &["commandstats", "latencystats"];
 
 fn info(call: &mut Call<'_>) -> Done {
@@ -217,7 +217,7 @@ fn memory(call: &mut Call<'_>) -> Done {
     for (name, run) in [
         ("doctor", memory_doctor as fn(&mut Call<'_>) -> Done),
         ("malloc-stats", memory_malloc_stats),
-        // Memory goes back to the allocator as values go, so there is nothing to purge.
+        // Freed values return their memory to the allocator at once, so there is nothing to purge.
         ("purge", |call| call.ok()),
         ("stats", memory_stats),
     ] {
@@ -257,7 +257,7 @@ fn memory_malloc_stats(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Carries out MEMORY STATS, with those figures that the engine knows.
+/// Carries out MEMORY STATS, with those figures of Redis's that the engine has.
 fn memory_stats(call: &mut Call<'_>) -> Done {
     let (keys, _) = call.keyspace.totals();
     let used = call.keyspace.used();

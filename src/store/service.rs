@@ -1,4 +1,5 @@
-//! The engine behind connections: takes requests, sends replies. Pure, like the engine.
+//! The service of the embedded store: an engine and the connections to it. Takes bytes, gives bytes, and
+//! never waits; time is an argument.
 
 mod busy;
 mod turns;
@@ -13,72 +14,75 @@ use crate::values::{Action, ClientId, Owner, Timestamp};
 use busy::Aside;
 use turns::{Allowance, Standing};
 
-/// A connection's state in the service: the state of its waiting requests, and the effort that it may spend.
+/// The service's state of a connection: whether requests wait and for what, and the effort that the
+/// connection may spend.
 #[derive(Debug, Default)]
 struct Turns {
     standing: Standing,
     allowance: Allowance,
     reading_paused: bool,
-    /// A request that was taken from the bytes received, and is carried out in the connection's next turn.
+    /// A request that was copied from the received bytes, and that runs in the connection's next turn.
     aside: Option<Box<Aside>>,
-    /// True once the client has ended its sending side. Requests that it has sent are still answered.
+    /// True once the client has closed its sending side. Requests that it has sent before are still answered.
     ended: bool,
 }
 
-/// Clients of a store, as a driver of their sockets tells of them. Pure: time is an argument, and bytes and actions
-/// are polled.
+/// The clients of a store, as the driver of their sockets uses them. The driver passes time and received
+/// bytes in, and polls actions and output.
 pub trait StoreClients {
-    /// Registers a client that has connected.
+    /// Registers a client that has connected, and returns its id.
     fn handle_client_opened(&mut self, now: Now) -> ClientId;
-    /// Handles bytes from a client. Every whole request in them is carried out when the client's turn comes.
+    /// Handles bytes from a client. Each complete request in them runs when the client's turn comes.
     fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now);
-    /// Handles that a client has ended its sending side: its requests are answered, and then the connection
+    /// Handles that a client has closed its sending side: its requests are answered, and then the connection
     /// is closed.
     fn handle_client_end(&mut self, id: ClientId);
     /// Removes a client whose connection is lost.
     fn handle_client_lost(&mut self, id: ClientId);
-    /// Takes back a segment of output that was sent, or whose socket is closed.
+    /// Takes back a segment of output, after it was sent or its socket was closed.
     fn handle_transmitted(&mut self, id: ClientId, segment: Segment);
-    /// Returns the next action to carry out, if any.
+    /// Returns the next action for the driver to carry out; `None` if there is none.
     fn poll_action(&mut self) -> Option<Action>;
-    /// Returns the next bytes to send, and their connection, if any.
+    /// Returns the next bytes to send and their connection; `None` if there are none.
     fn poll_transmit(&mut self) -> Option<(Owner, Segment)>;
 }
 
-/// The sockets of a store's clients, while a script keeps the store busy.
+/// The sockets of a store's clients, which a long-running script lets the driver serve.
 pub trait Sockets {
-    /// Receives and sends what there is without waiting, and tells `clients` of it instead of the service.
+    /// Receives and sends whatever is possible without waiting, and reports it to `clients` instead of the
+    /// service.
     fn attend(&mut self, clients: &mut dyn StoreClients);
 }
 
-/// Connections in front of an engine, as the storage executor drives them.
+/// A store with its connections, as the storage executor drives it.
 pub trait StoreService: StoreClients {
-    /// The engine behind the connections.
+    /// Returns the engine that carries out the connections' requests.
     fn engine(&self) -> &Engine;
-    /// Ends a turn: serves connections that wait for theirs, and looks for expired keys when that is due. A script that
-    /// runs for long has the sockets attended meanwhile.
+    /// Ends a turn: serves connections that wait for their turn, and removes expired keys if that is due. A
+    /// script that runs for a long time calls `sockets` meanwhile.
     fn handle_turn_end(&mut self, now: Now, sockets: &mut dyn Sockets);
-    /// The latest time for the next `handle_turn_end`: at once, if a connection waits for a turn.
+    /// The latest time for the next `handle_turn_end`: now, if a connection waits for its turn; `None` if
+    /// nothing is due.
     fn poll_deadline(&self) -> Option<Timestamp>;
     /// True if a connection waits for its turn, or a reply is held back, so that the next deadline must be
     /// met exactly.
     fn is_busy(&self) -> bool;
 }
 
-/// An engine and its connections.
+/// An engine and its connections: the store without sockets.
 pub struct Service {
     engine: Engine,
     limits: RequestLimits,
     connections: Connections<Turns>,
     sweeper: Sweeper,
-    /// Connections with requests that wait for their turn, each at most once, in order.
+    /// Connections with requests that wait for their turn, each at most once, in the order of their turns.
     ready: VecDeque<ClientId>,
     turn: u64,
 }
 
 impl Service {
-    /// Creates a service without connections. A client whose request is larger than `request_bytes_max` is
-    /// closed.
+    /// Creates a service without connections. A client that sends a request of more than `request_bytes_max`
+    /// bytes is disconnected.
     pub fn new(engine: Engine, request_bytes_max: usize) -> Self {
         Self {
             engine,
@@ -90,8 +94,8 @@ impl Service {
         }
     }
 
-    /// Writes the engine's replies to calls that waited, and its messages, to the output of their
-    /// connections. A subscriber that reads too slowly is closed.
+    /// Moves the engine's replies to calls that waited, and its messages, to the output of their connections.
+    /// Closes a subscriber whose unsent output exceeds the limit.
     fn deliver(&mut self) {
         while let Some(delivery) = self.engine.poll_delivery() {
             let Some(id) = self.connections.numbered(delivery.session) else { continue };
@@ -131,7 +135,7 @@ impl StoreClients for Service {
         let Some(connection) = self.connections.get(id) else { return };
         connection.own.ended = true;
         if connection.own.standing == Standing::Waiting {
-            // Nothing may be taken for a client that is not there to receive it.
+            // No element may be popped for a client that has gone.
             self.connections.close(&mut self.engine, id);
             return;
         }

@@ -17,7 +17,8 @@ use crate::values::time::Now;
 /// The error of an XREADGROUP whose stream was deleted or replaced while it waited.
 const STREAM_GONE: Refusal = Refusal::Words("UNBLOCKED the stream key no longer exists");
 
-/// The name in the request that stands for that of a call that has waited, of which only the keys are kept.
+/// The command name in the request that is made up to serve a waiting call, of whose own request only the
+/// keys are kept.
 const NAME: &[u8] = b"serve";
 const PLACES: [Argument; 1] = [Argument { start: 0, length: NAME.len() as u32 }];
 

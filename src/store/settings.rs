@@ -1,11 +1,11 @@
-//! Settings, as CONFIG SET changes them: checked as Redis checks them, kept, and shown again.
+//! The settings of CONFIG GET and CONFIG SET: values are checked as Redis checks them, stored, and shown again.
 //!
 //! ```text
 //!     CONFIG SET name value ── ROWS: name ─> Kind::check ─> Settings: the text, and what the store reads of it
 //! ```
 //!
-//! Most of them have no meaning here: they are kept because programs set them and read them back. A setting that
-//! would promise what the store does not do (a password, say) takes no other value than its own.
+//! Most settings have no effect here: they are stored because programs set them and read them back. A setting that
+//! would promise what the store does not do (a password, say) accepts no value other than its own.
 
 mod table;
 
@@ -18,42 +18,42 @@ pub(super) use table::ROWS;
 /// Maximum number of bytes of a setting's value.
 const VALUE_BYTES_MAX: usize = 1_024;
 
-/// The kind of a setting: the values that it takes.
+/// The kind of a setting, which decides the values that it accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// `yes` or `no`.
     Switch,
-    /// An integer between these two, inclusive.
+    /// An integer in this range, both ends included.
     Number(i64, i64),
-    /// A number of bytes, with or without a unit such as `mb`; at least this many.
+    /// A number of bytes, with or without a unit such as `mb`, of at least this many bytes.
     Memory(i64),
-    /// A number of bytes, or a share of the memory such as `5%`.
+    /// A number of bytes, or a percentage of the memory such as `5%`.
     MemoryOrShare,
-    /// One of these words.
+    /// Exactly one of these words.
     Choice(&'static [&'static str]),
-    /// Some of these words.
+    /// One or more of these words, separated by spaces.
     Choices(&'static [&'static str]),
-    /// Pairs of seconds and changes.
+    /// Pairs of numbers, seconds and changes, as in the setting `save`.
     Saves,
-    /// Numbers between 0 and 100.
+    /// Numbers between 0 and 100 (percentiles).
     Shares,
-    /// Any text of bounded length.
+    /// Any UTF-8 text of at most [`VALUE_BYTES_MAX`] bytes.
     Text,
-    /// No other value than the present one, for this reason.
+    /// Only the present value; the error for any other one gives this reason.
     Only(&'static str),
-    /// Nothing: the setting cannot be changed while a server runs.
+    /// No value: the setting cannot change while the server runs.
     Immutable,
-    /// Nothing: Redis refuses to change the setting unless its configuration file permits that.
+    /// No value: Redis changes the setting only if its configuration file permits that.
     Protected,
-    /// The value of another part of the store, which checks and shows it.
+    /// A value that another part of the store checks, keeps and shows.
     Own,
 }
 
-/// A reason why a value is refused, in Redis's words.
+/// The reason why a value is refused, in Redis's words.
 type Reason = String;
 
 impl Kind {
-    /// Returns the value as CONFIG GET shows it.
+    /// Checks a value, and returns it in the form that CONFIG GET shows.
     fn check(self, value: &[u8]) -> Result<String, Reason> {
         let text = std::str::from_utf8(value).ok().filter(|text| text.len() <= VALUE_BYTES_MAX);
         let text =
@@ -104,7 +104,7 @@ fn one_of(words: &[&str]) -> Reason {
     format!("argument(s) must be one of the following: {}", words.join(", "))
 }
 
-/// Returns an integer between two others.
+/// Parses an integer; an error if it is not between `least` and `most`, both included.
 pub(super) fn number_between(value: &[u8], least: i64, most: i64) -> Result<i64, Reason> {
     let number = numbers::integer(value).ok_or("argument couldn't be parsed into an integer")?;
     if !(least..=most).contains(&number) {
@@ -113,7 +113,7 @@ pub(super) fn number_between(value: &[u8], least: i64, most: i64) -> Result<i64,
     Ok(number)
 }
 
-/// Returns the bytes that a text such as `100mb` stands for.
+/// Parses a number of bytes with an optional unit, such as `100mb`; `None` for any other text.
 pub(super) fn memory(value: &[u8]) -> Option<u64> {
     let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (number, unit) = value.split_at(digits);
@@ -154,7 +154,7 @@ fn saves(text: &str) -> Result<String, Reason> {
     if words.chunks(2).all(fits) { Ok(words.join(" ")) } else { Err("Invalid save parameters".to_owned()) }
 }
 
-/// Returns the numbers of a text, each between 0 and 100.
+/// Parses numbers separated by spaces, each between 0 and 100; `None` for any other text.
 fn shares(text: &str) -> Option<Vec<f64>> {
     let share = |word: &str| word.parse::<f64>().ok().filter(|share| (0.0..=100.0).contains(share));
     text.split_ascii_whitespace().map(share).collect()
@@ -164,25 +164,28 @@ fn shares_text(shares: &[f64]) -> String {
     shares.iter().map(f64::to_string).collect::<Vec<_>>().join(" ")
 }
 
-/// The values of all settings, and those of them that the store reads.
+/// The values of all settings: as texts for CONFIG GET, and parsed where the store reads them.
 #[derive(Debug)]
 pub(super) struct Settings {
-    /// Values by the position of their rows; none where a setting was never changed.
+    /// The text of each setting by the position of its row; `None` for a setting that still has its default.
     texts: Vec<Option<Box<str>>>,
-    /// The milliseconds after which a script keeps the store busy (`busy-reply-threshold`).
+    /// The run time in milliseconds after which a script makes the store answer `-BUSY` to others
+    /// (`busy-reply-threshold`).
     pub(super) busy_after_ms: u64,
-    /// The milliseconds from which on commands are sampled (`latency-monitor-threshold`); 0 for none.
+    /// The duration in milliseconds from which on a command becomes a sample of LATENCY
+    /// (`latency-monitor-threshold`); 0 turns samples off.
     pub(super) sampled_from_ms: u64,
-    /// The bytes of keys and values from which on writes are refused (`maxmemory`), below the store's own bound; 0 for
-    /// that bound alone.
+    /// The memory of keys and values in bytes at which writes are refused (`maxmemory`); 0 leaves only the
+    /// store's own limit.
     pub(super) bytes_max: u64,
-    /// The bytes up to which a `HyperLogLog` is sparse, its header included (`hll-sparse-max-bytes`).
+    /// The largest sparse form of a `HyperLogLog` in bytes, with its header (`hll-sparse-max-bytes`).
     pub(super) sparse_bytes_max: usize,
-    /// The size of the nodes of streams (`stream-node-max-entries`, `stream-node-max-bytes`).
+    /// The largest node of a stream in entries and in bytes (`stream-node-max-entries`,
+    /// `stream-node-max-bytes`).
     pub(super) stream_nodes: NodeSize,
-    /// The percentiles that INFO shows of the time of each command (`latency-tracking-info-percentiles`).
+    /// The percentiles of command times that INFO latencystats shows (`latency-tracking-info-percentiles`).
     pub(super) percentiles: Vec<f64>,
-    /// True if the times of commands are counted for their percentiles (`latency-tracking`).
+    /// True if a histogram of times is kept for each command (`latency-tracking`).
     pub(super) counts_times: bool,
 }
 
@@ -204,38 +207,40 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The bytes of keys and values from which on writes are refused, by `maxmemory` and the store's own bound.
+    /// Returns the memory of keys and values in bytes at which writes are refused: the smaller of `maxmemory`
+    /// and the store's own limit.
     pub(super) fn bytes_max_within(&self, limits: &EngineLimits) -> u64 {
         if self.bytes_max == 0 { limits.bytes_max } else { self.bytes_max.min(limits.bytes_max) }
     }
 
-    /// Finds a setting by one of its names, in any case.
+    /// Returns the position of the row of the setting with this name or alias, in any case of letters; `None`
+    /// if there is none.
     pub(super) fn find(name: &[u8]) -> Option<usize> {
         let is_name = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         ROWS.iter().position(|row| is_name(row.name) || row.alias.is_some_and(is_name))
     }
 
-    /// The value of the setting at `position`.
+    /// Returns the value of the setting at `position`, as CONFIG GET shows it.
     pub(super) fn text(&self, position: usize) -> &str {
         self.texts[position].as_deref().unwrap_or(ROWS[position].default)
     }
 
-    /// Checks a new value, and returns it as CONFIG GET will show it.
+    /// Checks a new value for the setting at `position`, and returns it as CONFIG GET will show it.
     pub(super) fn check(&self, position: usize, value: &[u8]) -> Result<String, Reason> {
         match ROWS[position].kind {
-            // The present value may be set again, as programs do that restore what they have read.
+            // A program may set a value that it has read before, as programs do that restore settings.
             Kind::Only(_) if value == self.text(position).as_bytes() => Ok(self.text(position).to_owned()),
             kind => kind.check(value),
         }
     }
 
-    /// Changes a setting to a value that was checked.
+    /// Sets the setting at `position` to a text that [`Self::check`] returned.
     pub(super) fn set(&mut self, position: usize, text: String) {
         self.texts[position] = Some(text.into_boxed_str());
         self.take_effect(position);
     }
 
-    /// Shares the values of settings that collections read.
+    /// Copies the settings about the sizes of small collections to `shapes`, where collections read them.
     pub(super) fn share(&self, shapes: &Shapes) {
         for (name, size) in [
             ("hash-max-listpack-entries", Size::HashFields),
@@ -250,7 +255,8 @@ impl Settings {
         }
     }
 
-    /// Notes the value of a setting that the store reads.
+    /// Parses the value of the setting at `position` into the field of `self` that the store reads, if there
+    /// is one.
     fn take_effect(&mut self, position: usize) {
         let text = self.text(position).to_owned();
         let text = text.as_str();

@@ -1,29 +1,30 @@
-//! The sizes up to which collections are small, and so kept and shown in another form (OBJECT ENCODING). All
-//! collections of an engine share them; one that has outgrown them stays large, as in Redis.
+//! The size limits of small collections, which are stored and shown in a compact form (OBJECT ENCODING). All
+//! collections of an engine share these limits. A collection that has outgrown a limit stays large, as in
+//! Redis.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Maximum number of elements of a small collection, whatever the settings say: small ones are searched one by one, and
-/// visited whole by a scan.
+/// The most elements of a small collection, whatever the settings say: small collections are searched element
+/// by element, and a scan visits them as a whole.
 const ELEMENTS_MAX: usize = 4_096;
 
-/// The sizes up to which collections are small.
+/// The size limits of small collections, shared by all collections of an engine.
 pub(super) struct Shapes {
     sizes: [AtomicUsize; Size::COUNT],
 }
 
-/// A size up to which a collection is small.
+/// The size limits by what they count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Size {
-    /// The number of fields of a hash (`hash-max-listpack-entries`).
+    /// The most fields of a small hash (`hash-max-listpack-entries`).
     HashFields,
-    /// The bytes of a name or value of a hash (`hash-max-listpack-value`).
+    /// The longest name or value in a small hash, in bytes (`hash-max-listpack-value`).
     HashBytes,
-    /// The number of members of a sorted set (`zset-max-listpack-entries`).
+    /// The most members of a small sorted set (`zset-max-listpack-entries`).
     RankingMembers,
-    /// The bytes of a member of a sorted set (`zset-max-listpack-value`).
+    /// The longest member of a small sorted set, in bytes (`zset-max-listpack-value`).
     RankingBytes,
-    /// The number of members of a set of integers (`set-max-intset-entries`).
+    /// The most members of a set of integers that is stored as sorted integers (`set-max-intset-entries`).
     Integers,
 }
 

@@ -1,9 +1,9 @@
-//! SLOWLOG: the latest requests that took long.
+//! SLOWLOG: the latest requests that took a long time.
 //!
-//! The engine has no clock of its own, so the owner's clock is read: around each request if
-//! `slowlog-log-slower-than` is short, else only after requests of much effort, whose time counts from the
-//! beginning of the turn, or from the end of the last such request. The time may then include light requests
-//! of the same turn.
+//! The engine has no clock of its own, so it reads its owner's clock. With a `slowlog-log-slower-than` below
+//! 1 ms, it reads the clock around each request. Otherwise it reads the clock only after requests of much
+//! effort, whose time counts from the start of the turn or from the end of the last such request, and may
+//! include light requests of the same turn.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -20,43 +20,45 @@ use crate::values::time::Now;
 
 pub(super) const COMMANDS: &[Command] = &[command("slowlog", -2, Effect::Read, slowlog)];
 
-/// A function that reads the time.
+/// A function that returns the present time.
 pub(super) type Clock = Rc<dyn Fn() -> Timestamp>;
 
-/// The threshold in microseconds below which the clock is read around each request.
+/// The value of `slowlog-log-slower-than` (in microseconds) below which the clock is read around each
+/// request.
 const SHORT_US: i64 = 1_000;
-/// The units of effort at which a request may take as long as `SHORT_US`.
+/// The units of effort from which on a request may take [`SHORT_US`] or longer, and so is timed.
 const MUCH_EFFORT: u64 = 2_000;
-/// Maximum number of words of a request that are kept, as in Redis; the constant below it is that of bytes of
-/// each word.
+/// The most words of a request that an entry keeps, as in Redis; of each word, it keeps `WORD_BYTES_MAX`
+/// bytes.
 const WORDS_MAX: usize = 32;
 const WORD_BYTES_MAX: usize = 128;
 /// The number of entries that SLOWLOG GET shows without a count.
 const SHOWN: i64 = 10;
-/// Commands whose requests contain passwords, of which no words are kept.
+/// Commands whose requests contain passwords, so that they are never logged.
 const SECRET: [&str; 2] = ["auth", "hello"];
 
-/// An entry of SLOWLOG: a request that took long, with its time and connection.
+/// A logged request: its number, the time when it ran (seconds since 1970), its duration and its words.
 #[derive(Debug)]
 struct Entry {
     id: u64,
     unix_s: u64,
     micros: u64,
     words: Vec<Box<[u8]>>,
-    /// The name of the connection (CLIENT SETNAME).
+    /// The name of the connection that sent the request (CLIENT SETNAME).
     name: Box<[u8]>,
 }
 
-/// The log of the latest requests that took long, with its settings.
+/// The log of slow requests, and its settings.
 #[derive(Debug)]
 pub(super) struct SlowLog {
-    /// The least time of a request that is logged, in microseconds; negative if none is.
+    /// The least duration of a logged request in microseconds; a negative value turns the log off.
     slower_than_us: i64,
     entries_max: usize,
     /// Entries, the newest first.
     entries: VecDeque<Entry>,
     next_id: u64,
-    /// The time at which the last request that was timed ended.
+    /// The time at which the last timed request ended, or at which the present turn began, whichever is
+    /// later.
     ended: Timestamp,
 }
 
@@ -83,7 +85,8 @@ impl SlowLog {
         self.entries.truncate(self.entries_max);
     }
 
-    /// Begins a request: reads the clock, if each request is to be timed.
+    /// Begins a request in the turn that began at `now`. Reads the clock if the threshold is so short that
+    /// each request is timed.
     pub(super) fn begin(&mut self, clock: Option<&Clock>, now: Now) {
         self.ended = self.ended.max(now.monotonic);
         if let Some(clock) = clock.filter(|_| (0..SHORT_US).contains(&self.slower_than_us)) {
@@ -91,7 +94,7 @@ impl SlowLog {
         }
     }
 
-    /// Ends a request that took `effort` units of effort, and logs it if it took long.
+    /// Ends a request that took `effort` units of effort, and logs it if its duration reaches the threshold.
     pub(super) fn end(
         &mut self,
         clock: Option<&Clock>,
@@ -125,7 +128,7 @@ impl SlowLog {
     }
 }
 
-/// Returns the words of a request that are kept in the log.
+/// Returns the words that the log keeps of a request, cut to the limits on their number and length.
 fn kept(arguments: Arguments<'_>) -> Vec<Box<[u8]>> {
     let count = arguments.len();
     let shown = if count > WORDS_MAX { WORDS_MAX - 1 } else { count };

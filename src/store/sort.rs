@@ -23,7 +23,7 @@ struct Options<'a> {
     limit: Option<(i64, i64)>,
     descending: bool,
     by_bytes: bool,
-    /// The position of the argument that names the key for the result (STORE); none without STORE.
+    /// The position of the argument that names the key for the result (STORE); `None` without STORE.
     target: Option<usize>,
 }
 
@@ -59,8 +59,8 @@ impl<'a> Options<'a> {
         Ok(options)
     }
 
-    /// True if the elements keep the order of the collection, because the pattern of BY names no key of each
-    /// element.
+    /// True if the elements keep the order of the collection: the pattern of BY contains no `*`, so it names
+    /// the same key for every element.
     fn keeps_order(&self) -> bool {
         self.by.is_some_and(|pattern| !pattern.contains(&b'*'))
     }
@@ -101,7 +101,7 @@ fn carry_out(call: &mut Call<'_>, may_store: bool) -> Done {
     let mut options = Options::parse(call, may_store)?;
     let (mut texts, unordered) = elements(call, options.descending && options.keeps_order())?;
     if options.keeps_order() && unordered && options.target.is_some() {
-        // A stored result has an order of its own, so that it is always the same.
+        // A stored result is sorted by bytes, so that it does not depend on the order of a hash table.
         (options.by, options.by_bytes) = (None, true);
     }
     let (start, end) = options.selected(texts.len());
@@ -118,8 +118,8 @@ fn carry_out(call: &mut Call<'_>, may_store: bool) -> Done {
     }
 }
 
-/// Returns the elements at the key in argument 1, from the last to the first if `reversed`; and true if they
-/// have no order of their own.
+/// Returns the elements of the collection at argument 1, from the last to the first if `reversed`. The flag
+/// is true for a set, whose elements have no order.
 fn elements(call: &mut Call<'_>, reversed: bool) -> Result<(Vec<Text>, bool), Refusal> {
     let Some(value) = call.keyspace.read(call.arguments.at(1)) else { return Ok((Vec::new(), false)) };
     if !matches!(value, Value::List(_) | Value::Set(_) | Value::SortedSet(_)) {
@@ -171,8 +171,8 @@ fn weight(call: &Call<'_>, options: &Options<'_>, text: &Text) -> Result<Weight,
     number.map(Weight::Number).ok_or(Refusal::Words("ERR One or more scores can't be converted into double"))
 }
 
-/// Parses a number as C's `strtod` does: an empty text is 0, and spaces may come first. `None` if it is no
-/// number.
+/// Parses a number as C's `strtod` does: an empty text is 0, and leading spaces are allowed. `None` for any
+/// other text.
 fn number(text: &[u8]) -> Option<f64> {
     let text = text.trim_ascii_start();
     if text.is_empty() { Some(0.0) } else { numbers::float(text) }
@@ -192,8 +192,8 @@ fn compare(left: &Element, right: &Element) -> Ordering {
 }
 
 /// Returns the string that a pattern of BY or GET names for an element: `#` is the element itself, `*` in the
-/// name of a key stands for the element, and `->field` after the name means a field of a hash. `None` if
-/// there is no such key.
+/// name of a key stands for the element, and `->field` after the name selects a field of a hash. `None` if
+/// the key or field does not exist.
 fn looked_up(call: &Call<'_>, pattern: &[u8], element: &Text) -> Option<Text> {
     if pattern == b"#" {
         return Some(element.clone());

@@ -369,7 +369,7 @@ mod tests {
     use crate::values::Random;
     use std::collections::BTreeMap;
 
-    /// Scores by member; sorting them is the slow, obvious way to every range.
+    /// Reference model: scores by member, sorted anew for every range.
     type Model = BTreeMap<String, i64>;
 
     fn ordered(model: &Model) -> Vec<(i64, String)> {

@@ -1,5 +1,5 @@
-//! Figures of commands and errors since the last CONFIG RESETSTAT: INFO commandstats, errorstats and latencystats, and
-//! LATENCY HISTOGRAM.
+//! Statistics of commands and errors since the last CONFIG RESETSTAT, for INFO commandstats, errorstats and
+//! latencystats, and for LATENCY HISTOGRAM.
 //!
 //! ```text
 //!     Call::run ── begin ... end ─> Figures: calls, time, failures, rejections ── Times: one count per range of time
@@ -17,20 +17,23 @@ use crate::protocol::Arguments;
 use crate::protocol::command;
 use crate::values::Timestamp;
 
-/// Maximum number of codes of errors that are counted each by itself, because scripts make up codes of their own.
+/// The most error codes that are counted separately, because scripts may make up any number of codes.
 const CODES_MAX: usize = 128;
-/// Maximum number of bytes of a code; the code of an error with a longer first word counts as ERR, as in Redis.
+/// The longest error code in bytes. An error with a longer first word counts as ERR, as in Redis.
 const CODE_BYTES_MAX: usize = 31;
 
-/// The binary logarithm of the nanoseconds below which times are not told apart.
+/// The binary logarithm of the shortest time in nanoseconds that is told apart: all below about 1 µs share
+/// one range.
 const SHORTEST_LOG: u32 = 10;
-/// The binary logarithm of the nanoseconds from which on times are not told apart.
+/// The binary logarithm of the longest time in nanoseconds that is told apart: all from about 17 s on share
+/// the last range.
 const LONGEST_LOG: u32 = 34;
-/// The number of ranges between a time and its double.
+/// The number of histogram ranges between a time and its double.
 const STEPS: usize = 16;
 const RANGES: usize = 1 + (LONGEST_LOG - SHORTEST_LOG) as usize * STEPS;
 
-/// The number of calls of a command by their times, in ranges that grow with the time.
+/// A histogram of the times of a command's calls: the number of calls by range of time. The width of the
+/// ranges grows with the time.
 #[derive(Clone, Debug)]
 pub(super) struct Times(Box<[u64; RANGES]>);
 
@@ -43,12 +46,12 @@ impl Times {
         self.0[range_of(nanos)] += 1;
     }
 
-    /// The number of calls.
+    /// The number of calls in the histogram.
     pub(super) fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// The time in microseconds that this share of the calls (in percent) did not exceed.
+    /// Returns the time in microseconds that `percent` percent of the calls did not exceed.
     pub(super) fn percentile(&self, percent: f64) -> f64 {
         let total = self.total();
         let wanted = ((total as f64 * percent / 100.0).ceil() as u64).clamp(1, total.max(1));
@@ -60,15 +63,16 @@ impl Times {
         longest_of(found.unwrap_or(0)) as f64 / 1_000.0
     }
 
-    /// Pairs of a time in microseconds and the number of calls that took no longer, as LATENCY HISTOGRAM shows them:
-    /// each time is about twice the one before, and times that add no calls are left out.
+    /// Returns pairs of a time in microseconds and the number of calls that took at most that time, as
+    /// LATENCY HISTOGRAM shows them: each time is about twice the one before, and times that add no calls are
+    /// left out.
     pub(super) fn distribution(&self) -> Vec<(u64, u64)> {
         let mut pairs = Vec::new();
         let (mut met, mut shown) = (0, 0);
         for (octave, ranges) in std::iter::once(&self.0[..1]).chain(self.0[1..].chunks(STEPS)).enumerate() {
             met += ranges.iter().sum::<u64>();
             if met > shown {
-                // Redis counts in ranges of 8/1024 of their time, and shows the end of the range.
+                // Redis's histogram has ranges of 8/1024 of their time, and shows the end of each range.
                 pairs.push((((1_032 << octave) - 1) / 1_000, met));
                 shown = met;
             }
@@ -77,7 +81,7 @@ impl Times {
     }
 }
 
-/// The range of a time in nanoseconds.
+/// Returns the index of the histogram range for a time in nanoseconds.
 fn range_of(nanos: u64) -> usize {
     let log = nanos.max(1).ilog2();
     if log < SHORTEST_LOG {
@@ -90,23 +94,23 @@ fn range_of(nanos: u64) -> usize {
     1 + (log - SHORTEST_LOG) as usize * STEPS + step
 }
 
-/// The longest time of a range, in nanoseconds.
+/// Returns the longest time that falls into a histogram range, in nanoseconds.
 fn longest_of(range: usize) -> u64 {
     let Some(range) = range.checked_sub(1) else { return (1 << SHORTEST_LOG) - 1 };
     let log = SHORTEST_LOG + (range / STEPS) as u32;
     (((STEPS + range % STEPS + 1) as u64) << (log - STEPS.ilog2())) - 1
 }
 
-/// The figures of one command.
+/// The statistics of one command or subcommand.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Figures {
     pub(super) calls: u64,
     nanos: u64,
     /// The number of calls whose reply was an error.
     failed: u64,
-    /// The number of requests that were refused before they were carried out.
+    /// The number of requests that were refused before they ran.
     rejected: u64,
-    /// The times of calls; none until one was counted.
+    /// The histogram of the times of calls; `None` until a time was counted.
     pub(super) times: Option<Times>,
 }
 
@@ -115,7 +119,7 @@ impl Figures {
         self.calls == 0 && self.rejected == 0 && self.failed == 0
     }
 
-    /// The figures as INFO commandstats shows them.
+    /// Returns the statistics as a line of INFO commandstats.
     pub(super) fn line(&self) -> String {
         let Self { calls, nanos, failed, rejected, .. } = self;
         let micros = nanos / 1_000;
@@ -126,30 +130,32 @@ impl Figures {
     }
 }
 
-/// The place of a command's figures.
+/// The key under which the statistics of a request are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
-    /// A command, by its position in the directory.
+    /// A command without subcommands, by its position in the directory.
     Position(usize),
-    /// A subcommand, by its whole name such as `client|id`.
+    /// A subcommand, by its full name such as `client|id`.
     Named(&'static str),
-    /// A subcommand with too few or too many words, by its whole name.
+    /// A subcommand whose request has a wrong number of words, by its full name. The request counts as
+    /// rejected.
     Misused(&'static str),
-    /// No command: a subcommand that does not exist.
+    /// A subcommand that does not exist, for which no statistics are kept.
     Unknown,
 }
 
-/// The figures of all commands, and the numbers of errors.
+/// The statistics of all commands, and the number of errors by code.
 pub(super) struct Stats {
     clock: Option<Clock>,
-    /// The last reading of the clock.
+    /// The time of the last reading of the clock, or the start of the present turn, whichever is later.
     latest: Timestamp,
     /// True if the times of calls are counted for their percentiles (`latency-tracking`).
     pub(super) counts_times: bool,
-    /// Names of commands by position in the directory, and what is known of those that have subcommands.
+    /// Commands by their position in the directory: the name, and the description of commands that have
+    /// subcommands.
     names: Vec<(&'static str, Option<&'static command::Command>)>,
     plain: Vec<Figures>,
-    /// Figures of subcommands by their whole names.
+    /// The statistics of subcommands by their full names.
     named: BTreeMap<&'static str, Figures>,
     /// The number of errors by their codes.
     errors: BTreeMap<Box<str>, u64>,
@@ -176,7 +182,7 @@ impl std::fmt::Debug for Stats {
 }
 
 impl Stats {
-    /// Creates the figures of the commands of a directory.
+    /// Creates empty statistics for the commands of a directory.
     pub(super) fn new<T>(directory: &Directory<T>) -> Self {
         let has_subcommands = |name: &str| {
             let rest =
@@ -195,19 +201,19 @@ impl Stats {
         self.clock = Some(Rc::clone(clock));
     }
 
-    /// Begins a request in the turn that began at this time.
+    /// Begins a request; `turn` is the time at which the present turn began.
     pub(super) fn begin_request(&mut self, turn: Timestamp) {
         self.latest = self.latest.max(turn);
     }
 
-    /// Forgets all figures and numbers of errors.
+    /// Resets all statistics and error counts.
     pub(super) fn reset(&mut self) {
         self.plain.fill(Figures::default());
         self.named.clear();
         self.errors.clear();
     }
 
-    /// The place of the figures of a request for the command at `position` of the directory.
+    /// Returns the key of the statistics of a request for the command at `position` of the directory.
     pub(super) fn slot(&self, position: usize, arguments: Arguments<'_>) -> Slot {
         match self.names.get(position) {
             Some((_, Some(container))) => match container.resolve(&arguments) {
@@ -220,12 +226,12 @@ impl Stats {
         }
     }
 
-    /// Begins a call. Returns the time.
+    /// Begins a call, and returns its start time.
     pub(super) fn begin(&self) -> Timestamp {
         self.latest
     }
 
-    /// Ends a call that began at this time. Returns the nanoseconds that it took; 0 without a clock.
+    /// Counts a call that began at `began`, and returns its duration in nanoseconds; 0 without a clock.
     pub(super) fn end(&mut self, slot: Slot, began: Timestamp, failed: bool) -> u64 {
         if let Some(clock) = &self.clock {
             self.latest = clock();
@@ -245,14 +251,14 @@ impl Stats {
         nanos
     }
 
-    /// Counts a failure of a call that has waited, and so has ended already.
+    /// Counts a failure of a call that had waited, and that was counted as a call when its wait began.
     pub(super) fn fail(&mut self, slot: Slot) {
         if let Some(figures) = self.figures(slot) {
             figures.failed += 1;
         }
     }
 
-    /// Counts a request that was refused before it was carried out.
+    /// Counts a request that was refused before it ran.
     pub(super) fn reject(&mut self, slot: Slot) {
         if let Some(figures) = self.figures(slot) {
             figures.rejected += 1;
@@ -271,12 +277,12 @@ impl Stats {
         }
     }
 
-    /// The codes of errors and their numbers.
+    /// The error codes and the number of errors of each.
     pub(super) fn errors(&self) -> impl Iterator<Item = (&str, u64)> {
         self.errors.iter().map(|(code, count)| (&**code, *count))
     }
 
-    /// The names and figures of all commands that were called or refused.
+    /// The names and statistics of all commands that were called or rejected.
     pub(super) fn all(&self) -> impl Iterator<Item = (&'static str, &Figures)> {
         let plain = self.names.iter().map(|(name, _)| *name).zip(&self.plain);
         plain
@@ -298,7 +304,7 @@ mod tests {
     use super::*;
     use crate::store::bench::Bench;
 
-    /// A bench whose clock goes on by a millisecond with each reading.
+    /// Returns a bench whose clock advances by 1 ms with each reading.
     fn timed() -> Bench {
         let mut bench = Bench::new();
         let time = std::cell::Cell::new(0);

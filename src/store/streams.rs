@@ -115,7 +115,7 @@ struct Options {
     limit: Option<u64>,
     /// True if XADD adds only to a stream that exists (NOMKSTREAM).
     only_known: bool,
-    /// The position of the argument that is XADD's id; none for XTRIM.
+    /// The position of the argument that is XADD's id; `None` for XTRIM.
     id: Option<usize>,
 }
 
@@ -382,7 +382,7 @@ fn xsetid(call: &mut Call<'_>) -> Done {
         Ok(())
     })?;
     changed.ok_or(Refusal::NoSuchKey)??;
-    // As in Redis, who watches the stream is not told of this, nor of anything about groups.
+    // As in Redis, XSETID does not break the watches of the stream's key, nor does any command about groups.
     call.keyspace.interest.withdraw();
     call.announce(Class::Stream, "xsetid", call.at(1));
     call.ok()
@@ -406,9 +406,9 @@ fn check_entries(log: &Log, last: Id, added: Option<u64>) -> Result<(), Refusal>
 /// The options of XREAD and XREADGROUP.
 #[derive(Default)]
 pub(super) struct ReadOptions<'a> {
-    /// Maximum number of entries of each stream; none without COUNT.
+    /// Maximum number of entries of each stream; `None` without COUNT.
     pub(super) count: Option<usize>,
-    /// The names of the group and the consumer; none for XREAD.
+    /// The names of the group and the consumer; `None` for XREAD.
     pub(super) group: Option<(&'a [u8], &'a [u8])>,
     /// True if entries that are read do not become pending (NOACK).
     pub(super) forgets: bool,

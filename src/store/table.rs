@@ -16,7 +16,7 @@ use std::sync::Arc;
 const CELLS_MIN: usize = 8;
 /// The weight of an entry against the count of a scan, relative to an empty cell.
 const CELLS_PER_ENTRY: usize = 10;
-/// The position in an empty cell.
+/// The position that an empty cell contains, since it belongs to no entry.
 const ABSENT: u32 = u32::MAX;
 /// The number of lowest bits of a hash that a scan ignores: it continues at multiples of 2 to this power.
 pub(super) const GRAIN_BITS: u32 = 4;

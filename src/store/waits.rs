@@ -1,4 +1,4 @@
-//! Calls that wait (BLPOP, XREAD BLOCK and so on): by key, who waits for it in order of arrival.
+//! Calls that wait (BLPOP, XREAD BLOCK and so on): for each key, the waiting calls in the order of their arrival.
 //!
 //! ```text
 //!     a call waits ──> ticket, in the row of each of its keys
@@ -115,7 +115,7 @@ impl Want {
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) session: u64,
-    /// The place of the command's figures.
+    /// The key under which the command's statistics are kept.
     pub(super) slot: Slot,
     pub(super) protocol: Protocol,
     pub(super) database: u8,

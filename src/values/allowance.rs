@@ -53,7 +53,7 @@ impl Capacity {
 pub struct Part(u32);
 
 impl Part {
-    /// The whole quota.
+    /// The part of a host that may spend the whole quota.
     pub const WHOLE: Self = Self(1_000_000_000);
 
     /// Creates a part in billionths, at most the whole.

@@ -23,7 +23,7 @@ pub fn matches<E>(
         } else if rest.is_empty() && left.is_empty() {
             return Ok(true);
         } else {
-            // The last star takes one byte more.
+            // The last star of the pattern takes one byte more, and the comparison goes on behind it.
             let Some((after, [_, others @ ..])) = retry else { return Ok(false) };
             retry = Some((after, others));
             (rest, left) = (after, others);
@@ -115,7 +115,7 @@ mod tests {
         }
     }
 
-    /// The obvious definition, which tries all lengths for a star.
+    /// Slow reference model, which tries every length for a star.
     fn slow(pattern: &[u8], text: &[u8]) -> bool {
         match (pattern, text) {
             ([], _) => text.is_empty(),

@@ -52,7 +52,8 @@ mod tests {
 
     #[test]
     fn numbers_in_a_row_spread_over_the_places_of_a_table() {
-        // A table takes the lowest bits for the place of an entry, and the highest seven to tell it from others there.
+        // A hash table uses the lowest bits of a hash for the place of an entry, and the highest seven to
+        // tell entries apart there.
         let hashes: Vec<u64> = (0..4_096_u16)
             .map(|id| {
                 let mut hasher = IdHasher::default();

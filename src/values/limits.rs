@@ -126,7 +126,7 @@ pub const MONITOR_ARGUMENT_BYTES_MAX: usize = 1024;
 pub const MONITOR_REQUEST_BYTES_MAX: usize = 8 * 1024;
 /// Maximum number of requests of one transaction that `MONITOR` shows.
 pub const MONITOR_TRANSACTION_MAX: usize = 1_024;
-/// Bytes that may wait for a monitor (256 KiB), beyond which it loses lines.
+/// Maximum number of bytes that may wait for a monitor (256 KiB); lines beyond it are left out.
 pub const MONITOR_OUTPUT_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of lines for monitors that wait for one other core, beyond which lines are left out.
 pub const MONITOR_BATCH_BYTES_MAX: usize = 1024 * 1024;

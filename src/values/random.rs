@@ -72,8 +72,7 @@ impl Random {
 mod tests {
     use super::*;
 
-    /// First numbers of the reference implementation: a seed that was written down must go on meaning the
-    /// same run.
+    /// The first numbers of the reference implementation: a recorded seed must give the same run for ever.
     #[test]
     fn a_seed_gives_what_it_gives_everywhere() {
         let mut random = Random::new(1_234_567);

@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn moments_as_they_are_written() {
-        // date -u -d @1709210096 +%FT%TZ
+        // The output of `date -u -d @1709210096 +%FT%TZ`.
         for (unix_ms, text) in [
             (0, "1970-01-01T00:00:00.000Z"),
             (951_782_400_000, "2000-02-29T00:00:00.000Z"),
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn microseconds_pass_as_on_the_monotonic_clock_once_the_wall_clock_has_shown_its_own() {
         let mut clock = FineClock::default();
-        // A wall clock that is 700.3 us ahead of a whole millisecond, looked at every 90 us.
+        // A wall clock that is 700.3 µs ahead of a whole millisecond, read every 90 µs.
         let at = |micros: u64| Now {
             monotonic: Timestamp::from_nanos(micros * 1_000),
             unix_ms: 1_700_000_000_000 + (micros + 700) / 1_000,

@@ -1,4 +1,6 @@
-"""Fixtures. Servers are real, started per session, module or test, and always ended by their own id."""
+"""Fixtures of the end-to-end tests. Servers are real processes, started per session, module or test, and each is ended by its
+own process id.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from harness.cluster import Cluster
 from harness.processes import Redis, Server, StandIn, Storage, Weir
 
 FILES_WANTED = 65_536
-# Characters shown of what a server wrote, when a test failed.
+# The number of characters of a server's output that a failure report shows, by the server's name.
 OUTPUT_SHOWN = {"weir": 8000, "weir-storage": 8000}
 
 
@@ -43,7 +45,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """A failure shows what the servers had to say."""
+    """Adds the output of all running servers to the report of a failed test."""
     outcome = yield
     report = outcome.get_result()
     if report.failed:
@@ -58,7 +60,7 @@ def pytest_sessionfinish() -> None:
 
 
 class Servers:
-    """Starts servers and ends them together; says so when one had died or panicked on its own."""
+    """Starts servers and ends them together. `end` fails if a server died or panicked by itself."""
 
     def __init__(self, weir_class: type) -> None:
         self.weir_class = weir_class
@@ -99,7 +101,7 @@ def _servers(weir_class: type) -> Iterator[Servers]:
 
 @pytest.fixture
 def servers(weir_class: type) -> Iterator[Servers]:
-    """Servers of one test."""
+    """Servers that end with the test."""
     yield from _servers(weir_class)
 
 
@@ -117,7 +119,7 @@ def cluster(module_servers: Servers) -> Cluster:
 
 @pytest.fixture(scope="module", params=["one_redis", "two_redis"])
 def weir_over_redis(request: pytest.FixtureRequest, module_servers: Servers) -> Weir:
-    """weir over one redis-server, and then over two."""
+    """A weir in front of one redis-server; each test runs again with two."""
     count = {"one_redis": 1, "two_redis": 2}[request.param]
     backends = [module_servers.redis() for _ in range(count)]
     return module_servers.weir(*backends, flags=["--shards", "2"])
@@ -125,7 +127,7 @@ def weir_over_redis(request: pytest.FixtureRequest, module_servers: Servers) -> 
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[Redis]:
-    """A redis-server that others are compared with."""
+    """A redis-server, to compare other servers with."""
     server = Redis().start()
     yield server
     server.discard()
@@ -133,7 +135,7 @@ def model() -> Iterator[Redis]:
 
 @pytest.fixture(scope="module", params=["store", "weir"])
 def subject(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """The embedded store, alone and behind weir."""
+    """The embedded store: each test runs against it directly, and again behind weir."""
     server = Storage("--scriptable=false").start() if request.param == "store" else Weir().start()
     yield server
     server.discard()

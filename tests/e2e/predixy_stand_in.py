@@ -19,11 +19,11 @@ HASHES, DISTRIBUTIONS, METHODS = {"atol", "crc16"}, {"modula", "random"}, {"fixe
 
 
 class Wrong(Exception):
-    """What predixy would not start with."""
+    """An error in the configuration with which predixy would not start."""
 
 
 def nodes(lines: list[str]) -> list[tuple[str, str, list]]:
-    """(key, value, what is inside): a line is a key and a value; one whose value ends with `{` begins a scope."""
+    """Parses lines to (key, value, inner nodes): a line is a key and a value, and a value that ends with `{` begins a scope."""
     open_scopes: list[list] = [[]]
     for number, line in enumerate(lines, 1):
         key, _, value = line.partition("#")[0].strip().partition(" ")
@@ -46,7 +46,7 @@ def nodes(lines: list[str]) -> list[tuple[str, str, list]]:
 
 
 def settings(lines: list[str]) -> tuple[str, list[str]]:
-    """Where it listens, and the first store of each group."""
+    """Returns the address to listen on, and the first store of each group."""
     everything = nodes(lines)
     known(everything, GLOBAL)
     pools = [inside for key, _, inside in everything if key == "standaloneserverpool"]

@@ -1,4 +1,4 @@
-"""perf/ablation: which layers have changed something, as its table, its findings and its picture say. Nothing is started here."""
+"""Tests of perf/ablation: its table, findings and picture say which layers made a difference. No server is started."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ USUAL = (run("weir", 98.0), run("weir again", 99.0, "b.p99 <= 5ms"))
 def test_a_layer_matters_where_a_further_line_fails_or_the_figure_leaves_the_noise():
     told = ablation.markdown(document(*USUAL, run("no rate", 90.0), run("no shed", 97.0, "a.p99 <= 5ms", "b.p99 <= 5ms")))
     assert "* **no rate**: changed 1 of 1 scenarios." in told and "`a.served(20ms)` 98.5 % -> 90.0 %" in told
-    # The other line fails with every layer, too.
+    # The other line fails with every layer too, so it is no finding.
     assert "* **no shed**: changed 1 of 1 scenarios." in told and "`flood`: 1 more of 2 lines fail" in told
     assert "* `flood`, no shed: `a.p99 <= 5ms` (7 ms); `b.p99 <= 5ms` (7 ms)" in told
     assert "| `flood` | `a.served(20ms)` | 98.0 % | 99.0 %, 1 of 2 fail | 90.0 % | **97.0 %, 2 of 2 fail** |" in told

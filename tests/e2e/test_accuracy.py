@@ -1,9 +1,9 @@
-"""The bench is right: what weir-load measures of weir-storage is what weir-storage was told to do.
+"""Tests that weir-load measures correctly: it finds the behaviour that weir-storage was configured with.
 
-The store computes when a request starts and ends, so its capacity is exact while requests wait for it, and it tells which
-service times it drew: a run is compared with its own draws, and these with the distribution, within what so many samples
-allow. A busy machine can only add to a latency. So lower bounds hold in every run; for upper bounds the best of a few runs
-counts, and what a run allows for noise it has measured itself, on requests that take the store no time.
+The store computes when each request starts and ends, so its capacity is exact while requests wait for it, and it reports the
+service times that it drew: a run is compared with its own draws, and these with the distribution, within the error of that many
+samples. A busy machine can only add to a latency. So lower bounds hold in every run; for upper bounds the best of a few runs
+counts, and each run measures its own noise with requests that take the store no time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.weir_only, pytest.mark.paced]
 SECONDS_MAX = 90
 TOLERANCE = 0.02
 CAPACITY_TOLERANCE = 0.03
-# Both sides keep three digits, and either may take the time a moment before it looks at its sockets.
+# Both sides keep three digits, and either may read the clock a moment before it looks at its sockets.
 RESOLUTION = 0.002
 DEVIATIONS = 4
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
@@ -49,7 +49,7 @@ def run(store: Storage, folder: Path, *flags: str) -> dict:
 
 
 def drawn(store: Storage) -> dict[str, float]:
-    """The service times that the store drew: how many, and their spread in milliseconds."""
+    """Returns the number and the distribution (in milliseconds) of the service times that the store drew."""
     with store.connect() as connection:
         flat = connection.ok("STORAGE", "SERVICE-TIMES")
     told = {name.decode(): value for name, value in zip(flat[::2], flat[1::2])}
@@ -61,7 +61,7 @@ def stats(store: Storage) -> dict[str, int]:
         return figures(connection)
 
 
-# More requests wait than the store serves in a third of a second, so that nobody's late wake-up leaves a server without work.
+# More requests wait than the store serves in a third of a second, so that no late wake-up leaves a server idle.
 DEEP = ("--connections", "50", "--pipeline", "16", "--duration", "4s", "--drain", "5s")
 
 
@@ -81,7 +81,7 @@ def test_measured_capacity_is_the_configured_one_of_service_times_that_vary(stor
         store = storage("--servers", "4", "--service-time", "point=exp:2ms", "--seed", "17")
         report = run(store, tmp_path, *DEEP, "--closed")
         seen = drawn(store)
-        # Exponential: the mean's error is the mean by the root of the number of samples.
+        # For an exponential distribution, the error of the mean is the mean divided by the root of the number of samples.
         assert seen["mean"] == pytest.approx(2, rel=DEVIATIONS / math.sqrt(seen["count"]))
         assert report["total"]["goodput_per_s"] == pytest.approx(4000 / seen["mean"], rel=CAPACITY_TOLERANCE)
 
@@ -106,8 +106,8 @@ DISTRIBUTIONS = {
     "exp:100ms": lambda share: -100.0 * math.log(1 - share),
     "lognormal:80ms:0.6": lambda share: 80.0 * math.exp(0.6 * normal_quantile(share)),
 }
-# One request on a connection at a time, many more connections than requests under way, and a server for each: nothing waits. What
-# PING takes, which no service time is scripted for, is the noise.
+# Nothing waits: one request per connection at a time, many more connections than requests in flight, and a server for each. PING
+# has no scripted service time, so its latency is the noise.
 WIDE = """
 [[group]]
 name = "drawn"
@@ -123,8 +123,8 @@ rate = 300
 connections = 50
 pipeline = 1
 """
-# A GET is late twice as often as a PING: once when it arrives, once when its service is over. The sum of two is beyond the sum
-# of their quantiles no more often than both together: so twice a quantile of half the excess covers it, and the next one told does.
+# The quantile of PING's latency that bounds the noise of GET's. A GET is late twice (when it arrives, and when its service ends),
+# so its excess is at most twice the quantile with half the excess probability; the next one reported covers that.
 COVERED_BY = {"p50": "p90", "p90": "p99", "p99": "p99_9"}
 
 
@@ -149,7 +149,7 @@ def test_measured_percentiles_are_those_of_the_service_times(storage, tmp_path, 
                 pytest.fail(f"{name}: {measured} ms were measured, though {seen[name]} ms were drawn: no noise does that")
             late = 2 * noise["latency_ms"][COVERED_BY[name]]
             assert measured <= seen[name] * (1 + TOLERANCE) + late, (name, measured, seen[name], late)
-            # What was drawn, against the distribution itself: a quantile's error follows from the number of samples.
+            # The draws are compared with the distribution itself: the error of a quantile follows from the number of samples.
             error = 0.0 if distribution.startswith("fixed") else DEVIATIONS * math.sqrt(
                 share * (1 - share) / seen["count"]) / density(quantile, share)
             assert seen[name] == pytest.approx(quantile(share), abs=error + RESOLUTION * quantile(share))
@@ -163,10 +163,10 @@ RATE = 1000
 
 
 def run_with_stall(store: Storage, folder: Path, *flags: str) -> dict:
-    """A run in whose middle the store serves nothing for a second."""
+    """Runs weir-load against a store that serves nothing for one second in the middle."""
     def stall() -> None:
         with store.connect() as operator:
-            # Not before the run has gone on for a while. What is asked of the store is no request that it counts.
+            # The stall begins once the load has run for a while. The store does not count this question as a request.
             until(lambda: figures(operator)["requests"] > RATE, "the load runs")
             assert operator.ok("STORAGE", "STALL", f"{STALL_MS}ms") == b"OK"
 
@@ -179,7 +179,7 @@ def run_with_stall(store: Storage, folder: Path, *flags: str) -> dict:
 
 
 def test_a_stall_shows_at_its_full_length_and_a_closed_loop_hides_it(storage, tmp_path):
-    """Of the requests due during a stall, those of its first tenth wait nine tenths of it or more, and so on down to nothing."""
+    """Of the requests due during a stall, those of its first tenth wait at least nine tenths of it, and so on down to no wait."""
 
     def open_loop() -> None:
         total = run_with_stall(storage(), tmp_path, "--rate", str(RATE), "--connections", "10", "--pipeline", "4")
@@ -190,7 +190,7 @@ def test_a_stall_shows_at_its_full_length_and_a_closed_loop_hides_it(storage, tm
             if slow < predicted * (1 - TOLERANCE):
                 pytest.fail(f"{slow} requests over {millis} ms, and {predicted} were due so long before the end of the stall")
             assert slow <= predicted * 1.1, (millis, slow, predicted)
-        # A hundredth of all requests are those of the first twentieth of the stall, a tenth those of its first half.
+        # One percent of all requests are due in the first twentieth of the stall, and ten percent in its first half.
         for name, predicted in (("max", STALL_MS), ("p99", 0.95 * STALL_MS), ("p90", 0.5 * STALL_MS)):
             measured = total["latency_ms"][name]
             if measured < predicted * (1 - TOLERANCE):

@@ -1,4 +1,6 @@
-"""What operators and other projects' test suites ask: clients of weir, commands for every store, and MULTI with commands about the connection."""
+"""Tests of commands of operators and test suites: about weir's clients, for every store, and about the connection within
+MULTI.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ def test_what_pause_holds_back_is_counted(weir: Weir):
     acme.pfadd("hll", "a")
     assert root.client_pause(timeout=100_000, all=False)
     blocked = lambda: root.info("clients")["blocked_clients"]
-    # A transaction that only reads goes on.
+    # A transaction that only reads is not affected.
     assert acme.pipeline().get("k").ping().execute() == [None, True]
     waiters = []
     for words in [("SET", "k", "v"), ("PFCOUNT", "hll"), ("PUBLISH", "news", "x")]:
@@ -166,7 +168,9 @@ def test_commands_about_the_connection_stand_in_transactions(weir: Weir):
 
 
 def test_exec_says_which_step_a_store_refused(weir: Weir):
-    """ZRANK takes WITHSCORE since 7.2. An older store says so at the step, which weir has answered by then; memory is like that, too."""
+    """ZRANK takes WITHSCORE since 7.2. An older store reports that at the step, which weir has answered QUEUED by then; a lack
+    of memory is similar.
+    """
     with weir.connect() as connection:
         connection.ok("AUTH", "root", "r")
         replies = connection.pipeline([("MULTI",), ("SET", "k", "v"), ("ZRANK", "k", "m", "WITHSCORE"), ("EXEC",), ("GET", "k")])
@@ -184,7 +188,7 @@ def test_exec_says_which_step_a_store_refused(weir: Weir):
 
 @pytest.mark.parametrize("stores", [1, 2], ids=["one store", "two stores"])
 def test_a_script_that_does_not_end_is_killed_through_weir(servers, stores: int):
-    """A store that is busy with a script reads nothing more from the connection that the script came over."""
+    """A store that is busy with a script reads nothing more from the script's connection, so SCRIPT KILL needs another one."""
     redises = [servers.redis("--lua-time-limit", "20") for _ in range(stores)]
     weir = servers.weir(*redises, flags=["--shards", "2"])
     library = "#!lua name=l\nredis.register_function('spin', function() while true do end end)"
@@ -198,7 +202,7 @@ def test_a_script_that_does_not_end_is_killed_through_weir(servers, stores: int)
             until(lambda: any(is_busy(store) for store in redises), "a store is busy")
             if stores == 1:
                 until(lambda: root.call("PING").text.startswith("BUSY "), "weir's clients learn it")
-                # The store tells what runs if it is a function, and for another script that it is busy.
+                # FUNCTION STATS describes a running function; for a script the store replies that it is busy.
                 running = root.call("FUNCTION", "STATS")
                 assert running.is_error == (kill == "SCRIPT"), running
             assert root.call(other, "KILL").is_error
@@ -231,7 +235,9 @@ def test_what_cannot_stand_in_a_transaction_ends_it(weir: Weir):
     ids=" ".join,
 )
 def test_nobody_locks_weir_out_of_its_stores(weir: Weir, settings: list[str]):
-    """weir logs in at its stores with what it was started with, so a new password there would end the service for everybody."""
+    """weir logs in to its stores with the credentials that it was started with, so a new password there would end the service
+    for all clients.
+    """
     root = client(weir, "root")
     with pytest.raises(redis.ResponseError, match=r"CONFIG SET is not supported by weir: it would change how the store is reached .* ask that store itself"):
         root.execute_command("CONFIG", "SET", *settings)
@@ -240,7 +246,7 @@ def test_nobody_locks_weir_out_of_its_stores(weir: Weir, settings: list[str]):
     with pytest.raises(redis.ResponseError, match="would change how the store is reached"):
         pipeline.execute()
     root.config_set("maxmemory-samples", "7")
-    # A client that subscribes takes a connection that has to log in.
+    # A client that subscribes gets a new connection to the store, which must log in.
     listener = root.pubsub()
     listener.subscribe("news")
     assert listener.get_message(timeout=5)["type"] == "subscribe"

@@ -1,4 +1,6 @@
-"""The alerts of tools/deploy against hours that were really bad: what /metrics said is in tools/deploy/recorded (`perf/record-alerts`)."""
+"""Tests of the alerts of tools/deploy with recorded incidents: tools/deploy/recorded holds the /metrics of each
+(`perf/record-alerts`).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ pytestmark = pytest.mark.weir_only
 
 DEPLOY = ROOT / "tools" / "deploy"
 RECORDED = DEPLOY / "recorded"
-# Where Prometheus would have found that weir.
+# The labels that Prometheus would have added for this weir.
 TARGET = {"instance": "weir.example:7381", "job": "weir"}
 EVERYTHING = "2h"
 FIRING = '{alertstate="firing"}'
@@ -26,19 +28,19 @@ FIRING = '{alertstate="firing"}'
 
 @dataclass(frozen=True)
 class Firing:
-    """An alert that is to fire."""
+    """An alert that must fire."""
 
     name: str
     severity: str
-    # So long after the trouble began at the latest.
+    # The most seconds from the begin of the incident until the alert fires.
     within_s: int
-    # Who it is: a label and its value.
+    # The label, and its value, that names the cause.
     culprit: tuple[str, str] | None = None
-    # The stores that it is about, each in its turn, by their name in the scenario.
+    # The name in the scenario of the stores that fire the alert, one alert each.
     stores: str | None = None
 
     def labels(self, recording: Recording) -> list[str]:
-        """Of each alert that fires."""
+        """Returns the labels of each alert that must fire."""
         if self.stores:
             culprits = [("backend", address) for address in recording.addresses(self.stores)]
         else:
@@ -49,20 +51,22 @@ class Firing:
 
 
 def played(recording: Recording) -> list[dict[str, str]]:
-    """The series as promtool takes them, with the labels that Prometheus adds."""
+    """Returns the series in promtool's format, with the labels that Prometheus adds."""
     added = ",".join(f'{label}="{value}"' for label, value in TARGET.items())
     found = []
     for series, values in recording.series.items():
         name, _, labels = series.removesuffix("}").partition("{")
         before = [ABSENT, *values]
-        # A series that is gone from the page is marked so by Prometheus.
+        # Prometheus marks a series that has disappeared from the page as stale.
         marked = ["stale" if value == ABSENT != last else value for last, value in zip(before, values, strict=False)]
         found.append({"series": f"{name}{{{labels}{',' if labels else ''}{added}}}", "values": " ".join(marked)})
     return found
 
 
 def promtool(folder: Path, recording: Recording, asked: list[tuple[str, int, list[str]]]) -> subprocess.CompletedProcess:
-    """Asks Prometheus with the alerts in force: (expression, seconds since the begin, all that is to come of it, each 1)."""
+    """Evaluates queries with promtool and the alert rules: (expression, seconds since the begin, the labels of all expected
+    results, each with value 1).
+    """
     assert shutil.which("promtool"), "promtool is not installed: tests/run setup"
     questions = [
         {"expr": expression, "eval_time": f"{at}s", "exp_samples": [{"labels": labels, "value": 1} for labels in wanted]}
@@ -77,7 +81,7 @@ def promtool(folder: Path, recording: Recording, asked: list[tuple[str, int, lis
 
 
 SET_ASIDE = Firing("WeirStoreSetAside", "page", 30, stores="sick")
-# Hour -> the window of the recording with which its trouble begins, and the alerts that are to fire.
+# For each incident, the window of the recording with which it begins, and the alerts that must fire.
 HOURS = {
     "steady-state": (None, ()),
     "tenant-flood": ("onset", (Firing("WeirTenantThrottled", "ticket", 180, ("tenant", "flooder")),)),
@@ -93,7 +97,7 @@ HOURS = {
             Firing("WeirOverload", "page", 60, stores="main"),
         ),
     ),
-    # Who is asked for more than it can do answers later than it used to.
+    # A store above its capacity also replies later than it used to.
     "overload-tiers": ("onset", (Firing("WeirOverload", "page", 60, stores="main"), Firing("WeirStoreSlow", "ticket", 60, stores="main"))),
     "all-critical": (
         "onset",
@@ -116,7 +120,7 @@ HOURS = {
         (Firing("WeirShardBusy", "ticket", 190, ("shard", "0")), Firing("WeirTenantThrottled", "ticket", 180, ("tenant", "flooder"))),
     ),
     "killed": ("event", (Firing("WeirDown", "page", 45, ("job", TARGET["job"])),)),
-    # Four fifths of an hour are enough of it, and a quarter more it waits.
+    # The quota must be nearly used for four fifths of an hour, and the alert waits a quarter of an hour more.
     "near-quota": ("all", (Firing("WeirTenantNearQuota", "ticket", 3_960, ("tenant", "near")),)),
     "quotas-refused": ("event", (Firing("WeirQuotasRefused", "ticket", 15, ("source", "change")),)),
 }

@@ -1,6 +1,7 @@
-"""Scenarios of `perf/scenarios`, shortened: those of their lines that count or compare shares hold on a busy machine, too.
+"""Runs scenarios of `perf/scenarios` in shortened form, and checks those of their lines that hold on a busy machine too: counts
+and shares.
 
-Latencies need a quiet machine and all of the time: `perf/run --all` has them.
+Latencies need a quiet machine and the full duration: `perf/run --all` checks them.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from harness.processes import ROOT
 
 pytestmark = [pytest.mark.weir_only, pytest.mark.paced]
 RUN = ROOT / "perf" / "run"
-# Length of a run, as a part of the scenario's own.
+# The duration of a run as a share of the scenario's own.
 SECONDS_SCALE = 0.5
-# A store that was ejected often is out for up to four seconds and returns over two: those do not shrink with the scenario.
+# A store that was ejected often is out for up to four seconds and returns over two; these times do not shrink with the scenario.
 SECONDS_SCALES = {"faulty-host": 1}
 SECONDS_MAX = 120
-# Percentiles, the time until all is well again, and counts of what was served within a time.
+# Lines about percentiles, the time to recovery, and counts of requests served within a time.
 NEEDS_A_QUIET_MACHINE = re.compile(r"\.p\d|\.max\b|recovery|\(\d+m?s\)")
 BAD_HOURS = ("viral-key", "many-hot-keys", "hot-and-written", "written-around", "hot-in-two-dialects", "hot-counter", "tenant-flood", "near-quota", "faulty-host", "quota-accuracy")
 

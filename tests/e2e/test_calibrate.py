@@ -1,4 +1,4 @@
-"""weir-calibrate: weights from a real redis-server's own bill, and the server is left as it was."""
+"""Tests of weir-calibrate: it fits weights to the CPU time of a real redis-server, and leaves the server as it was."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def test_weights_are_fitted_foretell_what_was_held_out_and_are_printed_as_flags(
     told, report = None, {}
 
     def fits() -> None:
-        """How well on a machine with nothing else to do is in perf/results; here the machine has."""
+        """Measures and checks that the fit explains at least half of the variance; perf/results has the fit of a quiet
+        machine.
+        """
         nonlocal told, report
         told = run(redis.address, "--seconds", "6", "--rounds", "3", "--cost", cost, *paths)
         report = json.loads(files["json"].read_text())
@@ -61,7 +63,7 @@ def test_weights_are_fitted_foretell_what_was_held_out_and_are_printed_as_flags(
     assert report["weights_ru"]["row"] == pytest.approx(report["weights_us"]["row"] / report["weights_us"]["base"])
     assert len(report["shapes"]) == SHAPES and sum(shape["held_out"] for shape in report["shapes"]) == SHAPES // 3
     assert all(len(shape["rounds_us"]) == 3 for shape in report["shapes"])
-    # What weir counts of them: a GET of so many bytes has them in its reply, and a range has its rows.
+    # Features as weir counts them: a GET of n bytes has them in its reply, and a range has its rows.
     shapes = {shape["name"]: shape for shape in report["shapes"]}
     for name, shape in shapes.items():
         if found := re.fullmatch(r"GET (\d+) B", name):
@@ -76,7 +78,7 @@ def test_weights_are_fitted_foretell_what_was_held_out_and_are_printed_as_flags(
     page = files["html"].read_text()
     assert "<svg" in page and page.count("<tr>") == SHAPES + 1 and not re.search(r"(src|href)\s*=", page)
     assert keys(redis) == 0
-    # weir takes what it is told to paste.
+    # weir accepts the flags that the tool prints.
     pasted = subprocess.run([str(binary("weir")), *flags[0].split(), "--check"], capture_output=True, text=True, timeout=SECONDS_MAX)
     assert pasted.returncode == 0, pasted.stdout + pasted.stderr
 

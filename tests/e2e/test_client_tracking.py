@@ -1,7 +1,7 @@
-"""CLIENT TRACKING: clients are told of changes of the keys that they have read, whoever makes them.
+"""Tests of CLIENT TRACKING: clients get messages about changes of the keys that they have read, whoever makes the changes.
 
-A client that keeps values by it is at work in test_programs.py. Messages that clients redirect to others are compared with
-those of a plain redis-server.
+test_programs.py has a client that caches values with it. Messages that clients redirect to others are compared with those of a
+plain redis-server.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_a_key_that_was_read_and_changes_is_told_once(weir: Weir, writer: Connec
             writer.ok("SET", f"unread{number}", "x")
         assert sorted(reader.read().plain()[1][0] for _ in range(20)) == sorted(f"k{number}".encode() for number in range(20))
         assert reader.ok("PING", "nothing else") == b"nothing else"
-        # A write around weir counts as well.
+        # A write directly at the store counts as well.
         assert reader.ok("GET", "k0") == b"newer"
         owner = next(store for store in weir.backends if holds(store, "k0"))
         with owner.connect() as direct:
@@ -81,7 +81,7 @@ def test_reads_in_transactions_scripts_and_of_many_keys_are_tracked(weir: Weir, 
         reader.ok("MULTI")
         reader.ok("SET", "{t}a", "z")
         assert reader.call("EXEC").is_null
-        # The link serves on, with nothing watched.
+        # The private link can be used again, with nothing watched on it.
         reader.ok("MULTI")
         reader.ok("GET", "{t}a")
         assert reader.ok("EXEC") == [b"y"]
@@ -175,7 +175,7 @@ def test_a_lost_connection_to_a_store_ends_the_client(weir: Weir):
                 fields = dict(word.split("=", 1) for word in line.split())
                 if "t" in fields["flags"]:
                     direct.ok("CLIENT", "KILL", "ID", fields["id"])
-        # It would keep values whose changes it is not told of.
+        # An open client would keep values without hearing of their changes.
         reader.read_to_end()
 
 
@@ -220,7 +220,8 @@ def test_tenants_hear_of_their_own_keys(servers, tmp_path):
             connection.ok("AUTH", "acme", "a")
         foreign.ok("AUTH", "some", "s")
         number = target.ok("CLIENT", "ID")
-        # The channel tells of keys that the tenant may read; other channels stay closed.
+        # The target may subscribe to the invalidation channel, which names only keys of its tenant; other channels stay
+        # forbidden.
         target.ok("SUBSCRIBE", CHANNEL)
         assert tracker.call("PUBLISH", CHANNEL, "forged").text.startswith("NOPERM ")
         assert tracker.call("SUBSCRIBE", "__redis__:other").text.startswith("NOPERM ")
@@ -238,7 +239,7 @@ NO_TARGET = "ERR The client ID you want redirect to does not exist"
 
 @pytest.fixture(scope="module", params=["redis-server", "one store", "three stores", "embedded store"])
 def server(request, module_servers) -> Server:
-    """A plain redis-server, or weir, which does as that does."""
+    """A plain redis-server; and weir, which must behave in the same way."""
     if request.param == "redis-server":
         return module_servers.redis()
     stores = {"one store": 1, "three stores": 3, "embedded store": 0}[request.param]
@@ -246,7 +247,7 @@ def server(request, module_servers) -> Server:
 
 
 def listener(server: Server, protocol: int) -> tuple[Connection, int]:
-    """A connection that takes messages of others, and its number."""
+    """Returns a connection that receives messages of others, and its id."""
     connection = server.connect(protocol=protocol)
     number = connection.ok("CLIENT", "ID")
     if protocol == 2:
@@ -276,7 +277,7 @@ def test_messages_go_to_the_connection_that_is_named(server: Server, protocols: 
         reader.ok("GET", "k")
         writer.ok("FLUSHALL")
         assert target.read().plain() == told(protocols[1], None)
-        # Messages come to the client itself again, which hears them in RESP3 only.
+        # Messages come to the client itself again, which can receive them in RESP3 only.
         reader.ok("CLIENT", "TRACKING", "ON")
         assert reader.ok("CLIENT", "GETREDIR") == 0
         reader.ok("GET", "k")
@@ -296,7 +297,7 @@ def test_many_clients_redirect_to_few_wherever_they_are(server: Server):
             writer.ok("SET", f"many:{index}", "x")
         for index, (target, _) in enumerate(targets):
             keys = (f"many:{index}".encode(), f"many:{index + 6}".encode())
-            # Each of several stores has an order of its own.
+            # Messages of several stores may come in any order.
             assert sorted(target.read().plain() for _ in keys) == [told(2 + index % 2, [key]) for key in sorted(keys)]
     for connection in [*readers, *(target for target, _ in targets)]:
         connection.close()
@@ -381,7 +382,7 @@ def test_dialects_change_while_keys_are_tracked(server: Server):
             assert reader.ok("HGETALL", "{d}h") == pairs
             writer.ok("HSET", "{d}h", "f", "v")
             assert target.read().plain() == told(3, [b"{d}h"])
-        # A target may change its own, while it is subscribed to nothing else.
+        # A target may change its own protocol, while it has no other subscriptions.
         target.ok("SUBSCRIBE", CHANNEL)
         assert target.ok("HELLO", 2)[5] == 2
         reader.ok("HGETALL", "{d}h")
@@ -418,7 +419,7 @@ def test_calls_that_wait_are_answered_before_messages_about_them(server: Server)
 
 
 def line_named(asker: Connection, connection: Connection) -> bytes:
-    """The flags of another connection."""
+    """Returns the line of CLIENT LIST for another connection."""
     port = connection.socket.getsockname()[1]
     for line in asker.ok("CLIENT", "LIST").splitlines():
         fields = dict(word.split(b"=", 1) for word in line.split())
@@ -438,7 +439,7 @@ def test_links_for_redirected_messages_end_with_their_use(weir: Weir):
         until(lambda: links() == len(weir.backends), "there is one for each store")
         reader.ok("CLIENT", "TRACKING", "OFF")
         until(lambda: links() == 0, "they are closed when nobody redirects to the target")
-        # They are opened anew, and the target is closed if one is lost: it would miss messages.
+        # The links are opened again; the loss of one closes the target, because it would miss messages.
         reader.ok("CLIENT", "TRACKING", "ON", "REDIRECT", number)
         with weir.backends[0].connect() as direct:
             redirected = [line.split("redir=")[1].split()[0] for line in direct.ok("CLIENT", "LIST").decode().splitlines()]

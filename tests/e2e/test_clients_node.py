@@ -1,4 +1,4 @@
-"""node-redis and ioredis. The checks themselves are in node/clients.mjs."""
+"""Runs the checks of node/clients.mjs with node-redis and ioredis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/operating/clients.md: its Python, Node, Ruby and PHP snippets, run as they stand there against a weir with a small quota."""
+"""Tests docs/operating/clients.md: its Python, Node, Ruby and PHP snippets run unchanged against a weir with a small quota."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ pytestmark = pytest.mark.weir_only
 
 PAGE = (ROOT / "docs" / "operating" / "clients.md").read_text()
 PORT = "7379"
-# A request whose bytes hold this loses its connection, as often as the cutter is told.
+# The bytes that mark a request whose connection the cutter may close.
 MARK = b"cut-off"
-# Longer than the next request takes to come.
+# Longer than the time until the next request.
 WAIT_MS_MIN = 150
 
 
@@ -34,7 +34,9 @@ def snippets(language: str) -> list[str]:
 
 
 class Cutter(Listener):
-    """A way to weir that closes a client's connection at each of the first `cuts` requests with MARK, and counts these requests."""
+    """A relay to weir that closes the client's connection at each of the first `cuts` requests with MARK, and counts these
+    requests.
+    """
 
     def __init__(self, port: int, cuts: int) -> None:
         self.weir_port, self.cuts, self.seen = port, cuts, 0
@@ -79,7 +81,9 @@ class Cutter(Listener):
 
 
 def start(servers, folder, ru_per_second: int):
-    """A weir with the snippets' tenant. One shard, because another one may have quota left; no answers from memory, which cost less."""
+    """Starts a weir with the snippets' tenant. It has one shard, because another one may have quota left, and no hot keys,
+    because cached replies cost less.
+    """
     quotas = folder / "quotas.toml"
     quotas.write_text(f'[tenants.acme]\npassword = "sesame"\nru_per_second = {ru_per_second}\n')
     return servers.weir(flags=["--shards", "1", "--quotas", str(quotas), "--disable", "hot"])
@@ -87,18 +91,18 @@ def start(servers, folder, ru_per_second: int):
 
 @pytest.fixture
 def weir(servers, tmp_path):
-    """With quota enough for a whole test."""
+    """A weir with enough quota for a whole test."""
     return start(servers, tmp_path, 10_000)
 
 
 @pytest.fixture
 def tight_weir(servers, tmp_path):
-    """With a quota that a few requests use up."""
+    """A weir with a quota that a few requests use up."""
     return start(servers, tmp_path, 4)
 
 
 def use_up_quota(weir) -> None:
-    """Asks as acme until a request is refused for a while: the next one, if it comes soon, is refused too."""
+    """Sends requests as acme until one is refused with a wait so long that the next request is refused too."""
     with redis.Redis(port=weir.port, username="acme", password="sesame") as plain:
         for _ in range(10_000):
             try:
@@ -112,7 +116,7 @@ def use_up_quota(weir) -> None:
 
 
 def python_snippet(port: int) -> types.SimpleNamespace:
-    """What the snippet defines, and how long it slept."""
+    """Returns the names that the snippet defines, and a record of how long it slept."""
     [text] = snippets("python")
     assert PORT in text
     names: dict = {"__name__": "snippet", "print": lambda *_: None}
@@ -150,18 +154,19 @@ def test_python_repeats_reads_and_not_writes_on_a_lost_connection(weir):
 
 @dataclass(frozen=True)
 class Script:
-    """How the tests go on behind a snippet: with one line of JSON for each kind of steps, by the snippet's own ways to ask."""
+    """Code that a test adds to a snippet of one language: it uses the snippet's own functions, and prints one line of JSON."""
 
     command: list[str]
-    # Where the snippet closes its connection, or ends. Further steps stand there.
+    # A pattern for the line in which the snippet closes its connection, or ends; the test's steps take its place.
     closes: str
-    # Defines `outcome`: the value or the error of a piece of work, and how many milliseconds it took.
+    # Code that defines `outcome`: it returns the value or error of a piece of work, and its time in milliseconds.
     prelude: str
-    # Uses the quota up with the client alone, then asks by the snippet's ways. FLUSHALL is forbidden to a tenant without `admin`.
+    # Uses the quota up with the client directly, and then asks with the snippet's functions. A tenant without `admin` may not
+    # call FLUSHALL.
     throttled: str
     lost: str
     read: str
-    # Text in the steps that differs by client.
+    # Words in the steps that differ by client.
     words: dict[str, str] = field(default_factory=dict)
 
     def run(self, snippet: str, port: int, steps: str, folder: Path) -> dict:
@@ -170,7 +175,7 @@ class Script:
         assert ends, "the snippet closes its connection, or ends"
         for word, text in self.words.items():
             steps = steps.replace(word, text)
-        # Node wants this ending; the others do not look at it.
+        # Node requires this extension; the others do not care.
         script = folder / "script.mjs"
         script.write_text(snippet[: ends.start()].replace(PORT, str(port)) + self.prelude + steps)
         done = subprocess.run([*self.command, script], capture_output=True, text=True, timeout=60, cwd=folder)
@@ -181,7 +186,7 @@ class Script:
 
 
 def node(flushall: str) -> Script:
-    """A script ends by itself only when its client is closed."""
+    """Returns the script for Node, which ends by itself only when its client is closed."""
     return Script(
         command=[os.environ.get("NODE", "node")],
         closes=r"^await client\.(quit|close)\(\);\n",
@@ -294,7 +299,7 @@ SCRIPTS = {
 
 @pytest.fixture(params=SCRIPTS)
 def script(request, tmp_path) -> types.SimpleNamespace:
-    """Runs steps behind one client's snippet."""
+    """Runs steps behind the snippet of one client."""
     name = request.param
     if name in ("redis-rb", "phpredis"):
         [snippet] = snippets({"redis-rb": "ruby", "phpredis": "php"}[name])

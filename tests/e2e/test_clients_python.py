@@ -1,4 +1,4 @@
-"""redis-py and coredis as their users use them: default settings, through whole command families."""
+"""Tests with redis-py and coredis in their default settings, through whole command families."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def client(weir, protocol: int | None = None, **options) -> redis.Redis:
 
 
 def empty(weir) -> None:
-    """Empties the stores behind weir, not through it."""
+    """Empties the stores behind weir directly."""
     for store in [*weir.backends, *([weir] if isinstance(weir, Redis) else [])]:
         with store.connect() as connection:
             connection.ok("FLUSHALL")

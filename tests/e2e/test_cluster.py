@@ -1,4 +1,4 @@
-"""weir before a real Redis Cluster: clients speak to one address, whatever the nodes do among each other."""
+"""Tests of weir in front of a real Redis Cluster: clients use one address, whatever the nodes do among each other."""
 
 from __future__ import annotations
 
@@ -88,20 +88,20 @@ def test_what_is_half_moved_is_found_key_by_key(weir, cluster: Cluster):
         assert cluster.move_keys(slot, source, target, most=10) == 10
         for name in names:
             assert said(client, "GET", name) == (name if name in names[:20] else None)
-        # What is new is made where the slot goes.
+        # New keys are created at the target of the moving slot.
         for name in names[20:]:
             assert said(client, "APPEND", name, name) == len(name)
         assert said(client, "STRLEN", names[30]) == len(names[30])
         replies = client.pipeline([("MULTI",), ("GET", names[25]), ("APPEND", names[25], "+"), ("EXEC",)])
         assert in_text(replies[-1].plain()) == [names[25], len(names[25]) + 1]
-        # Keys that are here and there, and new ones: one by one.
+        # Single-key commands on keys that are at either node, and on new ones.
         values = [name if name in names[:20] else {names[25]: name + "+"}.get(name, name) for name in names]
         assert said(client, "MGET", *names, "{half}none", "other") == [*values, None, None]
         assert said(client, "EXISTS", *names, "{half}none", names[0]) == 41
         assert said(client, "MGET", "{half}none", "{half}neither") == [None, None]
         assert said(client, "DEL", "{half}none", names[39], names[1]) == 2
         assert said(client, "SET", names[1], names[1]) == "OK"
-        # For what needs them together a node has no answer, and neither has weir, for longer than a second.
+        # For commands that need keys of both nodes together, neither a node nor weir has an answer, for longer than a second.
         assert client.call("SUNION", *names[:20]).text.startswith("UNAVAILABLE")
         cluster.end_move(slot, source, target)
         assert said(client, "MGET", *names[:25]) == names[:25]
@@ -117,14 +117,14 @@ def test_a_script_that_says_that_it_was_refused_is_carried_out_once_and_goes_now
     claims = [
         f"MOVED {slot} {target.address}",
         f"MOVED {slot} {owner.address}",
-        # Somewhere where nobody is.
+        # An address where no server is.
         f"MOVED {slot} 127.0.0.1:1",
         f"MOVED {slot + 1} {target.address}",
         f"ASK {slot} {target.address}",
         f"ASK {slot} 127.0.0.1:1",
         "TRYAGAIN so",
         "READONLY so",
-        # What says nothing of where the slot is, and what is no refusal.
+        # Errors that do not name an owner of the slot, and errors that are no refusals.
         "CLUSTERDOWN so",
         "MOVED x y",
         "ASK 99999 :",
@@ -136,7 +136,7 @@ def test_a_script_that_says_that_it_was_refused_is_carried_out_once_and_goes_now
             told = client.read()
             assert told.is_error and (told.text == claim or told.text.startswith("UNAVAILABLE ")), told
             assert not re.match(r"(MOVED|ASK) \d+ .*:\d", told.text), told
-            # What follows is carried out behind it, and others do not wait for long.
+            # The next request is carried out after the script, and other clients do not wait for long.
             appended = client.read()
             assert not appended.is_error, appended
             assert said(other, "GET", "{script}n") == str(times), claim
@@ -145,7 +145,7 @@ def test_a_script_that_says_that_it_was_refused_is_carried_out_once_and_goes_now
 
 
 class Load:
-    """Clients that count, and append what tells their order, until they are stopped."""
+    """Clients that increment counters, and append numbers that show their order, until they are stopped."""
 
     def __init__(self, weir, keys: list[str], clients: int = 4, database: int = 0) -> None:
         self.weir, self.keys, self.database = weir, keys, database
@@ -262,11 +262,11 @@ def test_a_primary_hands_over_and_another_one_dies(servers):
     load.go_on()
     assert load.errors[before:] == [], load.errors[before:][:5]
     load.stop()
-    # For some milliseconds nodes themselves may miss an owner of the slots that are handed over.
+    # For some milliseconds nodes themselves may report that the slots have no owner.
     refused = [text for text in handed_over if not text.startswith("CLUSTERDOWN")]
     assert refused == [], refused[:5]
     for key, value in zip(keys, values(weir, keys), strict=True):
-        # What was acknowledged and not copied yet is lost with its node; nothing is carried out twice.
+        # A write that was acknowledged but not replicated is lost with its node; nothing is carried out twice.
         assert int(value) <= load.done[key] + load.unknown[key]
     for appended in load.appended.values():
         assert appended == sorted(appended)
@@ -290,7 +290,7 @@ def test_a_primary_that_hangs_is_replaced_long_before_it_is_given_up(servers):
 
 
 def walk(client: Connection, count: int = 10, between=lambda: None) -> tuple[set[str], int]:
-    """All that SCAN shows, and in how many steps."""
+    """Returns all keys that SCAN shows, and the number of steps."""
     found: set[str] = set()
     cursor, steps = "0", 0
     while True:
@@ -314,13 +314,13 @@ def test_a_walk_misses_nothing_while_slots_move(weir, cluster: Cluster):
         moved: list[int] = []
 
         def go_on_moving() -> None:
-            # One after the other: of what goes and comes back while its node is visited nobody hears.
+            # Slots move one after the other, because nobody hears of keys that leave and return while their node is visited.
             for slot in cycle(slots):
                 if stopping.is_set():
                     return
                 target = random.choice(others(cluster, slot))
                 source = cluster.begin_move(slot, target)
-                # Sometimes it stays half moved for a while.
+                # Sometimes a slot stays half moved for a while.
                 for _ in range(random.randrange(3)):
                     cluster.move_keys(slot, source, target, most=1)
                     stopping.wait(random.random() / 20)
@@ -353,7 +353,7 @@ def test_no_stale_copy_contributes_while_replicas_take_over(servers):
 
     def hand_over(place: int) -> None:
         pairs[place] = pairs[place][::-1]
-        # It may have yet to hear that it is a replica by now.
+        # The node may not know yet that it is a replica now.
         with pairs[place][0].connect() as heir:
             until(lambda: not heir.call("CLUSTER", "FAILOVER").is_error, "it is asked to take over")
 
@@ -361,7 +361,7 @@ def test_no_stale_copy_contributes_while_replicas_take_over(servers):
         heir = pairs[place][0]
         if "role:master" in cluster.call(heir, "INFO", "replication").text:
             return True
-        # Primaries vote for nobody twice in a while.
+        # Primaries vote only once in a while, so the failover is asked for again.
         with heir.connect() as operator:
             operator.call("CLUSTER", "FAILOVER")
         return False
@@ -385,7 +385,7 @@ def test_no_stale_copy_contributes_while_replicas_take_over(servers):
                         assert in_text(reply.plain()) in names
             until(lambda: has_taken_over(place), "it has taken over")  # noqa: B023
             if turn == 3:
-                # A replica that was a primary a moment ago has a copy of everything.
+                # A replica that was a primary until now has a copy of all keys.
                 until(lambda: client.call("FLUSHALL").text == "OK", "all is gone", seconds=10)
                 assert said(client, "DBSIZE") == 0
                 continue
@@ -430,7 +430,7 @@ def test_a_cluster_that_is_set_up_anew_at_the_same_addresses_is_found(servers):
 
 
 def lose_what_is_under_way(weir, node, requests: list[tuple]) -> list[str]:
-    """What a client is told whose requests reach a node that sleeps, and that closes all connections when it wakes up."""
+    """Sends requests to a node that is stopped, and that closes all connections when it continues. Returns the replies."""
 
     def sleep() -> None:
         with node.connect() as operator:
@@ -466,7 +466,7 @@ def test_reads_that_are_lost_are_asked_for_again(servers, cluster: Cluster, flag
         assert all("reason=connection-lost" in each for each in told), told
         return
     assert told == ["value", 5, "va", 0]
-    # A write is not, nor is what stands before one.
+    # A write is not retried, nor is a request before one.
     told = lose_what_is_under_way(weir, node, [("GET", "{again}a"), ("SET", "{again}a", "value"), ("GET", "{again}a")])
     assert ["reason=connection-lost" in str(each) for each in told] == [True, True, False] and told[2] == "value", told
     figures = metrics.parse(weir.admin("/metrics")[1])["weir_backend_retries_total"]

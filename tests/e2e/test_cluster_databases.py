@@ -1,6 +1,6 @@
-"""Databases of a real cluster: Valkey 9 has as many as its setting cluster-databases says, other servers have one.
+"""Tests of databases in a real cluster: Valkey 9 has as many as its setting cluster-databases says, other servers have one.
 
-Where the server has one database, the tests compare weir's refusals with the server's own.
+Where the server has one database, weir's refusals are compared with the server's own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NOT_IN_CLUSTER = "ERR SELECT is not allowed in cluster mode"
 
 @pytest.fixture(scope="module")
 def options(module_servers) -> list[str]:
-    """What gives each node several databases; nothing where the server cannot have them."""
+    """Returns the options that give each node several databases; none where the server cannot have them."""
     with module_servers.redis().connect() as store:
         return ["--cluster-databases", str(DATABASES)] if store.ok("CONFIG", "GET", "cluster-databases") else []
 
@@ -46,7 +46,7 @@ def weir(module_servers, cluster: Cluster):
 
 
 def select(client: Connection, database: int, options: list[str]) -> bool:
-    """Selects a database; false, and the server's own refusal, if the server has but one."""
+    """Selects a database. False, after a comparison with the server's own refusal, if the server has only one."""
     reply = client.call("SELECT", database)
     assert reply.text == ("OK" if options else NOT_IN_CLUSTER)
     return bool(options)
@@ -182,7 +182,7 @@ def test_a_key_that_is_hot_in_two_databases_is_two_keys(servers, cluster: Cluste
 
 
 def loads(weir, databases: tuple[int, ...]) -> list[Load]:
-    """Clients that count in these databases."""
+    """Returns clients that count in these databases."""
     keys = [f"count:{number}" for number in range(6)]
     return [Load(weir, keys, clients=2, database=database) for database in databases]
 
@@ -210,7 +210,7 @@ def test_slots_move_under_load_and_every_request_is_carried_out_once_and_in_orde
         check(weir, load)
 
 
-# One at a time: Valkey 9.1 itself puts writes into the wrong database if several are written to while a slot moves.
+# One database at a time, because Valkey 9.1 itself writes into the wrong database if several are written to while a slot moves.
 @pytest.mark.parametrize("database", [0, 3])
 def test_slots_that_move_as_one_step_lose_and_double_nothing(weir, cluster: Cluster, options, database: int):
     node = cluster.nodes[0]

@@ -1,4 +1,6 @@
-"""Nodes of a cluster that cannot do a request yet, and say so (CLUSTERDOWN, TRYAGAIN): clients hear of it only where it lasts."""
+"""Tests of nodes that cannot carry out a request at the moment (CLUSTERDOWN, TRYAGAIN): clients see the error only if it
+lasts.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def test_a_node_that_is_down_for_a_moment_is_asked_again(fake: FakeCluster, weir
             fake.refuse(owner_of(fake, "foo"), "CLUSTERDOWN", "TIMES", 5)
             assert client.call(*command).plain() == told
         assert asked_again(weir, "clusterdown") == 15
-        # A block goes whole, and what comes behind it waits.
+        # A transaction is retried as a whole, and later requests wait for it.
         fake.refuse(owner_of(fake, "foo"), "CLUSTERDOWN", "TIMES", 3)
         replies = client.pipeline([("MULTI",), ("INCR", "{foo}n"), ("INCR", "{foo}n"), ("EXEC",), ("GET", "{foo}n")])
         assert [reply.plain() for reply in replies[-2:]] == [[2, 3], b"3"]
@@ -77,7 +79,7 @@ def test_a_client_that_tracks_keys_hears_of_neither_where_it_is_short(fake: Fake
 
 
 def test_order_is_kept_through_a_short_outage(fake: FakeCluster, weir):
-    """Several connections append to lists of their own while all nodes say CLUSTERDOWN now and then: nobody hears of it."""
+    """Several connections append to lists of their own while all nodes reply CLUSTERDOWN now and then: no client sees it."""
     errors: list[str] = []
     over = threading.Event()
 
@@ -89,7 +91,7 @@ def test_order_is_kept_through_a_short_outage(fake: FakeCluster, weir):
                 errors.extend(reply.text for reply in replies if reply.is_error)
                 count += 4
             expected = "".join(f"{step}," for step in range(count))
-            # What was refused in the middle of a pipeline of which the end was done is told, and then it is missing.
+            # A request that was refused in the middle of a pipeline whose end succeeded gets its error, and its value is missing.
             if not errors and client.ok("GET", f"log:{number}") != expected.encode():
                 errors.append(f"log:{number}")
 
@@ -108,7 +110,7 @@ def test_order_is_kept_through_a_short_outage(fake: FakeCluster, weir):
         thread.join(60)
         assert not thread.is_alive()
     assert [error for error in errors if not error.startswith("CLUSTERDOWN")] == []
-    # A node may begin or end to say so in the middle of a pipeline.
+    # A node may begin or stop replying CLUSTERDOWN in the middle of a pipeline.
     assert len(errors) <= 8 * 3 * 2, errors[:5]
     assert asked_again(weir, "clusterdown") > 0
 
@@ -117,14 +119,14 @@ def test_a_node_that_stays_down_is_told_of_within_a_second_or_the_deadline(fake:
     with weir.connect() as client, weir.connect() as urgent:
         assert urgent.ok("QOS", "SET", "DEADLINE", "200") == b"OK"
         fake.refuse(owner_of(fake, "foo"), "CLUSTERDOWN")
-        # At its deadline a request may be with the node once more.
+        # At its deadline a request may be at the node once more.
         cut_off = ("CLUSTERDOWN ", "DEADLINE stage=backend ")
         for connection, least, most, words in [(client, 0.8, 1.6, "CLUSTERDOWN "), (urgent, 0.1, 0.5, cut_off)]:
             began = time.monotonic()
             told = connection.call("SET", "foo", "v")
             assert told.text.startswith(words), told
             assert least < time.monotonic() - began < most
-        # A script may have been carried out before it said so.
+        # A script may have been carried out before it replied this, so it is not retried.
         began = time.monotonic()
         assert client.call("EVAL", "return redis.error_reply('CLUSTERDOWN so')", "1", "foo").is_error
         assert time.monotonic() - began < 0.5

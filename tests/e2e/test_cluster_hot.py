@@ -1,4 +1,4 @@
-"""Hot keys before a real Redis Cluster: their slots move, and their nodes die."""
+"""Tests of hot keys in front of a real Redis Cluster, whose slots move and whose nodes die."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def test_what_everybody_reads_is_asked_for_now_and_then_and_never_told_when_it_i
         for _ in range(READS):
             assert said(client, "GET", "viral") == "0"
         assert reads(cluster) - before < READS / 2, "most were answered from memory"
-        # What anybody has written is what everybody reads, wherever the slot is.
+        # Every client reads the value that any client has written last, wherever the slot is.
         for turn in range(1, 31):
             if turn % 5 == 0:
                 cluster.move(slot, next(node for node in cluster.primaries if node is not cluster.owner(slot)))
             assert said(other, "SET", "viral", turn) == "OK"
             for _ in range(5):
                 assert [said(each, "GET", "viral") for each in (client, other)] == [str(turn)] * 2
-        # What nobody can tell apart makes all that is kept worthless, on whatever node.
+        # A script may have written any key, so all cached replies become invalid, whatever their node.
         assert said(client, "EVAL", "return redis.call('SET', KEYS[1], 'script')", 1, "viral") == "OK"
         assert said(client, "GET", "viral") == "script"
         heat(client, "viral", hits=0)
@@ -112,6 +112,6 @@ def test_what_is_read_only_beside_others_is_answered_from_memory_too(servers, cl
         before = times_asked(cluster, cluster.owner(slot), "mget")
         for _ in range(READS):
             assert said(client, "MGET", "viral", *others)[0] == "20"
-        # The others of that node are asked for as ever.
+        # The other keys of that node are still read from it.
         own = 1 + sum(cluster.owner(slot_of(cluster, name)) is cluster.owner(slot) for name in others)
         assert times_asked(cluster, cluster.owner(slot), "mget") - before < READS * (own - 1 / 2), "most were answered from memory"

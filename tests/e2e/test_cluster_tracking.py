@@ -1,4 +1,6 @@
-"""CLIENT TRACKING before a real cluster: what a client keeps is never old for long, wherever slots and primaries go."""
+"""Tests of CLIENT TRACKING in front of a real cluster: a client's cache is never outdated for long, wherever slots and
+primaries go.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,14 @@ CHANNEL = "__redis__:invalidate"
 
 
 class Keeper:
-    """A client that keeps what it has read until it is told that it may have changed."""
+    """A client that caches values until a message says that they may have changed."""
 
     def __init__(self, weir, *options) -> None:
         self.connection: Connection = weir.connect(protocol=3)
         self.kept: dict[str, bytes | None] = {}
         self.hits = 0
         self.whole = 0
-        # True once the connection that heard of changes is gone.
+        # True once the connection for messages is closed.
         self.is_deaf = False
         self.begin(weir, *options)
 
@@ -57,7 +59,7 @@ class Keeper:
             self.kept.pop(key.decode(), None)
 
     def get(self, key: str) -> bytes | None:
-        # What was told by now is heard.
+        # PING's reply comes after all messages that were sent before it.
         assert self.ask("PING").text == "PONG"
         if key in self.kept:
             self.hits += 1
@@ -66,7 +68,7 @@ class Keeper:
         if reply.is_error:
             assert reply.text.startswith("UNAVAILABLE "), reply
             return None
-        # A message that came before the reply is about an older value.
+        # A message that came before the reply concerns an older value.
         self.kept[key] = reply.plain()
         return self.kept[key]
 
@@ -75,7 +77,7 @@ class Keeper:
 
 
 class Redirector(Keeper):
-    """A keeper that hears of changes over another connection, in RESP2 and as messages of a channel."""
+    """A keeper that gets its messages over another connection, in RESP2, from the invalidation channel."""
 
     def begin(self, weir, *options) -> None:
         self.target = weir.connect(protocol=2)
@@ -101,7 +103,7 @@ def kind(request) -> type[Keeper]:
 
 
 def set_at_owner(cluster: Cluster, key: str, value: str) -> None:
-    """Writes at the node itself, of which weir knows nothing."""
+    """Writes directly at the node that owns the key."""
 
     def is_done() -> bool:
         with cluster.owner(slot_of(cluster, key)).connect() as node:
@@ -170,7 +172,7 @@ def test_that_a_key_was_absent_is_forgotten_when_its_slot_has_another_owner(weir
         writer.ok("DEL", "absent")
     assert keeper.get("absent") is None and keeper.get("absent") is None and keeper.hits == 1
     cluster.move(slot, others(cluster, slot)[0])
-    # No node tells of this: the former owner has lost the slot, the new one was not asked for the key.
+    # No node reports this change: the former owner has lost the slot, and the key was not read at the new one.
     set_at_owner(cluster, "absent", "present")
     until(lambda: keeper.get("absent") == b"present", "weir has heard of the move", seconds=60)
     assert keeper.whole > 0
@@ -207,13 +209,13 @@ def test_a_failover_costs_no_client_a_change(servers, kind):
     set_at_owner(cluster, key, "before")
     keeper = kind(weir)
     assert keeper.get(key) == b"before"
-    # The primary hands over, and stays connected as a replica.
+    # The primary hands over to its replica, and stays connected as a replica itself.
     replica = cluster.nodes[3]
     cluster.call(replica, "CLUSTER", "FAILOVER")
     until(lambda: cluster.owner(slot_of(cluster, key)) is replica, "it has taken over")
     set_at_owner(cluster, key, "after")
     until(lambda: keeper.get(key) == b"after", "it is told", seconds=60)
-    # A primary that is lost closes the client that hears of changes, so that nothing is kept any more.
+    # The loss of a primary closes the client's connection for messages, so that it drops its cache.
     until(lambda: keeper.get(key) == b"after" and key in keeper.kept, "it is kept")
     replica.kill()
 

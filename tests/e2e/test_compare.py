@@ -1,5 +1,6 @@
-"""perf/compare, perf/http and perf/cluster-cpu: what they measure, further peers, sizes of values, and what they say when asked for
-what they do not have."""
+"""Tests of perf/compare, perf/http and perf/cluster-cpu: their measurements, further peers, sizes of values, and the errors
+for missing options.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def compare(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def measured_by(script: str, folder: Path, *words: str) -> dict:
-    """What a script measures in two rounds of few requests."""
+    """Returns the results of a script for two rounds of few requests."""
     flags = ["--weir-binary", str(binary("weir")), "--rounds", "2", "--name", "tried", "--folder", str(folder)]
     run = subprocess.run(
         [ROOT / "perf" / script, *flags, *words], capture_output=True, text=True, timeout=SECONDS_MAX

@@ -1,4 +1,4 @@
-"""Databases: every client has one of its own, over connections that all clients share."""
+"""Tests of databases: every client selects its own, over connections to stores that all clients share."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_what_is_kept_on_a_connection_is_kept_in_its_database(weir: Weir):
         other.ok("SELECT", 4)
         other.ok("RPUSH", "list", "right")
         assert one.read().plain() == [b"list", b"right"]
-        # A key that is watched in one database, and the transaction in another.
+        # A key is watched in one database, and the transaction runs in another.
         one.ok("WATCH", "w{x}")
         one.ok("SELECT", 6)
         one.ok("SET", "in{x}", "6")
@@ -212,11 +212,11 @@ def test_a_transaction_selects_databases(weir: Weir):
         *first, told, selected, pong = connection.ok("EXEC")
         assert (first, selected, pong) == ([b"OK"] * 4, b"OK", b"PONG") and b" db=1 " in told
         assert b" db=3 " in connection.ok("CLIENT", "INFO") and connection.ok("EXISTS", "k") == 0
-        # No connection that others share has gone along.
+        # No shared connection has changed its database.
         for database, value in [(0, None), (1, b"1"), (2, b"2"), (3, None)]:
             other.ok("SELECT", database)
             assert other.ok("GET", "k") == value, database
-        # Redis, which is left in the database of the last SELECT that succeeded.
+        # Redis stays in the database of the last SELECT that succeeded.
         connection.ok("MULTI")
         for words in [("SELECT", 4), ("SELECT", 999), ("SET", "k", "4")]:
             assert connection.call(*words).text == "QUEUED"
@@ -279,7 +279,7 @@ def test_transactions_that_select_take_links(servers):
     weir = servers.weir(store, flags=["--shards", "1", "--private-links", "4"])
     waiters = [weir.connect() for _ in range(3)]
     with weir.connect() as client:
-        # One tenant may have three of four.
+        # One tenant may hold three of four private links.
         for waiter in waiters:
             waiter.send("BLPOP", "q", 0)
         until(lambda: b"blocked_clients:3\r" in client.ok("INFO", "clients"), "they wait")
@@ -297,7 +297,7 @@ def test_transactions_that_select_take_links(servers):
             return not client.call("EXEC").is_error
 
         until(executes, "there is a link again")
-        # It is used again and again.
+        # The same link is used again and again.
         with store.connect() as direct:
             connections = lambda: int(re.search(rb"total_connections_received:(\d+)", direct.ok("INFO", "stats"))[1])
             before = connections()

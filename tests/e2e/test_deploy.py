@@ -1,4 +1,4 @@
-"""What stands under tools/deploy: it is right, and weir tells a service manager how it goes."""
+"""Tests of the files under tools/deploy, and of weir's notifications to a service manager."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_they_look_at_metrics_that_there_are(servers, file: str):
     there = metrics.parse(weir.admin("/metrics")[1])
     text = (DEPLOY / file).read_text()
     families = {word for word in "".join(c if c.isalnum() or c == "_" else " " for c in text).split() if word.startswith("weir_")}
-    # No key is hot here, so there is no series; the family has its heading.
+    # No key is hot here, so there is no series, only the heading of the family.
     heads = weir.admin("/metrics")[1]
     assert len(families) > 10 and all(name in there or f"# TYPE {name} " in heads for name in families), families - set(there)
 
@@ -78,13 +78,13 @@ def test_the_unit_is_one():
     if not shutil.which("systemd-analyze"):
         pytest.skip("systemd is not here")
     done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(DEPLOY / "weir.service")], capture_output=True, text=True, timeout=60)
-    # weir need not be installed.
+    # weir need not be installed for this check.
     complaints = [line for line in done.stderr.splitlines() if "weir.service" in line and "/usr/bin/weir" not in line]
     assert complaints == []
 
 
 class Watched(Weir):
-    """A weir that was started by a service manager."""
+    """A weir that a service manager has started."""
 
     def __init__(self, manager: Path) -> None:
         super().__init__(flags=["--shards", "2"])
@@ -109,7 +109,7 @@ def test_a_service_manager_is_told(servers, tmp_path: Path):
 
 
 class Confined(Weir):
-    """A weir in a container: what it may ask of the kernel is in a profile."""
+    """A weir in a container, whose seccomp profile limits its system calls."""
 
     def __init__(self, profile: Path, *backends: Redis, flags: list[str] | None = None) -> None:
         super().__init__(*backends, flags=flags)
@@ -187,7 +187,7 @@ def test_man_page_and_completions_have_every_flag(package: Path, tmp_path: Path)
 
 
 class Installed(Weir):
-    """weir as a package has put it somewhere."""
+    """A weir that its package has installed in some folder."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(flags=["--quotas", str(root / "etc/weir/quotas.toml"), "--shards", "2"])
@@ -203,7 +203,7 @@ def test_the_package_is_installed_serves_and_is_purged(servers, package: Path, t
         folder.mkdir(parents=True)
     for file in ("status", "available"):
         (admin / file).touch()
-    # Its scripts see by DPKG_ROOT that this is no system; libc is none of this folder.
+    # The package's scripts see by DPKG_ROOT that the folder is no running system; the folder has no libc of its own.
     dpkg = ["dpkg", f"--instdir={root}", f"--admindir={admin}", f"--log={tmp_path}/log", "--force-script-chrootless"]
     dpkg += ["--force-depends", "--force-not-root", "--force-bad-path"]
     run(*dpkg, "--install", str(package))
@@ -217,7 +217,7 @@ def test_the_package_is_installed_serves_and_is_purged(servers, package: Path, t
         assert client.ok("AUTH", "shop", "change-me") == b"OK"
         assert client.ok("SET", "shop:1", "x") == b"OK"
     weir.terminate()
-    # What was changed survives an upgrade and a removal, and goes with the package for good.
+    # Changed settings survive an upgrade and a removal; a purge removes them.
     settings = root / "etc/default/weir"
     settings.write_text("WEIR_STORAGE=redis://10.0.0.1:6379\n")
     run(*dpkg, "--force-confold", "--install", str(package))

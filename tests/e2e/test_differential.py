@@ -1,6 +1,6 @@
-"""The same commands sent straight to a redis-server and through weir give the same bytes.
+"""Compares a redis-server with weir in front of one: the same commands give the same bytes.
 
-The shapes are in shapes/; each runs in RESP2 and RESP3, over one backend and over two (all keys of a shape share a hash tag).
+The shapes are in shapes/; each runs in RESP2 and RESP3, with one backend and with two (all keys of a shape share a hash tag).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""weir without any other server: the embedded store behind the same forwarding path."""
+"""Tests of weir without any other server: with the embedded store as its backend."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.shapes import Shape
 from harness.waiting import until
 from test_clients_python import client
 
-# The same tests that weir over Redis passes, for the families that the embedded store has.
+# Tests of weir in front of Redis that must pass for the embedded store too, for its command families.
 from test_clients_python import (  # noqa: F401
     test_a_pool_of_threads,
     test_bytes_stay_bytes,
@@ -46,7 +46,7 @@ def reference(module_servers) -> Redis:
 
 @pytest.fixture(scope="module")
 def weir_over_redis(module_servers) -> Weir:
-    """Not over Redis here: this is what the tests from test_clients_python and test_tools get."""
+    """A weir with the embedded store, in the place of the fixture that test_clients_python and test_tools use."""
     return module_servers.weir(flags=["--shards", "2"])
 
 
@@ -93,7 +93,7 @@ def test_sums_of_decimals_have_every_digit_of_redis(reference: Redis, weir_over_
     with reference.connect() as direct, weir_over_redis.connect() as through:
         expected, found = direct.pipeline(requests), through.pipeline(requests)
     sums = [(request, reply.value) for request, reply in zip(requests, expected) if "INCR" in request[0]]
-    # Most of them show that Redis adds in binary: without that there would be nothing to compare.
+    # Most sums must show that Redis adds in binary, because otherwise the comparison proves nothing.
     assert sum(len(value) >= 18 for _, value in sums) > 1_000, "long sums are among them"
     differences = [
         f"{' '.join(request)}: redis {theirs}, weir {ours}"
@@ -132,7 +132,7 @@ def test_keys_expire_and_give_back_their_memory(weir_over_redis: Weir):
         connection.ok("FLUSHALL")
         for i in range(2000):
             connection.ok("SET", f"brief:{i}", "v", "PX", 50)
-        # Nobody asks for them again, so they must go by themselves.
+        # No client reads these keys again, so they must be removed without that.
         until(lambda: connection.ok("DBSIZE") == 0, "all keys have expired")
 
 

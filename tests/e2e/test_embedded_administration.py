@@ -1,4 +1,5 @@
-"""What operators and test suites ask at the start: the embedded store answers as redis-server does, where the same is true.
+"""Tests of commands that operators and test suites send first: the embedded store replies as redis-server does, as far as the
+reply is true for it.
 
 SLOWLOG, LATENCY, MEMORY, MODULE, ACL, ROLE and saving. weir answers some of these itself, so the store is asked without it.
 """
@@ -12,7 +13,7 @@ from harness.processes import Storage, Weir
 
 pytestmark = pytest.mark.weir_only
 
-# The same bytes from both.
+# Requests to which both reply the same bytes.
 SAME = [
     "SLOWLOG", "SLOWLOG x", "SLOWLOG GET x", "SLOWLOG GET -2", "SLOWLOG GET 1 2", "SLOWLOG LEN x", "SLOWLOG RESET", "SLOWLOG LEN", "SLOWLOG GET", "SLOWLOG GET -1",
     "LATENCY", "LATENCY x", "LATENCY LATEST", "LATENCY LATEST x", "LATENCY HISTORY command", "LATENCY HISTORY", "LATENCY RESET", "LATENCY RESET x y", "LATENCY GRAPH x", "LATENCY HISTOGRAM nosuch",
@@ -52,11 +53,11 @@ def test_categories_list_the_commands_that_the_store_has(store, model):
     with store.connect() as ours, model.connect() as theirs:
         known = {name for name in ours.call("ACL", "CAT", "fast").plain()} | {name for name in ours.call("ACL", "CAT", "slow").plain()}
         for category in theirs.call("ACL", "CAT").plain():
-            # weir counts LASTSAVE and ROLE among commands for everybody.
+            # weir lets every client call LASTSAVE and ROLE.
             theirs_all = theirs.call("ACL", "CAT", category).plain()
             expected = {name for name in theirs_all if name in known and name not in (b"lastsave", b"role")}
             found = set(ours.call("ACL", "CAT", category).plain())
-            # Later versions and weir itself have commands that Redis 7.0 has not.
+            # Later versions of Redis, and weir, have commands that Redis 7.0 lacks.
             assert expected <= found, (category, expected - found)
 
 

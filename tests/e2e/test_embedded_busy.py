@@ -1,4 +1,4 @@
-"""A script that runs for long in the embedded store: others are told that it is busy, and may end it."""
+"""Tests of long-running scripts in the embedded store: other clients get -BUSY, and may end the script."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def server(request):
 
 
 def until_busy(connection: Connection) -> None:
-    """Asks until a script keeps the store busy. Its effort would end it after about half a second."""
+    """Sends requests until the store replies -BUSY. The script's effort would end it after about half a second."""
     deadline = time.monotonic() + 20
     while not (reply := connection.call("PING")).text.startswith("BUSY"):
         assert time.monotonic() < deadline, reply
@@ -34,7 +34,7 @@ def until_busy(connection: Connection) -> None:
 
 
 def until_free(connection: Connection) -> None:
-    """Asks until the store answers again: weir learns from its next question that the script is over."""
+    """Sends requests until the store answers again; weir itself learns of that with its next request."""
     deadline = time.monotonic() + 20
     while (reply := connection.call("PING")).text != "PONG":
         assert time.monotonic() < deadline, reply
@@ -42,7 +42,7 @@ def until_free(connection: Connection) -> None:
 
 @contextlib.contextmanager
 def running(server, *words: str):
-    """A connection whose script runs, and another one, once the store says that it is busy."""
+    """Yields a connection whose script runs, and another one, once the store replies -BUSY."""
     with server.connect() as runner, server.connect() as other:
         for _ in range(5):
             runner.send(*words)

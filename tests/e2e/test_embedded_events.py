@@ -1,7 +1,7 @@
-"""Events of keys: the same messages in the same order from a redis-server and from the embedded store.
+"""Tests of keyspace events: a redis-server and the embedded store send the same messages in the same order.
 
-Random requests of all families on a few keys, with notify-keyspace-events KEA at both; calls that wait; lifetimes that
-end; and what the setting and its bounds do.
+Random requests of all families on a few keys, with notify-keyspace-events KEA at both; blocking calls; lifetimes that end; and
+the setting and its limits.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ pytestmark = pytest.mark.weir_only
 
 SEEDS = 6
 REQUESTS = 1500
-# Requests that weir takes apart by the cores of their keys, so that their order is open.
+# Requests that weir splits by the cores of their keys, so that the order of their events is open.
 SPLIT = {"DEL", "UNLINK", "MSET", "EXISTS", "TOUCH"}
 
 Words = list[str]
 
 
 class Side:
-    """A connection that asks and one that listens, at one of the two servers."""
+    """A connection for requests and a subscriber, at one of the two servers."""
 
     def __init__(self, server, setting: str = "KEA") -> None:
         self.server = server
@@ -37,7 +37,7 @@ class Side:
         self.listening.read()
 
     def told(self) -> list[bytes]:
-        """The channels and contents of messages up to now."""
+        """Returns the channels and contents of the messages so far."""
         self.asking.call("PUBLISH", "sync", "now")
         messages = []
         while True:
@@ -53,7 +53,7 @@ class Side:
 
 
 class Maker:
-    """Random requests whose effects do not depend on chance."""
+    """Makes random requests whose effects do not depend on chance."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -143,13 +143,13 @@ class Maker:
 
 
 def play(sides: list[Side], requests: list[Words]) -> list[str]:
-    """Sends requests to both, one by one, and returns those whose messages differ."""
+    """Sends requests to both servers, one by one, and returns those whose messages differ."""
     different, queues = [], False
     for words in requests:
         for side in sides:
             side.asking.send(*words)
         replies = [side.asking.read() for side in sides]
-        # A transaction would hold back the message that ends the list.
+        # A transaction would queue the PUBLISH that marks the end of a request's messages.
         queues = words[0] == "MULTI" or queues and words[0] != "EXEC"
         if queues:
             continue
@@ -166,7 +166,7 @@ def test_random_requests_cause_the_same_messages(subject, model, seed):
     maker, sides = Maker(seed), [Side(subject), Side(model)]
     requests = [maker.request() for _ in range(REQUESTS)]
     if isinstance(subject, Weir):
-        # In transactions weir refuses what reaches another database.
+        # Within transactions, weir refuses commands that reach another database, so it gets no transactions.
         requests = [words for words in requests if words[0] not in ("MULTI", "EXEC")]
     different = play(sides, [*requests, ["EXEC"]])
     for side in sides:

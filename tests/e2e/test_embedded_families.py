@@ -1,7 +1,7 @@
-"""Requests made up for one family of commands: the same bytes from a redis-server and from the embedded store.
+"""Compares the embedded store with a redis-server, byte for byte, on random requests of one command family at a time.
 
-test_random.py takes shapes apart, so most of its requests are wrong ones. Here most are right, and meet values that
-earlier ones have made: streams with groups, places near each other, fields of bits that overlap.
+test_random.py recombines the words of shapes, so most of its requests are wrong. Here most are right, and use values that earlier
+requests have made: streams with groups, places near each other, overlapping bit fields.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ pytestmark = pytest.mark.weir_only
 SEEDS = 4
 REQUESTS = 1200
 BATCH = 40
-# Times in milliseconds, which differ between the two.
+# Times in milliseconds, which differ between the two servers.
 TIMES = re.compile(rb"1[789]\d{11}")
 NUMBERS = re.compile(rb":\d+")
-# Their replies tell how long ago something was.
+# Commands whose replies say how long ago something was.
 TELL_TIMES = {"XPENDING", "XINFO"}
 
 Words = list[str]
 
 
 class Streams:
-    """Requests on three streams with two groups of three consumers."""
+    """Makes requests on three streams with two groups of three consumers."""
 
     def __init__(self, rng: random.Random) -> None:
         self.random = rng
@@ -104,7 +104,7 @@ class Streams:
 
 
 class Places:
-    """Requests on two sets of places, all over the globe and close together."""
+    """Makes requests on two sets of places, all over the globe and close together."""
 
     def __init__(self, rng: random.Random) -> None:
         self.random = rng
@@ -145,7 +145,7 @@ class Places:
 
 
 class Bits:
-    """Requests on short strings as bits, fields of bits and subsequences."""
+    """Makes requests on short strings as bits, bit fields and subsequences."""
 
     def __init__(self, rng: random.Random) -> None:
         self.random = rng
@@ -186,7 +186,7 @@ class Bits:
 
 
 class Counters:
-    """Requests on three HyperLogLogs, from a few elements to a million."""
+    """Makes requests on three HyperLogLogs, from a few elements to a million."""
 
     def __init__(self, rng: random.Random) -> None:
         self.random = rng

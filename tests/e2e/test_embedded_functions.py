@@ -1,6 +1,6 @@
-"""Functions: the same bytes from a redis-server and from the embedded store, through weir and without it.
+"""Compares the functions (FUNCTION, FCALL) of the embedded store with a redis-server's, byte for byte, through weir and directly.
 
-One table of requests, in RESP2 and RESP3, and dumps of libraries that go from each to the other.
+One table of requests, in RESP2 and RESP3, and dumps of libraries that each server restores from the other.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ def load(code: str, *options: str, name: str = "lib") -> Words:
 
 
 def refused(code: str) -> list[Words]:
-    """A library that is not loaded."""
+    """Returns requests that load a library which must be refused."""
     return [load(code)]
 
 
 def registered(code: str) -> list[Words]:
-    """A library that is loaded, shown and deleted."""
+    """Returns requests that load, list and delete a library."""
     return [load(code), ["FUNCTION", "LIST"], ["FUNCTION", "DELETE", "lib"]]
 
 
 def called(body: str) -> list[Words]:
-    """A function that is called with a key and two arguments."""
+    """Returns requests that register a function and call it with a key and two arguments."""
     code = f"redis.register_function('f', function(keys, args) {body} end)"
     return [load(code, "REPLACE"), ["FCALL", "f", "1", "k", "a", "b"]]
 
@@ -40,7 +40,7 @@ def named(fields: str) -> str:
 
 
 SIMPLE = "redis.register_function('f', function(keys, args) return {keys, args} end)"
-# Words that only weir finds wrong before a store can look for the function.
+# Requests that weir itself refuses, before a store can look for the function.
 OF_WEIR = [["FCALL", "nosuch", "x"], ["FCALL", "nosuch", "5"], ["FUNCTION", "HELP"]]
 
 TABLE: list[Words] = [
@@ -101,7 +101,7 @@ TABLE: list[Words] = [
 
 
 def ordered(reply: Reply):
-    """A reply, with libraries and functions, whose order is open, in a certain order."""
+    """Returns a reply with its libraries and functions sorted, since their order is open."""
     if reply.children is None:
         return reply.raw
     children = [ordered(child) for child in reply.children]
@@ -116,7 +116,7 @@ def test_replies_are_those_of_redis(subject, model, protocol):
             for words in (["FLUSHALL"], ["FUNCTION", "FLUSH"], ["HSET", "h", "f", "1"]):
                 connection.call(*words)
         for words in TABLE:
-            # In front of a store weir says in which stores functions are, and answers HELP.
+            # In front of a store weir reports in which stores functions are, and answers HELP itself.
             if isinstance(subject, Weir) and (words in OF_WEIR or words[:2] == ["FUNCTION", "STATS"]):
                 continue
             found, expected = ours.call(*words), theirs.call(*words)

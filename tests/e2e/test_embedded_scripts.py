@@ -1,7 +1,7 @@
-"""Scripts: the same bytes from a redis-server and from the embedded store, through weir and without it.
+"""Compares the scripts (EVAL) of the embedded store with a redis-server's, byte for byte, through weir and directly.
 
-One table of scripts, in RESP2 and RESP3; random values through cjson, cmsgpack, struct and bit; and what keeps one
-client's script from hurting another client: bounds on effort, memory and the cache.
+One table of scripts, in RESP2 and RESP3; random values through cjson, cmsgpack, struct and bit; and the limits that protect other
+clients: effort, memory and the script cache.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ TABLE: list[str | Words] = [
 ]  # fmt: skip
 
 
-# What weir answers itself, in its own words: it looks for keys before a store can look for the script.
+# Requests that weir answers in its own words, because it looks for keys before a store can look for the script.
 OF_WEIR = [["EVALSHA", "short", "x"], ["SCRIPT", "HELP"]]
 
 
@@ -206,7 +206,7 @@ def test_replies_are_those_of_redis(subject, model, protocol):
 
 
 class Values:
-    """Random values, spelled as expressions of Lua."""
+    """Makes random values as Lua expressions."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -305,7 +305,7 @@ ENDLESS = [
 
 @pytest.fixture
 def bounded():
-    """A store of its own: what these scripts leave behind must not meet the other tests."""
+    """A store of its own, because the garbage of these scripts must not affect other tests."""
     server = Storage("--scriptable=false").start()
     yield server
     server.discard()

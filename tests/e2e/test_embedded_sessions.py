@@ -1,8 +1,8 @@
-"""What clients keep on their connections: several clients at once, the same bytes from a redis-server and from the embedded store.
+"""Compares the state of connections: several clients at once get the same bytes from a redis-server and from the embedded store.
 
-Random interleavings of calls that wait, watches, transactions, subscriptions and databases. A call that waits on one of
-the two must wait on the other, and go on with the same request of another client. The embedded store is asked without
-weir in front of it, so nothing but its own order decides; test_sessions.py asks through weir.
+Random interleavings of blocking calls, watches, transactions, subscriptions and databases. A call that waits at one server must
+wait at the other, and end with the same request of another client. The embedded store is used without weir, so that only its own
+order matters; test_sessions.py tests through weir.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ pytestmark = pytest.mark.weir_only
 CLIENTS = 5
 STEPS = 500
 SEEDS = 6
-# Names of channels come in the order of a hash.
+# Commands whose replies name channels in the order of a hash table.
 UNORDERED = {"UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE", "PUBLISH", "PUBSUB", "EXEC"}
 
 Words = list[str]
 
 
 class Requests:
-    """Requests on four keys of any type, three channels and three databases."""
+    """Makes requests on four keys of any type, three channels and three databases."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -137,7 +137,7 @@ KINDS = {
 
 
 class Side:
-    """A server, its clients, and one more connection that tells when the server has done what it was asked."""
+    """A server, its clients, and one more connection that shows when the server has done its work."""
 
     def __init__(self, server: Redis, protocols: list[int]) -> None:
         self.clients = [server.connect(protocol=protocol) for protocol in protocols]
@@ -148,12 +148,12 @@ class Side:
             client.socket.setblocking(False)
 
     def settle(self) -> None:
-        """Returns when the requests sent before have been carried out, and replies to others written."""
+        """Returns once all earlier requests were carried out, and replies to other clients were written."""
         for _ in range(2):
             self.control.ok("PING")
 
     def received(self, client: int) -> bytes:
-        """The bytes that a client was sent and has not seen yet."""
+        """Returns the bytes that a client has been sent since the last call."""
         data = b""
         try:
             while some := self.clients[client].socket.recv(1 << 18):
@@ -228,7 +228,7 @@ def unblock(client: int, how: Words, sides: list[Side]) -> None:
 
 
 def same_bytes(client: int, words: Words, sides: list[Side]) -> bytes:
-    """What both sides have sent a client; fails if it is not the same."""
+    """Returns the bytes that both servers have sent a client; fails if they differ."""
     told = [side.received(client) for side in sides]
 
     def agree() -> bool:

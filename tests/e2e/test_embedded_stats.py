@@ -1,4 +1,4 @@
-"""Figures of commands and errors: the embedded store counts what redis-server counts."""
+"""Tests of the statistics of commands and errors: the embedded store counts as redis-server does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCRIPTS = [
 
 
 def figures(connection) -> tuple[dict[str, str], dict[str, str]]:
-    """Calls, rejections and failures by command, and errors by code."""
+    """Returns calls, rejections and failures by command, and the number of errors by code."""
     text = connection.call("INFO", "commandstats", "errorstats").value.decode()
     commands = {}
     for name, calls, rest in re.findall(r"cmdstat_([^:]+):calls=(\d+),usec=\d+,usec_per_call=[\d.]+,(\S+)", text):

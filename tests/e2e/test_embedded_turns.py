@@ -1,4 +1,6 @@
-"""The embedded store is one thread behind a few connections that all tenants share: none stops the others, or costs them a link."""
+"""Tests of fairness: the embedded store is one thread behind a few connections that all tenants share, and no client stops the
+others or costs them a link.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ MEBIBYTE = 1 << 20
 
 @pytest.fixture
 def weir(servers) -> Weir:
-    # One shard and one connection to the store: everybody shares it.
-    # Replies that wait in weir for a client who reads slowly are no concern of these tests.
+    # All clients share one shard and one connection to the store. The output limit is high, because these tests are not about
+    # replies that a slow client leaves in weir.
     flags = ["--shards", "1", "--backend-connections", "1", "--output-limit", "1GiB"]
     return servers.weir(storage="embedded", flags=flags)
 
@@ -39,7 +41,7 @@ def fill(connection: Connection) -> None:
 
 
 ANSWERED, TOO_LARGE, TOO_MUCH_WORK, FULL = "answered", "ERR the reply", "ERR the request", "OOM command not"
-# Of each flood: its requests, and how each of them ends.
+# For each flood, its requests and the replies that end them.
 FLOODS = {
     "picks": ([encode("SRANDMEMBER", "s", "-1000000")] * 20, TOO_LARGE),
     "large values": ([encode("GET", "big")] * 200, ANSWERED),
@@ -62,7 +64,7 @@ def test_one_client_floods_and_the_others_are_answered(weir: Weir, name: str):
         answered = 0
         endings: Counter[str] = Counter()
         while answered < len(requests):
-            # Both in turn, so that the neighbour is asked while much of the flood is still to come.
+            # Both take turns, so that the neighbour sends requests while most of the flood is still to come.
             assert neighbour.ok("GET", "k") == b"v"
             assert neighbour.ok("PING") == b"PONG"
             for _ in range(min(20, len(requests) - answered)):
@@ -72,7 +74,7 @@ def test_one_client_floods_and_the_others_are_answered(weir: Weir, name: str):
         assert endings == {ending: len(requests)}
         assert links_lost(weir) == 0
         if name != "large values":
-            # A reply or two on their way, and never what was asked for in all.
+            # weir holds a reply or two, never all that were asked for.
             assert weir.resident_bytes() - before < 300 * MEBIBYTE
 
 

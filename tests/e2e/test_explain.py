@@ -1,4 +1,4 @@
-"""What a client is told before it is refused: QOS LIMITS and QOS EXPLAIN."""
+"""Tests of QOS LIMITS and QOS EXPLAIN, which tell a client its limits before a request is refused."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def test_limits_name_all_three_scopes(weir: Weir):
 
 def test_what_was_spent_is_missing_and_comes_back(weir: Weir):
     with login(weir, "acme") as connection:
-        # About 1,000 RU in one request: it brings a mebibyte.
+        # The request costs about 1,000 request units, because it carries 1 MiB.
         assert connection.ok("SET", "large", "x" * (1 << 20)) in ("OK", b"OK")
         tenant = by_scope(connection.ok("QOS", "LIMITS"))["tenant"]
     assert 0 <= tenant[b"remaining"] < 2_000 and 0 < tenant[b"reset_ms"] <= 1_100, tenant
-    # Another connection, wherever it landed, is told of the same bucket.
+    # Another connection, on whatever shard, sees the same bucket.
     with login(weir, "acme", protocol=2) as connection:
         flat = connection.ok("QOS", "LIMITS")[1]
     told = dict(zip(flat[::2], flat[1::2]))
@@ -83,7 +83,7 @@ def test_a_price_is_explained_term_by_term(weir: Weir):
         assert told[b"command"] == b"SET" and told[b"class"] == b"point" and told[b"rate"] == b"admitted"
         assert told[b"shard"] in (0, 1) and told[b"slot"] == connection.ok("CLUSTER", "KEYSLOT", "key")
         assert [scope[b"verdict"] for scope in told[b"scopes"]] == [b"fits"] * 3
-        # Nothing was done.
+        # EXPLAIN has not carried the request out.
         assert connection.ok("EXISTS", "key") == 0
 
 
@@ -106,7 +106,7 @@ def test_the_end_of_a_subscription_is_never_refused(weir: Weir):
 
 def test_a_refusal_is_foretold(weir: Weir):
     with login(weir, "acme/bob") as connection:
-        # Of many keys: one that is hot is answered from memory, and costs a tenth.
+        # Of many keys, one that is hot is answered from memory and costs a tenth.
         for number in range(300):
             reply = connection.call("GET", f"key{number}")
             if reply.is_error:
@@ -114,6 +114,6 @@ def test_a_refusal_is_foretold(weir: Weir):
         assert reply.text.startswith("THROTTLED scope=user name=acme/bob limit=100 "), reply
         told = connection.ok("QOS", "EXPLAIN", "GET", "key")
         user = by_scope(told[b"scopes"])["user"]
-        # By now something may have come in; then the pool would be asked.
+        # Some quota may have come in by now, so that the shard would ask the pool.
         assert user[b"verdict"] in (b"throttled", b"ask the pool", b"fits"), user
         assert user[b"remaining"] <= 5

@@ -1,4 +1,4 @@
-"""Backends that die, hang, or answer nonsense: every request is answered exactly once, with its own reply or a clear error."""
+"""Tests of backends that die, hang or reply nonsense: every request gets exactly one reply, either its own or a clear error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def two_backends(servers, *flags: str):
 
 
 def served(weir, *request: str):
-    """A probe: true once the request is answered without an error."""
+    """Returns a probe that is true once the request is answered without an error."""
 
     def probe() -> bool:
         with weir.connect() as connection:
@@ -57,7 +57,7 @@ def test_a_backend_killed_and_restarted_under_load(servers):
 
 
 def keys_of(weir, backend: Redis) -> list[str]:
-    """Keys that live on the backend, found while all backends are up."""
+    """Returns keys of the backend, found while all backends are up."""
     until(lambda: all(store.answers_ping() for store in weir.backends), "all backends are up")
 
     def probe():
@@ -70,7 +70,7 @@ def keys_of(weir, backend: Redis) -> list[str]:
 
 
 def test_lost_connections_never_repeat_a_write(servers):
-    """The backend drops weir's connections but keeps its data: a counter shows whether an INCR was sent twice."""
+    """The backend drops weir's connections but keeps its data; a counter shows whether an INCR was sent twice."""
     weir = two_backends(servers)
     names = [f"once:{i}" for i in range(20)]
     stopping = threading.Event()
@@ -112,7 +112,7 @@ def test_lost_connections_never_repeat_a_write(servers):
 
 
 def counted_on(connection) -> int:
-    """The next number, or 0 while it cannot be had."""
+    """Returns the counter's next value, or 0 while the store does not answer."""
     reply = connection.call("INCR", "progress")
     return 0 if reply.is_error else int(reply.value)
 
@@ -135,7 +135,7 @@ def test_one_dead_backend_fails_only_its_keys(servers):
                 assert child.kind == b"-" and child.text.startswith(f"{REFUSAL} backend={dead.address}"), (name, child)
         refused = connection.call("MSET", there[0], "new", gone[0], "new")
         assert refused.is_error and refused.text.startswith(REFUSAL), refused
-        # A part of it was done: that is said, because nothing else says so.
+        # Part of the request was carried out, so the error must say that.
         assert refused.text.endswith(REST), refused
         assert connection.ok("GET", there[0]) == b"new"
         assert connection.ok("MGET", *there[1:]) == [name.encode() for name in there[1:]]
@@ -235,7 +235,7 @@ BREAKS = {
 
 @pytest.mark.parametrize("name", BREAKS)
 def test_a_backend_that_breaks_its_reply(servers, name: str):
-    """The client gets an error for that request, and never a part of a reply."""
+    """A GET whose reply the store breaks off or garbles gets an error, and never a part of the reply."""
 
     def handler(words: list[bytes]):
         return BREAKS[name](words) if words[0].upper() == b"GET" else accommodating(words)
@@ -249,7 +249,7 @@ def test_a_backend_that_breaks_its_reply(servers, name: str):
 
 
 def test_a_reply_too_many_from_a_backend_reaches_nobody(servers):
-    """A backend that answers twice is out of step: its connection is given up before a reply can be taken for another's."""
+    """A backend that replies twice is out of step: weir gives its connection up before a client can get another's reply."""
 
     def handler(words: list[bytes]):
         if words[0].upper() != b"GET":
@@ -294,7 +294,7 @@ def test_the_backends_own_password_is_used_and_never_shown(servers):
 
 
 def test_a_restarted_backend_under_open_connections(servers):
-    """Connections of clients outlive the backend's."""
+    """Client connections survive a restart of the backend."""
     weir = servers.weir(servers.redis(), flags=["--shards", "2"])
     backend = weir.backends[0]
     connections = [weir.connect() for _ in range(50)]
@@ -312,7 +312,7 @@ def test_a_restarted_backend_under_open_connections(servers):
 
 
 class Elsewhere(Redis):
-    """A redis-server on the port of another, at another address of this machine."""
+    """A redis-server on another's port, at another address of this machine."""
 
     ADDRESS = "127.0.0.2"
 
@@ -330,7 +330,7 @@ class Elsewhere(Redis):
 
 
 class Naming(Weir):
-    """A weir with a list of names of its own (/etc/hosts), which a test rewrites."""
+    """A weir with a host table (/etc/hosts) of its own, which a test rewrites."""
 
     def __init__(self, hosts: Path, *flags: str, storage: str) -> None:
         super().__init__(flags=[*flags], storage=storage)
@@ -358,10 +358,10 @@ def test_a_store_whose_name_leads_elsewhere_is_found_there(servers, tmp_path: Pa
         assert moves == 2, "by one of each core"
         line = f"store.example:{before.port} was at {before.address} and is at {after.ADDRESS}:{before.port} now"
         until(lambda: line in weir.output(), "the move is logged")
-        # A name that cannot be looked up takes nobody's store away.
+        # A name that cannot be resolved any more does not disconnect a store that works.
         hosts.write_text("127.0.0.1 localhost\n")
         assert all(client.ok("GET", "kept") == b"after" for _ in range(100))
-        # Under load, each request is answered once, and a write that was lost is no more than unknown.
+        # Under load, each request gets one reply, and a lost write has an unknown outcome at worst.
         hosts.write_text("127.0.0.1 localhost store.example\n")
         sent = known = 0
         while former.call("GET", "counted").value is None:
@@ -396,8 +396,8 @@ def test_weir_starts_without_an_address_for_its_store_and_finds_it_later(servers
 
 
 def test_clients_that_reset_take_no_fresh_connection_with_them(servers):
-    """A number of a descriptor that is given back is somebody else's at once: nothing may be under way for its former owner."""
-    # So much at once is more than is let through to a store.
+    """A closed descriptor's number is reused at once, so no operation may be under way for its former owner."""
+    # The concurrency window would not send so many requests to the store at once.
     weir = servers.weir(servers.redis(), flags=["--shards", "1", "--disable", "window"])
     with weir.connect() as connection:
         connection.call("SET", "large", "x" * (1 << 20))
@@ -406,9 +406,9 @@ def test_clients_that_reset_take_no_fresh_connection_with_them(servers):
         doomed = [socket.create_connection(("127.0.0.1", weir.port)) for _ in range(15)]
         for each in doomed:
             each.sendall(b"GET large\r\n" * 20)
-        # Replies that nobody reads are being sent when the connections are cut off.
+        # The kernel is sending replies that nobody reads when the connections are reset.
         assert all(each.recv(1) == b"$" for each in doomed)
-        # Everything happens at once, as far as weir can tell.
+        # While weir is stopped, all resets and new connections happen at once from its point of view.
         weir.signal(signal.SIGSTOP)
         for each in doomed:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_linger)

@@ -1,4 +1,4 @@
-"""weir-storages that play the nodes of a cluster, and a client of clusters that believes them."""
+"""Tests of weir-storages that play the nodes of a cluster, with a cluster client that believes them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_ask_is_followed_and_the_map_stays(cluster):
         with fake.nodes[source].connect() as connection:
             assert connection.call("MGET", "foo", "{foo}here").text.startswith("TRYAGAIN ")
             assert connection.call("MGET", "foo", "bar").text.startswith("CROSSSLOT ")
-        # ASKING, then a transaction: all of it is meant.
+        # ASKING before MULTI applies to the whole transaction.
         with fake.asking(target) as mover:
             replies = mover.pipeline([("MULTI",), ("GET", "foo"), ("SET", "foo", "again"), ("EXEC",)])
             assert replies[-1].plain() == [b"target", b"OK"]
@@ -101,7 +101,7 @@ def test_refusals_by_number_of_request(cluster):
         assert connection.call("SET", "foo", "v").text.startswith("READONLY ")
         fake.refuse(source, "OFF")
         assert connection.ok("SET", "foo", "v") == b"OK"
-        # What the client thinks of it: it goes on until it is heard.
+        # The client sees TRYAGAIN twice and retries until it succeeds.
         fake.refuse(source, "TRYAGAIN", "TIMES", 2)
         with client(fake) as r:
             assert r.get("foo") == "v"
@@ -122,8 +122,8 @@ def test_replicas_answer_those_who_ask_for_it(cluster):
         assert len(r.get_replicas()) == 2
 
 
-# To which of two nodes, and what is sent in one go. `foo` is in slot 12182 of the second, `bar` in 5061 of the first; 0 and 1
-# behind `@` stand for the nodes' ids.
+# Requests, and the node (0 or 1) to which they are sent in one go. `foo` is in slot 12182 of the second node, `bar` in 5061 of
+# the first; @0 and @1 stand for the nodes' ids.
 TALK = [
     (0, "SET foo x; SET bar 1; MGET foo bar; MGET bar {bar}2; CLUSTER KEYSLOT bar; CLUSTER; CLUSTER SETSLOT x; READONLY x"),
     (0, "MULTI; GET foo; GET bar; EXEC; MULTI; GET bar; DISCARD"),
@@ -138,14 +138,14 @@ TALK = [
     (1, "ASKING; MSET {bar}8 1 {bar}9 2; ASKING; PING; GET {bar}2; ASKING; GET; GET {bar}2"),
     (1, "ASKING; MULTI; GET {bar}2; SET {bar}2 w; EXEC; GET {bar}2; ASKING; MULTI; SET {bar}2 w; SET {bar}7 w; EXEC"),
     (0, "EXISTS bar {bar}2; DBSIZE"),
-    # From here on the real source knows by itself, and sooner or later.
+    # From here on the real source learns of the move by itself, at an unknown time.
     (1, "READONLY; GET bar; READWRITE; CLUSTER SETSLOT 5061 NODE @1; GET {bar}2"),
     (0, "CLUSTER SETSLOT 5061 NODE @1; GET bar"),
 ]
 
 
 def test_as_real_nodes_answer(servers, cluster):
-    """Byte for byte, while a slot goes from one to the other."""
+    """Compares with two real nodes, byte for byte, while a slot moves from one to the other."""
     options = [("--cluster-enabled", "yes", "--cluster-port", str(free_port())) for _ in range(2)]
     real = [servers.redis(*option) for option in options]
     for place, (node, slots) in enumerate(zip(real, [(0, 8191), (8192, 16383)])):
@@ -197,7 +197,7 @@ def test_a_walk_of_a_dispatcher_comes_to_its_end(servers, cluster, count):
 
 
 def test_a_cluster_from_files(servers, tmp_path):
-    """All nodes may have one file: each finds itself by where it listens."""
+    """All nodes may share one file: each finds its own line by its address."""
     ports = [free_port(), free_port()]
     file = tmp_path / "nodes"
     file.write_text(
@@ -223,7 +223,7 @@ def test_a_cluster_from_files(servers, tmp_path):
         connection.ok("STORAGE", "CLUSTER", "ENDPOINTS", "UNKNOWN")
         assert connection.ok("CLUSTER", "SLOTS")[0][2][:2] == [None, ports[0]]
         assert connection.call("GET", "bar").text == f"MOVED 5061 :{ports[0]}"
-        # The same by the words that real tools use.
+        # The same move with the commands that real tools send.
         connection.ok("CLUSTER", "SETSLOT", "5061", "NODE", "bbb")
         assert connection.call("GET", "bar").is_null
         connection.ok("STORAGE", "RESET")

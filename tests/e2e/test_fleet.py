@@ -1,7 +1,7 @@
-"""One quota for several weirs: three of them before one store, and a redis-server in which they count.
+"""Tests of fleet quotas: three weirs in front of one store share one quota, with a redis-server for their counters.
 
-What passes is compared with the quota over the time that really went by, so a busy machine changes nothing; the quota is far below
-what any machine can serve.
+Admission is compared with the quota over the time that really passed, so a busy machine changes nothing; the quota is far below
+the capacity of any machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.waiting import until
 
 pytestmark = pytest.mark.weir_only
 
-# Every request is one request unit, whatever it says and whatever comes back.
+# Every request costs one request unit, whatever it and its reply contain.
 ONE_UNIT = ["--ru-base", "1", "--ru-kib-in", "0", "--ru-kib-out", "0", "--ru-row", "0", "--ru-key", "0", "--ru-latency-ms", "0"]
 QUOTA = 900
 BURST_SECONDS = 1.0
@@ -37,7 +37,7 @@ SHARDS = 2
 
 
 class Fleet:
-    """Some weirs that share quotas."""
+    """Several weirs in front of one store, which share quotas by counters in the Redis at `counters`."""
 
     def __init__(self, servers, folder: Path, counters: str, size: int, quotas: str = QUOTAS, users: int = 0) -> None:
         self.servers, self.counters, self.users = servers, counters, users
@@ -77,19 +77,21 @@ def shares(fleet: Fleet) -> list[float]:
 
 
 def pass_seconds(offers: list[Offer], seconds: float) -> tuple[float, float]:
-    """Lets so much time pass under load: the moments from which and to which."""
+    """Lets `seconds` pass under load. Returns the times between which to measure."""
     start = time.monotonic()
     until(lambda: min(offer.last_reply for offer in offers) > start + seconds, f"{seconds} s have passed", seconds + 30)
     return start, min(offer.last_reply for offer in offers)
 
 
 def rate(offers: list[Offer], start: float, end: float) -> float:
-    """What all of them were served between two moments, by the quota."""
+    """Returns what all offers together were served between two times, as a share of the quota."""
     return sum(offer.served_between(start, end) for offer in offers) / (QUOTA * (end - start))
 
 
 def stays_below_the_bound(offers: list[Offer], beyond: float = 0.0) -> None:
-    """The quota and one burst, and so many seconds of the quota for what the bound names besides."""
+    """Checks that no more was served than the quota, one burst, and `beyond` seconds of the quota for further terms of the
+    bound.
+    """
     seconds = max(offer.last_reply for offer in offers) - min(offer.first_send for offer in offers)
     served = sum(offer.served for offer in offers)
     most = QUOTA * (1.02 * seconds + BURST_SECONDS + beyond) + len(offers) * SHARDS
@@ -110,7 +112,7 @@ def fleet(servers, tmp_path: Path, counters: Redis) -> Fleet:
 
 
 def settle(fleet: Fleet, offers: list[Offer], most_at: int) -> None:
-    """Shares are by demand, and what had gathered in buckets is spent."""
+    """Waits until shares follow demand, and the units that had gathered in buckets are spent."""
     until(lambda: shares(fleet)[most_at] > 0.8 and sum(shares(fleet)) > 0.98, "shares are by demand")
     pass_seconds(offers, 3)
 
@@ -124,7 +126,7 @@ def test_demand_that_moves_takes_its_share_along(fleet: Fleet):
             ratio = rate(offers, *pass_seconds(offers, 4))
         assert 0.95 <= ratio <= 1.03, f"{ratio} with most at {place}"
         stays_below_the_bound(offers)
-    # Nobody asks for anything.
+    # No client sends requests any more.
     until(lambda: all(abs(share - 1 / 3) < 0.001 for share in shares(fleet)), "shares are even")
 
 
@@ -162,7 +164,7 @@ def test_counters_that_are_emptied(fleet: Fleet, counters: Redis):
         settle(fleet, offers, 0)
         ratio = rate(offers, *pass_seconds(offers, 4))
         assert 0.95 <= ratio <= 1.03, ratio
-        # Nothing is left of hosts and quotas that nobody asks about any more.
+        # The counters of hosts and quotas without requests expire.
         assert all(0 < connection.ok("PTTL", key) <= 60_000 for key in connection.ok("KEYS", "*"))
         assert sorted(connection.ok("KEYS", "*")) == [b"{weir:weir}:d:tenant:acme", b"{weir:weir}:hosts"]
     stays_below_the_bound(offers)
@@ -206,7 +208,7 @@ def test_what_is_told(fleet: Fleet):
         tenant = limits[b"tenant"]
         assert tenant[b"limit"] == QUOTA and tenant[b"share"] in (299, 300)
         assert tenant[b"remaining"] <= 300 and b"share" not in limits[b"global"]
-        # Who is refused is told the whole quota.
+        # A refused client is told the whole quota, not one weir's share.
         refused = next(reply for reply in connection.pipeline([("GET", "k")] * 2_000) if reply.is_error)
         assert f"limit={QUOTA} " in refused.text, refused
     figures = metrics.parse(weir.admin("/metrics")[1])
@@ -316,7 +318,7 @@ def test_a_user_has_one_quota_at_all_of_them(fleet_of_users: Fleet):
         pass_seconds(offers, 3)
         ratio = rate(offers, *pass_seconds(offers, 4))
     assert 0.95 <= ratio <= 1.03, ratio
-    # Until it is counted each gives out an even part.
+    # Until the user is counted, each weir grants an even share.
     stays_below_the_bound(offers, beyond=(3 + BURST_SECONDS) * 1.0)
     assert not any(offer.throttled for offer in others), "who asks for little has it everywhere"
     assert [page["users"] for page in fleet.pages()] == [{"counted": 1, "most": 10, "left_out": 0}] * 3

@@ -1,5 +1,6 @@
-"""weir-floor forwards requests of several clients in order, with values intact: perf/floor measures weir against it, so it must do the
-work that any forwarder has to do."""
+"""Tests of weir-floor, which forwards requests of several clients in order and unchanged. perf/floor compares weir with it, so
+it must do the work that any forwarder has to do.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ REQUESTS = 3000
 BATCH_MAX = 400
 SECONDS_MAX = 10
 SCRIPT_SECONDS_MAX = 120
-# A value that comes in many receive buffers, and more of them than the ring has.
+# A value that takes many receive buffers, more than the ring has.
 LARGE_BYTES = 8_000_000
 
 
@@ -43,7 +44,7 @@ def floor(servers, store: Redis) -> Floor:
 
 
 def session(port: int, client: int) -> None:
-    """Sends pipelines of requests on keys of its own, and knows each reply."""
+    """Sends pipelines of requests on keys of its own, and checks each reply."""
     rng = random.Random(client)
     values: dict[str, bytes] = {}
     with Connection(port) as connection:
@@ -54,7 +55,7 @@ def session(port: int, client: int) -> None:
                 name = f"{client}:{rng.randrange(20)}"
                 match rng.randrange(4):
                     case 0:
-                        # Bytes that look like the ends and begins of messages.
+                        # Bytes that look like the ends and beginnings of messages.
                         values[name] = bytes(rng.choices(b"\r\n*$+-:0123456789", k=rng.randrange(300)))
                         batch.append(encode("SET", name, values[name]))
                         expected.append(b"+OK\r\n")
@@ -138,7 +139,7 @@ def test_help_says_what_it_is_for():
 
 
 def measured_by(script: str, folder: Path, *words: str) -> tuple[dict, str]:
-    """What a script measures in one short round, and the table that it writes."""
+    """Returns the results of a script for one short round, and the table that it writes."""
     command = [ROOT / "perf" / script, "--rounds", "1", "--name", "tried", "--folder", folder, *words]
     environment = {**os.environ, "WEIR_BINARIES": str(binary("weir-floor").parent)}
     run = subprocess.run(command, capture_output=True, text=True, timeout=SCRIPT_SECONDS_MAX, env=environment)
@@ -165,7 +166,7 @@ def test_sizes_are_measured_one_by_one_and_drawn(tmp_path: Path):
     assert list(rows) == [("users", "weir", 1000), ("keys", "weir", 1000), ("keys", "twemproxy", 1000)]
     for row in rows.values():
         assert row["problem"] is None and row["cpu_us"] > 0 and row["peak_mib"] >= row["resident_mib"] > 0, row
-    # Of users' requests every second one names a user and does not reach the store.
+    # Of the users' requests, every second one only names a user and does not reach the store.
     asked = [rows["users", "weir", 1000]["requests_per_second"], rows["keys", "weir", 1000]["requests_per_second"]]
     assert asked == [pytest.approx(1000, rel=0.3), pytest.approx(2000, rel=0.3)]
     assert "What breaks first" in table

@@ -1,4 +1,6 @@
-"""weir-history against real servers: readers and writers fight over a few keys, and nothing is read that could not have been."""
+"""Tests with weir-history against real servers: many clients read and write a few keys, and no read returns an impossible
+value.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ from harness.cluster import Cluster
 from harness.processes import ROOT, Redis, Server, StandIn, binary
 from harness.waiting import until
 
-# Flags for every weir of this file, on top of its shards.
+# Flags for every weir in this file, besides --shards.
 WEIR_FLAGS: list[str] = []
 SHARDS = ["--shards", "8"]
-# More than any run comes to: they are ended with a signal.
+# More operations than any run reaches, since runs are ended with a signal.
 ENDLESS = ["--operations", "10000000"]
-# Operations in each stretch of a run.
+# The number of operations in each part of a run.
 STRETCH = 8_000
-# Writes that outlive their store, if only its process dies.
+# With these options writes survive the death of the store's process.
 ON_DISK = ["--appendonly", "yes", "--appendfsync", "no"]
 
 
@@ -38,22 +40,22 @@ class History(Server):
         return [str(binary("weir-history")), *self.flags]
 
     def asked(self) -> int:
-        """How many operations were asked for, as far as it has said."""
+        """Returns the number of operations that weir-history has sent, as of its last progress line."""
         assert not self.exited(), f"weir-history has ended:\n{self.output()}"
         return max(map(int, re.findall(r"^(\d+) of \d+ operations", self.output(1 << 20), re.MULTILINE)), default=0)
 
     def go_on(self, operations: int = STRETCH) -> None:
-        """Waits until so many more were asked for."""
+        """Waits until `operations` more operations were sent."""
         goal = self.asked() + operations
         until(lambda: self.asked() >= goal, "the run goes on", seconds=60)
 
     def lines(self, count: int) -> None:
-        """Waits until it has told its progress so often again, which it does twice a second."""
+        """Waits for `count` more progress lines, which come twice a second."""
         goal = self.output(1 << 20).count("were asked for") + count
         until(lambda: self.output(1 << 20).count("were asked for") >= goal, "time passes")
 
     def verdict(self) -> str:
-        """Ends the run; says what was found."""
+        """Ends the run, and returns its findings."""
         code = self.terminate(60)
         text = self.output(1 << 20)
         assert code in (0, 1) and ("violations: 0\n" in text) == (code == 0), f"it ended with {code}:\n{text}"
@@ -72,7 +74,7 @@ def clean(run: History) -> None:
 
 
 def done(text: str, command: str) -> int:
-    """How many of these were carried out."""
+    """Returns the number of operations of one kind, such as "write around", that a verdict (`text`) counts as carried out."""
     found = re.search(rf"^{re.escape(command)} +(\d+)", text, re.MULTILINE)
     return int(found[1]) if found else 0
 
@@ -132,7 +134,7 @@ def test_slots_of_a_cluster_move_under_everything(servers):
     cluster = Cluster(servers)
     weir = servers.weir(flags=SHARDS, storage=cluster.storage)
     run = history(servers, weir.address)
-    # The tags of its keys.
+    # The slots of the hash tags of its keys.
     slots = [int(cluster.call(cluster.nodes[0], "CLUSTER", "KEYSLOT", f"{{history{tag}}}").plain()) for tag in range(4)]
     for turn in range(4):
         for slot in slots:
@@ -156,13 +158,15 @@ def test_somebody_writes_around_weir(servers):
     assert done(text, "write around") > 0 and done(text, "DEL around") > 0, text
 
 
-# Replies are kept for a minute, so what readers are not told of stays.
+# Cached replies live for a minute, so that a change which is not reported stays visible.
 LONG = ["--shards", "2", "--hot-rate", "20", "--hot-share", "0%", "--hot-ttl", "60s", "--hot-ttl-tracked", "60s"]
 OTHERS_WRITE = ["--reads", "get", "--writes-per-mille", "0", "--keys", "2", "--connections", "8", "--pipeline", "1"]
 
 
 def fleet_history(servers, *flags: str) -> tuple[str, float]:
-    """Readers ask one weir, while others write through another one and around both. What was found, and how many changes were told."""
+    """Clients read through one weir, while others write through another weir and directly at the store. Returns the findings,
+    and the number of reported changes.
+    """
     redis = servers.redis()
     fleet = [servers.weir(redis, flags=[*LONG, *flags]) for _ in range(2)]
     around = ",".join([fleet[1].address, redis.address])
@@ -181,19 +185,19 @@ def test_writes_through_another_weir_are_heard_of(servers):
 
 @pytest.mark.weir_only
 def test_without_trackers_such_writes_are_missed(servers):
-    """Proves the test above."""
+    """Shows that the test above can fail."""
     text, told = fleet_history(servers, "--disable", "tracking")
     assert "violations: 0\n" not in text and told == 0, text
 
 
 def test_a_store_alone_is_never_stale(servers):
-    """Proves the checker: what it finds is no fault of its own."""
+    """Shows that the checker finds no violations in a single store."""
     run = history(servers, servers.keep(StandIn()).start().address, "--flushes", "--undeclared")
     run.go_on(2 * STRETCH)
     clean(run)
 
 
-# Operations by which each of these has been noticed.
+# The number of operations within which the checker notices each of these faults.
 NOTICED = 5_000
 
 
@@ -202,7 +206,7 @@ NOTICED = 5_000
     ["nothing", "writes", "fetches", "expiry", "RENAME", "GETDEL", "MSET"],
 )
 def test_what_a_cache_overlooks_is_found(servers, overlooked: str):
-    """Proves that the checker finds what is wrong, and nothing in a cache that is right."""
+    """Shows that the checker notices each fault of a cache, and none in a correct cache."""
     with CarelessCache(servers.redis().port, overlooked) as proxy:
         flags = ["--connections", "6", "--keys", "6", "--writes-per-mille", "60", "--pipeline", "2"]
         run = history(servers, proxy.address, *flags)

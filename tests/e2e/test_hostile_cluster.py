@@ -1,4 +1,6 @@
-"""A node of a cluster that answers whatever it likes when it is asked who owns what: others' slots are served, nothing grows."""
+"""Tests of a cluster node that lies in its answers about the cluster: other nodes' slots are served, and weir's memory does
+not grow.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,12 @@ def bulk(data: bytes) -> bytes:
 
 
 def address(number: int) -> str:
-    """Somewhere on this machine, where nobody listens."""
+    """Returns an address on this machine where no server listens."""
     return f"127.{number >> 16 & 63}.{number >> 8 & 255}.{number & 255}:1"
 
 
 class Hostile:
-    """The last of three primaries."""
+    """The last of three primaries, whose answers about the cluster a test makes up."""
 
     def __init__(self, servers) -> None:
         self.lie: Callable[[Hostile, bytes], bytes | None] = honest
@@ -46,11 +48,11 @@ class Hostile:
         self.cluster.tell(0, 1)
 
     def key(self, node: int) -> str:
-        """One whose slot it has."""
+        """Returns a key in a slot of this node."""
         return next(key for key in map(str, range(1000)) if self.cluster.owner[key_slot(key.encode())] == node)
 
     def weir(self, servers):
-        """One before the cluster, which asks the hostile node first."""
+        """Starts a weir in front of the cluster that asks the hostile node first."""
         seeds = ",".join(server.address for server in (self.store, *self.healthy))
         return servers.weir(flags=["--shards", "2"], storage=f"cluster://{seeds}")
 
@@ -86,7 +88,7 @@ def garbage(node: Hostile, what: bytes) -> bytes:
 
 
 def damaged(node: Hostile, what: bytes) -> bytes:
-    """What is right, but for a few bytes of the text."""
+    """Returns the right answer about the cluster, except for a few random bytes."""
     text = bytearray(node.view())
     for _ in range(node.random.randrange(1, 20)):
         text[node.random.randrange(len(text))] = node.random.randrange(256)
@@ -102,12 +104,12 @@ def large(node: Hostile, what: bytes) -> bytes:
 
 
 def endless(node: Hostile, what: bytes) -> bytes:
-    """An array of arrays of arrays."""
+    """Returns arrays within arrays within arrays, without an end."""
     return b"*1000000000\r\n" * (LARGE // 13)
 
 
 def crowd(node: Hostile, what: bytes) -> bytes:
-    """Always others, as many as may be, of which nobody else has heard."""
+    """Returns an answer with 120 nodes, as many as allowed, that no other node knows, and with other ones each time."""
     view = node.view()
     if what == b"NODES":
         others = (node.random.getrandbits(22) for _ in range(120))
@@ -116,7 +118,7 @@ def crowd(node: Hostile, what: bytes) -> bytes:
 
 
 def replicas(node: Hostile, what: bytes) -> bytes:
-    """Everybody copies everybody."""
+    """Returns an answer by which every node, this one too, is a replica of this node."""
     return bulk(node.view().replace(b" master -", f" slave {node.cluster.id(2)}".encode()))
 
 
@@ -133,7 +135,7 @@ LIES = [garbage, damaged, errors, large, endless, crowd, replicas, broken_off, n
 
 @contextmanager
 def bounded(weir) -> Iterator[None]:
-    """Whatever happens meanwhile, weir holds hardly more afterwards."""
+    """Checks that weir holds little more memory and descriptors after the block than before it."""
     memory, open_before = weir.resident_bytes(), weir.descriptors()
     yield
     assert weir.resident_bytes() - memory < GROWTH_MAX
@@ -153,7 +155,7 @@ def test_a_node_that_lies_harms_its_own_slots_only(servers, lie):
                 node.lie = lie
                 for number in range(ROUNDS):
                     before = node.asked
-                    # What it owns is away, or not: somebody is told so, in his own time.
+                    # Requests for its own slots may fail, at any time; `other` sends some.
                     with Connection(weir.port) as other:
                         other.send("GET", node.key(2))
                         for key in keys:
@@ -173,7 +175,7 @@ def test_a_node_that_lies_harms_its_own_slots_only(servers, lie):
 
 
 def usurper(node: Hostile, what: bytes) -> bytes:
-    """Now and then everything is its own, by the newest word there can be."""
+    """Claims half of the time that this node owns all slots, with the highest possible epoch."""
     if node.random.random() < 0.5:
         return honest(node, what)
     members = [f"{node.cluster.id(place)} {server.address}@2 " for place, server in enumerate(node.cluster.nodes)]

@@ -1,4 +1,4 @@
-"""What is told of hot keys: QOS HOTKEYS, /hotkeys, metrics, INFO and QOS EXPLAIN."""
+"""Tests of the reports about hot keys: QOS HOTKEYS, /hotkeys, metrics, INFO and QOS EXPLAIN."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.waiting import until
 
 pytestmark = pytest.mark.weir_only
 
-# Ten requests for a key per second make it hot, however many there are for others.
+# Ten requests for a key per second make it hot, whatever other keys get.
 EASILY_HOT = ["--hot-rate", "10", "--hot-share", "0%"]
 FLAGS = ["--shards", "2", *EASILY_HOT]
 QUOTAS = """
@@ -53,7 +53,7 @@ def login(weir: Weir, tenant: str, protocol: int = 3) -> Connection:
 
 
 def told(connection: Connection, *words: str) -> list[dict]:
-    """The reply to QOS HOTKEYS, in either dialect."""
+    """Returns the reply to QOS HOTKEYS in the same form for RESP2 and RESP3."""
     listed = []
     for entry in connection.ok("QOS", "HOTKEYS", *words):
         pairs = entry if isinstance(entry, dict) else dict(zip(entry[::2], entry[1::2]))
@@ -69,14 +69,14 @@ def page(weir: Weir, query: str = "") -> dict:
 
 
 def unescaped(text: str) -> bytes:
-    """A key as the page shows it, as bytes again."""
+    """Returns a key, as the page shows it, in its original bytes."""
     parts = re.findall(r"\\\\|\\x[0-9a-f]{2}|[^\\]", text)
     assert "".join(parts) == text, text
     return b"".join(b"\\" if part == "\\\\" else bytes([int(part[2:], 16)]) if part[0] == "\\" else part.encode() for part in parts)
 
 
 def heat(connection: Connection, *keys: bytes | str, state: bytes = b"kept", hits: float = 0.5) -> dict[bytes, dict]:
-    """Reads these keys, one request after the other, until all of them are told to be hot; what is told of them then."""
+    """Reads these keys one after the other until all of them are reported as hot, and returns the reports."""
     wanted = {key if isinstance(key, bytes) else key.encode() for key in keys}
 
     def read_and_ask() -> dict[bytes, dict] | None:
@@ -257,7 +257,7 @@ def test_a_layer_in_shadow_only_watches(servers):
 
 @pytest.fixture
 def lenient(servers, tmp_path: Path) -> Weir:
-    """Before one store; one of its tenants takes old replies while that is away."""
+    """A weir in front of one store, with a tenant that accepts old replies while the store is away."""
     file = tmp_path / "quotas.toml"
     file.write_text('[default]\n[tenants.keen]\npassword = "keen-password"\nadmin = true\nstale_on_error = "30s"\n')
     return servers.weir(servers.redis(), flags=[*FLAGS, "--hot-ttl", "200ms", "--quotas", str(file)])
@@ -268,7 +268,7 @@ def stale_so_far(weir: Weir) -> float:
 
 
 def is_told_what_is_old(weir: Weir, keen: Connection) -> None:
-    """Reads a key that is kept, for as long as it takes to be told what is too old many times."""
+    """Reads a cached key until many of the replies were expired ones."""
     goal = stale_so_far(weir) + 200
 
     def goes_on() -> bool:
@@ -288,13 +288,13 @@ def test_a_hot_key_is_told_while_its_store_is_dead_to_whom_wants_that(lenient: W
         store.kill()
         is_told_what_is_old(lenient, keen)
         assert other.call("GET", "viral").text.startswith("UNAVAILABLE")
-        # Who writes in vain takes it from nobody.
+        # A failed write does not remove the cached reply.
         assert keen.call("SET", "viral", "w").text.startswith("UNAVAILABLE")
         is_told_what_is_old(lenient, keen)
         (entry,) = [entry for entry in told(keen) if entry["key"] == b"viral"]
         assert entry["state"] == b"stale"
         store.start()
-        # It has forgotten everything; and whoever has heard that never hears anything else again.
+        # The restarted store is empty, and no client that has seen this sees the old value again.
         until(lambda: keen.ok("GET", "viral") is None, "the store is asked again")
         assert [keen.ok("GET", "viral") for _ in range(50)] == [None] * 50
 
@@ -334,7 +334,7 @@ def test_a_hot_key_is_told_while_its_store_stands_still(lenient: Weir):
             store.signal(signal.SIGCONT)
         until(lambda: not keen.call("SET", "viral", "w").is_error, "it is written")
         assert [keen.ok("GET", "viral") for _ in range(50)] == [b"w"] * 50
-        # A write of which nobody knows: from then on nothing that is old is told.
+        # A write with an unknown outcome: from then on no expired reply is used.
         heat(keen, "viral")
         store.signal(signal.SIGSTOP)
         try:

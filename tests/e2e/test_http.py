@@ -1,4 +1,4 @@
-"""The keys over HTTP: as curl, http.client and @upstash/redis ask for them, and as those do who mean harm."""
+"""Tests of commands over HTTP: with curl, http.client and @upstash/redis, and with hostile requests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ burst_seconds = 1
 
 
 class Client(http.client.HTTPConnection):
-    """One connection that lasts."""
+    """A persistent HTTP connection."""
 
     def ask(self, method: str, path: str, body: bytes | str | None = None, **headers: str):
         self.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
@@ -75,7 +75,7 @@ def client(weir):
 
 
 def post(words, **headers: str) -> bytes:
-    """A request for one command, as it goes over the wire."""
+    """Returns the bytes of a request for one command."""
     body = json.dumps(words).encode()
     lines = {"Host": "127.0.0.1", "Content-Type": "application/json", "Content-Length": str(len(body))}
     lines.update((name.replace("_", "-"), value) for name, value in headers.items())
@@ -83,7 +83,7 @@ def post(words, **headers: str) -> bytes:
 
 
 def raw(weir, data: bytes, end: bool = True) -> bytes:
-    """All that is answered until the connection ends."""
+    """Returns all responses until the connection ends."""
     with socket.create_connection(("127.0.0.1", weir.http_port), timeout=30) as connection:
         connection.sendall(data)
         if end:
@@ -143,7 +143,7 @@ def test_tenants_are_known_by_their_tokens_one_request_at_a_time(client):
     assert client.ask("GET", "/v1/keys/shop:1", Authorization="Bearer shop-token")[0] == 404
     status, body, headers = client.ask("GET", "/v1/keys/acme:1", Authorization="Bearer wrong")
     assert status == 401 and headers["www-authenticate"].startswith("Bearer") and b"WRONGPASS" in body
-    # Who says nothing is a stranger again, and not who asked before.
+    # A request without credentials is a stranger's, whatever earlier requests on the connection said.
     assert client.ask("GET", "/v1/keys/shop:1")[0] == 404
     assert client.ask("GET", "/v1/keys/k", **bearer, X_Weir_User="ann", X_Weir_Tier="batch", X_Weir_Deadline_Ms="5000")[0] == 403
     status, body, _ = client.ask("GET", "/v1/keys/acme:1", **bearer, X_Weir_Tier="urgent")
@@ -188,7 +188,7 @@ def test_strangers_are_told_to_say_who_they_are(servers, tmp_path):
     client = Client("127.0.0.1", weir.http_port, timeout=30)
     assert client.ask("GET", "/v1/keys/k")[0] == 401
     assert client.ask("GET", "/v1/keys/k", Authorization="Bearer x")[0] == 404
-    # Nobody's body is taken.
+    # weir does not receive the body of a request without credentials.
     assert statuses(raw(weir, b"PUT /v1/keys/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n", end=False)) == [401]
 
 
@@ -225,7 +225,7 @@ user_ru_per_second = 5
 
     def refused():
         answer = client.ask("GET", "/v1/keys/k", **asked)
-        # A core that has nothing of a quota at hand does not know what is left of it.
+        # A shard that holds nothing of a quota at the moment cannot say what is left of it.
         return answer if answer[0] == 429 and answer[2]["ratelimit"].count(";r=") == 3 else None
 
     _, body, headers = until(refused, "the user's quota is used up")
@@ -237,7 +237,7 @@ user_ru_per_second = 5
     assert sorted(named[1:]) == [['"global"', "q=100000"], ['"tenant"', "q=1000"]]
     assert [state.split(";")[0] for state in states] == [name for name, _ in named]
     assert states[0].startswith('"user";r=0;t=') and all(0 < int(state.split("r=")[1]) for state in states[1:])
-    # One of many is told without what is for headers.
+    # A command among many gets its own error, without the parts that belong into headers.
     many = json.dumps([["GET", "k"]] * 50)
     status, body, _ = client.ask("POST", "/pipeline", many, **asked)
     errors = [outcome["error"] for outcome in json.loads(body) if "error" in outcome]
@@ -345,7 +345,7 @@ def test_a_password_that_was_changed_is_refused_on_connections_that_are_open(ser
     assert client.command("PING", **SHOP)[0] == 200
     quotas.write_text(QUOTAS.replace("shop-token", "new-token"))
     weir.signal(signal.SIGHUP)
-    # On the same connection, which the last request was right on.
+    # The connection is the one on which the last request was accepted.
     until(lambda: client.ask("GET", "/v1/keys/k", **SHOP)[0] == 401, "the password is not the one in force")
     assert client.ask("GET", "/v1/keys/k", Authorization="Bearer new-token")[0] == 404
     assert client.command("ACL", "WHOAMI", **ACME) == (200, {"result": "acme"}), "others are left alone"
@@ -389,7 +389,7 @@ def test_pages_of_other_sites_do_nothing(servers, tmp_path, guarded):
     for kind in ("text/plain", "text/plain;charset=UTF-8", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
         for path, body in (("/", stolen), ("/pipeline", f"[{stolen}]"), ("/multi-exec", f"[{stolen}]")):
             assert ask("POST", path, body, Content_Type=kind) == 415, kind
-    # A name that leads here (DNS rebinding): the browser says it.
+    # DNS rebinding: a foreign name that leads here, which the browser sends as Host.
     for host in ("evil.example", f"evil.example:{weir.http_port}", "127.0.0.1.evil.example", "localhost.evil.example", "evil"):
         assert ask("POST", "/", stolen, Host=host, Content_Type="application/json") == 421, host
         assert ask("GET", "/v1/keys/kept", Host=host) == 421 and ask("PUT", "/v1/keys/stolen", "1", Host=host) == 421

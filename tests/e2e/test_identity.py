@@ -1,4 +1,4 @@
-"""Tenants from a quota file: who may connect, as whom, to which keys, running what."""
+"""Tests of tenants in a quota file: who may connect, as which tenant, to which keys, with which commands."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ keys = ["public:"]
 
 
 class Fixture:
-    """weir with a quota file that a test may rewrite."""
+    """A weir with a quota file that a test may rewrite."""
 
     def __init__(self, servers, folder: Path, text: str) -> None:
         self.file = folder / "quotas.toml"
@@ -69,13 +69,13 @@ class Fixture:
 
 @pytest.fixture
 def closed(servers, tmp_path: Path) -> Fixture:
-    """No [default] entry: nobody without a password."""
+    """A weir without a [default] entry: no client is let in without a password."""
     return Fixture(servers, tmp_path, ACME + OPERATOR)
 
 
 @pytest.fixture
 def with_default(servers, tmp_path: Path) -> Fixture:
-    """Clients that do not authenticate are let in, to the keys of [default]."""
+    """A weir that lets clients without a password use the keys of [default]."""
     return Fixture(servers, tmp_path, ACME + OPERATOR + DEFAULT)
 
 
@@ -261,7 +261,7 @@ def test_sort_reads_no_keys_of_others_by_pattern(closed: Fixture, request_words:
     ids=lambda words: " ".join(words)[:50],
 )
 def test_scripts_are_not_for_the_confined(closed: Fixture, request_words: tuple[str, ...]):
-    """What a script touches cannot be seen from outside."""
+    """weir cannot see from outside which keys a script uses, so tenants with limited keys may not run any."""
     with closed.connect("acme", "acme-password") as connection:
         assert connection.call(*request_words).text.startswith("NOPERM ")
     with closed.connect("operator", "operator-password") as operator:
@@ -497,7 +497,7 @@ def test_qos_call_in_a_pipeline_and_nested(with_default: Fixture):
 
 
 def test_settings_behind_the_clients_name(with_default: Fixture):
-    """Clients that can send no command of their own put them there."""
+    """Clients that cannot send commands of their own put settings behind their name (CLIENT SETNAME)."""
     with with_default.weir.connect() as connection:
         assert connection.ok("CLIENT", "SETNAME", "worker;tier=batch;deadline=500ms") == b"OK"
         assert connection.ok("SET", "public:a", "1") == b"OK"

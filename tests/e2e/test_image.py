@@ -1,4 +1,4 @@
-"""What containers are made of and started with: the image runs within the limits that compose.yml and kubernetes.yml set."""
+"""Tests of the container image: its contents, and that it runs within the limits of compose.yml and kubernetes.yml."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from harness.waiting import until
 pytestmark = pytest.mark.weir_only
 
 DEPLOY = ROOT / "tools" / "deploy"
-# The oldest release that still gets patches, and the newest of which there is a schema.
+# The oldest release that still gets patches, and the newest release with a schema.
 KUBERNETES = ("1.31", kubernetes_validate.latest_version())
-# Packages of the base image whose libraries weir is linked with.
+# The libraries of the base image that weir is linked with.
 BASE_LIBRARIES = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 
 
@@ -48,7 +48,7 @@ def environments() -> dict[str, dict[str, str]]:
 
 
 def stores_of(environment: dict[str, str]) -> dict[str, str]:
-    """Names of stores without their ports, and an address for each."""
+    """Returns the stores' host names in the environment, each with a made-up address."""
     addresses = environment.get("WEIR_STORAGE", "").removeprefix("redis://")
     return {each.partition(":")[0]: f"127.0.1.{number}" for number, each in enumerate(filter(None, addresses.split(",")), 1)}
 
@@ -116,7 +116,7 @@ def test_names_in_the_manifests_agree():
     volumes = {volume["name"]: volume["configMap"]["name"] for volume in deployment["template"]["spec"]["volumes"]}
     assert {mounted["name"] for mounted in container["volumeMounts"]} == set(volumes)
     assert set(volumes.values()) == {config["metadata"]["name"]}
-    # weir drains for as long as it likes to before it is killed.
+    # Before weir is killed it has enough time to drain.
     drain = float(flags_of_help()["drain-timeout"].rstrip("s"))
     assert deployment["template"]["spec"]["terminationGracePeriodSeconds"] > drain
     assert float(compose()["weir"]["stop_grace_period"].rstrip("s")) > drain
@@ -143,7 +143,7 @@ def test_the_list_of_crates_is_whole_and_the_same_each_time(tmp_path: Path):
     assert JsonStrictValidator(SchemaVersion.V1_5).validate_str(texts[0]) is None
     listed = {each["name"]: each for each in json.loads(texts[0])["components"]}
     fixed = {"glommio", "io-uring", "bytes", "crossbeam-channel", "hdrhistogram", "mimalloc", "clap"}
-    # C that is compiled in is listed by the crates that bring it.
+    # C libraries that are compiled in are listed by the crates that contain them.
     assert fixed | {"libmimalloc-sys", "lua-src", "ring"} <= set(listed)
     assert not {"proptest", "criterion", "syn", "clap_derive"} & set(listed), "what only tests or builds need"
     ours = {name for name in listed if name.startswith("weir-")}

@@ -1,4 +1,4 @@
-"""INFO: fields of the stores beside weir's own, who may see them, and what is left while a store is away."""
+"""Tests of INFO: the stores' fields beside weir's own, who may see them, and what is left while a store is away."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ keys = ["part:"]
 password = "some-password"
 databases = [0]
 """
-# Fields of a store that tell of requests, whoever sent them.
+# Fields of a store that reveal requests of any client.
 TRAFFIC = ("cmdstat_get", "keyspace_hits", "expired_keys", "used_cpu_sys", "rdb_changes_since_last_save")
 
 
@@ -71,13 +71,13 @@ def test_one_stores_fields_stand_beside_weirs_own(servers, protocol: int):
         for name in (*TRAFFIC, "tracking_total_keys", "latency_percentiles_usec_get", "evicted_keys", "gcc_version"):
             assert name in shown, name
         assert shown["db0"].startswith("keys=1,")
-        # weir's own fields are weir's own.
+        # Fields about weir itself are not a store's.
         assert shown["process_id"] == str(weir.pid) != theirs["process_id"]
         assert shown["tcp_port"] == str(weir.port) and shown["run_id"] != theirs["run_id"]
         assert shown["connected_clients"] == "1" and shown["total_connections_received"] == "1"
         assert "config_file" not in shown and "executable" not in shown and "master_replid" not in shown
         assert shown["info_stores_asked"] == shown["info_stores_answered"] == "1"
-        # The sections that are shown by default are those of redis-server, and weir's.
+        # The default sections are those of redis-server, and weir's.
         default = [title for title in titles(direct) if title != "Errorstats"]
         assert [title for title in titles(client) if title not in ("Weir", "Weir_shards", "Errorstats")] == default
         assert {"Commandstats", "Latencystats"} & set(titles(client)) == set()
@@ -92,7 +92,7 @@ def test_a_reset_reaches_the_stores_and_shows_at_once(servers):
         for number in range(20):
             client.ok("SET", f"k{number}", "v")
         assert calls(fields(client, "commandstats")["cmdstat_set"]) == 20
-        # In one pipeline: INFO counts the requests before it.
+        # In one pipeline, INFO counts the requests before it.
         client.send("CONFIG", "RESETSTAT")
         client.send("SET", "k", "v")
         client.send("INFO", "commandstats")
@@ -161,10 +161,10 @@ def test_a_tenant_learns_nothing_of_the_requests_of_others(servers, tmp_path: Pa
         with weir.connect() as client:
             client.ok("AUTH", tenant, f"{tenant}-password")
             shown = fields(client, "everything")
-            # Programs read the policy when they start.
+            # Programs read the eviction policy when they start.
             assert shown["maxmemory_policy"] == "volatile-ttl" and shown["loading"] == "0"
             assert not [name for name in (*TRAFFIC, "gcc_version", "maxmemory") if name in shown]
-            # Numbers of keys are for those who may use all keys, as in INFO keyspace.
+            # Numbers of keys are shown only to tenants that may use all keys, as in INFO keyspace.
             assert ("db0" in shown) == (tenant == "whole")
             assert titles(client, "commandstats", "errorstats", "cpu") == []
             assert client.call("CONFIG", "RESETSTAT").text.startswith("NOPERM ")
@@ -182,9 +182,9 @@ def test_weirs_own_part_comes_while_a_store_is_down_or_hangs(servers):
             assert time.monotonic() - began < 5
             assert (shown["info_stores_asked"], shown["info_stores_answered"]) == ("2", "1")
             assert shown["process_id"] == str(weir.pid) and shown["loading"] == "0"
-            # Partial sums would look like an answer.
+            # Sums over a part of the stores are left out, because they would look complete.
             assert not [name for name in ("used_memory", "keyspace_hits", "maxmemory_policy") if name in shown]
-            # Requests of others, and INFO of sections that weir knows, wait for nobody.
+            # Other requests, and INFO sections that weir knows, do not wait for the store.
             assert fields(client, "clients")["connected_clients"] == "1"
         finally:
             stores[1].signal(signal.SIGCONT)

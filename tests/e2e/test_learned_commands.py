@@ -1,4 +1,6 @@
-"""Commands that only the stores know, of modules and of later versions: they go by the keys that the store says they have."""
+"""Tests of commands that only the stores know (of modules and later versions): weir routes them by the keys that the store
+reports.
+"""
 
 from __future__ import annotations
 
@@ -111,14 +113,14 @@ def test_clients_are_told_of_it(weir: Weir):
 
 
 def written(value: object) -> bytes:
-    """A reply: numbers as integers, texts as bulk strings, lists as arrays."""
+    """Encodes a reply: numbers as integers, texts as bulk strings, lists as arrays."""
     if isinstance(value, list):
         return b"*%d\r\n" % len(value) + b"".join(written(each) for each in value)
     return b":%d\r\n" % value if isinstance(value, int) else b"$%d\r\n%s\r\n" % (len(value), value.encode())
 
 
 def of_tomorrow(given: list[bytes]):
-    """A store with a command whose keys, each with its value, follow their number behind a word."""
+    """A store with a made-up command: a word, the number of keys, and then each key with its value."""
     begin = ["type", "keyword", "spec", ["keyword", "PAIRS", "startfrom", 2]]
     find = ["type", "keynum", "spec", ["keynumidx", 0, "firstkey", 1, "keystep", 2]]
     spec = ["flags", ["OW", "update"], "begin_search", begin, "find_keys", find]

@@ -1,4 +1,4 @@
-"""Start, being watched, reload and drain."""
+"""Tests of weir's life: start, monitoring, reload and drain."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def weir(servers) -> Weir:
 
 
 def test_the_start_up_report(weir: Weir):
-    """What it listens on, which CPUs, which storage, which limits."""
+    """The report names the addresses, the CPUs, the stores and the limits."""
     for word in (f"127.0.0.1:{weir.port}", f"127.0.0.1:{weir.admin_port}", weir.backends[0].address, "2 shards"):
         until(lambda word=word: word in weir.output(), f"the start-up report has {word!r}\n{weir.output()}")
 
 
 def test_no_flags_at_all_serve_from_memory(servers):
-    """The embedded store, with everything at its default but the ports."""
+    """weir with the embedded store and all defaults except the ports."""
     weir = servers.weir()
     with weir.connect() as connection:
         assert connection.ok("SET", "a", "1") == b"OK"
@@ -52,7 +52,9 @@ def test_no_flags_at_all_serve_from_memory(servers):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_drain_under_load(servers, weir: Weir, number: signal.Signals):
-    """What was sent is answered, or the connection closes at the end of a reply. Every count that was taken was told."""
+    """During a drain every request gets its reply, or the connection closes at the end of a reply. Every number that was
+    counted was replied.
+    """
     senders = [Sender(weir, f"drain:{i}") for i in range(12)]
     with ThreadPoolExecutor(len(senders)) as pool:
         running = [pool.submit(sender.run) for sender in senders]
@@ -62,7 +64,7 @@ def test_drain_under_load(servers, weir: Weir, number: signal.Signals):
         weir.signal(number)
         code = weir.wait(DRAIN_SECONDS + 10)
         assert time.monotonic() - start < DRAIN_SECONDS + 5
-        # Each goes on until its connection is closed, so all of them end now.
+        # Each client continues until its connection is closed, so all of them end now.
         for each in running:
             each.result()
     assert code == 0, weir.output()
@@ -75,7 +77,7 @@ def test_drain_under_load(servers, weir: Weir, number: signal.Signals):
 
 
 def test_a_drain_waits_for_what_is_in_flight(weir: Weir):
-    """A request that waits for a slow backend is still answered; new connections are not taken meanwhile."""
+    """A request that waits for a slow backend still gets its reply, and new connections are not accepted meanwhile."""
     backend = weir.backends[0]
     with weir.connect() as connection, weir.connect() as idle:
         connection.ok("SET", "inflight", "1")
@@ -96,7 +98,7 @@ def test_a_drain_waits_for_what_is_in_flight(weir: Weir):
 
 
 def test_a_drain_answers_what_waits_in_sockets(weir: Weir):
-    """What its kernel had received when weir was told to end is read, and answered in order."""
+    """Requests that are in the kernel's receive buffer when the drain begins are read and answered in order."""
     requests = 3_000
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(weir.connect()) for _ in range(8)]
@@ -115,7 +117,7 @@ def test_a_drain_answers_what_waits_in_sockets(weir: Weir):
 
 
 def test_who_has_connected_before_a_drain_is_answered(weir: Weir):
-    """Its kernel had accepted them, and weir had not heard of it when it was told to end."""
+    """Clients whose connections the kernel has accepted, but weir has not when the drain begins, are served."""
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(weir.connect())
         assert first.ok("PING") == b"PONG"
@@ -134,7 +136,9 @@ def test_who_has_connected_before_a_drain_is_answered(weir: Weir):
 
 
 def test_a_client_that_goes_on_sending_loses_no_reply_by_a_drain(weir: Weir):
-    """A kernel that gets more for a socket that is closed resets the connection, and drops the replies that are on their way."""
+    """A kernel that receives more bytes for a closed socket resets the connection and drops replies that are under way, so
+    weir must read on.
+    """
     value, rounds = b"v" * 100_000, 60
     with weir.connect() as connection:
         connection.ok("SET", "large", value)
@@ -161,12 +165,12 @@ def test_a_client_that_goes_on_sending_loses_no_reply_by_a_drain(weir: Weir):
 
 
 def unsent(connection: socket.socket) -> int:
-    """Bytes that the other side's kernel has yet to receive."""
+    """Returns the number of bytes that the other side's kernel has not received yet."""
     return int.from_bytes(fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
 def waiting_in_socket(pid: int, port: int) -> bool:
-    """Whether bytes wait in a receive queue of the process that listens on the port."""
+    """True if bytes wait in a receive queue of the process that listens on the port."""
     wanted = f":{port:04X}"
     with open(f"/proc/{pid}/net/tcp") as table:
         for line in list(table)[1:]:
@@ -177,7 +181,7 @@ def waiting_in_socket(pid: int, port: int) -> bool:
 
 
 def test_a_drain_ends_at_its_limit(servers):
-    """A backend that never answers does not hold up the end."""
+    """A backend that never answers does not delay the end of the drain beyond its limit."""
     weir = servers.weir(servers.redis(), flags=["--drain-timeout", "1s"])
     backend = weir.backends[0]
     with weir.connect() as connection:
@@ -192,7 +196,7 @@ def test_a_drain_ends_at_its_limit(servers):
             assert 0.9 < time.monotonic() - start < 15
             assert code in (0, 1), weir.output()
             replies = connection.read_to_end()
-            # What becomes of it is not known: it is not said that it was done.
+            # The outcome of the request is unknown, so weir does not claim that it was carried out.
             assert [reply.text.split()[0] for reply in replies] in ([], ["UNAVAILABLE"], ["OVERLOADED"]), replies
         finally:
             backend.signal(signal.SIGCONT)
@@ -224,7 +228,7 @@ def test_a_signal_is_heeded_as_soon_as_anybody_is_answered(servers):
 
 
 def test_readiness_goes_before_the_connections_do(weir: Weir):
-    """While it drains, /readyz says no and /healthz yes, so that a balancer stops sending."""
+    """During a drain, /readyz fails and /healthz does not, so that a load balancer stops sending."""
     backend = weir.backends[0]
     with weir.connect() as connection:
         connection.ok("SET", "a", "1")
@@ -242,7 +246,7 @@ def test_readiness_goes_before_the_connections_do(weir: Weir):
 
 
 def test_a_second_start_on_the_same_port(servers, weir: Weir):
-    """The port is free again at once."""
+    """After weir has ended, another start can use the same port at once."""
     with weir.connect() as connection:
         connection.ok("SET", "a", "1")
     assert weir.terminate() == 0
@@ -396,7 +400,9 @@ CANNOT_PASS = [
 
 @pytest.mark.parametrize("words", CANNOT_PASS, ids=" ".join)
 def test_what_cannot_pass_says_so(weir: Weir, words: tuple[str, ...]):
-    """An error that names the command, at once, and the connection goes on. Never one that clients retry by themselves."""
+    """The error comes at once and names the command, the connection stays open, and the error is not one that clients retry by
+    themselves.
+    """
     with weir.connect() as connection:
         connection.ok("SET", "still", "here")
         reply = connection.call(*words)
@@ -440,7 +446,7 @@ def test_a_database_that_does_not_exist_is_refused_in_the_words_of_redis(weir: W
 
 
 def test_handshake_commands(weir: Weir):
-    """What real clients send first."""
+    """The commands that real clients send first."""
     with weir.connect(protocol=3) as connection:
         assert connection.ok("CLIENT", "SETINFO", "LIB-NAME", "tests") == b"OK"
         assert connection.ok("CLIENT", "SETINFO", "LIB-VER", "1.0") == b"OK"
@@ -535,7 +541,7 @@ def test_a_unix_socket_behind(servers, tmp_path):
 
 
 def test_ended_without_mercy_it_leaves_nothing_behind(weir: Weir):
-    """kill -9 and start again: nothing to clean up."""
+    """After kill -9, weir starts again without any cleanup."""
     with weir.connect() as connection:
         connection.ok("SET", "a", "1")
         weir.kill()
@@ -551,7 +557,7 @@ def test_ended_without_mercy_it_leaves_nothing_behind(weir: Weir):
 def test_silent_connections_hold_no_place_of_the_admin_port(servers):
     weir = servers.weir()
     silent = [socket.create_connection(("127.0.0.1", weir.admin_port)) for _ in range(200)]
-    # Some have said half of something.
+    # Some clients have sent half of a request.
     for each in silent[::3]:
         try:
             each.sendall(b"GET /healthz HT")
@@ -588,7 +594,7 @@ def test_the_admin_port_answers_to_its_own_names_only(servers):
 
 @pytest.mark.weir_only
 def test_the_admin_port_can_be_had_again_at_once(servers):
-    """Whoever closes first keeps the connection in mind (TIME_WAIT), and here that is weir."""
+    """The side that closes first keeps the connection in TIME_WAIT, and here that is weir."""
     weir = servers.weir(flags=["--shards", "1"])
     with socket.create_connection(("127.0.0.1", weir.admin_port), timeout=30) as asking:
         asking.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -602,7 +608,7 @@ def test_the_admin_port_can_be_had_again_at_once(servers):
 
 
 def remembers(port: int) -> bool:
-    """Is there a local end of a TCP connection in TIME_WAIT?"""
+    """True if a local end of a TCP connection at the port is in TIME_WAIT."""
     rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return any(int(row[1].rpartition(":")[2], 16) == port and row[3] == "06" for row in rows)
 

@@ -1,4 +1,6 @@
-"""Limits and bad input: always a clear error or a close, bounded memory, and everyone else served meanwhile."""
+"""Tests of limits and bad input: the client gets a clear error or is disconnected, memory is bounded, and other clients are
+served meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from harness.waiting import until
 
 MEBIBYTE = 1 << 20
 REQUEST_BYTES_MAX = 16 * MEBIBYTE
-# What one misbehaving client may cost. Wide, because it tells bounded from unbounded, not good from better.
+# The most memory that one misbehaving client may cost. Wide, because it only tells bounded from unbounded.
 GROWTH_MAX = 96 * MEBIBYTE
 
 
@@ -25,7 +27,7 @@ def weir(module_servers) -> Weir:
 
 @pytest.fixture
 def neighbour(weir: Weir):
-    """A client that behaves, connected before the trouble starts and served after it."""
+    """A well-behaved client, which is connected before the trouble starts and must be served after it."""
     with weir.connect() as connection:
         assert connection.ok("SET", "neighbour", "fine") == b"OK"
         yield connection
@@ -74,7 +76,7 @@ def test_hostile_input(weir: Weir, neighbour: Connection, name: str):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_garbage(weir: Weir, neighbour: Connection, seed: int):
-    """Random bytes, random RESP-looking pieces, and real requests with a byte changed."""
+    """Random bytes, random pieces that look like RESP, and real requests with a changed byte."""
     chooser = random.Random(seed)
     pieces = [
         b"*",
@@ -109,7 +111,7 @@ def test_garbage(weir: Weir, neighbour: Connection, seed: int):
 
 
 def provoke(weir: Weir, payload: bytes) -> None:
-    """Sends it and leaves. Whatever comes back must be RESP and must end."""
+    """Sends a payload and closes. Replies must be RESP, and must end."""
     with weir.connect() as connection:
         try:
             connection.send_raw(payload)
@@ -177,7 +179,7 @@ def test_what_came_before_malformed_bytes_is_answered(weir: Weir):
     ids=["bulk", "array", "inline"],
 )
 def test_truncated_frames(weir: Weir, neighbour: Connection, request_bytes: bytes):
-    """A client that leaves in the middle of a request, at every byte of its first hundred: the request never happens."""
+    """A client disconnects in the middle of a request, at every byte of its first hundred: the request is never carried out."""
     neighbour.ok("DEL", "truncated")
     for length in range(1, min(100, len(request_bytes))):
         with weir.connect() as connection:
@@ -214,7 +216,7 @@ def test_a_value_at_the_limit_and_one_beyond_it(servers):
 
 
 def provoke_too_large(connection: Connection, head: str) -> None:
-    """Only the announcement is sent: a refusal must not wait for the bytes."""
+    """Sends only the announcement of a large request: the refusal must not wait for the bytes."""
     connection.send_raw(head.encode())
     reply = connection.read()
     assert reply.is_error, reply
@@ -267,7 +269,7 @@ def test_quit_is_answered_and_closes(weir: Weir):
 
 
 def test_connections_that_come_and_go(weir: Weir, neighbour: Connection):
-    """Leaving without reading, in every state, leaks neither files nor memory."""
+    """Clients that disconnect without reading, in every state, leak neither descriptors nor memory."""
     before = weir.descriptors()
     for i in range(500):
         connection = weir.connect()
@@ -284,7 +286,7 @@ def test_connections_that_come_and_go(weir: Weir, neighbour: Connection):
 
 @pytest.mark.weir_only
 def test_a_client_that_does_not_read_costs_bounded_memory_and_is_closed(servers):
-    """200 MB of replies are asked for and none is read."""
+    """A client asks for 200 MB of replies and reads none."""
     weir = servers.weir(
         servers.redis(),
         flags=["--shards", "1", "--output-limit", "16MiB", "--max-reply-bytes", "16MiB", "--send-timeout", "3s"],
@@ -310,7 +312,7 @@ def test_a_client_that_does_not_read_costs_bounded_memory_and_is_closed(servers)
 
 @pytest.mark.weir_only
 def test_a_client_that_reads_slowly_gets_its_reply_whole(servers):
-    """A reply of 16 MiB that takes longer to read than a client may read nothing."""
+    """A reply of 16 MiB takes longer to read than the time after which a client that reads nothing is closed."""
     weir = servers.weir(servers.redis(), flags=["--shards", "1", "--send-timeout", "2s"])
     with weir.connect() as good:
         good.ok("SET", "large", b"l" * (16 * MEBIBYTE))
@@ -321,14 +323,14 @@ def test_a_client_that_reads_slowly_gets_its_reply_whole(servers):
             part = slow.socket.recv(min(256 * 1024, whole - received))
             assert part, f"closed after {received} bytes"
             received += len(part)
-            # A pace of 4 MiB a second, whatever comes at once: the reply takes 4 seconds.
+            # A pace of 4 MiB per second, so that the reply takes 4 seconds.
             time.sleep(max(0.0, begun + received / (4 * MEBIBYTE) - time.monotonic()))
         assert time.monotonic() - begun > 3
         assert slow.ok("PING") == b"PONG"
 
 
 def is_closed(connection: Connection) -> bool:
-    """Whether the peer has reset or closed, told without reading: sending fails."""
+    """True if the peer has reset or closed the connection, tested without reading: sending fails."""
     connection.socket.settimeout(0)
     try:
         connection.socket.send(encode("PING"))
@@ -343,7 +345,7 @@ def is_closed(connection: Connection) -> bool:
 
 @pytest.mark.weir_only
 def test_a_client_that_sends_without_end_and_does_not_read(servers):
-    """Requests are taken only as fast as replies are: a writer that never reads is held up, not buffered."""
+    """Requests are read only as fast as replies are: a client that sends without reading is paused, not buffered."""
     weir = servers.weir(servers.redis(), flags=["--shards", "1"])
     with weir.connect() as good, weir.connect(receive_buffer=4096) as flood:
         good.ok("SET", "k", b"v" * 10_000)
@@ -364,7 +366,7 @@ def test_a_client_that_sends_without_end_and_does_not_read(servers):
 
 @pytest.mark.weir_only
 def test_a_slow_reader_gets_everything(servers):
-    """Slow is not dead: who goes on reading in small pieces gets every byte."""
+    """A slow client is not closed: one that keeps reading in small pieces gets every byte."""
     weir = servers.weir(servers.redis(), flags=["--shards", "1"])
     value = random.Random(1).randbytes(MEBIBYTE)
     with weir.connect(receive_buffer=8192) as slow:
@@ -406,7 +408,7 @@ def turned_away(weir: Server) -> bool:
     ids=["a large value", "many arguments"],
 )
 def test_what_is_only_announced_costs_nothing(servers, announced: bytes):
-    """A thousand clients announce much and send nothing of it."""
+    """A thousand clients announce large requests and send nothing of them."""
     weir = servers.weir(servers.redis(), flags=["--shards", "1"])
     with weir.connect() as good:
         good.ok("PING")
@@ -415,7 +417,7 @@ def test_what_is_only_announced_costs_nothing(servers, announced: bytes):
         for client in clients:
             client.send_raw(announced)
         good.ok("SET", "k", "v")
-        # What was sent before this client's request has been looked at by now, all on the same shard.
+        # The same shard has handled everything that was sent before this client's request.
         until(lambda: clients_of(weir) == len(clients) + 1, "all have been accepted")
         assert good.ok("GET", "k") == b"v"
         grown = weir.resident_bytes() - before
@@ -465,7 +467,7 @@ def test_idle_clients_are_closed_when_asked_for(servers):
 
 @pytest.mark.weir_only
 def test_an_idle_server_uses_no_cpu(servers):
-    """Counted in CPU time, not in speed. The clock runs while nothing is asked: that is what is measured."""
+    """Measures CPU time, not speed, while no requests come."""
     weir = servers.weir(servers.redis(), flags=["--shards", "2"])
     connections = [weir.connect() for _ in range(20)]
     for connection in connections:
@@ -565,7 +567,7 @@ def test_a_port_that_is_taken_is_named(servers):
 
 @pytest.mark.weir_only
 def test_too_little_locked_memory_says_what_to_set():
-    """Without the memory that io_uring and glommio ask for, the way out is named. A machine where it is enough starts."""
+    """Without the locked memory that io_uring and glommio need, the error names the way out. Where it is enough, weir starts."""
     run = subprocess.run(
         ["bash", "-c", 'ulimit -l 64 && exec "$0" --check', binary("weir")],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""weir-load: its counts add up, its latencies count from when a request was due, and it always ends with a report."""
+"""Tests of weir-load: its counts add up, its latencies start when a request was due, and it always ends with a report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def command(target: str, folder: Path, *flags: str) -> list[str]:
 
 
 def run(target: str, folder: Path, *flags: str, code: int = 0) -> dict:
-    """A run and its JSON."""
+    """Runs weir-load, and returns its JSON report."""
     done = subprocess.run(command(target, folder, *flags), capture_output=True, text=True, timeout=SECONDS_MAX)
     assert done.returncode == code, done.stdout + done.stderr
     return json.loads((folder / "run.json").read_text())
@@ -86,7 +86,7 @@ def test_the_same_seed_sends_the_same_requests(servers, tmp_path):
 
 
 def test_a_stall_is_charged_to_every_request_that_was_due(servers, tmp_path):
-    """The test that closed-loop generators fail: they would show one slow request for each connection."""
+    """Closed-loop generators fail this test: they would show one slow request per connection."""
     redis, rate = servers.redis(), 2000
     pauser = threading.Thread(target=pause_when_busy, args=(redis,))
     pauser.start()
@@ -95,7 +95,7 @@ def test_a_stall_is_charged_to_every_request_that_was_due(servers, tmp_path):
     total = report["total"]
     assert total["counts"]["served"] == rate * 5
     assert total["latency_ms"]["max"] >= 900
-    # Requests are due during the whole second; those of its first half wait for more than half a second.
+    # Requests are due during the whole second of the stall; those of its first half wait for more than half a second.
     assert total["slow"]["over_500ms"] >= rate * 0.45
     assert total["slow"]["over_500ms"] <= rate * 2, "the machine stalls far longer than the store did"
 
@@ -198,7 +198,8 @@ def test_smart_clients_repeat_no_refusal_and_leave_alone_what_refuses_everything
     counts = report["total"]["counts"]
     assert counts["overloaded"] + counts["refused_by_client"] == counts["offered"] == 2000 and adds_up(counts), counts
     assert report["total"]["sends"]["retries"] == 0
-    # Some twenty until the breaker opens, and a probe now and then; what was under way meanwhile depends on the machine.
+    # About twenty requests until the breaker opens, and then a probe now and then; the number in flight meanwhile depends on the
+    # machine.
     assert 20 <= counts["overloaded"] == counts["sent"] <= 1000, counts
 
 

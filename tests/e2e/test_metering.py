@@ -1,4 +1,4 @@
-"""What tenants used of their quotas: the page /tenants, QOS TENANTS, and the metrics."""
+"""Tests of metering: what tenants used of their quotas, on the page /tenants, in QOS TENANTS and in the metrics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def weir(servers, tmp_path: Path) -> Weir:
 
 
 def tenants(weir: Weir, tenant: str, *words: str, protocol: int = 2) -> list:
-    """The reply to QOS TENANTS as Python values."""
+    """Returns the reply to QOS TENANTS as Python values."""
     with weir.connect() as connection:
         login = (tenant, f"{tenant}-password")
         assert connection.ok("HELLO", str(protocol), "AUTH", *login)
@@ -46,18 +46,18 @@ REQUESTS = 40
 
 
 def use(weir: Weir, tenant: str) -> None:
-    """Some requests that are admitted, and nothing else: a bit more than a unit each."""
+    """Sends some requests that are admitted, each for a little more than one request unit."""
     with weir.connect() as connection:
         assert connection.ok("AUTH", tenant, f"{tenant}-password") == b"OK"
         replies = connection.pipeline([("SET", f"metered:{n}", "v") for n in range(REQUESTS)])
         assert [reply.text for reply in replies] == ["OK"] * REQUESTS
-    # Shards report after a moment, and the login is asked for like any other request.
+    # Shards report after a moment, and the login pays like any other request.
     least = lambda: page(weir, f"?tenant={tenant}")["tenants"][0]["request_units"]["last_hour"]["admitted"] >= REQUESTS  # noqa: E731
     until(least, "what was used is booked")
 
 
 def used(amounts: dict) -> bool:
-    """Whether the figures are those of `use`."""
+    """True if a tenant's request units, by outcome, are those of one call of `use`: all admitted."""
     spent = [float(amounts[name]) for name in amounts]
     return REQUESTS <= spent[0] <= 1.5 * REQUESTS and spent[1:] == [0, 0, 0]
 
@@ -79,17 +79,17 @@ def test_a_tenant_is_told_of_itself(weir: Weir):
         b"suggested_ru_per_second",
     ]
     assert (told[b"name"], told[b"ru_per_second"]) == (b"acme", 5_000)
-    # Of the minute before, which may have ended just now.
+    # The share belongs to the last minute, which may have ended just now.
     assert 0 <= told[b"share_of_quota"] <= 1.5 * REQUESTS / (5_000 * 60)
     assert told[b"suggested_ru_per_second"] is None
     for period in PERIODS:
         assert [name.decode() for name in told[period.encode()]] == OUTCOMES
         assert all(isinstance(amount, float) for amount in told[period.encode()].values())
-    # This minute and the one before may share them; who logs in to ask pays a unit too.
+    # The requests may fall into this minute and the one before; the login before the question pays a unit too.
     assert used(told[b"last_hour"]) and used(told[b"last_day"]), told
     recent = [told[b"this_minute"][b"admitted"], told[b"last_minute"][b"admitted"]]
     assert sum(recent) == pytest.approx(told[b"last_hour"][b"admitted"])
-    # It may name others, and is told of itself still.
+    # A tenant may name another tenant, but is shown only itself.
     assert [told[b"name"] for told in tenants(weir, "acme", "AFTER", "a", protocol=3)] == [b"acme"]
 
 
@@ -194,7 +194,7 @@ def test_other_quotas_are_told_of_at_once(weir: Weir):
     told = page(weir)
     assert (told["quotas_version"], [tenant["name"] for tenant in told["tenants"]]) == (1, ["acme"])
     assert told["tenants"][0]["ru_per_second"] == 7
-    # The tenant is signed in, and its tenant goes: nobody is told of anybody.
+    # The tenant of a client that is logged in is removed: the client is shown no tenant.
     with weir.connect() as connection:
         assert connection.ok("AUTH", "acme", "acme-password") == b"OK"
         body = b'[tenants.new]\npassword = "x"\n'

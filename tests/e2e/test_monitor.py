@@ -1,4 +1,4 @@
-"""MONITOR: weir shows requests as redis-server does, each client what it may see, and within bounds."""
+"""Tests of MONITOR: weir shows requests as redis-server does, shows each client only what it may see, and limits its memory."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def watching(server: Server, *login: str, protocol: int = 2, **options) -> Conne
 
 
 def line_of(raw: bytes) -> tuple[int, bytes]:
-    """Database and words of a line."""
+    """Returns the database and the words of a line."""
     found = LINE.fullmatch(raw)
     assert found, raw
     assert abs(time.time() - float(found[1]) - float(found[2]) / 1e6) < 60
@@ -137,7 +137,7 @@ def line_of(raw: bytes) -> tuple[int, bytes]:
 
 
 def lines_until(connection: Connection, mark: bytes) -> list[tuple[int, bytes]]:
-    """The lines up to that of a request, which is left out."""
+    """Returns the lines that come before the line of the request with `mark`."""
     lines = []
     while (line := line_of(connection.read().raw))[1] != mark:
         lines.append(line)
@@ -212,7 +212,7 @@ def test_a_tenant_sees_its_own_requests_and_never_those_of_others(tenants: Weir)
     assert b'"SET" "shop:7" "7"' in all_words and b'"SET" "acme:7" "7"' in all_words
     assert b'"AUTH" "(redacted)" "(redacted)"' in all_words
     assert not any(SECRET.encode() in words for words in own_words + all_words)
-    # What was refused was not carried out.
+    # A refused request was not carried out, so it is not shown.
     assert not any(b'"GET" "shop:"' in words for words in own_words + all_words)
 
 
@@ -250,7 +250,7 @@ def test_a_monitor_that_does_not_read_holds_little_and_is_told_what_it_missed(se
         until(lambda: gauge(weir, "weir_monitor_lines_left_out_total") > 0, "lines are left out")
         other.ok("ECHO", "nearly the end")
         lines = left_out = 0
-        # The mark itself may be left out, so it is sent until it is seen.
+        # The line of the mark may be left out itself, so the mark is sent until it appears.
         while True:
             other.ok("ECHO", "the end")
             words = line_of(slow.read().raw)[1]

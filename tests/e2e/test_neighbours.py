@@ -1,4 +1,6 @@
-"""What one client can do to others: nothing. Memory of all clients together, seats, and what is left behind by a burst."""
+"""Tests that one client cannot harm others: memory of all clients together, limits on connections, and what a burst leaves
+behind.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def is_closed(connection: Connection) -> bool:
 
 
 def test_requests_that_never_end_are_bounded_together(servers):
-    """Forty clients send nearly all of a large value. Those who hold most are closed, and everyone else is served."""
+    """Forty clients send nearly all of a large value. The clients that hold most memory are closed, and all others are served."""
     weir = servers.weir(
         servers.redis(), flags=["--shards", "2", "--max-clients-bytes", "64MiB", "--login-timeout", "0"]
     )
@@ -64,7 +66,7 @@ def test_requests_that_never_end_are_bounded_together(servers):
         assert good.ok("GET", "neighbour") == b"fine"
         until(lambda: expelled(weir, "memory") > 30, "those who hold most are closed")
         assert good.ok("GET", "neighbour") == b"fine"
-        # What was freed is given back a moment later: of the 600 MiB that were sent, at most so much was ever held.
+        # Freed memory returns to the system a moment later. Of the 600 MiB that were sent, at most this much was ever held.
         grown = weir.resident_bytes() - before
         assert grown < 256 * MEBIBYTE, f"grew by {grown // MEBIBYTE} MiB"
         until(lambda: weir.resident_bytes() - before < 128 * MEBIBYTE, "memory is given back")
@@ -156,7 +158,7 @@ def test_a_burst_leaves_no_memory_behind(servers):
 
 @pytest.mark.parametrize("stores", [1, 2])
 def test_a_request_with_very_many_keys_shares_its_core(servers, stores):
-    """The keys of one request are split and its values joined over several turns, in which others are answered."""
+    """Splitting the keys of one request and joining its values takes several turns, in which other clients are served."""
     weir = servers.weir(*[servers.redis() for _ in range(stores)], flags=["--shards", "1"])
     keys = [f"k{number}" for number in range(100_000)]
     with weir.connect() as greedy, weir.connect() as neighbour:
@@ -169,7 +171,7 @@ def test_a_request_with_very_many_keys_shares_its_core(servers, stores):
         while not select.select([greedy.socket], [], [], 0)[0]:
             assert neighbour.ok("PING") == b"PONG"
             answered += 1
-        # Each turn splits or joins a few thousand keys, and ends with the answers to others.
+        # Each turn splits or joins a few thousand keys, and ends with replies to others.
         assert answered >= 10, f"{answered} answers while {len(asked)} keys were read"
         values = greedy.read().plain()
         assert values == [b"v" + key.encode() if int(key[1:]) % 10_000 % 3 == 0 else None for key in asked]

@@ -1,4 +1,6 @@
-"""Order: replies come in the order sent, requests on one key take effect in the order sent, over more shards than CPUs."""
+"""Tests of order: replies come in the order of requests, and requests on one key take effect in that order, with more shards
+than CPUs.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def two_backends(module_servers) -> Weir:
 
 @pytest.fixture(scope="module")
 def two_tracks(module_servers) -> Weir:
-    """Scripts, several keys and large values cost much here, all else does not: clients change between the connections often."""
+    """A weir for which scripts, several keys and large values are expensive and all else is cheap, so that clients change
+    between connections often.
+    """
     flags = ["--shards", "3", "--backend-connections", "2", "--heavy-connections", "2", "--heavy-ru", "1.3"]
     return module_servers.weir(module_servers.redis(), flags=flags)
 
@@ -44,7 +48,7 @@ def weir(request: pytest.FixtureRequest) -> Weir:
 
 
 class Strings:
-    """The slow obvious model: string keys in a dict, and what each command answers."""
+    """The reference model: string keys in a dict, and the reply to each command."""
 
     def __init__(self, prefix: str, seed: int) -> None:
         self.random = random.Random(seed)
@@ -62,7 +66,7 @@ class Strings:
         return int(value) if value.lstrip(b"-").isdigit() and len(value) < 18 else None
 
     def one_key(self) -> tuple[tuple, bytes]:
-        """A request on one key, and the bytes that answer it."""
+        """Returns a request on one key, and the bytes of its reply."""
         name = self.name()
         match self.random.randrange(7):
             case 0:
@@ -88,7 +92,7 @@ class Strings:
                 return ("GET", name), bulk(self.values.get(name))
 
     def many_keys(self) -> tuple[tuple, bytes]:
-        """A request that weir may split over cores and backends."""
+        """Returns a request that weir may split over cores and backends, and the bytes of its reply."""
         names = self.some()
         match self.random.randrange(5):
             case 0:
@@ -107,7 +111,7 @@ class Strings:
                 return (self.random.choice(["EXISTS", "TOUCH"]), *names), b":%d\r\n" % there
 
     def moving_keys(self) -> tuple[tuple, bytes]:
-        """A request whose keys must live on one backend, on whatever cores."""
+        """Returns a request whose keys must be on one backend, on whatever cores, and the bytes of its reply."""
         source, target = self.name(), self.name()
         if source not in self.values:
             if self.random.random() < 0.5:
@@ -140,7 +144,7 @@ def check(requests: list[tuple], replies: list[Reply], expected: list[bytes]) ->
 
 
 def play(weir: Weir, model: Strings, kinds: list) -> None:
-    """Sends what the model makes up in batches of random size, and compares every reply."""
+    """Sends the model's requests in batches of random size, and compares every reply."""
     with weir.connect() as connection:
         left = REQUESTS
         while left:
@@ -191,7 +195,7 @@ def heavy(weir: Weir) -> float:
 
 
 def test_many_clients_at_once(weir: Weir):
-    """Each client has keys of its own, so each has its own model, while all share shards and backend connections."""
+    """Each client has keys and a model of its own, while all share shards and backend connections."""
 
     def work(client: int) -> None:
         model = Strings(f"client:{client}", client)
@@ -202,7 +206,7 @@ def test_many_clients_at_once(weir: Weir):
 
 
 def test_shared_counters_count_every_request_once(weir: Weir):
-    """All clients count up the same keys: every number is given out once, and each client sees its own grow."""
+    """All clients increment the same counters: each number is returned once, and each client sees its numbers grow."""
     counters, rounds = [f"counter:{i}" for i in range(10)], 300
 
     def work(client: int) -> list[tuple[str, int]]:
@@ -235,7 +239,9 @@ def test_an_acknowledged_write_is_seen_by_everyone(weir: Weir):
 
 
 def test_set_stores_over_several_cores(one_backend: Weir):
-    """SINTERSTORE, SUNIONSTORE and SDIFFSTORE on keys of different slots, in one pipeline with what they depend on."""
+    """SINTERSTORE, SUNIONSTORE and SDIFFSTORE on keys of different slots, in one pipeline with the requests that they depend
+    on.
+    """
     chooser = random.Random(11)
     names = [f"sets:{i}" for i in range(30)]
     model: dict[str, set[int]] = {name: set() for name in names}
@@ -264,7 +270,7 @@ def test_set_stores_over_several_cores(one_backend: Weir):
 
 
 def test_transactions_among_other_requests(weir: Weir):
-    """MULTI blocks in the middle of a pipeline; their keys share a hash tag, the others do not."""
+    """Transactions in the middle of a pipeline; their keys share a hash tag, the other keys do not."""
     requests: list[tuple] = []
     expected: list[bytes] = []
     for i in range(300):
@@ -278,7 +284,7 @@ def test_transactions_among_other_requests(weir: Weir):
 
 
 def test_a_transaction_is_one_block(weir: Weir):
-    """Two keys that are only ever written together are never seen apart."""
+    """Two keys that are always written together are never seen with different values."""
     rounds = 300
 
     def write(worker: int) -> None:
@@ -333,7 +339,9 @@ def test_a_transaction_over_two_backends_is_refused_whole(two_backends: Weir):
 
 
 def test_a_transaction_with_an_unknown_command_does_nothing(weir: Weir):
-    """Whether it is refused when it is queued or only at the end: the backend may know commands that weir does not."""
+    """The transaction may be refused when the command is queued or at EXEC, because the backend may know commands that weir
+    does not.
+    """
     with weir.connect() as connection:
         replies = connection.pipeline(
             [("MULTI",), ("SET", "{unknown}a", "1"), ("NOSUCHCOMMAND", "{unknown}a"), ("EXEC",)]
@@ -343,7 +351,7 @@ def test_a_transaction_with_an_unknown_command_does_nothing(weir: Weir):
 
 
 def test_byte_by_byte_and_in_odd_pieces(weir: Weir):
-    """However the bytes arrive, the same replies."""
+    """The replies do not depend on how the bytes arrive."""
     model = Strings("pieces", 3)
     made = [model.random.choice([model.one_key, model.many_keys])() for _ in range(300)]
     payload = b"".join(encode(*request) for request, _ in made)
@@ -358,7 +366,7 @@ def test_byte_by_byte_and_in_odd_pieces(weir: Weir):
 
 
 def sets(redis) -> int:
-    """How many SET a store has carried out."""
+    """Returns the number of SETs that a store has carried out."""
     with redis.connect() as connection:
         found = re.search(rb"cmdstat_set:calls=(\d+)", connection.ok("INFO", "commandstats"))
         return int(found[1]) if found else 0
@@ -367,16 +375,18 @@ def sets(redis) -> int:
 @pytest.mark.weir_only
 @pytest.mark.parametrize("way", ["tcp", "unix"])
 def test_what_is_left_of_a_link_that_was_given_up_overtakes_nothing(servers, tmp_path, way):
-    """A store that stalls has requests in its receive buffer, and carries them out when it wakes, whoever has left by then."""
+    """A stalled store has requests in its receive buffer, and carries them out when it continues, even if their connection is
+    closed by then.
+    """
     path = tmp_path / "redis.sock"
     redis = servers.redis("--unixsocket", str(path)) if way == "unix" else servers.redis()
     flags = ["--shards", "2", "--backend-connections", "1", "--heavy-connections", "0", "--backend-timeout", "500ms"]
-    # With a window most of it would not be sent at all.
+    # With the concurrency window most of the requests would not be sent at all.
     flags += ["--disable", "window"]
     weir = servers.weir(redis, flags=flags, storage=f"unix:{path}" if way == "unix" else None)
     filler = "x" * 15_000
     with weir.connect() as connection:
-        # The store's receive buffer grows with what has gone through it.
+        # The store's receive buffer grows with the bytes that have gone through it.
         for _ in range(40):
             assert all(not reply.is_error for reply in connection.pipeline([("SET", "{k}fill", filler)] * 50))
         for number in range(5):
@@ -388,7 +398,7 @@ def test_what_is_left_of_a_link_that_was_given_up_overtakes_nothing(servers, tmp
             connection.send("SET", "{k}", f"new {number}")
             redis.signal(signal.SIGCONT)
             assert connection.read().text == "OK"
-            # Whatever the store does of the old ones it has done, or never will.
+            # By now the store has carried out old requests, or never will.
             done = sets(redis)
             for _ in range(20):
                 assert connection.call("GET", "{k}").value == f"new {number}".encode()
@@ -397,7 +407,9 @@ def test_what_is_left_of_a_link_that_was_given_up_overtakes_nothing(servers, tmp
 
 @pytest.mark.weir_only
 def test_bytes_on_their_way_to_a_store_do_not_arrive_behind_what_was_sent_later(servers):
-    """The network may be slow for one connection and not for the next: the store is told to drop the former one first."""
+    """The network may be slow for one connection and not for the next, so weir first makes the store drop the former
+    connection.
+    """
     redis = servers.redis()
     with Relay(redis.port) as relay:
         flags = ["--shards", "2", "--backend-connections", "1", "--backend-timeout", "500ms"]
@@ -417,7 +429,7 @@ def test_bytes_on_their_way_to_a_store_do_not_arrive_behind_what_was_sent_later(
 
 
 def test_replies_that_a_client_switches_off_do_not_come(weir, servers):
-    """At random places of a pipeline, compared with redis-server, which is sent the same bytes."""
+    """CLIENT REPLY at random places of a pipeline, compared with a redis-server that gets the same bytes."""
     draw = random.Random(5)
     reference = servers.redis()
     answered = 0
@@ -445,7 +457,7 @@ def test_replies_that_a_client_switches_off_do_not_come(weir, servers):
             expected = until_the_end(direct)
             answered += len(expected)
             assert until_the_end(through) == expected
-            # weir ends the conversation once all is done, although nothing is left to say; redis-server forgets that.
+            # weir closes after QUIT although there is no reply to send; redis-server forgets to.
             through.send_raw(encode("CLIENT", "REPLY", "OFF") + encode("GET", "silent:0") + encode("QUIT"))
             with pytest.raises(Closed):
                 through.read()

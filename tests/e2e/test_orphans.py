@@ -1,4 +1,6 @@
-"""Elements that a store pops for a client that has left meanwhile: they are counted, and put back where the tenant wants that."""
+"""Tests of elements that a store pops for a client that has left meanwhile: they are counted, and pushed back if the tenant
+wants that.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ def test_what_is_popped_in_the_instant_in_which_a_client_leaves(
         with weir.connect(protocol=protocol) as client:
             client.send(*call)
             until(lambda: "blocked_clients:1" in direct.ok("INFO", "clients").decode(), "the call waits at the store")
-            # What weir sends from now on is late: so is its word that nobody waits any more.
+            # From now on weir's bytes arrive late, and so does its request to end the call.
             relay.hold(new=True)
         until(lambda: metrics.total(weir, "weir_clients_open") == 0, "the client has left")
         assert waiting(weir) == 1
@@ -74,13 +76,13 @@ def test_what_is_popped_in_the_instant_in_which_a_client_leaves(
         assert orphans(weir, "put-back") + orphans(weir, "lost") == count
 
 
-# So long do workers come and go.
+# The time in seconds for which workers come and go.
 SECONDS = 4
 
 
 @pytest.mark.parametrize("gives_back", [True, False], ids=["gives back", "does not"])
 def test_every_element_is_delivered_once_or_counted(servers, tmp_path: Path, gives_back: bool):
-    """Workers end their side at any moment, and read what still comes: nothing is lost but what is counted."""
+    """Workers close their sending side at any moment and read on: nothing is lost without being counted."""
     redis: Redis = servers.redis()
     weir = servers.weir(redis, flags=["--shards", "2", *quota_flags(tmp_path, gives_back)])
     stop = time.monotonic() + SECONDS

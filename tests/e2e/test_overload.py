@@ -1,4 +1,4 @@
-"""What clients and operators see of windows, queues, deadlines and stalls."""
+"""Tests of windows, queues, deadlines and stalls, as clients and operators see them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.weir_only, pytest.mark.alone]
 
 ALL_OFF = ["--disable", "window,queue,shed"]
 IN_SHADOW = ["--shadow", "window,queue,shed"]
-# One request at a time, so that what is in flight and what waits is known.
+# One request at a time, so that the numbers in flight and waiting are known.
 ONE_BY_ONE = ["--window-max", "1"]
 UNSURE = " (it may have happened)"
 
@@ -37,7 +37,7 @@ def explained(connection: Connection, *command: str) -> dict[str, str]:
 
 
 def counted(weir: Weir, name: str, label: str = "") -> int:
-    """A metric over all shards."""
+    """Returns the sum of a metric over all shards."""
     found = metrics.parse(weir.admin("/metrics")[1])[name]
     return int(sum(value for labels, value in found.items() if label in labels))
 
@@ -93,7 +93,7 @@ def test_explain_where_a_layer_is_off_or_in_shadow(servers, flags, wanted):
 
 
 def test_explain_counts_those_before(servers, storage):
-    """A connection that is alone waits for as long as it likes; and whoever asks is told the same on every core."""
+    """A connection that is alone may wait for any time, and each core gives the same explanation."""
     weir = servers.weir(storage("--servers", "1", "--service-time", "point=30ms"), flags=["--shards", "2", *ONE_BY_ONE])
     askers = clients_of_every_shard(weir)
     with weir.connect() as filler:
@@ -143,12 +143,12 @@ def test_metrics_and_info_tell_of_each_backend(servers):
 
 
 def storm(weir: Weir, connections: int, each: int) -> list[list[Reply]]:
-    """All of them count at the same time, each with a counter of its own."""
+    """Lets all connections increment counters of their own at the same time, and returns their replies."""
 
     def count(name: str) -> list[Reply]:
         with weir.connect() as connection:
             replies = connection.pipeline([("INCR", name)] * each)
-            # A reply too many would stand before this one.
+            # A superfluous reply would come before this one.
             assert connection.call("ECHO", name).value == name.encode()
             return replies
 
@@ -157,7 +157,9 @@ def storm(weir: Weir, connections: int, each: int) -> list[list[Reply]]:
 
 
 def check_counts(weir: Weir, stormed: list[list[Reply]]) -> Counter[str]:
-    """What was served counted on in order, and what was refused never happened. How often each reason was told."""
+    """Checks that the served requests counted in order and the refused ones were not carried out. Returns the number of
+    refusals by reason.
+    """
     reasons: Counter[str] = Counter()
     with weir.connect() as connection:
         for number, replies in enumerate(stormed):
@@ -181,7 +183,7 @@ def test_beyond_the_queue_everybody_is_told_when_to_come_back(servers, storage):
     reasons = check_counts(weir, stormed)
     assert set(reasons) == {"queue"}, reasons
     assert counted(weir, "weir_overload_refusals_total", 'reason="queue"') >= reasons["queue"]
-    # Whoever is the next of a connection waits for 150 ms at most, in which one store answers seven.
+    # The first request of a connection waits for at most 150 ms, in which one store serves seven.
     assert sum(len(replies) for replies in stormed) - reasons["queue"] >= 7, "what could wait was served"
 
 
@@ -202,7 +204,7 @@ def test_without_these_layers_or_in_shadow_nobody_is_refused(servers, storage, f
             for kind in ("point", "write"):
                 direct.ok("STORAGE", "SET", "SERVICE-TIME", kind, "100ms")
         connection.ok("QOS", "SET", "DEADLINE", 10)
-        # A core that the machine lets run again only after the reply has come sees no lateness.
+        # A core that the machine runs again only after the reply has come notices no lateness, so this is tried several times.
         for _ in range(10):
             assert connection.ok("SET", "k", "v") == b"OK"
             if counted(weir, "weir_shadow_refusals_total", 'reason="deadline"') > 0:
@@ -227,7 +229,7 @@ def test_a_deadline_is_kept_to_and_nothing_overtakes_what_the_store_does_yet(ser
         assert connection.ok("GET", "k") == b"v", "it goes on behind the SET"
         reply = connection.call("QOS", "CALL", "DEADLINE", 30, "GET", "k")
         assert reply.text.startswith("DEADLINE stage=") and not reply.text.endswith(UNSURE), reply
-        # Once it is known what a reply takes, nothing is tried in vain behind what others wait for.
+        # Once weir knows how long replies take, it refuses a hopeless request on arrival instead of sending it behind others.
         until(lambda: hopeless_behind(other, connection), "it is known what a reply takes")
     assert counted(weir, "weir_overload_refusals_total", 'reason="deadline"') >= 3
 
@@ -262,12 +264,12 @@ def refused_late(weir: Weir) -> int:
 
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_a_weir_behind_refuses_by_the_rest_of_a_deadline(servers, storage, protocol):
-    """The store takes 100 ms, one by one, and ten others matter more: there is no hope long before 400 ms are over."""
+    """The store takes 100 ms per request, and ten requests are more important, so a deadline of 400 ms is hopeless."""
     inner = servers.weir(storage("--servers", "1", "--service-time", "all=100ms"), flags=["--shards", "1", *ONE_BY_ONE])
     outer = servers.weir(inner, flags=["--shards", "2"])
     with inner.connect() as filler, outer.connect() as client, outer.connect() as other:
         client.ok("HELLO", protocol)
-        # It takes a reply to know what stands behind, and some to know what a store can do.
+        # weir recognises the weir behind it by a first reply, and needs some replies to know the store's latency.
         client.ok("GET", "k")
         filler.pipeline([("GET", "k")] * 10)
 
@@ -279,14 +281,14 @@ def test_a_weir_behind_refuses_by_the_rest_of_a_deadline(servers, storage, proto
             assert not any(served.is_error for served in filler.read_many(10))
             assert reply.text.startswith("DEADLINE stage="), reply
             assert (refused_late(inner), passed_on(outer)) == (before[0] + 1, before[1] + 1)
-            # If it comes too late, the weir that was asked answers itself, and cannot know what becomes of it.
+            # If the refusal comes too late, the outer weir answers itself and cannot know the outcome.
             return None if reply.text.endswith(UNSURE) else reply.text
 
         with inner.connect() as inner_client:
             told = fields(until(refusal_from_behind, "the weir behind refuses what is too late"))
         assert told["stage"] == "queue" and int(told["waited_ms"]) < 400, told
         assert client.call("GET", "late").is_null, "it was never begun"
-        # What a store has begun is waited for there, so nobody else is refused anything because of it.
+        # The inner weir waits for a request that the store has begun, so no other request is refused because of it.
         reply = client.call("QOS", "CALL", "DEADLINE", 20, "INCR", "n")
         assert reply.text.startswith("DEADLINE stage=backend "), reply
         replies = other.pipeline([("MULTI",), ("INCR", "n"), ("EXEC",), ("DBSIZE",)])
@@ -305,7 +307,7 @@ def test_what_stands_behind_may_change_from_a_weir_to_a_redis_and_back(servers, 
 
         until(lambda: serves() and passed_on(outer) > 0, "the weir behind is told deadlines")
         inner.kill()
-        # What the kernel does for its rings may outlive a process.
+        # The kernel's work for a ring may outlive its process.
         until(lambda: not accepts(inner.port), "the port is free")
         redis = Redis()
         redis.port = inner.port
@@ -335,7 +337,7 @@ def test_without_deadlines_a_weir_behind_is_told_none(servers):
 
 
 class Counting:
-    """Connections that count on one key, and what they were told."""
+    """Connections that increment one key, and the replies that they got."""
 
     def __init__(self) -> None:
         self.served = 0
@@ -366,10 +368,10 @@ def test_a_store_that_stands_still_keeps_nobody_waiting_and_does_nothing_twice(s
             assert not counting.count(early).is_error
         redis.signal(signal.SIGSTOP)
         started = time.monotonic()
-        # In flight when the store stops: it may be done yet.
+        # This request is in flight when the store stops, so it may still be carried out.
         first = counting.count(early)
         assert first.text.endswith(UNSURE) and time.monotonic() - started >= 0.9, first
-        # By now newcomers are not sent at all.
+        # By now the store counts as stalled, and new requests are not sent at all.
         for _ in range(20):
             assert not counting.count(late).text.endswith(UNSURE)
         assert counting.refused == 20

@@ -1,4 +1,4 @@
-"""The page of the admin port, in a real browser, while there is load and trouble."""
+"""Tests of the admin port's page in a real browser, under load and with failing stores."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def weir(servers, stores, tmp_path: Path) -> Weir:
 
 
 class Load:
-    """Requests one after the other, until it is enough."""
+    """A client that sends requests one after the other until it is stopped."""
 
     def __init__(self, weir: Weir, *requests: tuple, login: str | None = None) -> None:
         self.weir, self.requests, self.login = weir, requests, login
@@ -81,7 +81,7 @@ def opened(browser: Browser, weir: Weir) -> Page:
 
 
 def looked(page: Page, more: int) -> None:
-    """Waits until the page has shown so many answers more."""
+    """Waits until the page has handled `more` further answers."""
     looks = "Number((document.body && document.body.dataset.looks) || 0)"
     before = page.run(looks)
     until(lambda: page.run(looks) >= before + more, "the page has figures")
@@ -101,7 +101,7 @@ def rows(page: Page, section: str) -> list[list[str]]:
 
 
 def clean(page: Page, weir: Weir) -> None:
-    """It asked nobody but weir, and nothing went wrong in it."""
+    """Checks that the page has asked only weir, and that it has logged no errors."""
     hosts = {urlsplit(url).netloc for url in page.requests() if not url.startswith("about:")}
     assert hosts == {f"127.0.0.1:{weir.admin_port}"}
     assert page.complaints() == []
@@ -285,7 +285,7 @@ def test_ten_thousand_tenants_are_looked_at_within_a_second(servers, tmp_path: P
     state = json.loads(weir.admin("/state.json")[1])
     assert len(state["tenants"]) == 100 and state["tenants_left_out"] == 9_901
     assert len(weir.admin("/state.json")[1]) < 128 * 1024
-    # The same when each of them has asked for something, for as long as somebody looks.
+    # The same holds after a request of each tenant, while the page polls.
     with weir.connect() as connection:
         for first in range(0, 10_000, 500):
             for number in range(first, first + 500):
@@ -294,5 +294,5 @@ def test_ten_thousand_tenants_are_looked_at_within_a_second(servers, tmp_path: P
             assert not any(connection.read().is_error for _ in range(1_000))
     sizes = [len(weir.admin("/state.json")[1]) for _ in range(5)]
     assert max(sizes) < 128 * 1024 and len(weir.admin("/")[1]) < 64 * 1024
-    # It is asked once a second.
+    # The page polls once a second.
     assert "PERIOD_MS = 1000" in weir.admin("/")[1]

@@ -1,4 +1,4 @@
-"""README.md and docs/: links lead somewhere, named files exist, weir prints the lines that are quoted, alerts are all there."""
+"""Tests of README.md and docs/: links and named files exist, weir prints the quoted lines, and all alerts are documented."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ COMPARISON = ROOT / "docs" / "comparison.md"
 CONFIGURATION = ROOT / "docs" / "operating" / "configuration.md"
 TROUBLESHOOTING = ROOT / "docs" / "operating" / "troubleshooting.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
-# Pages whose links into README.md and docs/ are checked too.
+# Further pages, whose links into README.md and docs/ are checked too.
 OTHERS = [ROOT / "HACKING.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", ROOT / "perf" / "README.md"]
-# A line in the source may go on in the next.
+# A string in the source may continue on the next line.
 CONTINUED = re.compile(r"\\\n\s*")
-# Where a value stands in a text.
+# A placeholder for a value in a format string.
 PLACE = re.compile(r"\{[^{}\n]*\}")
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -38,24 +38,24 @@ def section(page: Path, title: str) -> str:
 
 
 def rows(text: str) -> list[list[str]]:
-    """Cells of the tables in a text, without the head of each."""
+    """Returns the cells of all table rows in a text, without the heads."""
     found, above = [], 0
     for line in text.splitlines():
         above = above + 1 if line.startswith("|") else 0
         if above > 2:
-            # A bar within `...` is none between cells.
+            # A bar within `...` does not separate cells.
             found.append([cell.strip() for cell in re.split(r"\|(?=(?:[^`]*`[^`]*`)*[^`]*$)", line.strip()[1:-1])])
     return found
 
 
 def anchors(page: Path) -> set[str]:
-    """Names of a page's headings, as links have them."""
+    """Returns the anchors of a page's headings."""
     titles = re.findall(r"^##* (.*)$", FENCED.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles}
 
 
 def source() -> str:
-    """All Rust of weir. Where a value stands in a line, `...` does."""
+    """Returns the text of weir's Rust files, with `...` in place of each value in a string."""
     text = "\n".join(file.read_text() for file in sorted((ROOT / "src").rglob("*.rs")))
     return PLACE.sub("...", CONTINUED.sub("", text))
 
@@ -101,7 +101,7 @@ def test_files_that_pages_name_exist():
 
 def test_the_lines_that_are_explained_are_lines_of_weir():
     text = source()
-    # Alerts are not lines of weir, and the tables of HTTP and of reasons begin with words of their own.
+    # Alerts are not output of weir; the tables of HTTP statuses and of reasons begin with words of their own.
     page = TROUBLESHOOTING.read_text().split("\n## Alerts\n")[0]
     said = [quoted for row in rows(page) for quoted in re.findall(r"`([^`]+)`", row[0])]
     said += re.findall(r"^### `([^`]+)`$", page, re.MULTILINE)
@@ -110,7 +110,7 @@ def test_the_lines_that_are_explained_are_lines_of_weir():
         if quoted.endswith("="):
             continue
         parts = [part.strip(" -'") for part in re.split(r"\.\.\.|=", PLACE.sub("...", quoted))]
-        # The code of an error may be put before its text elsewhere.
+        # The code of an error may stand elsewhere in the source than its text.
         missing = [part for part in parts if part and part.removeprefix("ERR ") not in text]
         assert not missing, f"{quoted}: {missing}"
 
@@ -123,7 +123,7 @@ def test_every_reason_of_a_refusal_is_explained():
     lost = re.findall(r'(?:drop_links?|lose_links?|lose|give_up|Failed|then_some)\([^;]*?"([a-z]+(?:-[a-z]+)+)"', backends)
     lost += [word for either in re.findall(r'reason = if [^{]*\{ "([a-z-]+)" \} else \{ "([a-z-]+)" \}', backends) for word in either]
     told = re.findall(r'reason: "([a-z-]+)"|=> "([a-z-]+)"|(?:overloaded|full)\("([a-z-]+)"', refusals)
-    # A read that a replica is asked for goes to its primary when the replica is silent, or is none.
+    # A read for a replica that is silent, or is no replica, goes to the primary, so clients never see these reasons.
     reasons = {*lost, *(word for words in told for word in words if word)} - {"silent", "no-replica"}
     assert len(reasons) > 15
     assert reasons <= explained, reasons - explained
@@ -154,7 +154,7 @@ def test_tables_of_flags_are_those_that_weir_pages_writes(tmp_path):
 
 
 def test_tests_that_are_named_exist():
-    """What a page promises is shown by a test of the name that it gives."""
+    """For each promise, a page names a test that exists."""
     defined = {name for file in (ROOT / "tests" / "e2e").glob("test_*.py") for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)}
     named = {(page.name, name) for page in PAGES for name in re.findall(r"`(test_\w+)`", page.read_text())}
     assert len(named) > 40

@@ -1,4 +1,4 @@
-"""What passes through in unusual shapes: pushes and attributes, oversized replies, changes of dialect, what would block."""
+"""Tests of unusual messages: pushes and attributes, oversized replies, changes of the RESP version, and blocking commands."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def two(module_servers) -> Weir:
 
 
 def answering(replies: dict[bytes, bytes]):
-    """A store whose reply to GET depends on the key."""
+    """Returns a store whose reply to GET depends on the key."""
 
     def handler(words: list[bytes]):
         return replies.get(words[1], b"$-1\r\n") if words[0].upper() == b"GET" else accommodating(words)
@@ -68,7 +68,9 @@ def read_until(connection: Connection, end: bytes) -> bytes:
 
 
 def test_a_push_from_a_store_is_nobodys_reply(servers):
-    """Nothing here asks for pushes. One that comes all the same must not shift the replies of those who share the connection."""
+    """weir's shared connections never ask for pushes. A push that comes nevertheless must not shift the replies of their
+    clients.
+    """
     push = b">3\r\n+message\r\n+channel\r\n+payload\r\n"
 
     def handler(words: list[bytes]):
@@ -102,7 +104,7 @@ def test_a_reply_nests_as_deep_as_it_likes(servers, depth: int):
 
 
 def test_a_script_that_returns_itself_costs_nobody_a_connection(servers):
-    """Redis writes arrays in arrays until there is no room for more, and an error in the innermost."""
+    """For a script that returns itself, Redis nests arrays until there is no room, with an error in the innermost."""
     store = servers.redis()
     weir = servers.weir(store, flags=["--shards", "1"])
     itself = encode("EVAL", "local a = {}; local b = {a}; a[1] = b; return a", "0")
@@ -119,7 +121,7 @@ def test_a_script_that_returns_itself_costs_nobody_a_connection(servers):
 
 
 def read_until(connection: Connection, end: bytes) -> bytes:
-    """The bytes of a reply, which nobody takes apart here."""
+    """Returns the bytes of a reply up to `end`, without parsing."""
     told = bytearray()
     while not told.endswith(end):
         received = connection.socket.recv(1 << 16)
@@ -129,7 +131,7 @@ def read_until(connection: Connection, end: bytes) -> bytes:
 
 
 def test_a_reply_over_the_limit_is_refused_alone(servers):
-    """The store's reply is too large: that request gets an error, and whoever shares the connection is not disturbed."""
+    """The store's reply is too large: its request gets an error, and other requests on the connection are not affected."""
     weir = servers.weir(servers.redis(), flags=["--shards", "1", "--max-reply-bytes", "1MiB"])
     with weir.connect() as connection, weir.connect() as neighbour:
         assert connection.ok("SET", "half", b"h" * (MEBIBYTE // 2)) == b"OK"
@@ -145,7 +147,7 @@ def test_a_reply_over_the_limit_is_refused_alone(servers):
 
 
 def test_an_enormous_reply_does_not_grow_weir(servers):
-    """A gigabyte asked for with one small request."""
+    """One small request asks for a reply of a gigabyte."""
     weir = servers.weir(servers.redis(), flags=["--shards", "1"])
     with weir.connect() as connection:
         connection.ok("SET", "k", b"m" * MEBIBYTE)
@@ -223,7 +225,9 @@ def shared_only(module_servers) -> Weir:
 
 @pytest.mark.parametrize("words", BLOCKING, ids=" ".join)
 def test_nothing_can_block_or_shift_a_shared_connection(shared_only: Weir, words: tuple[str, ...]):
-    """Also in small letters, behind QOS CALL, inline, and in a transaction: an error at once, and the next reply is the next one's."""
+    """Blocking commands in small letters too, behind QOS CALL, inline, and in a transaction: an error at once, and later
+    replies are right.
+    """
     with shared_only.connect() as connection:
         connection.send_raw(
             encode(*words)
@@ -297,7 +301,7 @@ def test_functions_are_loaded_on_every_backend(two: Weir):
 
 
 def test_a_walk_over_all_backends_meets_what_stays(two: Weir):
-    """SCAN while keys come and go: whatever is there from beginning to end is found, in pieces of every size."""
+    """SCAN while keys come and go finds every key that is there throughout, with any COUNT."""
     chooser = random.Random(5)
     staying = {f"walk:stay:{i}".encode() for i in range(1000)}
     with two.connect() as connection, two.connect() as writer:
@@ -320,7 +324,7 @@ def test_a_random_key_may_be_any_of_them(two: Weir):
         connection.ok("FLUSHALL")
         assert connection.ok("RANDOMKEY") is None
         several = {name.encode() for names in keys_by_backend(two, "drawn", 12).values() for name in names}
-        # Even one that shares a store with ten others stays away for so long in one run of ten million.
+        # A key that shares a store with ten others fails to appear in one run of ten million.
         assert {reply.value for reply in connection.pipeline([("RANDOMKEY",)] * 400)} == several
 
 
@@ -332,13 +336,15 @@ def test_a_cursor_that_nobody_gave_out(two: Weir, cursor: str):
         if not cursor.isdigit() or len(cursor) > 20:
             assert reply.raw == b"-ERR invalid cursor\r\n"
         else:
-            # A number it may be, of a walk that is over.
+            # The number could be the cursor of a scan that has ended.
             assert reply.raw == b"*2\r\n$1\r\n0\r\n*0\r\n"
         assert connection.ok("PING") == b"PONG"
 
 
 def test_connections_to_backends_are_opened_where_they_are_used(servers):
-    """Four cores own half of one store's slots each. Requests with a home need no other connections; those without open them."""
+    """Each of four cores has half of one store's slots. Requests with keys need no other connections; requests without keys
+    open them.
+    """
     weir = servers.weir(servers.redis(), servers.redis(), flags=["--shards", "4"])
 
     def opened() -> list[int]:
@@ -368,7 +374,7 @@ def test_what_asks_all_backends_says_when_one_is_gone(servers):
 
 
 def test_a_script_that_never_ends_is_given_up(servers):
-    """Its request gets an error when the backend's time is over. Until then, the other backend serves."""
+    """A script that never ends gets an error after the backend's timeout. Until then, the other backend serves."""
     weir = servers.weir(servers.redis(), servers.redis(), flags=["--shards", "2", "--backend-timeout", "1s"])
     stuck, living = weir.backends
     held = keys_by_backend(weir, "stuck")

@@ -1,4 +1,4 @@
-"""CLIENT PAUSE: which requests wait, compared with those of a plain redis-server."""
+"""Tests of CLIENT PAUSE: which requests wait, compared with a plain redis-server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READS = "#!lua flags=no-writes\nreturn 'it reads'"
 
 @pytest.fixture(scope="module", params=["redis-server", "one store", "three stores"])
 def server(request, module_servers) -> Server:
-    """A plain redis-server, or weir, which does as that does."""
+    """A plain redis-server; and weir, which must behave in the same way."""
     if request.param == "redis-server":
         return module_servers.redis()
     stores = {"one store": 1, "three stores": 3}[request.param]
@@ -55,7 +55,7 @@ def test_a_pause_may_stand_in_a_transaction(server: Server, operator: Connection
         writer.send("SET", "{p}c", 3)
         until(lambda: blocked(operator) == 1, "it waits")
         assert operator.ok("GET", "{p}c") is None
-        # Weir lets others go on while it carries out the transaction, whose other requests may see that.
+        # weir ends the pause while it carries out the transaction, whose other requests may see writes that waited.
         replies = operator.pipeline([("MULTI",), ("GET", "{p}a"), ("CLIENT", "UNPAUSE"), ("EXEC",)])
         assert replies[-1].plain() == [b"1", b"OK"]
         assert writer.read().plain() == b"OK"

@@ -1,4 +1,4 @@
-"""Programs that use Redis for their queues, messages and sessions, unchanged and each with its own work, behind weir."""
+"""Tests of programs that use Redis for queues, messages and sessions: each runs unchanged behind weir, with some work."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.weir_only
 PROGRAMS = Path(__file__).parent / "programs"
 NODE_PROGRAMS = Path(__file__).parent / "node" / "programs.mjs"
 NODE_MODULES = TARGET / "e2e" / "node" / "node_modules"
-# Where arq is: it wants an older redis-py than the other programs, and hiredis.
+# The Python environment of arq, which needs an older redis-py than the other programs, and hiredis.
 ARQ_PYTHON = TARGET / "e2e" / "venv-arq" / "bin" / "python"
 SECONDS_MAX = 120
 SECONDS_TO_END_MAX = 30
@@ -31,7 +31,7 @@ EVERYWHERE = [*STORES, "cluster"]
 
 @pytest.fixture
 def weir(request, servers) -> Weir:
-    """A weir before the stores that the test is given as its parameter."""
+    """A weir in front of the stores that the test's parameter names."""
     flags = ["--shards", "2"]
     if request.param in STORES:
         return servers.weir(*[servers.redis() for _ in range(STORES[request.param])], flags=flags)
@@ -46,18 +46,18 @@ def before(*stores: str) -> pytest.MarkDecorator:
 
 
 def programs_before(expected: dict, but: set[tuple[str, str]]) -> pytest.MarkDecorator:
-    """Each program before all stores, but for some pairs of a program and stores."""
+    """Runs a test for each program with all kinds of stores, except for the given pairs of both."""
     pairs = [(program, stores) for stores in EVERYWHERE for program in expected if (program, stores) not in but]
     return pytest.mark.parametrize(("program", "weir"), pairs, indirect=["weir"])
 
 
 def has_one_key_space(weir: Weir) -> bool:
-    """Whether one command, transaction or script may be about any keys."""
+    """True if one command, transaction or script may use any keys."""
     return len(weir.backends) <= 1 and not weir.storage.startswith("cluster")
 
 
 def environment(weir: Weir) -> dict[str, str]:
-    """Programs that can give all their keys a prefix are told one that keeps them together, where that is needed."""
+    """Returns environment variables with a key prefix that keeps a program's keys in one slot, where that is needed."""
     prefix = {} if has_one_key_space(weir) else {"KEY_PREFIX": "{work}"}
     return {
         **os.environ,
@@ -69,12 +69,12 @@ def environment(weir: Weir) -> dict[str, str]:
 
 
 def database(weir: Weir) -> str:
-    """A database of their own for programs that want one; a cluster has no other than 0."""
+    """Returns the database for programs that use one; a cluster has only 0."""
     return "0" if weir.storage.startswith("cluster") else "2"
 
 
 def run(weir: Weir, *command: str | Path, cwd: Path = PROGRAMS) -> str:
-    """Runs a program to its end and returns what it wrote."""
+    """Runs a program to its end, and returns its output."""
     done = subprocess.run(
         command, env=environment(weir), cwd=cwd, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
     )
@@ -84,7 +84,7 @@ def run(weir: Weir, *command: str | Path, cwd: Path = PROGRAMS) -> str:
 
 @contextlib.contextmanager
 def worker(weir: Weir, log: Path, *command: str | Path) -> Iterator[None]:
-    """Runs a worker beside the test, and ends it by SIGTERM: it must exit with 0."""
+    """Runs a worker beside the test, and ends it with SIGTERM: its exit code must be 0."""
     with open(log, "wb") as output:
         process = subprocess.Popen(command, env=environment(weir), cwd=PROGRAMS, stdout=output, stderr=subprocess.STDOUT)
     try:
@@ -102,7 +102,7 @@ def worker(weir: Weir, log: Path, *command: str | Path) -> Iterator[None]:
 
 @before("embedded", "one store")
 def test_rq_carries_out_jobs_and_schedules_them(weir: Weir):
-    """Its worker waits in BLPOP and BLMOVE, watches keys and is subscribed to its own channel."""
+    """RQ's worker waits in BLPOP and BLMOVE, watches keys, and subscribes to its own channel."""
     code = """
 import os
 from redis import Redis
@@ -120,7 +120,7 @@ print([job.return_value() for job in jobs])
 
 @before(*EVERYWHERE)
 def test_celery_carries_out_tasks_groups_and_chords(weir: Weir, tmp_path: Path):
-    """Its broker waits in BRPOP, its results are published, and its fan-out is a pattern of channels."""
+    """Celery's broker waits in BRPOP, its results are published, and its fan-out uses a pattern of channels."""
     options = ["--concurrency", "2", "--pool", "threads"]
     with worker(weir, tmp_path / "log", sys.executable, "-m", "celery", "-A", "celery_app", "worker", *options):
         code = f"""
@@ -144,7 +144,7 @@ QUEUES = {
 }
 
 
-# This layer's scripts do not name their keys.
+# The scripts of this layer do not declare their keys.
 @programs_before(QUEUES, but={("channels", "cluster")})
 def test_queues_of_python_carry_out_their_work(weir: Weir, program: str):
     told = run(weir, sys.executable, "queues.py", program, str(weir.port), database(weir))
@@ -153,7 +153,7 @@ def test_queues_of_python_carry_out_their_work(weir: Weir, program: str):
 
 @before("embedded", "one store")
 def test_arq_carries_out_jobs_late_again_and_not_at_all(weir: Weir, tmp_path: Path):
-    """Each change is a transaction behind a watch."""
+    """arq makes each change in a transaction with a watch."""
     with worker(weir, tmp_path / "log", ARQ_PYTHON, "-m", "arq", "arq_jobs.WorkerSettings"):
         told = run(weir, ARQ_PYTHON, "arq_jobs.py")
         assert told == str([list(range(1, 21)), [21, None, 42], True, True, 0, 23])
@@ -169,7 +169,7 @@ def test_hiredis_reads_every_type_of_reply(weir: Weir):
 
 @before(*EVERYWHERE)
 def test_sidekiq_does_each_job_once_and_gives_back_what_it_cannot_end(weir: Weir, tmp_path: Path):
-    """Its worker waits in BRPOP for several queues, its heartbeats are transactions, and a script takes what is due."""
+    """Sidekiq's worker waits in BRPOP for several queues, its heartbeats are transactions, and a script takes due jobs."""
     options = ["--require", "./sidekiq_jobs.rb", "--concurrency", "4", "--queue", "default", "--queue", "low"]
     with worker(weir, tmp_path / "log", "sidekiq", *options, "--timeout", "1"):
         told = json.loads(run(weir, "ruby", "sidekiq_client.rb", "work"))
@@ -199,7 +199,7 @@ NODE = {
     "bullmq": [list(range(1, 21)), [3, 7], 6],
     "beequeue": TEN,
     "sessions": [[0, 1, 2, 4, 5, 6, 7, 8, 9], 9, 4],
-    # All reads of 20 keys but the first were answered by what the client keeps.
+    # Of 50 rounds of reads of 20 keys, all but the first were answered from the client's cache.
     "cached": [49 * 20, True],
     "socket.io": HEARD,
     "socket.io-sharded": HEARD,

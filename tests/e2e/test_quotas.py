@@ -1,4 +1,4 @@
-"""Quotas in operation: a file that changes under the process, quotas that come over HTTP, and traffic meanwhile."""
+"""Tests of changes of quotas: a file that changes, quotas that come over HTTP, and traffic meanwhile."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POST_BYTES_MAX = 8 << 20
 
 
 def tenants(**passwords: str) -> str:
-    """A quota file with these tenants."""
+    """Returns the text of a quota file with these tenants and passwords."""
     return "".join(f'[tenants.{name}]\npassword = "{word}"\n' for name, word in passwords.items())
 
 
@@ -37,7 +37,7 @@ BAD_SAYS = "tenants.acme.ru_per_second is 0: a whole number from 1 to 1000000000
 
 
 class Operated:
-    """weir with a quota file, and what is known of its quotas."""
+    """A weir with a quota file, and its quotas' versions."""
 
     def __init__(self, servers, file: Path, *flags: str, text: str = ACME) -> None:
         self.file = file
@@ -46,7 +46,7 @@ class Operated:
         self.weir: Weir = servers.weir(flags=["--shards", "2", "--quotas", str(file), *flags])
 
     def logs_in(self, name: str, password: str) -> bool:
-        """Asked several times: connections land on different shards, and all of them have to know."""
+        """True if the login works. Tried several times, because connections land on different shards and all must know."""
         answers = set()
         for _ in range(8):
             with self.weir.connect() as connection:
@@ -68,7 +68,7 @@ class Operated:
         return int(found[name][f'{{source="{source}"}}'])
 
     def replace(self, text: str) -> None:
-        """As careful editors and deployments do: a new file, then a rename over the old one."""
+        """Replaces the file as careful editors and deployments do: a new file, then a rename over the old one."""
         new = self.file.with_name("new")
         new.write_text(text)
         new.rename(self.file)
@@ -109,7 +109,7 @@ def test_a_file_that_is_replaced_is_read_each_time(operated: Operated):
 
 
 def test_links_that_are_swapped_are_followed(servers, tmp_path: Path):
-    """As Kubernetes mounts configuration: quotas.toml -> ..data/quotas.toml, and ..data -> ..VERSION is swapped."""
+    """Links as Kubernetes mounts configuration: quotas.toml -> ..data/quotas.toml, and ..data -> ..VERSION is swapped."""
     for version in range(4):
         folder = tmp_path / f"..{version}"
         folder.mkdir()
@@ -156,7 +156,7 @@ def test_sighup_reads_a_file_that_did_not_change(operated: Operated):
 
 
 def test_watching_costs_nothing(operated: Operated):
-    """A neighbour of the file that is written all the time wakes nobody; nor does nothing at all."""
+    """weir uses no CPU when a neighbour of the file is written all the time, nor when nothing happens."""
     operated.page()
     before = operated.weir.cpu_ticks()
     neighbour = operated.file.with_name("log")
@@ -272,13 +272,13 @@ def test_a_token_from_a_file_is_read_again_on_sighup(servers, tmp_path: Path):
 
 
 def test_web_pages_cannot_post(operated: Operated):
-    """A site that somebody on this machine looks at can make the browser send a request here."""
+    """A web page that somebody on this machine opens can make the browser send a request here."""
     status, _, _ = operated.post(OTHERS, Origin="http://evil.example", **{"Content-Type": "text/plain"})
     assert status == 403 and operated.page()["version"] == 0
 
 
 def test_a_body_that_is_too_large_is_refused(operated: Operated):
-    """Its sender gets to read why, though the body is still on its way."""
+    """The client can read the refusal although its body is still under way."""
     status, problem, _ = operated.post(b"#" * (POST_BYTES_MAX + 1))
     assert status == 413 and "8MiB" in problem["detail"]
     assert operated.page()["version"] == 0
@@ -326,7 +326,7 @@ def test_a_body_in_pieces_and_a_request_behind_it(operated: Operated):
 
 
 def test_head_and_body_at_once(operated: Operated):
-    """However much of it arrives together, one request behind the other."""
+    """Requests work if their bytes arrive together, one request behind the other."""
     body = OTHERS.encode() + b"# a comment\n" * 5_000
     request = f"POST {PAGE} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
     last = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -338,7 +338,7 @@ def test_head_and_body_at_once(operated: Operated):
 
 
 def test_a_body_that_stops_halfway(operated: Operated):
-    """Its sender is told when it closes its side, or when its time is over, and holds up nobody until then."""
+    """A request whose body stops is refused when the client closes or its time is over, and delays no other until then."""
     head = f"POST {PAGE} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n[default]\n".encode()
     with (
         socket.create_connection(("127.0.0.1", operated.weir.admin_port), timeout=60) as silent,
@@ -373,7 +373,7 @@ def test_bodies_on_their_way_are_bounded(operated: Operated):
 
 
 def test_no_request_fails_while_quotas_change(servers, tmp_path: Path):
-    """Clients of a tenant that stays are served throughout, whatever happens around it."""
+    """Clients of a tenant that stays are served throughout all changes."""
     file = tmp_path / "quotas.toml"
     text = "[default]\nru_per_second = 1_000_000\n"
     operated = Operated(servers, file, text=text)
@@ -411,7 +411,7 @@ def test_check_looks_at_the_quota_file(tmp_path: Path):
 
 
 def test_check_tells_of_an_admin_port_that_nothing_protects():
-    """Who may post to it is tested beside the code: a port for all is no thing to open in a test."""
+    """Requests to such a port are tested in the code, because a test must not open a port to everybody."""
     warning = "POST /config/quotas is refused without --admin-token"
     for address, is_open in [("0.0.0.0:7381", True), ("10.0.0.1:7381", True), ("127.0.0.1:7381", False), ("[::1]:0", False)]:
         run = check("--admin", address)

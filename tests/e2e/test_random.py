@@ -1,8 +1,8 @@
-"""Commands at random, right and wrong ones, in pipelines: the same bytes from a redis-server and through weir.
+"""Compares weir with a redis-server, byte for byte, on random pipelines of right and wrong commands.
 
-The shapes' commands are taken apart and put together anew: words dropped, doubled, swapped for others, keys mixed. Everything
-lives on one backend, so that whatever comes out must be answered as a single redis-server would; weir runs more shards than
-there are CPUs, so that most of it crosses cores.
+The words of the shapes' commands are recombined: dropped, doubled, swapped, with mixed keys. Everything is on one backend, so
+that every reply must be that of a single redis-server; weir runs more shards than there are CPUs, so that most requests cross
+cores.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ REQUESTS = 1200
 BATCH_MAX = 60
 LETTERS = "abcde"
 
-# Whose replies depend on chance, on the clock, or on a hash seed beyond what sorting undoes; and what is weir's own business.
+# Commands whose replies depend on chance, on the clock, or on a hash seed beyond sorting; and commands that weir answers in its
+# own way.
 LEFT_OUT = {
     "SPOP",
     "SRANDMEMBER",
@@ -53,10 +54,11 @@ LEFT_OUT = {
     "DUMP",
     "RESTORE",
 }
-# What the embedded store may answer otherwise than Redis does: ranges by name among members of different scores.
+# Ranges by name among members with different scores, for which the embedded store may reply differently from Redis.
 UNSPECIFIED = {"BYLEX", "ZRANGEBYLEX", "ZREVRANGEBYLEX", "ZREMRANGEBYLEX", "ZLEXCOUNT"}
 EXPIRING = {b"EX", b"PX", b"EXPIRE", b"PEXPIRE", b"SETEX", b"PSETEX"}
-# weir must find their keys before it can send them anywhere. Where a request has several faults, it may see another one first.
+# Commands whose keys weir must find before it can route them. In a request with several errors, weir may report another one
+# first.
 KEYS_TO_BE_FOUND = {
     "EVAL",
     "EVAL_RO",
@@ -111,7 +113,7 @@ WORDS = [
 
 
 def templates() -> list[list[str]]:
-    """The words of every compared command, keys still as @name."""
+    """Returns the words of every compared command, with keys as @name."""
     lines = [
         step.text for shape in shapes.load() for step in shape.steps if step.mark == "" and shape.family != "connection"
     ]
@@ -120,7 +122,7 @@ def templates() -> list[list[str]]:
 
 
 class Maker:
-    """Makes up requests. The same seed makes up the same ones."""
+    """Makes random requests; the same seed gives the same ones."""
 
     def __init__(self, seed: int, without: set[str] = frozenset()) -> None:
         self.random = random.Random(seed)
@@ -154,7 +156,9 @@ class Maker:
 
 
 def depends_on_the_clock(words: list[bytes]) -> bool:
-    """A stream entry named by the time, a key that is gone in a moment, or times compared that are a moment apart."""
+    """True for a stream entry named by the time, a key that expires in a moment, or a comparison of times that are a moment
+    apart.
+    """
     upper = {word.upper() for word in words}
     return (b"XADD" in upper and b"*" in upper) or bool(upper & EXPIRING and upper & {b"1", b"2", b"GT", b"LT"})
 
@@ -219,11 +223,13 @@ def same(request: list[bytes], expected: Reply, found: Reply) -> bool:
     if name in ("SORT", "SORT_RO") and b"LIMIT" in request and any(
         word == b"BY" and b"*" not in pattern for word, pattern in zip(request, request[1:])
     ):
-        # Without sorting, each server has the members of a set in an order of its own, so that a part may be any part.
+        # Each server has the members of a set in an order of its own, so a part of them may be any part.
         return expected.kind == found.kind and len(expected.children or []) == len(found.children or [])
     return name in UNORDERED and shapes.agree(expected, found, "~")
 
 
 def same_but_for_errors(request: list[bytes], expected: Reply, found: Reply) -> bool:
-    """The embedded store looks at things in its own order, so of several faults it may name another one."""
+    """True if the replies agree or both are errors: the embedded store checks in another order, so with several errors it may
+    report another one.
+    """
     return (expected.is_error and found.is_error) or same(request, expected, found)

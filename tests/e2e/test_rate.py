@@ -1,7 +1,8 @@
-"""Request units and quotas on the real server: who gets how much, what is charged, what is refused and in which words.
+"""Tests of request units and quotas on the real server: who gets how much, what is charged, what is refused and with which error.
 
-What passes is compared with the time that really went by between the first request and the last reply, so a busy machine changes
-nothing. Most tests make every request cost exactly one unit; one computes the price of everything that it sends and receives.
+Admission is compared with the time that really passed between the first request and the last reply, so a busy machine changes
+nothing. Most tests make every request cost exactly one unit; one test computes the price of everything that it sends and
+receives.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from harness.waiting import until
 pytestmark = [pytest.mark.weir_only, pytest.mark.paced]
 
 MICRO = 1_000_000
-# Every request is one request unit, whatever it says and whatever comes back.
+# Every request costs one request unit, whatever it and its reply contain.
 ONE_UNIT = ["--ru-base", "1", "--ru-kib-in", "0", "--ru-kib-out", "0", "--ru-row", "0", "--ru-key", "0", "--ru-latency-ms", "0"]
 REFUSAL = re.compile(
     rb"-THROTTLED scope=(?P<scope>global|tenant|user) name=(?P<name>[^ \r\n]+) limit=(?P<limit>\d+) "
     rb"remaining=(?P<remaining>\d+) retry_after_ms=(?P<retry_after_ms>[1-9]\d*)\r\n"
 )
-# Whoever is refused is told to come up to a quarter later than needed, so that not all come at once.
+# retry_after_ms is up to a quarter longer than needed, so that refused clients do not return all at once.
 JITTER = 1.25
 
 
@@ -42,12 +43,12 @@ def tenant(name: str, **terms: float) -> str:
 
 
 class Limited:
-    """weir with quotas."""
+    """A weir with quotas."""
 
     def __init__(self, servers, folder: Path, quotas: str, *flags: str, shards: int = 2, backends=(), storage=None) -> None:
         self.file = folder / "quotas.toml"
         self.file.write_text(quotas)
-        # What is answered from memory has a price of its own.
+        # Replies from memory have a price of their own, so hot keys are switched off.
         flags = ["--shards", str(shards), "--quotas", str(self.file), "--disable", "hot", *flags]
         self.weir: Weir = servers.weir(*backends, flags=flags, storage=storage)
 
@@ -60,11 +61,11 @@ class Limited:
         return metrics.parse(self.weir.admin("/metrics")[1])
 
     def counted(self, name: str, label: str = "") -> int:
-        """A counter over all shards."""
+        """Returns a counter summed over all shards."""
         return int(sum(value for labels, value in self.figures()[name].items() if label in labels))
 
     def metered(self, name: str, outcome: str = "admitted") -> int:
-        """Millionths of request units of a tenant."""
+        """Returns the metered millionths of request units of a tenant."""
         units = self.figures()["weir_tenant_request_units_total"][f'{{tenant="{name}",outcome="{outcome}"}}']
         return round(units * MICRO)
 
@@ -75,14 +76,14 @@ def limited(servers, tmp_path: Path):
 
 
 def refusal(reply: Reply) -> dict[str, str]:
-    """What a refusal says."""
+    """Returns the fields of a refusal."""
     match = REFUSAL.fullmatch(reply.raw)
     assert match, f"not a refusal as documented: {reply}"
     return {name: value.decode() for name, value in match.groupdict().items()}
 
 
 def outcomes(replies: list[Reply]) -> Counter:
-    """Served, or whose quota refused."""
+    """Counts the replies: served, or by the quota that refused them."""
     words = (refusal(reply) if reply.is_error else None for reply in replies)
     return Counter(f"{word['scope']} {word['name']} {word['limit']}" if word else "served" for word in words)
 
@@ -96,11 +97,13 @@ def ask(connection: Connection, count: int, *before: str) -> Counter:
 
 @pytest.mark.parametrize("shards", [2, 8])
 def test_a_tenant_gets_its_quota(limited, shards: int):
-    """To within two per cent over ten seconds, with its connections on one shard and on all of them, beside others that do the same."""
+    """A tenant gets its quota to within two per cent over ten seconds, with connections on one shard or on all, beside other
+    tenants.
+    """
     rates, burst_seconds = {"small": 1_000, "medium": 5_000, "large": 20_000}, 0.5
     tenants = [f"{size}-{where}" for size in rates for where in ("one", "all")]
     rate_of = {name: rates[name.partition("-")[0]] for name in tenants}
-    # Less than a unit per shard and period, by a long way.
+    # The rate of this tenant is far below one unit per shard and period.
     rate_of["tiny-all"] = 10
     quotas = "".join(tenant(name, ru_per_second=rate, burst_seconds=burst_seconds) for name, rate in rate_of.items())
     server = limited(quotas, *ONE_UNIT, shards=shards)
@@ -116,10 +119,10 @@ def test_a_tenant_gets_its_quota(limited, shards: int):
         rate = rate_of[name]
         shown = f"{name}: {offer.served} of {offer.sent} in {offer.inner_seconds:.3f} to {offer.outer_seconds:.3f} s"
         assert offer.other == 0 and offer.served + offer.throttled == offer.sent, shown
-        # One request of a shard may pass on credit, and with each of them a unit may still lie that nobody asked it for.
+        # Each shard may admit one request on credit, and may hold one unit that no request asked for.
         assert offer.served <= 1.02 * rate * (burst_seconds + offer.outer_seconds) + shards, shown
         assert offer.served >= 0.98 * rate * (burst_seconds + offer.inner_seconds) - 2 * shards - 1, shown
-        # And what is told of it is exactly what the clients saw.
+        # The metered amounts are exactly those that the clients saw.
         until(lambda: server.metered(name) == offer.served * MICRO, f"what was admitted is told: {shown}")
         until(lambda: server.metered(name, "throttled") == offer.throttled * MICRO, f"and what was refused: {shown}")
         print(shown)
@@ -131,7 +134,7 @@ SCAN_BYTES = len(b"*%d\r\n" % ROWS) + ROWS * len(b"$1\r\n1\r\n")
 
 
 def test_a_tenant_of_scans_stays_near_its_quota(limited):
-    """A single scan costs a fifth of a second's quota, and nobody knows that before the first one is over."""
+    """A single scan costs a fifth of a second's quota, which is unknown until the first one has ended."""
     rate = 10_000
     quotas = tenant("scanner", ru_per_second=rate) + tenant("loader")
     server = limited(quotas, "--ru-kib-in", "0", "--ru-kib-out", "0", "--ru-latency-ms", "0")
@@ -162,7 +165,9 @@ def test_a_tenant_of_scans_stays_near_its_quota(limited):
 
 
 def scanned(connection: Connection) -> float | None:
-    """Reads the reply to a scan without looking at its rows. For a refusal, after how many seconds to come again."""
+    """Reads the reply to a scan without parsing its rows. Returns None, or the seconds after which a refused client may
+    return.
+    """
     data = b""
     while not data.endswith(b"\r\n") or (data.startswith(b"*") and len(data) < SCAN_BYTES):
         piece = connection.socket.recv(1 << 20)
@@ -180,8 +185,9 @@ def scanned(connection: Connection) -> float | None:
 
 
 def price(request: bytes, reply: int, rows: int = 0, keys: int = 0, requests: int = 1, floor: int = 0) -> int:
-    """In millionths, with the default weights: 1 for a request, 1 for a KiB of it, 0.25 for a KiB of the reply, 0.02 for a row, 0.06
-    for a key of several that are written."""
+    """Returns the price in millionths of a request unit, with the default weights: 1 for a request, 1 per KiB of it, 0.25 per
+    KiB of the reply, 0.02 per row, and 0.06 per key of several that are written.
+    """
     units = requests * MICRO + len(request) * MICRO // 1024 + reply * (MICRO // 4) // 1024 + rows * (MICRO // 50)
     return max(units + keys * (6 * MICRO // 100), floor * MICRO)
 
@@ -193,7 +199,7 @@ def test_what_is_charged_is_what_it_cost(limited, servers):
     with server.connect("acme") as connection:
 
         def charged(what: str) -> None:
-            # A report holds all that came before it: were anything more on its way, it would be seen at the latest with the next one.
+            # A report contains everything before it; anything more would appear with the next one.
             until(lambda: server.metered("acme") >= spent, f"{what} is reported")
             assert server.metered("acme") == spent, what
 
@@ -204,7 +210,7 @@ def test_what_is_charged_is_what_it_cost(limited, servers):
             return reply
 
         def send_in_parts(*words: object, keys: int = 0, rows: int = 0) -> None:
-            """Up to nine keys, so that the first line of each part of the reply is four bytes."""
+            """Sends a request with up to nine keys, so that the first line of each part's reply has four bytes."""
             nonlocal spent
             before = server.counted("weir_requests_forwarded_total")
             reply = connection.call(*words)
@@ -212,7 +218,7 @@ def test_what_is_charged_is_what_it_cost(limited, servers):
             parts = server.counted("weir_requests_forwarded_total") - before
             assert parts > 1, "the keys have homes apart"
             values = len(reply.raw) - 4 if reply.kind == b"*" else 0
-            # +OK has five bytes, :N and *N have four.
+            # `+OK` has five bytes with its line end, `:N` and `*N` have four.
             line = 5 if reply.kind == b"+" else 4
             spent += price(encode(*words), values + line * parts, rows, keys)
             charged(f"{words[0]} in {parts} parts")
@@ -255,7 +261,7 @@ def test_what_is_charged_is_what_it_cost(limited, servers):
         inner = ("GET", "large")
         send("QOS", "CALL", "USER", "ann", *inner, inner=inner)
         charged("what stands in QOS CALL, and not the words around it")
-        # The floor: 100, whatever is found. With two stores nothing else is known of the reply's parts.
+        # KEYS costs at least 100 units, whatever it finds. With two stores the test does not know the bytes of the reply's parts.
         connection.ok("KEYS", "no such keys")
         spent += 100 * MICRO
         charged("a walk over all keys")
@@ -269,14 +275,14 @@ def test_what_is_charged_is_what_it_cost(limited, servers):
         assert [connection.ok(*words) for words in queued] == [b"QUEUED"] * 4
         charged("nothing, for what is only queued")
         reply = connection.call("EXEC")
-        # Two that are one piece, three elements of the list, two values.
+        # Rows: one each for two commands, three for the elements of the list, two for the values of MGET.
         spent += price(b"".join(encode(*words) for words in queued), len(reply.raw), rows=7, requests=4)
         charged("a transaction, as a whole")
         queued = [("EVAL", "return 1", 0)] * 3 + [("GET", "large")]
         connection.ok("MULTI")
         assert [connection.ok(*words) for words in queued] == [b"QUEUED"] * 4
         reply = connection.call("EXEC")
-        # Each script its floor, whatever the read among them costs.
+        # Each script costs its minimum, whatever the read beside them costs.
         lacking = 3 * (5 * MICRO - price(encode(*queued[0]), 0))
         whole = price(b"".join(encode(*words) for words in queued), len(reply.raw), rows=4, requests=4) + lacking
         assert whole > 15 * MICRO
@@ -293,7 +299,7 @@ def test_who_leaves_before_the_reply_is_charged(limited, servers):
     store = servers.keep(Storage("--servers", "100", "--service-time", "point=300ms")).start()
     server = limited(tenant("acme", ru_per_second=1_000), *ONE_UNIT, storage=f"redis://{store.address}")
     with server.connect("acme") as connection:
-        # Requests of a class that is new start slowly, until 32 of them are settled.
+        # Requests of a new class start slowly, until 32 of them are settled.
         assert not any(reply.is_error for reply in connection.pipeline([("GET", "nothing")] * 40))
         until(lambda: server.metered("acme") == 40 * MICRO, "the class is known")
         for _ in range(20):
@@ -312,7 +318,7 @@ def test_what_was_sent_is_charged_though_the_store_never_answers(limited):
             assert {reply.split()[0] for reply in replies} <= {"UNAVAILABLE", "THROTTLED"}
             sent = sum("reason=connection-lost" in reply for reply in replies)
             assert sent > 0
-            # The others were refused while the store was left alone.
+            # The other requests were refused while the store was ejected.
             until(lambda: server.metered("acme") == sent * MICRO, "those that were sent are charged")
 
 
@@ -365,7 +371,7 @@ def test_a_transaction_that_asks_for_more_than_there_is_fills_no_bucket(limited)
         connection.ok("MULTI")
         queued = connection.pipeline([("HSCAN", "k", 0, "COUNT", 4_294_967_295)] * walks)
         assert {reply.raw for reply in queued} == {b"+QUEUED\r\n"}
-        # What costs more than a burst passes when the bucket is full, and is paid off.
+        # A request that costs more than a burst is admitted when the bucket is full, and becomes a debt.
         assert len(connection.call("EXEC").children) == walks
         told = refusal(connection.call("GET", "nothing"))
         assert told["scope"] == "tenant" and int(told["retry_after_ms"]) > 900 * walks // rate
@@ -384,7 +390,7 @@ def test_what_turns_out_dear_is_owed_until_it_is_paid_off(limited, servers):
         assert ask(connection, 5)["served"] == 5
         time_of_debt = time.monotonic()
         served = sum(not reply.is_error for reply in connection.pipeline([("GET", "large")] * count))
-        # Nobody knew, so a burst of cheap ones may have been under way. All of it is owed.
+        # The costs were unknown, so up to a burst of requests may have been sent. All of their cost is owed.
         assert 1 <= served <= rate
         debt = served * (1 + size // 1024 // 4) - rate
         told = refusal(connection.call("GET", "nothing"))
@@ -398,7 +404,7 @@ def test_what_turns_out_dear_is_owed_until_it_is_paid_off(limited, servers):
 
 # Whose quota.
 
-# Bursts of 100, 1,000 and 2,000, and next to nothing that comes in while a test runs.
+# Bursts of 100, 1,000 and 2,000 units, with rates so low that little comes in while a test runs.
 NESTED = (
     "[global]\nru_per_second = 10\nburst_seconds = 200\n"
     + tenant("acme", ru_per_second=10, burst_seconds=100, user_ru_per_second=1)
@@ -416,9 +422,9 @@ def test_three_scopes_and_a_refusal_burns_nothing_in_the_others(limited):
         nonlocal served
         found = Counter()
         with server.connect(login) as connection:
-            # What another core holds of a bucket is there a few periods later.
+            # Units of a bucket that another core holds become available a few periods later.
             until(lambda: found.update(ask(connection, count)) or found["served"] >= burst, f"{login} is served {burst}", 5)
-        # Counted from the start, because what was empty then may have gathered since.
+        # Counted from the start of the test, because empty buckets may have filled since.
         gathered = rate * (time.monotonic() - start) + 2
         assert found["served"] <= burst + gathered, (login, found)
         assert set(found) == {"served", scope}, (login, found)
@@ -427,9 +433,9 @@ def test_three_scopes_and_a_refusal_burns_nothing_in_the_others(limited):
     spend("acme/ann", 500, 100, "user acme/ann 1", 1)
     spend("acme/bob", 500, 100, "user acme/bob 1", 1)
     spend("acme/loader", 500, 200, "user acme/loader 2", 2)
-    # Of the tenant's 1,000 only what users were served is gone, not the 1,100 that were refused.
+    # The tenant's 1,000 units pay only for requests of users that were served, not for the 1,100 refused ones.
     spend("acme", 1_500, 1_000 - served, "tenant acme 10", 10)
-    # And of the 2,000 of all only what tenants were served.
+    # The global 2,000 units pay only for requests of tenants that were served.
     spend("zeta", 2_000, 2_000 - served, "global global 10", 10)
     assert 2_000 <= served <= 2_000 + 10 * (time.monotonic() - start) + 2
 
@@ -453,7 +459,7 @@ def test_a_user_is_one_user_however_it_is_named(limited):
 @pytest.mark.parametrize(
     ("rates", "named"),
     [
-        # Waits of about 1,000, 200 and 100 ms for a user, its tenant and all together, and so on.
+        # Waits of about 1,000, 200 and 100 ms for the user, its tenant and all together; the longest wait moves from row to row.
         ({"user": 1, "tenant": 5, "all": 10}, "user acme/ann 1"),
         ({"user": 10, "tenant": 1, "all": 5}, "tenant acme 1"),
         ({"user": 10, "tenant": 5, "all": 1}, "global global 1"),
@@ -466,12 +472,12 @@ def test_the_most_restrictive_scope_is_named(limited, rates: dict[str, int], nam
         + tenant("acme", ru_per_second=rates["tenant"], burst_seconds=burst_seconds, user_ru_per_second=rates["user"])
         + tenant("zeta")
     )
-    # One core, so that nothing is left with another one.
+    # One shard, so that no other one holds units.
     server = limited(quotas, *ONE_UNIT, shards=1)
     with server.connect("acme/ann") as ann, server.connect("acme") as acme, server.connect("zeta") as zeta:
-        # The user's bucket, then what is left of its tenant's, then what is left of all.
+        # Use up the user's bucket, then the rest of its tenant's, then the rest of the global one.
         ask(ann, 400), ask(acme, 400), ask(zeta, 800)
-        # For one unit, and for one more that passed on credit.
+        # The wait for one unit, and for one more that was admitted on credit.
         told = range(500, int(JITTER * 2_000) + 2)
 
         def is_named() -> bool:
@@ -479,12 +485,12 @@ def test_the_most_restrictive_scope_is_named(limited, rates: dict[str, int], nam
             found = f"{last['scope']} {last['name']} {last['limit']}"
             return found == named and last["remaining"] == "0" and int(last["retry_after_ms"]) in told
 
-        # The longest wait is nearly always this one's; for a moment before it ends it is not.
+        # The named scope nearly always has the longest wait, except for a moment before its wait ends.
         until(is_named, f"{named} is named, with the longest of the waits")
 
 
 NAMES = 50_000
-# Of each name: a bucket of a core, one in the pools, what the tables around them keep free, and what both sides tell each other of it.
+# Per name: a bucket on a core and one in the pools, the tables' free room, and the messages about it between both.
 BYTES_PER_NAME = 2_000
 
 
@@ -492,7 +498,7 @@ def test_a_flood_of_invented_names_is_survived(limited):
     server = limited(tenant("acme", user_ru_per_second=1), *ONE_UNIT)
 
     def active() -> int:
-        # While there is traffic, idle users are looked for all the time.
+        # Traffic makes weir search for idle users, so this sends a request.
         connection.call("QOS", "CALL", "USER", "ann", "GET", "nothing")
         return server.counted("weir_users_active")
 
@@ -508,7 +514,7 @@ def test_a_flood_of_invented_names_is_survived(limited):
             assert ask(connection, 20, "QOS", "CALL", "USER", f"{flood}-0")["user acme/%d-0 1" % flood] >= 15, "none is forgotten"
             until(lambda: active() <= 1, "what each spent came in again, and nothing of them is left")
         assert sizes[0] <= NAMES * BYTES_PER_NAME, sizes
-        # What is new looks for what is old, so the pools of one flood go with the next.
+        # New names replace old ones, so the pools of one flood disappear with the next.
         assert server.counted("weir_quota_pools") <= 2 * NAMES + 2, "one flood, and one before it"
         assert sizes[2] <= 2.5 * sizes[0], f"the room of those who are gone is used again: {sizes}"
 
@@ -525,12 +531,12 @@ def test_who_comes_again_as_told_is_served(limited, login: str):
         start = time.monotonic()
         served, second_tries = ask(connection, 50)["served"], 0
         for _ in range(25):
-            # Whatever gathered meanwhile is spent first.
+            # Units that have gathered meanwhile are spent first.
             while not (reply := connection.call("GET", "nothing")).is_error:
                 served += 1
             told = refusal(reply)
             assert told["remaining"] == "0" and told["limit"] == str(rate)
-            # Not longer than it takes to gather one unit, with a quarter on top, rounded up.
+            # The wait is the time in which one unit comes in, plus a quarter, rounded up.
             assert int(told["retry_after_ms"]) <= JITTER * 1000 / rate + 1, told
             time.sleep(int(told["retry_after_ms"]) / 1000)
             if (reply := connection.call("GET", "nothing")).is_error:
@@ -539,7 +545,7 @@ def test_who_comes_again_as_told_is_served(limited, login: str):
                 reply = connection.call("GET", "nothing")
             assert reply.is_null, f"after it had waited twice as told: {reply}"
             served += 1
-        # Nobody is let in too early, however often it asks.
+        # No client is admitted too early, however often it asks.
         assert served <= rate * (0.1 + time.monotonic() - start) + 2
         assert second_tries <= 5, "now and then, because all together was spent elsewhere, but not as a rule"
 
@@ -548,7 +554,7 @@ def test_who_comes_again_as_told_is_served(limited, login: str):
 
 
 def test_other_quotas_are_in_force_at_once_and_nothing_is_given_twice(limited):
-    """Higher by a change of the file, lower by POST, back by SIGHUP, with traffic all the time."""
+    """The quota rises by a change of the file, falls by POST, and returns by SIGHUP, with traffic all the time."""
 
     def quotas(rate: int) -> str:
         return tenant("acme", ru_per_second=rate)
@@ -565,7 +571,7 @@ def test_other_quotas_are_in_force_at_once_and_nothing_is_given_twice(limited):
         return time.monotonic()
 
     def check(rate: int, since: float) -> None:
-        """Over a second and a half, once the shards have had a moment to change over."""
+        """Checks the admitted rate over 1.5 s, once the shards have had a moment to change."""
         start = since + 0.1
         until(lambda: offer.moments and offer.moments[-1] > start + 1.5, "time has passed")
 
@@ -577,10 +583,10 @@ def test_other_quotas_are_in_force_at_once_and_nothing_is_given_twice(limited):
             served, due = measured()
             return served >= 0.93 * due
 
-        # Who stood still for a moment gets later what gathered meanwhile.
+        # A client that paused for a moment gets the units that gathered meanwhile later.
         until(is_served, f"all of {rate} RU/s is served")
         served, due = measured()
-        # A new burst would be a whole second's quota on top.
+        # A new burst would add a whole second's quota.
         assert served <= 1.07 * due, f"{served} were served of {due:.0f} at {rate} RU/s"
 
     with Offers(offer):
@@ -611,7 +617,7 @@ def test_a_throttled_transaction_leaves_nothing_done(limited):
         told = refusal(connection.call("EXEC"))
         assert (told["scope"], told["name"]) == ("tenant", "acme") and int(told["remaining"]) in (10, 11, 12)
         assert operator.ok("EXISTS", *(f"{{t}}{n}" for n in range(14))) == 0
-        # It is over, and nothing was taken for it.
+        # The transaction has ended, and nothing was charged for it.
         assert connection.call("EXEC").text == "ERR EXEC without MULTI"
         assert connection.pipeline([("MULTI",), *[("INCR", "{t}n")] * 8, ("EXEC",)])[-1].plain() == list(range(1, 9))
         assert ask(connection, 20)["served"] in (2, 3, 4), "15 less 5 less 8"
@@ -634,7 +640,7 @@ def test_pipelines_keep_their_order_around_refusals(limited):
                 assert read.value == b"value %d" % n
             found[read.is_error] += 1
         assert found[False] >= 100 and found[True] >= 200, found
-        # What belongs together stays so: served, refused and served again, between a write and its reads.
+        # Order holds for requests that are served, refused and served again, between a write and its reads.
         assert connection.ok("ECHO", "the end") == b"the end"
 
 
@@ -652,7 +658,7 @@ def test_in_shadow_nothing_is_refused_and_what_would_be_is_counted(limited):
     server = limited(tenant("acme", ru_per_second=1, burst_seconds=100), *ONE_UNIT, "--shadow", "rate")
     with server.connect("acme") as connection:
         start = time.monotonic()
-        # What comes while a pool is asked, where it would have to wait otherwise, is decided when the answer is there.
+        # A request that arrives while the pool is being asked is decided when the answer comes.
         assert ask(connection, 1_500) == {"served": 1_500}
         assert sum((ask(connection, 1) for _ in range(1_500)), Counter()) == {"served": 1_500}
         would_pass = 100 + (time.monotonic() - start) + 20
@@ -674,7 +680,8 @@ def test_the_static_limiter_counts_requests_by_the_second(limited, servers):
         replies = connection.pipeline([("LRANGE", "list", 0, -1)] * 350)
         served = sum(not reply.is_error for reply in replies)
         windows = int(time.monotonic() - start) + 2
-        # A thousand rows count as one request; the next second brings all of it again, and nothing is saved up.
+        # The static limiter counts a reply of a thousand rows as one request; each second brings the whole quota again, without
+        # savings.
         assert served in range(100, 100 * windows + 1, 100), served
         told = refusal(next(reply for reply in reversed(replies) if reply.is_error))
         assert (told["scope"], told["name"], told["limit"]) == ("tenant", "acme", "100")

@@ -1,4 +1,4 @@
-"""Recorded results name the commit that they were measured at, so a tree that differs from its commit records nothing."""
+"""Tests of recorded results: they name the commit that was measured, so a tree that differs from its commit records nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORDING = [
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A repository of its own with the scripts, and nothing that could be measured."""
+    """A repository with the scripts and the harness only, so that there is no program to measure."""
     tree = tmp_path / "tree"
     forgotten = shutil.ignore_patterns("__pycache__", "out")
     shutil.copytree(ROOT / "perf", tree / "perf", ignore=forgotten)

@@ -1,4 +1,4 @@
-"""weir before a real Redis Cluster with replicas, and tenants that take it that an answer is a little old."""
+"""Tests of weir in front of a real Redis Cluster with replicas, and of tenants that accept slightly old replies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def quotas(tmp_path: Path) -> Path:
 
 
 def weir_before(servers, cluster: Cluster, quotas: Path, *flags: str):
-    # Without the cache of hot keys, from which these would be answered instead.
+    # Hot keys are off, because their cache would answer these reads.
     usual = ["--shards", "2", "--quotas", str(quotas), "--disable", "hot"]
     weir = servers.weir(flags=[*usual, *flags], storage=cluster.storage)
     with weir.connect() as client:
@@ -53,7 +53,7 @@ def weir_before(servers, cluster: Cluster, quotas: Path, *flags: str):
 
 
 def told_of(weir, node) -> dict:
-    """What /cluster says of one replica."""
+    """Returns what /cluster reports about one replica."""
     page = json.loads(weir.admin("/cluster")[1])
     return next(each["reads"] for each in page["nodes"] if each["name"] == node.address)
 
@@ -63,7 +63,7 @@ def is_used(weir, *nodes) -> bool:
 
 
 def reads_at(cluster: Cluster, node) -> int:
-    """GETs that a node has carried out."""
+    """Returns the number of GETs that a node has carried out."""
     for line in cluster.call(node, "INFO", "commandstats").text.splitlines():
         if line.startswith("cmdstat_get:"):
             return int(line.split("calls=")[1].split(",")[0])
@@ -77,7 +77,7 @@ def counted(weir, name: str, **labels: str) -> float:
 
 
 class Readers:
-    """Clients of a tenant that read what is there, until they are stopped."""
+    """Clients of a tenant that read existing keys until they are stopped."""
 
     def __init__(self, weir, user: str, password: str, clients: int = 4) -> None:
         self.weir, self.login = weir, (user, password)
@@ -124,18 +124,18 @@ def test_replicas_answer_those_who_allow_it_and_nobody_else(servers, cluster: Cl
     assert [reads_at(cluster, node) for node in replicas] == [0, 0, 0]
     read(weir)
     until(lambda: read(weir, 20) or all(reads_at(cluster, node) > 0 for node in replicas), "each is asked")
-    # Who reads from a replica could also have been told by its primary.
+    # Reads of this tenant may also go to primaries.
     assert all(reads_at(cluster, node) > 0 for node in cluster.primaries)
     answered = counted(weir, "weir_replica_reads_total")
     assert 0 < answered <= sum(reads_at(cluster, node) for node in replicas)
     assert told_of(weir, replicas[0])["reads_answered"] > 0
-    # What is written is only ever written at primaries, and a pipeline sees what it writes.
+    # Writes go to primaries only, and a pipeline sees its own writes.
     with weir.connect() as client:
         client.ok("AUTH", "stale", "s")
         for number in range(50):
             replies = client.pipeline([("SET", "own", str(number)), ("GET", "own"), ("GET", NAMES[number])])
             assert [reply.plain() for reply in replies[1:]] == [str(number).encode(), NAMES[number].encode()]
-        # Of what replicas do not have, primaries are asked.
+        # A read of a key that a replica does not have is sent to the primary.
         before = counted(weir, "weir_replica_reads_sent_on_total", reason="empty")
 
         def sent_on() -> bool:
@@ -144,7 +144,7 @@ def test_replicas_answer_those_who_allow_it_and_nobody_else(servers, cluster: Cl
             return counted(weir, "weir_replica_reads_sent_on_total", reason="empty") > before
 
         until(sent_on, "a replica was asked for what is not there")
-    # The key is taken away: from then on only primaries are asked.
+    # Without `stale_reads`, only primaries are asked.
     quotas.write_text(QUOTAS.replace("stale_reads = true\n", ""))
     until(lambda: "no tenant" in (told_of(weir, replicas[0])["why_not"] or ""), "other quotas are in force")
     before = [reads_at(cluster, node) for node in replicas]
@@ -189,10 +189,10 @@ def test_a_replica_that_hears_nothing_of_its_primary_is_left_out(servers, cluste
     until(lambda: is_used(weir, *replicas), "replicas are known to be well")
     primary, cut_off = cluster.primaries[0], replicas[0]
     assert cluster.id_of(primary) in cluster.call(cut_off, "CLUSTER", "NODES").text
-    # Its primary gives it nothing any more.
+    # Its primary does not let it replicate any more.
     cluster.call(primary, "ACL", "SETUSER", "default", "-psync", "-sync")
     cluster.call(primary, "CLIENT", "KILL", "TYPE", "replica")
-    # A replica of Valkey 9 tries to be filled anew.
+    # A replica of Valkey 9 tries a full synchronisation.
     reasons = ("it has lost its primary", "it is being filled")
     until(lambda: told_of(weir, cut_off)["why_not"] in reasons, "that is found out")
     before = reads_at(cluster, cut_off)
@@ -202,16 +202,16 @@ def test_a_replica_that_hears_nothing_of_its_primary_is_left_out(servers, cluste
             client.ok("SET", name, name + "!")
     readers = Readers(weir, "stale", "s")
     readers.go_on()
-    # Others may be a little late, this one never is seen.
+    # Other replicas may lag a little, but no client ever reads from this one.
     readers.stop()
     assert reads_at(cluster, cut_off) == before
-    # Not SYNC: a replica that falls back to that tells nobody how far it is.
+    # SYNC stays forbidden, because a replica that falls back to it does not report its offset.
     cluster.call(primary, "ACL", "SETUSER", "default", "+psync")
     with weir.connect() as client:
         client.ok("AUTH", "stale", "s")
 
         def is_well() -> bool:
-            # Replicas are only looked at while somebody might read from them.
+            # Replicas are watched only while some tenant might read from them.
             client.pipeline([("GET", name) for name in NAMES])
             return is_used(weir, cut_off)
 

@@ -1,4 +1,6 @@
-"""perf/run's files and lines: what they say, whether it holds, and complaints that help. Nothing is started here but for checks."""
+"""Tests of perf/run's scenario files and acceptance lines: their meaning, their verdicts, and helpful errors. Servers start
+only for checks of files.
+"""
 
 from __future__ import annotations
 
@@ -157,7 +159,7 @@ def test_a_good_file():
     assert scenario.borders == [0, 2, 10] and scenario.window("over") == (2, 10)
     assert (scenario.events[0].command, scenario.events[0].end) == ("STALL 1000ms", 3)
     assert scenario.quotas.strip() == '[tenants.acme]\npassword = "secret"'
-    # Each line of the load stands where it stood, so that weir-load complains about the right one.
+    # Each line of the load keeps its line number, so that errors of weir-load name the right one.
     for ours, theirs in zip(GOOD.splitlines(), scenario.load.splitlines(), strict=True):
         assert theirs in ("", ours.replace("load.", ""))
 
@@ -218,7 +220,7 @@ def tally(offered: int, served: int, p99: float | None = 5.0) -> dict:
 
 
 def run_of(seconds: list[tuple[int, float | None]], interrupted: bool = False) -> dict:
-    """What weir-load would say of so many seconds: what was served of 10, and p99."""
+    """Returns a report as weir-load would write it; each second has the number served out of 10, and a p99."""
     rows = [{"second": n, "groups": {"point": tally(10, *second)}} for n, second in enumerate(seconds)]
     group = {"name": "point", **tally(100, 90), "phases": [
         {"name": "calm", "duration_s": 2, **tally(20, 20)}, {"name": "over", "duration_s": 8, **tally(80, 70)}]}  # fmt: skip
@@ -232,7 +234,7 @@ def measured(line: str, load: dict | None, snapshots: list[Snapshot] | None = No
 
 
 def test_recovery_is_the_first_of_three_good_seconds_after_the_trouble():
-    # The stall is over at 3 s.
+    # The stall ends at 3 s.
     good, slow, lost = (10, 5.0), (10, 80.0), (5, 5.0)
     line = "point.recovery(50ms) <= 2s"
     assert measured(line, run_of([good] * 10)).measured.number == 0
@@ -280,7 +282,7 @@ def test_counters_count_from_the_begin_of_a_phase():
 @pytest.mark.parametrize("command, line", [("READS-RESET", "reads('k')"), ("RESET", "reads('k')"), ("RESET", "requests")])
 @pytest.mark.parametrize("at, number", [(2, 90), (4, 90), (9.9, 90), (1.9, 80), (10, 80)])
 def test_counters_count_from_the_reset_within_a_phase(command: str, line: str, at: float, number: int):
-    """A store that forgets its figures right after it was looked at may have counted more since than before."""
+    """A store that resets its figures right after a snapshot may have counted more since than before."""
     assert counted_with_event(command, line, at) == number
 
 
@@ -289,7 +291,7 @@ def test_a_store_that_forgets_reads_of_keys_has_its_other_figures_still():
 
 
 def counted_with_event(command: str, line: str, at: float) -> float:
-    """A count of the second phase, of 10 before it and 90 at its end, with an event in between."""
+    """Returns a count in the second phase, which is 10 before it and 90 at its end, with a reset in between."""
     event = f'[[event]]\nat = "{at}s"\nstorage = "{command}"\n\n[load]'
     scenario = file.parse(GOOD.replace("point.p99 <= 20ms", f"storage.over.{line} <= 90").replace("[load]", event, 1), Path("good.toml"))
     snapshots = [
@@ -306,7 +308,7 @@ def test_homes_are_where_they_are_said_to_be():
     slots = [homes.slot_of(tag) for tag in tags]
     assert [homes.backend_of(slot, 4) for slot in slots] == [2, 3, 2, 0]
     assert [homes.core_of(slot, 2) for slot in slots] == [1, 1, 1, 0]
-    # Two cores share the middle one of three stores, four cores the last one of two.
+    # Two cores share the middle one of three stores, and four cores the last one of two.
     assert [list(homes.cores_of(backend, 3, 2)) for backend in range(3)] == [[0], [0, 1], [1]]
     text = homes.replace("{home:b:0} {home:b:1} {home:b:2}", {"a": 1, "b": 1}, shards=4)
     assert [homes.core_of(homes.slot_of(word.strip("{}")), 4) for word in text.split()] == [2, 3, 2]
@@ -315,7 +317,7 @@ def test_homes_are_where_they_are_said_to_be():
 
 @pytest.mark.parametrize("name", file.names())
 def test_scenarios_are_right(name: str, tmp_path: Path):
-    """Files, lines, weir's flags and quotas, and the load: each is read by the program that it is for."""
+    """Each part of a scenario (lines, weir's flags and quotas, load) is accepted by the program that reads it."""
     scenario = file.read(file.find(name))
     assert scenario.seconds < 60
     if scenario.quotas is not None:
@@ -325,7 +327,7 @@ def test_scenarios_are_right(name: str, tmp_path: Path):
         done = subprocess.run(check, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
     (tmp_path / "load.toml").write_text(homes.replace(scenario.load, {s.name: s.count for s in scenario.storages}, 2))
-    # Nobody listens there: what is wrong with the file is said before anybody is asked.
+    # No server listens there: errors in the file are reported before any connection.
     load = [binary("weir-load"), "--scenario", tmp_path / "load.toml", "--target", f"127.0.0.1:{free_port()}", "--connect-timeout", "1ms"]
     done = subprocess.run(load, capture_output=True, text=True, timeout=60)
     assert done.returncode not in (0, USAGE), done.stderr

@@ -1,4 +1,4 @@
-"""perf/run from end to end: a small scenario, its table and its files; and an end before the end."""
+"""Tests of perf/run from end to end: a small scenario with its table and files, and an interrupted run."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ rate = 200
 def start(folder: Path, text: str, *flags: str) -> subprocess.Popen:
     path = folder / "small.toml"
     path.write_text(text)
-    # Everything that it starts works in a folder of its own below this one.
+    # All processes of the run work in a folder of their own below this one.
     environment = {**os.environ, "TMPDIR": str(folder)}
     command = [sys.executable, str(RUN), str(path), "--out", str(folder / "out"), *flags]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
@@ -81,7 +81,7 @@ def result(folder: Path) -> dict:
 
 
 def left_behind(folder: Path) -> list[str]:
-    """Processes that still work somewhere below this folder."""
+    """Returns processes that still work somewhere below this folder."""
     found = []
     for process in Path("/proc").iterdir():
         try:
@@ -128,7 +128,7 @@ def test_several_scenarios_before_several_targets_are_one_table(tmp_path):
         weir, direct = scenario["runs"]
         assert (weir["variant"], direct["variant"]) == ("weir", "direct")
         assert len(weir["lines"]) == len(direct["lines"]) == 7 and weir["unknown"] == [] and len(weir["failing"]) == 2
-        # The stores have neither weir's metrics nor its tenants.
+        # In the run without weir there are neither weir's metrics nor its tenants.
         assert direct["unknown"] and all(line.startswith(("weir.", "tenants.")) for line in direct["unknown"]), direct
         assert not set(direct["failing"]) & set(direct["unknown"])
     table = (out / "targets.md").read_text()
@@ -184,10 +184,10 @@ def test_a_run_that_passes_ends_with_zero(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_its_report_and_nothing_else(tmp_path, number):
     text = SMALL.replace('name = "late"\nduration = "1s"', 'name = "late"\nduration = "300s"')
-    # What was due just then may have been cut off; what came of the phase before is certain.
+    # Requests due at the interrupt may be cut off, so only the first phase is checked.
     text = text.replace("point.served >= 100%", "point.early.served >= 100%")
     run = start(tmp_path, text)
-    # The second line of progress: the first phase is over.
+    # The second line of progress shows that the first phase is over.
     until(lambda: run.stderr.readline().strip().startswith("2s"), "two seconds are over")
     assert left_behind(tmp_path)
     run.send_signal(number)
@@ -206,7 +206,7 @@ def test_a_weir_that_does_not_start_is_reported(tmp_path):
     run = start(tmp_path, SMALL.replace('password = "secret"\n\n[[storage', 'pasword = "secret"\n\n[[storage'), "--quiet")
     said, _ = run.communicate(timeout=SECONDS_MAX)
     assert run.returncode == FAILED
-    # The line of the scenario, because each line of the quotas stands where it stood.
+    # The error names the line in the scenario file, because each line of the quotas keeps its number.
     assert "quotas.toml:17:" in said and "pasword" in said
     assert [line["verdict"] for line in result(tmp_path)["runs"][0]["lines"]] == ["not measured"] * 7
     assert left_behind(tmp_path) == []

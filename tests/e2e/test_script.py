@@ -1,6 +1,6 @@
-"""weir-storage as it is told: known capacity, stalls, errors, outages, and what it says reached it.
+"""Tests of weir-storage's scripts: known capacity, stalls, errors, outages, and its reports about requests.
 
-Times are asserted from below only: how fast a machine is, is not what these tests are about.
+Times are only bounded from below, because these tests are not about the speed of the machine.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def test_counts_of_reads_are_exact(storage):
 
 
 def test_reads_in_flight_of_a_key_are_told(storage):
-    """So that a test can ask how many of the reads of a key that everybody wants really reached the store at a time."""
+    """A test of hot keys can ask how many reads of a key were at the store at the same time."""
     server = storage("--servers", "4", "--service-time", "point=20ms")
     readers = [server.connect() for _ in range(6)]
     with server.connect(protocol=3) as operator:
@@ -187,7 +187,7 @@ def test_not_scriptable(storage, servers):
 
 
 def test_behind_weir(storage, servers):
-    """What weir sends, the storage has seen; and weir survives an outage of it."""
+    """The storage has seen all that weir sends, and weir survives an outage of it."""
     server = storage("--servers", "8", "--service-time", "all=1ms")
     weir = servers.weir(server, flags=["--shards", "2"])
     with weir.connect() as client, server.connect() as operator:

@@ -1,4 +1,4 @@
-"""Programs that keep something on their connection: blocking commands, watched keys, subscriptions."""
+"""Tests of clients with state on their connection: blocking commands, watched keys, subscriptions."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from harness.waiting import until
 
 pytestmark = pytest.mark.weir_only
 
-# Seconds for which a call waits at most: longer than any test.
+# The longest wait of a blocking call in seconds: longer than any test.
 LONG = 60
 FLAGS = ["--shards", "2"]
-# Of the test that ends weir while workers pop.
+# The numbers of drains and workers in the test that ends weir while workers pop.
 DRAINS, WORKERS = 5, 8
 
 
@@ -37,9 +37,9 @@ def weir(request, module_servers) -> Weir:
 
 
 def blocked(weir: Weir) -> int:
-    """Calls that wait at the stores."""
+    """Returns the number of calls that wait at the stores."""
     total = 0
-    # The embedded store has no address of its own, and weir counts its clients that wait there.
+    # The embedded store has no address of its own, so weir is asked, which counts its waiting clients.
     for store in weir.backends or [weir]:
         with store.connect() as connection:
             fields = dict(line.split(":", 1) for line in connection.ok("INFO", "clients").decode().split("\r\n") if ":" in line)
@@ -192,7 +192,7 @@ def test_a_call_is_unblocked_as_at_its_timeout_or_with_an_error(weir: Weir, prot
         assert other.call("CLIENT", "UNBLOCK", number, "NOW").text == "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"
         assert other.call("CLIENT", "UNBLOCK", "x").text == "ERR value is not an integer or out of range"
         assert b" flags=N " in other.ok("CLIENT", "LIST", "ID", number)
-        # The connection is as good as new.
+        # The connection can be used as before.
         waiter.send("BLPOP", "list", "0")
         until(lambda: blocked(weir) == 1, "the call waits at its store")
         other.ok("RPUSH", "list", "x")
@@ -233,7 +233,7 @@ def test_a_drain_does_not_wait_for_what_may_never_end(servers):
 
 
 def test_a_drain_takes_nothing_that_does_not_arrive(servers):
-    """Each element that is pushed while weir ends is delivered, or still at the store."""
+    """Each element that is pushed while weir drains is either delivered or still at the store."""
     store = servers.redis()
     pushed, popped = 0, []
     for _ in range(DRAINS):
@@ -337,7 +337,7 @@ def test_increments_with_optimistic_locking_lose_none(weir: Weir, protocol: int)
 def test_a_watched_key_that_changes_fails_the_transaction_and_a_hot_key_is_no_exception(weir: Weir):
     with weir.connect() as watcher, weir.connect() as other:
         for _ in range(3):
-            # Enough reads for the key to be hot, so that its value is kept in memory.
+            # Enough reads make the key hot, so that its value is cached.
             other.ok("SET", "hot", "0")
             other.pipeline([("GET", "hot")] * 3_000)
             watcher.ok("WATCH", "hot")
@@ -379,7 +379,7 @@ def said(word: str, name: str | None, count: int) -> list:
 
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_messages_reach_subscribers_once_and_in_order(weir: Weir, protocol: int):
-    # Nodes of a cluster may still pass on messages of the other protocol's channels.
+    # Names contain the protocol, because cluster nodes may still deliver messages of the other protocol's channels.
     news, sport, none, nothing, pattern = (f"{protocol}:{name}" for name in ("news", "sport", "none", "nothing", "n*"))
 
     def message(channel: str, text: str) -> list[bytes]:
@@ -391,11 +391,11 @@ def test_messages_reach_subscribers_once_and_in_order(weir: Weir, protocol: int)
         replies = [reply.plain() for reply in subscriber.read_many(3)]
         assert replies == [said("subscribe", news, 1), said("subscribe", sport, 2), said("psubscribe", pattern, 3)]
         told = [publisher.ok("PUBLISH", channel, number) for number, channel in enumerate([news, sport, none, nothing])]
-        # A node of a cluster counts its own subscribers only.
+        # A cluster node counts only its own subscribers.
         assert told == [2, 1, 1, 1] or weir.storage.startswith("cluster"), told
         matching = [(news, b"0"), (none, b"2"), (nothing, b"3")]
         matched = [[b"pmessage", pattern.encode(), channel.encode(), text] for channel, text in matching]
-        # Messages of different stores may pass each other.
+        # Messages of different stores may overtake each other.
         got = sorted(subscriber.read().plain() for _ in range(5))
         assert got == sorted([message(news, "0"), message(sport, "1"), *matched]), got
         for number in range(500):
@@ -429,7 +429,7 @@ def test_a_subscriber_of_resp2_may_do_nothing_else(weir: Weir):
 
 
 def subscribers(weir: Weir) -> list[int]:
-    """Subscribers of the channel `leaving`, by store."""
+    """Returns the number of subscribers of the channel `leaving` at each store."""
     found = []
     for store in weir.backends or [weir]:
         with store.connect() as connection:
@@ -469,11 +469,11 @@ def test_tenants_have_channels_of_their_own(servers, tmp_path):
     other = client("acme")
     assert other.ok("PUBLISH", "acme:c", "x") == 1
     assert acme.read().plain() == [b"message", b"acme:c", b"x"]
-    # Each asks about its own.
+    # Each tenant asks about its own channels.
     assert other.ok("PUBSUB", "NUMSUB", "acme:c") == [b"acme:c", 1] and other.ok("PUBSUB", "CHANNELS", "acme:*") == [b"acme:c"]
     for words in [("PUBSUB", "NUMSUB", "acme:c"), ("PUBSUB", "CHANNELS", "a*"), ("PUBSUB", "CHANNELS"), ("PUBSUB", "NUMPAT")]:
         assert zeta.call(*words).text.startswith("NOPERM "), words
-    # A tenant that may no longer have such channels loses its subscriptions.
+    # A tenant that may no longer use its channels loses its subscriptions.
     quotas.write_text("[tenants.acme]\npassword = 'a'\nkeys = ['other:']\n[tenants.zeta]\npassword = 'z'\nkeys = ['zeta:']\n")
     weir.signal(signal.SIGHUP)
     acme.read_to_end()

@@ -1,4 +1,4 @@
-"""Channels with one subscription for all clients of weir (`pubsub = "shared"`): to a client they are as those of a server."""
+"""Tests of `pubsub = "shared"`: all clients of weir share one subscription per channel, and see no difference from a server."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def shared(servers, tmp_path):
 
 
 def upstream(store) -> int:
-    """The number of subscribed connections at a store."""
+    """Returns the number of subscribed connections at a store."""
     with store.connect() as connection:
         lines = connection.ok("CLIENT", "LIST").decode().splitlines()
     return sum("sub=0 psub=0" not in line for line in lines)
@@ -51,7 +51,7 @@ def said(connection: Connection, *words: str) -> list:
 
 
 def heard(connection: Connection) -> list:
-    """All messages that have come before the reply to a PING."""
+    """Returns all messages that came before the reply to a PING."""
     connection.send("PING", "done")
     messages = []
     while (reply := connection.read().plain()) not in (b"done", [b"pong", b"done"]):
@@ -124,7 +124,7 @@ def test_three_stores_tell_subscribers_what_one_server_tells(servers, shared, se
             which = rng.randrange(3)
             one, three = ([reply.plain() for reply in (group[which].send(*words) or group[which].read_many(len(words) - 1))] for group in clients)
             assert one == three, words
-            # Ends of subscriptions are acknowledged before the store has heard of them.
+            # weir acknowledges the end of a subscription before the store knows of it.
             if word.endswith("UNSUBSCRIBE"):
                 asked = ("PUBSUB", "NUMSUB", *NAMES)
                 until(lambda: publishers[0].ok(*asked) == publishers[1].ok(*asked), "the store has heard of it")
@@ -277,7 +277,7 @@ def test_tenants_with_their_own_modes_and_channels_hear_each_other(servers, shar
         for client in (one, also, two):
             assert client.read().plain()[2] == b"text"
 
-        # A change of the mode concerns new subscriptions.
+        # A change of the mode affects new subscriptions only.
         path = tmp_path / "quotas.toml"
         path.write_text(TENANTS.replace('"exact"', '"shared"'))
         weir.signal(signal.SIGHUP)
@@ -290,7 +290,7 @@ def test_tenants_with_their_own_modes_and_channels_hear_each_other(servers, shar
             for client in (one, also, two, third):
                 assert client.read().plain()[2] == b"again"
 
-        # A change of the channels closes those that have some.
+        # A change of a tenant's channels closes clients that are subscribed.
         path.write_text(TENANTS.replace('channels = ["one:"]', 'channels = ["other:"]'))
         weir.signal(signal.SIGHUP)
         assert one.read_to_end() == also.read_to_end() == []

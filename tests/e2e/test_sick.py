@@ -1,4 +1,4 @@
-"""Stores that are there and of no use: they are set aside, told so at once, tried, and taken back."""
+"""Tests of the circuit breaker: stores that are reachable but fail are ejected, refused at once, tried, and taken back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EJECTED = "reason=ejected"
 
 
 def stage(weir, backend) -> int:
-    """0 well, 1 set aside, 2 being tried, 3 on its way back."""
+    """Returns the stage of weir's breaker for a backend: 0 well, 1 ejected, 2 on trial, 3 returning."""
     return int(sample(weir, "weir_backend_breaker", backend))
 
 
@@ -58,7 +58,7 @@ def test_a_store_whose_replies_are_errors_is_set_aside_and_comes_back(servers):
             assert all(not reply.is_error for reply in connection.pipeline([("GET", name) for name in placed[store][:20]]))
         explained = connection.ok("QOS", "EXPLAIN", "GET", placed[well[0]][0])
         assert b"closed: the backend is well" in explained
-        # It is asked now and then, and as long as that fails, hardly ever.
+        # An ejected store gets trials now and then, and rarely while these fail.
         before = forwarded_by(weir)
         sent = 0
 
@@ -97,7 +97,7 @@ def test_a_store_that_is_busy_with_a_script_is_left_alone_and_the_script_can_be_
 
 
 def test_a_cluster_that_is_down_has_no_sick_nodes(servers):
-    """All nodes say CLUSTERDOWN while one of them is away: that is no reason to leave any of the others alone."""
+    """All nodes reply CLUSTERDOWN while one is away: that is no reason to eject any of the others."""
     cluster = Cluster(servers)
     weir = servers.weir(storage=cluster.storage, flags=["--shards", "2"])
     names = [f"k{number}" for number in range(200)]
@@ -111,7 +111,7 @@ def test_a_cluster_that_is_down_has_no_sick_nodes(servers):
             return sum("CLUSTERDOWN" in reply.text for reply in replies if reply.is_error) > 100
 
         until(is_down, "the cluster is down")
-        # Each waits for a second.
+        # Each request is retried for a second.
         for _ in range(5):
             connection.pipeline([("GET", name) for name in names])
         assert [ejections(weir, node) for node in cluster.nodes[:2]] == [0, 0]

@@ -1,4 +1,4 @@
-"""perf/soak, for some seconds: every kind of client keeps its promises while stores and weir are disturbed."""
+"""Runs perf/soak for some seconds: clients of every kind check weir's promises while stores and weir are disturbed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A shard that does not run: what its neighbours do meanwhile, and what becomes of what they have for it."""
+"""Tests of a shard whose thread does not run: its neighbours' work meanwhile, and the messages that they have for it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from harness.waiting import until
 pytestmark = pytest.mark.weir_only
 CONNECTIONS = 200
 ROUNDS = 6
-# Between two requests, so that they leave the neighbour in batches of their own.
+# The pause between two requests, so that they leave the other shard in separate batches.
 APART_SECONDS = 0.0003
 LOOK_SECONDS = 0.5
 
 
 def cpu_share(weir: Weir) -> float:
-    """Of one CPU, for a while from now on."""
+    """Returns weir's share of one CPU over the next half second."""
     began, before = time.monotonic(), weir.cpu_ticks()
     time.sleep(LOOK_SECONDS)
     return (weir.cpu_ticks() - before) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - began)

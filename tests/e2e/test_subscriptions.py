@@ -1,4 +1,4 @@
-"""Channels and patterns before several stores and before a cluster: as on one server."""
+"""Tests of channels and patterns with several stores and with a cluster: they behave as on one server."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def weir(module_servers) -> Weir:
 
 
 def step_of(rng: random.Random) -> list[str]:
-    """A command about subscriptions. Without names they would end in any order."""
+    """Returns a random subscription command. An end names its channels, because without names they end in any order."""
     word = rng.choice(["SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE"])
     names = PATTERNS if word.startswith("P") else CHANNELS
     return [word, *rng.choices(names, k=rng.randrange(1, 4))]
 
 
 def heard_by(connections: list[Connection], expected: int) -> list[list]:
-    """Messages of each client, sorted. One may be on its way although its store has counted it."""
+    """Returns the messages of each client, sorted. A message may still be under way although its store has counted it."""
     heard: list[list] = [[] for _ in connections]
     marked = 0
     while sum(map(len, heard)) < expected or marked == 0:
@@ -135,7 +135,7 @@ def test_events_of_keys_come_from_all_stores(request, module_servers, weir: Weir
             message = [part.decode() for part in subscriber.read().plain()]
             heard.append(message[-1] if "keyevent" in message[-2] else message[-2].split(":", 1)[1])
         assert sorted(heard) == sorted([*keys] * each)
-        # Each event once: nothing is left but the answer to this.
+        # Each event came once: only the reply to this PING is left.
         assert subscriber.call("PING", "end").plain() == [b"pong", b"end"]
 
 
@@ -143,7 +143,7 @@ def test_events_of_keys_come_from_all_stores(request, module_servers, weir: Weir
 def test_a_sharded_channel_moves_with_its_slot_and_its_subscriber_is_told_nothing(cluster: Cluster, module_servers, protocol: int):
     weir = module_servers.weir(*cluster.nodes, storage=cluster.storage, flags=FLAGS)
     with weir.connect(protocol=protocol) as subscriber, weir.connect() as publisher:
-        # Channels of different slots, and of different nodes.
+        # Channels of different slots and nodes.
         for number in range(6):
             subscriber.send("SSUBSCRIBE", f"shard{number}")
             assert subscriber.read().plain() == [b"ssubscribe", f"shard{number}".encode(), number + 1]
@@ -221,7 +221,7 @@ databases = [1]
             assert some.call(*words).text.startswith(refusal), words
         assert some.ok("PUBLISH", "any", "x") == 0
 
-        # A reload ends subscriptions that the new quotas may not permit.
+        # A reload ends subscriptions that the new quotas do not permit.
         talk.send("SUBSCRIBE", "talk:1")
         assert talk.read().plain() == [b"subscribe", b"talk:1", 1]
         quotas.write_text(text.replace('["talk:"]', '["other:"]'))
@@ -245,7 +245,7 @@ def test_a_subscription_at_a_dead_store_is_refused_and_nothing_else_is_lost(serv
 
         until(subscribes, "the store is back")
         with weir.connect() as publisher:
-            # Perhaps at another core, which learns later that the store is back.
+            # The publisher may be on another core, which learns later that the store is back.
             until(lambda: publisher.call("PUBLISH", "x", "text").plain() == 1, "the other core sees the store too")
         assert client.read().plain() == [b"message", b"x", b"text"]
 

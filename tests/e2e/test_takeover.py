@@ -1,4 +1,4 @@
-"""One weir takes over from another under load: no connect is refused, no request goes unanswered, nothing is carried out twice."""
+"""Tests of a takeover under load: no connection is refused, no request stays unanswered, and nothing is carried out twice."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from harness.waiting import until
 
 pytestmark = pytest.mark.weir_only
 
-# Of a run in CI; WEIR_TAKEOVERS=20 for more.
+# The number of takeovers in CI; WEIR_TAKEOVERS=20 makes more.
 TAKEOVERS = int(os.environ.get("WEIR_TAKEOVERS", "5"))
 QUOTAS = '[tenants.acme]\npassword = "sesame"\n\n[tenants.zeta]\npassword = "poppy"\n'
-# A message of a process that has yet to say who it is; the protocol's own test is in the library.
+# The first message of a successor; the library has the test of the protocol itself.
 HELLO = b'{"message":"hello","protocol":%d,"version":"0"}\n'
 
 
@@ -41,7 +41,7 @@ def call(path: Path) -> socket.socket:
 
 
 class Load:
-    """Clients that count. None of them connects again when it is closed: that is what they complain of."""
+    """Clients that increment counters. None of them reconnects when it is closed, so a close fails the test."""
 
     def __init__(self, weir: Weir, http_port: int) -> None:
         self.weir, self.http_port = weir, http_port
@@ -73,7 +73,7 @@ class Load:
         until(lambda: self.problems or all(self.counts.values()), "every client is served")
 
     def more(self) -> None:
-        """Every client is served once more."""
+        """Waits until every client was served once more."""
         before = dict(self.counts)
         until(lambda: self.problems or all(self.counts[name] > count for name, count in before.items()), "load goes on")
 
@@ -94,7 +94,7 @@ class Load:
                 self.counts[name] += 1
 
     def pipeline(self, name: str) -> None:
-        """Something is always in flight."""
+        """A client that always has requests in flight."""
         with self.log_in() as connection:
             connection.send_raw(encode("INCR", name) * 50)
             while not self.over.is_set():
@@ -115,7 +115,7 @@ class Load:
                 self.counts[name] += 1
 
     def slow_sender(self, name: str) -> None:
-        """Its requests come in pieces."""
+        """A client whose requests arrive in pieces."""
         with self.log_in() as connection:
             while not self.over.is_set():
                 request = encode("INCR", name)
@@ -136,7 +136,7 @@ class Load:
     def over_http(self, name: str) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=30)
         connection.connect()
-        # It would connect again by itself.
+        # http.client would reconnect by itself otherwise.
         connection.auto_open = 0
         while not self.over.is_set():
             connection.request("POST", "/", f'["INCR","{name}"]', {"Authorization": "Bearer acme:sesame"})
@@ -160,14 +160,14 @@ def test_restarts_under_load(servers, tmp_path: Path):
         load.start()
         try:
             for round in range(TAKEOVERS):
-                # As many shards, fewer, more: no socket is closed while somebody may wait in its queue.
+                # The same number of shards, fewer, more: no listening socket may be closed while clients wait in its queue.
                 weir = take_over(servers, weir, shards=[2, 1, 3][round % 3], flags=flags)
                 load.more()
                 assert load.problems == []
                 assert weir.admin("/readyz")[0] == 200
                 decided = [line["text"] for line in json.loads(weir.admin("/state.json")[1])["log"] if line["about"] == "takeover"]
                 assert any("its sockets are here" in text for text in decided), decided
-                # The session is what it was: dialect, tenant, name, what it chose.
+                # The client's state is unchanged: RESP version, tenant, name and settings.
                 assert settled.call("GET", "nothing").raw == b"_\r\n"
                 info = settled.call("CLIENT", "INFO").text
                 assert "name=settled" in info and "user=zeta" in info and "resp=3" in info and "db=5" in info, info
@@ -181,7 +181,9 @@ def test_restarts_under_load(servers, tmp_path: Path):
 
 
 def test_what_waits_to_be_accepted_is_served_by_the_successor(servers, tmp_path: Path):
-    """Connections that nobody has accepted when it begins, in the queues of sockets of which the successor has fewer shards."""
+    """Connections that weir has not accepted when the takeover begins, in the queues of sockets of which the successor has
+    fewer.
+    """
     weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover", shards=4)).start()
     after = servers.keep(weir.after(shards=1))
     weir.signal(signal.SIGSTOP)
@@ -221,7 +223,7 @@ def test_sigusr2_starts_the_successor_and_the_service_manager_is_told(servers, t
             try:
                 assert successor != weir.pid
                 assert weir.wait() == 0
-                # It has the watchdog of the one before, though that was another process's.
+                # The successor serves the watchdog of the first process, although that names another process id.
                 heard = {manager.recv(100) for _ in range(6)}
                 assert heard <= {b"READY=1", b"WATCHDOG=1"} and b"WATCHDOG=1" in heard
                 assert client.ok("GET", "a") == b"1"
@@ -235,7 +237,7 @@ def test_a_successor_that_dies_before_it_is_ready_changes_nothing(servers, tmp_p
     weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover")).start()
     with weir.connect() as client:
         client.ok("SET", "a", "1")
-        # It asks stores for their versions before it is ready, and this one does not answer.
+        # A successor asks stores for their versions before it is ready, and this store does not answer.
         silent = servers.redis()
         silent.signal(signal.SIGSTOP)
         try:
@@ -252,7 +254,7 @@ def test_a_successor_that_dies_before_it_is_ready_changes_nothing(servers, tmp_p
         for _ in range(20):
             with weir.connect() as newcomer:
                 assert newcomer.ok("PING") == b"PONG"
-    # And one that lives is let in.
+    # A successor that stays alive takes over.
     take_over(servers, weir)
 
 
@@ -300,7 +302,7 @@ def test_only_the_same_user_takes_over(servers, tmp_path: Path):
     assert weir.path.stat().st_mode & 0o777 == 0o600
     if os.geteuid() != 0:
         pytest.skip("only root can be somebody else")
-    # Where nothing else stands in the way.
+    # Opens the folders to other users, so that only weir's own check stands in their way.
     for folder in (tmp_path, *tmp_path.parents[:3]):
         folder.chmod(folder.stat().st_mode | 0o005)
     weir.path.chmod(0o666)
@@ -324,7 +326,7 @@ def test_flags_that_do_not_go_with_it(tmp_path: Path):
 def test_an_end_without_a_successor_leaves_nothing(servers, tmp_path: Path):
     weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover")).start()
     assert weir.path.exists()
-    # A crash leaves the file, which the next one replaces.
+    # A crash leaves the socket file, which the next weir replaces.
     weir.kill()
     assert weir.path.exists()
     weir.start()
@@ -348,21 +350,21 @@ def test_a_client_that_cannot_be_moved_has_until_the_drain_timeout(servers, tmp_
         assert open_transaction.ok("SET", "a", "1") == b"QUEUED"
         after.start()
         until(lambda: "serves; clients move to it" in weir.output(), "it is taken over from")
-        # As long as it takes, within limits; then it goes on over there.
+        # The client may finish its transaction, within the drain timeout, and then moves to the successor.
         assert open_transaction.ok("EXEC") == [b"OK"]
         assert weir.wait() == 0
         assert open_transaction.ok("GET", "a") == b"1"
         assert open_transaction.ok("MULTI") == b"OK"
-        # Or it is cut off.
+        # With a shorter drain timeout the client is closed.
         take_over(servers, after)
         assert "the remaining clients are closed" in after.output()
         with pytest.raises((Closed, OSError)):
             open_transaction.ok("EXEC")
 
 
-# Seconds for which a call waits at most: longer than any test.
+# The longest wait of a blocking call in seconds: longer than any test.
 LONG = 120
-# Calls that wait, each with the request that wakes it, and its reply.
+# Blocking calls, each with the request that wakes it, and its reply.
 WAITS = [
     (("BLPOP", "{w}a", "{w}b", 0), ("RPUSH", "{w}b", "x"), [b"{w}b", b"x"]),
     (("BRPOP", "{w}c", LONG), ("RPUSH", "{w}c", "x"), [b"{w}c", b"x"]),
@@ -378,7 +380,7 @@ WAITS = [
 
 
 def blocked(weir: Weir) -> int:
-    """Calls that wait at the stores."""
+    """Returns the number of calls that wait at the stores."""
     total = 0
     for store in weir.backends:
         with store.connect() as connection:
@@ -404,7 +406,7 @@ def test_calls_that_wait_go_on_in_the_successor(servers, tmp_path: Path, stores:
         other.ok("XGROUP", "CREATE", "{w}n", "g", "$", "MKSTREAM")
         for waiter, (words, _, _) in zip(waiters, WAITS):
             waiter.send(*words)
-            # Behind it, and the beginning of a request.
+            # A request behind the blocking call, and the beginning of another.
             waiter.send_raw(encode("ECHO", "behind") + encode("ECHO", "later")[:7])
         until(lambda: blocked(weir) == len(WAITS), "the calls wait at their store")
         for shards in (1, 3):
@@ -417,7 +419,7 @@ def test_calls_that_wait_go_on_in_the_successor(servers, tmp_path: Path, stores:
             assert (first.plain(), second.text) == (reply, "behind"), words
             waiter.send_raw(encode("ECHO", "later")[7:])
             assert waiter.read().text == "later"
-        # The new process ends a call like any other.
+        # The new process can unblock a call like any other.
         number = waiters[0].ok("CLIENT", "ID")
         waiters[0].send("BLPOP", "{w}a", 0)
         until(lambda: other.ok("CLIENT", "UNBLOCK", number) == 1, "it is unblocked")
@@ -438,7 +440,7 @@ def test_a_call_that_moves_keeps_its_time(servers, tmp_path: Path):
         until(lambda: blocked(weir) == 3, "the calls wait at the store")
         weir = take_over(servers, weir)
         with weir.connect() as newcomer:
-            # A store ends calls that are over ten times a second, so those who asked together come in any order.
+            # A store ends timed-out calls ten times a second, so calls that began together may end in any order.
             until(lambda: time.monotonic() - began > 1, "some of the time of the others is over")
             newcomer.send("BLPOP", "none", 8)
             gone.close()
@@ -478,7 +480,7 @@ def test_a_wait_for_replicas_goes_on_in_the_successor(servers, tmp_path: Path):
 
 
 class Workers:
-    """Clients that pop while others push. None connects again."""
+    """Clients that pop while others push. None reconnects."""
 
     def __init__(self, weir: Weir, store: Redis) -> None:
         self.weir, self.store = weir, store
@@ -555,7 +557,7 @@ class Workers:
         self.more()
 
     def more(self) -> None:
-        """All of them work on."""
+        """Waits until each worker has received at least one more element or entry."""
         counts = [self.popped, self.moved, self.scored, *self.read]
         before = [len(each) for each in counts]
         until(lambda: self.problems or all(len(each) > was for each, was in zip(counts, before)), "work goes on")
@@ -610,7 +612,7 @@ def test_a_client_that_does_more_than_wait_stays_until_its_call_is_over(servers,
         caller.send("QOS", "CALL", "TIER", "batch", "BLPOP", "list", 0)
         until(lambda: blocked(weir) == 3, "the calls wait at the store")
         after = servers.keep(weir.after()).start()
-        # The end of a client is noticed meanwhile, and nothing is popped for it.
+        # weir notices meanwhile that a client has left, and nothing is popped for it.
         leaver.close()
         until(lambda: blocked(weir) == 2, "the call of the client that left is over")
         direct.ok("RPUSH", "left", "x")

@@ -1,4 +1,4 @@
-"""Ten thousand connections, each with its own requests and its own answers."""
+"""Tests of ten thousand connections, each with its own requests and replies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.alone
 
 CONNECTIONS = 10_000
 FILES_SPARE = 500
-# 10,000 connections may cost this much each. Wide: it tells a leak from a cost.
+# The most memory per connection in bytes, with 10,000 of them. Wide, because it only tells a leak from a cost.
 BYTES_PER_CONNECTION_MAX = 64 * 1024
 WAIT_SECONDS = 60
 
@@ -33,7 +33,7 @@ def test_ten_thousand_connections(servers, record_property, capsys):
         during = weir.resident_bytes()
         wrong = [(client.number, client.replies) for client in clients if not client.right()]
         assert not wrong, f"{len(wrong)} clients got something else, for instance {wrong[:3]}"
-        # Once more on the connections that are there, now all warm.
+        # A second round on the open connections, which are warm now.
         for client in clients:
             client.replies.clear()
         ask_all(clients)
@@ -66,7 +66,7 @@ class Client:
         assert self.socket.send(request) == len(request)
 
     def take(self) -> bool:
-        """Reads what is there; true when both replies are."""
+        """Reads what has arrived; true once both replies are there."""
         data = self.socket.recv(4096)
         assert data, f"connection {self.number} was closed after {self.replies}"
         self.parser.feed(data)

@@ -1,4 +1,4 @@
-"""TLS towards clients and towards stores: with redis-cli, redis-py, ioredis and node-redis as they come, and with those who mean harm."""
+"""Tests of TLS towards clients and stores: with redis-cli, redis-py, ioredis and node-redis, and with hostile peers."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ password = "c"
 """
 
 
-# Of a redis-server.
+# Options of a redis-server that requires certificates.
 WANTS_CERTIFICATES = ["--tls-auth-clients", "yes"]
 
 
 class Certificates:
-    """Who vouches for whom in these tests."""
+    """The certificate authorities of these tests, and their certificates."""
 
     def __init__(self, folder: Path) -> None:
         self.authority = Authority(folder, "authority")
@@ -62,10 +62,10 @@ def certificates(tmp_path_factory) -> Certificates:
 
 
 class SecureWeir(Weir):
-    """weir with a TLS port."""
+    """A weir with a TLS port."""
 
     secure_port = 0
-    # The port that a server had which is gone.
+    # The TLS port of an earlier server, if this one replaces it.
     secure_port_kept: int | None = None
 
     def secured(self, pair: Pair, *flags: str) -> SecureWeir:
@@ -81,7 +81,7 @@ class SecureWeir(Weir):
         return SecureConnection(self.secure_port, context(certificates, own), **options)
 
     def counted(self, name: str, label: str = "") -> float:
-        """The sum over all shards, or of what has that label."""
+        """Returns the sum of a metric over all shards, or over those with the label."""
         found = metrics.parse(self.admin("/metrics")[1]).get(name, {})
         return sum(value for labels, value in found.items() if label in labels)
 
@@ -90,16 +90,16 @@ class SecureWeir(Weir):
 
 
 class SecureConnection(Connection):
-    """The same by hand, with TLS around it."""
+    """A raw client connection with TLS."""
 
     def __init__(self, port: int, trusting: ssl.SSLContext, **options) -> None:
         self.trusting = trusting
         super().__init__(port, **options)
-        # Python keeps to this only where it shakes hands.
+        # The socket is connected, so the handshake happens here, within the socket's timeout.
         self.socket = trusting.wrap_socket(self.socket, server_hostname="localhost")
 
     def send_and_listen(self, data: bytes) -> None:
-        """Takes what comes while it sends: in one thread, because two may not use one connection of Python's at a time."""
+        """Sends while it receives, in one thread, because two threads may not use one TLS connection of Python's at a time."""
         patience, unsent = self.socket.gettimeout(), memoryview(data)
         self.socket.setblocking(False)
         while unsent:
@@ -178,13 +178,13 @@ def test_bytes_arrive_as_they_were_sent(weir, certificates, version):
     with SecureConnection(weir.secure_port, trusting) as client:
         assert client.call("SET", "large", LARGE).text == "OK"
         assert client.call("GET", "large").value == LARGE
-        # A pipeline in one go, large and small mixed.
+        # A pipeline with large and small requests, sent at once.
         sent = b"".join(encode("SET", f"k{n}", LARGE[: n * 37]) + encode("GET", f"k{n}") for n in range(1000))
         client.send_and_listen(sent)
         for number in range(1000):
             assert client.read().text == "OK"
             assert client.read().value == LARGE[: number * 37]
-        # And byte by byte.
+        # A request byte by byte.
         for byte in encode("PING"):
             client.send_raw(bytes([byte]))
         assert client.read().text == "PONG"
@@ -195,7 +195,7 @@ def test_bytes_arrive_as_they_were_sent(weir, certificates, version):
 def test_a_client_that_sends_no_more_gets_its_replies(weir, certificates):
     with weir.tls(certificates) as client:
         client.send_raw(b"".join(encode("ECHO", f"{number}") for number in range(2000)))
-        # Says so in the words of TLS, and reads on.
+        # Sends close_notify, and reads on.
         with contextlib.suppress(ssl.SSLError, OSError):
             client.socket.setblocking(False)
             client.socket.unwrap()
@@ -204,7 +204,7 @@ def test_a_client_that_sends_no_more_gets_its_replies(weir, certificates):
         tls = context(certificates).wrap_bio(incoming, outgoing, server_hostname="localhost")
         talk(plain, tls, incoming, outgoing, tls.do_handshake)
         tls.write(b"".join(encode("ECHO", f"{number}") for number in range(2000)))
-        # The end of the stream without a word of TLS, as a client that was killed leaves it.
+        # Ends the TCP stream without close_notify, as a killed client does.
         plain.sendall(outgoing.read())
         plain.shutdown(socket.SHUT_WR)
         told = b""
@@ -220,7 +220,7 @@ def test_a_client_that_sends_no_more_gets_its_replies(weir, certificates):
 
 
 def talk(plain: socket.socket, tls: ssl.SSLObject, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, step):
-    """Carries bytes until a step of TLS is done."""
+    """Carries bytes between both sides until a step of the TLS object is done."""
     while True:
         try:
             done = step()
@@ -255,7 +255,7 @@ def test_what_is_no_tls_is_told_so_and_counted(weir, certificates):
             while client.recv(4096):
                 pass
     until(lambda: weir.handshakes("not_tls") + weir.handshakes("refused") == 2, "both are counted")
-    # Garbage after the handshake, beneath TLS.
+    # Garbage after the handshake, outside of TLS records.
     with weir.tls(certificates) as client:
         assert client.call("PING").text == "PONG"
         os.write(client.socket.fileno(), b"\x17\x03\x03\x40\x00" + os.urandom(0x4000))
@@ -324,7 +324,7 @@ def test_no_more_handshakes_in_a_second_than_allowed(servers, certificates):
     for _ in range(61):
         with weir.tls(certificates) as client:
             assert client.call("PING").text == "PONG"
-    # 20 were in hand at most.
+    # At most 20 handshakes were available at once.
     assert time.monotonic() - began > 1.9
 
 
@@ -382,7 +382,7 @@ def test_a_certificate_that_was_revoked_is_refused(servers, certificates, tmp_pa
             return client.call("GET", "a").value is None
         return False
 
-    # Tickets of both versions of TLS, from before.
+    # Session tickets of both TLS versions, issued before the revocation.
     known = [context(certificates, certificates.acme) for _ in range(2)]
     known[1].maximum_version = ssl.TLSVersion.TLSv1_2
     tickets = []
@@ -398,7 +398,7 @@ def test_a_certificate_that_was_revoked_is_refused(servers, certificates, tmp_pa
         assert old.call("GET", "a").value is None and answers(certificates.acme)
         assert other.call("AUTH", "acme", "a").text == "OK"
         lists.write_bytes(authority.revoke("two", certificates.acme, certificates.cart).read_bytes())
-        # What it asks for until then is answered.
+        # Requests are answered until weir notices the revocation.
         counted = 0
         with contextlib.suppress(Closed, ConnectionError):
             while True:
@@ -427,7 +427,7 @@ def test_a_certificate_that_was_revoked_is_refused(servers, certificates, tmp_pa
     lists.write_bytes(authority.revoke("cart", certificates.cart).read_bytes())
     until(lambda: answers(certificates.acme), "it is in force")
     assert not answers(certificates.cart)
-    # Of whose authority there is no list, nobody can tell.
+    # Certificates of an authority without a list cannot be checked, so they are refused.
     lists.write_bytes(certificates.strange.revoke("strange").read_bytes())
     until(lambda: not answers(certificates.acme), "it is in force")
     assert weir.handshakes("certificate") >= 4
@@ -444,7 +444,7 @@ def test_a_certificate_of_a_client_names_its_tenant(servers, certificates, tmp_p
             assert f" user={tenant} " in client.call("CLIENT", "INFO").text
             assert client.call("RESET").text == "RESET"
             assert client.call("GET", "a").text == "1"
-    # Known to the authority, but no tenant: it has to log in.
+    # The authority knows the certificate, but it names no tenant, so the client must log in.
     with weir.tls(certificates, certificates.nobody) as client:
         assert client.call("GET", "a").text.startswith("NOAUTH")
         assert client.call("AUTH", "acme", "a").text == "OK"
@@ -465,7 +465,7 @@ def test_another_process_takes_over(servers, certificates, tmp_path):
         after = SecureWeir(store, flags=["--shards", "2", *flags]).secured(certificates.server)
         after.port, after.admin_port_kept, after.secure_port_kept = before.port, before.admin_port, before.secure_port
         servers.keep(after).launch()
-        # It is owed nothing, and is told that nothing follows.
+        # weir owes the client no reply, and ends the TLS stream properly.
         assert client.socket.recv(1) == b""
         with after.tls(certificates) as again:
             assert again.call("GET", "a").text == "1"
@@ -500,7 +500,7 @@ def test_files_that_are_wrong_are_told_at_the_start(servers, certificates, tmp_p
 
 
 class SecureHttp(http.client.HTTPSConnection):
-    """A client of the keys over HTTP with TLS."""
+    """A client of commands over HTTPS."""
 
     def __init__(self, port: int, trusting: ssl.SSLContext) -> None:
         super().__init__("localhost", port, context=trusting, timeout=30)
@@ -525,13 +525,13 @@ def test_the_keys_over_http_with_tls(servers, certificates):
     assert (response.status, response.read()) == (204, b"")
     client.request("GET", "/v1/keys/large")
     assert client.getresponse().read() == LARGE
-    # The same keys, by the other ways in.
+    # The same keys are visible over the other ports.
     with weir.tls(certificates) as resp, weir.connect() as plain:
         assert resp.call("GET", "a").value == b"1" and plain.call("STRLEN", "large").plain() == len(LARGE)
     words = ["curl", "-sS", "--cacert", str(certificates.authority.certificate), f"https://localhost:{port}/v1/keys/a"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "1"), done.stderr
-    # Requests in a row on one connection keep their order, whatever their pieces.
+    # Requests in a row on one connection keep their order, however their bytes arrive.
     asked = b"".join(f"GET /v1/keys/{key} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for key in ("a", "none", "a"))
     with context(certificates).wrap_socket(socket.create_connection(("127.0.0.1", port)), server_hostname="localhost") as raw:
         for at in range(0, len(asked), 7):
@@ -554,7 +554,7 @@ def test_a_certificate_names_the_tenant_over_http(servers, certificates, tmp_pat
     assert cart.ask("GET", "other", Authorization="Bearer wrong")[0] == 401
     assert cart.ask("GET", "cart:1") == (200, {"result": "x"})
     assert SecureHttp(port, context(certificates, certificates.nobody)).ask("GET", "cart:1")[0] == 401
-    # A browser sends its certificate along whatever page makes it ask: that is no leave to ask.
+    # A browser sends its certificate whichever page makes the request, so a certificate alone does not allow it.
     for headers, status in [
         ({"Origin": "https://evil.example"}, 403),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
@@ -581,7 +581,8 @@ def test_handshakes_for_http_are_bounded_like_others(servers, certificates):
         told = b"".join(iter(lambda: plain.recv(4096), b""))
         assert told.startswith(b"HTTP/1.1 400 ") and b"https://" in told
     with contextlib.ExitStack() as stack:
-        # Those who say nothing, half of a word, or one byte at a time, are gone when their time is over; and hold nobody up.
+        # Clients that send nothing, half a handshake, or one byte at a time are closed when their time is over, and delay no
+        # other.
         slow = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30)) for _ in range(700)]
         for number, connection in enumerate(slow):
             with contextlib.suppress(OSError):
@@ -602,7 +603,7 @@ def test_clients_over_http_count_against_the_same_limit(servers, certificates):
 
 
 class SecureRedis(Redis):
-    """A redis-server that speaks TLS, beside a plain port for the test itself."""
+    """A redis-server with a TLS port, and a plain port for the test itself."""
 
     secure_port = 0
 
@@ -636,7 +637,7 @@ def test_stores_with_tls(servers, certificates):
         assert client.call("MGET", *(f"k{n}" for n in range(200))).plain() == [str(n).encode() for n in range(200)]
         version = stores[0].connect().call("INFO", "server").text
         assert re.search(r"redis_version:\S+", version)[0] in plain.call("INFO", "server").text
-        # One that is gone and comes back.
+        # A store that dies and returns.
         stores[0].kill()
         until(lambda: any(plain.call("GET", f"k{n}").is_error for n in range(200)), "it is missed")
         stores[0].start()
@@ -707,7 +708,7 @@ def test_what_stores_are_shown_changes_with_its_files(servers, certificates, tmp
         return metrics.parse(weir.admin("/metrics")[1])["weir_tls_reloads_total"]['{outcome="taken"}']
 
     put(certificates.forged, certificates.authority)
-    # Without --tls-listen, files are watched all the same.
+    # Without --tls-listen, the files for stores are watched nevertheless.
     flags = ["--shards", "2", "--storage-tls-ca", str(authority), *own(pair)]
     weir = servers.keep(Weir(storage=f"rediss://localhost:{store.secure_port}", flags=flags)).start()
     assert not answers()
@@ -747,7 +748,7 @@ def test_files_for_stores_that_are_wrong_are_told_at_the_start(servers, certific
 @pytest.mark.parametrize("more", [[], WANTS_CERTIFICATES], ids=["", "that wants certificates"])
 def test_a_cluster_with_tls(servers, certificates, more):
     options = ["--tls-cluster", "yes", "--tls-replication", "yes", "--cluster-enabled", "yes", *more]
-    # By itself a node takes a port for its peers that outgoing connections may have.
+    # A node would choose a bus port in the range of outgoing connections, so the test chooses it.
     buses = [free_port() for _ in range(3)]
     nodes = [secure_redis(servers, certificates, *options, "--cluster-port", str(bus)) for bus in buses]
     pair = certificates.second

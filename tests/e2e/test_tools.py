@@ -1,4 +1,4 @@
-"""redis-cli and redis-benchmark work as they do against a redis-server."""
+"""Tests that redis-cli and redis-benchmark work as they do with a redis-server."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_redis_cli_scan(weir_over_redis):
     "options", [("-P", "1"), ("-P", "16", "-r", "1000"), ("-3", "-P", "4")], ids=["P1", "P16", "resp3"]
 )
 def test_redis_benchmark(weir_over_redis, options: tuple[str, ...]):
-    """The default tests; since 7.0 it stops at the first error reply."""
+    """The default tests of redis-benchmark, which since 7.0 stops at the first error reply."""
     if (
         "-3" in options
         and "-3 " not in subprocess.run(["redis-benchmark", "--help"], capture_output=True, text=True).stdout

@@ -1,4 +1,4 @@
-"""`weir top`: how a weir is doing, in a terminal and for scripts."""
+"""Tests of `weir top`: a weir's state in a terminal, and as text for scripts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def ask_for(connection: Connection, key: bytes, times: int = 200) -> None:
 
 
 class Screen:
-    """weir top in a terminal of this size."""
+    """A `weir top` in a terminal of this size."""
 
     def __init__(self, weir: Weir, *flags: str, columns: int = 100, rows: int = 40, **more: str) -> None:
         self.own, theirs = pty.openpty()
@@ -61,7 +61,7 @@ class Screen:
         return self.seen
 
     def waits_for(self, words: bytes) -> None:
-        """Until it shows these words, later than what was seen before."""
+        """Waits until the screen shows these words, later than anything seen before."""
         start = len(self.seen)
         until(lambda: words in self.read()[start:], f"{words} is shown")
 

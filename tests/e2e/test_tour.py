@@ -1,4 +1,4 @@
-"""The tour in README.md: its commands are run as they stand there, and say what it says."""
+"""Runs the tour in README.md: its commands, unchanged, must print what the page says."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ pytestmark = pytest.mark.weir_only
 
 SECONDS_MAX = 60
 BLOCK = re.compile(r"^```(sh)?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-# What stands between two blocks in what the shell says.
+# The line that separates the output of two blocks.
 BETWEEN = "=== next block ==="
 
 
 def tour() -> list[tuple[str, str]]:
-    """Its commands, block by block, each with what it is to say."""
+    """Returns the commands of each block, and the output that the page shows for it."""
     section = re.search(r"^## Five minutes\n(.*?)^## ", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
     assert section, "README.md has the tour"
     blocks = [(language == "sh", text) for language, text in BLOCK.findall(section[1])]
@@ -31,14 +31,14 @@ def tour() -> list[tuple[str, str]]:
 
 
 def pattern(said: str) -> re.Pattern[str]:
-    """An ellipsis stands for anything within a line."""
+    """Returns a pattern for the expected output, in which an ellipsis stands for anything within a line."""
     return re.compile(re.escape(said).replace(re.escape("..."), ".*"))
 
 
 def test_the_tour_does_what_it_says(tmp_path):
     steps = tour()
     assert len(steps) >= 4
-    # The same commands with the tested binary, and on ports that nobody has.
+    # The commands run the tested binary, on free ports.
     changes = {"cargo run --release --": str(binary("weir")), "7379": str(free_port()), "7381": str(free_port())}
     script = f"\necho '{BETWEEN}'\n".join(commands for commands, _ in steps) + "\nkill %1 && wait\n"
     for written, own in changes.items():
@@ -53,7 +53,7 @@ def test_the_tour_does_what_it_says(tmp_path):
         try:
             told, _ = shell.communicate(timeout=SECONDS_MAX)
         finally:
-            # weir too, where the tour did not come to its end.
+            # weir is ended too if the tour stopped early.
             subprocess.run(["kill", "--", f"-{shell.pid}"], stderr=subprocess.DEVNULL)
     found = told.split(f"{BETWEEN}\n")
     log = (tmp_path / "log").read_text()

@@ -1,4 +1,6 @@
-"""Hot keys whose stores tell of changes: what is kept of them for a minute is never seen after a write, wherever that was made."""
+"""Tests of hot keys whose stores report changes: replies that are cached for a minute are never seen after a write, wherever
+it was made.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from test_cluster import slot_of
 
 pytestmark = pytest.mark.weir_only
 
-# Nothing that is not told of would be seen within a test.
+# With these lifetimes, a change that is not reported would stay invisible during a test.
 FLAGS = ["--shards", "2", "--hot-rate", "10", "--hot-share", "0%", "--hot-ttl", "60s", "--hot-ttl-tracked", "60s"]
 
 
@@ -29,7 +31,7 @@ def tracked(weir: Weir) -> float:
 
 
 def make_tracked(weir: Weir, reader: Connection, key: str) -> None:
-    """Reads a key until it is answered from memory, and its store tells of changes."""
+    """Reads a key until it is answered from memory and its store reports changes."""
 
     until(lambda: reads_tracked(weir, reader, key), f"{key} is kept and tracked")
 
@@ -59,7 +61,7 @@ def test_two_weirs_and_a_writer_around_them_agree(fleet, redis):
             writers[number % 3].ok("SET", "shared", value)
             for reader in (one, other):
                 until(lambda: sees(reader, "shared", value), f"write {number} is seen")
-            # Between writes it is kept again.
+            # Between some writes the key is cached again.
             if number % 10 == 0:
                 for weir, reader in zip(fleet, [one, other]):
                     make_tracked(weir, reader, "shared")
@@ -105,7 +107,7 @@ def test_a_field_that_expires_is_not_answered_from_memory_any_more(servers):
                 for read in reads:
                     for _ in range(10):
                         reader.ok(*read)
-                # Not a read that is ever answered from memory.
+                # HPTTL is never answered from memory.
                 return other.ok("HPTTL", "h", "FIELDS", "1", "a") == [-2]
 
             until(has_expired, "the field has expired")
@@ -144,10 +146,10 @@ def test_a_tracker_that_the_store_closes_ends_what_was_kept(servers):
             for tracker in trackers:
                 direct.ok("CLIENT", "KILL", "ID", tracker)
             until(lambda: metrics.total(weir, "weir_hot_trackers_lost_total") > lost, "the tracker is lost")
-            # Written before another tracker is there: nobody is told of it.
+            # This write happens before another tracker link is open, so the store reports it to nobody.
             direct.ok("SET", "k", f"new{number}")
             until(lambda: sees(reader, "k", b"new%d" % number), "the write is seen")
-            # What is read until then is kept for --hot-ttl, as without trackers.
+            # A reply that is cached until then lives for --hot-ttl, as without trackers.
             reader.ok("SET", "k", f"own{number}")
 
 
@@ -197,7 +199,7 @@ def test_before_a_cluster_the_owner_tells(servers):
             for number in range(1, 6):
                 one.ok("SET", key, str(number))
                 until(lambda: sees(other, key, b"%d" % number), f"write {number} of {key} is seen")
-        # The new owner of a slot tells as the former one did.
+        # The new owner of a slot reports changes as the former one did.
         slot = slot_of(cluster, "a")
         cluster.move(slot, next(node for node in cluster.primaries if node is not cluster.owner(slot)))
         one.ok("SET", "a", "moved")
@@ -208,7 +210,7 @@ def test_before_a_cluster_the_owner_tells(servers):
 
 
 def test_what_is_seen_is_hardly_ever_older_than_a_round_trip(fleet, redis):
-    """Not a measurement: with a lifetime of a minute, anything that is missed shows."""
+    """Checks delays roughly: with a lifetime of a minute, any missed change shows clearly."""
     stop = threading.Event()
     acknowledged = [0]
     worst = [0.0]

@@ -1,4 +1,4 @@
-"""The version that clients are told: they choose their commands by it, so it is the lowest among the stores."""
+"""Tests of the version that clients are told: they choose commands by it, so it is the lowest of the stores' versions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMPATIBLE = "7.2.4"
 
 
 def told(server: Server) -> set[str]:
-    """The versions that HELLO and INFO tell: one, unless it changed in between."""
+    """Returns the versions that HELLO and INFO report: one, unless it changed in between."""
     with server.connect() as connection:
         return {connection.ok("HELLO", "3")[b"version"].decode(), fields(connection, "server")["redis_version"]}
 
@@ -77,7 +77,7 @@ def test_the_lowest_of_several(servers, other: str, lowest: str | None):
 
 
 def test_a_store_that_comes_up_later(servers):
-    """Until then it is not known, and clients hear what weir is compatible with."""
+    """Until the store is up its version is unknown, and clients are told the version that weir is compatible with."""
     redis = servers.redis()
     version = own_version(redis)
     redis.kill()

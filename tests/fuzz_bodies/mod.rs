@@ -1,4 +1,5 @@
-//! What is done with hostile bytes, one function per target. Nothing here may panic, whatever the bytes are.
+//! The bodies of the fuzz targets: each checks properties of one parser or pipeline for any bytes. Nothing
+//! may panic, whatever the bytes are.
 
 mod engine;
 mod nodes;
@@ -20,10 +21,10 @@ use weir::values::{Action, ClientId, ConnectionId, Owner, ShardId, Timestamp, UN
 
 const SHARDS: u16 = 2;
 const BACKENDS: u16 = 2;
-/// The sizes of pieces that bytes arrive in.
+/// The sizes of the pieces in which the bytes arrive.
 const SPLITS: [usize; 4] = [1, 3, 17, 1000];
 
-/// The decoder of requests finds the same ones, and the same error, however the bytes are split.
+/// Checks that the decoder finds the same requests and the same error however the bytes are split.
 pub fn requests(bytes: &[u8]) {
     for limits in [RequestLimits::trusted(100_000), RequestLimits::stranger()] {
         let whole = decoded(bytes, bytes.len().max(1), &limits);
@@ -33,13 +34,14 @@ pub fn requests(bytes: &[u8]) {
     }
 }
 
-/// The scanner of replies finds the same ends, and gives up on the same ones, however the bytes are split.
+/// Checks that the scanner finds the same reply ends, and rejects the same bytes, however the bytes are
+/// split.
 pub fn replies(bytes: &[u8]) {
     let whole = scanned(bytes, bytes.len().max(1));
     for size in SPLITS {
         assert_eq!(scanned(bytes, size), whole, "in pieces of {size}");
     }
-    // What is taken apart need not have been scanned.
+    // These readers must accept bytes that the scanner has not checked.
     let (_, _) = (reply::text(bytes), reply::integer(bytes));
     if let Some(elements) = reply::elements(bytes) {
         let within: usize = elements.map(<[u8]>::len).sum();
@@ -47,8 +49,8 @@ pub fn replies(bytes: &[u8]) {
     }
 }
 
-/// Gives a request any bytes as its store's reply: the request is answered or its client closed, and nothing stays in
-/// flight.
+/// Sends arbitrary bytes as the reply of a store to one of [`ASKED`]. Checks that the client gets a reply or
+/// is disconnected, and that nothing stays in flight.
 pub fn stores(bytes: &[u8]) {
     let Some((chosen, reply)) = bytes.split_first() else { return };
     let asked = ASKED[usize::from(*chosen) % ASKED.len()];
@@ -57,7 +59,8 @@ pub fn stores(bytes: &[u8]) {
         house.stores = Stores::Silent;
         house.shards[0].handle_client_bytes(house.client, asked.as_bytes(), house.now);
         house.settle();
-        // Once for each link that was asked something, and those that are asked next.
+        // Each link that was sent a request gets the bytes and is lost; requests that are sent again thereby
+        // follow.
         while let Some((shard, link, generation)) = house.asked.pop() {
             for piece in reply.chunks(size) {
                 house.shards[shard].handle_link_bytes(link, generation, piece, house.now);
@@ -75,7 +78,7 @@ pub fn stores(bytes: &[u8]) {
     }
 }
 
-/// Requests whose replies are looked into, put together or rewritten; each works in both dialects.
+/// Requests whose replies weir parses, merges or rewrites, each in RESP2 and RESP3.
 const ASKED: [&str; 24] = [
     "MGET a b c d e f\r\n",
     "MSET a 1 b 2 c 3\r\n",
@@ -103,8 +106,8 @@ const ASKED: [&str; 24] = [
     "HELLO 3\r\nMULTI\r\nSET a 1\r\nGET a\r\nEXEC\r\n",
 ];
 
-/// The admin port finds the same request whatever stands behind it, and answers it; what may be quotas is either taken or
-/// complained about in one line, with a place that there is.
+/// Checks that the admin port parses the same request whatever bytes follow it, and that it responds. A body
+/// is either valid quotas, or rejected with a message of one line that names an existing place.
 pub fn admin(bytes: &[u8]) {
     let received = http::receive(bytes);
     let Received::Request(head) = &received else { return };
@@ -135,7 +138,8 @@ pub fn admin(bytes: &[u8]) {
     assert!(out.starts_with(b"HTTP/1.1 "));
 }
 
-/// The conversation of HTTP asks for the same commands and says the same, however the bytes are split, and holds no more than came.
+/// Checks that the HTTP parser finds the same commands and writes the same responses however the bytes are
+/// split, and that its memory stays in proportion to the input.
 pub fn http(bytes: &[u8]) {
     let whole = conversed(bytes, bytes.len().max(1));
     for size in SPLITS {
@@ -144,7 +148,8 @@ pub fn http(bytes: &[u8]) {
     }
 }
 
-/// What came of bytes: the commands that were asked for, what was told, and whether that was the end.
+/// The result of an HTTP conversation: the commands, the bytes of the responses, and whether the conversation
+/// ended.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Conversed {
     commands: Vec<Vec<Vec<u8>>>,
@@ -159,9 +164,10 @@ impl std::fmt::Display for Conversed {
     }
 }
 
-/// Where somebody waits for it before a body; who sends the body at once is not told.
+/// The interim response to `Expect: 100-continue`, which depends on whether the body has arrived already.
+/// Comparisons leave it out.
 const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-/// What a conversation may have in memory beside what came and what a command or a response is at most.
+/// The memory that a conversation may use in bytes, besides its input and the largest command or response.
 const HTTP_BYTES_SPARE: usize = 64 * 1024;
 const HTTP_BODY_BYTES_MAX: usize = 2_000;
 
@@ -215,7 +221,8 @@ fn conversed(bytes: &[u8], size: usize) -> Conversed {
     conversed
 }
 
-/// What a store would say, in the form that belongs to the command.
+/// Returns the reply of a made-up store to a command, of the type that belongs to the command. `queued`
+/// counts the commands since MULTI; `None` outside of a transaction.
 fn reply_to(words: &[Vec<u8>], queued: &mut Option<usize>) -> String {
     match words[0].to_ascii_uppercase().as_slice() {
         b"MULTI" if queued.is_none() => {
@@ -238,7 +245,8 @@ fn reply_to(words: &[Vec<u8>], queued: &mut Option<usize>) -> String {
     }
 }
 
-/// The pipeline answers every request that it takes on, asks stores for whole requests only, and comes to rest.
+/// Sends arbitrary bytes as a client's input. Checks that every request gets a reply, that stores get
+/// complete requests only, and that nothing stays in flight.
 pub fn pipeline(bytes: &[u8]) {
     let limits = RequestLimits::trusted(REQUEST_BYTES_MAX);
     let (requests, error) = decoded(bytes, bytes.len().max(1), &limits);
@@ -269,7 +277,8 @@ pub fn pipeline(bytes: &[u8]) {
 
 type Words = Vec<Vec<u8>>;
 
-/// The requests in these bytes, and what is wrong with what follows them.
+/// Decodes the requests in `bytes`, which arrive in pieces of `size`. Returns them, and the error that ended
+/// the input, if there is one.
 fn decoded(bytes: &[u8], size: usize, limits: &RequestLimits) -> (Vec<Words>, Option<String>) {
     let (mut decoder, mut found) = (RequestDecoder::default(), Vec::new());
     for piece in bytes.chunks(size) {
@@ -286,7 +295,8 @@ fn decoded(bytes: &[u8], size: usize, limits: &RequestLimits) -> (Vec<Words>, Op
     (found, None)
 }
 
-/// Ends, kinds and rows of the replies in these bytes, and whether what follows them is none.
+/// Scans the replies in `bytes`, which arrive in pieces of `size`. Returns the end, type byte and row count
+/// of each, and true if malformed bytes follow.
 fn scanned(bytes: &[u8], size: usize) -> (Vec<(usize, u8, u64)>, bool) {
     let (mut scanner, mut found) = (ReplyScanner::default(), Vec::new());
     for (index, piece) in bytes.chunks(size).enumerate() {
@@ -311,19 +321,19 @@ fn scanned(bytes: &[u8], size: usize) -> (Vec<(usize, u8, u64)>, bool) {
 
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 
-/// What stores do when they are asked.
+/// The behaviour of the stores.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stores {
-    /// They say OK to everything.
+    /// Stores reply OK to every request.
     Agree,
-    /// Nothing, until a test has them answer.
+    /// Stores reply nothing; the test sends replies itself.
     Silent,
 }
 
-/// Two shards with one client, and stores.
+/// Two shards with one client, and their stores.
 struct House {
     stores: Stores,
-    /// Links over which stores were asked something that they have not answered.
+    /// Links (shard, number, generation) over which a request was sent, in the mode [`Stores::Silent`].
     asked: Vec<(usize, ConnectionId, u32)>,
     shards: Vec<Shard>,
     client: ClientId,
@@ -354,7 +364,7 @@ impl House {
         Self { stores, asked, shards, client, now, received: Vec::new(), decoders: Vec::new() }
     }
 
-    /// Turns until nothing moves any more.
+    /// Runs turns until nothing moves any more.
     fn settle(&mut self) {
         loop {
             let mut moved = false;
@@ -405,7 +415,8 @@ impl House {
         moved
     }
 
-    /// How many requests end in what a store was sent.
+    /// Returns the number of requests that become complete with these bytes, which a store was sent over a
+    /// link.
     fn whole_requests(&mut self, shard: usize, link: ConnectionId, bytes: &[u8]) -> usize {
         if !self.decoders.iter().any(|(whose, _)| *whose == (shard, link)) {
             self.decoders.push(((shard, link), RequestDecoder::default()));
@@ -420,7 +431,8 @@ impl House {
         count
     }
 
-    /// How many replies the client has received, all of them whole. Lines of `MONITOR` are no replies.
+    /// Returns the number of replies that the client has received, after a check that all are complete. Lines
+    /// of MONITOR do not count.
     fn replies(&self) -> usize {
         let (found, malformed) = scanned(&self.received, self.received.len().max(1));
         assert!(!malformed, "a client is sent replies only");

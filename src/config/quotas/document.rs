@@ -62,7 +62,7 @@ pub(super) struct Document<'a> {
 impl<'a> Document<'a> {
     pub fn parse(self) -> Result<Spanned<DeTable<'a>>, QuotaError> {
         DeTable::parse(self.text).map_err(|error| {
-            // The line itself is not quoted: a password may stand in it.
+            // The line itself is not quoted in the error, since it may contain a password.
             self.error(error.span().unwrap_or(0..0), format!("this is not TOML: {}", error.message()))
         })
     }

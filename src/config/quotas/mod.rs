@@ -431,7 +431,7 @@ mod tests {
         let quotas = Quotas::parse("q", "[tenants.default]\npassword = 'x'").expect("well formed");
         assert_eq!(quotas.sign_in(None, b"x").map(|who| who.tenant), Some(TenantId(0)));
         assert_eq!(quotas.sign_in(None, b"y"), None);
-        // Redis clients call it by name when they are given only a password.
+        // Redis clients that are given only a password name the user `default`.
         assert!(quotas.sign_in(Some(b"default"), b"x").is_some());
         assert_eq!(quotas.strangers(), None);
     }

@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_digest_is_that_of_its_password_only() {
-        // printf abc | sha256sum
+        // The output of `printf abc | sha256sum`.
         let hex = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         for digest in [PasswordDigest::of("abc"), PasswordDigest::from_hex(&hex.to_uppercase()).expect("hex")]
         {

@@ -46,7 +46,7 @@ impl Rig {
         self.fleet.handle_usage(&self.versions, self.versions.current().version(), &[(id, usage)]);
     }
 
-    /// Begins a period, and returns its commands, one per line.
+    /// Begins a period of the host, and returns the commands that it sends to the store, one per line.
     fn begin(&mut self) -> String {
         self.ms += 1_000;
         let exchange = self.fleet.begin(self.now(), &mut self.pools);
@@ -67,7 +67,8 @@ impl Rig {
         self.fleet.handle_answer(self.number, Ok(answer.as_bytes()), now, &mut self.pools);
     }
 
-    /// Runs a period in which another host lives, and answers it with these totals.
+    /// Runs a period in which another host is alive too, and answers the host's commands with these counter
+    /// totals.
     fn pass(&mut self, totals: [u64; 3]) {
         self.begin();
         let [tick, one, two, three] = [self.ms / 1_000, totals[0], totals[1], totals[2]];
@@ -112,7 +113,7 @@ fn a_counter_that_leaps_costs_a_host_alone_nothing() {
     for second in 0..30_u64 {
         rig.asks("acme", 600, 600);
         rig.begin();
-        // A stranger adds to the counter once, and later in every period.
+        // A foreign client adds to the counter once at 5 s, and in every period after 10 s.
         total += 1_200_000 + if second == 5 || second > 10 { 1_000_000_000_000_000 } else { 0 };
         rig.hear(&format!(
             ":0\r\n*2\r\n$16\r\n00000000000000ab\r\n$1\r\n1\r\n:1\r\n:{total}\r\n:0\r\n:1\r\n:1\r\n:1\r\n:1\r\n"
@@ -133,7 +134,7 @@ fn the_pools_go_by_the_answers() {
     assert!((rig.part("zeta") - 0.5).abs() < 1e-9);
     assert!((rig.pools.part(BucketId::GLOBAL).ratio() - 0.5).abs() < 1e-9);
     assert_eq!(rig.lines(), ["fleet: 2 hosts share quotas at redis://h:1; this one is 00000000000000ab"]);
-    // Other quotas come into force, in which acme has another id.
+    // New quotas come into force, in which the tenant acme has another id.
     let quotas = Quotas::parse(
         "q",
         "[tenants.a]\npassword='x'\nru_per_second=7\n[tenants.acme]\npassword='x'\nru_per_second=9",
@@ -176,7 +177,7 @@ fn answers_that_make_no_sense_change_nothing() {
     assert!(
         told[0].starts_with("fleet: the store redis://h:1 cannot be asked: its reply is not valid; the last")
     );
-    // Some counters cannot be read, and some entries belong to no host.
+    // Some counters are not numbers, and some entries name no host.
     rig.begin();
     rig.hear(
         ":0\r\n*6\r\n$1\r\nx\r\n$1\r\n1\r\n$16\r\n00000000000000cd\r\n$1\r\nx\r\n$16\r\n00000000000000ab\r\n$1\r\n1\r\n\
@@ -201,7 +202,7 @@ fn a_store_that_goes_away_is_told_of_once_and_again_after_a_minute() {
     assert_eq!(told.len(), 2, "{told:?}");
     assert!(told[0].contains("Connection refused; the last shares hold for a minute"), "{told:?}");
     assert!(told[1].contains("no more than its part among 2"), "{told:?}");
-    // No answer comes at all.
+    // The store does not answer at all.
     rig.pass([0, 5, 0]);
     rig.begin();
     rig.begin();

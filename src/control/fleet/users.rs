@@ -66,7 +66,7 @@ impl FleetQuotas {
         let room = self.settings.users_max - (self.places.len() - self.first_user());
         if heavy.len() > room {
             self.users.left_out += (heavy.len() - room) as u64;
-            // The heaviest users are kept.
+            // The users with the highest demand are kept.
             heavy.select_nth_unstable_by_key(room, |user| std::cmp::Reverse(user.asked));
             heavy.truncate(room);
         }

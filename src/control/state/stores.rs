@@ -16,7 +16,8 @@ use crate::values::limits::STATE_STORES_MAX;
 pub(in crate::control) struct StoreShown<'a> {
     pub name: &'a str,
     pub grade: Grade,
-    /// The store's state in a word or two.
+    /// The store's state in words: "ok", "slow, level 2", "stalled", "queue full", or the stage of its
+    /// breaker.
     pub state: String,
     breaker: &'static str,
     level: u8,

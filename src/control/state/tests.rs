@@ -14,7 +14,7 @@ use crate::values::limits::{
 use crate::values::time::Now;
 use crate::values::{TenantId, Timestamp, Usage};
 
-/// A process whose state is looked at twice, a second apart.
+/// A process, of which the tests compare two states one second apart.
 struct Scene {
     facts: ProcessFacts,
     versions: Versions,

@@ -85,8 +85,8 @@ fn a_slow_store_that_is_quick_alone_was_crowded_and_is_excused_for_a_minute() {
     assert!((0..100).all(|look| !watch.handle_comparison(Some(SLOW), excused, at(2_500 + look * 250))));
     let later = at(2_001).after(EXCUSED);
     assert!((0..SLOW_LOOKS).any(|_| watch.handle_comparison(Some(SLOW), excused, later)));
-    // A trial after a slow one: the store was slow though nothing was before it, so a quick reply means that
-    // it is well again.
+    // After a slow trial, a quick one ends the ejection: no other request was before either of them, so the
+    // store itself has become fast.
     let twice = trying.end_trial(false, at(2_200), 128).begin_trial(at(9_000)).expect("the pause is over");
     assert_eq!(twice.end_trial(true, at(9_001), 128).stage, Stage::Returning);
 }
@@ -106,16 +106,17 @@ fn slowness_has_to_last_and_to_be_no_crowd() {
         (1..=40).find(|look| watch.handle_comparison(Some(compared), well_since(0), at(look * 250)))
     };
     assert_eq!(looks(SLOW), Some(u64::from(SLOW_LOOKS)));
-    // The owner of a hot key has more requests than the other stores, or than before.
+    // The owner of a hot key has more requests than the other stores, or than before, so its slowness is no
+    // fault of its own.
     assert_eq!(looks(Comparison { rate: 401.0, rate_before: Some(400.0), ..SLOW }), None);
     assert_eq!(looks(Comparison { rate_before: Some(190.0), ..SLOW }), None);
     // The earlier request rate is unknown.
     assert_eq!(looks(Comparison { rate_before: None, ..SLOW }), None);
-    // Latencies that are fair: up to three times as long, or 2 ms more.
+    // Latencies within tolerance: up to three times as long, or 2 ms more.
     assert_eq!(looks(Comparison { own: Duration::from_millis(15), ..SLOW }), None);
     let [own, others] = [1_900, 100].map(Duration::from_micros);
     assert_eq!(looks(Comparison { own, others, ..SLOW }), None);
-    // A look at which the store is well starts the count anew.
+    // A comparison in which the store is well restarts the count.
     let mut watch = Watch::default();
     let well = Comparison { own: Duration::from_millis(6), ..SLOW };
     assert!((0..100).all(|look| {
@@ -147,7 +148,7 @@ fn five_failures_in_a_row_are_enough_and_connections_lost_together_are_one() {
     assert_eq!(counted.last(), Some((true, Some(Evidence::Row(ROW)))));
 }
 
-/// Slow model of a [`Watch`]: keeps every tally and searches all of them each time.
+/// Slow reference model of a [`Watch`]: keeps every tally and searches all of them each time.
 #[derive(Default)]
 struct Model {
     told: Vec<(u64, Tally)>,
@@ -186,7 +187,7 @@ proptest! {
     ) {
         let standing = Standing { stage: Stage::ALL[stage], openings, at: at(since), ..Standing::default() };
         let (mut watch, mut model) = (Watch::default(), Model::default());
-        // The first tally has a reply, so that no look equals another.
+        // The first tally has a reply, so that no two tallies are equal.
         let (mut millis, mut tally) = (since, Tally { replies: 1, failures: 0 });
         for (passed, replies, failing) in looks {
             millis += passed;
@@ -197,7 +198,7 @@ proptest! {
                 Evidence::Failing(failures, replies) => (failures, replies),
                 Evidence::Row(_) => unreachable!("nothing was told of a row"),
             });
-            // The watch keeps no more looks than fit ten seconds, so only shorter histories compare.
+            // The watch keeps only as many tallies as fit ten seconds, so longer histories do not compare.
             if model.told.len() < LOOKS_KEPT {
                 prop_assert_eq!(seen, model.look(millis, tally, standing));
             } else {
@@ -244,7 +245,7 @@ proptest! {
             };
         }
         let until = now + 4_000 + 3_000 + 2_000;
-        // From now on the store answers, and is asked every 50 ms.
+        // From now on the store answers, and a request is sent to it every 50 ms.
         while now < until && standing.stage != Stage::Well {
             now += 50;
             standing = match standing.stage {

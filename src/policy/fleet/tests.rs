@@ -1,5 +1,5 @@
-//! Simulation of fleets of 1 to 1,000 hosts in virtual time, around one store that is a map. Admission is a
-//! fluid: each host has a token bucket of its share, and takes its clients' demand as far as that goes.
+//! Simulation of fleets of 1 to 1,000 hosts in virtual time, around one store that is a map. Traffic is a
+//! fluid: each host has a token bucket of its share, and admits its clients' demand as far as that suffices.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +13,15 @@ const STEP_MS: u64 = 20;
 const SAMPLED_MS: u64 = 100;
 const QUOTA: u64 = 9_000;
 const BURST_SECONDS: f64 = 1.0;
-/// Excess over the quota that is allowed while demand rises everywhere, in seconds of the quota: the others'
-/// demand is a little older than a host's own, so for a period shares add up to more than one, which no
-/// formula of this kind can know.
+/// The excess over the quota that is allowed while demand rises at all hosts, in seconds of the quota. A host
+/// knows its own demand earlier than that of others, so for one period shares add up to more than one.
 const RISING: f64 = 0.05;
 
 fn at(ms: u64) -> Timestamp {
     Timestamp::from_millis(ms)
 }
 
-/// One host, with the store's answers made up by the test.
+/// One host, whose store's answers the test makes up.
 struct Rig {
     fleet: Fleet,
     ms: u64,
@@ -50,15 +49,15 @@ impl Rig {
         self.share()
     }
 
-    /// Runs one period in which this host and all others were asked for so many request units; returns the
-    /// host's share.
+    /// Runs one period in which clients asked this host and all other hosts for so many request units.
+    /// Returns the host's share of the quota.
     fn pass(&mut self, own: u64, others: u64) -> f64 {
         let added = self.ask(own);
         self.total += (added + others) * 1_000;
         self.hear()
     }
 
-    /// Creates a rig whose host knows of so many others.
+    /// Creates a rig whose host knows of `others` other hosts.
     fn among(others: u64) -> Self {
         let mut rig = Self::new();
         rig.others = (0..others).map(|id| (HostId(10 + id), 0)).collect();
@@ -123,7 +122,7 @@ fn what_may_have_been_counted_is_not_sent_again() {
     rig.pass(1_000, 1_000);
     rig.pass(1_000, 1_000);
     assert_eq!(rig.ask(700), 700);
-    // The demand was counted, and the answer was lost.
+    // The store counted the demand, but its answer was lost.
     rig.total += 700_000;
     assert_eq!(rig.ask(1_000), 1_000, "not 1,700");
     rig.total += 1_000_000;
@@ -158,21 +157,21 @@ fn totals_that_fell_start_over() {
     rig.pass(1_000, 1_000);
     rig.pass(1_000, 1_000);
     assert!(close(rig.share(), 0.5));
-    // An emptied store has only what was added since, which is less than before.
+    // An emptied store holds only what was added since, which is less than before.
     rig.total = 0;
     assert!(close(rig.pass(1_000, 0), 0.5), "a share grows by nothing that a lost counter says");
     assert!(close(rig.pass(1_000, 9_000), 0.05 + 0.09));
-    // A total above the last one, but by less than was added.
+    // The total is above the last one, but by less than this host has added.
     rig.total -= 500_000;
     assert!(close(rig.pass(1_000, 0), 0.05 + 0.09));
-    // A total that no counter can have.
+    // The total is one that no counter can have.
     rig.total = 0;
     rig.ask(1_000);
     rig.hear();
     assert!(close(rig.share(), 0.05 + 0.09));
 }
 
-/// Addition to a counter that no weir makes, in thousandths of a request unit.
+/// An addition to a counter that no weir would make, in thousandths of a request unit.
 const ABSURD: u64 = 1_000_000_000_000_000;
 
 #[test]
@@ -233,10 +232,10 @@ fn a_host_lives_while_its_tick_moves_within_three_answers() {
         rig.fleet.hosts()
     };
     let moving = |tick: u64| [(HostId(10), tick), (HostId(11), 1)];
-    // An emptied store is filled again before anybody is taken for gone.
+    // An emptied store is filled again before any host counts as gone.
     assert_eq!(alive(&mut rig, &[]), 3);
     assert_eq!([10, 11, 12].map(|tick| alive(&mut rig, &moving(tick))), [3, 2, 2]);
-    // A missing answer says nothing about ticks.
+    // A missing answer says nothing about the ticks of other hosts.
     rig.ms += 1_000_000;
     rig.ask(0);
     assert_eq!(rig.fleet.hosts(), 2);
@@ -261,13 +260,13 @@ fn only_so_many_quotas_are_asked_about_and_the_heaviest_first() {
     assert_eq!(fleet.begin(at(0)).added.len(), FLEET_KEYS_MAX);
     let others: Vec<(HostId, u64)> = (2..=100).map(|id| (HostId(id), 1)).collect();
     fleet.handle_answer(at(0), &others, &[Some(0); FLEET_KEYS_MAX]);
-    // Light quotas are asked about by a hundred hosts as by one.
+    // A hundred hosts ask about light quotas no more than one host does.
     (0..20).for_each(|place| fleet.handle_demand(place * 7, 50 * UNIT));
     let asked = fleet.begin(at(1_000)).added;
     assert_eq!(asked.len(), 20 + FLEET_KEYS_MAX / 100);
     assert!(asked[..20].iter().all(|(place, added)| place % 7 == 0 && *added == 50_000));
     assert!(close(fleet.part(4_999, at(1_000)).ratio(), 0.001), "who asks for less than this needs no key");
-    // More heavy quotas than there may be keys.
+    // There are more heavy quotas than there may be counters.
     (0..2_000).for_each(|place| fleet.handle_demand(place, (50 + place as u64 % 2) * UNIT));
     let asked = fleet.begin(at(2_000)).added;
     assert_eq!(asked.len(), FLEET_KEYS_MAX);
@@ -302,7 +301,7 @@ fn phases_are_spread_over_a_period() {
     assert!(tenths.iter().all(|count| (60..140).contains(count)), "{tenths:?}");
 }
 
-/// The fleet's store: counters that only grow, and ticks.
+/// The fleet's store: counters that only grow, and the ticks of hosts.
 #[derive(Default)]
 struct Store {
     ticks: BTreeMap<HostId, u64>,
@@ -331,20 +330,21 @@ struct Host {
     id: HostId,
     fleet: Fleet,
     next_ms: u64,
-    /// Answer on its way back, with the time of its arrival in milliseconds.
+    /// The answer that is under way, and the time of its arrival in milliseconds.
     answer: Option<(u64, Answer)>,
     /// Demand of the host's clients, in request units per second.
     demand: f64,
     level: f64,
     /// True while the host cannot reach the store.
     cut_off: bool,
-    /// Answers until the host's share follows demand again: the first after a cut is compared with nothing.
+    /// The number of answers until the host's share follows demand again, since the first answer after a cut
+    /// has nothing to compare with.
     stale: u32,
-    /// Demand in request units, less than a whole one, that the policy was not told yet.
+    /// The demand that the policy was not told yet, in request units; always less than one.
     untold: f64,
 }
 
-/// Results of a run.
+/// The results of a run.
 #[derive(Debug, Default)]
 struct Run {
     /// The most that was admitted in any stretch of time beyond the bound, in seconds of the quota.
@@ -352,7 +352,7 @@ struct Run {
     admitted: f64,
     commands: u64,
     seconds: f64,
-    /// Seconds until shares were right, for each change of demand.
+    /// For each change of demand, the seconds until shares were right.
     converged: Vec<f64>,
 }
 
@@ -361,13 +361,15 @@ struct World {
     now_ms: u64,
     store: Store,
     hosts: Vec<Host>,
-    /// Failing round trips, in thousandths; half of them fail after the store carried them out.
+    /// The share of exchanges with the store that fail, in thousandths; half of them fail after the store has
+    /// counted.
     lost_per_mille: u64,
     delay_max_ms: u64,
-    /// Admitted amount less what came in and what hosts without the store had, every tenth of a second.
+    /// Every tenth of a second: what was admitted minus the quota that came in and what hosts without the
+    /// store had.
     beyond: Vec<f64>,
     balance: f64,
-    /// Times at which hosts came and went, in milliseconds.
+    /// The times at which hosts came or went, in milliseconds.
     changes_ms: Vec<u64>,
     run: Run,
 }
@@ -418,7 +420,7 @@ impl World {
         self.changes_ms.push(self.now_ms);
     }
 
-    /// Sets the demand of all hosts: a total, divided by weights.
+    /// Sets the demand of all hosts: `all` request units per second, divided by weights.
     fn demand(&mut self, all: f64, weights: &[f64]) {
         let sum: f64 = weights.iter().sum();
         for (host, weight) in self.hosts.iter_mut().zip(weights) {
@@ -495,7 +497,7 @@ impl World {
         }
     }
 
-    /// Returns the sum of the differences between shares and what demand makes them.
+    /// Returns the sum over all hosts of the difference between the share and the right share for the demand.
     fn distance(&self) -> f64 {
         let (count, now) = (self.hosts.len() as f64, at(self.now_ms));
         let claim = |host: &Host| host.demand.min(4.0 * QUOTA as f64);
@@ -516,8 +518,9 @@ impl World {
         self.run.converged.push((self.now_ms - started) as f64 / 1_000.0);
     }
 
-    /// Ends the run and computes the most that was admitted in any stretch of time, beyond what comes in and
-    /// what the bound adds: a period's quota for each change of membership, which is felt for some periods.
+    /// Ends the run, and computes the most that was admitted in any stretch of time beyond the quota and the
+    /// bound's additions: one period's quota for each change of membership, which has an effect for some
+    /// periods.
     fn finish(mut self) -> Run {
         const FELT_MS: u64 = 5 * PERIOD_MS;
         self.run.commands = self.store.commands;
@@ -536,7 +539,8 @@ impl World {
     }
 }
 
-/// Runs a fleet whose clients move between hosts, with a store that is slow and lossy.
+/// Runs a fleet whose clients move between hosts, with a slow store, of whose exchanges `lost_per_mille` in a
+/// thousand fail.
 fn shifting(seed: u64, hosts: usize, lost_per_mille: u64, shifts: usize) -> Run {
     let mut world = World::new(seed, hosts);
     world.lost_per_mille = lost_per_mille;
@@ -604,8 +608,8 @@ fn nor_while_hosts_come_and_go_and_the_store_is_emptied() {
     }
 }
 
-/// Shares are right after three to four periods: the third answer is the first without older demand, and
-/// growth waits for one more.
+/// Shares are right three to four periods after demand moved: the third answer is the first without older
+/// demand, and growth waits for one more.
 #[test]
 fn shares_are_right_three_to_four_periods_after_demand_moved() {
     for (hosts, seeds) in [(1, 4), (3, 16), (10, 8), (100, 1)] {
@@ -617,7 +621,7 @@ fn shares_are_right_three_to_four_periods_after_demand_moved() {
     }
 }
 
-/// The whole quota is used by the hosts that have demand.
+/// The hosts with demand use the whole quota.
 #[test]
 fn a_busy_fleet_admits_its_quota() {
     for hosts in [1, 3, 10, 100] {
@@ -628,7 +632,7 @@ fn a_busy_fleet_admits_its_quota() {
         let before = world.run.admitted;
         world.pass(10 * PERIOD_MS);
         let ratio = (world.run.admitted - before) / (10.0 * QUOTA as f64);
-        // A tenth is dealt out evenly, also to hosts without demand.
+        // A tenth of the quota is divided evenly, also among hosts without demand.
         assert!((0.89..1.005).contains(&ratio), "{hosts} hosts: {ratio}");
     }
 }

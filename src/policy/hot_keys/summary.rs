@@ -183,8 +183,8 @@ mod tests {
     use crate::values::Random;
 
     proptest! {
-        /// Counts of many keys for few places, some much heavier than others, in long chains because the
-        /// hashes are poor.
+        /// The lower bound and the count of a key enclose its true count: with many keys for few places, some
+        /// much heavier than others, and poor hashes that make long chains.
         #[test]
         fn a_key_had_what_is_certain_at_least_and_its_count_at_most(
             seed: u64, keys in 1_u64..2_000, weight_max in 1_u64..50, adds in 1_usize..4_000,

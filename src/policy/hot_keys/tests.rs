@@ -8,7 +8,7 @@ use crate::values::Random;
 
 const SECRET: u64 = 0x005e_c2e7;
 
-/// A pane of the slow, obvious model: counts every request, by key.
+/// A pane (interval of counting) of the slow reference model, which counts every request by key.
 #[derive(Clone, Default)]
 struct Exact {
     nanos: u64,
@@ -22,7 +22,7 @@ impl Exact {
     }
 }
 
-/// A core's search, its clock, the model, and the events so far.
+/// A core's search for hot keys, its clock, the reference model, and the events so far.
 struct World {
     keys: HotKeys,
     settings: HotSettings,
@@ -30,11 +30,11 @@ struct World {
     now: Timestamp,
     started: Timestamp,
     random: Random,
-    /// The pane of the model that has not ended.
+    /// The model's current pane.
     pane: Exact,
-    /// Panes of the model that have ended, newest first.
+    /// The model's earlier panes, newest first.
     panes: VecDeque<Exact>,
-    /// Hot keys by the search's events, with their ids and times.
+    /// Keys that are hot by the events of the search, with their ids and the times of their promotion.
     hot: HashMap<Vec<u8>, (HotId, Timestamp)>,
     promoted: u32,
     demoted: u32,
@@ -82,7 +82,7 @@ impl World {
     }
 
     fn tick(&mut self) {
-        // The search's counts are gone once its pane has ended, so they are compared before.
+        // The search drops its counts when its pane ends, so the test compares them just before.
         let nanos = self.now.nanos_since(self.keys.pane_started);
         let ends = self.now >= self.keys.pane_ends && (nanos <= LONG || self.keys.is_long);
         if ends {
@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    /// Checks precision: a promoted key had as many requests as make a key hot, in the last window.
+    /// Checks precision: a promoted key had enough requests in the last window to be hot.
     fn promoted(&mut self, id: HotId, hash: u64, slot: u16, name: &KeyName) {
         let key = if name.is_whole() {
             name.bytes().to_vec()
@@ -128,7 +128,7 @@ impl World {
         self.promoted += 1;
     }
 
-    /// Checks recall: a key that had a tenth more than enough in five panes in a row is hot.
+    /// Checks recall: a key that had 10 % more than the threshold in five panes in a row is hot.
     fn nobody_is_missing(&self) {
         if self.panes.len() < 5 || self.is_bounded {
             return;
@@ -143,7 +143,7 @@ impl World {
         }
     }
 
-    /// Returns a key's requests in the last window, and the number that makes a key hot.
+    /// Returns the number of requests of a key in the last window, and the number that makes a key hot.
     fn window(&self, key: &[u8]) -> (u64, u64) {
         let last = || self.panes.iter().take(2);
         let (nanos, load) = (last().map(|pane| pane.nanos).sum(), last().map(|pane| pane.load).sum());
@@ -160,7 +160,7 @@ impl World {
         }
         for (hash, counted) in self.keys.counts.all() {
             let had = by_hash.get(&hash).copied().unwrap_or_default();
-            // A key that got a record meanwhile is not counted here any more.
+            // A key that has got a record meanwhile is not counted in the sketch any more.
             if self.keys.records.find(hash).is_none() {
                 assert!((counted.certain()..=counted.count).contains(&had), "{had} {counted:?}");
             }
@@ -171,7 +171,7 @@ impl World {
         self.panes.truncate(5);
     }
 
-    /// Runs keys from `next`, spread evenly at a rate, with a tick about every millisecond.
+    /// Requests keys from `next` at an even rate for some milliseconds, with a tick about every millisecond.
     fn run(&mut self, millis: u64, per_second: u64, mut next: impl FnMut(&mut Random, u64) -> Vec<u8>) {
         let (started, count) = (self.now, millis * per_second / 1_000);
         let mut ticked = 0;
@@ -202,7 +202,7 @@ impl World {
     }
 }
 
-/// Returns a slot for a key, by its tag if it has one.
+/// Returns the slot of a key, by its hash tag if it has one.
 fn slot_of(key: &[u8]) -> u16 {
     let end = key.iter().position(|byte| *byte == b'}').unwrap_or(key.len());
     let mixed = key[..end].iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -219,7 +219,7 @@ fn tagged_key(random: &mut Random) -> Vec<u8> {
     [b"{tag}".as_slice(), &random.bits().to_le_bytes()].concat()
 }
 
-/// Returns a generator of ranks from 0 by Zipf's law.
+/// Returns a generator of ranks (from 0) that follow Zipf's law.
 fn zipf(keys: u32, exponent: f64) -> impl Fn(&mut Random) -> usize {
     let mut sum = 0.0;
     let sums: Vec<f64> = (1..=keys)
@@ -278,8 +278,8 @@ fn four_hundred_per_second_are_not_enough_and_neither_is_one_window() {
     assert_eq!(world.promoted, 0);
 }
 
-/// Hot keys of a Zipf distribution over a million keys; the model checks precision and recall at each pane's
-/// end.
+/// The hot keys of a Zipf distribution over a million keys are found; the model checks precision and recall
+/// at the end of each pane.
 #[test]
 fn of_zipf_over_a_million_keys_those_above_the_threshold_are_found_and_no_others() {
     for (exponent, per_mille) in [(0.9, 20), (1.0, 5), (1.1, 20), (1.3, 20)] {
@@ -290,7 +290,8 @@ fn of_zipf_over_a_million_keys_those_above_the_threshold_are_found_and_no_others
         let weight = |rank: u32| f64::from(rank).powf(-exponent);
         let all: f64 = (1..=1_000_000).map(weight).sum();
         let threshold = per_mille as f64 / 1_000.0;
-        // A window has 10,000 requests; three standard deviations of the requests of a key at the threshold.
+        // A window has 10,000 requests; the tolerance is three standard deviations of the count of a key at
+        // the threshold.
         let chance = 3.0 / (10_000.0 * threshold).sqrt();
         let mut above = 0;
         for rank in 1..=40 {
@@ -336,7 +337,8 @@ fn floods_neither_hide_a_hot_key_nor_cool_one() {
     flood(&mut world, 500, None, false);
     flood(&mut world, 500, None, true);
     assert!(world.is_hot(b"old") && world.demoted == 0 && world.promoted == 1);
-    // In the middle of the flood another key becomes hot, in a slot of its own and in the flood's.
+    // In the middle of the flood another key becomes hot, first one in a slot of its own, then one in the
+    // flood's slot.
     world.started = world.now;
     flood(&mut world, 252, Some(b"new"), true);
     assert!(world.hot_after(b"new") <= Duration::from_millis(251));
@@ -387,7 +389,7 @@ fn a_key_that_others_answer_for_does_not_cool() {
     let report = world.report(b"key");
     assert!((report.reads_per_second - 20_000.0).abs() < 500.0, "{report:?}");
     assert!(report.elsewhere_per_second > 19_000.0 && report.share < 0.2, "{report:?}");
-    // Late reads from other cores are about a key that is not hot any more.
+    // Late reads from other cores concern a key that is not hot any more.
     for _ in 0..30 {
         world.wait(Duration::from_millis(50));
     }
@@ -406,7 +408,7 @@ fn a_core_that_stood_still_takes_what_waited_for_what_it_is() {
         world.run(500, rate, once);
         for _ in 0..3 {
             world.now = world.now.after(Duration::from_millis(still));
-            // All requests come in one turn, before or after the look at the clock.
+            // All requests come in one turn, before or after the clock is read.
             for _ in 0..still * rate / 1_000 {
                 world.ask(b"key");
             }
@@ -481,7 +483,7 @@ fn an_idle_core_has_nothing_to_wake_for_but_to_let_hot_keys_go() {
 #[test]
 fn there_are_no_more_hot_keys_than_allowed_and_much_hotter_ones_take_over() {
     let mut world = World::new(HotSettings { keys_max: 2, ..HotSettings::default() });
-    // The model would insist on all of them.
+    // The model would demand that all of them are found.
     world.is_bounded = true;
     let name = |number: u64| format!("key:{number}").into_bytes();
     world.run(2_000, 6_000, |_, number| name([0, 0, 1, 1, 2, 2, 2][number as usize % 7]));
@@ -549,7 +551,7 @@ fn a_key_that_is_asked_for_rarely_and_costs_much_is_reported() {
     for number in 0..80_000_u64 {
         now = now.after(Duration::from_micros(50));
         keys.tick(now, &mut |event| panic!("{event:?}"));
-        // 20 a second, at 500 request units: a third of all the cost.
+        // Large replies come 20 times a second and cost 500 request units each: a third of the total cost.
         let is_large = number % 1_000 == 0;
         let key = if is_large { b"large".to_vec() } else { random_key(&mut random) };
         let cost = Price::new(if is_large { 500 * UNIT } else { UNIT });
@@ -570,7 +572,7 @@ fn a_key_that_is_asked_for_rarely_and_costs_much_is_reported() {
 #[test]
 fn more_keys_than_there_are_records_for_are_counted_as_such() {
     let mut world = World::usual();
-    // A thousand keys with thirty requests each, in one pane, with nothing known before.
+    // A thousand keys get thirty requests each in one pane, with no counts from earlier panes.
     for number in 0..30_000_u64 {
         let key = (number / 30).to_le_bytes();
         world.ask(&key);
@@ -588,9 +590,9 @@ fn more_keys_than_there_are_records_for_are_counted_as_such() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Random steps of time up to half a second, few slots, skewed keys: counts hold the truth, promotions
-    /// are right, and no key is missing that had enough all the time ([`World::tick`] checks at each pane's
-    /// end).
+    /// With random pauses of up to half a second, few slots and skewed keys, counts are never too low,
+    /// promotions are right, and no key is missed that was above the threshold all the time ([`World::tick`]
+    /// checks at the end of each pane).
     #[test]
     fn counts_hold_what_was_asked(
         seed: u64, slots in 1_u16..40, keys in 1_u64..3_000, steps in 1_usize..60, keys_max in 30_usize..64,

@@ -7,7 +7,7 @@ use crate::values::{Tier, Timestamp};
 
 /// Of the requests of a refused tier, one in this many is sent all the same, so that the latency stays known.
 const PROBES: u32 = 100;
-/// Age from which a core's proposal is ignored.
+/// Age from which a core's proposal of a level is ignored.
 const FRESH: Duration = Duration::from_secs(2);
 
 /// Shedding level: which tiers of requests to a slow backend cost more or are refused. Prices in percent of

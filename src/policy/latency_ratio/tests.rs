@@ -7,13 +7,13 @@ const THRESHOLDS: [f64; 3] = [0.7, 0.5, 0.3];
 const POINT: usize = 0;
 const MULTI: usize = 1;
 const SCAN: usize = 3;
-/// Longest latency that is a sample, in microseconds.
+/// The longest latency that counts as a sample, in microseconds.
 const MICROS_MAX: u64 = (1 << 26) - 1;
-/// The strongest signs of overload: requests wait, and many are in flight.
+/// The strongest signs of overload: requests are queued, and many are in flight.
 const CROWD: Company = Company { waits: true, in_flight: 1_000 };
 const ALONE: Company = Company { waits: false, in_flight: 1 };
 
-/// One core's latency ratio for a backend, with a clock.
+/// The latency ratio of one core for one backend, with a clock.
 struct World {
     ratio: LatencyRatio,
     random: Random,
@@ -29,8 +29,8 @@ impl World {
         Self { ratio, random: Random::new(seed), now, started: now, changes: Vec::new() }
     }
 
-    /// Runs replies at a rate per second for some seconds, with a tick every 100 ms; `reply` makes the class
-    /// and the latency of each from the time and chance.
+    /// Simulates replies at `rate` per second for some seconds, with a tick every 100 ms. `reply` gives the
+    /// class and the latency (in microseconds) of each reply.
     fn run(
         &mut self,
         seconds: f64,
@@ -66,7 +66,8 @@ impl World {
         assert_eq!(change.is_none(), before == self.ratio.level());
     }
 
-    /// Returns when the level first reached `level` in the last run, in seconds.
+    /// Returns the time in the last run at which the level first reached `level`, in seconds; `None` if it
+    /// never did.
     fn reached(&self, level: Level) -> Option<f64> {
         self.changes.iter().find(|(_, change)| change.to >= level).map(|(at, _)| *at)
     }
@@ -172,7 +173,7 @@ fn without_company_it_is_none_of_our_business() {
     world.run(60.0, 1_000.0, ALONE, point);
     world.run(120.0, 1_000.0, ALONE, slower(20.0));
     assert!(world.changes.is_empty(), "{:?}", world.changes);
-    // In company the level rises, and ten seconds after the company has gone it is left.
+    // With a crowd the level rises, and it falls ten seconds after the crowd has gone.
     world.run(10.0, 1_000.0, CROWD, slower(20.0));
     assert!(world.ratio.level() > Level::Steady);
     world.changes.clear();
@@ -198,12 +199,13 @@ fn without_company_requests_are_refused_no_longer_though_the_level_stays() {
     world.run(10.0, 1_000.0, CROWD, slower(10.0));
     let told = |world: &World| world.ratio.told(world.now).level;
     assert_eq!((world.ratio.level(), told(&world)), (Level::Shedding, Level::Shedding));
-    // The rest of a slice, and a whole one.
+    // The remainder of one slice, and a whole slice.
     for (company, lasts, wanted) in [(ALONE, 0.5, Level::Overloaded), (CROWD, 0.3, Level::Shedding)] {
         world.run(lasts, 1_000.0, company, slower(10.0));
         assert_eq!((world.ratio.level(), told(&world)), (Level::Shedding, wanted));
     }
-    // Where requests never wait, because all go on at once, more in flight than usual is company too.
+    // Where requests never queue because all are sent at once, more than usual in flight is a sign of
+    // overload too.
     let more = Company { waits: false, in_flight: 5_000 };
     for (company, lasts, wanted) in [(more, 0.5, Level::Shedding), (ALONE, 1.5, Level::Overloaded)] {
         world.run(lasts, 1_000.0, company, slower(10.0));
@@ -241,7 +243,7 @@ fn classes_with_a_reply_now_and_then_say_nothing() {
         }
     });
     assert!(world.changes.is_empty(), "{:?}", world.changes);
-    // A class with few replies counts, and weighs little.
+    // A class with few replies counts, but with little weight.
     world.run(120.0, 500.0, CROWD, |_, random| {
         let (class, times) = if random.unit() < 0.1 { (MULTI, 2.0) } else { (POINT, 1.0) };
         (class, times * noise(random))
@@ -327,7 +329,7 @@ fn a_store_that_was_idle_for_hours_is_compared_with_what_it_was() {
             assert!(world.changes.is_empty());
             world.run(10.0, 1_000.0, CROWD, slower(times));
             assert_eq!(world.ratio.level(), wanted, "{times}, {rests}: {:?}", world.changes);
-            // Knowledge from before a long pause is gone when traffic comes back.
+            // Baselines from before a long pause are gone when traffic comes back.
             world.tick(3_600_000, ALONE);
             assert_eq!(world.ratio.level(), Level::Steady);
         }
@@ -344,7 +346,7 @@ fn a_pause_of_a_fifth_of_a_second_and_a_core_that_slept_are_over_before_anything
             let times = if (from..from + 0.2).contains(&at) { 100.0 } else { 1.0 };
             (POINT, times * noise(random))
         });
-        // All replies that came meanwhile are seen at once.
+        // All replies that came meanwhile are handled at once.
         for _ in 0..900 {
             let micros = noise(&mut world.random) as u64;
             world.ratio.record(POINT, micros);
@@ -361,7 +363,7 @@ fn sixty_four_cores_with_fifty_replies_a_second_each_agree() {
     let mut own = 0;
     let mut level = Level::Steady;
     for second in 0..130 {
-        // A third of the cores report that everything is slow, because they are late themselves.
+        // A third of the cores report that everything is slow, because these cores run late themselves.
         let times = if (90..110).contains(&second) { 3.0 } else { 1.0 };
         for (index, core) in cores.iter_mut().enumerate() {
             let is_late = (50..80).contains(&second) && index % 3 == 0;
@@ -432,10 +434,11 @@ fn thresholds_that_make_no_sense_do_no_harm() {
     }
 }
 
-/// Slow model of the windows: keeps every sample with the slice it came in, and sorts them for each question.
+/// Slow reference model of the windows: keeps every sample with the slice it came in, and sorts all for each
+/// question.
 #[derive(Default)]
 struct Model {
-    /// Number of slices that have ended.
+    /// The number of slices that have ended.
     slice: usize,
     samples: Vec<(usize, usize, u64)>,
     current: Vec<(usize, u64)>,
@@ -444,10 +447,10 @@ struct Model {
 
 #[derive(Default)]
 struct Learnt {
-    /// Samples of the long window, each with the window's age in slices when it came.
+    /// The samples of the long window, each with the window's age in slices at that time.
     long: Vec<(usize, u64)>,
     age: usize,
-    /// Percentiles of the long window, each with the age in slices when it was taken.
+    /// Percentiles of the long window, each with the window's age in slices at that time.
     floors: Vec<(usize, f64)>,
     floor_age: usize,
     is_known: bool,
@@ -483,7 +486,7 @@ impl Model {
         self.samples.iter().filter_map(is_wanted).collect()
     }
 
-    /// Returns the latency ratio of all classes, if there are enough replies.
+    /// Returns the latency ratio over all classes; `None` if there are too few replies.
     fn ratio(&self) -> Option<f64> {
         let (mut all, mut sum) = (0.0, 0.0);
         for (index, class) in self.classes.iter().enumerate() {
@@ -510,7 +513,7 @@ impl Learnt {
         }
     }
 
-    /// Returns the samples of the present part of ten seconds and of the five parts before it.
+    /// Returns the samples of the present ten seconds and of the five periods of ten seconds before.
     fn last_minute(&self) -> Vec<u64> {
         let part = |age: usize| age.max(1).div_ceil(40);
         self.long
@@ -571,7 +574,7 @@ proptest! {
         for operation in operations {
             match operation {
                 Operation::Replies { class, count, micros } => {
-                    // More samples than are looked at in a slice would not compare.
+                    // A slice takes only a limited number of samples, so more of them would not compare.
                     for _ in 0..count.min(150_usize.saturating_sub(model.current.len())) {
                         let micros = if micros > 1 << 32 { micros } else { micros + world.random.below(micros / 4 + 1) };
                         world.ratio.record(class, micros);

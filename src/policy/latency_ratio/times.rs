@@ -134,7 +134,7 @@ pub(super) struct Times {
     current: Counts<u16>,
     /// Sampling interval: one reply in this many is sampled.
     stride: u32,
-    /// Replies to skip before the next sample.
+    /// Number of replies to skip before the next sample.
     skip: u32,
     /// Number of replies sampled in the present slice (250 ms).
     looked_at: u32,
@@ -243,7 +243,7 @@ impl Times {
             self.floor_newest = (self.floor_newest + 1) % FLOORS;
             self.floors[self.floor_newest] = f64::INFINITY;
         }
-        // In doubt the usual is a little longer: few samples are no reason to find anything slow.
+        // The upper confidence bound is taken, so that with few samples nothing counts as slow too early.
         let floor = &mut self.floors[self.floor_newest];
         *floor = floor.min(long.percentile(SURE));
     }

@@ -22,11 +22,11 @@ fn take(queue: &mut Queue<u32>) -> Option<u32> {
     queue.take(|_| true).map(|taken| taken.item)
 }
 
-/// Circumstances of a backend that is well and a core that is punctual.
+/// A healthy backend and a core that runs on time.
 const CALM: Circumstances =
     Circumstances { late: Duration::ZERO, in_flight: 1, median: Duration::from_millis(1), is_growing: false };
 
-/// Lets time pass in turns of a millisecond, in which the backend answers.
+/// Lets `millis` milliseconds pass in turns of one millisecond, in each of which the backend answers.
 fn pass(queue: &mut Queue<u32>, from: u64, millis: u64) -> u64 {
     for now in from..from + millis {
         queue.handle_progress(at(now));
@@ -113,7 +113,7 @@ fn a_tier_that_never_is_empty_is_over_and_serves_the_newest_until_it_is_not() {
 
 #[test]
 fn clients_that_want_many_replies_at_a_time_wait_for_their_own() {
-    // Each of 20 connections keeps as many requests waiting; some are answered in a millisecond.
+    // Each of 20 connections keeps `depth` requests queued; `answered` requests are answered per millisecond.
     for (depth, answered, is_over) in [(50, 100, false), (400, 10, true), (1, 2, true)] {
         let limit = Held { requests: usize::MAX, ..LIMIT };
         let mut queue = Queue::new(limit, Patience::default(), at(0));
@@ -142,7 +142,7 @@ fn what_this_core_did_not_run_for_makes_nothing_old() {
     for number in 0..100 {
         queue.push(request(number, u64::from(number), 0, Tier::Standard), at(0)).expect("there is room");
     }
-    // The core was to run after 5 ms each time, and did after 50.
+    // The core should have run 5 ms after each turn, and ran 50 ms after it.
     let mut now = 0;
     for _ in 0..10 {
         let planned = at(now + 5);
@@ -172,7 +172,7 @@ fn a_window_that_grows_and_a_backend_that_is_silent_make_nothing_old() {
             queue.handle_turn_end();
         }
         assert_eq!(refused(&mut queue, 900), []);
-        // After 2 s a request is refused, whatever it waits for.
+        // After 2 s in the queue, a request is refused, whatever it waits for.
         assert_eq!(refused(&mut queue, 2_001).len(), 100);
     }
 }
@@ -186,7 +186,8 @@ fn what_could_not_be_answered_in_time_and_what_waits_for_a_stalled_backend_is_re
         queue.push(waiting, at(0)).expect("there is room");
     }
     assert_eq!(refused(&mut queue, 18), []);
-    // Late requests leave at once also where they are not the oldest, while those before them have time left.
+    // Requests past their deadline leave at once even if they are not the oldest and those before them have
+    // time left.
     let late: Vec<(u32, Refused)> = (0..10).step_by(2).map(|number| (number, Refused::Deadline)).collect();
     assert_eq!(refused(&mut queue, 20), late);
     let mut told = Vec::new();
@@ -245,7 +246,7 @@ fn of_one_connection_only_so_much_is_taken_on() {
         }
         queue.push(request(1_000, 2, 0, Tier::Standard), at(0)).expect("there is room");
         let eased = std::iter::from_fn(|| queue.take(|_| true)).position(|taken| taken.is_eased);
-        // The other connection has its turn meanwhile.
+        // The other connection takes its turns meanwhile.
         assert_eq!(eased, Some(most as usize / 2 + 1), "once half of it is gone");
     }
 }
@@ -301,8 +302,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Comparison with a plain list for each connection: no request is lost, comes twice or overtakes
-    /// another.
+    /// Compares the queue with one plain list per connection: no request is lost, leaves twice or overtakes
+    /// another of its connection.
     #[test]
     fn every_request_leaves_once_and_in_the_order_of_its_connection(steps in prop::collection::vec(step(), 1..300)) {
         let mut queue = queue();

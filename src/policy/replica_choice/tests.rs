@@ -20,7 +20,8 @@ fn micros(micros: u64) -> Duration {
     Duration::from_micros(micros)
 }
 
-/// Model of one node: everything that ever happened to it, from which each answer is computed anew.
+/// Reference model of one node: keeps everything that ever happened to it, and computes each answer from all
+/// of that.
 #[derive(Default)]
 struct Story {
     role: Option<Role>,
@@ -28,13 +29,13 @@ struct Story {
     failures: u32,
     slow: u32,
     outs: Vec<(Timestamp, Timestamp)>,
-    /// True while the node is left alone, as far as a look at it noticed.
+    /// True while reads avoid the node, as of the last time that the policy was asked.
     is_out: bool,
 }
 
 impl Story {
-    /// Returns the length of a pause that begins now: each earlier one is a step, and each minute since the
-    /// last one ended takes one back.
+    /// Returns the length of a pause (time without reads) that begins now: each earlier pause makes it one
+    /// step longer, and each minute since the last one one step shorter.
     fn pause(&self, first_seen: Timestamp, now: Timestamp) -> Duration {
         let mut steps: u64 = 0;
         let mut since = first_seen;
@@ -47,7 +48,7 @@ impl Story {
     }
 }
 
-/// Comparison of the nodes that are left alone, and for how long, with lists of all that happened.
+/// Compares which nodes get no reads, and for how long, with a model that keeps a list of everything.
 #[test]
 fn who_is_left_alone_is_who_a_list_of_everything_names() {
     let (mut outs, mut backs, mut slow_outs) = (0, 0, 0);
@@ -63,7 +64,7 @@ fn who_is_left_alone_is_who_a_list_of_everything_names() {
         let sick = random.between(1, 3) as usize;
         for _ in 0..400 {
             let mut expected: Vec<Event> = Vec::new();
-            // Some replies, of which a sick node's take longer, and some failures.
+            // Some replies (slower ones from a sick node), and some failures.
             let is_sick = random.below(10) > 0;
             for (place, role) in roles.into_iter().enumerate() {
                 first_seen.entry(place).or_insert(now);
@@ -155,7 +156,7 @@ fn who_is_left_alone_is_who_a_list_of_everything_names() {
     );
 }
 
-/// Comparison of one node's average with a sum over all its replies.
+/// Compares a node's moving average with a sum over all its replies.
 #[test]
 fn an_average_jumps_up_and_comes_down_by_and_by() {
     let mut random = Random::new(3);
@@ -191,10 +192,10 @@ fn the_better_of_two_answers_and_the_worst_of_three_never_does() {
         chosen[replica_choice.choose(all, &mut random, at(1)).expect("one")] += 1;
     }
     assert!(chosen[0] == 0 && chosen[1].abs_diff(2_000) < 120, "{chosen:?}");
-    // Requests in flight count.
+    // Requests in flight count against a node.
     for (in_flight, wanted) in [(1, 1), (2, 0), (5, 0)] {
         let two = [owner(0, 0), replica(1, in_flight)];
-        // The scores are equal where 3 times 100 stand against 300.
+        // The scores are equal: three in flight at 100 us against one at 300 us.
         let found: BTreeSet<usize> =
             (0..50).filter_map(|_| replica_choice.choose(two, &mut random, at(0))).collect();
         assert!(found.contains(&wanted), "{in_flight}: {found:?}");
@@ -216,9 +217,9 @@ fn who_is_new_starts_at_twice_the_median() {
     }
     assert_eq!(replica_choice.choose(unknown, &mut random, at(0)), Some(0));
     assert!((replica_choice.score(replica(1, 0), at(0)) - 400_000.0).abs() < 1.0);
-    // The owner has more and more in flight at once.
+    // The owner has more and more requests in flight at once.
     assert_eq!(replica_choice.choose([owner(0, 4), replica(1, 0)], &mut random, at(0)), Some(1));
-    // The average of a node without reads fades, until it is tried again.
+    // The average of a node without reads decays, until the node is tried again.
     replica_choice.handle_reply(0, Role::Owner, 0, micros(100), at(20_000));
     assert_eq!(replica_choice.choose(unknown, &mut random, at(20_000)), Some(1));
 }

@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn info_has_the_form_of_redis() {
-        // Sets have no order.
+        // Sets have no order, so they are compared sorted.
         let sorted = |text: &str| {
             let mut words: Vec<_> = text.split_whitespace().map(str::to_owned).collect();
             words.sort_unstable();
@@ -432,7 +432,7 @@ mod tests {
         shown(&written(protocol, request))
     }
 
-    /// Returns a reply as text, with line ends as spaces.
+    /// Returns a reply as text, with a space in place of each line end.
     fn shown(out: &[u8]) -> String {
         String::from_utf8_lossy(out).replace("\r\n", " ")
     }

@@ -73,7 +73,7 @@ pub enum KeyError {
     NoInputKey(&'static str),
     /// The number of keys is larger than the number of arguments that follow it.
     CountTooLarge,
-    /// The options are in no valid order.
+    /// The arguments end too early, or an option before the keys is unknown.
     Syntax,
     /// The streams and ids of `XREAD` or `XREADGROUP` do not pair up.
     Unbalanced,
@@ -214,7 +214,7 @@ impl KeyCount {
             (None | Some(..=0), Self::Intersection | Self::Pop) => Err(KeyError::CountNotPositive),
             (Some(..=0), Self::SortedSets) => Err(KeyError::NoInputKey(command)),
             (Some(count), Self::SortedSets | Self::Pop) if count > room as i64 => Err(KeyError::Syntax),
-            // Scripts get the error for too many keys before that for too few.
+            // For scripts, Redis checks for too many keys before it checks for a negative count.
             (Some(count), _) if count > room as i64 => Err(KeyError::CountTooLarge),
             (Some(..0), _) => Err(KeyError::NegativeCount),
             (Some(count), _) => Ok(count as usize),
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn keys_stand_where_redis_finds_them() {
-        // Answers of `COMMAND GETKEYS` in Redis 7.
+        // The replies of COMMAND GETKEYS in Redis 7.
         let cases = [
             ("GET a", "a"),
             ("MGET a b c", "a b c"),

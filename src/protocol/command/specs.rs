@@ -49,9 +49,9 @@ pub(super) enum Find {
     },
     /// The number of keys is one of the arguments, and the keys follow it.
     Counted {
-        /// Distance to the argument that is the number of keys.
+        /// Distance from the position that [`Begin`] gives to the argument that is the number of keys.
         number: i64,
-        /// Distance to the first key.
+        /// Distance from the position that [`Begin`] gives to the first key.
         first: i64,
         step: i64,
     },
@@ -72,7 +72,7 @@ pub(super) fn of(command: &Command) -> Vec<KeySpec> {
         Effect::Write => Access::ReadAndWrite,
         Effect::None => Access::NoKey,
     };
-    // The first key and the others may be used in two ways.
+    // Some commands access their first key in another way than their other keys.
     let (access, others) = uses::of(command.name).unwrap_or((access, access));
     let spec = |access, begin, find| KeySpec { access, begin, find };
     match command.keys {
@@ -134,7 +134,7 @@ pub(super) fn for_each_access(
         keys.into_iter().for_each(|(index, access)| each(index, access));
         return Ok(());
     }
-    // Without `GET` it returns nothing of the old value.
+    // `SET` without `GET` does not return the old value, so it only overwrites.
     if command.name == "set" && !arguments.iter().skip(3).any(|word| word.eq_ignore_ascii_case(b"get")) {
         return command.for_each_key(arguments, &mut |index| each(index, Access::Overwrite));
     }

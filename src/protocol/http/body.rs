@@ -136,7 +136,8 @@ mod tests {
 
     use super::*;
 
-    /// Reads a body that comes in pieces of a size; returns it, the bytes left over, and whether it is whole.
+    /// Reads a body that arrives in pieces of `pieces` bytes. Returns the body, the bytes that follow it, and
+    /// true if the body is complete.
     fn read(text: &[u8], pieces: usize, bytes_max: usize) -> Result<(Vec<u8>, Vec<u8>, bool), Status> {
         let mut body = Body::new(Length::Chunks, bytes_max)?;
         let mut held = Vec::new();

@@ -433,7 +433,7 @@ impl Conversation {
             }
             Err(status) => {
                 self.frames = Vec::new();
-                // The body has been read, so the connection may last.
+                // The body has been read completely, so the connection can be used again after the refusal.
                 let mut text = Vec::new();
                 response::refuse(&mut text, &manner, status);
                 self.tell(text, manner);
@@ -548,7 +548,7 @@ impl Asked {
             }
             Kind::Transaction { left } if *left > 0 => {
                 *left -= 1;
-                // The first refused command says why.
+                // The error of the first refused command becomes the text of the HTTP reply.
                 if let Some(error) = error.filter(|_| text.is_empty()) {
                     text.extend_from_slice(error.as_bytes());
                 }

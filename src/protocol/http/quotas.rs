@@ -29,7 +29,7 @@ pub fn note_quotas(refusal: &mut Vec<u8>, others: &[(&'static str, u64, u64)]) {
 
 /// Splits a refusal worded by weir into the text that is shown and the state of other quotas that follows it.
 pub(super) fn taken_off(error: &str) -> (&str, &str) {
-    // The note is the last word: a name within the refusal may hold anything else.
+    // The note is the last word of the error; names before it may contain the same marker.
     let noted = error.rsplit_once(ALSO).filter(|(_, noted)| !noted.contains(' '));
     noted.filter(|_| error.starts_with("THROTTLED ")).unwrap_or((error, ""))
 }
@@ -53,7 +53,7 @@ pub(super) fn headers(
         let scope = parts.next().and_then(scope_of);
         let mut number = || Some(parts.next()?.parse::<u64>().ok()?.min(NUMBER_MAX));
         if let (Some(scope), Some(limit), Some(left)) = (scope, number(), number()) {
-            // Memory takes what is written to it.
+            // Writing to a string does not fail.
             let _ = write!(policy, ", \"{scope}\";q={limit};w=1;weir-unit=\"ru\"");
             let _ = write!(state, ", \"{scope}\";r={left}");
         }

@@ -2,10 +2,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Result of a conversation with a store that answers what a test says.
+/// The result of an HTTP conversation with a store whose replies a test makes up.
 #[derive(Default)]
 struct Talk {
-    /// Commands that the store was asked, as lines of words.
+    /// The commands that the store got, each as a line of words.
     commands: Vec<String>,
     responses: String,
 }
@@ -15,7 +15,8 @@ fn words(frame: &[u8]) -> String {
     text.split("\r\n").skip(2).step_by(2).collect::<Vec<_>>().join(" ")
 }
 
-/// Runs a conversation whose input comes in pieces of a size.
+/// Runs a conversation whose input arrives in pieces of `pieces` bytes; `reply` gives the store's reply to
+/// each command.
 fn talk(bytes: &[u8], pieces: usize, reply: impl Fn(&str) -> String) -> Talk {
     let mut http = Conversation::new(1_000);
     let mut talk = Talk::default();
@@ -46,7 +47,7 @@ fn talk(bytes: &[u8], pieces: usize, reply: impl Fn(&str) -> String) -> Talk {
                 Step::Commands | Step::Begins(_) => {}
             }
         }
-        // Replies come in pieces, too.
+        // Replies arrive in pieces, too.
         for piece in std::mem::take(&mut replies).as_bytes().chunks(3) {
             http.hear(piece);
         }
@@ -57,7 +58,7 @@ fn talk(bytes: &[u8], pieces: usize, reply: impl Fn(&str) -> String) -> Talk {
     talk
 }
 
-/// Splits responses into their statuses and bodies.
+/// Splits a series of responses into their status codes and bodies.
 fn parts(responses: &str) -> Vec<(u16, String)> {
     let (mut rest, mut parts) = (responses, Vec::new());
     while !rest.is_empty() {
@@ -65,7 +66,7 @@ fn parts(responses: &str) -> Vec<(u16, String)> {
         let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
         let length = length.map_or(0, |length| length.parse().expect("a number"));
-        // The response to HEAD says how long a body would be, and has none.
+        // The response to HEAD states the length of a body that it does not have.
         let length = if body.is_empty() || body.starts_with("HTTP/1.1 ") { 0 } else { length };
         parts.push((code, body[..length].to_owned()));
         rest = &body[length..];
@@ -201,7 +202,8 @@ fn a_request_that_takes_too_long_is_told_so_behind_what_came_before() {
 }
 
 proptest! {
-    /// Mangled input of any kind: nothing panics, no command is made up, and every request is answered.
+    /// Random changes of input never cause a panic or a command that nobody sent, and every request is
+    /// answered.
     #[test]
     fn bytes_of_any_kind_are_answered_or_waited_for(
         cut in 0..ALL.len(), noise in prop::collection::vec((0..ALL.len(), any::<u8>()), 0..6), pieces in 1_usize..200,

@@ -18,7 +18,7 @@ const _: () = assert!(CLUSTER_NODES_MAX < NOBODY as usize);
 /// the same place. Places are used again, generations never are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeKey {
-    /// The place in the table of nodes.
+    /// The node's place in the table of nodes.
     pub backend: BackendId,
     /// Serial number of the node: how many nodes, in all places, became known before it.
     pub generation: u32,
@@ -42,7 +42,7 @@ pub struct Node {
     pub id: NodeId,
     /// Addresses of the node, the best first; empty if none is known.
     pub addresses: Vec<ServerAddress>,
-    /// Primary or replica.
+    /// Role of the node: primary or replica.
     pub role: Role,
     /// Config epoch: the node that was given slots last has the highest. A replica has that of its primary.
     pub epoch: u64,

@@ -141,7 +141,8 @@ impl Refresh {
         }
         self.wanted = true;
         match reason {
-            // One place of a round is left for a node that has nothing to do with the reason.
+            // One of the nodes asked in a round must have nothing to do with the reason, so one place is kept
+            // free.
             Reason::Moved(Some(node)) | Reason::ReadOnly(node) | Reason::ClusterDown(node) => {
                 note(&mut self.named, node, CLUSTER_VIEWS_MAX - 1);
             }
@@ -164,7 +165,7 @@ impl Refresh {
                 self.gap = GAP_LEAST;
                 self.lost.clear();
             }
-            // A round without a reason says nothing about how often to ask.
+            // Only rounds that had a reason change the interval between rounds.
             Outcome::Unchanged if was_wanted => self.gap = (self.gap * 2).min(GAP_MOST),
             Outcome::Unchanged => {}
             Outcome::NobodyAnswered => {

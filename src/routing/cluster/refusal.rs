@@ -9,14 +9,14 @@ use crate::values::limits::{HOST_BYTES_MAX, SLOTS};
 pub enum NodeRefusal<'a> {
     /// MOVED: the slot belongs to another node.
     Moved {
-        /// The slot.
+        /// The slot that has another owner.
         slot: u16,
         /// The node that owns the slot now.
         target: Target<'a>,
     },
     /// ASK: the request's key may have moved to another node, while the slot has not.
     Ask {
-        /// The slot.
+        /// The slot that is moving.
         slot: u16,
         /// The node to send this request to, and no other request.
         target: Target<'a>,
@@ -140,8 +140,8 @@ mod tests {
             ("MOVED 0 fe80::12:6381", 0, Some(address("fe80::12", 6381))),
             ("MOVED 16383 [::1]:6381", 16383, Some(address("::1", 6381))),
             ("MOVED 5 b.example:1", 5, Some(address("b.example", 1))),
-            // Recorded with `cluster-preferred-endpoint-type` unknown-endpoint, and with hostname where there
-            // is none.
+            // Recorded with `cluster-preferred-endpoint-type` unknown-endpoint, and with hostname on a node
+            // without one.
             ("MOVED 12182 :32863", 12182, Some(address("10.0.0.9", 32863))),
             ("MOVED 12182 ?:32863", 12182, None),
         ] {

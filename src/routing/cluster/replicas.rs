@@ -229,12 +229,12 @@ mod tests {
         assert_eq!(unfit(primary("aa", 700), primary("aa", 700)).0, Some("it is no replica"));
         assert_eq!(unfit(None, changed("status:up", "status:down")).0, Some("it has lost its primary"));
         assert_eq!(unfit(None, changed("progress:0", "progress:1")).0, Some("it is being filled"));
-        // Another history begins.
+        // Both nodes switch to another replication history.
         assert_eq!(unfit(primary("cc", 10), replica("cc", 10)), (None, true));
     }
 
-    /// Comparison with a list of all writes: a primary that is written to now and then, and a replica that
-    /// carries the writes out whenever it gets to them.
+    /// Compares with a list of all writes: a primary with writes now and then, and a replica that applies
+    /// them at random times.
     #[test]
     fn a_replica_is_never_older_than_it_is_said_to_be() {
         let map = pair();

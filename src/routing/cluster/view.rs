@@ -140,7 +140,8 @@ impl View {
                 let port = fields.next().and_then(reply::integer).ok_or(WRONG)?;
                 let id = fields.next().and_then(reply::text).and_then(|id| std::str::from_utf8(id).ok());
                 let id = id.and_then(NodeId::new).ok_or(WRONG)?;
-                // A node that came between the two replies, or still shakes hands.
+                // A node that joined between the two replies, or that is still in its handshake, is missing
+                // in the other reply.
                 let Some(place) = places.get(&id) else { continue };
                 let seen = &mut self.nodes[*place];
                 seen.live |= position > 0;

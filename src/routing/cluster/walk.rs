@@ -233,7 +233,7 @@ impl Plan {
             let (visit, inner) = if is_over { (visit + 1, 0) } else { (visit, at.inner) };
             return WalkPosition { print: self.print, visit: visit as u16, inner };
         }
-        // The visit before which nothing has to be made, and whether it has to be made from its beginning.
+        // The first visit that must still be made, and true if it must start from its beginning.
         let (mut next, mut anew) = (self.visits.len(), true);
         let mut make = |visit: usize, is_new: bool| match visit.cmp(&next) {
             std::cmp::Ordering::Less => (next, anew) = (visit, is_new),

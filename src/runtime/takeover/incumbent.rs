@@ -271,7 +271,7 @@ impl Incumbent {
         let mut handles =
             vec![PollFd::new(&self.bell, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
         handles.extend(peer.iter().map(|peer| PollFd::new(peer, PollFlags::IN)));
-        // An interruption counts as no event.
+        // An interrupted poll reports no event, and the caller polls again.
         let _ = poll(&mut handles, pause.as_ref());
         let happened = |at: usize| handles.get(at).is_some_and(|handle| !handle.revents().is_empty());
         let events = Events { is_called: happened(1), has_answered: happened(2) };

@@ -113,7 +113,7 @@ impl CertificatesThread {
         poll(&mut polled, patience.as_ref()).ok()?;
         let told = polled[0].revents().contains(PollFlags::IN);
         if told {
-            // The value read is only a count of messages.
+            // Reading resets the eventfd; the value read, a count of messages, is of no use.
             let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
             // However many orders came meanwhile, the files are read once.
             self.letters.try_iter().for_each(drop);

@@ -183,8 +183,8 @@ mod tests {
     enum Step {
         Opened(u8),
         Closed(usize),
-        /// The files changed: these names are refused; the flag says whether all certificates are looked at
-        /// before the next step.
+        /// The files have changed: these names are refused from now on. The flag says whether all
+        /// certificates are verified again before the next step.
         Changed(HashSet<u8>, bool),
     }
 
@@ -199,8 +199,7 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with a plain list of connections, each of which is checked whenever the files have
-        /// changed.
+        /// Compares with a plain list of connections, all of which are checked whenever the files change.
         #[test]
         fn those_that_would_be_refused_are_closed_and_no_others(steps in steps()) {
             let (mut credentials, mut refuses) = (Credentials::default(), Refuses(HashSet::new()));

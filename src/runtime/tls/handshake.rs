@@ -32,7 +32,8 @@ pub(super) enum Step {
     Wait,
     /// Waits until the client accepts bytes that are sent to it.
     Send,
-    /// Waits until its hello may be answered, which takes a costly signature, whose rate is bounded.
+    /// Waits for its turn to answer the client's hello: the answer takes an expensive signature, whose rate
+    /// is limited.
     Turn,
     /// The handshake is done: the connection can be handed to a shard.
     Done,

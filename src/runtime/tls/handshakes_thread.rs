@@ -179,7 +179,7 @@ impl Work {
     }
 
     fn hear(&mut self) {
-        // The value read is only a count of messages.
+        // Reading resets the eventfd; the value read, a count of messages, is of no use.
         let _ = rustix::io::read(&self.own.bell, &mut [0_u8; 8]);
         while let Ok(letter) = self.own.letters.try_recv() {
             match letter {
@@ -217,7 +217,7 @@ impl Work {
                 Err(Errno::AGAIN) => return,
                 // The client that was to be accepted has left.
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
-                // Most likely no descriptors are left.
+                // Most likely no descriptors are left, so the thread pauses before it accepts again.
                 Err(_) => return self.rest(),
             }
         }

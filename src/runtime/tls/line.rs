@@ -49,7 +49,7 @@ impl Secured {
         if let Some(handshake) = &mut self.handshake {
             match &gone_on {
                 Ok(()) if is_done => handshake.end(Handshake::Done),
-                // The caller decides how long to go on waiting.
+                // An interruption ends nothing: the caller decides how long to go on waiting.
                 Err(error) if is_interruption(error) => handshake.go_on(Handshake::TimedOut),
                 _ => handshake.go_on(Handshake::Left),
             }

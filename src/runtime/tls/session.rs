@@ -137,7 +137,7 @@ impl Session {
             };
             let length = plain.len();
             plain.resize(length + state.plaintext_bytes_to_read(), 0);
-            // As much as was announced is there.
+            // The reader has all the bytes that it announced.
             let read = self.connection.reader().read(&mut plain[length..]).unwrap_or(0);
             plain.truncate(length + read);
             self.heard |= read > 0;

@@ -1,4 +1,4 @@
-//! Tests of sessions against each other and against strange bytes, and of wrong files. `samples/` has a
+//! Tests of TLS sessions with each other and with hostile bytes, and of invalid files. `samples/` has a
 //! certificate for `localhost`, its key, and another key; they protect nothing.
 
 use std::fs;
@@ -46,7 +46,7 @@ fn store_tls(tally: &Arc<Tally>) -> StoreTls {
     StoreTls::load(&settings, tally).expect("it is right")
 }
 
-/// Two ends of a connection: as weir is towards a store, and as it is towards a client.
+/// Both ends of a TLS connection: weir as a client of a store, and as a server of a client.
 struct Pair {
     near: Session,
     far: Session,
@@ -63,7 +63,7 @@ impl Pair {
     }
 }
 
-/// Completes a handshake between a session and a stand-in for a store.
+/// Completes a handshake between a session of weir's and a stand-in for a store.
 fn shaken(near: &mut Session, terms: &Arc<Terms>) -> Result<ServerConnection, rustls::Error> {
     let mut far = ServerConnection::new(Arc::clone(&terms.config))?;
     let mut plain = Vec::new();
@@ -79,7 +79,8 @@ fn shaken(near: &mut Session, terms: &Arc<Terms>) -> Result<ServerConnection, ru
     }
 }
 
-/// Sends a whole segment, in pieces of the given length.
+/// Sends a segment from one session to the other in pieces of `piece` bytes, and returns the bytes that
+/// arrive.
 fn carry(from: &mut Session, to: &mut Session, segment: Segment, piece: usize) -> Vec<u8> {
     let mut plain = Vec::new();
     from.begin_sending(segment);
@@ -163,14 +164,15 @@ fn a_store_that_is_not_the_right_one_is_refused_and_named() {
     assert!(told.starts_with("store elsewhere: ") && told.contains("certificate"), "{told}");
     assert_eq!(near.complaint("again", Handshake::Left), None);
     assert_eq!(tally.figures().stores[Handshake::Certificate as usize], 1);
-    // A store that speaks no TLS.
+    // A store that does not speak TLS.
     let mut near = store_tls(&tally).session("localhost").expect("a name");
     near.receive(b"-ERR unknown command\r\n", &mut Vec::new()).expect_err("no TLS");
     assert_eq!(tally.figures().stores[Handshake::NotTls as usize], 1);
     assert!(store_tls(&tally).session("no name").is_err());
 }
 
-/// Connects a blocking line to a store played by `answer`, sends something and reads the reply.
+/// Connects a blocking line to a store played by `answer`, sends a request and reads the reply. Returns the
+/// reply's length.
 fn asked(stores: &StoreTls, answer: impl FnOnce(TcpStream) + Send + 'static) -> std::io::Result<usize> {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let socket = TcpStream::connect(listener.local_addr().expect("it is bound")).expect("it listens");
@@ -198,7 +200,7 @@ fn a_handshake_with_a_store_is_counted_once_however_it_ends() {
     assert_eq!(near.complaint("no way there", Handshake::TimedOut).map(|_| all()), Some(0));
     drop(near);
     assert_eq!(all(), 0);
-    // A shard's connection: given up for a reason, or without one.
+    // A connection of a shard is given up for a reason, or without one.
     let mut near = stores.session("localhost").expect("a name");
     near.encrypt().expect("the first word");
     near.complaint("it did not answer in time", Handshake::TimedOut).expect("the first time");
@@ -207,13 +209,14 @@ fn a_handshake_with_a_store_is_counted_once_however_it_ends() {
     near.encrypt().expect("the first word");
     drop(near);
     assert_eq!((counted(Handshake::TimedOut), counted(Handshake::Left), all()), (1, 1, 2));
-    // An error after the handshake does not count for the handshake.
+    // An error after the handshake does not count as a failed handshake.
     let mut near = stores.session("localhost").expect("a name");
     shaken(&mut near, &terms()).expect("hands are shaken");
     near.receive(&[0x17, 3, 3, 0, 1, 0], &mut Vec::new()).expect_err("no record");
     drop(near);
     assert_eq!((counted(Handshake::Done), tally.figures().broken, all()), (1, 1, 3));
-    // Blocking threads: a store that completes the handshake, one that leaves, one that speaks no TLS.
+    // Blocking connections to a store that completes the handshake, one that disconnects, and one that does
+    // not speak TLS.
     let terms = terms();
     let read = asked(&stores, move |mut far| {
         let mut tls = ServerConnection::new(Arc::clone(&terms.config)).expect("it is right");
@@ -232,7 +235,7 @@ fn a_handshake_with_a_store_is_counted_once_however_it_ends() {
     assert_eq!((counted(Handshake::NotTls), all()), (1, 6));
 }
 
-/// A client's socket, and weir's handshake with it.
+/// Returns a client's socket, and the server's handshake with it.
 fn connected(entrance: Entrance) -> (TcpStream, Shaking) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let client = TcpStream::connect(listener.local_addr().expect("it is bound")).expect("it listens");
@@ -242,7 +245,7 @@ fn connected(entrance: Entrance) -> (TcpStream, Shaking) {
 }
 
 fn gone_on(shaking: &mut Shaking, until: impl Fn(Step) -> bool) -> Step {
-    // Bytes sent over loopback arrive in a moment.
+    // Bytes over the loopback interface arrive within a moment, so this polls until then.
     (0..10_000_000).map(|_| shaking.go_on()).find(|step| until(*step)).expect("it goes on")
 }
 
@@ -259,7 +262,7 @@ fn a_handshake_waits_for_its_turn_and_no_longer_than_its_client() {
     assert_eq!(gone_on(&mut shaking, |step| step != Step::Wait), Step::Turn);
     assert_eq!(shaking.go_on(), Step::Turn, "nothing goes on before its turn");
     assert_eq!(shaking.answer(&terms()), Step::Wait);
-    // The second client leaves while it waits.
+    // The second client disconnects while it waits.
     let (mut client, mut shaking) = connected(Entrance::Resp);
     client.write_all(&hello).expect("a socket buffer");
     assert_eq!(gone_on(&mut shaking, |step| step != Step::Wait), Step::Turn);

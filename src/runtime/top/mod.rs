@@ -58,7 +58,7 @@ fn once(flags: &TopFlags) -> Result<(), String> {
         lines(&read(&document), flags, window).join("\n") + "\n"
     };
     match io::stdout().lock().write_all(text.as_bytes()) {
-        // The reader of a closed pipe has enough.
+        // A closed pipe is no error: its reader wants no more.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.to_string()),
         _ => Ok(()),
     }

@@ -82,7 +82,7 @@ impl AdmissionStage {
         mut take_track: impl FnMut(Track) -> bool,
         now: Now,
     ) -> Option<Charge> {
-        // A tab is open only if requests have prices.
+        // A tab is open only while requests have prices, so the prices need no check here.
         let tab = self.accounts.tab_of(payer)?;
         let weights = &self.settings.weights;
         let quote = weights.quote(asked);

@@ -390,7 +390,7 @@ impl Breaker {
             }
             match standing.stage {
                 Stage::Well => self.open_gate(backend),
-                // Another core has ejected the backend.
+                // Another core has ejected the backend, so this core stops sending to it too.
                 _ if env.settings.overload.breaker == Mode::On && !self.health[place].is_gated => {
                     self.close_gate(backend);
                 }

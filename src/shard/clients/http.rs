@@ -182,7 +182,7 @@ impl ClientStage {
         let (name, password) = match (by_name, &by_password) {
             (Some((name, password)), _) => (name, password),
             (None, Some(name)) => (name.as_bytes(), token),
-            // Fails, and is counted like any other wrong password.
+            // An empty name fails to log in, and is counted like any other wrong password.
             (None, None) => (b"".as_slice(), token),
         };
         self.sign_in(env, admission, id, Some(name), password)

@@ -258,7 +258,7 @@ impl ClientStage {
         let id = to.client_id();
         let Some(client) = self.clients.get(id) else { return };
         match note {
-            // This note is for the core that sends it.
+            // `Sent` never leaves the core of the request, and no client gets it.
             Note::Sent(_) => {}
             Note::Unsettled => client.handle_unsettled(),
             Note::Settled => client.handle_settled(),

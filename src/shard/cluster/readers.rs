@@ -32,7 +32,7 @@ const USED: Duration = Duration::from_secs(60);
 /// Figures on the reads that one node answered or failed as a replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReaderFigures {
-    /// Reads that the node answered as a replica.
+    /// Number of reads that the node answered as a replica.
     pub answered: u64,
     /// The numbers of times that the node was ejected as a replica: for failures, and for slowness.
     pub out: [u64; 2],
@@ -254,7 +254,7 @@ impl Readers {
 /// A replica's reply to a read, in parts.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplicaReply<'a> {
-    /// The first byte of the reply.
+    /// The first byte of the reply, which is its RESP type.
     pub kind: u8,
     /// The beginning of the reply, if it came in several parts.
     pub kept: &'a [u8],

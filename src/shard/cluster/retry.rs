@@ -99,7 +99,7 @@ impl Slots {
         let Some((sent, frame)) = retries.unanswered.pop(is_chosen || is_held) else { return false };
         let (Purpose::Answer(to) | Purpose::Abandoned(to)) = pending.purpose else { return false };
         if retries.was_sent && pending.effect != Effect::Read {
-            // Nobody can rule out that the request was carried out.
+            // The request may have been carried out.
             self.record_carried_out(env.pieces.connection(to), to, sent.slot(), &frame);
         }
         if !is_chosen || !self.has_room_for(frame.len()) {

@@ -262,7 +262,8 @@ impl Hold {
             self.list.extend(later);
         }
         if self.down.is_some() && list.len() > 1 {
-            // The first request is tried for all; what was carried out must be remembered for the others.
+            // The first request tests whether the node is up again. For the others, it must be remembered
+            // which requests were carried out.
             self.list.extend(list.drain(1..));
             self.carried_out = carried_out;
         }
@@ -614,9 +615,9 @@ impl Slots {
     #[inline]
     pub fn settle_if_plain(&mut self, connection: ConnectionId, is_error: bool, is_compared: bool) -> bool {
         let Self { holds, down, unanswered, .. } = self;
-        // A connection with a reply was sent a request, and so has a place.
+        // A reply comes only to a request, so the connection has an entry.
         let unanswered = &mut unanswered[connection.0 as usize];
-        // Most replies are for slots that are not held.
+        // The common case: the reply's slot has no held requests.
         let is_of_rest = holds.is_empty()
             || down.is_empty() && unanswered.next_slot().is_some_and(|slot| !holds.contains_key(&slot));
         let is_plain = !is_error && is_of_rest && unanswered.step.is_none() && !is_compared;
@@ -749,7 +750,8 @@ impl Slots {
             let is_over = |held: &&Held| held.is_late(now.monotonic) || !held.is_doubted(env, map);
             for held in hold.list.iter().filter(|held| held.is_unproven(env, map)).filter(is_over) {
                 forged.insert(*slot, now.monotonic.after(FORGED_HOLDS));
-                // The script may have been carried out.
+                // The node may have carried out the script, so it counts among the requests that were carried
+                // out.
                 let (to, frame) = (held.envelope.reply_to, held.message.message().bytes());
                 hold.carried_out.note(env.pieces.connection(to), to, frame);
             }
@@ -959,7 +961,7 @@ impl Slots {
         let tries = request.sent.tries.once_more(now);
         let again_at = self.down_until(slot, pending.sent_at, now).1;
         let has_time = again_at < envelope.deadline && now.since(tries.held_since) < SLOT_HELD_MAX;
-        // A kept reply of a hot key may be sent at once instead.
+        // A read of a hot key may get a kept reply at once, so it does not wait.
         let is_spared = pending.effect == Effect::Read
             && (envelope.reply_to.flight_id().is_some() || envelope.touches.is_reported())
             && !env.quotas.stale_on_error_max().is_zero();
@@ -1059,7 +1061,7 @@ impl Slots {
         self.down.entry(sender).or_insert(now);
         self.pause(slot, again_at);
         let hold = self.holds.entry(slot).or_default();
-        // Equal texts share their memory.
+        // Requests of a slot that got the same error text share its memory.
         let known = hold.down.take().map(|down| down.words).filter(|known| **known == *words);
         let words = known.unwrap_or_else(|| words.into());
         hold.down = Some(Down { words: Arc::clone(&words), sent_at, times, again_at });

@@ -280,11 +280,11 @@ mod tests {
     use crate::shard::request::{Nature, Overdue, ReplyTo, Route, Touches, Track};
     use crate::values::{BackendId, ClientId, Database, ShardId, Tier};
 
-    /// The slot, the number of requests and the number of redirects.
+    /// A slot, the number of requests, and the number of redirects so far.
     type Told = (u16, u16, u8);
 
-    /// Returns an envelope for a request of the slot, with client, weight and deadline made from the slot, so
-    /// that a test can tell envelopes apart.
+    /// Returns an envelope for a request of the slot; its client, weight and deadline depend on the slot, so
+    /// that envelopes differ.
     fn envelope_for(slot: u16) -> Envelope {
         let client = ClientId { index: u32::from(slot), generation: 1 };
         let route = Route {
@@ -326,7 +326,7 @@ mod tests {
                     0..=2 => {
                         let shared = Bytes::copy_from_slice(&frame);
                         let message = if step == 0 { Message::Shared(&shared) } else { Message::Small(&frame) };
-                        // Some requests are sent for the second time, and some consist of two.
+                        // Some requests are sent for the second time, and some count as two.
                         let tries = Tries { hops: u8::from(fill % 7 == 0), ..Tries::default() };
                         let requests = 1 + u16::from(fill % 5 == 0);
                         unanswered.push((&envelope_for(slot), usize::from(requests)), tries, message);

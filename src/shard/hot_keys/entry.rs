@@ -495,7 +495,7 @@ impl Entry {
     /// Takes one write from the key's limit of `rate` writes per second, of which about a tenth of a second's
     /// worth may come at once. `Err` has the time until the next write may come; nothing is taken then.
     pub fn take_write(&mut self, rate: u64, now: Timestamp) -> Result<(), Duration> {
-        // Up to a tenth of a second's writes may come at once.
+        // The limit as a distance between writes: up to `WRITE_BURST` of unused time may be used at once.
         let each = Duration::from_secs_f64(1.0 / rate as f64);
         let free_at = self.writes_until.max(now.before(WRITE_BURST));
         let wait = free_at.after(each).since(now);
@@ -641,7 +641,8 @@ impl Entry {
         let stays = is_tracked && !flight.binds && !flight.lifetime.may_lose_fields();
         let ttl = match (settings.tracked_ttl, self.registration) {
             (Some(tracked), _) if stays => tracked,
-            // The store is asked again with the next fetch.
+            // The store has refused to track the key. The reply lives at most `REFUSED`, because the next
+            // fetch asks again.
             (Some(_), Registration::Refused(_)) => settings.ttl.min(REFUSED),
             _ => settings.ttl,
         };

@@ -805,7 +805,7 @@ impl HotKeyStage {
     pub fn poll_resumed(&mut self) -> Option<(Envelope, Vec<u8>)> {
         while self.resumed.is_empty() {
             let (id, connection) = self.resuming.pop_front()?;
-            // The connection may have unanswered requests again.
+            // The connection may have unanswered requests again; its held request then waits longer.
             if let Some(entry) =
                 entry_of(&mut self.entries, id).filter(|entry| entry.is_to_resume(connection))
             {
@@ -1070,7 +1070,7 @@ impl HotKeyStage {
             } else {
                 entry.handle_failed(id);
             }
-            // The next fetch may wait for this one's end.
+            // The next fetch of the reply may have been waiting for this one's end.
             next.into_iter().for_each(|next| self.let_leave(next));
         }
         Some(Landed::new(flight.waiters, outcome).sparing(spared))
@@ -1158,7 +1158,8 @@ impl HotKeyStage {
             }
         }
         for (id, _) in &values.keys {
-            // The keys stay hot although no other request may ask for them while the store is away.
+            // The read is counted, so that the key stays hot even if no other request asks for it while the
+            // store is away.
             keys.note_many(*id, 1);
             if let Some(entry) = entry_of(entries, *id) {
                 entry.handle_stale_value(now);
@@ -1204,7 +1205,7 @@ impl HotKeyStage {
         for (place, told) in told.enumerate() {
             let Some((id, _)) = keys.next_if(|(_, own)| *own as usize == place) else { continue };
             let hash = entry_of(&mut self.entries, *id).map(|entry| entry.hash);
-            // A part of the `MGET` may have failed by itself.
+            // The value of one key may be an error, if a part of the split `MGET` failed.
             if let Some(hash) = hash.filter(|_| !value::is_error(told)) {
                 self.compare(env, (*id, number_of_value(hash, values.protocol)), told, now);
             }
@@ -1228,7 +1229,7 @@ impl HotKeyStage {
                     (Some(part), Some(parts)) => {
                         parts.find(|(place, _)| *place == part as usize).map(|(_, told)| told)
                     }
-                    // The element is an error rather than an array.
+                    // The element should be an array of values, but is an error.
                     (Some(_), None) => None,
                 };
                 let Some(told_one) = told_one else { continue };
@@ -1749,15 +1750,15 @@ pub struct HotFigures {
     pub keys: usize,
     /// Number of replies that are kept in memory for hot keys.
     pub kept: usize,
-    /// Bytes of kept replies.
+    /// Number of bytes of kept replies.
     pub kept_bytes: usize,
-    /// Copies that other cores have lent to this one.
+    /// Number of copies that other cores have lent to this one.
     pub copies: usize,
-    /// Fetches that are not finished.
+    /// Number of fetches that have not ended.
     pub flights: usize,
-    /// Requests for hot keys that wait for a fetch or are held back.
+    /// Number of requests for hot keys that wait for a fetch or are held back.
     pub waiters: usize,
-    /// Requests in flight for hot keys, and requests in flight that may write any key.
+    /// Number of requests in flight for hot keys, and of requests in flight that may write any key.
     pub writes_under_way: usize,
     /// Figures on the stores that are asked to report changes of hot keys, by backend number.
     pub tracking: Vec<TrackingFigures>,

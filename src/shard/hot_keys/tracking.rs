@@ -110,7 +110,7 @@ struct Tracker {
     asked: VecDeque<Option<(HotId, u64)>>,
     /// The time at which the store last sent something, or was sent a command while it owed no reply.
     heard_at: Timestamp,
-    /// The time at which some key was known to be registered last.
+    /// The last time at which some key was known to be registered, or at which the tracker was opened.
     needed_at: Timestamp,
 }
 

@@ -153,7 +153,8 @@ impl Links {
     fn raise_standing(&mut self, connection: ConnectionId) {
         let link = &mut self.connections[connection.0 as usize];
         if let Some(name) = &link.name {
-            // Ids grow, so an id above our own is from before the store was restarted.
+            // A store numbers its clients upwards, so an id above that of this connection is from before the
+            // store restarted.
             let lifted = self.fences.lift_all(link.backend, |target| target.id >= name.id);
             self.lifted.extend(lifted);
         }

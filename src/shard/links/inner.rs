@@ -127,7 +127,7 @@ impl Links {
             }
             pending.odd = Odd::Refused;
         } else if start.starts_with(TIER_REFUSED) {
-            // The inner weir's quotas have changed.
+            // The inner weir has refused the tier, so its quotas have changed: no tier is passed on any more.
             inner.tier = Tier::Sheddable;
         }
     }

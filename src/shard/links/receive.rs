@@ -1,5 +1,5 @@
-//! Replies in: whole replies, their parts, and the order in which they are owed; and the unanswered requests
-//! of a connection that is lost.
+//! Receiving of replies: whole replies, their parts, and the order in which backends owe them; and the
+//! unanswered requests of a connection that is lost.
 
 use std::collections::VecDeque;
 

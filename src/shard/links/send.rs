@@ -1,5 +1,5 @@
-//! Requests out: the choice of a connection for a request, its bytes, and the record of the replies that are
-//! owed for it.
+//! Sending of requests: the choice of a connection, the bytes that are written to it, and the record of the
+//! replies that it owes.
 
 use super::Links;
 use super::link::{Link, LinkState};

@@ -604,7 +604,7 @@ pub enum Verdict {
 /// Figures of one bulkhead (window and queue in front of a backend) for reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// Requests in flight.
+    /// Number of requests in flight at the backend.
     pub in_flight: usize,
     /// The window: the most requests that may be in flight to the backend.
     pub window: usize,
@@ -662,7 +662,7 @@ mod tests {
         (bulkhead, now)
     }
 
-    /// Returns a waiting request with this deadline.
+    /// Returns a request with this deadline that waits to be sent.
     fn parked(deadline: Timestamp, now: Timestamp) -> Parked {
         let client = ClientId { index: 0, generation: 1 };
         let envelope = Envelope {
@@ -694,7 +694,7 @@ mod tests {
         bulkhead.expire(now, |_, why| panic!("refused for {why:?}"));
         assert!(!bulkhead.is_hopeless(deadline, now));
         assert!(bulkhead.take().is_some(), "it is sent");
-        // With another request in flight, replies are expected to take what they took.
+        // With another request in flight, replies are expected to take as long as before.
         bulkhead.handle_sent(TENANT, now);
         assert!(bulkhead.is_hopeless(deadline, now));
         bulkhead.park((2, parked(deadline, now)), Duration::ZERO, now).expect("there is room");

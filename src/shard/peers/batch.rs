@@ -49,7 +49,7 @@ pub struct Batch {
     request_bytes: Vec<u8>,
     reply_bytes: Vec<u8>,
     shared: Vec<Bytes>,
-    /// Bytes of all shared messages and of the copies of hot keys' replies.
+    /// Number of bytes of all shared messages and of the copies of hot keys' replies.
     shared_bytes: usize,
     /// Notes about requests of client connections, each with the reply address of the request.
     notes: Vec<(ReplyTo, Note)>,

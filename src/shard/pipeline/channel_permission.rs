@@ -39,7 +39,7 @@ pub(super) fn permit(
             .try_fold(true, |_, name| may_name(name, false)),
         Handling::Private(PrivateUse::Subscribes(kind)) => all(1, kind == Subscription::Patterns),
         Handling::FanOut(FanOut::Channel) => may_name(arguments.get(1).unwrap_or_default(), false),
-        // Without a pattern all channels are listed.
+        // `PUBSUB CHANNELS` without a pattern lists all channels.
         Handling::FanOut(_) if command.name.ends_with("channels") => {
             may_name(arguments.get(2).unwrap_or(b"*"), true)
         }
@@ -124,7 +124,8 @@ mod tests {
         assert_eq!(literal_prefix(b"acme:1"), b"acme:1");
     }
 
-    /// Names and patterns of channels (the latter with a `P` before them) with whether a tenant may name them.
+    /// Checks names and patterns of channels (patterns begin with `P`): each with true if a tenant with these
+    /// terms may use it.
     fn check(terms: &str, cases: &[(&str, bool)]) {
         let text = format!("[tenants.t]\npassword = \"p\"\n{terms}\n");
         let quotas = Quotas::parse("quotas.toml", &text).expect("well formed");

@@ -63,7 +63,7 @@ impl Destination {
                         | ClientTracking
                         | Exec
                         | Hello
-                        // The figures of stores count the client's earlier requests.
+                        // `INFO` waits for earlier requests, because the stores' figures must count them.
                         | Info
                         | Monitor
                         | Reset
@@ -253,7 +253,8 @@ impl Shard {
             Handling::Local(LocalCommand::Monitor) if self.env.settings.clients.monitors.places() == 0 => {
                 Handling::Refused(Refusal::Monitors)
             }
-            // Each store would have to be asked about its own part of the client's writes.
+            // Each store knows only its own part of the client's writes, and would have to be asked about
+            // that.
             Handling::Private(usage @ PrivateUse::AwaitsCopies) if !self.has_one_store() => {
                 Handling::Refused(usage.refusal())
             }

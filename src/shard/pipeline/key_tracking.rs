@@ -146,7 +146,7 @@ impl Shard {
         } else if is_target_gone && let Some(number) = self.clients.find(id).map(|client| client.redirect()) {
             self.tell_broken(id, number as u64, now);
         }
-        // The cluster's map has changed meanwhile.
+        // The cluster's map has changed while the command was under way, so keys may have changed unseen.
         if self.tracking_of(id).is_some_and(KeyTracking::take_unsure) {
             self.follow_nodes(id, now);
         }
@@ -165,7 +165,8 @@ impl Shard {
         }
         if message.starts_with(BROKEN) {
             if self.env.slots.is_some() {
-                // The target has given back its link to that node; if it is gone itself, its core tells.
+                // The target has given back its link to that node. If the target itself is gone, its core
+                // reports that.
                 self.tell_any_key(id, now);
             } else if let Some(number) = self.tracking_of(id).and_then(KeyTracking::break_redirect) {
                 self.tell_broken(id, number, now);
@@ -173,7 +174,7 @@ impl Shard {
             return true;
         }
         if self.clients.client(id).protocol() == Protocol::Resp2 {
-            // The client has changed its dialect since, in which it cannot be told.
+            // The client has switched to RESP2 meanwhile, in which it cannot get the message.
             return true;
         }
         self.clients.push_message(&mut self.env, id, message);
@@ -197,7 +198,7 @@ impl Shard {
         if self.tracking_of(id).is_none() {
             return;
         }
-        // A watch over such a link ends with it.
+        // A watch that uses the lost link ends too.
         self.break_watch(id, now);
         let Some(client) = self.clients.find(id) else { return };
         let tracking = client.ties().and_then(|ties| ties.tracking.take());

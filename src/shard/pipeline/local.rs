@@ -231,7 +231,7 @@ impl Shard {
         } else if says("off") {
             client.set_replies(Replies::None);
         } else if says("skip") && client.replies() != Replies::None {
-            // Its own reply is the first of the two.
+            // `CLIENT REPLY SKIP` itself gets no reply, so it counts as the first of two.
             client.set_replies(Replies::NoneTo(2));
         }
         self.clients.answer_now(&mut self.env, id, |out, _| {

@@ -29,9 +29,9 @@ impl Shard {
     ) {
         match destination {
             Destination::Weir(LocalCommand::Exec) => self.show_transaction(id, now),
-            // A monitor is one no longer when its `RESET` is done, and Redis shows a request then.
+            // A client that sends `RESET` is no monitor once it is done, and Redis shows a request only then.
             Destination::Weir(LocalCommand::Reset) if self.clients.client(id).is_monitor() => return,
-            // As in Redis, which shows a request when it is done.
+            // Redis shows a request when it is done, so `SELECT` is shown with the new database.
             Destination::Weir(LocalCommand::Select) => {
                 let database = self.database_named(arguments).ok();
                 return self.show_in(id, database, command, arguments, now);
@@ -132,7 +132,7 @@ impl Shard {
     pub(super) fn end_turn_of_monitors(&mut self, now: Now) {
         self.monitors.handle_turn_end(&self.env.settings.clients.monitors, &mut self.env.counters);
         if self.clients.has_monitors() {
-            // Before a monitor that has ended is forgotten.
+            // Charges come first, because the next call forgets monitors that have ended.
             while let Some((id, bytes)) = self.clients.take_uncharged() {
                 self.charge_for_bytes(id, bytes, now);
             }

@@ -207,7 +207,8 @@ impl Shard {
                 } else {
                     (Kind::Plain, charge)
                 };
-                // The client's writes went over other connections, and have been answered.
+                // `WAIT` counts the writes of its own connection. The client's writes went over other
+                // connections and are answered, so requests that replicas get as well precede it.
                 let caching = self.take_caching((id, link)).map(|caching| (caching, 1));
                 let before = if awaits_copies { Some(BEFORE_WAIT) } else { caching };
                 let block = before.map(|(before, replies)| ([before, frame].concat(), replies + 1));
@@ -260,7 +261,8 @@ impl Shard {
             return tracking;
         }
         if let Some(link) = self.clients.client(id).ties().and_then(|ties| ties.link) {
-            // Another link may be in use for the keys that the client watches; this one is for this request.
+            // The client's private link is bound to the store of its watched keys, and this request needs the
+            // same store.
             if self.private.backend_of(link) == Some(backend) {
                 return Some(link);
             }
@@ -334,7 +336,7 @@ impl Shard {
             Some(caching) => ([caching, &block].concat(), replies + 1, caching.len()),
             None => (block, replies, 0),
         };
-        // None of a transaction that nodes redirect is carried out.
+        // Nodes refuse a redirected transaction as a whole, so it can be sent again to another node.
         self.keep_for_another_node((id, backend), (&block, caching_bytes), replies);
         let kind = (Nature::TRANSACTION, Kind::Transaction(selects));
         let message = (Message::Small(&block), replies);
@@ -405,7 +407,7 @@ impl Shard {
     ) {
         let client = self.clients.client(id);
         if client.is_watch_broken() {
-            // The next `EXEC` fails whatever else is watched.
+            // The watch is broken already, so the next `EXEC` fails whatever this command watches.
             return self.answer_priced(id, charge, now, |out, _| encode::simple(out, "OK"));
         }
         let earlier = client.watch();
@@ -446,7 +448,8 @@ impl Shard {
         let watch = client.watch();
         let link = client.ties().and_then(|ties| ties.link);
         let (Some(watch), Some(link)) = (watch, link) else {
-            // A key that was watched may have changed unseen.
+            // The link with the watch is gone, so a watched key may have changed unseen: the transaction
+            // fails.
             self.end_watch(id, now);
             self.env.counters.add(Counter::WatchesBroken, 1);
             return self.answer_priced(id, charge, now, encode::null_array);
@@ -577,7 +580,7 @@ impl Shard {
         };
         let decisive = step_error.unwrap_or(&reply);
         let holder = request.to.client_id();
-        // A request of a client that tracks keys was sent again for a while.
+        // weir has retried the request of a tracking client during CLUSTERDOWN for as long as it may.
         let is_down = NodeRefusal::parse(decisive) == Some(NodeRefusal::ClusterDown)
             && self.tracks_over(holder, link)
             && self.clients.find(holder).is_some_and(|client| client.watch().is_none());
@@ -634,13 +637,14 @@ impl Shard {
             }
         };
         if matches!(request.kind, Kind::Plain) && reply.starts_with(b"-UNAVAILABLE ") {
-            // The keys that are watched may have moved away.
+            // The keys of the client's watch may have moved to another node.
             self.break_watch(holder, now);
         }
         if is_over && let Some(client) = self.clients.find(holder) {
             if let Some(ties) = client.ties() {
                 ties.link = None;
-                // After `EXEC` nothing is watched any more; a broken watch outlasts a call that waits.
+                // `EXEC` ends all watches. A broken watch remains after a blocking call, until the client's
+                // `EXEC` fails.
                 if !waits {
                     ties.watch = None;
                 }
@@ -693,7 +697,8 @@ impl Shard {
                 self.change_database(holder, database, now);
             }
         } else if reply.starts_with(b"-") {
-            // The error may stand for a reply that was too large, so the link's database is not known.
+            // The error may stand for a reply that was too large, so it is unknown which database the link
+            // has now.
             if self.tracks_over(holder, link) {
                 self.private.select_anew(&mut self.env, link, now);
             } else {
@@ -801,7 +806,8 @@ impl Shard {
         let Some(owner) = owner.filter(|owner| owner.backend != from && waiting.tries <= TRIES_MAX) else {
             return Some(request);
         };
-        // A client that has just left is not asked for again; its link is closed at the end of the turn.
+        // For a client that has just left the request is not sent again; its link is closed at the end of the
+        // turn.
         let Some(client) = self.clients.find(holder) else { return Some(request) };
         let left = call::with_time_left(&waiting.frame, now.monotonic.since(request.began));
         let (tenant, protocol) = (client.identity().tenant_id(), client.protocol());
@@ -918,7 +924,8 @@ impl Shard {
             self.end_unanswered(&request, true, &text, now);
             self.env.pool.give(text);
             if tracked && self.clients.find(holder).is_some() {
-                // The client would miss changes of the keys that it keeps.
+                // Without the link on which its keys are tracked, the client would miss changes of the keys
+                // that it keeps.
                 self.clients.stop_listening(&mut self.env, holder);
             }
         }
@@ -934,7 +941,7 @@ impl Shard {
         }
         for id in self.clients.watching_since(now.monotonic.before(WATCH_MAX)) {
             let Some(ties) = self.clients.find(id).and_then(|client| client.ties()) else { continue };
-            // A request in flight is answered first.
+            // A link with a request in flight is left alone until the request is answered.
             if ties.link.is_some_and(|link| self.private.is_at_work(link)) {
                 continue;
             }

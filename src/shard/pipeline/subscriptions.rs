@@ -164,7 +164,8 @@ impl Shard {
         }
         let has_link: Vec<BackendId> = known.stores().collect();
         let new: Vec<bool> = names.iter().map(|name| !known.has(kind, name)).collect();
-        // Clients are spread over the nodes of a cluster.
+        // A client uses one node for all its channels, chosen by its number so that clients are spread over
+        // the nodes.
         let node = has_link.iter().find(|store| stores.contains(store)).copied();
         let node = node.or_else(|| stores.get(number as usize % stores.len().max(1)).copied());
         let node = node.unwrap_or(BackendId(0));
@@ -309,7 +310,7 @@ impl Shard {
             let requests = subscriptions.spread(&stores);
             self.send_to_feeds(requests, now);
             if lent.iter().any(Option::is_none) {
-                // The client would miss events and not know it.
+                // Without a link to each of these stores, the client would miss events and not know it.
                 self.clients.close(&mut self.env, id);
             }
         }

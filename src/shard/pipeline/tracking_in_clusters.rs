@@ -95,7 +95,8 @@ impl Shard {
             (Err(reason), _) if tracking.live_target() == Some(target) => {
                 return self.lose_late_link(id, link, reason, now);
             }
-            // The target is gone, and messages go nowhere; or a command that names another waits behind.
+            // The target is gone, so tracking is turned off on this link; or the client has named another
+            // target since, and that command follows.
             _ => write_tracking_off(&mut frame),
         }
         self.private.release(link, frame, now);
@@ -120,12 +121,12 @@ impl Shard {
     /// cluster, after tracking began. An error closes the client.
     pub(super) fn take_late_confirmation(&mut self, id: ClientId, reply: &[u8], now: Now) {
         if reply.starts_with(b"-") {
-            // The client would not hear of changes there.
+            // The client would not hear of changes at this node.
             return self.clients.stop_listening(&mut self.env, id);
         }
         let options = self.tracking_of(id).and_then(|tracking| tracking.options());
         if options.is_some_and(|options| options.is_broadcast) {
-            // Keys may have changed there before the node knew of the client.
+            // Keys may have changed at the node before it knew of the client.
             self.tell_any_key(id, now);
         }
     }
@@ -145,7 +146,8 @@ impl Shard {
         let kept: Vec<BackendId> =
             stores(newer).iter().filter(|key| same(key)).map(|key| key.backend).collect();
         for id in &ids {
-            // Stores answer a command of the client, one on each link.
+            // While stores answer a tracking command of the client (one reply per link), its links stay as
+            // they are.
             let Some(tracking) = self.tracking_of(*id).filter(|tracking| !tracking.is_pending()) else {
                 continue;
             };
@@ -278,7 +280,7 @@ impl Shard {
         let named = sender.and_then(|sender| map.find(&target.resolve(sender)?)).map(|node| node.key);
         let Some(named) = named.filter(|named| Some(named.backend) != from) else { return Some(request) };
         if self.clients.find(holder).is_none_or(|client| client.watch().is_some()) {
-            // The keys that are watched have moved away.
+            // The client's watched keys have moved away, so its request is not sent again.
             return Some(request);
         }
         let tracking = self.tracking_of(holder).filter(|tracking| tracking.has(link));
@@ -325,7 +327,8 @@ impl Shard {
                 let message = (Message::Small(&repeat.bytes), repeat.replies);
                 self.private.send(&mut self.env, link, message, request, now);
             } else {
-                // The node that it was sent to first holds no keys any more.
+                // The client has no link any more to the node that got the request, because that node holds
+                // no keys now.
                 let backend = self.private.backend_of(link).unwrap_or(BackendId(0));
                 let error = self.error_of(NotSent::Redirects, backend);
                 self.hot_keys.end_writes(&request.cells);

@@ -261,7 +261,7 @@ impl Shard {
         };
         let unknown = links.iter().map(|(store, _)| *store).find(|store| target.number_at(*store).is_none());
         if let Some(store) = unknown.filter(|_| self.env.slots.is_some()) {
-            // Both cores have different maps of the cluster, for a moment.
+            // For a moment, the cores of both clients have different maps of the cluster.
             let error = self.error_of(NotSent::Unconfirmed, store);
             let refused = self.tracking_of(id).and_then(|tracking| tracking.refuse(to.sequence, error));
             return refused.into_iter().for_each(|refused| self.complete_tracking(id, refused, now));

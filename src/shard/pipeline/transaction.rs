@@ -78,7 +78,7 @@ impl Shard {
         let place = transaction.place();
         let selects = transaction.take_selects();
         if self.watches(id) {
-            // An empty transaction also tells whether a key has changed.
+            // An empty transaction must reach the store too, because it fails if a watched key has changed.
             let (block, replies) =
                 transaction.into_block().unwrap_or_else(|| (EMPTY_TRANSACTION.to_vec(), 2));
             return self.execute_watched(id, place, (&block, replies), (splice, selects), charge, now);
@@ -94,7 +94,7 @@ impl Shard {
                 return self.answer_not_sent(id, place.1, why);
             }
         };
-        // A shared connection stays with its database.
+        // A shared connection must not change its database, and tracked keys need a link of the client.
         if !selects.is_empty() || tracking.is_some() {
             return self.execute_apart(id, place.1, (block, replies), (splice, selects), charge, now);
         }

@@ -122,7 +122,7 @@ pub fn with_last_id(frame: &[u8], place: usize, told: &[u8]) -> Option<Vec<u8>> 
     let mut entries = reply::elements(told)?;
     let id = match entries.next() {
         Some(entry) => reply::text(reply::elements(entry)?.next()?)?,
-        // An empty stream, or one that is not there.
+        // The stream is empty or does not exist.
         None => b"0-0",
     };
     with_words(frame, |words| Some(with_word(words, place, id)))

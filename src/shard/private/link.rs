@@ -317,7 +317,7 @@ impl Link {
     pub(super) fn take_whole(&mut self, end: &[u8], bytes_max: usize) -> Vec<u8> {
         let mut whole = std::mem::take(&mut self.partial);
         if std::mem::take(&mut self.let_go) > 0 || whole.len() + end.len() > bytes_max {
-            // With others that were being received at the same time it may have been.
+            // The reply, together with others received at the same time, was larger than the limit.
             return format!("-ERR the reply is larger than {bytes_max} bytes (--max-reply-bytes)\r\n").into();
         }
         whole.extend_from_slice(end);

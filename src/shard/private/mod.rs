@@ -139,7 +139,8 @@ impl Waiting {
     /// it if `has_own_terms` is true: its terms (`QOS CALL`) are not those of its connection.
     pub fn new(arguments: &Arguments<'_>, slot: u16, has_own_terms: bool) -> Self {
         let is_kept = arguments.frame().len() <= COPY_BYTES_MAX;
-        // Another node may have to be asked, or an element put back that was taken for nobody.
+        // The request is kept so that it can be sent to another node, or so that popped elements can be put
+        // back.
         let frame = if is_kept { arguments.frame() } else { &[] };
         let may_move = is_kept && !has_own_terms && call::is_known(arguments);
         let can_move = if may_move { CanMove::Yes } else { CanMove::No };
@@ -1013,7 +1014,7 @@ impl PrivateLinks {
     /// it is closed.
     pub fn give_back(&mut self, env: &mut Env, id: PrivateId, has_watched: bool, now: Now) {
         let Some(link) = self.at(id) else { return };
-        // The store may end the next call on a link of which one was unblocked.
+        // After `CLIENT UNBLOCK`, the store may still end the next blocking command on the same link.
         let is_spent = link.is_streaming || link.was_unblocked || link.is_inbox || link.is_held;
         if link.in_flight.is_some() || is_spent || link.state != State::Open {
             return self.close(env, id);
@@ -1234,7 +1235,7 @@ impl PrivateLinks {
                 let (backend, number) = (link.backend, link.number);
                 let is_busy = NodeRefusal::parse(&reply) == Some(NodeRefusal::Busy);
                 self.events.push_back(Event::Sign { backend, is_busy });
-                // A busy store may have refused a part of the greeting.
+                // Without a number, the store may have been busy and have refused a part of the greeting.
                 if number.is_some() {
                     self.rest_if_clean(id, now);
                 } else {

@@ -47,7 +47,7 @@ impl PrivateLinks {
     /// True if another process can go on with the blocking command that waits on a private link.
     pub fn may_move(&self, id: PrivateId) -> bool {
         self.peek(id).is_some_and(|link| match &link.in_flight {
-            // A client has had the command ended, and awaits its end.
+            // Another client has sent `CLIENT UNBLOCK` for the command, and its end is awaited.
             Some(_) if link.was_unblocked && !link.is_withheld => false,
             Some(request) => {
                 let can_move = request.waiting().is_some_and(|waiting| waiting.can_move != CanMove::No);

@@ -354,7 +354,7 @@ impl SharedChannels {
             let subscribers = channel.cores.iter().map(|core| core.acknowledged).sum();
             OwnNumbers { links: u32::from(channel.is_subscribed), subscribers }
         });
-        // Clients of a channel that no store counts yet are counted when it does.
+        // While no store has confirmed the channel, its clients do not count; they do once a store has.
         let own = own.filter(|own| own.links > 0).unwrap_or_default();
         Some(FromHome::Numbers { kind, name, own })
     }

@@ -1,5 +1,5 @@
-//! Random interleavings of joins, leaves, losses and messages between cores, a home core and stores, against a model
-//! in which each client has a subscription of its own at a store.
+//! Tests of shared channels: random interleavings of joins, leaves, losses and messages between cores, a home
+//! core and stores. The reference model gives each client a subscription of its own at a store.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,10 +11,11 @@ const CORES: u16 = 2;
 const NAMES: [(Subscription, &str); 3] =
     [(Subscription::Channels, "a"), (Subscription::Channels, "b"), (Subscription::Patterns, "*")];
 
-/// One name as a core with subscribers knows it: its generation, and its clients, true once acknowledged.
+/// A name as a core with subscribers knows it: its generation, and its clients, each with true once its
+/// subscription was acknowledged.
 type Known = (u32, BTreeMap<ClientId, bool>);
 
-/// A core with subscribers, which keeps to the rules of `clients/listeners.rs`.
+/// A stand-in for a core with subscribers, which follows the rules of `clients/listeners.rs`.
 #[derive(Default)]
 struct Core {
     last_generation: u32,
@@ -28,7 +29,8 @@ struct Core {
     refused: usize,
 }
 
-/// A store behind one connection.
+/// A stand-in for a store with one connection: requests that it has received, replies and messages that it
+/// has sent, and its subscriptions.
 #[derive(Default)]
 struct Store {
     requests: VecDeque<Vec<u8>>,
@@ -42,7 +44,8 @@ fn bulk(out: &mut Vec<u8>, words: &[&[u8]]) {
 }
 
 impl Store {
-    /// Carries out the next request, as a server does.
+    /// Carries out the next (P)SUBSCRIBE or (P)UNSUBSCRIBE as a server does; if `refuses`, a subscription
+    /// gets an error.
     fn work(&mut self, refuses: bool) {
         let Some(frame) = self.requests.pop_front() else { return };
         let (word, name) =
@@ -154,7 +157,7 @@ impl Core {
     }
 }
 
-/// A home core, cores with subscribers, and stores, between which everything takes its time.
+/// A home core, cores with subscribers, and stores; messages between them are delivered step by step.
 struct World {
     home: SharedChannels,
     cores: Vec<Core>,
@@ -186,7 +189,7 @@ impl World {
         }
     }
 
-    /// Passes one message on: to the home core, to a store, from a store, or to a core.
+    /// Delivers one message, by `way`: 0 to the home core, 1 to a store, 2 from a store, else to a core.
     fn step(&mut self, way: u64, random: &mut Random) {
         let (core, store) = (random.below(2) as usize, random.below(2) as usize);
         match way {
@@ -231,7 +234,7 @@ impl World {
         }
     }
 
-    /// Checks that when nothing is on its way, all sides agree on who is subscribed.
+    /// Checks that all sides agree on the subscribers, once no message is under way.
     fn check(&self) {
         for (index, (kind, text)) in NAMES.iter().enumerate() {
             let sets = self.cores.iter().filter_map(|core| core.names.get(&index));
@@ -298,7 +301,7 @@ fn whatever_comes_between_nobody_misses_a_message_and_nothing_is_left_behind() {
             }
             world.settle(&mut random);
             world.check();
-            // Each client that is subscribed now hears a message that is published now, once.
+            // A message that is published now reaches each subscribed client exactly once.
             number += 1;
             world.stores[0].publish("a", number);
             world.settle(&mut random);

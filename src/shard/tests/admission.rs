@@ -1,4 +1,4 @@
-//! Prices and quotas in the pipeline.
+//! Tests of admission in the pipeline: prices of requests, and quotas.
 
 use super::*;
 use crate::values::Weights;
@@ -12,7 +12,7 @@ const LIMITED: &str = r"
     admin = true
 ";
 
-/// Returns a rig whose pools grant only what was spent on credit.
+/// Returns a rig whose pools grant only what was already spent on credit.
 fn limited(shards: u16) -> Rig {
     limited_at(
         shards,
@@ -34,7 +34,7 @@ fn limited_at(shards: u16, weights: Weights) -> Rig {
 fn a_request_without_quota_is_refused_in_its_place_and_takes_nothing() {
     let mut rig = limited(1);
     let client = rig.client(0);
-    // The first request is on credit; the others wait for the pool, which has nothing for them.
+    // The first request runs on credit; the others wait for the pool, which has nothing for them.
     rig.send(client, &[&["GET", "a"], &["GET", "b"], &["PING"], &["GET", "c"]]);
     assert_eq!(rig.words_at_stores(), ["GET"]);
     rig.answer_next("$1\r\na\r\n");
@@ -145,7 +145,7 @@ fn what_was_refused_later_costs_nothing() {
     assert_eq!(spent, 0);
 }
 
-/// Returns what was taken from buckets so far, and what requests are reported to have cost.
+/// Returns the micro-units taken from buckets so far, and those that requests are reported to have cost.
 fn booked(rig: &mut Rig) -> (i64, u64) {
     rig.now.monotonic = rig.now.monotonic.after(Duration::from_secs(2));
     rig.turns();
@@ -160,13 +160,13 @@ fn what_was_sent_and_never_answered_costs_what_it_was_estimated_at() {
     rig.pools = (1_000 * UNIT as i64, false);
     let client = rig.client(0);
     let [here, there] = [rig.key(0, 0), rig.key(1, 0)];
-    // The global bucket and the tenant's have one unit more than this costs.
+    // The global bucket and the tenant's each hold one unit more than these requests cost.
     rig.send(client, &[&["SET", &here, "1"], &["MGET", &here, &there]]);
     rig.lose("SET");
     rig.answer_first("MGET", "*1\r\n$-1\r\n");
     assert_eq!(rig.told(client).matches("-UNAVAILABLE").count(), 2);
     assert_eq!(booked(&mut rig), (2 * (2 * UNIT + UNIT / 50) as i64, 2 * UNIT + UNIT / 50));
-    // Requests that wait for a connection which is never made were not sent.
+    // Requests that wait for a connection that is never made were not sent.
     rig.connecting = Connecting::Hangs;
     rig.send(client, &[&["GET", &here]]);
     assert_eq!(rig.words_at_stores(), Vec::<&str>::new());
@@ -228,7 +228,7 @@ fn a_walk_is_told_to_take_smaller_steps_wherever_it_stands() {
     for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n*2\r\n$1\r\n0\r\n*0\r\n"] {
         rig.answer_next(reply);
     }
-    // A count that is low enough is sent as it came.
+    // A COUNT below the limit is forwarded unchanged.
     let plain = "*5\r\n$5\r\nzScAn\r\n$1\r\nz\r\n$1\r\n0\r\n$5\r\nCoUnT\r\n$2\r\n50\r\n";
     rig.raw(client, plain.as_bytes());
     assert_eq!(rig.at_stores[0].frame, plain);
@@ -272,8 +272,8 @@ fn no_more_is_under_way_than_could_be_paid_though_replies_turn_out_dear() {
     assert_eq!(rig.at_stores.len(), 32, "they have been alike so far");
     (0..31).for_each(|_| rig.answer_next(&small));
     rig.answer_next(&large);
-    // The average has forgotten it after a few dozen requests; the highest cost that is still possible has
-    // not.
+    // After a few dozen requests the average has forgotten the expensive reply; the highest cost that is
+    // still possible has not.
     for _ in 0..60 {
         rig.send(client, &[&ask]);
         rig.answer_next(&small);

@@ -1,9 +1,10 @@
-//! Stores that fail or are slow, and what their clients get meanwhile.
+//! Tests of the circuit breaker: stores that fail or are slow, and the replies that their clients get
+//! meanwhile.
 
 use super::*;
 use crate::policy::breaker::Stage;
 
-/// The time after which an ejected store is certainly tried again.
+/// A time after which an ejected store is certainly tried again.
 const PAUSE: Duration = Duration::from_millis(500);
 const LOADING: &str = "-LOADING Redis is loading the dataset in memory\r\n";
 
@@ -25,7 +26,7 @@ fn ejections(rig: &Rig, backend: u16) -> u64 {
     rig.shards.iter().map(of).sum()
 }
 
-/// Asks for a key, which the store answers with `reply` if it is asked at all. Returns what the client gets.
+/// Sends a GET, which the store answers with `reply` if it is asked at all. Returns the client's reply.
 fn ask(rig: &mut Rig, client: usize, key: &str, reply: &str) -> String {
     rig.now.monotonic = rig.now.monotonic.after(Duration::from_micros(200));
     rig.send(client, &[&["GET", key]]);
@@ -58,7 +59,7 @@ fn after_five_failures_in_a_row_nobody_asks_for_a_while_and_then_one_does() {
         "{said:?}"
     );
     rig.wait(PAUSE);
-    // The second request is refused while the result of the first, the trial, is unknown.
+    // The second request is refused while the first, the trial, has no reply yet.
     rig.send(client, &[&["GET", &sick]]);
     let other = rig.client(0);
     rig.send(other, &[&["GET", &sick]]);
@@ -74,7 +75,7 @@ fn after_five_failures_in_a_row_nobody_asks_for_a_while_and_then_one_does() {
     rig.wait(PAUSE);
     assert_eq!(ask(&mut rig, client, &sick, "$-1\r\n"), "$-1\r\n");
     assert_eq!(stage(&rig, 0), Stage::Returning);
-    // More and more requests pass, and in the end all do.
+    // More and more requests pass to the store, and in the end all do.
     let mut passed = Vec::new();
     for _ in 0..20 {
         let part = (0..100).filter(|_| ask(&mut rig, client, &sick, "$-1\r\n") == "$-1\r\n").count();
@@ -120,14 +121,14 @@ fn what_says_nothing_of_a_store_ejects_nobody() {
         }
         assert_eq!((stage(&rig, 0), ejections(&rig, 0)), (Stage::Well, 0), "{error}");
     }
-    // A script's error may be any text that its client likes.
+    // A script may reply any error text that its client likes, so such errors do not count as failures.
     for _ in 0..200 {
         rig.send(client, &[&["EVAL", "return redis.error_reply('LOADING')", "1", &key]]);
         rig.answer_next(LOADING);
         assert_eq!(rig.told(client), LOADING);
     }
     assert_eq!((stage(&rig, 0), ejections(&rig, 0)), (Stage::Well, 0));
-    // A script's reply does not speak for the store either.
+    // A script's reply does not end the row of failures either.
     for round in 0..5 {
         assert_eq!(ask(&mut rig, client, &key, LOADING), LOADING, "{round}");
         rig.send(client, &[&["EVAL", "return redis.error_reply('MINE')", "1", &key]]);
@@ -144,7 +145,7 @@ fn failures_that_all_cores_see_are_added_up_and_all_leave_the_store_alone() {
     let mut rig = watched(2, 1, Mode::On);
     let clients = [0, 1].map(|shard| rig.client(shard));
     let keys = [0, 1].map(|home| rig.key(home, 0));
-    // A quarter of the replies are failures: never five in a row, and too few on each core.
+    // A quarter of the replies are failures: never five in a row, and too few on each core alone.
     for number in 0..4_000 {
         let core = number % 2;
         let reply = if number / 2 % 4 == 0 { LOADING } else { "$-1\r\n" };
@@ -159,7 +160,7 @@ fn failures_that_all_cores_see_are_added_up_and_all_leave_the_store_alone() {
         rig.wait(Duration::from_millis(1));
         let told = ask(&mut rig, clients[core], &keys[core], "$-1\r\n");
         let heard = rig.shards[core].counters().get(Counter::RefusedEjected) > 0;
-        // Another core learns of it when it next looks.
+        // The other core learns of the ejection when it next compares.
         assert!(heard == told.contains("reason=ejected"));
     }
     let said = lines(&mut rig);
@@ -245,8 +246,8 @@ fn in_shadow_it_is_only_said_and_switched_off_nothing_is() {
     }
 }
 
-/// Simulates stores with equal load, except that one of them has more and one is slow. Returns the
-/// milliseconds until the slow one was ejected; `None` if none was.
+/// Simulates stores with equal load, except that one of them has more requests (`crowd`), and one is slow.
+/// Returns the milliseconds until the slow one was ejected; `None` if no store was.
 fn slow_store_found_after(slow: Duration, crowd: usize, backends: u16) -> Option<u64> {
     let usual = Duration::from_millis(2);
     let mut rig = watched(1, backends, Mode::On);
@@ -254,7 +255,7 @@ fn slow_store_found_after(slow: Duration, crowd: usize, backends: u16) -> Option
     let keys: Vec<String> = (0..backends).map(|backend| rig.key(0, backend)).collect();
     let start = rig.now.monotonic;
     let onset = start.after(Duration::from_secs(6));
-    // The requests in flight, by the time at which they are answered.
+    // The requests in flight, by the time at which each is answered.
     let mut due: Vec<(Timestamp, u16)> = Vec::new();
     let mut clients: Vec<usize> = (0..200).map(|_| rig.client(0)).collect();
     for tick in 0..6_000_u64 {
@@ -290,8 +291,9 @@ fn slow_store_found_after(slow: Duration, crowd: usize, backends: u16) -> Option
     None
 }
 
-/// A core that stands still again and again finds replies that came long ago. It knows when it was to run
-/// next, but not since when they lay in its socket: it must not take that for a slow store.
+/// A core that stands still again and again finds replies that arrived long before. It knows when it should
+/// have run, but not how long the replies lay in its socket, so it must not take the delay for slowness of a
+/// store.
 #[test]
 fn a_core_that_does_not_run_in_time_takes_no_store_for_slow() {
     const BACKENDS: u16 = 6;

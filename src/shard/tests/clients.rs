@@ -1,10 +1,10 @@
-//! The commands `CLIENT LIST`, `KILL` and `PAUSE` over several shards.
+//! Tests of CLIENT LIST, KILL and PAUSE over several shards.
 
 use super::neighbours::TWO_TENANTS;
 use super::*;
 
 impl Rig {
-    /// Carries a client's question about clients to all shards, and their answers back to the client.
+    /// Delivers a shard's questions about clients to all shards, and their answers back to the asking client.
     fn carry_client_questions(&mut self) {
         for asking in 0..self.shards.len() {
             while let Some((to, question)) = self.shards[asking].poll_question() {
@@ -150,7 +150,7 @@ fn a_tenant_holds_up_its_own_only() {
         rig.send(client, &[&["PING"]]);
     }
     assert_eq!((rig.told(own).as_str(), rig.told(other).as_str()), ("", "+PONG\r\n"));
-    // A client that becomes one of the tenant's waits too, and one that is closed while it waits leaves
+    // A client that logs in as the paused tenant waits too, and one that is closed while it waits leaves
     // nothing behind.
     rig.send(other, &[&["AUTH", "acme", "a"], &["PING"]]);
     assert_eq!(rig.told(other), "+OK\r\n");
@@ -178,7 +178,8 @@ fn a_pause_in_a_transaction_is_in_force_when_the_transaction_is_answered() {
     assert_eq!(rig.told(operator), format!("*3\r\n+OK\r\n+OK\r\n{wrong}+PONG\r\n"));
     rig.send(client, &[&["SET", &key, "1"]]);
     assert!(rig.at_stores.is_empty());
-    // The last one of several counts. One that needs no store is answered when it is in force.
+    // The last of several CLIENT PAUSE or UNPAUSE in a transaction counts. A transaction that needs no store
+    // gets its reply once that is in force.
     rig.send(operator, &[&["MULTI"], &pause, &["CLIENT", "UNPAUSE"], &["EXEC"]]);
     assert_eq!(rig.told(operator), "+OK\r\n+QUEUED\r\n+QUEUED\r\n");
     rig.carry_client_questions();
@@ -261,7 +262,7 @@ fn scripts_that_declare_that_they_write_nothing_pass_while_writes_are_held_back(
     const DIGEST: &str = "ae33f9227913b24d053a555637f98260b23bd3a3";
     let mut rig = Rig::new(2, 1);
     let [operator, client, other] = [rig.client(0), rig.client(0), rig.client(1)];
-    // Its source is seen on another core than that of the client that names its digest.
+    // The core that stores the script's source is not that of the client that runs it by digest.
     rig.send(other, &[&["SCRIPT", "LOAD", READS]]);
     rig.answer_next(&format!("$40\r\n{DIGEST}\r\n"));
     assert_eq!(rig.asks(operator, &["CLIENT", "PAUSE", "100000", "WRITE"]), "+OK\r\n");

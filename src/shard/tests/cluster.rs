@@ -1,4 +1,4 @@
-//! Nodes of a cluster that redirect requests because slots have moved to other owners.
+//! Tests of clusters whose nodes redirect requests (MOVED, ASK) because slots have moved to other owners.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub(super) fn bulk(value: &str) -> String {
     format!("${}\r\n{value}\r\n", value.len())
 }
 
-/// Returns cores before a cluster of three nodes.
+/// Returns a rig of cores that proxy a cluster of three nodes.
 pub(super) fn clustered(shards: u16, change: impl Fn(&mut ShardSettings)) -> Rig {
     let mut rig = Rig::with(shards, NODES, |settings| {
         settings.hot.mode = Mode::Off;
@@ -26,18 +26,18 @@ pub(super) fn clustered(shards: u16, change: impl Fn(&mut ShardSettings)) -> Rig
     rig
 }
 
-/// The node that has a slot in the beginning.
+/// Returns the node that owns a slot at first: each of three nodes has a third of the slots.
 pub(super) fn thirds(slot: u16) -> u16 {
     (u32::from(slot) * u32::from(NODES) / u32::from(SLOTS)) as u16
 }
 
 impl Rig {
-    /// Publishes a cluster map to all cores.
+    /// Publishes a cluster map with these owners of slots to all cores.
     pub(super) fn publish(&mut self, owner_of: impl Fn(u16) -> Option<u16>) {
         self.publish_of((NODES, None), owner_of);
     }
 
-    /// Publishes a map of a cluster with this many nodes, one of which may have failed.
+    /// Publishes a map of a cluster with `nodes` nodes, one of which may have failed.
     pub(super) fn publish_of(
         &mut self,
         (nodes, failed): (u16, Option<u16>),
@@ -51,7 +51,7 @@ impl Rig {
         }));
     }
 
-    /// Publishes the map that follows from a node's view to all cores.
+    /// Publishes the map that follows from a node's view of the cluster to all cores.
     pub(super) fn publish_view(&mut self, view: View) {
         self.cluster.apply(&[view]);
         let map = Arc::clone(self.cluster.map());
@@ -61,8 +61,8 @@ impl Rig {
         self.turns();
     }
 
-    /// Returns the view of the first node that has not failed, of a cluster in which each node owns the slots
-    /// that `owner_of` says.
+    /// Returns the view of the first node that has not failed, for a cluster in which `owner_of` gives the
+    /// owner of each slot.
     pub(super) fn view(
         &self,
         (nodes, failed): (u16, Option<u16>),
@@ -88,7 +88,7 @@ impl Rig {
         View::parse(&asked, b"*0\r\n", bulk(&told).as_bytes()).expect("a view")
     }
 
-    /// The node and command of each request at stores.
+    /// Returns the node and the command of each request at stores, such as `0 GET`.
     pub(super) fn at_nodes(&self) -> Vec<String> {
         let word = |sent: &Sent| sent.frame.split("\r\n").nth(2).unwrap_or("").to_owned();
         self.at_stores.iter().map(|sent| format!("{} {}", sent.backend.0, word(sent))).collect()
@@ -103,7 +103,7 @@ pub(super) fn ask(key: &str, node: u16) -> String {
     format!("-ASK {} 10.0.0.{node}:{}\r\n", slot_of(key.as_bytes()), 7000 + node)
 }
 
-/// Returns a core, a client of it, and a key that the first node has.
+/// Returns a rig with one core, a client of it, and a key of the first node.
 fn before_a_node() -> (Rig, usize, String) {
     let mut rig = clustered(1, |_| {});
     let (client, key) = (rig.client(0), rig.key(0, 0));
@@ -117,7 +117,8 @@ fn what_was_refused_goes_to_the_new_owner_and_so_does_what_comes_later() {
     assert_eq!(rig.at_nodes(), ["0 SET", "0 GET", "0 GET"]);
     rig.answer_next("+OK\r\n");
     rig.answer_next(&moved(&key, 1));
-    // The redirected request waits for what was sent behind it, which could otherwise come too late.
+    // A redirected request waits for requests that were sent behind it, which could otherwise be carried out
+    // after it.
     rig.send(client, &[&["STRLEN", &key]]);
     assert_eq!(rig.at_nodes(), ["0 GET"]);
     rig.answer_next(&moved(&key, 1));
@@ -136,8 +137,8 @@ fn what_was_refused_goes_to_the_new_owner_and_so_does_what_comes_later() {
     assert_eq!(rig.at_nodes(), ["1 GET"]);
 }
 
-/// Redirects a request, and returns what its client gets at its deadline while the new node is silent; then
-/// what it gets when that node answers.
+/// Redirects a request to a node that stays silent. Returns the client's reply at its deadline, and what the
+/// client gets when the node answers after that.
 fn told_at_the_deadline(
     refusal: impl Fn(&str) -> String,
     words: &[&str],
@@ -175,7 +176,7 @@ fn what_was_sent_on_has_the_deadline_that_it_had() {
             told.starts_with("-DEADLINE stage=backend ") && told.contains("may have happened"),
             "{told:?}"
         );
-        // The reply is awaited for a client that keeps to deadlines itself.
+        // For a client that enforces deadlines itself, weir waits for the reply.
         let (told, late) = told_at_the_deadline(refusal, &get, "wait");
         assert_eq!((told.as_str(), late.ends_with("$4\r\nlate\r\n")), ("", true), "{late:?}");
     }
@@ -193,7 +194,7 @@ fn a_node_that_is_asked_to_take_over_is_told_so_and_the_map_stays() {
     assert!(rig.shards[0].poll_doubt().is_none());
     rig.send(client, &[&["APPEND", &key, "2"]]);
     assert_eq!(rig.at_nodes(), ["0 APPEND"]);
-    // A request that was redirected twice waits a little.
+    // A request that was redirected twice waits a little before it is sent again.
     rig.answer_next(&ask(&key, 2));
     rig.answer_next("+OK\r\n");
     rig.answer_next(&moved(&key, 0));
@@ -210,7 +211,7 @@ fn who_has_the_slot_no_more_sends_nobody_anywhere() {
     let slot = slot_of(key.as_bytes());
     rig.send(client, &[&["APPEND", &key, "1"], &["APPEND", &key, "2"]]);
     rig.answer_next(&ask(&key, 2));
-    // The redirected request waits for the other one. Meanwhile the whole slot moves elsewhere.
+    // The redirected request waits for the other one; meanwhile the whole slot moves to another node.
     rig.publish(|of| Some(if of == slot { 1 } else { thirds(of) }));
     rig.answer_next(&moved(&key, 1));
     rig.wait(5 * MILLISECOND);
@@ -227,8 +228,8 @@ fn nobody_is_asked_to_take_over_what_an_owner_gave_away_long_ago() {
         let neighbour = format!("{{{key}}}b");
         rig.send(client, &[&["APPEND", &key, "1"], &["GET", &neighbour]]);
         rig.answer_next(&ask(&key, 2));
-        // The redirected request waits for the other one. Meanwhile the slot may have moved there, come back,
-        // and begun to move again.
+        // The redirected request waits for the other one; meanwhile the slot may have moved to the target,
+        // come back, and begun to move again.
         rig.wait(waited * MILLISECOND);
         rig.answer_next("$-1\r\n");
         rig.wait(MILLISECOND);
@@ -244,7 +245,7 @@ fn a_block_that_was_refused_goes_whole() {
         rig.answer_next(reply);
     }
     assert_eq!(rig.at_nodes(), ["1 MULTI", "1 SET", "1 GET", "1 EXEC"]);
-    // The redirect may also come to a step of a transaction.
+    // The redirect may also be the reply to a step of a transaction.
     for reply in ["+OK\r\n", &ask(&key, 2), "+QUEUED\r\n", "-EXECABORT because\r\n"] {
         rig.answer_next(reply);
     }
@@ -262,7 +263,7 @@ fn that_a_node_could_not_be_reached_says_nothing_of_what_it_has_become_since() {
     rig.connecting = Connecting::Fails;
     rig.send(client, &[&["GET", &key]]);
     assert!(rig.told(client).contains("reason=connect-failed"));
-    // Another node takes over, and then the roles are reversed.
+    // Another node takes over, and then both change roles again.
     rig.publish_of((NODES, Some(0)), |slot| Some(thirds(slot).max(1)));
     rig.publish(|slot| Some(thirds(slot)));
     rig.connecting = Connecting::Works;
@@ -280,8 +281,8 @@ fn a_script_may_say_what_it_likes() {
     assert_eq!(rig.at_nodes(), [""; 0], "it is not sent again before it is known that this was true");
     let doubt = rig.shards[0].poll_doubt();
     assert_eq!(doubt, Some(Doubt { reason: Reason::Unsure, moved: None }), "what it says proves nothing");
-    // Another script says so too, and what scripts say is no proof; nor is a map that is newer for another
-    // reason.
+    // A redirect in a script's reply proves nothing, even if a second script says the same, nor does a map
+    // that is newer for another reason.
     let named = rig.cluster.map().node(BackendId(1)).map(|node| (slot_of(key.as_bytes()), node.key));
     let map = named.and_then(|named| rig.cluster.patch(&[named]));
     let map = map.filter(|map| map.is_hearsay(slot_of(key.as_bytes()))).expect("a map by hearsay");
@@ -289,12 +290,12 @@ fn a_script_may_say_what_it_likes() {
     rig.turns();
     rig.publish(|slot| Some(if slot == 1 { 2 } else { thirds(slot) }));
     assert_eq!((rig.at_nodes().len(), rig.told(client).as_str()), (0, ""));
-    // The node has the slot, so the script was carried out.
+    // The confirmed map says that the node has the slot, so the script itself was carried out.
     rig.confirm();
     let told = rig.told(client);
     assert!(told.starts_with("-UNAVAILABLE backend=10.0.0.0:7000 reason=redirects"), "{told}");
     assert!(told.ends_with("$1\r\n1\r\n"));
-    // No request waits for what the script's next redirect says.
+    // No request waits because of the script's next redirect.
     rig.wait(5 * MILLISECOND);
     rig.send(client, &[&script, &["GET", &key]]);
     rig.answer_next(&moved(&key, 1));
@@ -309,7 +310,7 @@ fn a_script_may_say_what_it_likes() {
     assert_eq!(rig.at_nodes(), ["1 EVAL"]);
     rig.answer_next(":7\r\n");
     assert_eq!(rig.told(client), ":7\r\n");
-    // Nobody confirms anything: a second passes for the first request, and no time for later ones.
+    // No node confirms the map: the first request waits a second for that, later ones do not wait.
     for waits in [true, false] {
         rig.wait(5 * MILLISECOND);
         rig.send(client, &[&script]);
@@ -320,7 +321,7 @@ fn a_script_may_say_what_it_likes() {
         }
         assert!(rig.told(client).contains("reason=redirects"));
     }
-    // The redirects name another slot, and an unknown node.
+    // The redirects name another slot and an unknown node.
     rig.send(client, &[&script]);
     rig.answer_next("-MOVED 1 10.9.9.9:1\r\n");
     assert!(rig.told(client).contains("reason=redirects"));
@@ -336,8 +337,7 @@ fn a_map_older_than_what_a_node_said_is_no_proof_of_what_a_script_says() {
     rig.send(client, &[&["EVAL", "code", "1", &key]]);
     assert_eq!(rig.at_nodes(), ["1 EVAL"], "what a node said counts");
     rig.answer_next(&moved(&key, 2));
-    // Maps on which the slot is not where the script was carried out, because they are older than its move
-    // there.
+    // Maps that are older than the slot's move to the script's node, and so have it elsewhere.
     for other in 1..3 {
         rig.publish(|slot| Some(if slot == other { 2 } else { thirds(slot) }));
         rig.wait(5 * MILLISECOND);
@@ -363,10 +363,10 @@ fn a_map_older_than_what_a_node_said_is_no_proof_of_what_a_script_says() {
 
 #[test]
 fn nothing_goes_behind_a_script_that_may_have_been_carried_out() {
-    // A redirect that is believed for a while, and redirects that cannot be true.
+    // One redirect that is believed for a while, and redirects that cannot be true.
     for (named, is_confirmed) in [(None, true), (None, false), (Some("-MOVED 1 10.9.9.9:1\r\n"), false)] {
         let (mut rig, client, key) = before_a_node();
-        // Scripts that cost little share connections with other requests.
+        // Scripts that have proven cheap share connections with other requests.
         for _ in 0..3 {
             rig.send(client, &[&["EVAL", "code", "1", &key]]);
             rig.answer_next(":7\r\n");
@@ -375,7 +375,7 @@ fn nothing_goes_behind_a_script_that_may_have_been_carried_out() {
         rig.send(client, &[&["SET", &key, "first"], &["EVAL", "code", "1", &key], &["GET", &key]]);
         rig.answer_next(&moved(&key, 1));
         rig.answer_next(named.unwrap_or(&moved(&key, 1)));
-        // The slot waits until then.
+        // Requests for the slot wait until the map is confirmed.
         rig.wait(5 * MILLISECOND);
         assert_eq!(rig.at_nodes(), ["0 GET"]);
         rig.answer_next(&moved(&key, 1));
@@ -400,7 +400,7 @@ fn a_node_that_nobody_knows_is_found_out_about_first() {
     rig.publish(|_| Some(2));
     assert_eq!(rig.at_nodes(), ["2 GET"]);
     rig.answer_next("$-1\r\n");
-    // A client is answered after a second if no owner becomes known.
+    // The client gets an error after a second if no owner becomes known.
     rig.send(client, &[&["GET", &key]]);
     rig.answer_next(&format!("-MOVED {} 10.0.0.9:7009\r\n", slot_of(key.as_bytes())));
     rig.wait(Duration::from_millis(1_100));
@@ -449,11 +449,11 @@ fn keys_that_are_here_and_there_are_asked_for_one_by_one_at_once() {
         let at = |node: u16, word: &str| format!("{node} {word}");
         rig.send(client, &[&["MGET", &a, &b, &a], &["APPEND", &b, "+"], &["GET", &a]]);
         rig.answer_first("MGET", TRY_AGAIN);
-        // The requests behind it are still in flight.
+        // Requests that were sent behind the redirected one are still in flight.
         assert_eq!(rig.at_nodes(), [at(owner, "APPEND"), at(owner, "GET")]);
         rig.answer_next(&ask(&b, target));
         rig.answer_next("$1\r\nA\r\n");
-        // Key a was read behind it meanwhile; key b is appended to behind it.
+        // Key a was read behind the request meanwhile; key b is appended to behind it.
         let told = rig.told(client);
         assert_eq!(told, "", "in the order of requests");
         rig.wait(MILLISECOND);
@@ -475,8 +475,8 @@ fn keys_that_are_here_and_there_are_asked_for_one_by_one_at_once() {
         let told = rig.told(client);
         assert!(told.starts_with("*3\r\n-UNAVAILABLE ") && told.contains("\r\n$1\r\nB\r\n-"), "{told}");
         assert!(told.ends_with(":2\r\n$1\r\nA\r\n"), "{told}");
-        // Nothing is behind it, so all pieces are sent at once, two of them for keys that are new at the
-        // target.
+        // Nothing was sent behind the request, so all its parts are sent at once, two of them for keys that
+        // are new at the target.
         rig.send(client, &[&["EXISTS", &a, &b, &c, &c]]);
         rig.answer_next(&ask(&a, target));
         assert_eq!(rig.at_nodes(), [at(target, "ASKING"), at(target, "EXISTS")]);
@@ -494,7 +494,7 @@ fn keys_that_are_here_and_there_are_asked_for_one_by_one_at_once() {
             rig.answer_next(reply);
         }
         assert_eq!(rig.told(client), ":3\r\n");
-        // A piece is lost on the way, and the others are answered.
+        // One part is lost with its connection, and the others are answered.
         rig.send(client, &[&["DEL", &a, &b]]);
         rig.answer_next(TRY_AGAIN);
         rig.answer_first("DEL", &ask(&a, target));
@@ -614,7 +614,7 @@ const PRIMARY_ROLE: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n";
 const REPLICA_ROLE: &str = "*5\r\n$5\r\nslave\r\n$8\r\n10.0.0.1\r\n:7001\r\n$9\r\nconnected\r\n:7\r\n";
 
 impl Rig {
-    /// Confirms the map: all primaries were asked just now.
+    /// Confirms the map: says that all primaries were asked just now.
     fn confirm(&mut self) {
         self.now.monotonic = self.now.monotonic.after(MILLISECOND);
         for shard in &mut self.shards {
@@ -623,7 +623,7 @@ impl Rig {
         self.turns();
     }
 
-    /// Answers a request to a primary: first `ROLE`, then the request itself.
+    /// Answers a request to a primary: ROLE, which precedes it, and then the request itself.
     fn answer_as(&mut self, role: &str, reply: &str) {
         self.answer_first("ROLE", role);
         self.answer_next(reply);
@@ -645,7 +645,7 @@ fn who_is_no_primary_any_more_contributes_nothing() {
     assert_eq!(rig.shards[0].poll_doubt().map(|doubt| doubt.reason), node.map(Reason::ReadOnly));
     assert_eq!(rig.shards[0].poll_doubt().map(|doubt| doubt.reason), Some(Reason::Unsure));
     assert_eq!(rig.shards[0].poll_doubt(), None);
-    // The time for the second attempt has not come yet.
+    // The second attempt is not due yet.
     rig.wait(MILLISECOND);
     rig.shards[0].handle_slots_confirmed(Timestamp::ZERO);
     rig.turns();
@@ -659,7 +659,7 @@ fn who_is_no_primary_any_more_contributes_nothing() {
     assert_eq!(rig.told(client), ":15\r\n");
     rig.answer_next("$-1\r\n");
     assert_eq!(rig.told(client), "$-1\r\n");
-    // A request that twice reaches a node which is no primary is refused.
+    // A request is refused after it has twice reached a node that is no primary.
     rig.send(client, &[&["KEYS", "*"]]);
     for round in 0..2 {
         assert_eq!(rig.told(client), "", "round {round}");
@@ -671,8 +671,8 @@ fn who_is_no_primary_any_more_contributes_nothing() {
     }
     let told = rig.told(client);
     assert!(told.starts_with("-UNAVAILABLE ") && told.contains("reason=not-primary"), "{told}");
-    // Without a confirmed map the request is tried again after a while, and the next request has two attempts
-    // of its own.
+    // Without a confirmed map the request is tried again after a while; the next request has two attempts of
+    // its own.
     rig.send(client, &[&["DBSIZE"]]);
     for _ in 0..3 {
         rig.answer_as(REPLICA_ROLE, ":0\r\n");
@@ -701,7 +701,7 @@ fn who_has_done_it_is_not_told_again_when_another_was_no_primary() {
         assert_eq!(asked(&rig), [format!("1 {}", words[0])]);
         rig.answer_as(PRIMARY_ROLE, done);
         assert_eq!(rig.told(client), done);
-        // The next request has attempts of its own, and goes to all nodes.
+        // The next request has attempts of its own, and goes to all nodes again.
         rig.send(client, &[words]);
         assert_eq!(asked(&rig).len(), 3);
         for _ in 0..3 {
@@ -709,8 +709,8 @@ fn who_has_done_it_is_not_told_again_when_another_was_no_primary() {
         }
         assert_eq!(rig.told(client), done);
     }
-    // An error of another kind is passed on, though the rest is done; and so is a second node that is no
-    // primary.
+    // An error of another kind is forwarded although other nodes have carried out the request; so is the
+    // error for a second node that is no primary.
     rig.send(client, &[&["FLUSHALL"]]);
     rig.answer_as(PRIMARY_ROLE, "-ERR broken\r\n");
     rig.answer_as(REPLICA_ROLE, "-READONLY no\r\n");
@@ -734,7 +734,7 @@ fn who_has_done_it_is_not_told_again_when_another_was_no_primary() {
         told.contains("reason=not-primary") && told.ends_with("(the rest may have happened)\r\n"),
         "{told}"
     );
-    // No node has carried it out, so all are asked.
+    // No node has carried the request out, so all are asked again.
     rig.send(client, &[&["FLUSHALL"]]);
     for _ in 0..3 {
         rig.answer_as(REPLICA_ROLE, "-READONLY no\r\n");
@@ -745,7 +745,7 @@ fn who_has_done_it_is_not_told_again_when_another_was_no_primary() {
         rig.answer_as(PRIMARY_ROLE, "+OK\r\n");
     }
     assert_eq!(rig.told(client), "+OK\r\n");
-    // The node that was no primary has left, so none is left to be asked.
+    // The node that was no primary has left the cluster, so no other node has to be asked.
     rig.send(client, &[&["FLUSHALL"]]);
     rig.answer_as(PRIMARY_ROLE, "+OK\r\n");
     rig.answer_as(REPLICA_ROLE, "-READONLY no\r\n");
@@ -779,11 +779,11 @@ fn a_walk_goes_from_node_to_node_when_the_map_is_known_to_be_right() {
         rig.confirm();
     }
     assert_eq!(rig.told(client), "*2\r\n$1\r\n0\r\n*0\r\n+PONG\r\n");
-    // Nobody confirms the map.
+    // No node confirms the map.
     rig.send(client, &[&["SCAN", &cursor]]);
     rig.wait(Duration::from_millis(2_200));
     assert!(rig.told(client).contains("reason=topology"));
-    // The last node's slots went to the first meanwhile, so that one is visited again.
+    // The last node's slots went to the first node meanwhile, so that the first node is visited again.
     rig.publish(|slot| Some(thirds(slot) % 2));
     rig.send(client, &[&["SCAN", &cursor]]);
     rig.confirm();
@@ -800,18 +800,18 @@ fn a_walk_goes_from_node_to_node_when_the_map_is_known_to_be_right() {
     assert_eq!(rig.told(client), "-ERR invalid cursor\r\n");
 }
 
-/// Nodes between which slots move. Each carries out requests for slots that it owns, or after `ASKING`, and
-/// lists them.
+/// Stand-ins for nodes between which slots move. Each node carries out requests for slots that it owns, or
+/// after ASKING, and keeps the keys as lists.
 pub(super) struct Nodes {
     pub(super) owners: BTreeMap<u16, u16>,
-    /// Slots that move, each with its target and the keys that are there already.
+    /// Slots that are moving, each with its target and the keys that have moved already.
     moving: BTreeMap<u16, (u16, BTreeSet<String>)>,
     lists: BTreeMap<String, Vec<String>>,
     asked: BTreeSet<(usize, ConnectionId)>,
 }
 
 impl Nodes {
-    /// Creates nodes without any keys.
+    /// Creates nodes without keys; `owners` gives the owner of each slot.
     pub(super) fn new(owners: BTreeMap<u16, u16>) -> Self {
         Self { owners, moving: BTreeMap::new(), lists: BTreeMap::new(), asked: BTreeSet::new() }
     }
@@ -852,7 +852,8 @@ impl Nodes {
         format!(":{}\r\n", list.len())
     }
 
-    /// Returns a node's refusal of a request for keys of one slot; `None` if it has them.
+    /// Returns the redirect with which a node refuses a request for keys of one slot; `None` if the node
+    /// serves it. `was_asked` is true after ASKING.
     fn refusal(&mut self, node: u16, keys: &[&str], was_asked: bool) -> Option<String> {
         let slot = slot_of(keys[0].as_bytes());
         let owner = self.owners[&slot];
@@ -878,7 +879,7 @@ impl Nodes {
         None
     }
 
-    /// Moves a slot one step further.
+    /// Moves a slot one step further: one more key moves, or the move begins or ends.
     pub(super) fn move_on(&mut self, slot: u16, random: &mut Random) {
         let owner = self.owners[&slot];
         match self.moving.remove(&slot) {
@@ -904,8 +905,8 @@ impl Nodes {
     }
 }
 
-/// While slots move at any time, each request is carried out once, those of a connection in their order, and
-/// no client notices.
+/// While slots move at random, each request is carried out once, those of a connection in order, and clients
+/// notice nothing.
 #[test]
 fn every_append_is_carried_out_once_and_in_order_while_slots_move() {
     let (mut all_refused, mut all_asked) = (0, 0);
@@ -960,7 +961,7 @@ fn every_append_is_carried_out_once_and_in_order_while_slots_move() {
                 }
             }
         }
-        // The slots stop moving, and everything comes to rest.
+        // The slots stop moving, and all requests are answered.
         for _ in 0..4_000 {
             if rig.at_stores.is_empty() {
                 rig.wait(MILLISECOND);
@@ -1002,8 +1003,8 @@ fn every_append_is_carried_out_once_and_in_order_while_slots_move() {
         let all: usize = cluster.lists.values().map(Vec::len).sum();
         assert_eq!(all as u32, count - refused, "seed {seed}: what was refused was not carried out");
     }
-    // A slot that comes back after some requests were redirected leaves those behind requests that were
-    // carried out since.
+    // A slot that comes back after some of a connection's requests were redirected may have carried out later
+    // requests, so the redirected ones are refused; this must stay rare.
     assert!(all_refused * 50 <= all_asked, "{all_refused} of {all_asked} refused");
 }
 
@@ -1014,14 +1015,14 @@ fn what_a_fallen_node_owes_nobody_waits_for() {
     rig.send(client, &[&["INCR", &key]]);
     rig.send(reader, &[&["GET", &key]]);
     assert_eq!(rig.at_nodes(), ["0 INCR", "0 GET"]);
-    // The node is silent for a while, so the map should be checked.
+    // The node has been silent for a while, so the map should be checked.
     rig.wait(Duration::from_millis(400));
     assert_eq!(rig.shards[0].poll_doubt(), None);
     rig.wait(Duration::from_millis(400));
     let silent = rig.cluster.map().node(BackendId(0)).map(|node| node.key);
     let doubt = rig.shards[0].poll_doubt();
     assert_eq!(doubt.map(|doubt| doubt.reason), Some(Reason::LinkLost(silent)));
-    // A failed node is not given up as long as it has its slots.
+    // Requests at a failed node are not given up as long as the map says that it owns its slots.
     rig.publish_of((NODES, Some(0)), |slot| Some(thirds(slot)));
     assert_eq!(rig.at_nodes(), ["0 INCR", "0 GET"]);
     rig.publish_of((NODES, Some(0)), |slot| Some(thirds(slot).max(1)));
@@ -1039,11 +1040,11 @@ fn moved_to_a_fallen_node_counts_no_longer_than_it_takes_to_know_better() {
     rig.answer_next(&moved(&key, 1));
     assert_eq!(rig.at_nodes(), ["1 GET"]);
     rig.answer_next("$1\r\n1\r\n");
-    // The node dies, and the map knows the slot's new owner then.
+    // The node dies, and then the map names the slot's new owner.
     rig.publish_of((NODES, Some(1)), |slot| Some(thirds(slot)).map(|node| if node == 1 { 2 } else { node }));
     rig.send(client, &[&["GET", &key]]);
     assert_eq!(rig.at_nodes(), ["0 GET"]);
-    // A node that has not heard of that redirects the request back.
+    // A node that has not heard of the failover redirects the request back.
     rig.answer_next(&moved(&key, 1));
     rig.wait(Duration::from_millis(20));
     assert_eq!(rig.at_nodes(), ["0 GET"]);

@@ -1,12 +1,12 @@
-//! Clusters whose nodes have several databases (`cluster-databases` of Valkey 9).
+//! Tests of clusters whose nodes have several databases (`cluster-databases` of Valkey 9).
 
 use super::cluster::{MILLISECOND, NODES, ask, clustered, moved, thirds};
 use super::*;
 use crate::routing::cluster::Databases;
 use crate::shard::links::connections_max;
 
-/// Returns a core before a cluster whose nodes have four databases, a client of it that has selected the last one,
-/// and a key of the first node.
+/// Returns a rig with one core before a cluster whose nodes have four databases, a client that has selected
+/// the last of them, and a key of the first node.
 fn in_database_3(change: impl Fn(&mut ShardSettings)) -> (Rig, usize, String) {
     let mut rig = clustered(1, change);
     rig.publish_databases(Some(Databases::Numbered(4)));
@@ -22,7 +22,7 @@ impl Rig {
         self.publish_view(view.with_databases(databases));
     }
 
-    /// The node, the database and the command of each request at stores.
+    /// Returns the node, the database and the command of each request at stores.
     fn in_databases(&self) -> Vec<String> {
         let database = |sent: &Sent| self.selected.get(&(sent.shard, sent.link)).map_or("0", String::as_str);
         let word = |sent: &Sent| sent.frame.split("\r\n").nth(2).unwrap_or("").to_owned();
@@ -53,7 +53,7 @@ fn clients_may_select_the_databases_that_nodes_have() {
         (Databases::OnlyFirst, ["+OK\r\n", not_here, not_here, not_here, not_here]),
         (Databases::Numbered(1), ["+OK\r\n", out_of_range, out_of_range, out_of_range, out_of_range]),
         (Databases::Numbered(4), ["+OK\r\n", "+OK\r\n", "+OK\r\n", out_of_range, out_of_range]),
-        // weir has fewer.
+        // weir itself has fewer databases than the nodes.
         (Databases::Numbered(100), ["+OK\r\n", "+OK\r\n", "+OK\r\n", "+OK\r\n", out_of_range]),
     ] {
         rig.publish_databases(Some(databases));

@@ -1,4 +1,5 @@
-//! Nodes of a cluster that cannot carry out a request yet (CLUSTERDOWN, TRYAGAIN), and can a little later.
+//! Tests of nodes of a cluster that cannot carry out a request at first (CLUSTERDOWN, TRYAGAIN), and can a
+//! little later.
 
 use super::cluster::{MILLISECOND, clustered, moved, thirds};
 use super::*;
@@ -6,7 +7,7 @@ use super::*;
 const DOWN: &str = "-CLUSTERDOWN The cluster is down\r\n";
 const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot\r\n";
 
-/// Returns a core before a cluster, a client of it, and a key that the first node has.
+/// Returns a rig with one core before a cluster, a client of it, and a key of the first node.
 fn before_a_node() -> (Rig, usize, String) {
     let mut rig = clustered(1, |settings| settings.overload.shed = Mode::On);
     let (client, key) = (rig.client(0), rig.key(0, 0));
@@ -14,8 +15,8 @@ fn before_a_node() -> (Rig, usize, String) {
 }
 
 impl Rig {
-    /// Lets time pass, a millisecond at a time, while nodes give every request the same reply. Returns how
-    /// often they were asked.
+    /// Lets time pass in steps of 1 ms, while nodes give every request the same reply. Returns the number of
+    /// requests that they answered.
     fn answered_for(&mut self, duration: Duration, reply: &str) -> usize {
         let (end, mut asked) = (self.now.monotonic.after(duration), 0);
         while self.now.monotonic < end {
@@ -45,14 +46,14 @@ fn what_a_node_that_is_down_refuses_is_asked_again_until_it_is_well() {
         let doubt = rig.shards[0].poll_doubt().map(|doubt| doubt.reason);
         assert_eq!(doubt, Some(crate::routing::cluster::Reason::ClusterDown(node)), "somebody should look");
         assert_eq!((rig.at_nodes().len(), rig.told(client).as_str()), (0, ""), "it waits");
-        // The pauses are 5, 10, 20, 40, 50 and 50 ms.
+        // The pauses between attempts are 5, 10, 20, 40, 50 and 50 ms.
         let asked = rig.answered_for(200 * MILLISECOND, DOWN);
         assert!((5..=6).contains(&asked), "{asked}");
         rig.wait(51 * MILLISECOND);
         rig.answer_next("$4\r\nwell\r\n");
         assert_eq!(rig.told(client), "$4\r\nwell\r\n");
         assert_eq!(rig.asked_again(), [asked as u64 + 1, 0]);
-        // Nothing of it is left: the next request is sent at once.
+        // Nothing of the retry remains: the next request is sent at once.
         rig.send(client, &[&["GET", &key]]);
         assert_eq!(rig.at_nodes(), ["0 GET"]);
     }
@@ -80,7 +81,7 @@ fn a_deadline_leaves_no_more_time_than_it_says() {
     assert_eq!(rig.told(client), "");
     rig.answered_for(41 * MILLISECOND, DOWN);
     assert_eq!(rig.told(client), DOWN, "in time");
-    // The node is well before the next deadline; until then the pauses go on as before.
+    // The node recovers before the next deadline; until then the pauses go on as before.
     rig.send(client, &[&["SET", &key, "1"]]);
     rig.answered_for(60 * MILLISECOND, DOWN);
     rig.answered_for(35 * MILLISECOND, "+OK\r\n");
@@ -113,7 +114,7 @@ fn what_comes_behind_for_the_same_key_waits_and_other_slots_do_not() {
 #[test]
 fn of_two_writes_on_one_key_the_first_is_not_made_behind_the_second() {
     let (mut rig, client, key) = before_a_node();
-    // The node becomes well between the two requests.
+    // The node recovers between the two requests.
     rig.send(client, &[&["SET", &key, "1"], &["SET", &key, "2"]]);
     rig.answer_next(DOWN);
     rig.answer_next("+OK\r\n");
@@ -129,8 +130,8 @@ fn of_two_writes_on_one_key_the_first_is_not_made_behind_the_second() {
     assert_eq!(rig.at_nodes(), ["0 APPEND"]);
     rig.answer_next(":2\r\n");
     assert_eq!(rig.told(client), ":1\r\n:2\r\n");
-    // A third request is in flight while the first is tried again, and another connection's does not disturb
-    // it.
+    // A third request is in flight while the first is tried again; one of another connection does not disturb
+    // the order.
     let stranger = rig.client(0);
     rig.send(client, &[&["SET", &key, "1"]]);
     rig.send(stranger, &[&["SET", &key, "2"]]);
@@ -145,7 +146,7 @@ fn a_request_that_was_held_goes_where_its_slot_has_gone_meanwhile() {
     let (mut rig, client, key) = before_a_node();
     rig.send(client, &[&["SET", &key, "1"]]);
     rig.answer_next(DOWN);
-    // A replica has taken over.
+    // A replica has taken over the slots.
     rig.publish(|slot| Some(thirds(slot).max(1)));
     rig.wait(6 * MILLISECOND);
     assert_eq!(rig.at_nodes(), ["1 SET"]);
@@ -169,7 +170,7 @@ fn a_block_of_which_a_step_was_refused_is_asked_again_whole() {
         rig.answer_next(reply);
     }
     assert!(rig.told(client).ends_with("*2\r\n+OK\r\n$1\r\n1\r\n"));
-    // The client of a transaction gets the node's error when the time is over.
+    // The client of a transaction gets the node's error when the time for retries is over.
     rig.send(client, &block);
     for _ in 0..1_100 {
         if !rig.at_stores.is_empty() {
@@ -205,7 +206,7 @@ fn many_that_wait_for_a_node_do_not_flood_it() {
     }
     let asked = rig.answered_for(500 * MILLISECOND, DOWN);
     assert!((8..=40).contains(&asked), "{asked}");
-    // The first answer releases all of them.
+    // The first reply releases all requests for the slot.
     rig.wait(51 * MILLISECOND);
     rig.answer_next("$-1\r\n");
     assert_eq!(rig.at_nodes().len(), 99);
@@ -273,7 +274,8 @@ fn a_client_that_leaves_leaves_nothing_behind() {
     rig.turns();
     let other = rig.client(0);
     rig.send(other, &[&["APPEND", &key, "3"]]);
-    // The request is carried out as if it had not been refused, and nothing overtakes it.
+    // The request is carried out as if it had not been refused, and no request of its connection overtakes
+    // it.
     let mut values = Vec::new();
     for _ in 0..60 {
         while let Some(sent) = rig.at_stores.first() {
@@ -299,7 +301,7 @@ fn keys_that_are_here_and_there_are_waited_for_as_long_as_a_second() {
     assert_eq!(rig.told(client), "*0\r\n");
     assert!(others.iter().all(|other| rig.told(*other) == "*0\r\n"), "however many wait");
     assert!(rig.asked_again()[1] > 6 * 15, "{:?}", rig.asked_again());
-    // Two new keys are sent from the owner to the target and back, for as long as a request may be held.
+    // The owner and the target redirect two new keys back and forth, for as long as a request may be held.
     let asking = format!("-ASK {} 10.0.0.1:7001\r\n", slot_of(key.as_bytes()));
     rig.send(client, &[sunion]);
     for _ in 0..900 {

@@ -1,4 +1,5 @@
-//! Invalidation messages that clients redirect to others before a cluster, while slots move between its nodes.
+//! Tests of CLIENT TRACKING with REDIRECT before a cluster: invalidation messages go to another client, while
+//! slots move between nodes.
 
 use super::cluster::{NODES, ask, clustered, moved, thirds};
 use super::key_tracking::greet;
@@ -9,8 +10,8 @@ const CHANGED: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
 /// The number of the first client on core 1 of two.
 const NUMBER: &str = "2";
 
-/// A client on each of two cores before a cluster of two nodes, which a third will join: the client on core 0 redirects
-/// to that on core 1.
+/// Two cores with a client each, before a cluster of two nodes which a third will join. The client on core 0
+/// (`tracker`) redirects its messages to that on core 1 (`target`).
 struct Redirected {
     rig: Rig,
     tracker: usize,
@@ -43,19 +44,20 @@ fn redirected(options: &[&str], links_of_target: usize) -> Redirected {
     Redirected { rig, tracker, target, inboxes, key }
 }
 
-/// Returns the numbers of links over which keys are tracked, and of those that messages are redirected to.
+/// Returns the number of links over which keys are tracked, and the number of links that messages are
+/// redirected to.
 fn links(rig: &Rig) -> (usize, usize) {
     (rig.shards[0].private_links().tracking, rig.shards[1].private_links().redirected)
 }
 
 impl Redirected {
-    /// Publishes the map on which the third node has its slots.
+    /// Publishes the map in which the third node has its slots.
     fn join(&mut self) {
         self.rig.publish(|slot| Some(thirds(slot)));
     }
 
-    /// Asks for the key, and returns the link on which the target takes messages of the third node, whose greeting is to
-    /// be answered.
+    /// Sends a GET of the key that moved to the third node. Returns the link on which the target receives
+    /// that node's messages; its greeting has no reply yet.
     fn ask_third(&mut self) -> Sent {
         self.rig.send(self.tracker, &[&["GET", &self.key]]);
         let is_inbox = |sent: &&Sent| sent.shard == 1 && sent.frame.contains("HELLO");
@@ -74,7 +76,7 @@ fn the_target_is_told_that_any_key_may_have_changed_when_a_slot_has_another_owne
     rig.answer_next("$1\r\n1\r\n");
     assert_eq!(rig.told(target), ANY_KEY, "the reply may be older than the move");
     assert_eq!(rig.told(tracker), "$1\r\n1\r\n");
-    // In RESP2 it is told in the words of the channel.
+    // In RESP2, the target gets messages of the channel `__redis__:invalidate`.
     rig.send(target, &[&["HELLO", "2"], &["SUBSCRIBE", "__redis__:invalidate"]]);
     rig.told(target);
     rig.publish_of((NODES - 1, None), |slot| Some(thirds(slot).min(1)));
@@ -97,7 +99,7 @@ fn a_node_that_joins_knows_the_target_before_it_is_asked() {
     assert_eq!((at.rig.told(at.tracker).as_str(), links(&at.rig)), ("$1\r\n1\r\n", (3, 3)));
     at.rig.bytes(&inbox, CHANGED.as_bytes());
     assert_eq!(at.rig.told(at.target), CHANGED);
-    // Another client's link there is at hand.
+    // Another client has a link to the node that is free by now.
     let other = at.rig.client(0);
     at.rig.send(other, &[&["CLIENT", "TRACKING", "ON", "REDIRECT", NUMBER]]);
     greet(&mut at.rig);
@@ -137,7 +139,7 @@ fn broadcasts_of_a_node_that_joins_come_to_the_target() {
 
 #[test]
 fn without_a_link_of_the_target_nothing_is_read_untracked() {
-    // A tenant may hold four of five.
+    // One tenant may hold four of five private links.
     for (options, open) in [(&[][..], 1), (&["BCAST"], 0)] {
         let mut at = redirected(options, 3);
         at.join();
@@ -148,7 +150,7 @@ fn without_a_link_of_the_target_nothing_is_read_untracked() {
         assert_eq!((refused, at.rig.shards[0].clients_open()), (open == 1, open), "{told}");
         assert!(at.rig.at_stores.is_empty() && at.rig.shards[1].clients_open() == 1);
         if open == 1 {
-            // Keys of other nodes go on.
+            // Keys of other nodes can be read as before.
             let key = at.rig.key(0, 0);
             at.rig.send(at.tracker, &[&["GET", &key]]);
             at.rig.answer_next("$1\r\n1\r\n");
@@ -167,11 +169,12 @@ fn a_link_that_cannot_be_opened_refuses_the_request_and_costs_the_target_nothing
     at.rig.turns();
     assert!(at.rig.told(at.tracker).contains("-UNAVAILABLE "));
     assert_eq!((at.rig.shards[1].clients_open(), links(&at.rig)), (1, (2, 2)));
-    // The next request tries again.
+    // The next request tries again to open the link.
     at.ask_third();
     greet(&mut at.rig);
     assert_eq!(at.rig.at_nodes(), ["2 CLIENT", "2 GET"]);
-    // One that was open costs the target its connection, because it may have missed messages.
+    // The loss of a link that was open closes the target's connection, because the target may have missed
+    // messages.
     let is_open = at.rig.shards[1].private_links().redirected == 3;
     at.rig.shards[1].handle_link_lost(inbox.link, inbox.generation + 1, Loss::ByPeer, at.rig.now);
     at.rig.turns();
@@ -196,7 +199,7 @@ fn a_target_that_leaves_while_its_link_is_opened_is_told_of_and_the_request_goes
     at.rig.answer_next("+OK\r\n");
     at.rig.answer_next("$1\r\n1\r\n");
     assert_eq!((at.rig.told(at.tracker).as_str(), at.rig.shards[0].clients_open()), ("$1\r\n1\r\n", 1));
-    // Nobody is told of maps either.
+    // Changes of the map are not reported to anybody either.
     at.rig.publish(|slot| Some(thirds(slot).min(1)));
     assert_eq!((at.rig.told(at.tracker).as_str(), links(&at.rig).1), ("", 0));
     at.rig.send(at.tracker, &[&["CLIENT", "TRACKINGINFO"]]);
@@ -214,7 +217,7 @@ fn a_node_that_leaves_costs_neither_client_its_connection() {
     at.rig.answer_next("$1\r\n1\r\n");
     at.rig.told(at.tracker);
     at.rig.told(at.target);
-    // The node tells that the target's link is gone, of which this core has heard nothing yet.
+    // The node reports that the target's link is gone, before this core has noticed.
     at.rig.bytes(&link, b">2\r\n$21\r\ntracking-redir-broken\r\n:7\r\n");
     assert_eq!((at.rig.told(at.tracker).as_str(), at.rig.told(at.target).as_str()), ("", ANY_KEY));
     at.rig.publish_of((NODES - 1, None), |slot| Some(thirds(slot).min(1)));

@@ -1,4 +1,5 @@
-//! Keys that the nodes of a cluster track for clients, while slots move between the nodes.
+//! Tests of CLIENT TRACKING before a cluster: nodes track keys for clients, while slots move between the
+//! nodes.
 
 use super::cluster::{NODES, ask, clustered, moved, thirds};
 use super::key_tracking::greet;
@@ -6,8 +7,8 @@ use super::*;
 
 const ANY_KEY: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 
-/// Returns a core before a cluster of this many nodes, a client of it for which they track keys, and a key of the
-/// first node.
+/// Returns a rig with one core before a cluster of `nodes` nodes, a client with CLIENT TRACKING, and a key of
+/// the first node.
 fn tracking_at(nodes: u16, options: &[&str]) -> (Rig, usize, String) {
     let mut rig = clustered(1, |settings| settings.private_links_max = 10);
     rig.publish_of((nodes, None), |slot| Some(thirds(slot).min(nodes - 1)));
@@ -28,7 +29,7 @@ fn tracking() -> (Rig, usize, String) {
     tracking_at(NODES, &[])
 }
 
-/// Moves the slot of a key to another node, on the map.
+/// Publishes a map in which the slot of the key belongs to another node.
 fn move_slot(rig: &mut Rig, key: &str, node: u16) {
     let moving = slot_of(key.as_bytes());
     rig.publish(|slot| Some(if slot == moving { node } else { thirds(slot) }));
@@ -50,10 +51,10 @@ fn a_client_is_told_that_any_key_may_have_changed_when_a_slot_has_another_owner(
     assert_eq!(rig.told(client), ANY_KEY);
     read(&mut rig, client, &key, 1);
     assert_ne!(rig.answered.clone().expect("it was answered").link, first);
-    // A map on which all slots are where they were is no news.
+    // A map in which all slots are where they were causes no message.
     move_slot(&mut rig, &key, 1);
     assert_eq!(rig.told(client), "");
-    // In RESP2 the client cannot be told.
+    // In RESP2 the client cannot get messages.
     rig.send(client, &[&["HELLO", "2"]]);
     rig.told(client);
     greet(&mut rig);
@@ -90,7 +91,7 @@ fn a_redirected_request_goes_over_the_link_on_which_its_node_tracks_keys() {
     let there = rig.cluster.map().node(BackendId(1)).map(|node| node.key);
     let doubt = rig.shards[0].poll_doubt().expect("somebody should look");
     assert_eq!(doubt.moved, there.map(|there| (slot_of(key.as_bytes()), there)));
-    // A transaction goes whole, and one that is redirected for ever is refused.
+    // A transaction is redirected as a whole; one that is redirected for ever is refused.
     rig.send(client, &[&["MULTI"], &["GET", &key], &["EXEC"]]);
     for turn in 0..7 {
         assert_eq!(rig.words_at_stores(), ["MULTI", "GET", "EXEC"]);
@@ -279,7 +280,7 @@ fn a_transaction_of_which_a_part_cannot_be_carried_out_yet_is_sent_whole_once_mo
         rig.answer_next(reply);
     }
     assert_eq!(rig.told(client), "*1\r\n$1\r\n1\r\n");
-    // A script may say so itself.
+    // The error may come from a script itself.
     rig.send(client, &[&["EVAL", "code", "1", &key]]);
     rig.answer_next("-CLUSTERDOWN it says\r\n");
     assert_eq!(rig.told(client), "-CLUSTERDOWN it says\r\n");

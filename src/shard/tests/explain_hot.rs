@@ -1,4 +1,4 @@
-//! Explanations by `QOS EXPLAIN` of requests for keys that may be hot.
+//! Tests of QOS EXPLAIN for requests whose keys may be hot.
 
 use super::*;
 use crate::policy::hot_keys::HotSettings as Detection;
@@ -29,7 +29,7 @@ impl Rig {
         self.told(client);
     }
 
-    /// Returns what `QOS EXPLAIN` says of hot keys.
+    /// Returns the part of QOS EXPLAIN's reply about hot keys.
     fn forecast(&mut self, client: usize, words: &[&str]) -> String {
         self.send(client, &[&[&["QOS", "EXPLAIN"], words].concat()]);
         let told = self.told(client);

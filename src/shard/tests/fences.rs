@@ -1,9 +1,10 @@
-//! Requests of connections that weir gave up overtake nothing.
+//! Tests of fences: after weir has given up a connection, no later request overtakes those that its store may
+//! still carry out.
 
 use super::*;
 
-/// Returns a rig with a request of each core on its link, which the store leaves unanswered until the link is
-/// given up.
+/// Returns a rig with a SET at the store, which stays unanswered so that weir will give up its link; and the
+/// client that sent it.
 fn given_up(shards: u16) -> (Rig, usize) {
     let mut rig = Rig::with(shards, 1, |settings| settings.reply_timeout = Duration::from_secs(2));
     let client = rig.client(0);
@@ -29,7 +30,7 @@ fn the_next_connection_has_the_store_drop_the_one_before_its_first_request() {
 #[test]
 fn an_open_connection_that_may_carry_a_later_request_does_the_same() {
     let (mut rig, client) = given_up(1);
-    // Another RESP version uses another connection, which is open already.
+    // A client with another RESP version uses another connection, which is open already.
     let other = rig.client(0);
     let key = rig.key(0, 0);
     rig.send(other, &[&["HELLO", "3"], &["GET", &key]]);
@@ -72,7 +73,7 @@ fn a_connection_that_its_store_has_closed_needs_no_fence() {
 #[test]
 fn a_store_that_was_started_anew_is_told_nothing() {
     let (mut rig, _client) = given_up(1);
-    // Ids begin again.
+    // The store has restarted, so its connection ids begin again.
     rig.named = 0;
     rig.wait(Duration::from_secs(3));
     assert!(rig.killed.is_empty());

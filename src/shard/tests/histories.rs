@@ -1,6 +1,6 @@
-//! Histories of appends and reads before a cluster whose nodes keep lists. Whatever is lost and whatever
-//! moves, a read returns all that was known to be written before it was sent and all that its client has read
-//! before, and nothing that its client writes later.
+//! Tests of consistency by histories of appends and reads before a cluster whose nodes keep lists. Whatever
+//! is lost or moved, a read returns all values that were known to be written before it was sent and all that
+//! its client has read before, and none that its client writes later.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -10,7 +10,7 @@ use crate::policy::hot_keys::HotSettings as Detection;
 use crate::values::Random;
 use crate::values::limits::SLOTS;
 
-/// A request that a client waits for.
+/// A request that a client has sent and that has no reply yet.
 struct Asked {
     names: Vec<String>,
     /// The value that is appended; `None` for a read.
@@ -19,14 +19,14 @@ struct Asked {
     known: Vec<BTreeSet<String>>,
 }
 
-/// A client's state.
+/// A client's knowledge of the values of its keys, from which it judges replies.
 #[derive(Default)]
 struct Teller {
     asked: VecDeque<Asked>,
     told: Vec<u8>,
     /// The values that the client has read, by key.
     seen: BTreeMap<String, BTreeSet<String>>,
-    /// The values that the client has appended without an answer yet.
+    /// The values that the client has appended without a reply yet.
     later: BTreeSet<String>,
 }
 
@@ -54,7 +54,7 @@ impl History {
         self.hear();
     }
 
-    /// Checks what clients got since the last call.
+    /// Checks the replies that clients got since the last call.
     fn hear(&mut self) {
         let seed = self.seed;
         for (client, teller) in &mut self.tellers {
@@ -97,7 +97,7 @@ impl History {
         }
     }
 
-    /// Answers the oldest request of a connection, or loses the connection.
+    /// Answers the oldest request of a random connection, or loses the connection if `is_lost`.
     fn step(&mut self, random: &mut Random, is_lost: bool) {
         let links: BTreeSet<_> = self.rig.at_stores.iter().map(|sent| (sent.shard, sent.link)).collect();
         let Some(link) = links.iter().nth(random.index(links.len().max(1))).copied() else {
@@ -106,7 +106,7 @@ impl History {
         let owed: Vec<Sent> =
             self.rig.at_stores.iter().filter(|sent| (sent.shard, sent.link) == link).cloned().collect();
         if is_lost {
-            // The node has carried out some of the requests, and the rest not.
+            // The node has carried out some of the requests on the lost connection, and not the rest.
             for done in owed.iter().take(random.index(owed.len() + 1)) {
                 self.cluster.carry_out(done);
             }
@@ -121,7 +121,7 @@ impl History {
         self.hear();
     }
 
-    /// Runs a number of steps and then lets everything come to rest.
+    /// Runs a number of steps, and then lets all requests be answered.
     fn run(seed: u64, steps: u32, loses: bool, change: impl Fn(&mut ShardSettings)) -> Self {
         let random = &mut Random::new(seed);
         let names: Vec<String> =
@@ -177,7 +177,7 @@ impl History {
     }
 }
 
-/// Makes keys hot that are asked for only now and then.
+/// Lowers the thresholds so that keys become hot with few requests.
 fn eager(settings: &mut ShardSettings, versions: &Arc<crate::shard::versions::Versions>) {
     let detection = Detection { least_per_second: 20, least_share_per_mille: 0, ..Detection::default() };
     let ttl = Duration::from_millis(200);

@@ -1,10 +1,10 @@
-//! Limits on what all clients hold together: memory and seats.
+//! Tests of limits over all clients together: memory, and the numbers of clients.
 
 use super::neighbours::TWO_TENANTS;
 use super::*;
 use crate::policy::seats::Seats;
 
-/// Returns the beginning of a request that never ends.
+/// Returns the beginning of a request with a value of `bytes` bytes, whose end never comes.
 fn unfinished(bytes: usize) -> Vec<u8> {
     let mut begun = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n", bytes + 1).into_bytes();
     begun.resize(begun.len() + bytes, b'x');
@@ -24,12 +24,12 @@ fn those_who_hold_most_are_closed_when_all_hold_too_much() {
     let clients: Vec<usize> = (0..40).map(|_| rig.client(0)).collect();
     let mut most: usize = 0;
     for (number, client) in clients.iter().enumerate() {
-        // Requests of one, two or three MiB, sent over several turns as they would come.
+        // Requests of one, two or three MiB, received over several turns.
         for piece in unfinished((1 + number % 3) << 20).chunks(1 << 20) {
             let (shard, id) = rig.clients[*client];
             rig.shards[shard].handle_client_bytes(id, piece, rig.now);
             rig.turns();
-            // The runtime does this after each turn, which may have been one in which no client was weighed.
+            // The runtime does this after each turn, even if the shard weighed no client's memory in it.
             let excess = rig.shards[0].clients_bytes().saturating_sub(64 << 20);
             rig.shards[0].handle_memory_exceeded(excess);
             assert!(rig.shards[0].clients_bytes() <= 64 << 20);
@@ -95,7 +95,7 @@ fn who_does_not_log_in_in_time_is_closed() {
     let late = rig.client(0);
     rig.wait(Duration::from_millis(5_500));
     assert_eq!([silent, known, late].map(|client| rig.is_open(client)), [false, true, true]);
-    // A client that is a stranger again gets the whole login timeout again.
+    // After RESET, a client has the whole login timeout again.
     rig.send(known, &[&["RESET"]]);
     rig.wait(Duration::from_secs(5));
     assert_eq!([known, late].map(|client| rig.is_open(client)), [true, false]);
@@ -133,7 +133,7 @@ fn a_tenant_has_its_share_of_seats_and_no_more() {
         let told = rig.told(*client);
         assert!(told.starts_with(answer), "{told}");
     }
-    // Clients without a seat as strangers may have one of a tenant.
+    // A client that does not count among strangers may take one of a tenant's places.
     for (client, answer) in [(2, "+OK"), (3, "-OVERLOADED reason=clients scope=tenant name=root limit=1 ")] {
         rig.send(clients[client], &[&["AUTH", "root", "r"]]);
         let told = rig.told(clients[client]);
@@ -145,7 +145,7 @@ fn a_tenant_has_its_share_of_seats_and_no_more() {
     rig.send(clients[2], &[&["RESET"], &["GET", "k"]]);
     rig.answer_next("$-1\r\n");
     assert!(rig.told(clients[2]).ends_with("$-1\r\n"), "the seat that became free");
-    // Clients with a seat keep it when the quotas change, under whatever number their tenant has then.
+    // Clients keep their places when quotas change, under the new number of their tenant.
     let fewer = "[tenants.acme]\npassword = 'a'\nmax_clients = 1\n[tenants.other]\npassword = 'o'";
     rig.put_in_force(fewer);
     let acme = crate::values::TenantId(0);
@@ -167,7 +167,8 @@ fn a_client_that_must_leave_while_its_request_is_sent_in_parts_stops_nobody() {
         rig.connecting = Connecting::Fails;
         let client = rig.client(0);
         let keys: Vec<String> = (0..4).map(|backend| rig.key(0, backend)).collect();
-        // The connections are backing off, so each part is refused while the next is still to be sent.
+        // The connections are in their back-off, so each part is refused while later parts are still to be
+        // sent.
         for key in &keys {
             rig.send(client, &[&["GET", key]]);
         }

@@ -1,4 +1,4 @@
-//! Hot keys, before a store that answers what a test says.
+//! Tests of hot keys, before a store that replies what a test says.
 
 mod stale;
 mod tracked;
@@ -12,12 +12,12 @@ use crate::values::Usage;
 const TTL: Duration = Duration::from_millis(200);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// Returns cores on which a key is hot that is asked for only now and then.
+/// Returns a rig whose cores promote a key to hot after few requests.
 fn eager(shards: u16, change: impl Fn(&mut ShardSettings)) -> Rig {
     eager_before(shards, 1, change)
 }
 
-/// Returns such cores before this many stores.
+/// Returns a rig as [`eager`] does, with `backends` stores.
 fn eager_before(shards: u16, backends: u16, change: impl Fn(&mut ShardSettings)) -> Rig {
     let detection = Detection { least_per_second: 20, least_share_per_mille: 0, ..Detection::default() };
     let hot = HotSettings { detection, ttl: TTL, ..HotSettings::new(backends) };
@@ -27,7 +27,7 @@ fn eager_before(shards: u16, backends: u16, change: impl Fn(&mut ShardSettings))
     })
 }
 
-/// Returns a core, two clients of it, and a hot key of which nothing is kept.
+/// Returns a rig with one core, two clients, and a hot key of which no reply is cached.
 fn with_hot_key() -> (Rig, [usize; 2], String) {
     let mut rig = eager(1, |_| {});
     let clients = [rig.client(0), rig.client(0)];
@@ -41,7 +41,7 @@ fn bulk(value: &str) -> String {
 }
 
 impl Rig {
-    /// Asks for a key until its replies are kept, and then lets those expire.
+    /// Reads a key until its replies are cached, and then lets those expire.
     fn make_hot(&mut self, client: usize, key: &str) {
         let before = self.counted(Counter::HotHits);
         for _ in 0..60 {
@@ -54,8 +54,8 @@ impl Rig {
         self.wait(TTL);
     }
 
-    /// Answers everything at stores: `PTTL` with `expiry`, and anything else with `reply`. Returns what
-    /// stores were asked.
+    /// Answers all requests at stores: PTTL with `expiry`, and others with `reply`. Returns the commands that
+    /// were answered.
     fn serve(&mut self, expiry: &str, reply: &str) -> Vec<String> {
         let mut asked = Vec::new();
         while let Some(word) = self.words_at_stores().first().map(|word| (*word).to_owned()) {
@@ -70,22 +70,22 @@ impl Rig {
         asked
     }
 
-    /// Sends a client's request and answers what the store is asked. Returns the client's reply, and the
-    /// requests to the store.
+    /// Sends a client's request and answers the requests that it causes at stores. Returns the client's
+    /// reply, and the commands at the store.
     fn ask(&mut self, client: usize, words: &[&str], expiry: &str, reply: &str) -> (String, Vec<String>) {
         self.send(client, &[words]);
         let asked = self.serve(expiry, reply);
         (self.told(client), asked)
     }
 
-    /// Reads the value of a key, which is kept from now on.
+    /// Reads the value of a key, which is cached from then on.
     fn keep(&mut self, client: usize, key: &str, value: &str) {
         let (told, asked) = self.ask(client, &["GET", key], ":-1\r\n", &bulk(value));
         assert_eq!((told.as_str(), asked.join(" ").as_str()), (bulk(value).as_str(), "PTTL GET"));
         assert!(self.knows(client, key, value));
     }
 
-    /// True if a read gets this value without the store. If false, the read is still unanswered.
+    /// True if a read gets this value from the cache. If false, the read is still at the store.
     fn knows(&mut self, client: usize, key: &str, value: &str) -> bool {
         let before = self.at_stores.len();
         self.send(client, &[&["GET", key]]);
@@ -100,7 +100,7 @@ impl Rig {
         self.shards[0].hot_figures()
     }
 
-    /// Returns a client that speaks RESP3, which has connections of its own to stores.
+    /// Returns a client with RESP3, for which weir uses other connections to stores.
     fn modern_client(&mut self, shard: usize) -> usize {
         let client = self.client(shard);
         self.send(client, &[&["HELLO", "3"]]);
@@ -139,7 +139,7 @@ fn what_everybody_reads_is_asked_for_once_for_as_long_as_it_is_good() {
         }
         rig.wait(MILLISECOND);
     }
-    // Each reply is good for 180 to 200 ms, and is renewed 2 ms before its expiry.
+    // A cached reply lives 180 to 200 ms, and is fetched again 2 ms before its expiry.
     assert!((10..=12).contains(&asked), "{asked}");
 }
 
@@ -151,11 +151,11 @@ fn nothing_is_answered_that_is_older_than_allowed_counted_from_when_it_was_sent_
         rig.send(client, &[&["GET", &key]]);
         assert_eq!(rig.words_at_stores(), ["PTTL", "GET"]);
         let sent_at = rig.now.monotonic;
-        // Some fetches take nearly as long as their replies are good.
+        // Some fetches take nearly as long as a cached reply lives.
         rig.wait(MILLISECOND * (number % 3) * 60);
         rig.serve(":-1\r\n", "$1\r\nv\r\n");
         rig.told(client);
-        // Fetches ahead of time are never answered, so that they do not renew what is kept.
+        // Fetches that would renew the cached reply in advance are never answered.
         loop {
             rig.send(other, &[&["GET", &key]]);
             if rig.told(other).is_empty() {
@@ -274,7 +274,7 @@ fn each_dialect_is_kept_by_itself() {
 #[test]
 fn each_request_is_kept_by_itself_and_no_more_than_sixteen_of_a_key() {
     let (mut rig, [client, _], key) = with_hot_key();
-    // A reply that was asked for while the key became hot has lost its place by then.
+    // After this pause, the reply that was fetched while the key became hot is not cached any more.
     rig.wait(100 * MILLISECOND);
     let range = |number: usize| (10 + number).to_string();
     for round in 0..2 {
@@ -324,7 +324,7 @@ fn no_more_is_kept_than_fits() {
     }
 }
 
-/// All requests and transactions that may change a key; KEY is the key, and OTHER one beside it.
+/// All requests and transactions that may change a key. KEY stands for the key, and OTHER for one beside it.
 const WRITES: [&str; 24] = [
     "SET KEY v",
     "DEL KEY",
@@ -352,13 +352,14 @@ const WRITES: [&str; 24] = [
     "FROB OTHER",
 ];
 
-/// Writes a key that is at home on the last core, in one of these ways, from a client on the first core.
+/// Changes a key whose home is the last core by one of [`WRITES`], from a client on the first core, and
+/// checks reads meanwhile and afterwards.
 fn written(shards: u16, write: &str, is_modern: bool) {
     let mut rig = eager(shards, |_| {});
     let [reader, late] = [rig.client(0), rig.client(0)];
     let home = shards - 1;
     let key = rig.key(home, 0);
-    // Other keys: of the same slot, and at home on another core.
+    // Two other keys: one of the same slot, and one whose home is another core.
     let others = [format!("{{{key}}}other"), rig.key(0, 0)];
     for other in others {
         rig.make_hot(reader, &key);
@@ -379,8 +380,8 @@ fn written(shards: u16, write: &str, is_modern: bool) {
             rig.answer_next("%1\r\n+proto\r\n:3\r\n");
         }
         assert!(!rig.at_stores.is_empty(), "{write}");
-        // Nothing is known of the key from when the write is sent, and nothing that is read meanwhile is
-        // kept.
+        // From the moment that the write is sent, no cached value of the key is used, and no value that is
+        // read meanwhile is cached.
         let told = |rig: &mut Rig, client: usize, value: &str| {
             if !rig.frames("\r\nPTTL\r\n").is_empty() {
                 rig.answer_first("\r\nPTTL\r\n", ":-1\r\n");
@@ -418,8 +419,7 @@ fn written(shards: u16, write: &str, is_modern: bool) {
         while !rig.at_stores.is_empty() {
             assert_eq!(told(&mut rig, reader, "new"), bulk("new"), "{write}");
         }
-        // All clients get the value after the write from then on; and once that is known, the store is not
-        // asked again.
+        // All clients read the new value from then on; once it is cached, the store gets no more reads.
         assert!(!rig.knows(late, &key, "old"), "{write}");
         rig.serve(":-1\r\n", "$3\r\nnew\r\n");
         assert_eq!(rig.told(late), bulk("new"), "{write}");
@@ -500,7 +500,7 @@ fn nor_until_all_is_sent_that_was_queued_before() {
     rig.raw(filler, &many);
     rig.send(writer, &[&["SET", &key, "new"]]);
     assert!(rig.frames("SET").is_empty(), "it is queued");
-    // Queued requests make the key hot too.
+    // Requests that are queued count towards the key's heat too.
     for _ in 0..30 {
         rig.send(client, &[&["GET", &key]]);
         rig.now.monotonic = rig.now.monotonic.after(2 * MILLISECOND);
@@ -509,7 +509,7 @@ fn nor_until_all_is_sent_that_was_queued_before() {
     rig.now.monotonic = rig.now.monotonic.after(50 * MILLISECOND);
     rig.turns();
     assert_eq!(rig.figures().keys, 1);
-    // Requests in flight are answered, and queued ones are sent and, except for the write, answered too.
+    // Requests in flight are answered, and queued ones are sent; those except the write are answered too.
     while let Some(at) = rig.at_stores.iter().position(|sent| !sent.frame.contains("SET")) {
         assert!(rig.frames("PTTL").is_empty());
         let sent = rig.at_stores.remove(at);
@@ -533,7 +533,8 @@ fn nobody_waits_for_a_fetch_over_another_connection_than_its_own() {
     let [client, heavy] = [rig.client(0), rig.client(0)];
     let key = rig.key(0, 0);
     rig.make_hot(client, &key);
-    // Its ranges are known to be costly, so what it asks while one is in flight uses the other connection.
+    // The client's ranges are known to be expensive, so its requests use the other connection while one is in
+    // flight.
     rig.send(heavy, &[&["LRANGE", "l", "0", "-1"]]);
     rig.answer_next(&format!("*20000\r\n{}", ":1\r\n".repeat(20_000)));
     rig.told(heavy);
@@ -620,7 +621,8 @@ fn a_crowd_that_has_waited_for_a_slow_store_does_not_go_on_asking_it() {
     let mut rig = eager(1, |_| {});
     let crowd: Vec<usize> = (0..20).map(|_| rig.client(0)).collect();
     let key = rig.key(0, 0);
-    // Each client asks again before it is answered, so that it always has a request in flight.
+    // Each client sends its next request before the reply to the last one, so that it always has a request in
+    // flight.
     let mut sent = 0;
     for turn in 0..100 {
         for client in &crowd {
@@ -641,7 +643,8 @@ fn a_crowd_that_has_waited_for_a_slow_store_does_not_go_on_asking_it() {
 
 #[test]
 fn keys_with_one_hash_are_told_apart() {
-    // With the second secret at its start, the rest of a key of sixteen bytes does not affect its hash.
+    // A key of sixteen bytes that begins with the second secret has a hash that does not depend on its other
+    // bytes.
     let secret = rapidhash::v3::RapidSecrets::seed(0).secrets[1].to_le_bytes();
     let named = |number: u64| [secret, number.to_le_bytes()].concat();
     let first = named(1);
@@ -884,7 +887,7 @@ fn the_first_one_pays_for_a_fetch_and_whoever_asks_for_what_is_known_a_tenth_and
     let key = rig.key(0, 0);
     rig.make_hot(client, &key);
     let value = "x".repeat(10_000);
-    // The usage since the last call.
+    // Returns the usage reported since the last call.
     let metered = |rig: &mut Rig| {
         rig.wait(20 * MILLISECOND);
         let mut sum = Usage::default();
@@ -932,7 +935,7 @@ fn in_shadow_all_is_forwarded_and_compared() {
         }
         let own = rig.frames("\r\nGET\r\n").len() - rig.frames("PTTL").len();
         assert_eq!(own, 2, "nobody waits for anybody else");
-        // After a while somebody else writes the key.
+        // After a while a client that does not use weir writes the key.
         let value = if number < 90 { "old" } else { "new" };
         rig.serve(":-1\r\n", &bulk(value));
         assert!(clients.iter().all(|client| rig.told(*client) == bulk(value)));
@@ -976,7 +979,7 @@ fn a_read_never_overtakes_what_its_connection_asked_for_before_of_keys_that_nobo
     let (mut rig, [client, other], key) = with_hot_key();
     rig.keep(other, &key, "old");
     rig.send(client, &[&["EVAL", "code", "1", &key], &["GET", &key], &["GET", &key]]);
-    // Other clients may share a fetch meanwhile.
+    // Other clients may join a fetch meanwhile.
     rig.send(other, &[&["GET", &key]]);
     assert_eq!(rig.words_at_stores(), ["EVAL", "GET", "GET", "GET"]);
     rig.serve(":-1\r\n", "$3\r\nnew\r\n");
@@ -994,7 +997,7 @@ fn who_waits_when_a_key_is_forgotten_goes_its_own_way() {
     let before = rig.words_at_stores().len();
     rig.wait(Duration::from_secs(3));
     assert_eq!((rig.figures().keys, rig.figures().waiters), (0, 1), "the first waits for what was sent");
-    // Requests of this connection use one way again: what it asks for now comes behind them.
+    // The connection's requests use one link again: its next request comes behind the earlier ones.
     rig.send(client, &[&["STRLEN", &key]]);
     let asked: Vec<String> = rig.words_at_stores()[before..].iter().map(|word| (*word).to_owned()).collect();
     assert_eq!(asked, ["GET", "GET", "STRLEN"]);
@@ -1013,7 +1016,7 @@ fn who_has_seen_what_was_written_past_here_does_not_see_what_was_before() {
     };
     rig.keep(client, &key, "old");
     assert_eq!([length(&mut rig, ":3\r\n"), length(&mut rig, ":3\r\n")], [2, 0]);
-    // The reply is renewed before it expires, and is a different one by then.
+    // The cached reply is fetched again before its expiry, and has changed by then.
     let before = rig.counted(Counter::HotWrittenPast);
     while rig.at_stores.is_empty() {
         rig.wait(MILLISECOND);
@@ -1035,7 +1038,7 @@ fn nor_does_who_has_read_it_by_itself() {
     rig.send(client, &[&["GET", key.as_str()][..]; 4]);
     rig.answer_first("PTTL", ":-1\r\n");
     rig.answer_first("GET", &old);
-    // A client may not get all replies at once, so its other requests are sent by themselves.
+    // A client that might not get all replies at once sends its other requests separately.
     assert_eq!(rig.words_at_stores(), ["GET", "GET"]);
     assert!(rig.knows(other, &key, &"o".repeat(900)));
     rig.serve("", &new);
@@ -1102,7 +1105,7 @@ fn a_hot_key_may_be_written_so_often_and_whoever_writes_more_is_told_which() {
         }
         rig.wait(MILLISECOND * 5);
     }
-    // In a second and a half half of the 300 writes are refused, less what may be written at once.
+    // In 1.5 s half of the 300 writes are refused, less the burst.
     assert!((135..=151).contains(&refused), "{refused}");
     assert_eq!(rig.ask(client, &["SET", "another", "v"], "", "+OK\r\n").0, "+OK\r\n");
 }
@@ -1114,7 +1117,7 @@ fn a_key_whose_replies_cost_much_is_told_of_though_it_is_asked_for_seldom() {
         settings.hot = HotSettings { detection, ..HotSettings::new(1) };
     });
     let (client, key) = (rig.client(0), rig.key(0, 0));
-    // 100,000 rows a second are 2,000 request units.
+    // 100,000 rows per second cost 2,000 request units.
     let rows = format!("*5000\r\n{}", "$1\r\nx\r\n".repeat(5_000));
     for _ in 0..80 {
         rig.ask(client, &["LRANGE", &key, "0", "-1"], "", &rows);
@@ -1137,7 +1140,7 @@ fn a_core_that_asks_much_answers_from_a_copy_until_something_is_written() {
     }
     assert!(rig.counted(Counter::HotHitsCopied) > 10);
     assert!(rig.shards[1].hot_figures().copies > 0);
-    // A read pipelined behind the write goes to the home core; after the write the copy is invalid.
+    // A read pipelined behind the write goes to the key's home core; the write invalidates the copy.
     rig.send(elsewhere, &[&["SET", &key, "b"], &["GET", &key]]);
     assert_eq!(rig.serve(":-1\r\n", "+OK\r\n"), ["SET", "GET"]);
     assert_eq!(rig.told(elsewhere), "+OK\r\n+OK\r\n");
@@ -1148,8 +1151,8 @@ fn a_core_that_asks_much_answers_from_a_copy_until_something_is_written() {
     assert_eq!(rig.counted(Counter::HotHitsCopied), copied);
 }
 
-/// The home core ignores writes of a key that is not hot any more, while copies of it may be good for as long
-/// as anything is kept.
+/// The home core ignores writes of a key that is not hot any more, while copies of the key on other cores may
+/// stay valid for as long as any cached reply does.
 #[test]
 fn copies_of_a_key_are_worthless_once_its_home_does_not_look_at_its_writes() {
     let mut rig = eager(2, |settings| {
@@ -1171,8 +1174,8 @@ fn copies_of_a_key_are_worthless_once_its_home_does_not_look_at_its_writes() {
     assert_eq!((told.as_str(), asked.join(" ").as_str()), ("$1\r\nb\r\n", "GET"));
 }
 
-/// The first part of an `MGET` is on its way to a key's home core while the last goes elsewhere: a request
-/// behind it is not answered from a copy before the reply.
+/// While the first part of an MGET is on its way to a key's home core and its last part goes elsewhere, a
+/// later request of the client is not answered from a copy before the MGET.
 #[test]
 fn a_copy_does_not_overtake_a_part_of_the_same_connection() {
     let mut rig = eager(3, |settings| settings.hot.copied_from = [100, 10]);
@@ -1189,7 +1192,7 @@ fn a_copy_does_not_overtake_a_part_of_the_same_connection() {
     assert_eq!(rig.counted(Counter::HotHitsCopied), copied, "it goes to the home");
 }
 
-/// Before a cluster, where requests are split by slot, that is nearly every key of an `MGET`.
+/// Before a cluster, where weir splits requests by slot, nearly every key of an MGET has a part of its own.
 #[test]
 fn a_key_that_is_read_only_beside_others_is_kept_where_it_is_alone_in_its_part() {
     const VALUE: &str = "$5\r\nvalue\r\n";
@@ -1206,14 +1209,14 @@ fn a_key_that_is_read_only_beside_others_is_kept_where_it_is_alone_in_its_part()
         }
         assert!(rig.counted(Counter::HotHits) + rig.counted(Counter::HotHitsCopied) > 0, "{shards} shards");
         rig.wait(TTL);
-        // Each key has one fetch for all that wait.
+        // Each key has one fetch for all requests that wait.
         rig.send(clients[0], &[&["MGET", &key, &other], &["MGET", &other, &key]]);
         rig.send(clients[1], &[&["MGET", &key, &other], &["MGET", &key]]);
         let asked = rig.serve(":-1\r\n", &format!("*1\r\n{VALUE}"));
         assert_eq!(asked, ["PTTL", "MGET", "PTTL", "MGET"]);
         assert_eq!(rig.told(clients[0]), format!("{both}{both}"));
         assert_eq!(rig.told(clients[1]), format!("{both}*1\r\n{VALUE}"));
-        // A written key is read again.
+        // A key that was written is fetched again.
         let (told, asked) = rig.ask(clients[1], &["SET", &key, "v"], "", "+OK\r\n");
         assert_eq!((told.as_str(), asked.as_slice()), ("+OK\r\n", &["SET".to_owned()][..]));
         let (told, asked) = rig.ask(clients[0], &["MGET", &key, &other], ":-1\r\n", "*1\r\n$3\r\nnew\r\n");
@@ -1280,7 +1283,7 @@ fn a_fetch_leaves_at_once_where_a_write_has_begun_since_the_one_on_its_way_and_n
     assert_eq!(rig.figures().kept, 0, "none of them is kept");
 }
 
-/// Returns a core whose window is so small that requests are queued, and its clients.
+/// Returns a rig whose concurrency window is so small that requests are queued, its client, and a hot key.
 fn with_full_window() -> (Rig, usize, String) {
     let queue = OverloadSettings { shed: Mode::Off, ..OverloadSettings::new(1, 1) };
     let mut rig = eager(1, |settings| settings.overload = queue.clone());
@@ -1298,7 +1301,7 @@ fn reads_that_are_queued_when_their_key_becomes_hot_are_fetched_together_before_
     let (mut rig, _, key) = with_full_window();
     let [writer, reader] = [rig.client(0), rig.client(0)];
     let crowd: Vec<usize> = (0..30).map(|_| rig.client(0)).collect();
-    // The client's own write is queued before its read, and its read before another write.
+    // The client's own write is queued before its read, and the read before another write.
     rig.send(writer, &[&["SET", &key, "w"], &["GET", &key]]);
     rig.send(reader, &[&["GET", &key], &["SET", &key, "r"]]);
     for client in &crowd {
@@ -1315,13 +1318,13 @@ fn reads_that_are_queued_when_their_key_becomes_hot_are_fetched_together_before_
         (20..34).contains(&waiters),
         "reads wait for a fetch, or behind writes, and a write behind one: {waiters}"
     );
-    // Fetches may use the tenth of the window that is reserved.
+    // Fetches may use the tenth of the window that is reserved for critical requests.
     let last = rig.at_stores.last().expect("it was sent").frame.clone();
     assert!(
         last.contains(&of_key) && last.contains("GET"),
         "a fetch stands behind nothing that is queued: {last}"
     );
-    // All other requests are answered as they come.
+    // All other requests are answered in their order.
     let mut value = String::from("v");
     while !rig.at_stores.is_empty() {
         let sent = rig.at_stores.remove(0);
@@ -1361,7 +1364,7 @@ fn what_is_held_back_is_answered_at_its_deadline() {
     let key = rig.key(0, 0);
     rig.make_hot(client, &key);
     rig.send(client, &[&["GET", &key]]);
-    // The read joins a fetch that was sent, so the client's write waits for that.
+    // The read joins a fetch that is in flight, so the client's write waits for that fetch.
     rig.send(writer, &[&["GET", &key], &["QOS", "CALL", "DEADLINE", "50", "SET", &key, "w"]]);
     assert_eq!((rig.words_at_stores().join(" ").as_str(), rig.figures().waiters), ("PTTL GET", 3));
     rig.wait(60 * MILLISECOND);
@@ -1381,7 +1384,7 @@ fn a_fetch_that_is_sent_again_is_not_for_those_who_have_written_since() {
     let [writer, other] = [rig.client(0), rig.modern_client(0)];
     rig.send(other, &[&["SET", &key, "a"]]);
     rig.answer_first("HELLO", "%1\r\n+proto\r\n:3\r\n");
-    // All clients wait for one fetch, and one of them writes once that is in flight.
+    // All clients wait for one fetch; one of them writes once the fetch is in flight.
     rig.send(client, &[&["GET", &key]]);
     rig.send(writer, &[&["GET", &key]]);
     let last = rig.client(0);
@@ -1426,9 +1429,8 @@ fn a_fetch_is_sent_to_another_node_without_its_questions() {
     assert_eq!(rig.words_at_stores(), ["PTTL", "HPTTL", "HGET"], "nobody has said how long it stays");
 }
 
-/// A write that was sent before its key was hot may have to be sent again, to the node that has its slot now.
-/// Its connection's next read must not arrive before it, as a fetch could, because a fetch belongs to no
-/// connection.
+/// A write that was sent before its key became hot may be redirected to another node. The next read of its
+/// connection must not reach that node first; a fetch could, because it belongs to no connection.
 #[test]
 fn before_a_cluster_no_fetch_overtakes_what_was_sent_before_the_key_was_hot() {
     let detection = Detection { least_per_second: 20, least_share_per_mille: 0, ..Detection::default() };
@@ -1452,7 +1454,7 @@ fn before_a_cluster_no_fetch_overtakes_what_was_sent_before_the_key_was_hot() {
     rig.serve(":-1\r\n", &bulk("firstw"));
     assert_eq!(rig.told(writer), format!(":6\r\n{}", bulk("firstw")));
     assert_eq!(rig.told(crowd), bulk("firstw").repeat(40));
-    // Everything sent before is answered, so reads share fetches from now on.
+    // All earlier requests are answered, so reads join fetches from now on.
     rig.wait(MILLISECOND);
     rig.send(crowd, &[&["GET", &key]]);
     assert_eq!(rig.figures().flights, 1);

@@ -1,4 +1,4 @@
-//! Clients that speak HTTP.
+//! Tests of clients that speak HTTP.
 
 use super::*;
 
@@ -41,7 +41,7 @@ fn a_request_that_does_not_come_whole_is_given_up_in_time() {
     assert!(rig.told(client).starts_with("HTTP/1.1 404"));
     rig.wait(Duration::from_secs(300));
     assert_eq!(rig.told(client), "", "it is between two requests");
-    // A byte now and then does not extend the time.
+    // A byte now and then does not extend the deadline for a request.
     for byte in GET.bytes().take(16) {
         rig.raw(client, &[byte]);
         rig.wait(Duration::from_secs(2));
@@ -158,7 +158,7 @@ fn a_token_is_held_against_the_quotas_in_force() {
         rig.raw(client, who.as_bytes());
         assert_eq!(codes(&rig.told(client)), ["200"]);
     }
-    // A body is being received while the password changes.
+    // The password changes while a body is being received.
     let split = who.len() - 5;
     rig.raw(client, &who.as_bytes()[..split]);
     rig.put_in_force(&TENANTS.replace("'s'", "'new'"));

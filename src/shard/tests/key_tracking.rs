@@ -1,4 +1,4 @@
-//! Keys that stores track for clients.
+//! Tests of CLIENT TRACKING: stores track keys for clients.
 
 use super::*;
 use crate::shard::clients::client_filter::ClientFilter;
@@ -18,7 +18,7 @@ fn tracking(backends: u16) -> (Rig, usize) {
     (rig, client)
 }
 
-/// Answers the greetings of all links that were opened: the dialect, and the connection's number.
+/// Answers the greetings of all links that were opened: HELLO, and the connection's id.
 pub(super) fn greet(rig: &mut Rig) {
     for (word, reply) in [("HELLO", "%0\r\n"), ("\r\nID\r\n", ":7\r\n")] {
         while rig.at_stores.iter().any(|sent| sent.frame.contains(word)) {
@@ -37,7 +37,7 @@ const CHANGED: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
 #[test]
 fn requests_about_keys_go_over_the_links_on_which_they_are_tracked() {
     let (mut rig, client) = tracking(2);
-    // The home of the other key is the other core.
+    // The other key's home is the other core.
     let [here, other] = [rig.key(0, 0), rig.key(1, 1)];
     rig.send(client, &[&["GET", &here], &["STRLEN", &here], &["GET", &other]]);
     let first = rig.at_stores[0].clone();

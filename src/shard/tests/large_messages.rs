@@ -1,9 +1,10 @@
-//! Large messages, the rest of which is received directly where it belongs.
+//! Tests of large requests and replies, the rest of which is received directly into their own buffer.
 
 use super::*;
 use crate::protocol::Room;
 
-/// Fills a lent buffer as the socket would.
+/// Fills a lent buffer with `bytes` as a socket would. Returns the buffer, and the number of bytes that did
+/// fit.
 fn fill(room: Option<Room>, bytes: &str) -> (Vec<u8>, usize) {
     let mut room = room.expect("much is missing");
     assert!(room.bytes >= bytes.len(), "room for {} of {}", room.bytes, bytes.len());

@@ -1,4 +1,4 @@
-//! Requests with very many keys, which are split and joined over several turns.
+//! Tests of requests with very many keys, which are split and joined over several turns.
 
 use super::neighbours::TWO_TENANTS;
 use super::*;
@@ -6,12 +6,12 @@ use crate::shard::clients::Client;
 use crate::values::limits::KEYS_PER_TURN;
 use crate::values::random::Random;
 
-/// Number of bytes that a socket is received from at once here.
+/// The number of bytes that one read of a socket returns here.
 const CHUNK_BYTES: usize = 16 * 1024;
 const MANY: usize = 3 * KEYS_PER_TURN;
 
 impl Rig {
-    /// Receives bytes of a client as they come from a socket, without ending the turn.
+    /// Hands over bytes of a client as they come from a socket, without ending the turn.
     fn pour(&mut self, client: usize, bytes: &[u8]) {
         let (shard, id) = self.clients[client];
         for chunk in bytes.chunks(CHUNK_BYTES) {
@@ -19,7 +19,7 @@ impl Rig {
         }
     }
 
-    /// Ends a turn of the first core, and carries out what it wants to be done.
+    /// Ends a turn of the first core, and carries out its actions.
     fn one_turn(&mut self) {
         self.shards[0].handle_turn_end(self.now);
         self.shards[0].handle_quiet();
@@ -31,7 +31,7 @@ impl Rig {
         }
     }
 
-    /// Answers all requests at stores, each with what `reply` makes of its words and its backend.
+    /// Answers all requests at stores; `reply` makes each reply from the request's words and backend.
     fn answer_each(&mut self, reply: impl Fn(&[String], BackendId) -> String) {
         while !self.at_stores.is_empty() {
             let sent = self.at_stores.remove(0);
@@ -40,8 +40,8 @@ impl Rig {
         }
     }
 
-    /// Answers the oldest request that contains `word`, as its store would if no reply is given, without ending
-    /// the turn.
+    /// Answers the oldest request that contains `word` without ending the turn; without `reply`, as a store
+    /// with values would.
     fn reply_quietly(&mut self, word: &str, reply: Option<&str>) {
         let at = self.at_stores.iter().position(|sent| sent.frame.contains(word)).expect("it was sent");
         let Sent { shard, link, generation, frame, .. } = self.at_stores.remove(at);
@@ -49,8 +49,8 @@ impl Rig {
         self.shards[shard].handle_link_bytes(link, generation, reply.as_bytes(), self.now);
     }
 
-    /// Counts the turns that the first core takes until `has_ended`, in each of which another client is
-    /// answered.
+    /// Runs turns of the first core until `has_ended`, and checks that another client gets a reply in each of
+    /// them. Returns the number of turns.
     fn turns_with_neighbour(&mut self, neighbour: usize, has_ended: impl Fn(&mut Self) -> bool) -> usize {
         for turn in 0..1_000 {
             if has_ended(self) {
@@ -90,7 +90,7 @@ fn reply_of_store(words: &[String]) -> String {
 fn many(name: &str, keys: usize, random: &mut Random) -> Vec<String> {
     let mut words = vec![name.to_owned()];
     for number in 0..keys {
-        // Some keys are repeated.
+        // Some keys occur several times.
         words.push(format!("{}-{}", "k".repeat(random.below(9) as usize), random.below(keys as u64)));
         if name == "MSET" {
             words.push(format!("value-{number}"));
@@ -113,7 +113,7 @@ fn over_several_turns_the_same_is_sent_and_answered_as_in_one() {
             let make = || Rig::with(shards, backends, |settings| settings.links_per_backend = lanes);
             let mut rigs = [make(), make()];
             let clients = rigs.each_mut().map(|rig| rig.client(0));
-            // A request that comes in one piece is split in one turn.
+            // A request that arrives in one piece is split in one turn.
             rigs[0].raw(clients[0], &frame_of(&words));
             rigs[1].pour(clients[1], &frame_of(&words));
             rigs[1].turns();
@@ -169,7 +169,7 @@ fn a_joined_reply_above_the_limit_is_an_error_and_the_client_stays() {
     let client = rig.client(0);
     rig.pour(client, &frame_of(&many("MGET", MANY, &mut Random::new(9))));
     rig.turns();
-    // Each part is below the limit, and both together are above it.
+    // Each part's reply is below the limit, and both together are above it.
     rig.answer_each(|words, _| {
         format!(
             "*{0}\r\n{1}",
@@ -318,7 +318,7 @@ fn a_tenant_is_refused_the_first_of_very_many_keys_that_is_not_its_own() {
             rig.pour(client, &frame_of(&words));
             rig.one_turn();
             if is_changed {
-                // All that had been found about the keys was about the quotas before.
+                // New quotas invalidate everything that was computed about the keys before.
                 rig.put_in_force(&TWO_TENANTS.replace("'acme:'", &format!("'acme:', 'other:{own}'")));
             }
             rig.turns();
@@ -352,7 +352,7 @@ fn the_memory_of_a_request_that_is_split_is_its_clients_and_bounded() {
         most = held(&rig).max(most);
         rig.one_turn();
     }
-    // The request, its positions of 8 bytes, its parts, and as much room as buffers grow by.
+    // The request, 8 bytes of positions per key, its parts, and the slack of growing buffers.
     assert!(most > 2 * frame.len() && most < 4 * (frame.len() + 10 * MANY), "{most} of {}", frame.len());
     rig.turns();
     let waiting = held(&rig);

@@ -1,17 +1,17 @@
-//! Clients that watch the requests of others (`MONITOR`).
+//! Tests of MONITOR: clients that watch the requests of others.
 
 use super::neighbours::TWO_TENANTS;
 use super::*;
 use crate::values::limits::MONITOR_OUTPUT_BYTES_MAX;
 
-/// Shards whose stores answer nothing unless a test does.
+/// Returns a rig whose stores reply nothing unless a test does, with `places` monitors allowed.
 fn watched(shards: u16, places: usize) -> Rig {
     let monitors = Arc::new(MonitorBoard::new(places));
     Rig::with(shards, 1, |settings| settings.clients.monitors = Arc::clone(&monitors))
 }
 
 impl Rig {
-    /// Connects a client from a port of its own.
+    /// Connects a client from the given port.
     fn client_from(&mut self, shard: usize, port: u16) -> usize {
         let client = self.client(shard);
         let address = Address { peer: format!("10.0.0.1:{port}").into(), local: "10.0.0.9:7379".into() };
@@ -31,7 +31,7 @@ impl Rig {
         assert_eq!(self.told(client), "+OK\r\n");
     }
 
-    /// Returns what a client was shown since the last call: each line from the address on.
+    /// Returns the lines that a monitor got since the last call, each from the address on.
     fn shown(&mut self, client: usize) -> Vec<String> {
         let told = self.told(client);
         let lines = told.split_inclusive("\r\n").map(|line| {
@@ -53,7 +53,7 @@ impl Rig {
     }
 }
 
-/// Adds up the lines of requests, and those that were told to be left out.
+/// Returns the number of lines about requests, and the sum of lines that were reported as left out.
 fn sum(shown: &[String]) -> (u64, u64) {
     let left_out = |line: &String| {
         let number = line.strip_prefix("0 weir:0 \"... ")?.strip_suffix(" lines left out\"")?;
@@ -183,7 +183,7 @@ fn a_tenant_sees_its_own_clients_only_and_an_administrator_all() {
             "0 10.0.0.1:2 \"SET\" \"secret:2\" \"secret\"",
         ]
     );
-    // A monitor that logs in as another tenant sees what that one may see, and no more.
+    // A monitor that logs in as another tenant sees what that tenant may see, and no more.
     rig.send(root, &[&["AUTH", "acme", "a"]]);
     rig.told(root);
     rig.send(other, &[&["SET", "secret:3", "secret"]]);
@@ -207,7 +207,7 @@ fn under_new_quotas_a_number_stands_for_another_tenant_and_nobody_is_taken_for_i
     let ours = rig.client_from(1, 1);
     rig.send(ours, &[&["AUTH", "before", "b"], &["GET", "a"]]);
     assert_eq!(rig.shown(monitor), ["0 10.0.0.1:1 \"GET\" \"a\""]);
-    // The core of the other clients has the new quotas first.
+    // The core of the other clients gets the new quotas first.
     let now = rig.now;
     rig.shards[1].handle_quotas(in_force(AFTER, 1), now);
     let acme = rig.client_from(1, 2);
@@ -218,7 +218,7 @@ fn under_new_quotas_a_number_stands_for_another_tenant_and_nobody_is_taken_for_i
     rig.send(acme, &[&["GET", "secret"]]);
     rig.send(ours, &[&["GET", "b"]]);
     assert_eq!(rig.shown(monitor), ["0 10.0.0.1:1 \"GET\" \"b\""]);
-    // Without its tenant it is closed, as a subscriber is.
+    // A monitor whose tenant is removed is closed, as a subscriber is.
     let fewer = "[tenants.acme]\npassword = 'a'\n";
     for shard in &mut rig.shards {
         shard.handle_quotas(in_force(fewer, 2), now);
@@ -238,7 +238,7 @@ fn a_monitor_that_does_not_read_holds_little_and_is_told_what_it_missed() {
     for _ in 0..requests {
         rig.send(client, &[&["ECHO", &word]]);
         rig.now.monotonic = rig.now.monotonic.after(Duration::from_micros(300));
-        // Memory that the other client holds is none of the monitor's.
+        // Replies to the other client are taken at once, so that only the monitor's memory counts.
         let replies = std::mem::take(&mut rig.untaken);
         for (shard, owner, segment) in replies {
             if shard == 1 {

@@ -1,4 +1,4 @@
-//! Clients that move to another process: when they can, and with which identity.
+//! Tests of clients that move to another process: when they can move, and with which identity.
 
 use super::neighbours::TWO_TENANTS;
 use super::*;
@@ -11,7 +11,7 @@ impl Rig {
         self.shards[shard].readiness(id)
     }
 
-    /// Moves a client away: returns the state that the other process gets, as it is sent.
+    /// Moves a client away. Returns the state that the other process gets, after encoding and decoding.
     pub(super) fn taken(&mut self, client: usize) -> Session {
         assert_eq!(self.readiness(client), Readiness::Ready);
         let (shard, id) = self.clients[client];
@@ -23,7 +23,7 @@ impl Rig {
         told
     }
 
-    /// Adds a client that comes from another process.
+    /// Adds a client that comes from another process, with its state.
     pub(super) fn adopted(&mut self, session: &Session) -> usize {
         let now = self.now;
         let id = self.shards[0].handle_client_moved(session, now);
@@ -88,7 +88,7 @@ fn who_is_owed_something_is_waited_for() {
     assert_eq!(rig.readiness(client), Readiness::Owed, "its reply is with the socket");
     rig.take_all();
     assert_eq!(rig.readiness(client), Readiness::Ready);
-    // The client is closed when it is answered.
+    // The client is closed once its reply is sent.
     rig.send(client, &[&["QUIT"]]);
     assert_ne!(rig.readiness(client), Readiness::Ready);
 }

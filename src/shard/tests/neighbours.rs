@@ -1,4 +1,5 @@
-//! Limits on what one client can do to others: take their turns or their memory, or get answers for nothing.
+//! Tests of limits on what one client can do to others: take their turns or their memory, or get replies
+//! without paying.
 
 use super::*;
 
@@ -322,7 +323,7 @@ fn answers_of_weirs_own_have_a_price() {
         rig.send(client, &[request]);
         assert_eq!(rig.told(client).starts_with("-THROTTLED "), is_refused, "{request:?}");
     }
-    // A client with nothing left may ask how much that is, and pays for it later.
+    // A client whose bucket is empty may ask for its limits, and is charged for that later.
     let mut rig = with_tenants(quota);
     let client = rig.client(0);
     rig.send(client, &[&["QOS", "EXPLAIN", "GET", "a"], &["QOS", "LIMITS"], &["INFO"]]);
@@ -372,7 +373,7 @@ fn a_core_that_is_behind_is_waited_for_by_so_much_only() {
     let large = request(&["SET", &rig.key(1, 0), &"x".repeat(1 << 20)]);
     let fits = limits::BATCH_BYTES_MAX / (1 << 20);
     for _ in 0..fits + 10 {
-        // Nothing is handed over before the turn ends.
+        // Nothing is handed over to other cores before the turn ends.
         for piece in large.chunks(100_000) {
             rig.shards[shard].handle_client_bytes(id, piece, rig.now);
         }

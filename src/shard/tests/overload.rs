@@ -1,9 +1,9 @@
-//! Windows, queues, stalls and deadlines, as clients see them.
+//! Tests of concurrency windows, queues, stalls and deadlines, as clients see them.
 
 use super::*;
 
-/// The requests that one core has in flight at a backend of which it knows nothing; the rest of 64 is
-/// reserved for critical ones.
+/// The number of requests that one core has in flight at a backend without history; the rest of 64 is
+/// reserved for critical requests.
 const AT_ONCE: usize = 58;
 
 fn crowded(shards: u16, backends: u16, change: impl Fn(&mut OverloadSettings)) -> Rig {
@@ -12,7 +12,7 @@ fn crowded(shards: u16, backends: u16, change: impl Fn(&mut OverloadSettings)) -
     Rig::with(shards, backends, |settings| settings.overload = overload.clone())
 }
 
-/// Encodes `GET`s of numbered keys that are at home on a core.
+/// Encodes GETs of numbered keys whose home is one core.
 fn gets(rig: &Rig, home: u16, numbers: std::ops::Range<usize>) -> Vec<u8> {
     let key = rig.key(home, 0);
     numbers.flat_map(|number| request(&["GET", &format!("{{{key}}}:{number}:")])).collect()
@@ -30,8 +30,8 @@ fn replies(text: &str) -> Vec<&str> {
     text.split_terminator("\r\n").filter(|line| !line.starts_with('$') || *line == "$-1").collect()
 }
 
-/// Answers the oldest request, 100 µs after the one before, until none is left. Returns their numbers in that
-/// order.
+/// Answers requests one by one, oldest first, 100 µs apart, until none is left. Returns the numbers of their
+/// keys in that order.
 fn serve_all(rig: &mut Rig) -> Vec<usize> {
     let mut served = Vec::new();
     while let Some(sent) = rig.at_stores.first() {
@@ -136,7 +136,7 @@ fn a_backend_that_stands_still_keeps_nobody_waiting_and_nothing_overtakes_what_i
         assert_eq!(told.len(), 2, "{told:?}");
         assert!(told.iter().all(|line| line.starts_with("-OVERLOADED reason=stalled backend=store0 ")));
         assert!(told[0].ends_with(unsure) && !told[1].ends_with(unsure), "{told:?}");
-        // The transaction would use another connection to the store.
+        // The transaction needs another connection to the store.
         rig.send(client, &[&["MULTI"], &["GET", &key], &["EXEC"]]);
         let told = rig.told(client);
         assert!(told.contains("-OVERLOADED reason=stalled"), "{told}");
@@ -193,7 +193,7 @@ fn what_touches_no_store_passes_while_a_write_is_unsettled_and_no_other_dialect_
         assert_eq!(rig.told(client), "+OK\r\n*0\r\n+OK\r\n+QUEUED\r\n*1\r\n:1\r\n");
         rig.send(client, &[&["MULTI"], &["GET"], &["EXEC"]]);
         assert!(rig.told(client).contains("-EXECABORT"));
-        // A request behind it on the same connection passes, but not one over another connection.
+        // A later request on the same connection is sent, but not one over another connection.
         rig.send(client, &[&["GET", &key]]);
         assert_eq!(rig.words_at_stores(), ["SET", "GET"]);
         rig.send(client, &[&["MULTI"], &["GET", &key], &["EXEC"]]);
@@ -234,7 +234,7 @@ fn nobody_waits_beyond_a_deadline_wherever_the_request_is_then() {
     assert_eq!(rig.told(client), "");
     rig.wait(Duration::from_millis(10));
     assert_eq!(rig.told(client), "-DEADLINE stage=backend waited_ms=50 (it may have happened)\r\n");
-    // Later requests for the same key are sent, behind it.
+    // Later requests for the same key are sent behind the late one.
     rig.send(client, &[&["GET", &key]]);
     assert_eq!(rig.words_at_stores(), ["SET", "GET"]);
     rig.answer_next("+OK\r\n");
@@ -282,7 +282,7 @@ fn in_shadow_deadlines_are_counted_once_and_nobody_is_told() {
     rig.answer_next("$1\r\n1\r\n");
     rig.answer_next("$1\r\n2\r\n");
     assert_eq!(rig.told(client), "+OK\r\n$1\r\n1\r\n$1\r\n2\r\n");
-    // The time that a reply takes is known by now.
+    // The window knows by now how long replies take.
     pace(&mut rig, client, Duration::from_secs(2), Duration::from_millis(80));
     rig.told(client);
     let before = late(&rig);
@@ -292,7 +292,8 @@ fn in_shadow_deadlines_are_counted_once_and_nobody_is_told() {
     let counted = late(&rig);
     rig.wait(Duration::from_millis(80));
     assert_eq!(late(&rig), counted);
-    // With nothing in flight the next request is tried however long replies take, and counted when it is late.
+    // With nothing in flight, the next request is tried however long replies take, and counted when it is
+    // late.
     while !rig.at_stores.is_empty() {
         rig.answer_next("$1\r\n1\r\n");
     }
@@ -303,13 +304,13 @@ fn in_shadow_deadlines_are_counted_once_and_nobody_is_told() {
     assert_eq!(late(&rig), before + 1);
 }
 
-/// The words of the requests that stores have yet to answer.
+/// Returns the words of the requests that stores have received and not answered.
 fn at_stores(rig: &Rig) -> Vec<String> {
     let words = |sent: &Sent| sent.frame.split("\r\n").skip(2).step_by(2).collect::<Vec<_>>().join(" ");
     rig.at_stores.iter().map(words).collect()
 }
 
-/// Returns cores before weirs, with open connections, and a client with a deadline of 50 ms.
+/// Returns a rig whose stores are weirs, with open connections, and a client with a deadline of 50 ms.
 fn before_weirs(change: impl Fn(&mut OverloadSettings), tier: &'static str) -> (Rig, usize) {
     let mut rig = crowded(1, 1, change);
     rig.inner = Some(tier);
@@ -338,7 +339,8 @@ fn a_weir_behind_is_told_the_rest_of_deadlines() {
     rig.answer_next(":1\r\n");
     assert_eq!(passed_on(&rig), 3);
     rig.told(client);
-    // A transaction is sent without a deadline, and so are large requests and those whose client has none.
+    // A transaction is sent without a deadline, and so are large requests and those of clients without a
+    // deadline.
     let large = "x".repeat(limits::COPY_BYTES_MAX + 1);
     let other = rig.client(0);
     rig.send(client, &[&["MULTI"], &["GET", "a"], &["EXEC"]]);
@@ -349,7 +351,7 @@ fn a_weir_behind_is_told_the_rest_of_deadlines() {
     for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n$-1\r\n", "$-1\r\n", "+OK\r\n"] {
         rig.answer_next(reply);
     }
-    // A request that waited for room is sent with the time that is left then.
+    // A request that was queued is sent with the time that is left of its deadline then.
     let bytes = gets(&rig, 0, 0..AT_ONCE);
     rig.raw(other, &bytes);
     rig.send(client, &[&["GET", "late"]]);
@@ -376,11 +378,11 @@ fn no_plain_store_is_told_deadlines_and_no_weir_that_does_not_want_it() {
         at_stores(rig).pop().expect("it was sent")
     };
     assert_eq!(ask(&mut rig), "QOS CALL DEADLINE 50 GET a");
-    // A Redis has the address now.
+    // A Redis answers at the address now.
     rig.lose("GET");
     rig.inner = None;
     assert_eq!([ask(&mut rig), ask(&mut rig)], ["GET a"; 2]);
-    // A weir has the address again, and is recognised once it has answered.
+    // A weir answers at the address again, and is recognised with its first reply.
     rig.lose("GET");
     rig.inner = Some("standard");
     assert_eq!([ask(&mut rig), ask(&mut rig)], ["GET a", "QOS CALL DEADLINE 50 GET a"]);
@@ -429,7 +431,7 @@ fn what_a_weir_behind_refuses_is_told_as_it_is_and_makes_no_store_look_slow_or_q
     assert_eq!((after.base, after.median, after.window), (before.base, before.median, before.window));
     assert_eq!((after.level, after.is_stalled), (0, false));
     assert_eq!(rig.shards[0].service_times().count(), times);
-    // Any other error took the store's time.
+    // Any other error used the store's time, so it counts as a sample.
     rig.send(client, &[&["GET", "a"]]);
     rig.answer_next("-WRONGTYPE no\r\n");
     assert_eq!(rig.shards[0].service_times().count(), times + 1);
@@ -446,7 +448,7 @@ fn who_keeps_to_deadlines_itself_is_not_answered_before_a_store_that_has_begun()
     assert_eq!(rig.told(outer), "");
     rig.answer_next("+OK\r\n");
     assert_eq!(rig.told(outer), "+OK\r\n");
-    // A request that was not begun is refused all the same.
+    // A request that was never sent is refused nevertheless.
     let bytes = gets(&rig, 0, 0..AT_ONCE + 1);
     rig.raw(filler, &bytes);
     rig.send(outer, &[&["QOS", "CALL", "DEADLINE", "50", "GET", "a"]]);
@@ -465,15 +467,15 @@ fn a_core_that_stands_still_refuses_nobody_for_it() {
     let bytes = gets(&rig, 0, 0..AT_ONCE + 50);
     rig.raw(client, &bytes);
     for _ in 0..AT_ONCE + 50 {
-        // The core runs no turn for ten seconds, though some were planned; then a reply and the turn come at
-        // once.
+        // The core runs no turn for ten seconds, although some were due; then a reply arrives and the turn
+        // runs.
         rig.now.monotonic = rig.now.monotonic.after(Duration::from_secs(10));
         rig.answer_next("$-1\r\n");
     }
     assert_eq!(replies(&rig.told(client)), ["$-1"; AT_ONCE + 50]);
 }
 
-/// Sends a client's request every five milliseconds, and answers each after `takes`, until `lasts` is over.
+/// Sends a client's request every 5 ms for `lasts`, and answers each after `takes`.
 fn pace(rig: &mut Rig, client: usize, lasts: Duration, takes: Duration) {
     let end = rig.now.monotonic.after(lasts);
     let mut sent_at: std::collections::VecDeque<Timestamp> =

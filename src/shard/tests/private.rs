@@ -1,23 +1,24 @@
-//! Private links: blocking commands, watched keys and subscriptions.
+//! Tests of private links: connections lent to one client for blocking commands, watched keys and
+//! subscriptions.
 
 use super::*;
 use crate::protocol::{Argument, Arguments};
 use crate::shard::clients::client_filter::{ClientsAsked, ClientsTold, Reach};
 use crate::shard::versions::Versions;
 
-/// A rig whose cores may lend this many private links each.
+/// Returns a rig whose cores may lend `links` private links each.
 pub(super) fn lending(shards: u16, backends: u16, links: usize) -> Rig {
     Rig::with(shards, backends, |settings| settings.private_links_max = links)
 }
 
-/// Private links of the first core: those that clients have, and all that are open.
+/// Returns the number of private links of the first core that clients hold, and the number that are open.
 pub(super) fn links(rig: &Rig) -> (usize, usize) {
     let figures = rig.shards[0].private_links();
     let lent = figures.waiting + figures.watching + figures.subscribed;
     (lent, lent + figures.idle)
 }
 
-/// Answers the greeting of a private link that was opened last.
+/// Answers the greeting of the private link that was opened last.
 pub(super) fn greet(rig: &mut Rig) {
     rig.answer_first("\r\nID\r\n", ":7\r\n");
 }
@@ -32,7 +33,7 @@ fn a_call_that_waits_holds_up_its_own_client_and_no_other() {
     rig.send(other, &[&["GET", "b"]]);
     rig.answer_first("GET", "$1\r\nb\r\n");
     assert_eq!(rig.told(other), "$1\r\nb\r\n");
-    // No time is too long for it.
+    // A blocking call without timeout may wait for any time.
     rig.wait(Duration::from_secs(3_600));
     assert_eq!(rig.told(waiter), "");
     rig.answer_first("BLPOP", "*2\r\n$1\r\nq\r\n$1\r\nx\r\n");
@@ -53,11 +54,11 @@ fn links_are_bounded_and_no_tenant_takes_all() {
     for client in &clients {
         rig.send(*client, &[&["BLPOP", "q", "0"]]);
     }
-    // Four of five are for one tenant.
+    // One tenant may hold four of five links.
     let refusal = "-OVERLOADED reason=links backend=store0 retry_after_ms=1000\r\n";
     assert_eq!(rig.told(clients[4]), refusal);
     assert_eq!(links(&rig), (4, 4));
-    // One that ends makes room.
+    // A call that ends frees its link.
     greet(&mut rig);
     rig.answer_first("BLPOP", "*-1\r\n");
     rig.send(clients[4], &[&["BLPOP", "q", "0"]]);
@@ -155,13 +156,14 @@ fn a_deadline_ends_the_wait_with(hot: Mode) {
     assert_eq!(links(&rig), (0, 1));
 }
 
-/// Elements taken for clients that had left: those lost, and those put back.
+/// Returns the number of elements popped for clients that had left: those lost, and those pushed back.
 pub(super) fn orphans(rig: &Rig) -> (u64, u64) {
     let counters = rig.shards[0].counters();
     (counters.get(Counter::OrphansLost), counters.get(Counter::OrphansPutBack))
 }
 
-/// A client that leaves while it waits, before a store that has taken an element by then.
+/// Makes a client leave while its blocking call waits at a store that has popped an element by then.
+/// `gives_back` says whether elements are pushed back.
 fn leaves_too_late(gives_back: bool) -> (Rig, Arc<Versions>) {
     let versions = Arc::new(Versions::new(1));
     let mut rig = Rig::with(1, 1, |settings| {
@@ -207,7 +209,7 @@ fn what_is_popped_for_a_client_that_has_left_is_put_back_where_its_tenant_wants_
         assert_eq!((orphans(&rig), links(&rig)), (counted, (0, 1)), "{reply}");
         assert_eq!(versions.under_way(), 0);
     }
-    // The store dies with the request.
+    // The store dies with the request that pushes the element back.
     let (mut rig, versions) = leaves_too_late(true);
     rig.answer_first("BLPOP", POPPED);
     rig.lose("LPUSH");
@@ -337,7 +339,7 @@ fn a_watch_that_is_lost_fails_its_transaction() {
     }
 }
 
-/// The databases of a client and of the link that was used last, as the next requests show them.
+/// True if a transaction that selects `database` needs a private link, which shows in its MULTI at the store.
 fn selects_again(rig: &mut Rig, client: usize, database: &str) -> bool {
     rig.send(client, &[&["MULTI"], &["SELECT", database], &["GET", "k"], &["EXEC"]]);
     rig.words_at_stores().contains(&"MULTI")
@@ -357,13 +359,13 @@ fn a_transaction_that_selects_takes_a_link_and_its_client_follows() {
     for step in ["MULTI", "SELECT", "GET", "SELECT"] {
         rig.answer_first(step, "+QUEUED\r\n");
     }
-    // The store has no database 3, so that the client stays in 5.
+    // The store has no database 3, so the client stays in database 5.
     rig.answer_first("EXEC", "*3\r\n+OK\r\n$-1\r\n-ERR DB index is out of range\r\n");
     let told = rig.told(client);
     assert!(told.contains("*3\r\n+OK\r\n$-1\r\n-ERR DB index") && told.contains(" db=5 "), "{told}");
     assert_eq!(links(&rig), (0, 1));
 
-    // The link is lent again for that database only, and stays where it is.
+    // The link stays in its database, and is lent again only to transactions that select it.
     assert!(selects_again(&mut rig, client, "6"));
     assert_eq!((links(&rig), rig.words_at_stores()), ((1, 1), vec!["MULTI", "SELECT", "GET", "EXEC"]));
 }
@@ -417,7 +419,7 @@ fn messages_pass_to_subscribers_in_their_order() {
         format!("*3\r\n${}\r\n{word}\r\n${}\r\n{channel}\r\n:{count}\r\n", word.len(), channel.len())
     };
     let message = "*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\nhi\r\n";
-    // A message between two acknowledgements comes behind both, as they are told together.
+    // A message between two acknowledgements is delivered after both, because weir sends them together.
     let [first, second] = [said("subscribe", "a", 1), said("subscribe", "b", 2)];
     rig.bytes(&over, [&first, message, &second].concat().as_bytes());
     assert_eq!(rig.told(client), [&first, &*second, message].concat());
@@ -430,12 +432,12 @@ fn messages_pass_to_subscribers_in_their_order() {
     rig.send(client, &[&["UNSUBSCRIBE"], &["GET", "k"]]);
     let ended = |names: [&str; 2]| said("unsubscribe", names[0], 1) + &said("unsubscribe", names[1], 0);
     rig.at_stores.clear();
-    // A message that comes before the end is told before it.
+    // A message that arrives before the acknowledgement of the end is delivered before it.
     rig.bytes(&over, [message, &ended(["a", "b"])].concat().as_bytes());
     let told = rig.told(client);
     let orders = [["a", "b"], ["b", "a"]].map(|names| [message, &ended(names)].concat());
     assert!(orders.contains(&told), "{told}");
-    // All has ended, so the link is clean and can be lent again.
+    // All subscriptions have ended, so the link is clean and can be lent again.
     assert_eq!((rig.words_at_stores(), links(&rig)), (vec!["GET"], (0, 1)));
     rig.send(client, &[&["UNSUBSCRIBE"]]);
     rig.answer_first("GET", "$-1\r\n");
@@ -520,7 +522,7 @@ fn the_error_of_a_step_is_named_where_exec_names_none() {
     assert_eq!(links(&rig), (0, 1));
 }
 
-/// The command `CLIENT UNBLOCK number ERROR` of an administrator.
+/// Returns an administrator's command `CLIENT UNBLOCK number ERROR`, as cores exchange it.
 pub(super) fn unblocking(number: &str) -> ClientsAsked {
     let (mut frame, mut places) = (Vec::new(), Vec::new());
     for word in ["CLIENT", "UNBLOCK", number, "ERROR"] {
@@ -552,7 +554,7 @@ fn a_link_whose_call_was_unblocked_is_lent_no_more() {
     assert_eq!(rig.words_at_stores(), ["BLPOP", "CLIENT"]);
     rig.answer_first("BLPOP", "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n");
     assert_eq!(rig.told(waiter), "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n");
-    // The store could still end whatever waits on the first link.
+    // The store could otherwise end whatever waits on the first link next.
     rig.send(other, &[&["BLPOP", "q", "0"]]);
     greet(&mut rig);
     assert_eq!(rig.words_at_stores(), ["CLIENT", "BLPOP"]);
@@ -618,11 +620,11 @@ fn a_script_is_killed_over_another_connection() {
         let [busy, waiter, admin] = [0; 3].map(|shard| rig.client(shard));
         rig.send(busy, &[&["EVAL", "while true do end", "0"]]);
         rig.send(waiter, &[&["BLPOP", "q", "0"]]);
-        // The only link is lent by now.
+        // The only link is lent to another client by now.
         rig.send(admin, &[&["SCRIPT", "KILL"]]);
         assert_eq!(rig.frames("KILL").len(), 0, "nothing is sent before the greeting is answered");
         for _ in 0..=stores {
-            // A busy store refuses a part of it.
+            // A busy store refuses a part of the greeting.
             rig.answer_first("\r\nID\r\n", "-BUSY Redis is busy running a script\r\n");
         }
         assert_eq!(rig.frames("KILL").len(), usize::from(stores));
@@ -663,7 +665,7 @@ fn a_store_that_is_busy_with_a_script_is_found_out_and_keeps_nobody_waiting() {
         rig.send(client, &[&["PING"]]);
     }
     assert_eq!(rig.told(far), refusal);
-    // A script takes the connection on which the other one is stuck.
+    // A script uses the connection on which another script hangs.
     rig.send(far, &[&["EVAL", "return 1", "1", &key]]);
     assert_eq!(rig.told(far), refusal);
     rig.send(other, &[&["GET", &key], &["EXEC"]]);

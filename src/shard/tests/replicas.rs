@@ -1,4 +1,4 @@
-//! Clusters with replicas, for tenants whose reads replicas may answer.
+//! Tests of clusters with replicas, and of tenants whose reads replicas may answer.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ fn owner_of(slot: u16) -> u16 {
     (u32::from(slot) * u32::from(PRIMARIES) / u32::from(SLOTS)) as u16
 }
 
-/// Returns a key of a primary.
+/// Returns a key whose slot belongs to the given primary.
 fn key_of(primary: u16) -> String {
     let lives_there = |key: &String| owner_of(slot_of(key.as_bytes())) == primary;
     (0..1_000).map(|number| format!("key{number}")).find(lives_there).expect("some key does")
@@ -27,7 +27,7 @@ fn bulk(value: &str) -> String {
     format!("${}\r\n{value}\r\n", value.len())
 }
 
-/// Returns a map with one replica per primary. `own` is what the first primary's line says besides its slots.
+/// Returns a map with one replica per primary. `own` is added to the first primary's line of CLUSTER NODES.
 fn map_with(rig: &mut Rig, own: &str) -> Arc<Map> {
     let newer = (rig.cluster.map().version() + 1) * 10;
     let (mut nodes, mut slots) = (Vec::new(), vec![format!("*{PRIMARIES}\r\n")]);
@@ -55,7 +55,7 @@ fn map_with(rig: &mut Rig, own: &str) -> Arc<Map> {
     Arc::clone(rig.cluster.map())
 }
 
-/// Returns cores before such a cluster, whose replicas are all well.
+/// Returns a rig of cores before a cluster with healthy replicas.
 fn before_replicas(shards: u16) -> Rig {
     before_replicas_with(shards, |_| {})
 }
@@ -82,7 +82,7 @@ impl Rig {
         self.turns();
     }
 
-    /// Reports that replicas have all writes, or that this is unknown.
+    /// Reports to all cores whether replicas have all writes (`true`), or that this is unknown.
     fn tell_of_replicas(&mut self, are_fresh: bool) {
         let map = Arc::clone(self.cluster.map());
         let key = |at| map.node(BackendId(at)).expect("it is there").key;
@@ -98,18 +98,19 @@ impl Rig {
         self.shards.iter_mut().for_each(|shard| shard.handle_replicas(&states));
     }
 
-    /// Returns a client and a key of the first primary, whose replica is asked next.
+    /// Returns a client, and a key of the first primary whose next reads prefer the replica.
     fn reader(&mut self) -> (usize, String) {
         let client = self.client(0);
         let key = key_of(0);
-        // The first read opens the connection to the replica.
+        // The first read goes to the primary; its slow reply makes the replica the better choice.
         self.send(client, &[&["GET", &key]]);
         assert_eq!(self.nodes_asked(), [0]);
         self.wait(20 * MILLISECOND);
         self.answer_next("$1\r\n0\r\n");
         self.told(client);
         self.tell_of_replicas(true);
-        // A new replica is assumed to be twice as slow; a primary that is not asked for a while is forgotten.
+        // A new replica counts as twice as slow as its primary, and the average of a node without reads
+        // decays.
         (client, key)
     }
 
@@ -146,14 +147,14 @@ fn a_replica_answers_whom_that_is_good_enough_for() {
     rig.answer_next("$1\r\n7\r\n");
     assert_eq!(rig.told(client), "$1\r\n7\r\n");
     assert_eq!(rig.shards[0].reader_figures()[3].answered, 1);
-    // Replicas answer no reads of other tenants.
+    // Replicas get no reads of other tenants.
     let other = rig.client(0);
     rig.send(other, &[&["AUTH", "fresh", "f"]]);
     for _ in 0..20 {
         rig.send(other, &[&["GET", &key], &["MGET", &key, "b"]]);
     }
     assert!(rig.nodes_asked().iter().all(|node| *node < PRIMARIES), "{:?}", rig.nodes_asked());
-    // A request that is no plain read goes to its usual node.
+    // A request that is no plain read goes to the primary.
     while !rig.at_stores.is_empty() {
         rig.answer_next(if rig.at_stores[0].frame.contains("MGET") {
             "*1\r\n$1\r\n7\r\n"
@@ -275,7 +276,7 @@ fn with_a_deadline_a_silent_replica_is_given_up_in_time() {
     assert_eq!(rig.nodes_asked(), [0]);
     rig.answer_next("$1\r\n7\r\n");
     assert_eq!(rig.told(client), "$1\r\n7\r\n");
-    // The client gets an error at its deadline, whichever node owes the answer.
+    // The client gets an error at its deadline, whichever node owes the reply.
     rig.read_from_replica(client, &key);
     rig.wait(35 * MILLISECOND);
     rig.wait(40 * MILLISECOND);
@@ -288,7 +289,7 @@ fn own_requests_are_not_overtaken_on_the_way_to_another_node() {
     let (client, key) = rig.reader();
     let other = rig.client(0);
     rig.read_from_replica(other, &key);
-    // However good the replica is: behind the client's own write a read follows that.
+    // A read behind the client's own write goes to the primary, however fast the replica is.
     for _ in 0..5 {
         rig.send(client, &[&["SET", &key, "1"], &["GET", &key]]);
     }
@@ -299,7 +300,7 @@ fn own_requests_are_not_overtaken_on_the_way_to_another_node() {
         rig.bytes(&sent, reply.as_bytes());
     }
     assert_eq!(rig.told(client), "+OK\r\n$1\r\n1\r\n".repeat(5));
-    // A write behind a read waits until that is answered.
+    // A write behind a read waits until the read is answered.
     rig.send(other, &[&["SET", &key, "2"], &["GET", &key]]);
     assert_eq!(rig.nodes_asked(), [PRIMARIES]);
     rig.answer_next("$1\r\n1\r\n");
@@ -309,7 +310,7 @@ fn own_requests_are_not_overtaken_on_the_way_to_another_node() {
     assert_eq!(rig.told(other), "$1\r\n1\r\n+OK\r\n$1\r\n2\r\n");
 }
 
-/// The choice works without prices too.
+/// A client that logs in as another tenant keeps its order; replicas are chosen without quotas too.
 #[test]
 fn who_is_somebody_else_by_now_is_not_taken_for_who_it_was() {
     for limiter in [Limiter::Off, Limiter::Buckets] {
@@ -408,9 +409,9 @@ fn a_replica_that_fails_again_and_again_is_left_alone_and_comes_back() {
     assert!(all > 60, "{all} of 200");
 }
 
-/// The nodes' data, and their answers to requests.
+/// A stand-in for all nodes: the values of keys, and the nodes' replies to requests.
 struct Copies {
-    /// All values that a key ever had, in order.
+    /// For each key, all values that it ever had, in order.
     values: BTreeMap<String, Vec<String>>,
 }
 
@@ -431,20 +432,19 @@ impl Copies {
             0 => "$-1\r\n".to_owned(),
             1 => "-LOADING Redis is loading the dataset in memory\r\n".to_owned(),
             2 => format!("-MOVED {} 10.0.0.1:7000\r\n", slot_of(words[4].as_bytes())),
-            // The replica may be any number of writes behind.
+            // The replica may lag behind by any number of writes.
             _ if values.is_empty() => "$-1\r\n".to_owned(),
             _ => bulk(&values[values.len() - 1 - random.index(values.len().min(3))]),
         }
     }
 }
 
-/// A request that a client waits for: the key, the value that it writes, and the oldest and the newest value
-/// that it may see.
+/// A request without a reply yet: its key, the value that it writes (`None` for a read), and the oldest and
+/// newest value that it may see.
 type Owed = (String, Option<u64>, u64, u64);
 
-/// Replicas lag, die, forget and refuse. Each request is answered once, without an error; and no read of a
-/// client sees less than what was in flight before it when it was sent, nor anything that was written after
-/// it.
+/// Replicas lag, die, lose their data and refuse. Each request gets one reply without an error, and no read
+/// of a client sees less than its earlier requests, or a value that was written after it.
 #[test]
 fn whatever_replicas_do_requests_are_answered_once_and_in_their_order() {
     let (mut from_replicas, mut sent_on) = (0, 0);
@@ -460,7 +460,7 @@ fn whatever_replicas_do_requests_are_answered_once_and_in_their_order() {
         });
         let mut copies = Copies { values: BTreeMap::new() };
         let clients: Vec<usize> = (0..4).map(|at| rig.client(at % 2)).collect();
-        // Each client has keys of its own, so that its order is known.
+        // Each client has keys of its own, so that the order of their writes is known.
         let key = |client: usize, number: u64| format!("{{{number}}}c{client}");
         let mut owed: BTreeMap<usize, Vec<Owed>> = BTreeMap::new();
         let mut written: BTreeMap<String, u64> = BTreeMap::new();
@@ -482,7 +482,7 @@ fn whatever_replicas_do_requests_are_answered_once_and_in_their_order() {
                             list.push((name, Some(*newest), 0, 0));
                         } else {
                             bytes.extend(request(&["GET", &name]));
-                            // The newest unanswered write of the client, if there is one.
+                            // The newest write of the client that has no reply yet, if there is one.
                             let under_way =
                                 list.iter().rev().find(|(of, write, ..)| *of == name && write.is_some());
                             let least = under_way.and_then(|(_, write, ..)| *write).unwrap_or(0);
@@ -506,11 +506,11 @@ fn whatever_replicas_do_requests_are_answered_once_and_in_their_order() {
                     if random.below(5) == 0 || is_over {
                         rig.tell_of_replicas(is_over || random.below(4) > 0);
                     }
-                    // No node answers for a while: replicas are given up, primaries are waited for.
+                    // No node answers for a while: reads leave replicas, and wait for primaries.
                     rig.wait(MILLISECOND * if random.below(30) == 0 && !narrow { 150 } else { 2 });
                 }
                 _ if !rig.at_stores.is_empty() => {
-                    // Connections answer in their order.
+                    // Each connection answers in the order of its requests.
                     let at = random.index(rig.at_stores.len());
                     let (shard, link) = (rig.at_stores[at].shard, rig.at_stores[at].link);
                     let first =

@@ -1,9 +1,9 @@
-//! Retries of reads that were lost with the connection to a node of a cluster.
+//! Tests of retries: reads that were lost with the connection to a node of a cluster.
 
 use super::cluster::{MILLISECOND, bulk, clustered, moved};
 use super::*;
 
-/// Returns a core before a cluster, a client of it, and two keys of one slot that the first node has.
+/// Returns a rig with one core before a cluster, a client of it, and two keys of one slot of the first node.
 fn before_a_node(mode: Mode) -> (Rig, usize, [String; 2]) {
     let mut rig = clustered(1, |settings| settings.retries = mode);
     let (client, key) = (rig.client(0), rig.key(0, 0));
@@ -25,7 +25,7 @@ fn a_read_that_was_lost_is_asked_for_again_and_once() {
     rig.wait(MILLISECOND);
     assert_eq!(rig.told(client), "", "nobody hears of it");
     assert_eq!(rig.at_nodes(), ["0 GET"]);
-    // A request that comes meanwhile does not overtake it.
+    // A request that arrives during the retry does not overtake it.
     rig.send(client, &[&["SET", &key, "2"]]);
     assert_eq!(rig.at_nodes(), ["0 GET"]);
     rig.answer_next(&bulk("1"));
@@ -49,10 +49,10 @@ fn what_changes_something_or_has_that_behind_it_is_not() {
         (&[&["GETEX", &key, "EX", "9"]], &[]),
         (&[&["GETDEL", &key]], &[]),
         (&[&["EVAL_RO", "return 1", "1", &key]], &[]),
-        // A retried read might see the later write.
+        // A retried read might see the write that was sent after it.
         (&[&["GET", &key], &["SET", &key, "1"]], &[]),
         (&[&["GET", &key], &["GET", &other], &["SET", &other, "1"]], &[]),
-        // A request before the read is done with.
+        // A request before the read does not prevent its retry.
         (&[&["SET", &key, "1"], &["GET", &key]], &["0 GET"]),
         (&[&["MULTI"], &["GET", &key], &["EXEC"]], &[]),
     ];
@@ -93,7 +93,7 @@ fn there_is_a_budget_and_a_switch() {
     for round in 0..40 {
         rig.send(client, &[&["GET", &key]]);
         rig.lose("GET");
-        // No time passes: the budget is what is saved up, and each request adds a tenth.
+        // No time passes, so the budget consists of its reserve, and of a tenth of a retry per request.
         rig.turns();
         let was_lost = rig.told(client).contains("reason=connection-lost");
         assert_eq!(was_lost, retries(&rig)[1] > 0, "round {round}");

@@ -1,4 +1,4 @@
-//! Clients with TLS, and tenants that their certificates name.
+//! Tests of clients with TLS, and of tenants that their certificates name.
 
 use super::neighbours::TWO_TENANTS;
 use super::*;

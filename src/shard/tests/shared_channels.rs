@@ -1,9 +1,9 @@
-//! Channels with one subscription for the clients of several cores.
+//! Tests of channels for which clients of several cores share one subscription at the store.
 
 use super::subscriptions::{asked, greet, message, said};
 use super::*;
 
-/// A rig whose clients share subscriptions.
+/// Returns a rig whose clients share subscriptions.
 fn sharing(shards: u16, backends: u16, change: impl Fn(&mut ShardSettings)) -> Rig {
     let mut rig = Rig::with(shards, backends, |settings| {
         settings.private_links_max = 20;
@@ -16,7 +16,7 @@ fn sharing(shards: u16, backends: u16, change: impl Fn(&mut ShardSettings)) -> R
     rig
 }
 
-/// Subscribes a client whose command is the only one at stores. Returns the link.
+/// Subscribes a client, whose command is then the only request at stores, and answers it. Returns the link.
 fn subscribe(rig: &mut Rig, client: usize, name: &str) -> Sent {
     rig.send(client, &[&["SUBSCRIBE", name]]);
     greet(rig);
@@ -58,7 +58,7 @@ fn clients_of_two_cores_share_a_subscription_and_each_has_its_dialect() {
     assert_eq!(rig.told(publisher), ":4\r\n".to_owned() + &told(2));
     assert_eq!(rig.shards[1].shared_channels(), [1, 0]);
 
-    // The last one to leave ends the subscription.
+    // The last client that leaves ends the subscription.
     rig.send(one, &[&["UNSUBSCRIBE"]]);
     assert_eq!(rig.told(one), said("unsubscribe", &name, 0));
     assert_eq!(asked(&rig), [""; 0]);

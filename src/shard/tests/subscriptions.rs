@@ -1,4 +1,4 @@
-//! Channels and patterns at several stores, and at the nodes of a cluster.
+//! Tests of subscriptions to channels and patterns at several stores, and at the nodes of a cluster.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::cluster::{MILLISECOND, clustered, moved, thirds};
 use super::*;
 use crate::values::Random;
 
-/// A rig with links to lend, before stores that forget nothing.
+/// Returns a rig with private links to lend, whose stores keep all subscriptions.
 fn lending(shards: u16, backends: u16) -> Rig {
     Rig::with(shards, backends, |settings| settings.private_links_max = 20)
 }
@@ -30,7 +30,7 @@ pub(super) fn message(channel: &str, text: &str) -> String {
     format!("*3\r\n{}{}{}", bulk("message"), bulk(channel), bulk(text))
 }
 
-/// The store and the words of each request at stores, but greetings.
+/// Returns the store and the words of each request at stores, without greetings.
 pub(super) fn asked(rig: &Rig) -> Vec<String> {
     let words = |frame: &str| frame.split("\r\n").skip(2).step_by(2).collect::<Vec<_>>().join(" ");
     let mut all: Vec<String> =
@@ -122,7 +122,7 @@ fn a_message_waits_no_longer_than_it_may_and_for_nobody_who_has_left() {
     assert_eq!(rig.frames("PUBLISH").len(), 1, "it is switched off");
 }
 
-/// Loses the link over which a request was sent.
+/// Breaks the link over which a request was sent.
 fn lose(rig: &mut Rig, sent: &Sent) {
     rig.at_stores.retain(|other| other.link != sent.link);
     rig.shards[0].handle_link_lost(sent.link, sent.generation, Loss::ByPeer, rig.now);
@@ -227,7 +227,7 @@ fn a_command_that_one_store_refuses_leaves_nothing_behind() {
         rig.answer_first(&far, refusal);
     }
     assert_eq!(rig.told(client), refusal);
-    // The command has subscribed at the other store, which is undone and counts no more.
+    // The command has subscribed at the other store, which is undone and does not count.
     let undone: Vec<String> = asked(&rig).into_iter().filter(|asked| asked.contains("unsubscribe")).collect();
     assert!(!undone.is_empty() && undone.iter().all(|asked| !asked.contains(&near)), "{undone:?}");
     rig.at_stores.clear();
@@ -259,7 +259,7 @@ fn a_store_that_does_not_acknowledge_is_given_up() {
     assert!(rig.told(client).starts_with("-UNAVAILABLE "));
     assert_eq!((rig.shards[0].clients_open(), links_lent(&rig)), (1, 0));
 
-    // A store with nothing to say is not silent.
+    // A store without messages does not count as silent.
     let client = rig.client(0);
     rig.at_stores.clear();
     rig.send(client, &[&["SUBSCRIBE", "a"]]);
@@ -276,7 +276,7 @@ fn sharded_channels_follow_their_slots() {
     let channel = "c";
     let home = thirds(slot_of(channel.as_bytes()));
     let [next, last] = [(home + 1) % 3, (home + 2) % 3];
-    // The map is not news to the node that has the slot no longer.
+    // The node that no longer has the slot has not seen the new map.
     rig.send(client, &[&["SSUBSCRIBE", channel]]);
     greet(&mut rig);
     assert_eq!(asked(&rig), [format!("{home} ssubscribe {channel}")]);
@@ -290,7 +290,8 @@ fn sharded_channels_follow_their_slots() {
     rig.answer_next(&said("ssubscribe", channel, 1));
     assert_eq!(rig.told(client), said("ssubscribe", channel, 1));
 
-    // The slot moves on: the node ends the subscription by itself, and names the next one when it is asked.
+    // The slot moves again: the node ends the subscription by itself, and names the next node when it is
+    // asked.
     rig.bytes(&over, said("sunsubscribe", channel, 0).as_bytes());
     assert_eq!(asked(&rig), [format!("{next} ssubscribe {channel}")]);
     rig.answer_next(&moved(channel, last));
@@ -322,7 +323,7 @@ fn a_sharded_channel_that_no_node_has_ends_the_command_or_the_client() {
             rig.told(client);
             rig.bytes(&over, said("sunsubscribe", "c", 0).as_bytes());
         }
-        // Nodes that send the client round and round.
+        // The nodes redirect the client round and round.
         for turn in 0..20 {
             greet(&mut rig);
             let Some(sent) = rig.at_stores.first() else { break };
@@ -344,7 +345,7 @@ fn a_sharded_channel_that_no_node_has_ends_the_command_or_the_client() {
 fn events_of_keys_come_from_all_primaries_of_a_cluster() {
     let mut rig = clustered(1, |settings| settings.private_links_max = 20);
     let client = rig.client(0);
-    // Two nodes have all slots in the beginning.
+    // Two nodes have all slots at first.
     rig.publish(|slot| Some(thirds(slot).min(1)));
     let events = "__keyevent@0__:expired";
     rig.send(client, &[&["SUBSCRIBE", events, "news"]]);
@@ -403,7 +404,7 @@ fn a_node_without_channels_may_leave_and_any_other_takes_its_subscribers_with_it
     }
 }
 
-/// Names that a connection of a store, or of the model of a single server, is subscribed to.
+/// The names that a connection is subscribed to: at a store, or in the model of a single server.
 #[derive(Clone, Debug, Default)]
 struct Heard {
     channels: BTreeSet<String>,
@@ -415,7 +416,7 @@ impl Heard {
         if kind.starts_with('p') { &mut self.patterns } else { &mut self.channels }
     }
 
-    /// Carries out a command as a server does, and returns its reply.
+    /// Carries out a subscription command as a server does, and returns its reply.
     fn change(&mut self, word: &str, named: &[String]) -> String {
         let begins = word.trim_start_matches('p').starts_with("sub");
         let all: Vec<String> = self.names(word).iter().cloned().collect();
@@ -436,7 +437,7 @@ impl Heard {
         reply
     }
 
-    /// The messages that a connection gets of what is published.
+    /// Returns the messages that a connection gets when `text` is published to a channel.
     fn hear(&self, channel: &str, text: &str) -> Vec<String> {
         let direct = self.channels.contains(channel).then(|| message(channel, text));
         let matching =
@@ -448,7 +449,7 @@ impl Heard {
     }
 }
 
-/// Answers all requests at stores, in any order, as servers do whose subscribers are kept in `heard`.
+/// Answers all requests at stores in random order, as servers whose subscriptions are in `heard`.
 fn serve(rig: &mut Rig, heard: &mut BTreeMap<(u16, usize, u32, u32), Heard>, random: &mut Random) {
     loop {
         greet(rig);
@@ -528,7 +529,7 @@ fn several_stores_are_like_one_to_subscribers() {
             serve(&mut rig, &mut heard, &mut random);
             let (told, expected) = (rig.told(clients[which]), single[which].change(kind, &named));
             if named.is_empty() {
-                // All names end in any order, with the same counts.
+                // The acknowledgements of ended subscriptions may come in any order, with the same counts.
                 let sorted = |text: &str| {
                     let mut lines: Vec<String> = text.split("\r\n").map(str::to_owned).collect();
                     lines.sort();

@@ -1,8 +1,9 @@
-//! Costly requests use connections of their own, and nothing overtakes anything because of that.
+//! Tests of separate connections for expensive requests: they must not let any request of a client overtake
+//! another.
 
 use super::*;
 
-/// Returns a rig and a client whose `LRANGE` is known to be costly.
+/// Returns a rig and a client whose LRANGE is known to be expensive.
 fn rig_with_heavy_ranges(shards: u16, heavy_links: u16) -> (Rig, usize) {
     let mut rig = Rig::with(shards, 1, |settings| {
         settings.heavy_links = heavy_links;

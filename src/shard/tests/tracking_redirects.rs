@@ -1,4 +1,5 @@
-//! Invalidation messages that clients redirect to others, on the same core or another.
+//! Tests of CLIENT TRACKING with REDIRECT: invalidation messages go to another client, on the same core or
+//! another.
 
 use super::*;
 
@@ -9,7 +10,7 @@ const NO_TARGET: &str = "-ERR The client ID you want redirect to does not exist\
 /// The number of the first client on core 1 of two.
 const NUMBER: &str = "2";
 
-/// Answers the greetings of all links that were opened: the dialect, and the connection's number.
+/// Answers the greetings of all links that were opened: HELLO, and the connection's id.
 fn greet(rig: &mut Rig) {
     for (word, reply) in [("HELLO", "%0\r\n"), ("\r\nID\r\n", ":7\r\n")] {
         while rig.at_stores.iter().any(|sent| sent.frame.contains(word)) {
@@ -18,7 +19,8 @@ fn greet(rig: &mut Rig) {
     }
 }
 
-/// Returns the numbers of links over which keys are tracked, and of those that messages are redirected to.
+/// Returns the number of links over which keys are tracked, and the number of links that messages are
+/// redirected to.
 fn links(rig: &Rig) -> (usize, usize) {
     let figures = rig.shards.iter().map(Shard::private_links);
     figures.fold((0, 0), |(tracking, redirected), figures| {
@@ -26,12 +28,13 @@ fn links(rig: &Rig) -> (usize, usize) {
     })
 }
 
-/// A client on each of two cores: the one on core 0 redirects to that on core 1.
+/// Two cores with a client each; the client on core 0 (`tracker`) redirects its messages to that on core 1
+/// (`target`).
 struct Redirected {
     rig: Rig,
     tracker: usize,
     target: usize,
-    /// The links of the target, on which messages come.
+    /// The links of the target on which redirected messages arrive.
     inbox: Vec<Sent>,
 }
 
@@ -113,7 +116,7 @@ fn a_client_whose_target_has_left_is_told_once() {
         assert!(info(&mut rig, tracker).contains("$15\r\nbroken_redirect\r\n$8\r\nredirect\r\n:2\r\n"));
         rig.send(tracker, &[&["CLIENT", "INFO"]]);
         assert!(rig.told(tracker).contains(" flags=tR "));
-        // A new command mends it: messages come to the client itself.
+        // A new CLIENT TRACKING without REDIRECT repairs this: messages come to the client itself.
         rig.send(tracker, &[&["CLIENT", "TRACKING", "ON"]]);
         rig.answer_first("TRACKING", "+OK\r\n");
         rig.bytes(&link, CHANGED.as_bytes());
@@ -130,7 +133,7 @@ fn a_target_keeps_its_links_while_some_client_redirects_to_it() {
     greet(&mut rig);
     rig.answer_first("TRACKING", "+OK\r\n");
     assert_eq!((rig.told(other).as_str(), links(&rig)), ("+OK\r\n", (2, 1)), "on its own core");
-    // The command again is no second client.
+    // The same command again does not count as a second client.
     rig.send(tracker, &[&["CLIENT", "TRACKING", "ON", "REDIRECT", NUMBER]]);
     rig.answer_first("TRACKING", "+OK\r\n");
     rig.send(tracker, &[&["CLIENT", "TRACKING", "OFF"]]);
@@ -174,7 +177,7 @@ fn only_a_client_of_the_same_tenant_can_be_named() {
         rig.send(tracker, &[&[&["CLIENT", "TRACKING", "ON"], words].concat()]);
         assert_eq!(rig.told(tracker), error);
     }
-    // A client that becomes one of another tenant takes no more messages.
+    // A client that logs in as another tenant takes no more redirected messages.
     rig.send(target, &[&["AUTH", "acme", "a"]]);
     rig.send(tracker, &[&["CLIENT", "TRACKING", "ON", "REDIRECT", NUMBER]]);
     greet(&mut rig);
@@ -223,7 +226,7 @@ fn a_store_that_is_lost_before_it_has_numbered_the_link_refuses_the_command() {
     let mut rig = Rig::with(2, 1, |settings| settings.private_links_max = 20);
     let (_target, tracker) = (rig.client(1), rig.client(0));
     rig.send(tracker, &[&["CLIENT", "TRACKING", "ON", "REDIRECT", NUMBER]]);
-    // The target's link speaks RESP3.
+    // The target's link to the store speaks RESP3.
     rig.lose("HELLO");
     let told = rig.told(tracker);
     assert!(told.starts_with("-UNAVAILABLE backend=store0 reason="), "{told}");

@@ -1,4 +1,4 @@
-//! Transactions in which weir answers some of the requests itself, and requests that go to every store.
+//! Tests of transactions with requests that weir answers itself, and with requests that go to every store.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn what_weir_answers_stands_in_its_place() {
     let block = format!("*6\r\n{0}+OK\r\n{0}{1}$1\r\n1\r\n{2}", own[0], own[1], own[2]);
     assert_eq!(rig.told(client), format!("{block}$6\r\nwithin\r\n"));
 
-    // Without a request for a store nothing is sent, and a discarded transaction has changed nothing.
+    // A transaction without requests for a store sends nothing, and DISCARD leaves nothing changed.
     rig.send(
         client,
         &[&["MULTI"], &["CLIENT", "SETNAME", "never"], &["DISCARD"], &["MULTI"], &["ROLE"], &["EXEC"]],
@@ -65,7 +65,7 @@ fn exec_says_which_error_of_a_step_aborted_it() {
     let told = "-EXECABORT Transaction discarded because of: ERR wrong number of arguments for 'object|freq' command\r\n";
     for (steps, last, expected) in [
         (["+QUEUED\r\n", arity, "-ERR second\r\n"], vague, told),
-        // The reason for which one transaction was refused is not named for the next one.
+        // The reason for which one transaction was refused is not given for the next one.
         (["+QUEUED\r\n", "+QUEUED\r\n", "+QUEUED\r\n"], vague, vague),
         ([arity, "+QUEUED\r\n", "+QUEUED\r\n"], "*-1\r\n", "*-1\r\n"),
         (["+QUEUED\r\n", "+QUEUED\r\n", "+QUEUED\r\n"], vague, vague),
@@ -77,7 +77,7 @@ fn exec_says_which_error_of_a_step_aborted_it() {
         ["+OK\r\n"].iter().chain(&steps).chain(&[last]).for_each(|reply| rig.answer_next(reply));
         assert_eq!(rig.told(client), expected, "{steps:?}");
     }
-    // The next error of the connection is its own, not the transaction's.
+    // The next error on the connection is that of its own request, not of the transaction.
     rig.send(client, &[&["GET", "k"]]);
     rig.answer_next(vague);
     assert_eq!(rig.told(client), vague);

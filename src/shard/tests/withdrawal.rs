@@ -1,4 +1,5 @@
-//! Blocking commands of clients that leave this process: in a takeover for another one, in a drain for good.
+//! Tests of blocking commands of clients that leave this process: for another process in a takeover, or for
+//! good in a drain.
 
 use super::private::{greet, lending, links, orphans, unblocking};
 use super::*;
@@ -7,7 +8,7 @@ use crate::shard::{ClientsTold, Readiness};
 const POPPED: &str = "*2\r\n$1\r\nq\r\n$1\r\nx\r\n";
 
 impl Rig {
-    /// Has the blocking command of a client ended, as in a pass of a takeover.
+    /// Asks a client's blocking command to end, as each pass of a takeover does.
     fn withdraw(&mut self, client: usize) {
         let (shard, id) = self.clients[client];
         assert_eq!(self.shards[shard].readiness(id), Readiness::Waits);
@@ -21,7 +22,8 @@ impl Rig {
     }
 }
 
-/// A client that has sent these requests, of which one waits at its store. The link of that is number 7.
+/// Returns a rig and a client that has sent these requests, of which one waits at its store on the connection
+/// with id 7.
 fn waiting(requests: &[&[&str]]) -> (Rig, usize) {
     let mut rig = lending(1, 1, 10);
     let client = rig.client(0);
@@ -30,7 +32,8 @@ fn waiting(requests: &[&[&str]]) -> (Rig, usize) {
     (rig, client)
 }
 
-/// A client whose blocking command its store was told to end. The link of the command is number 7.
+/// Returns a rig and a client whose blocking command the store was told to end; it waits on the connection
+/// with id 7.
 fn withdrawn(call: &[&str]) -> (Rig, usize) {
     let (mut rig, client) = waiting(&[call]);
     rig.withdraw(client);
@@ -138,7 +141,7 @@ fn a_store_that_has_not_seen_the_call_yet_is_told_again_but_not_for_ever() {
     assert_eq!(rig.readiness_of(client), Readiness::Stays);
     rig.answer_first("BLPOP", "*-1\r\n");
     assert_eq!(rig.told(client), "*-1\r\n", "its time is over");
-    // A store may refuse the command, or be lost with it.
+    // The store may refuse to end the command, or be lost with it.
     let (mut rig, client) = withdrawn(&["BLPOP", "q", "0"]);
     rig.lose("UNBLOCK");
     rig.withdraw(client);
@@ -163,7 +166,7 @@ fn new_entries_of_a_stream_are_those_after_the_last_one_that_the_store_has() {
     assert_eq!(session.held, request(&["XREAD", "BLOCK", "0", "STREAMS", "s", "5-1"]));
     assert_eq!(links(&rig), (0, 1));
 
-    // Without that id, entries in between would be missed.
+    // Without the last id of the stream, entries in between would be missed.
     let client = rig.client(0);
     rig.send(client, &[&["XREAD", "BLOCK", "0", "STREAMS", "s", "$"]]);
     rig.withdraw(client);
@@ -190,7 +193,7 @@ fn a_client_that_does_more_than_wait_stays() {
     for client in [watcher, other_terms, sender, asker] {
         assert_eq!(rig.readiness_of(client), Readiness::Stays);
     }
-    // A call that has not been sent is asked again in a while.
+    // A call that has not been sent yet is left alone, and the next pass tries again.
     let early = rig.client(0);
     rig.send(early, &[&["BLPOP", "q", "0"]]);
     rig.withdraw(early);
@@ -210,7 +213,7 @@ fn a_client_that_leaves_in_between_leaves_nothing_behind() {
         assert_eq!((orphans(&rig), links(&rig)), (counted, (0, 1)));
         assert!(!rig.shards[0].owes_orphans());
     }
-    // Once nothing waits at the store any more.
+    // The blocking command has ended already when the client leaves.
     for is_lost in [true, false] {
         let (mut rig, client) = withdrawn(&["BLPOP", "q", "0"]);
         rig.send(client, &[&["GET", "a"]]);

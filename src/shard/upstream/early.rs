@@ -29,7 +29,8 @@ impl Upstream {
     /// Answers requests in flight with an error whose deadline has passed, or whose backend has been stalled
     /// for too long, and plans the next search for such requests.
     pub(super) fn answer_early(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
-        // Requests that are sent during the search plan the next one, too.
+        // The plan is cleared first, so that requests which are sent during this search can plan the next
+        // one.
         self.overload.plan_no_search();
         let mut next = Timestamp::MAX;
         let mut given_up: Vec<(ReplyTo, Given)> = Vec::new();

@@ -70,7 +70,8 @@ impl Upstream {
     /// Called with the regular checks (housekeeping).
     pub fn check_health(&mut self, env: &mut Env, now: Now) {
         let Self { breaker, overload, cluster, .. } = self;
-        // The nodes of a cluster do not have like work.
+        // Nodes of a cluster have different keys and load, so their latencies are not compared with each
+        // other.
         let are_alike = cluster.slots.is_none();
         breaker.check_all(env, are_alike, |backend, class| overload.recent_p95(backend, class), now);
         self.apply_gates();

@@ -135,7 +135,7 @@ impl Upstream {
         let offer = |slots: &Slots, route: Route, role: Role| {
             let connection = links.connection_for(&env.settings, route);
             let can_take_read = match role {
-                // An unreachable owner is not asked.
+                // An owner whose connection is in back-off is not asked.
                 Role::Owner => {
                     let state = links.at(connection).state;
                     !matches!(state, LinkState::BackingOff { until } if until > now.monotonic)

@@ -37,7 +37,7 @@ impl Upstream {
                 if bulkhead.is_hopeless(envelope.deadline, now.monotonic) {
                     env.counters.add(Counter::LateInShadow, 1);
                 } else if bulkhead.has_room(Timestamp::MAX, now.monotonic) {
-                    // The deadline goes along: the request is counted if its reply comes later.
+                    // The request keeps its deadline, so that a late reply is counted in shadow mode.
                     return self.send_now(env, envelope, message, requests, now);
                 }
             }
@@ -57,7 +57,7 @@ impl Upstream {
             Verdict::Stalled(retry_after) => return Err(NotSent::Stalled(retry_after)),
             Verdict::Busy => return Err(NotSent::Busy),
             Verdict::Passes => match self.send_now(env, envelope, message, requests, now) {
-                // The connection has its limit of unsent bytes; the request waits if it may.
+                // The connection has reached its limit of unsent bytes.
                 Err(NotSent::Full) if may_wait => {}
                 sent_or_not => return sent_or_not,
             },
@@ -106,7 +106,7 @@ impl Upstream {
         (backend, slot): (BackendId, u16),
         choose: impl FnMut(&mut Parked) -> Choice,
     ) -> Vec<(Parked, bool)> {
-        // In a cluster the requests of a slot may wait before any node.
+        // In a cluster, requests of one slot may be queued for any node, so all queues are searched.
         let backend = self.cluster.slots.is_none().then_some(backend);
         self.overload.take_queued((backend, slot), choose)
     }

@@ -1,15 +1,16 @@
-//! The library `bit`: operations on 32 bits.
+//! The Lua library `bit`: operations on the low 32 bits of numbers.
 
 use mlua::{Error, Lua, LuaString, MultiValue, Table};
 
 use super::given::Given;
 
-/// Added to a number, this makes its low 32 bits those of the double.
+/// 1.5 · 2^52: added to a double, it rounds the double to an integer, whose low 32 bits are then those of the
+/// sum.
 const MAGIC: f64 = 6_755_399_441_055_744.0;
-/// The digits of 32 bits in hexadecimal.
+/// The number of hexadecimal digits of 32 bits.
 const DIGITS_MAX: usize = 8;
 
-/// The low 32 bits of an argument, rounded to the nearest integer.
+/// Returns the low 32 bits of the argument at `index` (from 0), rounded to the nearest integer.
 fn bits(lua: &Lua, arguments: &MultiValue, index: usize) -> Result<u32, Error> {
     Given::new(lua, arguments).number(index).map(|number| (number + MAGIC).to_bits() as u32)
 }
@@ -17,14 +18,14 @@ fn bits(lua: &Lua, arguments: &MultiValue, index: usize) -> Result<u32, Error> {
 type Operation = fn(u32, u32) -> u32;
 type Change = fn(u32) -> u32;
 
-/// Operations on all arguments together.
+/// Functions that combine all their arguments, from left to right.
 const FOLDS: [(&str, Operation); 3] = [
     ("band", |left, right| left & right),
     ("bor", |left, right| left | right),
     ("bxor", |left, right| left ^ right),
 ];
 
-/// Operations on bits and a distance from 0 to 31.
+/// Functions that shift or rotate their first argument by the second one, from 0 to 31 bits.
 const SHIFTS: [(&str, Operation); 5] = [
     ("lshift", |bits, by| bits << by),
     ("rshift", |bits, by| bits >> by),
@@ -67,7 +68,7 @@ fn signed(bits: u32) -> f64 {
     f64::from(bits as i32)
 }
 
-/// `tohex`: so many digits, in capitals if the number of digits is negative.
+/// Carries out `bit.tohex(x, n)`: the last |n| of the 8 hexadecimal digits, in capitals if n is negative.
 fn to_hex(lua: &Lua, arguments: &MultiValue) -> Result<LuaString, Error> {
     let value = bits(lua, arguments, 0)?;
     let wanted = if arguments.len() < 2 { DIGITS_MAX as i32 } else { bits(lua, arguments, 1)? as i32 };

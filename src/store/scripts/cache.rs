@@ -1,4 +1,4 @@
-//! Scripts that are known by their digest, bounded in bytes.
+//! The cache of scripts by their digest (EVALSHA), bounded in bytes.
 
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -6,12 +6,12 @@ use std::rc::Rc;
 use super::shebang::Flags;
 use crate::values::limits::ENGINE_SCRIPTS_BYTES_MAX;
 
-/// The SHA-1 digest of a script's source, by which it is known.
+/// The SHA-1 digest of a script's source, the script's key in the cache.
 pub(super) type Digest = [u8; 20];
 
-/// The approximate bytes of a script besides its source.
+/// The approximate memory of a cached script in bytes, besides its source.
 const SCRIPT_BYTES: usize = 1_024;
-/// The approximate bytes of a script in the interpreter for each byte of its source.
+/// The approximate memory of a cached and compiled script in bytes, per byte of its source.
 const COMPILED_FACTOR: usize = 8;
 
 /// A Lua script of EVAL or SCRIPT LOAD.
@@ -29,12 +29,13 @@ impl Script {
     }
 }
 
-/// All scripts that are known. When they take too many bytes, those that were only run are forgotten, the
-/// oldest first; those that were loaded stay.
+/// The cache of scripts. When it is full, a new script evicts scripts that EVAL added, the oldest first;
+/// scripts of SCRIPT LOAD stay.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     scripts: HashMap<Digest, Entry>,
-    /// Scripts that were only run, the oldest first, some of which are gone or loaded by now.
+    /// The digests of scripts that EVAL added, the oldest first. Some of these scripts may be evicted
+    /// already, or loaded by SCRIPT LOAD since.
     run: VecDeque<Digest>,
     bytes: usize,
 }
@@ -45,12 +46,12 @@ struct Entry {
     loaded: bool,
 }
 
-/// The way in which a script became known.
+/// The way in which a script came into the cache, which decides whether it can be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// The script was loaded by SCRIPT LOAD: it stays until SCRIPT FLUSH.
+    /// SCRIPT LOAD added the script: it stays until SCRIPT FLUSH.
     Loaded,
-    /// The script was only run by EVAL: it is forgotten when room is needed.
+    /// EVAL added the script: it may be evicted when another script needs room.
     Run,
 }
 
@@ -67,15 +68,15 @@ impl Cache {
         self.bytes
     }
 
-    /// Marks a known script as loaded (SCRIPT LOAD), so that it stays.
+    /// Marks a cached script as loaded by SCRIPT LOAD, so that it is never evicted.
     pub(super) fn keep(&mut self, digest: &Digest) {
         if let Some(entry) = self.scripts.get_mut(digest) {
             entry.loaded = true;
         }
     }
 
-    /// Adds a script. Returns the scripts forgotten for it, and false if there is no room for it
-    /// nevertheless.
+    /// Adds a script. Returns the digests of the scripts evicted for it, and false if there is no room for it
+    /// even so.
     pub(super) fn add(&mut self, digest: Digest, script: Rc<Script>, origin: Origin) -> (Vec<Digest>, bool) {
         let bytes = script.bytes();
         let mut forgotten = Vec::new();

@@ -1,4 +1,4 @@
-//! `redis.call` and `redis.pcall`: a command within a script, carried out as if it was asked alone.
+//! `redis.call` and `redis.pcall`: a command within a script, carried out as if a client had sent it.
 
 use std::cell::{Cell, RefCell};
 
@@ -16,31 +16,35 @@ use crate::store::call::{Call, Effect, InnerReply};
 use crate::store::engine::memory_needed;
 use crate::store::numbers;
 
-/// The digits with which numbers become arguments.
+/// The number of significant digits with which a Lua number becomes an argument of a command.
 const ARGUMENT_PRECISION: usize = 17;
-/// The units of effort of a call besides those of its command.
+/// The units of effort of one `redis.call`, besides those of the command that it carries out.
 const CALL_UNITS: u64 = 24;
-/// The units of effort of an error: a value, and the stack that the interpreter notes.
+/// The units of effort of an error in a script: an error value, and the stack trace that the interpreter
+/// records.
 const ERROR_UNITS: u64 = 64;
-/// Commands that do not write, but count as writes in scripts because replicas see them.
+/// Commands that do not write, but that read-only scripts may not call either: Redis sends them to replicas
+/// as it does writes.
 const REPLICATED: [&str; 3] = ["pfcount", "publish", "spublish"];
 
-/// The engine as a script reaches it.
+/// The part of the engine that a running script can reach: the request that runs the script, and the script's
+/// own state.
 pub(super) struct Host<'host, 'call> {
     call: RefCell<&'host mut Call<'call>>,
     pub(super) shared: &'host Shared,
-    /// The protocol version of replies in the script (`redis.setresp`).
+    /// The protocol version of the replies that the script sees (`redis.setresp`).
     protocol: Cell<Protocol>,
-    /// True if the script may not write.
+    /// True if the script may not call commands that write.
     readonly: bool,
-    /// True once the script has called a command that writes.
+    /// True as soon as the script has called a command that writes.
     wrote: Cell<bool>,
 }
 
-/// The frame and the places of the words of a request.
+/// A request as a frame of bytes, and the place of each word in it.
 type Words = (Vec<u8>, Vec<Argument>);
 
-/// The words of a request, from the arguments of a call.
+/// Turns the arguments of `redis.call` into the words of a request. An error for arguments other than strings
+/// and numbers.
 pub(super) fn words(arguments: &MultiValue) -> Result<Words, Error> {
     if arguments.is_empty() {
         return Err(errors::refuse("Please specify at least one argument for this redis lib call"));
@@ -73,7 +77,7 @@ impl<'host, 'call> Host<'host, 'call> {
         Self { call: RefCell::new(call), shared, protocol, readonly, wrote: Cell::new(false) }
     }
 
-    /// The protocol version that the script has chosen.
+    /// The protocol version that the script chose with `redis.setresp`; RESP2 by default.
     pub(super) fn protocol(&self) -> Protocol {
         self.protocol.get()
     }
@@ -91,7 +95,8 @@ impl<'host, 'call> Host<'host, 'call> {
         Ok(())
     }
 
-    /// Attends to others while the script runs for long. Ends the script if one of them asks for that.
+    /// Answers requests of other connections while the script runs for a long time. Returns the error that
+    /// ends the script if one of these requests was SCRIPT KILL or FUNCTION KILL.
     pub(super) fn attend(&self) -> Result<(), Error> {
         let Ok(call) = self.call.try_borrow() else { return Ok(()) };
         let Some(attend) = call.attend else { return Ok(()) };
@@ -110,7 +115,7 @@ impl<'host, 'call> Host<'host, 'call> {
         }
     }
 
-    /// `redis.call`: an error reply ends the script, unless it catches the error.
+    /// Carries out `redis.call`: an error reply of the command raises an error in the script.
     pub(super) fn call(&self, lua: &Lua, arguments: &MultiValue) -> Result<Value, Error> {
         let reply = self.carry_out(arguments).or_else(|error| {
             self.shared.fuel.spend(ERROR_UNITS)?;
@@ -122,7 +127,7 @@ impl<'host, 'call> Host<'host, 'call> {
         }
     }
 
-    /// `redis.pcall`: an error reply is returned as a table.
+    /// Carries out `redis.pcall`: an error reply of the command is returned to the script as a table.
     pub(super) fn pcall(&self, lua: &Lua, arguments: &MultiValue) -> Result<Value, Error> {
         match self.call(lua, arguments) {
             Err(error) => {
@@ -136,7 +141,7 @@ impl<'host, 'call> Host<'host, 'call> {
         }
     }
 
-    /// Carries out a command, and returns its reply.
+    /// Carries out a command, and returns its reply as RESP bytes. `Err` if the command could not run at all.
     fn carry_out(&self, arguments: &MultiValue) -> Result<Vec<u8>, Error> {
         self.shared.fuel.spend(CALL_UNITS)?;
         let (frame, places) = words(arguments)?;
@@ -160,7 +165,8 @@ impl<'host, 'call> Host<'host, 'call> {
         Ok(reply)
     }
 
-    /// Returns the position of a command in the directory, or the error if scripts may not call it, or not now.
+    /// Returns the position of a command in the directory; the text of an error if the command is unknown, is
+    /// not allowed in scripts, or needs memory or writes that this script is denied.
     fn admit(&self, call: &mut Call<'_>, arguments: Arguments<'_>) -> Result<usize, String> {
         let refuse = |words: &str| Err(format!("ERR {words}"));
         let found = match command::recognise(&arguments) {
@@ -199,14 +205,14 @@ impl<'host, 'call> Host<'host, 'call> {
     }
 }
 
-/// True for a read of streams with the option BLOCK.
+/// True for XREAD and XREADGROUP with the option BLOCK.
 fn blocks(arguments: Arguments<'_>) -> bool {
     let mut options = arguments.iter().take_while(|word| !word.eq_ignore_ascii_case(b"streams"));
     options.any(|word| word.eq_ignore_ascii_case(b"block"))
 }
 
-/// Carries out the command at `position` of the directory for a script, and returns its reply in this
-/// protocol version.
+/// Carries out the command at `position` of the directory for a script, and returns its reply in RESP version
+/// `protocol`.
 fn carry_out_inner(
     call: &mut Call<'_>,
     position: usize,

@@ -1,4 +1,4 @@
-//! Errors that the engine raises in scripts, and the value that a script sees of each.
+//! Errors that the engine raises in scripts, and the Lua value that a script sees of each.
 
 use std::fmt;
 
@@ -6,27 +6,28 @@ use mlua::{Error, Lua, Table, Value};
 
 use super::fuel::Ending;
 
-/// The field of an error's table that tells that the error was counted where it arose, by its name in Redis.
+/// The field of an error table that says that the counters include the error already. The name is that of
+/// Redis.
 pub(super) const COUNTED: &str = "ignore_error_stats_update";
-/// The name of every script in errors.
+/// The name that stands for a script's source in error messages.
 pub(super) const SCRIPT_NAME: &str = "@user_script";
-/// The name of every library of functions in errors.
+/// The name that stands for a library's source in error messages.
 pub(super) const LIBRARY_NAME: &str = "@user_function";
 
-/// The name of the code that prepares the globals.
+/// The name of `sandbox.lua` in the interpreter, by which its stack frames are recognised.
 pub(super) const SANDBOX_NAME: &str = "=sandbox";
-/// The most frames of the sandbox between a script and a function that it calls.
+/// The most stack frames of the sandbox that can lie between a script and the function that it calls.
 const SANDBOX_FRAMES_MAX: usize = 4;
 
 /// An error that the engine raises in a script.
 #[derive(Clone, Debug)]
 pub(super) enum Raised {
-    /// A text, as Lua's own libraries raise it.
+    /// An error string, as Lua's own libraries raise it.
     Text(Vec<u8>),
-    /// An error reply, which scripts see as a table. True if it came from a command, and so is counted
+    /// An error reply, which scripts see as a table. The flag is true if the counters include the error
     /// already.
     Reply(Vec<u8>, bool),
-    /// The end of a script that a limit stops.
+    /// The end of a script by the engine, which the script cannot catch.
     Ended(Ending),
 }
 
@@ -47,20 +48,21 @@ impl From<Raised> for Error {
     }
 }
 
-/// An error with the place in the script that called the function which raises it.
+/// Returns an error with `text` behind the place in the script (`source:line:`) that called the running
+/// function.
 pub(super) fn raise(lua: &Lua, text: impl AsRef<[u8]>) -> Error {
     let mut placed = place(lua, 1);
     placed.extend_from_slice(text.as_ref());
     Raised::Text(placed).into()
 }
 
-/// Returns an error that the engine itself raises in a script; the code `ERR` is put before the text.
+/// Returns an error reply that the engine itself raises in a script; its text is `ERR ` and `text`.
 pub(super) fn refuse(text: &str) -> Error {
     Raised::Reply(format!("ERR {text}").into_bytes(), false).into()
 }
 
-/// The place in the script at a level of the stack, as it begins an error; empty where there is none. Frames
-/// of the sandbox do not count.
+/// Returns the place `source:line: ` in the script at a level of the call stack; empty if there is none.
+/// Frames of the sandbox are skipped.
 fn place(lua: &Lua, level: usize) -> Vec<u8> {
     let found = frame(lua, level).and_then(|(level, _)| {
         lua.inspect_stack(level, |debug| {
@@ -71,20 +73,21 @@ fn place(lua: &Lua, level: usize) -> Vec<u8> {
     found.flatten().unwrap_or_default().into_bytes()
 }
 
-/// The first level of the stack from `level` on that is not of the sandbox, and whether it is a native
-/// function.
+/// Returns the first level of the call stack from `level` on that does not belong to the sandbox, and whether
+/// it is a native function.
 fn frame(lua: &Lua, level: usize) -> Option<(usize, bool)> {
     (level..level + SANDBOX_FRAMES_MAX).find_map(|level| {
         let found = lua.inspect_stack(level, |debug| {
             let source = debug.source();
-            // A frame that a tail call has replaced tells nothing.
+            // A frame that a tail call has replaced has neither source nor line.
             (source.source.as_deref() == Some(SANDBOX_NAME) || source.what == "tail", source.what == "C")
         });
         found.filter(|(is_sandbox, _)| !is_sandbox).map(|(_, is_native)| (level, is_native))
     })
 }
 
-/// The error for an argument that the running function cannot take, in Lua's words.
+/// Returns the error `bad argument #index to 'function'` of Lua for the running function; `index` counts from
+/// 1.
 pub(super) fn bad_argument(lua: &Lua, mut index: usize, reason: &str) -> Error {
     let called = lua.inspect_stack(0, |debug| {
         let names = debug.names();
@@ -101,7 +104,7 @@ pub(super) fn bad_argument(lua: &Lua, mut index: usize, reason: &str) -> Error {
     raise(lua, format!("bad argument #{index} to '{name}' ({reason})"))
 }
 
-/// The error for an argument of the wrong type.
+/// Returns the error for an argument of the wrong type; `given` is `None` for a missing argument.
 pub(super) fn wrong_type(lua: &Lua, index: usize, expected: &str, given: Option<&Value>) -> Error {
     bad_argument(lua, index, &format!("{expected} expected, got {}", given.map_or("no value", type_name)))
 }
@@ -120,7 +123,7 @@ pub(super) fn type_name(value: &Value) -> &'static str {
     }
 }
 
-/// The error of the engine within an error of the interpreter, if there is one.
+/// Returns the engine's error inside an error of the interpreter; `None` if the interpreter itself raised it.
 fn raised(error: &Error) -> Option<&Raised> {
     match error {
         Error::CallbackError { cause, .. } | Error::BadArgument { cause, .. } => raised(cause),
@@ -129,7 +132,9 @@ fn raised(error: &Error) -> Option<&Raised> {
     }
 }
 
-/// The value that a script sees of an error: a text or a table for an error of the engine, else as it is.
+/// Converts an error into the value that a script sees: a table for an error reply, a string for other
+/// errors. Other values stay as they are. `Err` if the engine ends the script, since scripts must not catch
+/// that.
 pub(super) fn visible(lua: &Lua, value: Value) -> Result<Value, Error> {
     let Value::Error(error) = value else { return Ok(value) };
     match raised(&error) {
@@ -140,7 +145,7 @@ pub(super) fn visible(lua: &Lua, value: Value) -> Result<Value, Error> {
     }
 }
 
-/// The text of an error of the interpreter itself, without its stack.
+/// The message of an error that the interpreter itself raised, without its stack trace.
 fn plain_text(error: &Error) -> String {
     match error {
         Error::CallbackError { cause, .. } => plain_text(cause),
@@ -150,7 +155,7 @@ fn plain_text(error: &Error) -> String {
     }
 }
 
-/// The limit that stopped a script, if that is the error.
+/// Returns the reason for which the engine ended the script; `None` for any other error.
 pub(super) fn ending(error: &Error) -> Option<Ending> {
     match raised(error) {
         Some(Raised::Ended(ending)) => Some(*ending),
@@ -166,7 +171,8 @@ fn is_memory(error: &Error) -> bool {
     }
 }
 
-/// An error reply as a table, as `redis.pcall` and `redis.error_reply` return it.
+/// Makes the table of an error reply, as `redis.pcall` and `redis.error_reply` return it. `counted` says that
+/// the counters include the error already.
 pub(super) fn error_table(lua: &Lua, text: &[u8], counted: bool) -> Result<Table, Error> {
     let table = lua.create_table()?;
     table.raw_set("err", lua.create_string(until_zero(text))?)?;
@@ -176,12 +182,12 @@ pub(super) fn error_table(lua: &Lua, text: &[u8], counted: bool) -> Result<Table
     Ok(table)
 }
 
-/// The bytes before the first zero byte.
+/// Returns the bytes before the first zero byte.
 fn until_zero(text: &[u8]) -> &[u8] {
     text.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// The error that ends a script, as a table with the place where it was raised.
+/// Makes the table of the error that ends a script, with the source and the line where the script raised it.
 pub(super) fn final_table(lua: &Lua, value: Value) -> Result<Value, Error> {
     let value = visible(lua, value)?;
     let table = match value {

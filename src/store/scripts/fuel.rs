@@ -1,4 +1,5 @@
-//! The effort of a script: its instructions and the work of its libraries, in the units of the engine.
+//! The effort of a script (its instructions and the work of its libraries) in the engine's units, and its
+//! time limit.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -8,32 +9,32 @@ use super::errors::Raised;
 use crate::values::Timestamp;
 use crate::values::limits::ENGINE_SCRIPT_MS_MAX;
 
-/// A function that reads the time.
+/// A clock for the run time of scripts.
 pub(in crate::store) type Stopwatch = Rc<dyn Fn() -> Timestamp>;
 
-/// The number of instructions between two checks of the effort and the time. One instruction may take milliseconds,
-/// if it compares long texts.
+/// The number of Lua instructions between two checks of effort and time. A single instruction may still take
+/// milliseconds if it compares long strings.
 pub(super) const INSTRUCTIONS_PER_CHECK: u32 = 200;
-/// The units of effort charged for [`INSTRUCTIONS_PER_CHECK`] instructions of Lua, each of which takes about ten
-/// nanoseconds.
+/// The units of effort charged for [`INSTRUCTIONS_PER_CHECK`] Lua instructions, each of which takes about 10
+/// ns.
 const UNITS_PER_CHECK: u64 = 25;
-/// The number of bytes that a library reads or writes per unit.
+/// The number of bytes that a library function reads or writes for one unit of effort.
 const BYTES_PER_UNIT: u64 = 64;
-/// The number of characters that a pattern compares per unit.
+/// The number of characters that a pattern match compares for one unit of effort.
 const STEPS_PER_UNIT: u64 = 4;
 
-/// The units of a table that a library reads or makes.
+/// The units of effort for a table that a library function reads or makes.
 pub(super) const TABLE_UNITS: u64 = 16;
 
-/// The limit that stopped a script: effort, time or memory.
+/// The reason for which the engine ends a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// The script took more than this many units of effort, with its commands.
+    /// The script and its commands took more than this many units of effort.
     Effort(u64),
     Memory,
     /// The script was ended by SCRIPT KILL or FUNCTION KILL.
     Killed,
-    /// The script ran for longer than so many milliseconds.
+    /// The script ran for longer than this many milliseconds.
     Time(u64),
 }
 
@@ -56,26 +57,29 @@ impl Ending {
 /// long.
 const ATTENDED_EVERY: Duration = Duration::from_millis(1);
 
-/// The function that attends to others while a script runs for long, and the time from which on it does.
+/// The function that answers other connections while a script runs, and the run time in milliseconds from
+/// which on it is called.
 pub(super) struct Attendance {
-    /// Function of the interpreter that answers others, and may end the script by [`Fuel::end`].
+    /// A Lua function that answers other connections, and that may end the script by [`Fuel::end`].
     pub(super) attend: mlua::Function,
     pub(super) after_ms: u64,
 }
 
-/// The effort that a script may still spend, and has spent since the engine last took note.
+/// The effort that a script may still spend, and the effort that it has spent since the engine last took note
+/// of it.
 #[derive(Default)]
 pub(super) struct Fuel {
-    /// Reads the time, which bounds instructions that take long, such as comparisons of long texts.
+    /// The clock that bounds a script's run time, because single instructions (comparisons of long strings)
+    /// may take long. `None` without a time limit.
     stopwatch: Option<Stopwatch>,
     started: Cell<Timestamp>,
     most: Cell<u64>,
     left: Cell<u64>,
     spent: Cell<u64>,
     ended: Cell<Option<Ending>>,
-    /// Attends to others while the script runs; none between scripts.
+    /// The function that answers other connections while a script runs; `None` between scripts.
     attendance: RefCell<Option<Attendance>>,
-    /// The time of the next call of the function that attends to others.
+    /// The time from which on [`Self::attendance`] is called again.
     attended_next: Cell<Timestamp>,
 }
 
@@ -84,8 +88,8 @@ impl Fuel {
         Self { stopwatch, ..Self::default() }
     }
 
-    /// Starts a script that may spend `left` units of effort. `most` is the limit of the whole request, which
-    /// the error names.
+    /// Starts a script that may spend `left` units of effort. `most` is the limit for the whole request,
+    /// which the error text names.
     pub(super) fn start(&self, most: u64, left: u64) {
         self.most.set(most);
         self.left.set(left);
@@ -96,30 +100,31 @@ impl Fuel {
         }
     }
 
-    /// Sets the function that attends to others while the script runs for long, or removes it.
+    /// Sets the function that answers other connections while a script runs for a long time; `None` removes
+    /// it.
     pub(super) fn attend_with(&self, attendance: Option<Attendance>) {
         let after_ms = attendance.as_ref().map_or(0, |attendance| attendance.after_ms);
         self.attended_next.set(self.started.get().after(Duration::from_millis(after_ms)));
         self.attendance.replace(attendance);
     }
 
-    /// The milliseconds since the script began; 0 without a clock.
+    /// The time since the script began, in milliseconds; 0 without a clock.
     pub(super) fn running_ms(&self) -> u64 {
         let stopwatch = self.stopwatch.as_ref();
         stopwatch.map_or(0, |stopwatch| stopwatch().since(self.started.get()).as_millis() as u64)
     }
 
-    /// Sets the units that are left after a command of the script has spent some.
+    /// Sets the units of effort that the script has left, after a command that it called has spent some.
     pub(super) fn set_left(&self, left: u64) {
         self.left.set(left);
     }
 
-    /// The units spent since the last call.
+    /// Returns the units spent since the last call of this function.
     pub(super) fn take_spent(&self) -> u64 {
         self.spent.take()
     }
 
-    /// Spends units, or ends the script if fewer are left.
+    /// Spends units of effort; the error that ends the script if fewer are left.
     pub(super) fn spend(&self, units: u64) -> Result<(), mlua::Error> {
         self.check()?;
         self.spent.set(self.spent.get().saturating_add(units));
@@ -131,18 +136,19 @@ impl Fuel {
         Ok(())
     }
 
-    /// Returns the error again if a limit has stopped the script: a script that caught it must not go on.
+    /// Fails if the engine has ended the script, so that a script that caught the error cannot continue.
     pub(super) fn check(&self) -> Result<(), mlua::Error> {
         self.ended.get().map_or(Ok(()), |ending| Err(Raised::Ended(ending).into()))
     }
 
-    /// Marks the script as stopped by a limit, and returns the error that ends it.
+    /// Marks the script as ended, and returns the error that ends it.
     pub(super) fn end(&self, ending: Ending) -> mlua::Error {
         self.ended.set(Some(ending));
         Raised::Ended(ending).into()
     }
 
-    /// Spends the units of the instructions between two checks, and looks at the time.
+    /// Checks the run time, answers other connections if that is due, and spends the effort of the
+    /// instructions since the last check.
     pub(super) fn spend_instructions(&self) -> Result<(), mlua::Error> {
         if let Some(stopwatch) = &self.stopwatch {
             let now = stopwatch();
@@ -156,7 +162,7 @@ impl Fuel {
         self.spend(UNITS_PER_CHECK)
     }
 
-    /// Attends to others, who may end the script.
+    /// Answers other connections, one of which may end the script (SCRIPT KILL).
     fn attend(&self, now: Timestamp) -> Result<(), mlua::Error> {
         self.attended_next.set(now.after(ATTENDED_EVERY));
         let attend = self.attendance.borrow().as_ref().map(|attendance| attendance.attend.clone());
@@ -167,7 +173,7 @@ impl Fuel {
         self.spend(bytes as u64 / BYTES_PER_UNIT)
     }
 
-    /// The number of characters that a pattern may still compare.
+    /// The number of characters that the effort left allows a pattern match to compare.
     pub(super) fn steps_left(&self) -> u64 {
         self.left.get().saturating_mul(STEPS_PER_UNIT)
     }

@@ -50,22 +50,23 @@ const HELP: &[&str] = &[
 
 const NOT_FOUND: Refusal = Refusal::Words("ERR Function not found");
 
-/// The functions of an engine, and the interpreter that runs them, made when the first library is loaded.
+/// The libraries of functions of an engine, and the Lua interpreter that runs them. The interpreter is made
+/// when the first library is loaded.
 #[derive(Default)]
 pub(in crate::store) struct Functions {
     libraries: Libraries,
     interpreter: Option<Interpreter>,
 }
 
-/// An interpreter with functions of libraries that are loaded.
+/// A Lua interpreter, and the functions of the libraries that are loaded in it.
 struct Interpreter {
-    /// Functions by their names in lower case.
+    /// Loaded functions by their names in lower case.
     functions: HashMap<Box<[u8]>, Function>,
     machine: Machine,
 }
 
 impl Functions {
-    /// The numbers of libraries and of functions.
+    /// The number of libraries and the number of functions.
     pub(in crate::store) fn counts(&self) -> (usize, usize) {
         (self.libraries.len(), self.libraries.functions())
     }
@@ -75,7 +76,7 @@ impl Functions {
         self.libraries.bytes()
     }
 
-    /// The bytes that the interpreter of functions uses.
+    /// The memory that the interpreter of functions uses, in bytes; 0 if there is none.
     pub(in crate::store) fn machine_bytes(&self) -> usize {
         self.interpreter.as_ref().map_or(0, |interpreter| interpreter.machine.used())
     }
@@ -121,8 +122,7 @@ impl Interpreter {
         Err(Refusal::Quoting(format!("ERR Error registering functions: {error}")).into())
     }
 
-    /// Collects the garbage that the last call left in the interpreter if that is much, and charges the
-    /// effort for it.
+    /// Collects the interpreter's garbage if the last call left much of it, and charges the effort for that.
     fn end(&mut self, call: &Call<'_>) -> Result<(), Refusal> {
         let swept = self.machine.end().map_err(|error| broken(&error))?;
         call.effort.charge_bytes(swept);
@@ -161,7 +161,8 @@ fn call_function(call: &mut Call<'_>, access: Access) -> Done {
     call.session.database = database;
     call.keyspace.select(database);
     call.effort.charge(interpreter.machine.shared().fuel.take_spent());
-    // Otherwise the interpreter is dropped, with what functions have kept in it.
+    // After an error of the interpreter itself, the interpreter is dropped with all state that functions have
+    // kept in it.
     if !matches!(outcome, Err(Failure::Lua(_))) {
         interpreter.end(call)?;
         call.scripts.functions.interpreter = Some(interpreter);
@@ -242,27 +243,28 @@ fn load(call: &mut Call<'_>) -> Done {
     call.bulk(&name)
 }
 
-/// Rule for libraries that exist already when others are added.
+/// The rule of FUNCTION LOAD and FUNCTION RESTORE for libraries that exist already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Policy {
-    /// All of them stay, and none may have the name of one that is added.
+    /// Existing libraries stay; a new library of the same name is refused.
     Append,
-    /// Libraries of the same names are replaced, and the others stay.
+    /// A new library replaces an existing one of the same name; the others stay.
     Replace,
-    /// No existing library stays.
+    /// All existing libraries are removed.
     Flush,
 }
 
-/// The name of a library, the number of bytes before its code, and its source.
+/// A library's name, the number of bytes before its code, and its source.
 type Named<'a> = (Vec<u8>, usize, &'a [u8]);
 
-/// Loads libraries, and adds them all if each one registers functions and nothing is in the way.
+/// Loads libraries and adds them all; adds none if any library is invalid, registers no function, or collides
+/// with an existing one.
 fn add(call: &mut Call<'_>, sources: &[Named<'_>], policy: Policy) -> Done {
     let stopwatch = call.scripts.stopwatch.clone();
     let mut interpreter = call.scripts.functions.take_interpreter(stopwatch)?;
     let loaded = load_all(call, &mut interpreter, sources);
     if matches!(loaded, Err(Failure::Lua(_))) {
-        // The interpreter is dropped: its memory is used up, or the code was ended.
+        // The interpreter is dropped, because its memory is used up or the engine ended the code.
         return loaded.map(|_| ()).map_err(|failure| match failure {
             Failure::Lua(error) if ending(&error).is_some() => {
                 let text = broken(&error).text().into_owned();
@@ -301,7 +303,7 @@ fn add(call: &mut Call<'_>, sources: &[Named<'_>], policy: Policy) -> Done {
     added
 }
 
-/// Runs the code of libraries. Returns them, and the functions of all of them.
+/// Runs the code of libraries. Returns the libraries, and the functions that all of them registered.
 fn load_all(
     call: &Call<'_>,
     interpreter: &mut Interpreter,

@@ -1,18 +1,20 @@
-//! The arguments of a library function, checked as Lua's own libraries check them.
+//! The arguments of a library function, checked in the manner and with the error texts of Lua's own
+//! libraries.
 
 use mlua::{Error, Integer, Lua, LuaString, MultiValue, Table, Value};
 
 use super::errors::{bad_argument, wrong_type};
 use crate::store::numbers;
 
-/// The digits with which Lua spells numbers.
+/// The number of significant digits with which Lua writes numbers.
 pub(super) const LUA_PRECISION: usize = 14;
 
-/// The arguments of a call, counted from one in errors and from zero here.
+/// The arguments of one call. Indices count from 0 here, and from 1 in error texts.
 pub(super) struct Given<'a> {
     lua: &'a Lua,
     values: &'a MultiValue,
-    /// A value that counts as one more argument, after the last: nil if [`Given::and_nil`] added it.
+    /// The value that counts as one more argument after the last: nil if [`Given::and_nil`] added it, else
+    /// `None`.
     behind: Option<&'a Value>,
 }
 
@@ -21,7 +23,7 @@ impl<'a> Given<'a> {
         Self { lua, values, behind: None }
     }
 
-    /// Makes a nil count as one more argument, after the last.
+    /// Adds a nil after the last argument, which changes the error text for a missing argument.
     pub(super) fn and_nil(self) -> Self {
         Self { behind: Some(&Value::Nil), ..self }
     }
@@ -39,7 +41,7 @@ impl<'a> Given<'a> {
         self.get(index).is_none_or(Value::is_nil)
     }
 
-    /// Returns an argument as a string; a number is spelled as Lua does. An error for other types.
+    /// Returns an argument as a string; a number is converted as Lua does. An error for other types.
     pub(super) fn text(&self, index: usize) -> Result<LuaString, Error> {
         match self.get(index) {
             Some(Value::String(text)) => Ok(text.clone()),
@@ -55,19 +57,21 @@ impl<'a> Given<'a> {
         self.lua.create_string(spelled)
     }
 
-    /// Returns an argument as a number; a string may spell one. An error for others.
+    /// Returns an argument as a number; a string that spells a number is converted. An error for other
+    /// values.
     pub(super) fn number(&self, index: usize) -> Result<f64, Error> {
         let given = self.get(index);
         let number = given.map_or(Ok(None), |value| self.lua.coerce_number(value.clone()))?;
         number.ok_or_else(|| wrong_type(self.lua, index + 1, "number", given))
     }
 
-    /// Returns an argument that is a number without its fraction, as C cuts it off.
+    /// Returns an argument as an integer; a fraction is cut off as in C.
     pub(super) fn integer(&self, index: usize) -> Result<Integer, Error> {
         self.number(index).map(cut)
     }
 
-    /// Returns an argument that is a number without its fraction, or `other` if it is nil or missing.
+    /// Returns an argument as an integer with its fraction cut off, or `other` if the argument is nil or
+    /// missing.
     pub(super) fn integer_or(&self, index: usize, other: Integer) -> Result<Integer, Error> {
         if self.is_nil(index) { Ok(other) } else { self.integer(index) }
     }
@@ -79,13 +83,13 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// Returns an error for an argument, with this reason, unless `wanted` is true.
+    /// Fails with `reason` as the error about the argument at `index` unless `wanted` is true.
     pub(super) fn check(&self, wanted: bool, index: usize, reason: &str) -> Result<(), Error> {
         if wanted { Ok(()) } else { Err(bad_argument(self.lua, index + 1, reason)) }
     }
 }
 
-/// A number without its fraction; the least integer for those beyond the range, as on x86-64.
+/// Cuts off the fraction of a number. Numbers beyond the range become the least integer, as on x86-64.
 pub(super) fn cut(number: f64) -> Integer {
     const BEYOND: f64 = 9_223_372_036_854_775_808.0;
     if (-BEYOND..BEYOND).contains(&number) { number as Integer } else { Integer::MIN }

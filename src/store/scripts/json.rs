@@ -1,4 +1,4 @@
-//! The library `cjson`: values as JSON, as lua-cjson 2.1 writes and reads it.
+//! The Lua library `cjson`: conversion to and from JSON, as lua-cjson 2.1 does it.
 
 mod decode;
 mod encode;
@@ -12,10 +12,10 @@ use super::errors::bad_argument;
 use super::given::Given;
 use super::machine::Shared;
 
-/// The deepest nesting, whatever a script sets: the thread's stack must hold it.
+/// The deepest nesting of tables, whatever limit a script sets, because each level uses the thread's stack.
 const DEPTH_MAX: Integer = 200;
 
-/// The treatment of numbers that JSON does not have: not a number, and infinite ones.
+/// The treatment of numbers that JSON cannot express (NaN and infinities) when writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Invalid {
     Refused,
@@ -23,7 +23,7 @@ enum Invalid {
     Null,
 }
 
-/// The settings of a library table, which scripts may change for their own time.
+/// The settings of the library, which a script may change until the script ends.
 #[derive(Debug)]
 pub(super) struct Settings {
     converts_sparse: Cell<bool>,
@@ -79,7 +79,7 @@ impl Settings {
     }
 }
 
-/// Makes a library table with these settings.
+/// Makes the library's table of functions, which use and change `settings`.
 pub(super) fn create(lua: &Lua, shared: &Rc<Shared>, settings: &Rc<Settings>) -> Result<Table, Error> {
     let library = lua.create_table()?;
     let add = |name: &str, function: Function| {
@@ -117,7 +117,7 @@ pub(super) fn create(lua: &Lua, shared: &Rc<Shared>, settings: &Rc<Settings>) ->
 
 type Function = fn(&Lua, &Shared, &Settings, &MultiValue) -> Result<MultiValue, Error>;
 
-/// The largest integer that the library takes as a setting.
+/// The largest integer that a setting can have.
 const INT_MAX: Integer = i32::MAX as Integer;
 
 /// Returns an error unless there is exactly one argument.
@@ -155,7 +155,8 @@ fn integer_option(
     Ok(one(Value::Integer(setting.get())))
 }
 
-/// The position of an option's name among those that there are.
+/// Returns the position in `names` of the option that the argument at `index` names; an error for another
+/// word.
 fn named_option(lua: &Lua, given: &Given<'_>, index: usize, names: &[&str]) -> Result<usize, Error> {
     let text = given.text(index)?;
     let text = text.as_bytes();

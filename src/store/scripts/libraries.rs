@@ -7,23 +7,25 @@ use crate::protocol::request::split_line;
 use crate::store::refusal::{Refusal, quoted};
 use crate::values::limits::ENGINE_LIBRARIES_BYTES_MAX;
 
-/// The approximate bytes of a library besides its code.
+/// The approximate memory of a library in bytes, besides its code.
 const LIBRARY_BYTES: usize = 1_024;
-/// The approximate bytes of a library, in the interpreter as well, for each byte of its code.
+/// The approximate memory of a library in bytes, per byte of its code: the source itself, and the compiled
+/// code in the interpreter.
 const CODE_FACTOR: usize = 9;
-/// The approximate bytes of a function besides its name, which is kept twice, and its description.
+/// The approximate memory of a function in bytes, besides its description and its name, which is stored
+/// twice.
 const FUNCTION_BYTES: usize = 512;
 
-/// The rule for names of libraries and of functions, in the words of errors.
+/// The error text for an invalid name of a library or function.
 pub(super) const NAME_RULE: &str = "Library names can only contain letters, numbers, or underscores(_) and must be at least one character long";
 
-/// The flags of functions, in the order in which they are listed.
+/// The names of the flags, in the order in which FUNCTION LIST shows them.
 const FLAG_NAMES: [&str; 5] =
     ["no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys"];
 const NO_WRITES: usize = 0;
 const ALLOW_OOM: usize = 1;
 
-/// The flags of a function.
+/// The flags that a function was registered with, in the order of [`FLAG_NAMES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Flags([bool; FLAG_NAMES.len()]);
 
@@ -34,12 +36,12 @@ impl Flags {
         position.map(|position| self.0[position] = true).is_some()
     }
 
-    /// True if the function may not write.
+    /// True if the function never writes, so that FCALL_RO may call it.
     pub(super) fn no_writes(self) -> bool {
         self.0[NO_WRITES]
     }
 
-    /// True if the function may run when the memory is full.
+    /// True if the function may be called when memory is full.
     pub(super) fn allow_oom(self) -> bool {
         self.0[ALLOW_OOM]
     }
@@ -59,7 +61,7 @@ pub(super) struct Signature {
 }
 
 impl Signature {
-    /// The approximate bytes of a function whose name and description have these lengths.
+    /// Returns the approximate memory in bytes of a function whose name and description have these lengths.
     pub(super) fn bytes_of(name: usize, description: usize) -> usize {
         FUNCTION_BYTES + 2 * name + description
     }
@@ -73,7 +75,7 @@ impl Signature {
 #[derive(Debug)]
 pub(super) struct Library {
     pub(super) name: Box<[u8]>,
-    /// The source with its first line.
+    /// The source, including its first line (`#!lua name=...`).
     pub(super) source: Box<[u8]>,
     /// The number of bytes of `source` before the Lua code: the length of its `#!` line.
     pub(super) code_at: usize,
@@ -96,7 +98,8 @@ impl Library {
 #[derive(Debug, Default)]
 pub(super) struct Libraries {
     by_name: BTreeMap<Box<[u8]>, Rc<Library>>,
-    /// The library and the position in it of each function, by the function's name in lower case.
+    /// For each function, by its name in lower case: the library that has it, and its position in that
+    /// library.
     by_function: HashMap<Box<[u8]>, (Rc<Library>, usize)>,
     bytes: usize,
 }
@@ -123,12 +126,14 @@ impl Libraries {
         self.by_name.get(name)
     }
 
-    /// The library of a function, and the function's position in it, by the function's name in any case.
+    /// Finds a function by its name, in any case of letters. Returns its library and its position there;
+    /// `None` if there is none.
     pub(super) fn find(&self, function: &[u8]) -> Option<(Rc<Library>, usize)> {
         self.by_function.get(&*function.to_ascii_lowercase()).cloned()
     }
 
-    /// Adds libraries whose names are free, or none of them if a function exists or there is no room.
+    /// Adds libraries whose names the caller has checked. Adds none of them and fails if a function of the
+    /// same name exists, or if there is no room.
     pub(super) fn add(&mut self, libraries: Vec<Library>) -> Result<(), Refusal> {
         let (mut bytes, mut names) = (self.bytes, HashSet::new());
         for library in &libraries {
@@ -149,7 +154,7 @@ impl Libraries {
         Ok(())
     }
 
-    /// Adds a library whose names are known to be free and for which there is room.
+    /// Adds a library. The caller has checked that its names are free and that there is room.
     pub(super) fn insert(&mut self, library: Rc<Library>) {
         self.bytes += library.bytes();
         for (position, function) in library.functions.iter().enumerate() {
@@ -159,7 +164,7 @@ impl Libraries {
         self.by_name.insert(library.name.clone(), library);
     }
 
-    /// Removes a library and returns it, if there is one of this name.
+    /// Removes the library of this name, and returns it; `None` if there is none.
     pub(super) fn remove(&mut self, name: &[u8]) -> Option<Rc<Library>> {
         let library = self.by_name.remove(name)?;
         self.bytes -= library.bytes();
@@ -172,12 +177,13 @@ impl Libraries {
 
 const INVALID: Refusal = Refusal::Words("ERR Invalid library metadata");
 
-/// True if a library or function may have this name.
+/// True if the name is valid for a library or function ([`NAME_RULE`]).
 pub(super) fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
 }
 
-/// The name that the first line of a library gives it, and the number of bytes of that line, without its end.
+/// Parses the first line of a library (`#!lua name=...`). Returns the library's name, and the length of the
+/// line without its end.
 pub(super) fn parse_header(source: &[u8]) -> Result<(Vec<u8>, usize), Refusal> {
     if !source.starts_with(b"#!") {
         return Err(Refusal::Words("ERR Missing library metadata"));

@@ -1,4 +1,4 @@
-//! The library `redis`, without `call` and `pcall`, and random numbers.
+//! The Lua library `redis` except the functions that reach the engine, and `math.random`.
 
 use mlua::{Error, Lua, MultiValue, Table, Value};
 use sha1::{Digest as _, Sha1};
@@ -9,11 +9,11 @@ use super::machine::{Role, Shared};
 use super::to_reply::error_text;
 use crate::protocol::command;
 
-/// The version that scripts are told, whose behaviour they find.
+/// The Redis version that `redis.REDIS_VERSION` states.
 const VERSION: &str = "7.0.15";
 const VERSION_NUMBER: i64 = 0x0007_000f;
 
-/// Numbers of the library by name.
+/// The numeric constants of the library, by name.
 const CONSTANTS: &[(&str, i64)] = &[
     ("LOG_DEBUG", 0),
     ("LOG_VERBOSE", 1),
@@ -30,11 +30,11 @@ const CONSTANTS: &[(&str, i64)] = &[
 const LOG_LEVEL_MAX: i64 = 3;
 const REPLICATION_MAX: i64 = 3;
 
-/// A SHA-1 digest in hexadecimal digits.
+/// Writes a SHA-1 digest as hexadecimal digits.
 pub(super) fn hexadecimal(digest: &[u8]) -> String {
     use std::fmt::Write as _;
     digest.iter().fold(String::new(), |mut text, byte| {
-        // A string takes all.
+        // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
         text
     })
@@ -61,7 +61,7 @@ pub(super) fn create(lua: &Lua, role: Role) -> Result<Table, Error> {
     Ok(redis)
 }
 
-/// The part of the library that a library of functions sees while it is loaded.
+/// Makes the part of the library that a library of functions may use while FUNCTION LOAD runs its code.
 pub(super) fn create_for_loading(lua: &Lua) -> Result<Table, Error> {
     let redis = lua.create_table()?;
     for (name, number) in CONSTANTS.iter().filter(|(name, _)| !name.starts_with("REPL_")) {
@@ -72,7 +72,7 @@ pub(super) fn create_for_loading(lua: &Lua) -> Result<Table, Error> {
     Ok(redis)
 }
 
-/// The text of an error reply: its code, or `ERR`, and its words.
+/// Puts `ERR ` before the text of an error reply that has no error code.
 pub(super) fn coded(text: &[u8]) -> Vec<u8> {
     let text = error_text(text.strip_prefix(b"-").unwrap_or(text));
     let from = text.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(0);
@@ -112,7 +112,7 @@ fn sha1hex(lua: &Lua, arguments: &MultiValue) -> Result<String, Error> {
     Ok(hexadecimal(&Sha1::digest(&*text.as_bytes())))
 }
 
-/// `redis.log`: the engine has no log, so the arguments are only checked.
+/// Carries out `redis.log`, which only checks its arguments because the engine writes no log.
 fn log(lua: &Lua, arguments: &MultiValue) -> Result<(), Error> {
     if arguments.len() < 2 {
         return Err(refuse("redis.log() requires two arguments or more."));
@@ -139,7 +139,8 @@ fn set_repl(lua: &Lua, arguments: &MultiValue) -> Result<(), Error> {
     Ok(())
 }
 
-/// `redis.acl_check_cmd`: the one user may do everything, so only the command is checked.
+/// Carries out `redis.acl_check_cmd`, which only checks that the command exists, because the only user may do
+/// everything.
 fn acl_check_cmd(arguments: &MultiValue) -> Result<bool, Error> {
     let (frame, places) = super::calls::words(arguments)?;
     let request = crate::protocol::Arguments::new(&frame, &places);
@@ -150,7 +151,8 @@ fn acl_check_cmd(arguments: &MultiValue) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// `math.random`: the same numbers in each run of a script, as in Redis.
+/// Carries out `math.random`: draws from the generator of Redis. Numbers are repeatable only after
+/// `math.randomseed`, since each script starts from another state.
 pub(super) fn random(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<f64, Error> {
     let given = Given::new(lua, arguments);
     let drawn = shared.random.next();

@@ -23,34 +23,36 @@ use super::tables::{self, Readonly};
 use super::{bits, given, json, library, msgpack, structs, texts};
 use crate::values::limits::{ENGINE_FUNCTIONS_BYTES_MAX, ENGINE_SCRIPT_BYTES_MAX};
 
-/// The bytes that a script may leave behind until they are collected.
+/// The memory in bytes by which the interpreter may grow before its garbage is collected at the end of a
+/// script.
 const GARBAGE_BYTES: usize = 8 * 1024 * 1024;
 
-/// Maximum number of results of a library function: the interpreter's stack must hold them.
+/// The most results that a library function may return, because the interpreter's stack must hold them.
 pub(super) const RESULTS_MAX: usize = 7_900;
 
-/// The state that library functions share.
+/// The state that the library functions of one interpreter share.
 pub(super) struct Shared {
     pub(super) fuel: Fuel,
     pub(super) random: Random,
     pub(super) json: Rc<json::Settings>,
     /// Maximum number of bytes of a string that a library function may make.
     pub(super) memory_max: usize,
-    /// The functions that a library of functions has registered so far; none unless one is being loaded.
+    /// The functions that a library has registered so far; `None` unless FUNCTION LOAD is running its code.
     pub(super) registering: RefCell<Option<register::Registering>>,
 }
 
-/// The code that an interpreter runs.
+/// The kind of code that an interpreter runs: scripts or functions of libraries, each of which has an
+/// interpreter of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Scripts, which leave nothing to each other.
+    /// Scripts of EVAL. Nothing in the interpreter remains from one script to the next.
     Scripts,
-    /// Functions of libraries, which keep their local variables from one call to the next.
+    /// Functions of libraries. Their local variables remain from one call to the next.
     Functions,
 }
 
 impl Role {
-    /// The name of the code in errors.
+    /// The name that stands for the code's source in error messages.
     fn code_name(self) -> &'static str {
         match self {
             Self::Scripts => SCRIPT_NAME,
@@ -64,14 +66,15 @@ pub(super) struct Machine {
     role: Role,
     lua: Lua,
     shared: Rc<Shared>,
-    /// The globals behind the readonly table that scripts see.
+    /// The table of global variables behind the readonly table that scripts see.
     globals: Table,
     environment: Table,
-    /// The table in which `redis` finds the functions that reach the engine.
+    /// The table that holds `call`, `pcall` and `setresp` of the script that is running; the library `redis`
+    /// looks them up here.
     reached: Table,
     run: Function,
-    /// Lua function that begins (true) or ends (false) the loading of a library, for which scripts' globals
-    /// differ.
+    /// A Lua function that swaps the globals that code sees: `true` for the code of a library that is
+    /// loading, `false` to restore.
     switch: Function,
     functions: HashMap<Digest, Function>,
     /// The bytes of memory in use after the last garbage collection.
@@ -109,12 +112,12 @@ impl Machine {
         &self.shared
     }
 
-    /// The bytes of memory that the interpreter uses.
+    /// The memory that the interpreter uses, in bytes.
     pub(super) fn used(&self) -> usize {
         self.lua.used_memory()
     }
 
-    /// The function of a script, compiled unless it is there.
+    /// Returns the compiled function of a script, and compiles the script first if that is not done yet.
     pub(super) fn function(&mut self, digest: Digest, script: &Script) -> Result<Function, Error> {
         if let Some(function) = self.functions.get(&digest) {
             return Ok(function.clone());
@@ -130,15 +133,17 @@ impl Machine {
         self.functions.remove(digest);
     }
 
-    /// Bounds the memory of what runs next. What functions keep from one call to the next is bounded as well.
+    /// Limits the memory that the next piece of code may allocate. In the interpreter of functions, whose
+    /// state remains, total memory is limited as well.
     fn limit_memory(&self) -> Result<(), Error> {
         let most = self.lua.used_memory() + ENGINE_SCRIPT_BYTES_MAX;
         let most = if self.role == Role::Functions { most.min(ENGINE_FUNCTIONS_BYTES_MAX) } else { most };
         self.lua.set_memory_limit(most).map(|_| ())
     }
 
-    /// Makes everything as a script finds it: its keys and arguments, its share of effort and of memory. Returns
-    /// the keys and arguments for a function, which gets them itself.
+    /// Prepares the interpreter for a script: sets its keys and arguments, its memory limit, and an effort of
+    /// `left` units (`most` is the limit that the error names). Returns the keys and arguments for functions
+    /// of libraries, which get them as parameters; `None` for scripts, which find them in `KEYS` and `ARGV`.
     pub(super) fn begin(
         &self,
         most: u64,
@@ -159,8 +164,8 @@ impl Machine {
         Ok(None)
     }
 
-    /// Runs the code of a library, with this share of effort. Returns the functions that it has registered, or the
-    /// table of the error that ended it.
+    /// Runs the code of a library with an effort of `left` units. Returns the functions that the code
+    /// registered, or the table of the error that ended it; the outer `Err` means that the engine ended it.
     pub(super) fn register(
         &self,
         most: u64,
@@ -182,9 +187,10 @@ impl Machine {
         Ok(if succeeded { Ok(registered) } else { Err(value) })
     }
 
-    /// Runs a function with these implementations of `redis.call`, `redis.pcall` and `redis.setresp`; `words` are
-    /// the keys and arguments, unless it finds them in globals. `attendance` is called if it runs for long. Returns
-    /// its value, or the table of the error that ended it.
+    /// Runs `function` with these implementations of `redis.call`, `redis.pcall` and `redis.setresp`. `words`
+    /// are the keys and arguments of a library's function, and `None` for a script; `attendance` answers
+    /// other connections if the run takes long. Returns the function's value, or the table of the error that
+    /// ended it; the outer `Err` means that the engine ended it.
     pub(super) fn run(
         &self,
         function: &Function,
@@ -208,7 +214,8 @@ impl Machine {
         Ok(if succeeded { Ok(value) } else { Err(value) })
     }
 
-    /// Ends a script: collects what it left behind, if that is much. Returns the bytes looked at for that.
+    /// Ends a script, and collects the interpreter's garbage if there is much. Returns the number of bytes to
+    /// charge for the collection.
     pub(super) fn end(&mut self) -> Result<usize, Error> {
         let used = self.lua.used_memory();
         if used < self.settled + GARBAGE_BYTES {
@@ -222,8 +229,8 @@ impl Machine {
     }
 }
 
-/// Compiles text. The collector rests meanwhile, because the compiler of Lua 5.1 holds a text that the
-/// collector does not see.
+/// Compiles source text. The garbage collector is stopped meanwhile, because the compiler of Lua 5.1 holds a
+/// string that the collector does not see.
 pub(super) fn compile(lua: &Lua, code: &[u8], name: &str, environment: &Table) -> Result<Function, Error> {
     if code.first() == Some(&0x1b) {
         let line = format!("[string \"{}\"]:1: unexpected symbol near 'char(27)'", "\u{1b}LuaQ");
@@ -244,8 +251,8 @@ fn list(lua: &Lua, words: impl Iterator<Item = impl AsRef<[u8]>>) -> Result<Tabl
     Ok(table)
 }
 
-/// The environment of scripts, the function that runs one, the table of the functions that reach the engine, and
-/// the function that begins and ends the loading of a library.
+/// The results of `sandbox.lua`: the environment of scripts, the function that runs a script, the table of
+/// the functions that reach the engine, and the function that begins and ends the loading of a library.
 type Prepared = (Table, Function, Table, Function);
 
 /// Runs the code (`sandbox.lua`) that prepares the globals of a new interpreter.
@@ -280,8 +287,8 @@ fn prepare(lua: &Lua, shared: &Rc<Shared>, role: Role) -> Result<Prepared, Error
     Ok((environment, run, reached, switch))
 }
 
-/// Adds functions that reach the engine through those of the call that is under way. Returns the table of the
-/// latter.
+/// Adds `call`, `pcall` and `setresp` to the library `redis` in such a form that a library of functions may
+/// keep them: each looks up the present call's implementation. Returns the table in which they look.
 fn add_reaching(lua: &Lua, redis: &Table) -> Result<Table, Error> {
     let reached = lua.create_table()?;
     for name in ["call", "pcall", "setresp"] {
@@ -300,7 +307,7 @@ fn visible_of(shared: &Rc<Shared>) -> impl Fn(&Lua, Value) -> Result<Value, Erro
     }
 }
 
-/// Adds a function of the library to a table.
+/// Adds the native `function` to `table` under `name`.
 pub(super) fn add<R: mlua::IntoLuaMulti>(
     lua: &Lua,
     shared: &Rc<Shared>,

@@ -7,8 +7,8 @@
 //!                                              reply <── to_reply ───┘        value of Lua <── to_lua
 //! ```
 //!
-//! * A script runs whole before anything else, as a transaction does; time stands still meanwhile. Others are only told
-//!   that the store is busy, once it has run for longer than `busy-reply-threshold`, and may end it (`attend.rs`).
+//! * A script runs whole before anything else, as a transaction does; time stands still meanwhile. Once it
+//!   has run for longer than `busy-reply-threshold`, other connections get `-BUSY`, and may end it (`attend.rs`).
 //! * Instructions, patterns and commands are charged to the effort of the request. A script beyond it ends with
 //!   an error that it cannot catch; what it has written stays.
 //! * A clock, where the engine has one, ends scripts whose single instructions take long.
@@ -91,28 +91,29 @@ const HELP: &[&str] = &[
 
 const NO_SCRIPT: Refusal = Refusal::Words("NOSCRIPT No matching script. Please use EVAL.");
 
-/// The scripts of an engine, and the interpreter that runs them, made when the first one runs.
+/// The cache of scripts of an engine, the Lua interpreter that runs them (made when the first script runs),
+/// and the functions of libraries.
 #[derive(Default)]
 pub(super) struct Scripts {
     cache: Cache,
     machine: Option<Machine>,
     pub(super) functions: Functions,
-    /// Reads the time while a script runs; none where time is only an argument.
+    /// The clock that bounds the run time of scripts; `None` where the engine has no clock.
     pub(super) stopwatch: Option<Stopwatch>,
 }
 
 impl Scripts {
-    /// The number of scripts that are known.
+    /// The number of cached scripts.
     pub(super) fn known(&self) -> usize {
         self.cache.len()
     }
 
-    /// The approximate bytes of the scripts that are known.
+    /// The approximate memory of the cached scripts, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.cache.bytes()
     }
 
-    /// The bytes that the interpreter uses.
+    /// The memory that the interpreter of scripts uses, in bytes; 0 if there is none.
     pub(super) fn machine_bytes(&self) -> usize {
         self.machine.as_ref().map_or(0, Machine::used)
     }
@@ -125,8 +126,8 @@ impl Scripts {
         self.machine.as_mut().ok_or(NO_SCRIPT)
     }
 
-    /// Compiles a script and adds it to those that are known. An error of the compiler is returned in Redis's
-    /// words.
+    /// Compiles a script and adds it to the cache. Fails with Redis's text for an error of the compiler, or
+    /// if SCRIPT LOAD finds no room.
     fn add(&mut self, digest: Digest, source: &[u8], origin: Origin) -> Result<Rc<Script>, Refusal> {
         let (flags, code_at) = shebang::parse(source)?;
         let script = Rc::new(Script { source: source.into(), flags, code_at });
@@ -156,7 +157,7 @@ impl Scripts {
     }
 }
 
-/// The refusal for an error of the interpreter itself.
+/// Returns the refusal for an error of the interpreter itself, or for a script that the engine ended.
 fn broken(error: &Error) -> Refusal {
     Refusal::Quoting(ending(error).map_or_else(|| format!("ERR {error}"), Ending::text))
 }
@@ -165,7 +166,7 @@ fn digest_of(source: &[u8]) -> Digest {
     Sha1::digest(source).into()
 }
 
-/// The digest that forty hexadecimal digits spell.
+/// Parses a digest of forty hexadecimal digits; `None` for any other text.
 fn parse_digest(text: &[u8]) -> Option<Digest> {
     let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
     let mut digest = Digest::default();
@@ -178,7 +179,7 @@ fn parse_digest(text: &[u8]) -> Option<Digest> {
     Some(digest)
 }
 
-/// Whether the command itself forbids writes.
+/// Whether the command that runs the script (EVAL_RO and its kind) forbids writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     Any,
@@ -219,7 +220,8 @@ fn by_digest(call: &mut Call<'_>, access: Access) -> Done {
     run(call, digest, &script, keys, access)
 }
 
-/// The number of keys that a request names.
+/// Returns the number of keys that argument 2 of the request states; an error if it exceeds the arguments
+/// that follow.
 fn keys_of(call: &Call<'_>) -> Result<usize, Refusal> {
     let keys = call.integer_at(2)?;
     if keys > (call.count() - 3) as i64 {
@@ -228,7 +230,7 @@ fn keys_of(call: &Call<'_>) -> Result<usize, Refusal> {
     usize::try_from(keys).map_err(|_| Refusal::Words("ERR Number of keys can't be negative"))
 }
 
-/// Runs a script, and appends its reply.
+/// Runs a script, and appends its reply. `keys` is the number of keys before the script's other arguments.
 fn run(call: &mut Call<'_>, digest: Digest, script: &Script, keys: usize, access: Access) -> Done {
     let flags = script.flags;
     if flags.declared && access == Access::Readonly && !flags.no_writes {
@@ -248,10 +250,11 @@ fn run(call: &mut Call<'_>, digest: Digest, script: &Script, keys: usize, access
     call.keyspace.select(database);
     call.effort.charge(machine.shared().fuel.take_spent());
     if call.scripts.cache.get(&digest).is_none() {
-        // There was no room to keep it.
+        // The cache had no room for the script, so its compiled function goes as well.
         machine.forget(&digest);
     }
-    // Otherwise the interpreter is dropped with all that the script has left in it.
+    // After an error of the interpreter itself, the interpreter is dropped with everything that the script
+    // has left in it.
     if outcome.is_ok() {
         let swept = machine.end().map_err(|error| broken(&error))?;
         call.effort.charge_bytes(swept);
@@ -279,7 +282,8 @@ fn run_on(
     write_result(call, ran, &library::hexadecimal(&digest))
 }
 
-/// Appends the value of a script, or its error with the name of the script.
+/// Appends the value of a script or function as its reply, or its error; `name` is the script's digest or the
+/// function's name.
 fn write_result(call: &mut Call<'_>, (value, protocol): Ran, name: &str) -> Result<(), Failure> {
     let client = call.session.protocol;
     let versions = Versions { client, script: protocol, effort: call.effort };
@@ -294,7 +298,8 @@ fn write_result(call: &mut Call<'_>, (value, protocol): Ran, name: &str) -> Resu
     }
 }
 
-/// The value of a script, or its error, and the protocol version that it has chosen.
+/// The value of a script or the error that ended it, and the RESP version that the script chose
+/// (`redis.setresp`).
 type Ran = (Result<Value, Value>, crate::protocol::Protocol);
 
 fn run_within(
@@ -316,10 +321,10 @@ fn run_within(
     Ok((value, host.protocol()))
 }
 
-/// Appends the error that ended a script, with the script's name and the place.
+/// Appends the error that ended a script; the text gets the script's `name` and the line.
 fn write_error(call: &mut Call<'_>, error: &Value, name: &str) -> Result<(), Failure> {
     let Value::Table(table) = error else {
-        // The interpreter had no memory left to make a table of its error.
+        // No memory was left in the interpreter to make a table of the error.
         return Err(Failure::Lua(errors::Raised::Ended(Ending::Memory).into()));
     };
     let mut text = match table.raw_get("err")? {

@@ -10,9 +10,9 @@ use super::given::Given;
 use super::machine::{RESULTS_MAX, Shared, add};
 use super::tables;
 
-/// The depth at which tables are written as nil, as in lua-cmsgpack.
+/// The depth of nested tables from which on tables are written as nil, as in lua-cmsgpack.
 const WRITE_DEPTH_MAX: usize = 16;
-/// The deepest nesting that is read.
+/// The deepest nesting of tables that can be read.
 const READ_DEPTH_MAX: usize = 128;
 
 pub(super) fn create(lua: &Lua, shared: &Rc<Shared>) -> Result<Table, Error> {
@@ -153,7 +153,7 @@ impl Writer<'_> {
     }
 }
 
-/// The part of the input that is read: from an offset on, at most so many values.
+/// The part of the input to unpack: from byte `offset` on, at most `limit` values; `None` for all of them.
 struct Part {
     limit: Option<Integer>,
     offset: Integer,
@@ -163,7 +163,7 @@ fn unpack(lua: &Lua, shared: &Shared, given: &Given<'_>, part: &Part) -> Result<
     let input = given.text(0)?;
     let input = input.as_bytes();
     let (limit, offset) = (part.limit.unwrap_or(Integer::MAX), part.offset);
-    // One of nothing at all means all.
+    // Without a limit, the values are returned alone; with one, the offset to continue from comes first.
     let reads_all = part.limit.is_none();
     if offset < 0 || limit < 0 {
         return Err(raise(
@@ -190,7 +190,7 @@ fn unpack(lua: &Lua, shared: &Shared, given: &Given<'_>, part: &Part) -> Result<
             Fault::Lua(error) => error,
         })?);
     }
-    // One byte can be a table.
+    // Two bytes cost one unit of effort, because a single byte may make a table.
     shared.fuel.spend((before - reader.rest.len()) as u64 / 2)?;
     if !reads_all {
         let left = reader.rest.len();
@@ -200,7 +200,7 @@ fn unpack(lua: &Lua, shared: &Shared, given: &Given<'_>, part: &Part) -> Result<
     Ok(values)
 }
 
-/// The reason why an input cannot be read.
+/// The reason why an input cannot be unpacked.
 enum Fault {
     Short,
     Strange,
@@ -226,7 +226,7 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    /// An unsigned integer of so many bytes.
+    /// Reads an unsigned integer of `count` bytes, the highest byte first.
     fn unsigned(&mut self, count: usize) -> Result<u64, Fault> {
         Ok(self.bytes(count)?.iter().fold(0, |joined, byte| (joined << 8) | u64::from(*byte)))
     }

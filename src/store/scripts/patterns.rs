@@ -3,24 +3,24 @@
 
 /// Maximum number of captures of a pattern, as in Lua.
 const CAPTURES_MAX: usize = 32;
-/// Maximum number of items of a pattern that wait for the match of what follows them.
+/// The most pattern items whose match can depend on what follows them, since each takes a stack frame.
 const DEPTH_MAX: usize = 200;
-/// The character that introduces classes, captures and escaped characters.
+/// The character that introduces character classes, captures and escaped characters.
 const ESCAPE: u8 = b'%';
 
 /// The reason why matching a pattern ended with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// The pattern is malformed, in Lua's words.
+    /// The pattern is malformed, for this reason in Lua's words.
     Malformed(&'static str),
-    /// The match would take more steps than are left.
+    /// The match would take more steps than the script has left.
     TooLong,
 }
 
-/// The extent of a capture.
+/// The second half of a capture's record: its length, or the state that takes its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
-    /// The capture has begun and not ended.
+    /// The capture has begun and not ended yet.
     Open,
     /// The capture is a position (`()`).
     Position,
@@ -30,20 +30,20 @@ enum Extent {
 /// A captured part of the subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Capture {
-    /// The bytes from one offset to another.
+    /// The bytes from the first offset up to, but not including, the second.
     Part(usize, usize),
     /// A position in the subject (`()`), counted from one.
     Position(usize),
 }
 
-/// A match under way: the subject, the pattern, and the captures so far.
+/// A match that is under way: the subject, the pattern, and the captures so far.
 pub(super) struct Matcher<'a> {
     subject: &'a [u8],
     pattern: &'a [u8],
     captures: [(usize, Extent); CAPTURES_MAX],
     level: usize,
     depth: usize,
-    /// The characters compared so far.
+    /// The number of character comparisons so far.
     pub(super) steps: u64,
     steps_max: u64,
 }
@@ -56,15 +56,16 @@ impl<'a> Matcher<'a> {
         Self { subject, pattern, captures, level: 0, depth: 0, steps: 0, steps_max }
     }
 
-    /// Matches the pattern, from its offset `pattern`, with the subject from offset `start` on. Returns the end
-    /// of the match.
+    /// Matches the pattern from its offset `pattern` on against the subject from offset `start` on. Returns
+    /// the offset after the match; `None` if there is no match at `start`.
     pub(super) fn match_at(&mut self, start: usize, pattern: usize) -> Matched {
         self.level = 0;
         self.depth = 0;
         self.step(start, pattern)
     }
 
-    /// The captures of a match; the whole match if the pattern has none.
+    /// Returns the captures of the match from `start` to `end`; the whole match if the pattern has no
+    /// captures.
     pub(super) fn captures(&self, start: usize, end: usize) -> Result<Vec<Capture>, Fault> {
         if self.level == 0 {
             return Ok(vec![Capture::Part(start, end)]);
@@ -77,7 +78,8 @@ impl<'a> Matcher<'a> {
         self.level
     }
 
-    /// One capture of a match; the first one is the whole match if the pattern has none.
+    /// Returns the capture at `index` (from 0) of the match from `start` to `end`. Without captures in the
+    /// pattern, index 0 is the whole match.
     pub(super) fn capture(&self, index: usize, start: usize, end: usize) -> Result<Capture, Fault> {
         if index >= self.level {
             return if index == 0 {
@@ -165,7 +167,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// The offset behind one item of the pattern.
+    /// Returns the offset in the pattern after the single-character item that begins at `start`.
     fn class_end(&self, start: usize) -> Result<usize, Fault> {
         let mut p = start + 1;
         match self.pattern[start] {
@@ -180,7 +182,7 @@ impl<'a> Matcher<'a> {
                     p += 1;
                 }
                 loop {
-                    // A bracket at once after the first one stands for itself.
+                    // A `]` directly after the opening bracket stands for itself.
                     let Some(byte) = self.pattern.get(p) else {
                         return Err(Fault::Malformed("malformed pattern (missing ']')"));
                     };
@@ -194,7 +196,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// True if the subject has a byte at `s` that the item from `p` to `end` describes.
+    /// True if the subject has a byte at `s` that matches the pattern item from `p` up to `end`.
     fn fits(&self, s: usize, p: usize, end: usize) -> bool {
         let Some(byte) = self.subject.get(s).copied() else { return false };
         match self.pattern[p] {
@@ -205,7 +207,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// True if a byte is in the set whose brackets are at `p` and `last`.
+    /// True if `byte` belongs to the set `[...]` whose brackets are at offsets `p` and `last` of the pattern.
     fn in_set(&self, byte: u8, mut p: usize, last: usize) -> bool {
         let mut sign = true;
         if self.pattern.get(p + 1) == Some(&b'^') {
@@ -311,7 +313,8 @@ impl<'a> Matcher<'a> {
         Ok(matched)
     }
 
-    /// Matches the bytes of an earlier capture (`%1`).
+    /// Matches the same bytes as an earlier capture (`%1`) at `s`. Returns the offset after them; `None` if
+    /// they differ.
     fn repeated(&mut self, s: usize, digit: u8) -> Matched {
         let index = usize::from(digit).wrapping_sub(usize::from(b'1'));
         if index >= self.level || self.captures[index].1 == Extent::Open {
@@ -325,7 +328,7 @@ impl<'a> Matcher<'a> {
     }
 }
 
-/// True if a class letter behind `%` describes the byte; other characters stand for themselves.
+/// True if the character class `%class` contains the byte; a character that is no class stands for itself.
 fn in_class(byte: u8, class: u8) -> bool {
     let fits = match class.to_ascii_lowercase() {
         b'a' => byte.is_ascii_alphabetic(),
@@ -343,7 +346,8 @@ fn in_class(byte: u8, class: u8) -> bool {
     fits != class.is_ascii_uppercase()
 }
 
-/// Finds a text within another one without a pattern, in steps of one byte. The offset of the first one.
+/// Returns the offset of the first occurrence of `text` in `subject`, without patterns. Adds its work to
+/// `steps`, and fails beyond `steps_max`.
 pub(super) fn find_plain(subject: &[u8], text: &[u8], steps: &mut u64, steps_max: u64) -> Matched {
     let Some(first) = text.first() else { return Ok(Some(0)) };
     let mut from = 0;

@@ -1,20 +1,21 @@
-//! Random numbers of scripts, by the generator of Redis. Each script gets others, whatever seeds those before it set.
+//! The random numbers of scripts, from Redis's generator. Each script starts from a new state, whatever seeds
+//! earlier scripts have set.
 
 use std::cell::Cell;
 
-/// The state that the first script starts from: that of a new Redis.
+/// The initial state, which is that of a new Redis. The first script starts one step after it.
 const START: u64 = 0x1234_abcd_330e;
-/// The low bits of the state that belongs to a seed.
+/// The low 16 bits of every state that a seed gives.
 const SEEDED: u64 = 0x330e;
 const MULTIPLIER: u64 = 0x5_deec_e66d;
 const INCREMENT: u64 = 0xb;
 const BITS: u64 = (1 << 48) - 1;
 
-/// The generator `drand48`, whose state has 48 bits.
+/// The generator `drand48` of C, whose state has 48 bits.
 #[derive(Debug)]
 pub(super) struct Random {
     state: Cell<u64>,
-    /// The state that the present script started from.
+    /// The state that the running script started from.
     start: Cell<u64>,
 }
 
@@ -25,19 +26,19 @@ impl Default for Random {
 }
 
 impl Random {
-    /// Starts the numbers of the next script.
+    /// Begins a script: steps from the state that the previous script started from.
     pub(super) fn begin(&self) {
         let start = following(self.start.get());
         self.start.set(start);
         self.state.set(start);
     }
 
-    /// Sets the state to the one that `math.randomseed` gives for a seed.
+    /// Sets the state that belongs to a seed (`math.randomseed`).
     pub(super) fn seed(&self, seed: i32) {
         self.state.set((u64::from(seed as u32) << 16) | SEEDED);
     }
 
-    /// The next number, from 0 to 1.
+    /// Returns the next random number, at least 0 and less than 1.
     pub(super) fn next(&self) -> f64 {
         let state = following(self.state.get());
         self.state.set(state);

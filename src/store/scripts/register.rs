@@ -12,7 +12,7 @@ use super::library;
 use super::machine::{self, Shared};
 use crate::values::limits::ENGINE_LIBRARIES_BYTES_MAX;
 
-/// The units of effort of a function that is registered, besides its bytes.
+/// The units of effort to register a function, besides those for its bytes.
 const REGISTER_UNITS: u64 = 64;
 
 /// A function that a library has registered.
@@ -54,7 +54,7 @@ impl Registering {
     }
 }
 
-/// The arguments of `redis.register_function`, by position or by name.
+/// The arguments of `redis.register_function`, which scripts give by position or in a table by name.
 struct Arguments {
     name: LuaString,
     callback: Function,
@@ -62,7 +62,7 @@ struct Arguments {
     description: Option<LuaString>,
 }
 
-/// The library `redis` as a library of functions sees it while it is loaded.
+/// Makes the library `redis` as the code of a library sees it while FUNCTION LOAD runs it.
 pub(super) fn create(lua: &Lua, shared: &Rc<Shared>) -> Result<Table, Error> {
     let redis = library::create_for_loading(lua)?;
     machine::add(lua, shared, &redis, "register_function", register)?;
@@ -74,7 +74,7 @@ fn register(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<(), Er
     let Some(known) = known else {
         return Err(refuse("redis.register_function can only be called on FUNCTION LOAD command"));
     };
-    // Each name is compared with all others of the library.
+    // The name is compared with those of all functions that the library has registered before.
     shared.fuel.spend(REGISTER_UNITS + known as u64 / 4)?;
     let given = match arguments.len() {
         1 => by_name(lua, shared, &arguments[0])?,
@@ -163,7 +163,7 @@ fn parse_flags(shared: &Shared, names: &Table) -> Result<Flags, Error> {
     Ok(flags)
 }
 
-/// A text, or a number as Lua spells it; none for any other value.
+/// Returns an argument as a string, with numbers written as Lua does; `None` for any other value.
 fn text(lua: &Lua, arguments: &MultiValue, index: usize) -> Option<LuaString> {
     Given::new(lua, arguments).text(index).ok()
 }

@@ -5,15 +5,16 @@ use crate::store::refusal::{Refusal, quoted};
 /// The flags of a script.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::store) struct Flags {
-    /// True if the script begins with a `#!` line.
+    /// True if the script begins with a `#!` line. Without one, the script may do everything.
     pub(super) declared: bool,
-    /// True if the script may not write.
+    /// True if the script may not call commands that write.
     pub(super) no_writes: bool,
     /// True if the script may run when the memory is full.
     pub(super) allow_oom: bool,
 }
 
-/// The flags of a script, and the number of bytes of the line that names them, without its end.
+/// Parses a script's `#!` line, if there is one. Returns the flags and the length of the line without its
+/// end.
 pub(super) fn parse(source: &[u8]) -> Result<(Flags, usize), Refusal> {
     if !source.starts_with(b"#!") {
         return Ok((Flags::default(), 0));

@@ -1,4 +1,4 @@
-//! The library `struct`: values as bytes in formats of C.
+//! The Lua library `struct`: packs values into bytes and back, by formats like those of C structures.
 
 use std::rc::Rc;
 
@@ -9,9 +9,9 @@ use super::fuel::Ending;
 use super::given::{Given, cut};
 use super::machine::{RESULTS_MAX, Shared, add};
 
-/// The largest size of an integer in a format, in bytes; a larger one is an error.
+/// The largest integer in a format, in bytes.
 const INTEGER_BYTES_MAX: i32 = 32;
-/// The alignment in bytes that `!` without a number asks for.
+/// The alignment in bytes that the option `!` without a number sets.
 const ALIGNMENT: i32 = 8;
 
 pub(super) fn create(lua: &Lua, shared: &Rc<Shared>) -> Result<Table, Error> {
@@ -22,7 +22,8 @@ pub(super) fn create(lua: &Lua, shared: &Rc<Shared>) -> Result<Table, Error> {
     Ok(library)
 }
 
-/// A format that is read from left to right.
+/// A format string, as it is read from left to right, and the byte order and alignment that apply at this
+/// point.
 struct Format<'a> {
     lua: &'a Lua,
     rest: &'a [u8],
@@ -36,7 +37,8 @@ impl<'a> Format<'a> {
         Self { lua, rest, is_big: false, alignment: 1 }
     }
 
-    /// Returns the next option of the format with the size of its value in bytes; `None` at the end.
+    /// Returns the next option of the format and the size of its value in bytes (0 for options without a
+    /// fixed size); `None` at the end.
     fn next(&mut self) -> Result<Option<(u8, usize)>, Error> {
         let Some((option, rest)) = self.rest.split_first() else { return Ok(None) };
         self.rest = rest;
@@ -72,7 +74,7 @@ impl<'a> Format<'a> {
         number.ok_or_else(|| raise(self.lua, "integral size overflow"))
     }
 
-    /// The bytes to skip at a position before a value of this size.
+    /// Returns the number of bytes to skip at `position` so that a value of `size` bytes is aligned.
     fn padding(&self, position: usize, option: u8, size: usize) -> usize {
         if size == 0 || option == b'c' {
             return 0;
@@ -81,8 +83,8 @@ impl<'a> Format<'a> {
         size.wrapping_sub(position & size.wrapping_sub(1)) & size.wrapping_sub(1)
     }
 
-    /// Carries out an option that stands for no value: a space, the byte order, or the alignment. An error
-    /// for any other.
+    /// Applies an option that stands for no value: a space, the byte order or the alignment. An error for an
+    /// unknown option.
     fn control(&mut self, option: u8) -> Result<(), Error> {
         match option {
             b' ' => {}
@@ -115,7 +117,7 @@ impl<'a> Format<'a> {
 fn pack(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<LuaString, Error> {
     let text = Given::new(lua, arguments).text(0)?;
     let text = text.as_bytes();
-    // The library has a mark there.
+    // The C library pushes a nil behind the arguments, which its checks then take for one more argument.
     let given = Given::new(lua, arguments).and_nil();
     let mut format = Format::new(lua, &text);
     let mut out: Vec<u8> = Vec::new();
@@ -158,7 +160,7 @@ fn pack(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<LuaString,
 }
 
 fn put_integer(out: &mut Vec<u8>, number: f64, is_big: bool, size: usize) {
-    // A number beyond 64 bits is none, as on x86-64.
+    // Numbers from 2^64 on are written as 0, as C's conversion gives on x86-64.
     const BEYOND: f64 = 18_446_744_073_709_551_616.0;
     let value = match number {
         number if number < 0.0 => cut(number) as u64,

@@ -1,4 +1,5 @@
-//! Functions on tables that know the readonly ones, and count work that a short call could make endless.
+//! Lua's functions on tables, which respect readonly tables and charge the effort of loops that a short call
+//! could make endless.
 
 use mlua::{Error, Function, Integer, Lua, LuaString, MultiValue, Table, Value};
 
@@ -8,16 +9,17 @@ use super::given::{Given, LUA_PRECISION};
 use super::machine::Shared;
 use crate::store::numbers;
 
-/// The elements that a call may move before they are counted as effort.
+/// The number of elements that a call may move without being charged.
 const FREE_ELEMENTS: Integer = 64;
-/// The places on the stack for the results and arguments of `unpack`.
+/// The stack slots that the results and arguments of one `unpack` may take together.
 const UNPACKED_MAX: Integer = 8_000;
 
-/// The readonly tables of scripts: empty ones, whose reads go to the tables behind them.
+/// The readonly tables of scripts: each is an empty table, whose reads go to a hidden table that holds the
+/// content.
 pub(super) struct Readonly {
-    /// The table behind each readonly one.
+    /// The hidden content table of each readonly table.
     pub(super) behind: Table,
-    /// The metatable, as scripts would see it, of readonly tables whose metatable is not shown.
+    /// The metatable of readonly tables for which `getmetatable` returns nil.
     pub(super) sealed: Table,
     pub(super) next: Function,
 }
@@ -54,7 +56,7 @@ impl Readonly {
         Ok(table)
     }
 
-    /// `getmetatable`, given the interpreter's own.
+    /// Carries out `getmetatable`; `own` is the interpreter's own function of this name.
     pub(super) fn metatable(
         &self,
         lua: &Lua,
@@ -140,7 +142,7 @@ impl Readonly {
     }
 }
 
-/// Sets a field, or fails in Lua's words if nothing can have this key.
+/// Sets a field; fails with Lua's error text for a key that no table can have (nil or NaN).
 pub(super) fn set(table: &Table, key: &Value, value: &Value) -> Result<(), Error> {
     match key {
         Value::Nil => Err(Raised::Text(b"table index is nil".to_vec()).into()),
@@ -153,7 +155,7 @@ fn spend_moves(shared: &Shared, moved: Integer) -> Result<(), Error> {
     if moved > FREE_ELEMENTS { shared.fuel.spend(moved as u64 * 4) } else { Ok(()) }
 }
 
-/// `concat`: the texts and numbers of a table, with a separator between them.
+/// Carries out `table.concat`: joins strings and numbers of a table, with a separator between them.
 pub(super) fn concat(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<LuaString, Error> {
     let given = Given::new(lua, arguments);
     let table = given.table(0)?;
@@ -191,7 +193,8 @@ pub(super) fn concat(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Resu
     lua.create_string(out)
 }
 
-/// `unpack`: the elements of a table, at most as many as the interpreter's stack takes.
+/// Carries out `unpack`: returns the elements of a table. An error if they do not fit on the interpreter's
+/// stack.
 pub(super) fn unpack(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<MultiValue, Error> {
     let given = Given::new(lua, arguments);
     let table = given.table(0)?;
@@ -205,7 +208,8 @@ pub(super) fn unpack(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Resu
     (from..=to).map(|index| table.raw_get(index)).collect()
 }
 
-/// `collectgarbage`, of which only a count and a whole collection have an effect.
+/// Carries out `collectgarbage`. Its options `count`, `collect` and `step` have an effect (the last two
+/// collect everything); others are accepted and ignored.
 pub(super) fn collect_garbage(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<Value, Error> {
     const PAUSE: Integer = 200;
     let given = Given::new(lua, arguments);
@@ -224,7 +228,7 @@ pub(super) fn collect_garbage(lua: &Lua, shared: &Shared, arguments: &MultiValue
     }
 }
 
-/// `loadstring`: compiles text, and never compiled code.
+/// Carries out `loadstring` for source text; compiled code is refused.
 pub(super) fn load(lua: &Lua, environment: &Table, arguments: &MultiValue) -> Result<MultiValue, Error> {
     let given = Given::new(lua, arguments);
     let source = given.text(0)?;

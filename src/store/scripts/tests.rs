@@ -1,4 +1,4 @@
-//! Scripts on an engine.
+//! Tests of scripts and functions on an engine.
 
 use crate::store::bench::Bench;
 
@@ -43,7 +43,7 @@ fn endless_scripts_end_and_leave_the_engine_as_it_was() {
         );
         assert_eq!(eval(&mut bench, "return 1"), ":1|");
     }
-    // The effort of a script is that of its request: a connection that runs such scripts waits for its turn.
+    // The effort of a script counts for its connection, which then waits for its next turn.
     eval(&mut bench, "while true do end");
     assert!(bench.engine.effort() >= crate::values::limits::ENGINE_EFFORT_MAX);
 }
@@ -113,7 +113,7 @@ fn an_endless_function_ends_and_libraries_are_loaded_again() {
     bench.talk(&[("FCALL count 0", ":1|"), ("FCALL count 0", ":2|")]);
     assert!(bench.send("FCALL endless 0").starts_with("-ERR the script would take more than"));
     bench.talk(&[("FCALL count 0", ":1|")]);
-    // The memory that functions keep between calls is bounded, however little each call adds.
+    // The memory that functions keep between calls is limited, however little each call adds.
     let refused =
         (0..20).find_map(|_| Some(bench.send("FCALL grow 0")).filter(|reply| reply.starts_with('-')));
     assert_eq!(refused.as_deref(), Some("-ERR not enough memory for the script|"));

@@ -1,4 +1,5 @@
-//! Functions of the library `string` whose work a short script could make endless: patterns and repetition.
+//! Functions of Lua's library `string` whose work a short script could make endless: pattern matching and
+//! `string.rep`.
 
 use mlua::{Error, Lua, LuaString, MultiValue, Value};
 use std::rc::Rc;
@@ -9,12 +10,12 @@ use super::given::Given;
 use super::machine::Shared;
 use super::patterns::{Capture, Fault, Matcher, find_plain};
 
-/// Characters that make a text a pattern.
+/// The characters that have a meaning in patterns. A text without them is searched for as it is.
 const SPECIAL: &[u8] = b"^$*+?.([%-";
 
 type Values = Result<MultiValue, Error>;
 
-/// Turns a failure of a match into the error that the script sees.
+/// Converts a failed match into the error that the script sees, or that ends it if its effort is used up.
 fn fail(lua: &Lua, shared: &Shared, fault: Fault) -> Error {
     match fault {
         Fault::Malformed(words) => raise(lua, words),
@@ -25,7 +26,7 @@ fn fail(lua: &Lua, shared: &Shared, fault: Fault) -> Error {
     }
 }
 
-/// A pattern up to its first zero byte, at which Lua 5.1 ends it.
+/// Returns a pattern up to its first zero byte, where Lua 5.1 ends it too.
 fn pattern_of(text: &[u8]) -> &[u8] {
     text.split(|byte| *byte == 0).next().unwrap_or_default()
 }
@@ -37,14 +38,15 @@ fn captured(lua: &Lua, subject: &[u8], capture: Capture) -> Result<Value, Error>
     }
 }
 
-/// The offset that a position means, which counts from one, or from the end if it is negative.
+/// Converts a position in Lua's counting (1 is the first byte, -1 the last) to an offset from 0 to `length`.
 fn offset(position: i64, length: usize) -> usize {
     let length = length as i64;
     let position = if position < 0 { position.saturating_add(length + 1).max(0) } else { position };
     position.saturating_sub(1).clamp(0, length) as usize
 }
 
-/// A match: its extent and its captures, which are the whole match if the pattern has none.
+/// A match: its start and end offsets, and its captures. Without captures in the pattern, the whole match is
+/// the only one.
 struct Match {
     start: usize,
     end: usize,
@@ -52,7 +54,8 @@ struct Match {
     has_captures: bool,
 }
 
-/// Finds the first match at or behind an offset, or only at the offset.
+/// Finds the first match at offset `from` or later; only at `from` if `all_starts` is false. `None` if there
+/// is no match.
 fn search(
     lua: &Lua,
     shared: &Shared,
@@ -133,7 +136,8 @@ pub(super) fn match_(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Valu
     find_or_match(lua, shared, arguments, false)
 }
 
-/// `gmatch`: returns a function that returns the captures of the next match.
+/// Carries out `string.gmatch`: returns a Lua function that returns the captures of the next match at each
+/// call.
 pub(super) fn gmatch(lua: &Lua, shared: &Rc<Shared>, arguments: &MultiValue) -> Values {
     let given = Given::new(lua, arguments);
     let (subject, pattern) = (given.text(0)?, given.text(1)?);
@@ -155,8 +159,9 @@ pub(super) fn gmatch(lua: &Lua, shared: &Rc<Shared>, arguments: &MultiValue) -> 
     Ok([Value::Function(next)].into_iter().collect())
 }
 
-/// One step of `gsub`, whose loop is Lua: the first match at or behind an offset. Returns the end of the match,
-/// its start, and its captures, or nothing. Arguments: subject, pattern, offset, and whether to match only there.
+/// Carries out one step of `string.gsub`, whose loop is in `sandbox.lua`: finds the first match at or after
+/// an offset. Returns the end and the start of the match and its captures; nothing if there is no match. The
+/// Lua arguments are the subject, the pattern, the offset, and true to match at the offset only.
 pub(super) fn search_step(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Values {
     let given = Given::new(lua, arguments);
     let (subject, pattern) = (given.text(0)?, given.text(1)?);
@@ -172,7 +177,8 @@ pub(super) fn search_step(lua: &Lua, shared: &Shared, arguments: &MultiValue) ->
     Ok(values)
 }
 
-/// `gsub` with a text as replacement. Arguments: subject, pattern, replacement, most replacements.
+/// Carries out `string.gsub` with a string as replacement. The Lua arguments are the subject, the pattern,
+/// the replacement, and the maximum number of replacements.
 pub(super) fn gsub_text(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Values {
     let given = Given::new(lua, arguments);
     let (subject, pattern, replacement) = (given.text(0)?, given.text(1)?, given.text(2)?);
@@ -228,7 +234,7 @@ pub(super) fn gsub_text(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> V
     Ok([Value::String(lua.create_string(out)?), Value::Integer(count)].into_iter().collect())
 }
 
-/// Appends a replacement, in which `%1` stands for the first capture.
+/// Appends a replacement, in which `%1` to `%9` stand for captures and `%0` for the whole match.
 fn add_replacement(
     out: &mut Vec<u8>,
     matcher: &Matcher<'_>,
@@ -257,7 +263,7 @@ fn add_replacement(
     Ok(())
 }
 
-/// `rep`: a text so many times.
+/// Carries out `string.rep(text, n)`.
 pub(super) fn rep(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<LuaString, Error> {
     let given = Given::new(lua, arguments);
     let text = given.text(0)?;

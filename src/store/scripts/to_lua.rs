@@ -1,13 +1,13 @@
-//! Replies of commands as values of Lua.
+//! Conversion of a command's reply to the Lua value that a script gets.
 
 use mlua::{Error, Lua, Table, Value};
 
 use super::errors::{error_table, refuse};
 
-/// The deepest nesting of a reply that becomes a value.
+/// The deepest nesting of a reply that can be converted.
 const DEPTH_MAX: usize = 64;
 
-/// Converts a whole reply to the value that a script gets.
+/// Converts a whole reply in RESP to a Lua value.
 pub(super) fn value(lua: &Lua, reply: &[u8]) -> Result<Value, Error> {
     Reader { lua, rest: reply }.value(0)
 }
@@ -104,7 +104,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// True if a value may be the key of a table.
+/// True if the value can be the key of a Lua table (neither nil nor NaN).
 fn is_key(value: &Value) -> bool {
     !value.is_nil() && !matches!(value, Value::Number(number) if number.is_nan())
 }

@@ -1,4 +1,4 @@
-//! Values of Lua as replies.
+//! Conversion of a script's Lua value to a reply.
 
 use mlua::{Error, Table, Value};
 
@@ -9,14 +9,14 @@ use crate::store::effort::{Effort, LOOK};
 use crate::store::refusal::Refusal;
 use crate::store::reply::Reply;
 
-/// The deepest nesting of a reply.
+/// The deepest nesting of tables in a reply; deeper ones become an error.
 const DEPTH_MAX: usize = 128;
 
-/// The units of effort of a table, whose fields are looked at.
+/// The units of effort to convert a table, whose special fields (`err`, `ok`, `map` ...) must be looked up.
 const TABLE_UNITS: u64 = 32;
 
-/// The protocol versions that decide about a reply: the client's, and the one that the script has chosen. Each
-/// element is charged to the effort.
+/// The RESP versions that decide how a value is written: the client's, and the one that the script chose
+/// (`redis.setresp`); and the effort that each element is charged to.
 #[derive(Clone, Copy)]
 pub(super) struct Versions<'a> {
     pub(super) client: Protocol,
@@ -24,7 +24,8 @@ pub(super) struct Versions<'a> {
     pub(super) effort: &'a Effort,
 }
 
-/// A reply that could not be written.
+/// The reason why a script's value could not become a reply: a limit of the engine, or an error of the
+/// interpreter.
 pub(super) enum Failure {
     Refused(Refusal),
     Lua(Error),
@@ -42,7 +43,7 @@ impl From<Refusal> for Failure {
     }
 }
 
-/// Appends a value to a reply.
+/// Appends a Lua value as a reply.
 pub(super) fn write(out: &mut Reply<'_>, value: &Value, versions: Versions<'_>) -> Result<(), Failure> {
     write_nested(out, value, versions, 0)
 }
@@ -139,9 +140,9 @@ fn write_table(
     Ok(())
 }
 
-/// The pairs of a table, in the table's order.
+/// Returns all pairs of a table, in the order in which Lua visits them.
 fn collect(table: &Table) -> Result<Vec<(Value, Value)>, Error> {
-    /// The pairs that are held outside of the interpreter at most.
+    /// The most pairs that are copied out of the interpreter, whose memory limit does not count them.
     const PAIRS_MAX: usize = 2_000;
     let mut pairs = Vec::new();
     for pair in table.pairs::<Value, Value>() {
@@ -153,12 +154,12 @@ fn collect(table: &Table) -> Result<Vec<(Value, Value)>, Error> {
     Ok(pairs)
 }
 
-/// True if the error that a table stands for was counted where it arose.
+/// True if the counters include the error that this table stands for already.
 pub(super) fn is_counted(table: &Table) -> Result<bool, Error> {
     Ok(table.raw_get::<Value>(errors::COUNTED)? == Value::Boolean(true))
 }
 
-/// The text of a field, if that is a text.
+/// Returns a field of a table as bytes; `None` if the field is not a string.
 fn text_field(table: &Table, name: &str) -> Result<Option<Vec<u8>>, Error> {
     match table.raw_get(name)? {
         Value::String(text) => Ok(Some(text.as_bytes().to_vec())),
@@ -166,7 +167,7 @@ fn text_field(table: &Table, name: &str) -> Result<Option<Vec<u8>>, Error> {
     }
 }
 
-/// The text of an error without line ends behind it.
+/// Returns the text of an error without line ends at its end.
 pub(super) fn error_text(text: &[u8]) -> &[u8] {
     let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
     let end = text.iter().rposition(|byte| !is_end(byte)).map_or(0, |last| last + 1);

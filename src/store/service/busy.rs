@@ -1,5 +1,5 @@
-//! A script that runs for long: the sockets are attended meanwhile, and whoever asks anything is told that the store is
-//! busy, except by SCRIPT KILL and its kin.
+//! A script that runs for a long time: the driver serves the sockets meanwhile, and the requests of other connections get
+//! `-BUSY`, except the few that may end the script or ask about it (SCRIPT KILL, FUNCTION KILL, FUNCTION STATS).
 //!
 //! ```text
 //!     request that may run a script ──> aside ── the turn ends ─> the engine runs it
@@ -22,10 +22,11 @@ use crate::values::limits::{ENGINE_OUTPUT_BYTES_HELD, ENGINE_REPLY_BYTES_MAX};
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner};
 
-/// Commands that run scripts.
+/// The commands that run scripts.
 const SCRIPTED: [&str; 6] = ["eval", "evalsha", "eval_ro", "evalsha_ro", "fcall", "fcall_ro"];
 
-/// A copy of a request that is carried out later, or while its connection takes more bytes.
+/// A copy of a request, which outlives the received bytes: it runs later, or its connection receives more
+/// bytes while it runs.
 #[derive(Debug)]
 pub(super) struct Aside {
     frame: Vec<u8>,
@@ -38,7 +39,8 @@ impl Aside {
     }
 }
 
-/// True for a request that may run a script: one of its own, or those of the transaction that it ends.
+/// True for a request that may run a script: a command of [`SCRIPTED`] outside of a transaction, or EXEC of a
+/// transaction that contains one.
 pub(super) fn may_run_long(session: &Session, arguments: Arguments<'_>) -> bool {
     let name = arguments.name();
     if !matches!(name.first(), Some(b'e' | b'E' | b'f' | b'F')) {
@@ -55,7 +57,8 @@ fn runs_script(name: &[u8]) -> bool {
 }
 
 impl Service {
-    /// Carries out a request that was set aside. While a script of it runs for long, others are answered.
+    /// Carries out a request that was set aside. If its script runs for a long time, `sockets` is called
+    /// regularly, and other connections get an answer.
     pub(super) fn carry_out_aside(
         &mut self,
         id: ClientId,
@@ -97,7 +100,8 @@ impl Service {
                 self.engine.end_watches(&mut connection.session);
             }
         }
-        // Connections whose ends the engine must be told of were only noted while it ran the script.
+        // The engine could not be told of closed connections while it ran the script, so they were only
+        // recorded.
         ended.into_iter().for_each(|id| self.handle_client_end(id));
         sent.into_iter().for_each(|id| self.after_output(id));
         lost.into_iter().for_each(|id| self.handle_client_lost(id));
@@ -105,41 +109,42 @@ impl Service {
     }
 }
 
-/// The connections of a service whose engine runs a script, and what is to be done once it is over.
+/// The connections of a service whose engine is running a script, and what must be done with them after the
+/// script.
 struct Others<'a> {
     connections: &'a mut Connections<Turns>,
     limits: &'a RequestLimits,
     ready: &'a mut VecDeque<ClientId>,
-    /// True once a client has ended the script.
+    /// True once a request of a client has ended the script.
     killed: bool,
-    /// Connections whose clients have sent all that they will send.
+    /// Connections whose clients have closed their sending side while the script ran.
     ended: BTreeSet<ClientId>,
-    /// Connections that are lost.
+    /// Connections that were lost while the script ran.
     lost: BTreeSet<ClientId>,
-    /// Connections that were sent something.
+    /// Connections whose output went to the socket while the script ran.
     sent: BTreeSet<ClientId>,
-    /// Connections whose transaction was refused, which ends their watches.
+    /// Connections whose EXEC was refused, which ends their watches.
     unwatched: BTreeSet<ClientId>,
 }
 
-/// The clients of a store that runs a script for long.
+/// The clients of a store during one call of [`Sockets::attend`], while a script runs.
 struct Attended<'own, 'parts, 'script> {
     others: &'own mut Others<'parts>,
     running: &'own Running<'script>,
 }
 
-/// The way in which a request is answered while a script runs.
+/// The answer to a request that arrives while a script runs.
 enum Answer {
     Error(String),
     Ok,
-    /// FUNCTION STATS, which tells of the script.
+    /// The reply of FUNCTION STATS, which describes the running script.
     Stats,
-    /// Nothing yet: the request is carried out once the script is over.
+    /// No reply yet: the request may run when the store is busy, and runs after the script.
     Later,
 }
 
 impl Attended<'_, '_, '_> {
-    /// Decides how a request is answered while the script runs.
+    /// Decides how to answer a request that arrives while the script runs.
     fn answer(&mut self, arguments: Arguments<'_>) -> Answer {
         let is = |index: usize, word: &str| {
             arguments.get(index).is_some_and(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))
@@ -163,7 +168,7 @@ impl Attended<'_, '_, '_> {
         }
     }
 
-    /// Answers the requests of a connection that has no earlier ones left.
+    /// Answers the requests in `chunk`, of a connection that has no earlier requests left to answer.
     fn answer_all(&mut self, id: ClientId, chunk: &[u8]) {
         let mut consumed = 0;
         let standing = loop {
@@ -171,7 +176,7 @@ impl Attended<'_, '_, '_> {
             if connection.output.len() >= ENGINE_OUTPUT_BYTES_HELD {
                 break Standing::Blocked;
             }
-            // The decoder is taken out, because requests borrow from it.
+            // Requests borrow from the decoder, so it is taken out of the connection while they are answered.
             let mut decoder = std::mem::take(&mut connection.decoder);
             let decoded = decoder.next(chunk, &mut consumed, self.others.limits);
             let mut standing = None;

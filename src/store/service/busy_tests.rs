@@ -1,4 +1,5 @@
-//! Tests of what others are told while a script runs for long, and of how they end it.
+//! Tests of long-running scripts: the replies that other connections get meanwhile, and how they end the
+//! script.
 
 use std::cell::Cell;
 
@@ -11,10 +12,11 @@ use crate::values::{ClientId, Owner, Timestamp};
 
 const BUSY: &str = "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.|";
 const KILLED: &str = "-ERR Script killed by user with SCRIPT KILL...|";
-/// A script that its own effort would end only after half a second.
+/// A script that runs until its effort is used up, which takes half a second.
 const ENDLESS: &str = "while true do end";
 
-/// Lines that clients send while a script runs, one each time that the sockets are attended.
+/// Sockets of test clients: each call of `attend` sends the next line, and applies the ends of connections
+/// that are due.
 #[derive(Default)]
 struct World {
     lines: Vec<(ClientId, String)>,
@@ -52,7 +54,7 @@ impl Sockets for World {
     }
 }
 
-/// Sockets of a client that sends bytes and reads nothing, and of another that ends the script.
+/// Sockets of two clients: one sends bytes and never reads, the other sends SCRIPT KILL.
 struct Deaf {
     bytes: Vec<u8>,
     sender: ClientId,
@@ -66,7 +68,7 @@ impl Sockets for Deaf {
     }
 }
 
-/// A service whose clock goes on by a tenth of a millisecond with each reading.
+/// A service whose clock advances by 0.1 ms with each reading, and the sockets of its clients.
 struct Bench {
     service: Service,
     world: World,
@@ -96,7 +98,7 @@ impl Bench {
         self.service.handle_client_bytes(client, &request(line), Now::default());
     }
 
-    /// Ends turns until there is nothing left to do. Returns what the client was sent so far.
+    /// Runs turns until there is nothing left to do, and returns what `client` was sent since the last call.
     fn turn(&mut self, client: ClientId) -> String {
         for _ in 0..100 {
             self.service.handle_turn_end(Now::default(), &mut self.world);

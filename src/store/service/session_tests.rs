@@ -14,7 +14,7 @@ use crate::values::limits::{
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner, Timestamp};
 
-/// The service and its clients, which read everything at once unless told not to.
+/// A service with clients that read everything at once unless a test stops them.
 struct Bench {
     service: Service,
     now: Now,
@@ -35,7 +35,7 @@ impl Bench {
         std::array::from_fn(|_| self.service.handle_client_opened(self.now))
     }
 
-    /// Sends lines, separated by `|`, and runs until nothing is left to do.
+    /// Sends requests of `client`, separated by `|`, and runs turns until nothing is left to do.
     fn send(&mut self, client: ClientId, lines: &str) {
         for line in lines.split('|') {
             let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
@@ -74,7 +74,7 @@ impl Bench {
         }
     }
 
-    /// The replies to a client since the last call, with `|` for line ends.
+    /// Returns what `client` was sent since the last call, with `|` in place of each CRLF.
     fn told(&mut self, client: ClientId) -> String {
         self.read.remove(&client.index).unwrap_or_default()
     }
@@ -139,11 +139,11 @@ fn keys_are_ready_after_the_whole_transaction_and_feed_each_other() {
     assert_eq!(bench.told(middle), "$1|2|");
     assert_eq!(bench.told(last), "*2|$1|c|$1|2|");
     assert_eq!(bench.told(sorted), "*3|$1|z|$1|n|$1|1|");
-    // A target of another type is an error, and the item stays.
+    // BRPOPLPUSH with a target of another type is an error, and the item stays in its list.
     bench.send(middle, "BRPOPLPUSH b z 0");
     assert_eq!(bench.ask(pusher, "RPUSH b 3|LLEN b"), ":1|:1|");
     assert!(bench.told(middle).starts_with("-WRONGTYPE "));
-    // A key of another type serves nobody.
+    // A key of another type than the blocked calls want serves none of them.
     bench.send(last, "BLPOP k 0");
     bench.send(pusher, "SADD k x|DEL k|SET k v|DEL k|RENAME b k");
     assert_eq!(bench.told(last), "*2|$1|k|$1|3|");
@@ -275,7 +275,7 @@ fn a_watch_is_broken_by_every_change_of_its_key_and_by_nothing_else() {
         assert_eq!(bench.ask(watcher, "WATCH k"), "+OK|");
         bench.send(other, change);
         assert_eq!(bench.ask(watcher, block), result, "{before}, {change}");
-        // The watch is over with EXEC.
+        // EXEC has ended the watch, so this change has no effect.
         bench.send(other, "SET k changed");
         assert_eq!(bench.ask(watcher, block), whole);
     }
@@ -308,7 +308,7 @@ fn messages_reach_their_subscribers_in_each_protocol() {
     assert_eq!(bench.ask(publisher, "PUBLISH c x|SPUBLISH c y|PUBLISH none z"), ":2|:1|:0|");
     assert_eq!(bench.told(old), "*3|$7|message|$1|c|$1|x|");
     assert_eq!(bench.told(new), ">4|$8|pmessage|$2|c*|$1|c|$1|x|>3|$8|smessage|$1|c|$1|y|");
-    // A message that a client sends to itself precedes the reply, also that of EXEC.
+    // A message that a client publishes to itself precedes the reply, also the reply of EXEC.
     assert_eq!(bench.ask(new, "PUBLISH c x"), ">4|$8|pmessage|$2|c*|$1|c|$1|x|:2|");
     assert_eq!(
         bench.ask(new, "MULTI|PUBLISH cc x|EXEC"),
@@ -357,7 +357,7 @@ fn a_subscriber_that_does_not_read_is_closed() {
         assert!(bench.closed.is_empty(), "{sent} messages of 1 MiB are few enough");
         bench.service.handle_client_bytes(publisher, &message, bench.now);
         bench.service.handle_turn_end(bench.now, &mut Unattended);
-        // The driver keeps the first segment of the slow subscriber, and so no more of it is sent.
+        // The driver keeps the first segment of the slow subscriber, so the rest of its output is not sent.
         while let Some((Owner::Client(id), segment)) = bench.service.poll_transmit() {
             if id != slow {
                 bench.service.handle_transmitted(id, segment);
@@ -370,7 +370,8 @@ fn a_subscriber_that_does_not_read_is_closed() {
         }
     }
     assert_eq!(bench.closed, [slow]);
-    // A message that matches many patterns is sent as often, which is bounded for one request.
+    // A message is sent once for each pattern that it matches, and the bytes of one request's messages are
+    // limited.
     let patterns =
         (0..200).fold("PSUBSCRIBE".to_owned(), |line, number| format!("{line} {}c", "*".repeat(number)));
     bench.ask(quick, &patterns);
@@ -402,7 +403,7 @@ fn each_connection_has_its_database() {
     );
     assert_eq!(bench.ask(five, "MGET a b c|DBSIZE"), "*3|$1|5|$1|2|$1|1|:3|");
     assert!(bench.ask(zero, "INFO keyspace").contains("db0:keys=1,expires=0,avg_ttl=0|db5:keys=3,"));
-    // A key that moves, or whose database is swapped, is ready for those who wait for it.
+    // A key that MOVE or SWAPDB brings to a database serves the calls that wait for it there.
     bench.send(waiter, "SELECT 7|BLPOP l 0");
     bench.send(zero, "RPUSH l 1 2|MOVE l 7");
     assert_eq!(bench.told(waiter), "+OK|*2|$1|l|$1|1|");

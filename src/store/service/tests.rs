@@ -1,5 +1,5 @@
-//! Tests of turns between connections and of back pressure: a connection that asks for much costs the others
-//! little, and itself nothing.
+//! Tests of turns between connections and of back pressure: a connection with heavy requests delays the
+//! others little, and its own replies are complete.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ impl Sockets for Unattended {
     fn attend(&mut self, _clients: &mut dyn StoreClients) {}
 }
 
-/// The service, and clients that read what they are sent when told to.
+/// A service, and clients that read their output only when a test tells them to.
 struct Bench {
     service: Service,
     now: Now,
@@ -57,7 +57,7 @@ impl Bench {
         }
     }
 
-    /// Lets every client read. Appends the bytes to `read`, and returns whether there were any.
+    /// Lets every client read, and appends the bytes to its entry of `read`. True if there were any bytes.
     fn read_all(&mut self, read: &mut [Vec<u8>]) -> bool {
         let mut any = false;
         while let Some((owner, segment)) = self.service.poll_transmit() {
@@ -70,7 +70,7 @@ impl Bench {
         any
     }
 
-    /// Runs until no connection waits for a turn, and everything is read.
+    /// Runs turns until no connection waits for a turn and all output is read.
     fn finish(&mut self, read: &mut [Vec<u8>]) {
         while self.read_all(read) || self.service.is_busy() {
             self.turn();
@@ -108,7 +108,7 @@ fn a_flood_of_dear_requests_lets_the_others_have_their_turns() {
         assert_eq!(read[1], b"+PONG\r\n");
         read[1].clear();
     }
-    // The driver hears of other connections between two turns, so each is checked alone.
+    // The driver sees other connections between two turns, so the test checks each turn by itself.
     let before = bench.service.engine().statistics().commands;
     bench.turn();
     assert!(bench.service.engine().statistics().commands - before <= 1);
@@ -149,7 +149,7 @@ fn who_does_not_read_is_not_served_and_not_closed() {
         assert!(held <= ENGINE_OUTPUT_BYTES_HELD + 300_100, "{held} bytes wait");
     }
     assert!(!bench.service.is_busy(), "nothing can be done before it reads");
-    // The client goes on sending, and after a while is not read from.
+    // The client continues to send, and after a while the service pauses reading from it.
     for _ in 0..100 {
         if !bench.paused.contains(&slow.index) {
             bench.send(slow, &format!("ECHO {}\r\n", "e".repeat(10_000)));
@@ -164,7 +164,7 @@ fn who_does_not_read_is_not_served_and_not_closed() {
     assert_eq!(owner, Owner::Client(slow), "what waited longest leaves first");
     bench.read_all(&mut read);
     assert_eq!(read[1], b"+PONG\r\n");
-    // Now the client reads.
+    // The client reads again.
     bench.service.handle_transmitted(slow, segment);
     let mut bytes = 0;
     while bench.service.is_busy() {
@@ -204,7 +204,7 @@ fn a_connection_that_is_lost_while_it_waits_is_forgotten() {
     assert_eq!((read[0].len(), read[1].as_slice()), (0, &b"+PONG\r\n"[..]));
 }
 
-/// Compares replies for random pieces of input, turns and reads: the replies are always the same.
+/// Random pieces of input, turns and reads never change a connection's replies.
 #[test]
 fn turns_change_no_reply_and_no_order() {
     for seed in 0..8 {
@@ -212,7 +212,7 @@ fn turns_change_no_reply_and_no_order() {
         let mut bench = Bench::new();
         let clients: Vec<ClientId> = (0..3).map(|_| bench.open()).collect();
         let mut input: Vec<Vec<u8>> = (0..3).map(|client| requests(&mut random, client)).collect();
-        // Each client has keys of its own, so its replies depend on nobody else.
+        // Each client uses keys of its own, so its replies do not depend on the others.
         let expected: Vec<Vec<u8>> = input.iter().map(|bytes| alone(bytes)).collect();
         let mut read = vec![Vec::new(); 3];
         while input.iter().any(|bytes| !bytes.is_empty()) {
@@ -253,7 +253,7 @@ fn requests(random: &mut Random, client: usize) -> Vec<u8> {
     lines
 }
 
-/// The replies to a connection that is alone, request by request.
+/// Returns the replies that a connection gets for `bytes` when it is the only one, request by request.
 fn alone(bytes: &[u8]) -> Vec<u8> {
     let mut bench = Bench::new();
     let client = bench.open();

@@ -21,7 +21,7 @@ use crate::values::limits::{ENGINE_EFFORT_PER_TURN, ENGINE_INPUT_BYTES_HELD, ENG
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner};
 
-/// State of a connection's received requests: carried out, or the event that further ones wait for.
+/// The state of a connection's received requests: all carried out, or the event that the next one waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Standing {
     /// All requests received so far have been carried out.
@@ -29,11 +29,11 @@ pub(super) enum Standing {
     Idle,
     /// Further requests wait in the queue for the connection's turn.
     Ready,
-    /// Further requests wait until the client has read replies.
+    /// Further requests wait until the client has read some of its replies.
     Blocked,
     /// Further requests wait for the reply to a blocking call.
     Waiting,
-    /// A script of the connection runs, and others are answered meanwhile.
+    /// The connection's script runs, while others are answered.
     Running,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Allowance {
 }
 
 impl Allowance {
-    /// Adds the units of a turn, once per turn. At most the units of one turn are kept.
+    /// Adds the units of `turn`, once per turn. At most the units of one turn accumulate.
     fn renew(&mut self, turn: u64) {
         if self.turn != turn {
             self.turn = turn;
@@ -96,8 +96,8 @@ impl Service {
         control_flow(&mut self.connections, id);
     }
 
-    /// Lets further requests of a connection be carried out after its client has read replies, if fewer bytes
-    /// wait now than the limit.
+    /// Makes a blocked connection ready again after its client has read replies, if the bytes that still wait
+    /// are below the limit.
     pub(super) fn unblock(&mut self, id: ClientId) {
         let Some(connection) = self.connections.get(id) else { return };
         if connection.own.standing == Standing::Blocked && connection.output.len() < ENGINE_OUTPUT_BYTES_HELD
@@ -133,8 +133,8 @@ impl Service {
         self.turn += 1;
     }
 
-    /// Gives all connections in the queue, each of which has spent too much effort, as many turns at once as
-    /// the first of them needs.
+    /// Adds to all connections in the queue, when each has spent too much effort, as many turns' units as the
+    /// first needs to continue.
     fn forgive(&mut self) {
         let Self { ready, connections, .. } = self;
         let mut owed = |id: &ClientId| Some(connections.get(*id)?.own.allowance.turns_owed());
@@ -147,8 +147,8 @@ impl Service {
     }
 
     /// Carries out requests until there are no more, the allowance is spent, or too many reply bytes wait.
-    /// Returns the effort that it took. Without sockets to attend to meanwhile, a request that may run a script waits
-    /// for the connection's turn.
+    /// Returns the effort that they took. If `sockets` is `None`, a request that may run a script waits for
+    /// the connection's turn.
     fn carry_out(
         &mut self,
         id: ClientId,

@@ -2,17 +2,17 @@
 
 use super::Kind;
 
-/// The largest value of most settings that are counts.
+/// The largest value of most numeric settings.
 const INT_MAX: i64 = i32::MAX as i64;
 
-/// A setting: its name, the values that it takes, and its value at the start.
+/// A row of the table: the name of a setting, the kind of its values, and its default.
 pub(in crate::store) struct Row {
     pub(in crate::store) name: &'static str,
-    /// Another name of the setting, from a former version of Redis.
+    /// Another name of the setting, which an earlier version of Redis used.
     pub(in crate::store) alias: Option<&'static str>,
     pub(in crate::store) kind: Kind,
     pub(in crate::store) default: &'static str,
-    /// True if CONFIG GET shows the setting only by its whole name.
+    /// True if CONFIG GET shows the setting only for its exact name, not for patterns.
     pub(in crate::store) hidden: bool,
 }
 

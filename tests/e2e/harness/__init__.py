@@ -1,1 +1,1 @@
-"""What the end-to-end tests stand on: RESP by hand, real processes, free ports, waiting for events."""
+"""The base of the end-to-end tests: a RESP client by hand, real server processes, free ports, and waiting for conditions."""

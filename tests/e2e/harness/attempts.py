@@ -1,4 +1,4 @@
-"""Trying again what a busy machine may spoil."""
+"""Repeats measurements that a busy machine may spoil."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ TRIES = 3
 
 
 def best_of_some(attempt: Callable[[], None]) -> None:
-    """For bounds that a busy machine breaks, and a wrong bench breaks every time."""
+    """Calls `attempt` again after a failed assertion, a few times: a busy machine breaks a bound sometimes, a real error every
+    time.
+    """
     for number in range(TRIES):
         try:
             return attempt()

@@ -1,4 +1,4 @@
-"""A real browser, Debian's chromium without a window, steered through the DevTools protocol over a pair of pipes."""
+"""A real browser (Debian's chromium, headless), controlled with the DevTools protocol over a pair of pipes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def path() -> str | None:
 
 
 class Browser:
-    """One browser process; its pages are `Page`s."""
+    """One browser process; its tabs are `Page`s."""
 
     def __init__(self) -> None:
         self.folder = tempfile.mkdtemp(prefix="weir-e2e-chromium-")
@@ -43,7 +43,7 @@ class Browser:
             f"--user-data-dir={self.folder}",
             "about:blank",
         ]
-        # The protocol is spoken on descriptors 3 and 4; those of here are moved out of the way first.
+        # The protocol uses descriptors 3 and 4, so this process's own pipes are moved out of the way first.
         high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in (theirs_in, theirs_out)]
         script = f'exec 3<&{high[0]} 4>&{high[1]}; exec "$@"'
         self.process = subprocess.Popen(
@@ -62,7 +62,7 @@ class Browser:
         self.events: list[dict] = []
 
     def call(self, method: str, session: str | None = None, **parameters: Any) -> dict:
-        """Asks the browser for something, and waits for its answer. What else it says meanwhile is kept."""
+        """Sends a command to the browser and returns its result. Events that arrive meanwhile are kept."""
         self.number += 1
         message = {"id": self.number, "method": method, "params": parameters}
         if session:
@@ -105,7 +105,7 @@ class Browser:
 
 
 class Page:
-    """One page, and what it did."""
+    """A page (tab) of the browser, with the events that it has caused."""
 
     def __init__(self, browser: Browser, session: str, url: str) -> None:
         self.browser, self.session = browser, session
@@ -117,13 +117,13 @@ class Page:
         return self.browser.call(method, self.session, **parameters)
 
     def run(self, expression: str) -> Any:
-        """The value of an expression of JavaScript."""
+        """Returns the value of a JavaScript expression in the page."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def look(self, width: int, height: int = 900, scheme: str = "light") -> None:
-        """Gives the window a size, and the user a preference."""
+        """Sets the window's size and the preferred colour scheme."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
@@ -136,7 +136,7 @@ class Page:
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
     def happened(self, method: str) -> list[dict]:
-        """What was told of such events so far."""
+        """Returns the parameters of all events of this kind so far."""
         self.run("0")
         mine = [event for event in self.browser.events if event.get("sessionId") == self.session]
         return [event["params"] for event in mine if event.get("method") == method]
@@ -145,7 +145,7 @@ class Page:
         return [event["request"]["url"] for event in self.happened("Network.requestWillBeSent")]
 
     def complaints(self) -> list[Any]:
-        """Errors in the console: exceptions, broken policies, failed requests."""
+        """Returns errors in the console: exceptions, violated policies, failed requests."""
         entries = [event["entry"] for event in self.happened("Log.entryAdded")]
         said = [event for event in self.happened("Runtime.consoleAPICalled") if event["type"] in ("error", "warning")]
         return [entry for entry in entries if entry["level"] == "error"] + said + self.happened("Runtime.exceptionThrown")

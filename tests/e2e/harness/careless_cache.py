@@ -1,4 +1,6 @@
-"""A proxy with a cache for GET that is right, but for what it is told to overlook. What looks for stale reads must find some then."""
+"""A caching proxy for GET that is correct except for the kinds of changes that it is told to overlook. Checkers for stale
+reads must find some with it.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,11 @@ KEPT_SECONDS = 1.0
 
 
 class CarelessCache(Listener):
-    """Stands before one store; each client has a connection to the store.
+    """A caching proxy in front of one store; each client has a connection of its own to the store.
 
-    A write forgets whatever it names, what is being fetched too. The cache overlooks commands by name; "expiry"; "fetches", those
-    under way while their key is written; and "writes", all of them.
+    A write invalidates every key that it names, and fetches of these keys that are under way. `overlooks` names what the cache
+    does not do: the name of a write command, which then invalidates nothing; "writes" for all of them; "fetches" to keep a fetch
+    although its key was written meanwhile; "expiry" to keep a value beyond its lifetime.
     """
 
     def __init__(self, store_port: int, overlooks: str = "nothing") -> None:
@@ -26,7 +29,7 @@ class CarelessCache(Listener):
         self.overlooks = overlooks
         self.lock = threading.Lock()
         self.kept: dict[tuple[bytes, bytes], tuple[float, bytes]] = {}
-        # By any word of a write, which its keys are among.
+        # Counts by every word of a write, because its keys are among its words.
         self.writers: Counter[bytes] = Counter()
         self.version: Counter[bytes] = Counter()
         self.hits = 0
@@ -48,7 +51,7 @@ class CarelessCache(Listener):
                         if words[0] == b"EXEC":
                             reply, queued = self._write(store, words, queued), None
                         elif queued is not None:
-                            # It takes effect with EXEC.
+                            # A queued command takes effect with EXEC, so its words are kept until then.
                             queued += words
                             reply = ask(store, words)
                         elif words[0] == b"GET":
@@ -59,7 +62,7 @@ class CarelessCache(Listener):
                             reply = self._write(store, words, words)
                         client.sendall(reply)
         except (OSError, Closed):
-            pass  # one of the two has gone
+            pass  # either side has closed its connection
 
     def _get(self, store: Connection, words: list[bytes], dialect: bytes) -> bytes:
         place = (words[1], dialect)
@@ -73,7 +76,7 @@ class CarelessCache(Listener):
         lives_ms = int(ask(store, [b"PTTL", words[1]])[1:])
         reply = ask(store, words)
         if self.overlooks == "fetches":
-            ask(store, [b"PING"])  # time enough for a write
+            ask(store, [b"PING"])  # leaves time for a write
         lives = KEPT_SECONDS if lives_ms < 0 or self.overlooks == "expiry" else min(KEPT_SECONDS, lives_ms / 1000)
         with self.lock:
             undisturbed = not writers and version == self.version[words[1]]

@@ -1,4 +1,4 @@
-"""Certificates for tests, made by openssl: an authority, and who it vouches for."""
+"""Certificates for tests, made with openssl: certificate authorities, and the certificates that they sign."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ DAYS = "30"
 
 @dataclass(frozen=True)
 class Pair:
-    """A certificate and its key."""
+    """The files of a certificate and its private key."""
 
     certificate: Path
     key: Path
 
 
 class Authority:
-    """Signs certificates. Everything lies in one folder."""
+    """A certificate authority, whose files all lie in one folder."""
 
     def __init__(self, folder: Path, name: str = "authority") -> None:
         self.folder = folder / name
@@ -34,7 +34,7 @@ class Authority:
         return self.own.certificate
 
     def sign(self, file: str, subject: str, alternatives: str = "", rsa: bool = False) -> Pair:
-        """A new key and a certificate for it, such as ("/CN=localhost", "DNS:localhost,IP:127.0.0.1")."""
+        """Makes a key and a signed certificate, for example with ("/CN=localhost", "DNS:localhost,IP:127.0.0.1")."""
         pair = Pair(self.folder / f"{file}.crt", self.folder / f"{file}.key")
         kind = ["rsa:2048"] if rsa else ["ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
         request = self.folder / f"{file}.csr"
@@ -49,12 +49,12 @@ class Authority:
         return pair
 
     def revoke(self, file: str, *pairs: Pair) -> Path:
-        """A list of those that hold no more, whatever was revoked before."""
+        """Writes a revocation list with exactly these certificates, and returns its path."""
         database, lists = self.folder / f"{file}.index", self.folder / f"{file}.crl"
         settings = self.folder / f"{file}.cnf"
         number = self.folder / f"{file}.number"
         lines = ["[ca]", "default_ca = own", "[own]", f"database = {database}", f"crlnumber = {number}", "default_md = sha256"]
-        # A list of the first version has no extensions.
+        # A revocation list of version 1 has no extensions, so the second version is asked for.
         lines += [f"default_crl_days = {DAYS}", "crl_extensions = second", "[second]", "authorityKeyIdentifier = keyid"]
         settings.write_text("\n".join(lines) + "\n")
         database.write_text("")

@@ -8,12 +8,12 @@ from .resp import Closed, Reply
 from .waiting import until
 
 SLOTS = 16_384
-# As long as nodes wait for each other before one is taken for dead.
+# cluster-node-timeout: the silence after which nodes take another node for dead.
 NODE_TIMEOUT_MS = 1_000
 
 
 class Cluster:
-    """Nodes of which the first `primaries` own the slots, and each further one copies one of those."""
+    """A cluster: the first `primaries` nodes share the slots, and each further node replicates one of them."""
 
     def __init__(self, servers, primaries: int = 3, replicas: int = 0, options: list[str] | None = None) -> None:
         self.bus_ports: dict[int, int] = {}
@@ -37,13 +37,13 @@ class Cluster:
         until(lambda: all(self.is_whole(node) for node in self.nodes), "the cluster is whole")
 
     def set_up_anew(self) -> None:
-        """All nodes are killed, and others serve at their addresses, that know nothing of them."""
+        """Kills all nodes and starts new ones at the same addresses, which form a cluster of their own."""
         for node in self.nodes:
             node.kill()
         for node in self.nodes:
             (node.folder / "nodes.conf").unlink()
             node.start()
-        # Each owns other slots than the one before it.
+        # Each new primary owns other slots than the old node at its address.
         self.primaries.reverse()
         self._unite()
 
@@ -107,7 +107,7 @@ class Cluster:
         return next(node for node in self.nodes if not node.exited())
 
     def begin_move(self, slot: int, target: Redis) -> Redis:
-        """The slot is on its way, without its keys so far. Who owns it."""
+        """Begins to move a slot to `target` without moving keys, and returns the slot's owner."""
         source = self.owner(slot)
         assert source is not target
         self.call(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", self.id_of(source))
@@ -115,12 +115,12 @@ class Cluster:
         return source
 
     def move_keys(self, slot: int, source: Redis, target: Redis, most: int = 1_000, database: int = 0) -> int:
-        """Some of its keys go over. How many."""
+        """Moves at most `most` keys of the slot, and returns their number."""
         with source.connect() as connection:
             connection.ok("SELECT", database)
             keys = connection.ok("CLUSTER", "GETKEYSINSLOT", slot, most)
         if keys:
-            # While nodes do not hear each other on a busy machine, the target takes no keys.
+            # While nodes miss each other's messages on a busy machine, the target refuses keys.
             until(lambda: self._migrates(source, target, keys, database), "the target takes the keys", seconds=60)
         return len(keys)
 
@@ -138,9 +138,10 @@ class Cluster:
                 pass
         for node in (target, source, *(other for other in self.nodes if other not in (source, target))):
             with node.connect() as connection:
-                # Replicas are told by their primaries.
+                # Replicas learn of the new owner from their primaries.
                 connection.call("CLUSTER", "SETSLOT", slot, "NODE", self.id_of(target))
-        # Who takes a slot over has the next epoch that it knows of: two that take the same one do not agree afterwards.
+        # A node that takes a slot over chooses the next epoch that it knows of. Two nodes that choose the same one would
+        # disagree.
         until(lambda: len(self._epochs()) == 1, "nodes have heard of the newest epoch")
 
     def _epochs(self) -> set[str]:
@@ -148,12 +149,12 @@ class Cluster:
         return {line for each in told for line in each.splitlines() if line.startswith("cluster_current_epoch:")}
 
     def move(self, slot: int, target: Redis, databases: tuple[int, ...] = (0,)) -> None:
-        """All of a slot goes to another node, with its keys in these databases."""
+        """Moves a whole slot to another node, with its keys in these databases."""
         source = self.begin_move(slot, target)
         self.end_move(slot, source, target, databases)
 
     def move_at_once(self, first: int, last: int, target: Redis) -> None:
-        """A range of slots of one node goes over with all its keys, as one step (Valkey 9)."""
+        """Moves a range of slots of one node with all keys in one step (Valkey 9)."""
         source = self.owner(first)
         assert source is not target
         self.call(source, "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", first, last, "NODE", self.id_of(target))

@@ -1,4 +1,4 @@
-"""Starts a program within a seccomp profile, as a runtime of containers does: confined.py PROFILE COMMAND..."""
+"""Starts a program with a seccomp profile, as a container runtime does: confined.py PROFILE COMMAND..."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def confine(profile: dict) -> None:
         for name in group["names"]:
             number = seccomp.seccomp_syscall_resolve_name(name.encode())
             assert number != -1, f"no system call is called {name}"
-            # Those of other architectures have negative numbers.
+            # System calls that this architecture lacks have negative numbers.
             if number >= 0:
                 assert seccomp.seccomp_rule_add(rules, ctypes.c_uint32(ALLOW), number, 0) == 0, name
     assert ctypes.CDLL(None).prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0) == 0

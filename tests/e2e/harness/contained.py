@@ -1,7 +1,7 @@
-"""Starts a program as a runtime of containers does: contained.py '{"root": FOLDER, "command": [...], ...}'
+"""Starts a program as a container runtime does: contained.py '{"root": FOLDER, "command": [...], ...}'
 
-It gets namespaces of its own for mounts and network, the folder as its root, which it can only read, no capabilities, no new
-privileges, and a seccomp profile. Without root's rights a namespace of users comes first.
+The program gets mount and network namespaces of its own, the folder as its read-only root, no capabilities, no new privileges,
+and a seccomp profile. Without root's rights, a user namespace comes first.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def enter(root: str) -> None:
 def main() -> None:
     told = json.loads(sys.argv[1])
     profile = json.loads(Path(told["seccomp"]).read_text())
-    # Loaded while the library is in sight.
+    # The library is loaded before the root changes, while its file can be found.
     ctypes.CDLL("libseccomp.so.2")
     is_root = os.geteuid() == 0
     unshare(is_root)
@@ -70,7 +70,7 @@ def main() -> None:
     if is_root and told["nobody"]:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
-        # Capabilities go with root's user id.
+        # Leaving root's user id drops the capabilities.
         os.setresuid(NOBODY, NOBODY, NOBODY)
     confined.confine(profile)
     os.execve(told["command"][0], told["command"], told["environment"])

@@ -1,4 +1,6 @@
-"""Several weir-storages that look like one Redis Cluster. They do not talk to each other: each believes what it is told."""
+"""Several weir-storages that look like one Redis Cluster. They do not talk to each other; each reports the view that a test
+gives it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ SLOTS = 16_384
 
 
 class FakeCluster:
-    """Primaries with even ranges of slots, then replicas of them, the first of the first."""
+    """A made-up cluster: primaries with equal ranges of slots, followed by replicas of the first primaries in order."""
 
     def __init__(self, nodes: list[Storage], replicas: int = 0) -> None:
         self.nodes = nodes
@@ -17,14 +19,14 @@ class FakeCluster:
         self.primary_of: list[int | None] = [None] * primaries + [place % primaries for place in range(replicas)]
         self.owner = [slot * primaries // SLOTS for slot in range(SLOTS)]
         self.epochs = [place + 1 for place in range(primaries)]
-        # Which slot is on its way, from where, and where to.
+        # Slots that are moving, each with its source and its target.
         self.open: dict[int, tuple[int, int]] = {}
 
     def id(self, node: int) -> str:
         return f"{node:040x}"
 
     def view(self, node: int) -> str:
-        """What this node says to CLUSTER NODES."""
+        """Returns this node's view for CLUSTER NODES."""
         lines = []
         for place, server in enumerate(self.nodes):
             primary = self.primary_of[place]
@@ -40,13 +42,13 @@ class FakeCluster:
         return "\n".join(lines) + "\n"
 
     def tell(self, *nodes: int) -> None:
-        """These nodes, or all, believe from now on what is said here."""
+        """Gives these nodes (all nodes if none is named) the present view of the cluster."""
         for node in nodes or range(len(self.nodes)):
             with self.nodes[node].connect() as operator:
                 operator.ok("STORAGE", "CLUSTER", "NODES", self.view(node))
 
     def move(self, slot: int, to: int) -> None:
-        """The slot has another owner, with an epoch above all. Nobody knows before they are told."""
+        """Gives a slot a new owner, with the highest epoch. Nodes do not know of it before `tell`."""
         self.epochs[to] = max(self.epochs) + 1
         self.owner[slot] = to
         self.open.pop(slot, None)
@@ -56,12 +58,12 @@ class FakeCluster:
             operator.ok("STORAGE", "CLUSTER", "REFUSE", *words)
 
     def refusals(self, node: int) -> int:
-        """Requests that this node refused as one of a cluster."""
+        """Returns the number of requests that this node refused because of the cluster (redirects and the like)."""
         with self.nodes[node].connect(protocol=3) as operator:
             return operator.ok("STORAGE", "STATS")[b"cluster_refusals"]
 
     def asking(self, node: int) -> Connection:
-        """A connection to it that has said ASKING."""
+        """Returns a connection to the node on which ASKING was sent."""
         connection = self.nodes[node].connect()
         connection.ok("ASKING")
         return connection

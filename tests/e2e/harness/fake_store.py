@@ -1,4 +1,4 @@
-"""A RESP server whose behaviour a test scripts: it answers what it is told to, or breaks off where it is told to."""
+"""A RESP server whose replies a test scripts: any bytes, or a closed connection."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 from .listener import Listener
 from .resp import Parser
 
-# A handler answers with bytes, or with None to close the connection, or with (bytes, None) to send and then close.
+# The result of a handler: bytes to send, None to close the connection, or (bytes, None) to send and then close.
 Answer = bytes | None | tuple[bytes, None]
 
 
 def accommodating(words: list[bytes]) -> bytes:
-    """What any client may send on connect, answered well enough."""
+    """Returns plausible replies to the commands that clients send when they connect."""
     match words[0].upper():
         case b"HELLO":
             version = words[1] if len(words) > 1 else b"2"
@@ -29,7 +29,7 @@ def accommodating(words: list[bytes]) -> bytes:
 
 
 class FakeStore(Listener):
-    """Answers each request with what its handler returns."""
+    """A server that replies to each request with the result of its handler."""
 
     def __init__(self, handler: Callable[[list[bytes]], Answer]) -> None:
         self.handler = handler

@@ -9,9 +9,9 @@ from .processes import binary
 
 
 def defaults() -> dict[str, str | None]:
-    """Each flag, without its dashes, and its default, if it has one."""
+    """Returns each flag's name without dashes, and its default; None if it has none."""
     told = subprocess.run([binary("weir"), "--help-all"], check=True, capture_output=True, text=True).stdout
-    # Text stands further to the right, and may begin a line with the name of another flag.
+    # Descriptions are indented further, and a line of them may begin with the name of another flag.
     entry = r"^ {2,6}(?:-\w, )?--([a-z-]+)"
     entries = re.findall(rf"{entry}(.*?)(?={entry}|\Z)", told, re.DOTALL | re.MULTILINE)
     found = {}

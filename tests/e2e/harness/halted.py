@@ -1,4 +1,4 @@
-"""One thread of a process that does not run for a while, as if something else had its CPU."""
+"""Stops one thread of a process for a while, as if another program had its CPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 SEIZE, INTERRUPT, DETACH = 0x4206, 0x4207, 17
-# A thread of another process is waited for only if one says so (__WALL).
+# waitpid reports threads of another process only with this flag (__WALL).
 WAIT_ALL = 0x40000000
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -21,14 +21,14 @@ def _ptrace(request: int, thread: int) -> None:
 
 
 def thread_of(pid: int, prefix: str) -> int:
-    """The oldest thread whose name begins so."""
+    """Returns the oldest thread of the process whose name begins with `prefix`."""
     threads = sorted(int(entry) for entry in os.listdir(f"/proc/{pid}/task"))
     return next(thread for thread in threads if open(f"/proc/{pid}/task/{thread}/comm").read().startswith(prefix))
 
 
 @contextmanager
 def halted(thread: int) -> Iterator[None]:
-    """The thread stands still inside. To be entered and left by the same thread of ours."""
+    """Keeps a thread stopped within the `with` block. The same thread of this process must enter and leave the block."""
     _ptrace(SEIZE, thread)
     try:
         _ptrace(INTERRUPT, thread)

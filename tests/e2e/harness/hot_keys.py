@@ -1,4 +1,4 @@
-"""Finding out from outside whether reads of a key are answered from memory."""
+"""Checks from outside whether weir answers reads of a key from memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HITS_LEAST = 90
 
 
 def reads_tracked(weir: Weir, reader: Connection, key: str) -> bool:
-    """Reads a key often; whether nearly all was answered from memory, and a store tells of changes of some key."""
+    """Reads a key often. True if nearly all reads were answered from memory and a store reports changes of some key."""
     before = metrics.total(weir, "weir_hot_hits_total")
     for _ in range(READS):
         reader.ok("GET", key)

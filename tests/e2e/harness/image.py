@@ -1,4 +1,6 @@
-"""The image that tools/deploy/Dockerfile describes, as a folder, and weir within it as a runtime of containers would start it."""
+"""The container image that tools/deploy/Dockerfile describes, laid out as a folder, and weir started in it as a container
+runtime would.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,14 @@ from .processes import ROOT, Redis, Weir, binary
 
 DOCKERFILE = ROOT / "tools" / "deploy" / "Dockerfile"
 CONTAINED = Path(__file__).with_name("contained.py")
-# Where the first stage builds.
+# The folder in which the first stage of the Dockerfile builds the binaries.
 BUILT = "/src/target/release/"
 MOUNT_POINTS = ("proc", "sys", "dev", "tmp", "etc")
 
 
 @dataclass
 class Image:
-    """The last stage of the Dockerfile."""
+    """The last stage of the Dockerfile, parsed."""
 
     copies: list[tuple[Path, str]] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
@@ -56,7 +58,7 @@ class Image:
         return image
 
     def build(self, folder: Path) -> None:
-        """Lays out the files, with the shared libraries that the base image has: those of libc and of gcc."""
+        """Lays out the image's files, and the shared libraries that its base image has (those of libc and gcc)."""
         for name in MOUNT_POINTS:
             (folder / name).mkdir(parents=True)
         for source, target in [*self.copies, *((library, str(library)) for library in libraries(binary("weir")))]:
@@ -67,15 +69,15 @@ class Image:
 
 
 def libraries(program: Path) -> list[Path]:
-    """Shared libraries that a program is linked with, the loader among them."""
+    """Returns the shared libraries that a program is linked with, including the loader."""
     said = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=True, timeout=60).stdout
     return [Path(path) for path in re.findall(r"(/\S+) \(0x", said)]
 
 
 class Container(Weir):
-    """weir within the image, in a network of its own, with the environment that a runtime is told to give it.
+    """A weir in the image, in a network namespace of its own, with the environment that a container runtime would give it.
 
-    `environment` comes on top of the image's, `hosts` are names of stores with the addresses that they get.
+    `environment` is added to the image's; `hosts` are names of stores, for which this makes addresses.
     """
 
     def __init__(self, image: Image, root: Path, environment: dict[str, str], seccomp: Path, hosts: dict[str, str]) -> None:
@@ -95,24 +97,24 @@ class Container(Weir):
         return [sys.executable, str(CONTAINED), json.dumps(told)]
 
     def within(self, *words: str) -> list[str]:
-        """A command that runs in the network of the container."""
+        """Returns a command line that runs a command in the container's network namespace."""
         user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
         return ["nsenter", "--target", str(self.process.pid), "--net", *user, "--", *words]
 
     def asks(self, *words: str) -> str:
-        """Runs a command there, and returns its output."""
+        """Runs a command in the container's network namespace, and returns its output."""
         done = subprocess.run(self.within(*words), capture_output=True, text=True, timeout=60)
         return done.stdout if done.returncode == 0 else ""
 
     def ready(self) -> bool:
-        # Before it has a network of its own, another weir might answer.
+        # Until the process has a network namespace of its own, another weir might answer.
         network = f"/proc/{self.pid}/ns/net"
         apart = os.path.exists(network) and os.readlink(network) != os.readlink("/proc/self/ns/net")
         return apart and self.asks("curl", "-s", "http://127.0.0.1:7381/healthz") != ""
 
 
 class Neighbour(Redis):
-    """A redis-server in the network of a container, at an address of its own and the usual port."""
+    """A redis-server in a container's network namespace, at an address of its own and the usual port."""
 
     def __init__(self, container: Container, address: str) -> None:
         super().__init__()

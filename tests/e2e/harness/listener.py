@@ -1,4 +1,4 @@
-"""What servers of tests have in common: a port of their own, and a thread for each connection."""
+"""The base of the test servers: a port of its own, and a thread for each connection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Listener:
-    """Listens on a free port of loopback until the `with` block ends. A subclass says in `serve` what a connection is for."""
+    """Listens on a free loopback port until the `with` block ends. A subclass's `serve` handles a connection."""
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -23,10 +23,10 @@ class Listener:
         self.listener.close()
 
     def admit(self, connection: socket.socket) -> None:
-        """Takes note of a connection before the next one is accepted."""
+        """Called for a new connection, before the next one is accepted."""
 
     def serve(self, connection: socket.socket) -> None:
-        """Runs in a thread of its own until the connection is done with."""
+        """Handles a connection, in a thread of its own."""
         raise NotImplementedError
 
     def _accept(self) -> None:

@@ -1,4 +1,4 @@
-"""Load from several connections, in which every value says which key it belongs to, so that no swapped reply goes unseen."""
+"""Load from several connections. Every value names its key, so that a swapped reply is noticed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BATCH = 20
 
 
 class Load:
-    """Clients that pipeline SET, GET and MGET on keys of their own until told to stop."""
+    """Clients that pipeline SET, GET and MGET on keys of their own until `finish`."""
 
     def __init__(self, server: Server, clients: int = 6, keys: int = 40) -> None:
         self.server = server
@@ -34,14 +34,14 @@ class Load:
         self.pool.shutdown()
 
     def finish(self) -> Counter[str]:
-        """Stops the clients; raises what any of them found wrong."""
+        """Stops the clients and returns the number of each outcome. Raises if a client got a wrong reply."""
         self.stopping.set()
         for each in self.work:
             each.result()
         return self.outcomes
 
     def count(self, outcome: str) -> int:
-        """How often it happened so far. Raises when a client has found something wrong meanwhile."""
+        """Returns the number of requests with this outcome so far. Raises if a client has got a wrong reply."""
         for each in self.work:
             if each.done():
                 each.result()
@@ -49,7 +49,7 @@ class Load:
             return self.outcomes[outcome]
 
     def more(self, outcome: str, by: int = 100):
-        """A probe: true once it happened that many times more than now."""
+        """Returns a probe that is true once `by` more requests than now had this outcome."""
         goal = self.count(outcome) + by
         return lambda: self.count(outcome) >= goal
 
@@ -78,13 +78,15 @@ class Load:
                 )
                 with self.lock:
                     self.outcomes += outcomes
-            # A reply too many would stand before this one.
+            # A superfluous reply would come before this one.
             last = f"the end of {client}"
             assert connection.call("ECHO", last).value == last.encode(), "there was a reply too many"
 
 
 def judge(request: tuple, reply: Reply) -> str:
-    """What became of a request: "served", or the first word of its error. A reply that is not its own fails the test."""
+    """Returns the outcome of a request: "served", or the first word of its error. Fails if the reply belongs to another
+    request.
+    """
     if request[0] == "MGET" and not reply.is_error:
         assert reply.kind == b"*" and len(reply.children) == len(request) - 1, f"{request} was answered with {reply}"
         outcomes = {judge(("GET", name), child) for name, child in zip(request[1:], reply.children)}
@@ -100,7 +102,7 @@ def judge(request: tuple, reply: Reply) -> str:
 
 
 class Sender:
-    """Keeps a connection full of counting requests and tells what came back before it was closed, if it was."""
+    """Fills a connection with counting requests, and keeps the replies that came before it was closed."""
 
     def __init__(self, server: Server, name: str) -> None:
         self.server, self.name = server, name
@@ -123,7 +125,7 @@ class Sender:
                     self.started.set()
             except Closed:
                 self.closed = True
-                # Closed while it was sending: what had been answered before is still to be read.
+                # The connection was closed while this sent: earlier replies are still to be read.
                 for reply in connection.read_to_end():
                     self._take(reply)
         return self

@@ -1,4 +1,6 @@
-"""Checks the Prometheus text format, version 0.0.4, as strictly as a scraper would. `promtool` checks it too where it is installed."""
+"""Parses the Prometheus text format, version 0.0.4, as strictly as a scraper does. `promtool` checks it too where it is
+installed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ SUFFIXES = ("_bucket", "_sum", "_count")
 
 
 def parse(text: str) -> dict[str, dict[str, float]]:
-    """Metric name -> label text -> value. Raises on the first line that a scraper would refuse."""
+    """Returns {metric name: {label text: value}}. Raises on the first line that a scraper would refuse."""
     assert text.endswith("\n"), "the last line does not end"
     types: dict[str, str] = {}
     helped: set[str] = set()
@@ -61,7 +63,9 @@ def parse(text: str) -> dict[str, dict[str, float]]:
 
 
 def total(weir, name: str, label: str = "") -> float:
-    """The value of a metric of a running weir, over all labels, or over those that contain a text such as `reason="lost"`."""
+    """Returns the sum of a metric of a running weir over all labels, or over those whose text contains `label`, such as
+    `reason="lost"`.
+    """
     values = parse(weir.admin("/metrics")[1])[name]
     return sum(value for labels, value in values.items() if label in labels)
 
@@ -75,7 +79,7 @@ def family_of(name: str, types: dict[str, str]) -> str:
 
 
 def promtool(text: str) -> str | None:
-    """What promtool has to complain about; None where it is not installed."""
+    """Returns promtool's complaints about a metrics page; None where promtool is not installed."""
     if shutil.which("promtool") is None:
         return None
     run = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)

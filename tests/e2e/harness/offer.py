@@ -1,4 +1,4 @@
-"""Requests offered at a steady rate, on a schedule that does not wait for replies, and what became of them by the moment."""
+"""Requests sent at a steady rate, on a schedule that does not wait for replies, with a record of how many were served when."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ REFUSAL = b"-THROTTLED "
 
 
 class Offer:
-    """One tenant's reads of a key that is not there, over some connections in turn. Every reply is one line, so counting is cheap."""
+    """One tenant's GETs of a missing key, distributed over some connections. Every reply is one line, so counting is cheap."""
 
     def __init__(self, connections: list[Connection], rate: float) -> None:
         self.connections = connections
         self.rate = rate
         self.sent = self.served = self.throttled = self.other = 0
-        # (moment, served until then), as they come in.
+        # The time of each batch of replies, and the number served until then.
         self.moments: list[float] = []
         self.served_until: list[int] = []
-        # Bounds of how long it really went on.
+        # Times that bound the real duration of the load.
         self.first_send = self.last_send = self.first_reply = self.last_reply = 0.0
         self.unsent = {connection: b"" for connection in connections}
         self.unread = {connection: b"" for connection in connections}
 
     @property
     def outer_seconds(self) -> float:
-        """From before the first request to after the last reply."""
+        """The time from before the first request to after the last reply."""
         return self.last_reply - self.first_send
 
     @property
     def inner_seconds(self) -> float:
-        """From after the first reply to before the last request; nothing before that reply is there."""
+        """The time from after the first reply to before the last request."""
         return self.last_send - self.first_reply if self.first_reply else 0.0
 
     def served_between(self, start: float, end: float) -> int:
@@ -55,7 +55,7 @@ class Offer:
             self.last_send = time.monotonic()
             count = len(self.connections)
             for place, connection in enumerate(self.connections):
-                # Those whose turn comes first get what cannot be divided.
+                # The connections whose turn is next get the requests that remain after the division.
                 share = (due + (place - self.sent) % count) // count
                 self.unsent[connection] += GET * share
             self.sent += due
@@ -88,7 +88,7 @@ class Offer:
 
 
 class Offers:
-    """Offers of several tenants, carried out by one thread from `start` to `stop`."""
+    """The loads of several tenants, sent by one thread within the `with` block."""
 
     def __init__(self, *offers: Offer) -> None:
         self.offers = offers
@@ -134,5 +134,5 @@ class Offers:
                     offer.receive(connection)
                 rest = now + TICK_SECONDS - time.monotonic()
                 if rest > 0:
-                    # Replies are read in lumps, so that this thread leaves the CPU to the server.
+                    # Replies are read in batches, so that this thread leaves the CPU to the server.
                     time.sleep(rest)

@@ -1,4 +1,4 @@
-"""Finding out from outside which backend holds a key, and which shard a connection."""
+"""Finds out from outside which backend holds a key, and which shard has a connection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONNECTIONS_TRIED = 400
 
 
 def keys_by_backend(weir: Weir, prefix: str, count: int = 200) -> dict[Redis, list[str]]:
-    """Sets `count` keys through weir and asks the backends which of them each holds. Every backend gets some."""
+    """Sets `count` keys through weir, and returns them by the backend that holds them. Fails if a backend has none."""
     names = [f"{prefix}:{i}" for i in range(count)]
     with weir.connect() as connection:
         for reply in connection.pipeline([("SET", name, name) for name in names]):
@@ -29,13 +29,15 @@ def keys_by_backend(weir: Weir, prefix: str, count: int = 200) -> dict[Redis, li
 
 
 def shards_of_new_clients(weir: Weir, wanted: Callable[[dict[int, list[Connection]]], bool]) -> dict[int, list[Connection]]:
-    """Opens connections one by one until those on each shard are as wanted. The kernel chooses the shard; the counters tell which."""
+    """Opens connections one by one until `wanted` accepts their distribution over shards. The kernel chooses each connection's
+    shard, and weir's counters show it.
+    """
     found: dict[int, list[Connection]] = {shard: [] for shard in _opened(weir)}
     while not wanted(found):
         assert sum(map(len, found.values())) < CONNECTIONS_TRIED, f"{weir.name}: the kernel gives no connections to some shard"
         before = _opened(weir)
         connection = weir.connect()
-        # Whoever is not signed in gets an error, which is as good a sign of life.
+        # Without authentication the reply is an error, which shows as well that the shard has the connection.
         connection.call("PING")
         after = _opened(weir)
         (shard,) = [shard for shard in after if after[shard] > before[shard]]
@@ -44,7 +46,7 @@ def shards_of_new_clients(weir: Weir, wanted: Callable[[dict[int, list[Connectio
 
 
 def clients_of_one_shard(weir: Weir, count: int) -> list[Connection]:
-    """So many connections that one shard accepted; the others are closed again."""
+    """Returns `count` connections of one shard, and closes the others."""
     found = shards_of_new_clients(weir, lambda found: any(len(some) >= count for some in found.values()))
     kept = max(found.values(), key=len)
     for connections in found.values():
@@ -55,7 +57,7 @@ def clients_of_one_shard(weir: Weir, count: int) -> list[Connection]:
 
 
 def clients_of_every_shard(weir: Weir) -> list[Connection]:
-    """One connection of each shard; the others are closed again."""
+    """Returns one connection of each shard, and closes the others."""
     found = shards_of_new_clients(weir, lambda found: all(found.values()))
     for connections in found.values():
         for connection in connections[1:]:

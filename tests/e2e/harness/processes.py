@@ -1,4 +1,4 @@
-"""Server processes: started on free ports, waited for, watched, ended by their own id."""
+"""Server processes: started on free ports, awaited until they serve, watched, and ended by their own process id."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ alive: list[Server] = []
 
 
 def binary(name: str) -> Path:
-    """The binary under test: from WEIR_BINARIES, or the newest of the usual build folders."""
+    """Returns the path of the binary under test: from WEIR_BINARIES, or the newest in the usual build folders."""
     folder = os.environ.get("WEIR_BINARIES")
     folders = [Path(folder)] if folder else [TARGET / profile for profile in ("checked", "release")]
     found = [path for path in (folder / name for folder in folders) if path.exists()]
@@ -36,10 +36,11 @@ def binary(name: str) -> Path:
 
 
 class Server:
-    """One server process and what it said."""
+    """One server process and its output."""
 
     name = "server"
-    # Out of reach of a Ctrl-C in the terminal: for callers that end their servers themselves.
+    # True puts the process into a group of its own, out of reach of a Ctrl-C in the terminal, for callers that end their servers
+    # themselves.
     own_group = False
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ class Server:
         return {**os.environ, "RUST_BACKTRACE": "1"}
 
     def start(self):
-        """Starts and waits until it serves. Another process may have taken the port meanwhile: then once more."""
+        """Starts the server and waits until it serves. If another process has taken the port meanwhile, tries once more."""
         for attempt in range(1, START_ATTEMPTS + 1):
             if not (attempt == 1 and self.port):
                 self.port = free_port()
@@ -75,7 +76,7 @@ class Server:
         raise AssertionError(f"{self.name} ended with {self.process.returncode} at start:\n{self.output()}")
 
     def launch(self) -> None:
-        """Starts the process without waiting for anything."""
+        """Starts the process without waiting for it."""
         with open(self.folder / "output", "ab") as output:
             self.process = subprocess.Popen(
                 self.command(),
@@ -100,7 +101,7 @@ class Server:
         return self.process.poll() is not None
 
     def output(self, limit: int = 8000) -> str:
-        """The end of what it wrote to stdout and stderr."""
+        """Returns the end of the server's stdout and stderr."""
         path = self.folder / "output"
         return path.read_bytes()[-limit:].decode(errors="backslashreplace") if path.exists() else ""
 
@@ -108,13 +109,13 @@ class Server:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """Ends it at once, as a crash would. `start` brings it back on the same port."""
+        """Kills the server at once, as a crash would. `start` brings it back on the same port."""
         self.process.kill()
         self.process.wait()
         self._forget()
 
     def terminate(self, seconds: float = 30.0) -> int:
-        """Asks it to end and returns its exit code."""
+        """Sends SIGTERM, and returns the exit code."""
         self.signal(signal.SIGTERM)
         return self.wait(seconds)
 
@@ -124,7 +125,7 @@ class Server:
         return code
 
     def stop(self) -> None:
-        """The end of a test: whatever state it is in, it is gone after this."""
+        """Makes sure that the process is gone, whatever state it is in."""
         if self.process is not None:
             if self.process.poll() is None:
                 self.process.kill()
@@ -149,11 +150,11 @@ class Server:
         raise AssertionError(f"{self.name} has no VmRSS")
 
     def descriptors(self) -> int:
-        """Files and sockets that it has open."""
+        """Returns the number of open file descriptors."""
         return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
 
     def descriptor_kinds(self) -> Counter[str]:
-        """How many it has open of each kind: socket, anon_inode:[eventpoll], a path."""
+        """Returns the number of open file descriptors of each kind: socket, anon_inode:[eventpoll], a path."""
         found = Counter()
         for entry in Path(f"/proc/{self.pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):
@@ -161,13 +162,13 @@ class Server:
         return found
 
     def cpu_ticks(self) -> int:
-        """User and system time of all threads, in clock ticks."""
+        """Returns the user and system CPU time of all threads, in clock ticks."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])
 
 
 class Redis(Server):
-    """A plain redis-server that keeps nothing on disk."""
+    """A plain redis-server without persistence."""
 
     name = "redis"
 
@@ -209,7 +210,7 @@ class Redis(Server):
 
 
 class Storage(Redis):
-    """weir-storage. A subclass of the plain server, so that it can stand behind weir in its place."""
+    """A weir-storage. A subclass of the plain server, so that a test can use it in the place of one."""
 
     name = "weir-storage"
 
@@ -220,15 +221,15 @@ class Storage(Redis):
         return {key: value for key, value in super().environment().items() if not key.startswith("WEIR_")}
 
     def ready(self) -> bool:
-        # A PING would wait with everything else, if a stall is scripted.
+        # While a stall is scripted, PING would have to wait with all other requests.
         return "listening" in self.output()
 
 
 class Weir(Server):
-    """weir in front of the given backends, or with the embedded store when there are none."""
+    """A weir in front of the given backends, or with the embedded store if there are none."""
 
     name = "weir"
-    # What tells that it serves; /healthz where a test starts it without its storage.
+    # The page that shows that weir serves; /healthz where a test starts weir without its stores.
     ready_path = "/readyz"
 
     def __init__(self, *backends: Redis, flags: list[str] | None = None, storage: str | None = None) -> None:
@@ -237,7 +238,7 @@ class Weir(Server):
         self.storage = storage or ("redis://" + ",".join(b.address for b in backends) if backends else "embedded")
         self.flags = flags or []
         self.admin_port = 0
-        # The port that a server had which is gone.
+        # The admin port of an earlier server, if this one replaces it.
         self.admin_port_kept: int | None = None
 
     def command(self) -> list[str]:
@@ -254,7 +255,7 @@ class Weir(Server):
         ]
 
     def environment(self) -> dict[str, str]:
-        # Flags have environment twins: what the caller's shell holds must not leak into a test.
+        # Every flag has an environment variable, so those of the caller's shell are removed.
         return {key: value for key, value in super().environment().items() if not key.startswith("WEIR_")}
 
     def ready(self) -> bool:
@@ -264,13 +265,13 @@ class Weir(Server):
             return False
 
     def admin(self, path: str) -> tuple[int, str]:
-        """Status and body of an admin page."""
+        """Returns the status and body of an admin page."""
         return self.admin_request("GET", path)[:2]
 
     def admin_request(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, str, dict[str, str]]:
-        """Status, body and headers (by their names in lower case) of a reply of the admin port."""
+        """Returns the status, the body, and the headers (names in lower case) of an admin request."""
         connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=30)
         try:
             connection.request(method, path, body, headers or {})
@@ -282,7 +283,7 @@ class Weir(Server):
 
 
 class StandIn(Redis):
-    """A plain redis-server in weir's place. What fails against it is wrong in the tests, not in weir."""
+    """A plain redis-server in weir's place. A test that fails with it is wrong itself."""
 
     name = "stand-in"
 
@@ -292,7 +293,7 @@ class StandIn(Redis):
 
 
 def accepts(port: int) -> bool:
-    """Whether something listens there."""
+    """True if something accepts connections at the port."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
         return True

@@ -18,13 +18,13 @@ ABSENT = "_"
 
 @dataclass
 class Recording:
-    """Samples of one run."""
+    """The samples of one run."""
 
     about: str
     interval: int
     windows: list[tuple[str, float, float]] = field(default_factory=list)
     stores: list[tuple[str, str]] = field(default_factory=list)
-    # Name and labels as they stand on the page -> a text per sample.
+    # For each name with its labels as on the page, one text per sample.
     series: dict[str, list[str]] = field(default_factory=dict)
 
     @property
@@ -32,7 +32,7 @@ class Recording:
         return max((len(values) for values in self.series.values()), default=0)
 
     def add(self, page: dict[str, str]) -> None:
-        """One more sample of all series."""
+        """Adds one sample of all series."""
         number = self.samples
         for name in {**self.series, **page}:
             self.series.setdefault(name, [ABSENT] * number).append(page.get(name, ABSENT))
@@ -41,7 +41,7 @@ class Recording:
         return next((begin, end) for known, begin, end in self.windows if known == name)
 
     def addresses(self, name: str) -> list[str]:
-        """Where the stores of that name were."""
+        """Returns the addresses of the stores with that name."""
         return [address for known, address in self.stores if known == name]
 
     def write(self, path: Path) -> None:
@@ -59,7 +59,7 @@ class Recording:
         found = cls(about.removeprefix("# "), 0)
         for line in lines:
             if "{" in line or line.startswith("up "):
-                # Labels may have spaces in them, values have none.
+                # Labels may contain spaces, values do not.
                 name, brace, values = line.rpartition("} ")
                 name, values = (name + "}", values) if brace else line.split(" ", 1)
                 runs = (run.partition("*") for run in values.split(" "))

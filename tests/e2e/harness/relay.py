@@ -1,4 +1,4 @@
-"""A way to a store that can be slow: what is on it arrives late, even if whoever sent it has left meanwhile."""
+"""A relay to a store that can delay bytes, so that they arrive late, even after their sender has left."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from .listener import Listener
 
 
 class Relay(Listener):
-    """Passes on to a store. What connections that are open when `hold` is called send from then on waits for `release`; that of later ones
-    too, if they are to be held as well."""
+    """A relay in front of a store. After `hold`, the bytes that clients send over connections that are open then wait for
+    `release`; with `new`, those of later connections wait too.
+    """
 
     def __init__(self, port: int) -> None:
         self.store_port = port
@@ -32,7 +33,7 @@ class Relay(Listener):
             self.holds_new = new
 
     def mute(self) -> None:
-        """Nothing more passes on connections that are open, in either direction, and nobody closes them."""
+        """Drops all bytes of the open connections in both directions, without closing them."""
         with self.lock:
             self.muted = set(self.sockets)
             self.held = {store: bytearray() for store in self.sockets}
@@ -42,7 +43,7 @@ class Relay(Listener):
             return sum(map(len, self.held.values()))
 
     def release(self) -> None:
-        """What was held arrives now."""
+        """Lets the held bytes arrive."""
         with self.lock:
             for store, held in self.held.items():
                 try:

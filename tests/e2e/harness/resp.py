@@ -1,6 +1,6 @@
-"""RESP2 and RESP3 by hand, keeping the bytes as they came.
+"""A client for RESP2 and RESP3 by hand, which keeps the bytes of replies as they came.
 
-A client library would hide what these tests are about: the exact bytes, their order, and where a reply ends.
+A client library would hide the subject of these tests: the exact bytes, their order, and the end of each reply.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ BULKS = {b"$", b"=", b"!"}
 
 
 class Closed(Exception):
-    """The peer closed (or reset) the connection where a reply was expected to start or to go on."""
+    """The server closed or reset the connection where a reply should start or continue."""
 
 
 class Malformed(Exception):
-    """The bytes are not RESP. Always a failure of the server under test."""
+    """The bytes are not RESP, which is always a fault of the server under test."""
 
 
 @dataclass(slots=True)
 class Reply:
-    """One reply: its type byte, what it says, its children, and exactly the bytes it was made of."""
+    """One reply: its type byte, its value, its children, and exactly its bytes."""
 
     kind: bytes
     value: bytes | None
@@ -45,7 +45,7 @@ class Reply:
         return "" if self.value is None else self.value.decode(errors="backslashreplace")
 
     def plain(self):
-        """The reply as ordinary Python values; errors stay replies, so that nobody takes one for a string."""
+        """Returns the reply as ordinary Python values. Errors stay `Reply`s, so that none passes for a string."""
         if self.is_error:
             return self
         if self.is_null:
@@ -68,12 +68,12 @@ class Reply:
 
 
 def shorten(raw: bytes, limit: int = 400) -> str:
-    """Bytes for a failure message."""
+    """Returns bytes in short form for a failure message."""
     return repr(raw) if len(raw) <= limit else f"{raw[:limit]!r}... ({len(raw)} bytes)"
 
 
 def encode(*arguments: bytes | str | int | float) -> bytes:
-    """A request as an array of bulk strings."""
+    """Encodes a request as an array of bulk strings."""
     parts = [b"*%d\r\n" % len(arguments)]
     for argument in arguments:
         data = argument if isinstance(argument, bytes) else str(argument).encode()
@@ -82,12 +82,13 @@ def encode(*arguments: bytes | str | int | float) -> bytes:
 
 
 class Parser:
-    """Cuts whole replies off the front of a growing buffer."""
+    """Takes complete replies from the front of a growing buffer."""
 
     def __init__(self) -> None:
         self.buffer = bytearray()
         self.position = 0
-        # Before there are so many bytes no reply is whole: a large one is not looked through again with every piece of it.
+        # The length that the buffer must reach before a reply can be complete, so that a large reply is not scanned again with
+        # every piece.
         self.needed = 0
 
     def feed(self, data: bytes) -> None:
@@ -99,11 +100,11 @@ class Parser:
 
     @property
     def pending(self) -> bytes:
-        """What has arrived of a reply that is not whole yet."""
+        """The bytes of a reply that is not complete yet."""
         return bytes(self.buffer[self.position :])
 
     def next(self) -> Reply | None:
-        """The next whole reply, or None until more bytes arrive."""
+        """Returns the next complete reply; None until more bytes arrive."""
         if len(self.buffer) < self.needed:
             return None
         found = self._parse(self.position)
@@ -161,7 +162,7 @@ class Parser:
 
 
 class Connection:
-    """A raw client connection. Every wait has a deadline; nothing reconnects or retries."""
+    """A raw client connection. Every wait has a deadline, and nothing reconnects or retries."""
 
     def __init__(
         self, port: int, *, protocol: int = 2, timeout: float = 30.0, receive_buffer: int | None = None
@@ -197,7 +198,7 @@ class Connection:
         self.send_raw(encode(*arguments))
 
     def read(self) -> Reply:
-        """The next reply, whatever it is, an error too."""
+        """Returns the next reply, even if it is an error."""
         while (reply := self.parser.next()) is None:
             try:
                 data = self.socket.recv(1 << 18)
@@ -216,13 +217,13 @@ class Connection:
         return self.read()
 
     def ok(self, *arguments: bytes | str | int | float):
-        """Calls, and takes an error for a failure of the test."""
+        """Sends a command and returns its reply as Python values; an error reply fails the test."""
         reply = self.call(*arguments)
         assert not reply.is_error, f"{arguments!r:.200} was answered with {reply}"
         return reply.plain()
 
     def pipeline(self, requests: list[tuple]) -> list[Reply]:
-        """Sends everything at once while reading, so that neither side can block the other for ever."""
+        """Sends all requests while reading, so that neither side can block the other, and returns the replies."""
         payload = memoryview(b"".join(encode(*request) for request in requests))
         replies: list[Reply] = []
         timeout = self.socket.gettimeout()
@@ -243,12 +244,13 @@ class Connection:
         return replies
 
     def half_close(self) -> None:
-        """Says that nothing more will be sent; replies can still be read."""
+        """Closes the sending side; replies can still be read."""
         self.socket.shutdown(socket.SHUT_WR)
 
     def read_to_end(self) -> list[Reply]:
-        """All replies until the peer closes. A close in the middle of a reply is a failure."""
-        # They are understood later: whoever waits for the end of this connection does so for a second.
+        """Returns all replies until the server closes. A close within a reply fails the test."""
+        # Replies are parsed only afterwards, so that this reads without pause: a server that closes waits just a second for the
+        # other side.
         with contextlib.suppress(ConnectionResetError):
             while data := self.socket.recv(1 << 18):
                 self.parser.feed(data)

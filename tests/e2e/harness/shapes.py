@@ -1,4 +1,4 @@
-"""Reads the command shapes of shapes/*.shapes and compares replies by their rules. The format is in shapes/README.md."""
+"""Reads the command shapes in shapes/*.shapes, and compares replies by their rules. shapes/README.md describes the format."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Step:
 
 
 def split(line: str) -> list[str]:
-    """The words of a line, one character per byte."""
+    """Splits a line into words, with one character per byte."""
     return [codecs.escape_decode(word.encode())[0].decode("latin-1") for word in shlex.split(line)]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """One block: commands that build on each other, under a hash tag of their own."""
+    """One block of a file: commands that build on each other, with a hash tag of their own."""
 
     family: str
     steps: tuple[Step, ...]
@@ -69,14 +69,14 @@ def _blocks(path: Path) -> list[Shape]:
 
 
 def agree(expected: Reply, found: Reply, mark: str) -> bool:
-    """Whether two replies are the same as far as the mark asks for."""
+    """True if two replies agree as far as the mark requires."""
     if mark == "^" and expected.kind == found.kind == b":":
         return abs(int(expected.value) - int(found.value)) <= SECONDS_APART
     return comparable(expected, mark) == comparable(found, mark)
 
 
 def comparable(reply: Reply, mark: str):
-    """What of a reply must agree between the two sides."""
+    """Returns the part of a reply that must be equal on both sides."""
     if mark == "~":
         return _unordered(reply)
     if mark == "?":

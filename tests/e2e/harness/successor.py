@@ -1,4 +1,4 @@
-"""A weir that takes over the sockets and the clients of the one before it."""
+"""A weir that takes over the sockets and clients of an earlier weir."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .waiting import until
 
 
 class Successor(Weir):
-    """A weir that takes over where it can."""
+    """A weir with a takeover socket, over which a later one can take over."""
 
     def __init__(
         self,
@@ -29,11 +29,11 @@ class Successor(Weir):
         super().launch()
 
     def ready(self) -> bool:
-        """The admin port may be the one before's."""
+        """True once this process itself is ready; the admin port may still be the earlier weir's."""
         return self.output().count("is ready") > self.starts_before
 
     def after(self, **options) -> Successor:
-        """Another one at the same addresses, not started yet."""
+        """Returns another weir with the same addresses, not started yet."""
         other = type(self)(*self.backends, path=self.path, storage=self.storage, **options)
         other.port, other.admin_port_kept = self.port, self.admin_port
         return other
@@ -41,7 +41,7 @@ class Successor(Weir):
 
 def take_over(servers, before: Successor, **options) -> Successor:
     after = servers.keep(before.after(**options)).start()
-    # On a machine with more work than CPUs, the kernel takes seconds to end a process that has watched files.
+    # On an overloaded machine, the kernel takes seconds to end a process that has watched files.
     assert before.wait(120) == 0, before.output()
     until(lambda: f"clients of process {before.pid} go on here" in after.output(), "it is told that it has all")
     return after

@@ -1,4 +1,4 @@
-"""Waiting for something to become true, never for time to pass."""
+"""Waits for conditions, never for time to pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ POLL_SECONDS = 0.01
 
 
 def until(probe: Callable[[], Found], what: str, seconds: float = 30.0) -> Found:
-    """Asks `probe` until it answers with something true, and returns that. The limit only ends a broken run."""
+    """Calls `probe` until it returns something true, and returns that. The time limit only ends a broken run."""
     deadline = time.monotonic() + seconds
     while True:
         found = probe()

@@ -1,4 +1,4 @@
-"""Jobs for arq, and the program that asks for them. Usage: arq_jobs.py, beside `arq arq_jobs.WorkerSettings`"""
+"""Jobs for arq, and the program that enqueues them. Usage: arq_jobs.py, beside `arq arq_jobs.WorkerSettings`"""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def work() -> list:
     jobs: list[Job] = [await pool.enqueue_job("add", number, 1) for number in range(20)]
     sums = [await job.result(timeout=SECONDS_MAX) for job in jobs]
     late = await pool.enqueue_job("add", 20, 1, _defer_by=0.5, _job_id="late")
-    # Two of one name are one job.
+    # Two jobs with the same id are one job.
     twice = await pool.enqueue_job("add", 20, 1, _job_id="late")
     again = await pool.enqueue_job("fails_twice", 14)
     rest = [await late.result(timeout=SECONDS_MAX), twice, await again.result(timeout=SECONDS_MAX)]

@@ -1,4 +1,4 @@
-"""Replies of every type, read by the parser of hiredis beneath redis-py. Usage: hiredis_replies.py PORT"""
+"""Reads replies of every type with hiredis's parser under redis-py. Usage: hiredis_replies.py PORT"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues that use Redis, each with its own work. Usage: queues.py PROGRAM PORT DATABASE"""
+"""Queue libraries that use Redis, each with some work. Usage: queues.py PROGRAM PORT DATABASE"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SECONDS_MAX = 60
 
 
 def huey(port: int, database: int) -> list:
-    """Its consumers wait in BRPOP, or in BZPOPMIN where tasks have priorities."""
+    """huey: its consumers wait in BRPOP, or in BZPOPMIN where tasks have priorities."""
     from huey import PriorityRedisHuey, RedisHuey
 
     told = []
@@ -35,7 +35,7 @@ def huey(port: int, database: int) -> list:
 
 
 def dramatiq(port: int, database: int) -> list:
-    """All that it does to its queues are scripts, and its results wait in BRPOPLPUSH."""
+    """dramatiq: all work on its queues is done by scripts, and its results wait in BRPOPLPUSH."""
     import dramatiq as library
     from dramatiq import group, pipeline
     from dramatiq.brokers.redis import RedisBroker
@@ -65,7 +65,7 @@ def dramatiq(port: int, database: int) -> list:
 
 
 async def subscribed_to_group(url: str) -> None:
-    """Waits until the store knows of a subscriber of a group. A timeout is the caller's."""
+    """Waits until the store knows of a subscriber of a group. The caller sets a timeout."""
     import redis.asyncio
 
     client = redis.asyncio.Redis.from_url(url)
@@ -75,7 +75,7 @@ async def subscribed_to_group(url: str) -> None:
 
 
 def channels(port: int, database: int, is_pubsub: bool = False) -> list:
-    """Django's channel layers: one waits in BZPOPMIN, the other one subscribes."""
+    """Django's channel layers: one waits in BZPOPMIN, the other (`is_pubsub`) subscribes."""
     from channels_redis.core import RedisChannelLayer
     from channels_redis.pubsub import RedisPubSubChannelLayer
 

@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of `weir-calibrate`.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};

@@ -202,8 +202,8 @@ mod tests {
     #[derive(Default)]
     struct Model {
         failures: Vec<u64>,
-        /// The open breaker surely refuses before the first time, and surely not after the second, in
-        /// milliseconds.
+        /// The times in milliseconds before which the open breaker certainly refuses, and after which it
+        /// certainly does not; `None` while closed.
         open: Option<(u64, u64)>,
         probe_until: Option<u64>,
         openings: u32,
@@ -305,7 +305,7 @@ mod tests {
         assert!(breaker.open_until(at(1_900)).is_some_and(|until| until <= at(1_900 + 90_000)));
     }
 
-    /// Checks that requests for one backend do not pay for another one that refuses.
+    /// Checks that requests to one backend do not suffer from another backend that refuses.
     #[test]
     fn it_stays_closed_while_half_of_the_requests_are_answered() {
         let (mut breaker, mut random, mut targets) =

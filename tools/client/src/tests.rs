@@ -12,7 +12,7 @@ fn client(policy: Policy) -> Client {
     Client::new(policy, Random::new(1))
 }
 
-/// Asks for a first attempt and returns it; panics with the reason if the client refuses.
+/// Asks the client to admit a first attempt, and returns the attempt. Panics if the client refuses it.
 fn send(client: &mut Client, repeats: Repeats, now: u64) -> Sent {
     match client.may_send(repeats, at(now)) {
         Decision::Send(sent) => sent,
@@ -69,7 +69,7 @@ fn only_silence_is_repeated_and_only_where_that_does_no_harm() {
 fn a_request_is_repeated_so_often_and_told_what_is_left_of_its_deadline() {
     let policy = Policy { deadline: Some(Duration::from_secs(1)), ..PATIENT };
     let mut client = client(policy);
-    // Enough requests were accepted for one failure not to matter.
+    // The client has seen so many requests accepted that one failure has no effect.
     for _ in 0..10 {
         let sent = send(&mut client, Repeats::Harmless, 500);
         client.handle_outcome(sent, Outcome::Answered, at(501));
@@ -105,7 +105,7 @@ fn nothing_is_repeated_when_no_time_is_left() {
     let Next::RetryAt(retry) = client.handle_outcome(sent, Outcome::Lost, at(2_000_001)) else {
         panic!("it is repeated")
     };
-    // The caller comes late: less than a millisecond is left.
+    // The caller asks late: less than a millisecond is left before the deadline.
     assert_eq!(client.may_repeat(retry, at(2_000_150)), Decision::Refused(Reason::TooLate));
 }
 
@@ -125,7 +125,7 @@ fn an_outage_does_not_throttle_what_comes_after_it() {
         }
     }
     assert_eq!((sent[0], refused[0]), (10_000, 0));
-    // About two hundred until the breaker opens, and then a probe every half second.
+    // About two hundred requests until the breaker opens, and then a probe every half second.
     assert!((200..260).contains(&sent[1]), "{sent:?}");
     assert!(refused[2] < 750, "all that is lost then is the rest of a pause: {refused:?}");
 }
@@ -146,7 +146,8 @@ fn a_probe_that_says_nothing_makes_room_for_the_next() {
     assert_eq!(client.open_until(until), None);
 }
 
-/// Checks a client that begins during an outage, and so has never seen a request accepted.
+/// A client that starts during an outage, and so has never seen a request accepted, recovers when the outage
+/// ends.
 #[test]
 fn an_outage_from_the_start_is_over_when_it_is_over() {
     for (pause, lasts) in [(1, 60_000), (100, 60_000), (1, 600_000)] {
@@ -162,14 +163,14 @@ fn an_outage_from_the_start_is_over_when_it_is_over() {
                 Decision::Refused(_) => refused_at = now,
             }
         }
-        // About twenty until the breaker opens, and then two probes per second.
+        // About twenty requests until the breaker opens, and then two probes per second.
         assert!(sent <= 60 + lasts * 2 / 1_000, "{sent} were sent");
         assert!(refused_at < lasts + 750, "refused until {refused_at}");
     }
 }
 
-/// Checks a client that cannot tell the requests of a refusing backend from those of a healthy one: the
-/// throttle takes at most 1 % of the healthy one's.
+/// A client that cannot tell the requests to a refusing backend from those to a healthy one: the adaptive
+/// throttle refuses at most 1 % of the healthy one's.
 #[test]
 fn requests_for_a_backend_that_is_well_do_not_pay_for_the_other() {
     let (mut client, mut targets) = (client(Policy::default()), Random::new(2));
@@ -188,8 +189,8 @@ fn requests_for_a_backend_that_is_well_do_not_pay_for_the_other() {
 }
 
 proptest! {
-    /// Checks, for random outcomes, that attempts are bounded, deadlines are kept, and retries stay within
-    /// budget.
+    /// For random outcomes, the number of attempts is bounded, deadlines are kept, and retries stay within
+    /// their budget.
     #[test]
     fn retries_are_bounded(
         ends in prop::collection::vec((0..50_u64, 0..6_u8, any::<bool>()), 1..400),

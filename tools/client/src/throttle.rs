@@ -164,7 +164,7 @@ mod tests {
             (0..100).filter(|_| throttle.may_pass(at(millis), random)).count()
         };
         assert!(passed(&mut throttle, 1_000, &mut random) < 5);
-        // Requests refused here meanwhile count too.
+        // Requests that the throttle itself refused meanwhile count too.
         assert_eq!(passed(&mut throttle, 1_000 + 2 * 120_000, &mut random), 100);
     }
 }

@@ -73,7 +73,7 @@ mod tests {
             let mut millis: u64 = 0;
             for (pause, happens) in steps {
                 millis += pause;
-                // A clock that steps back a little moves nothing.
+                // A clock that steps back a little changes nothing.
                 let told = if happens { millis.saturating_sub(late) } else { millis };
                 newest = newest.max(told / 100);
                 if happens {

@@ -338,7 +338,7 @@ mod tests {
         forwarder.handle_client_bytes(1, &a.as_bytes()[9..]);
         forwarder.handle_client_bytes(1, c.as_bytes());
         assert_eq!(sent(&mut forwarder), [(STORE, [b, a, c].concat())]);
-        // The last reply is cut off.
+        // The last reply arrives incomplete.
         forwarder.handle_store_bytes(b"+b\r\n+a\r\n$1").expect("replies");
         assert_eq!(sent(&mut forwarder), [(1, "+a\r\n".to_owned()), (2, "+b\r\n".to_owned())]);
         forwarder.handle_store_bytes(b"\r\nc\r\n").expect("the rest");

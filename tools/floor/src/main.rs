@@ -72,7 +72,7 @@ fn connect(address: SocketAddr) -> io::Result<Socket> {
 fn listen(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
-    // Accepted connections inherit it.
+    // Accepted connections inherit TCP_NODELAY.
     socket.set_tcp_nodelay(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
@@ -113,7 +113,7 @@ fn forward(ring: &mut Ring, store: Socket) -> Result<(), String> {
                     return Err("the store has closed the connection".to_owned());
                 }
                 Completion::Ended { socket } => {
-                    // A send that the client does not read ends too.
+                    // The shutdown also ends a send to a client that does not read.
                     ring.shut_down(socket);
                     forwarder.handle_client_ended(socket);
                 }

@@ -219,7 +219,7 @@ impl Ring {
         };
         let goes_on = received.is_some() || result.is_err_and(|error| is_passing(&error));
         if has_ended && goes_on {
-            // The buffers of this turn are given back before this is submitted.
+            // The buffers of this turn are given back before this receive is submitted, so that it finds one.
             self.receive(token);
         }
         if let Some(buffer) = received {

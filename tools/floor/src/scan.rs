@@ -157,7 +157,7 @@ mod tests {
         b"*3\r\n$1\r\na\r\n*2\r\n:1\r\n$-1\r\n+x\r\n",
     ];
 
-    /// Looks at every prefix of the messages, one after the other.
+    /// Checks the scanner on every prefix of the messages.
     fn ends_are_found(messages: &[&[u8]], scan: impl Fn(&[u8]) -> Result<Whole, Malformed>) {
         let all = messages.concat();
         let mut ends = vec![0];

@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of `weir-history`.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;

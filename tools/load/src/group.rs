@@ -269,7 +269,7 @@ impl Group {
         }
         let repeat = |retry| Repeat { request, ending, retry };
         let again = match &mut self.smart {
-            // Naive clients retry at once.
+            // Naive clients retry at once, whatever the reply says.
             None => {
                 let repeats = ending != Ending::Served && request.attempt < self.plan.retries;
                 repeats.then(|| (Timestamp::ZERO, repeat(None)))

@@ -387,7 +387,7 @@ impl Run {
         for connection in self.connections.iter().filter(|connection| connection.is_ready()) {
             self.ready[usize::from(connection.group)] += 1;
         }
-        // A run without one of its groups shows nothing: the caller ends it.
+        // If a group has no connection, the run would show nothing: the caller ends it.
         let complete = self.ready.iter().all(|ready| *ready > 0);
         self.enter(if complete { Stage::SettingUp } else { Stage::Waiting }, now);
     }

@@ -24,7 +24,7 @@ pub(super) struct Ability {
     pub counted: Range<Timestamp>,
     /// The load that clients offer, relative to the stores' capacity (1 is all of it).
     pub asked: f64,
-    /// The number of servers of each store.
+    /// The number of servers of each store: the requests that the store works on at the same time.
     pub servers: usize,
     /// The times in which each core did not run, by core. `clients` is the fraction of all clients that each
     /// core has.

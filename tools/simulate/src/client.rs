@@ -382,7 +382,7 @@ impl Client {
     /// Records that all requests sent so far must be answered before the client is closed.
     pub fn must_be_served(&mut self) {
         if self.duty.is_some() {
-            // Some wait for elements that nobody pushes any more.
+            // Some calls wait for elements that no client pushes any more.
             return;
         }
         let is_heard = self.stage == Stage::Talking || self.leaving == Leaving::HalfClose;

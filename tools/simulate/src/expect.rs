@@ -36,11 +36,11 @@ pub(super) enum Expected {
     IfNone { writes: Vec<usize>, keys: Vec<String>, certain: bool },
     /// The number of keys that these deletes have removed.
     Deleted(Vec<usize>),
-    /// The value of the key, which the same request deletes.
+    /// The value of this key, which the same request deletes; the deletion has this number in the history.
     Taken { key: String, write: usize },
-    /// The value of the counter.
+    /// The value of the counter with this name.
     Counted(String),
-    /// The value of the key.
+    /// The value of the key with this name.
     Value(String),
     /// The values of these keys, as an array.
     Values(Vec<String>),

@@ -58,7 +58,7 @@ pub(super) struct Traffic {
     /// Commands at the fleet's store. `fleet_bytes` is the length of its replies.
     pub fleet_commands: u64,
     pub fleet_bytes: u64,
-    /// GET requests at the stores.
+    /// Number of GET requests that the stores have carried out.
     pub store_reads: u64,
 }
 
@@ -240,7 +240,7 @@ impl Hosts {
         self.deliver(store);
     }
 
-    /// Lets one tick pass.
+    /// Lets one tick (100 µs) pass: carries out the events that are due, then a turn of each core with work.
     pub fn tick(&mut self) {
         self.now = self.now.after(TICK);
         for event in self.later.pop_front().unwrap_or_default() {

@@ -12,21 +12,22 @@ use weir::values::{MicroUnits, Random, Timestamp, UNIT};
 /// Probabilities of the faults that the simulation injects, in thousandths.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Faults {
-    /// Probability that a store drops the connection instead of carrying a request out.
+    /// Probability, per request, that a store drops the connection instead of carrying the request out.
     pub lost_before: u64,
-    /// Probability that a store carries a request out and drops the connection before or during the reply.
+    /// Probability, per request, that a store carries the request out and drops the connection before or
+    /// during the reply.
     pub lost_after: u64,
     /// Probability that a store refuses a connection.
     pub refused_connect: u64,
     /// Probability that a store does not react to an attempt to connect.
     pub ignored_connect: u64,
-    /// Probability that a store replies with `LOADING` for the next 1 to 50 ms.
+    /// Probability, per request, that a store replies with `LOADING` for the next 1 to 50 ms.
     pub loading: u64,
-    /// Probability that a store stalls, for 1 ms to 10 s.
+    /// Probability, per request, that a store stalls for 1 ms to 10 s.
     pub stall: u64,
-    /// Probability that a store sends bytes that are not RESP.
+    /// Probability, per request, that a store replies with bytes that are not RESP.
     pub garbage: u64,
-    /// Probability that a client's connection breaks without notice.
+    /// Probability that a client's connection ends by breaking without notice.
     pub client_lost: u64,
 }
 
@@ -401,7 +402,7 @@ impl Plan {
                 random.between(2, 4) as u16
             },
             cluster: Some(moves),
-            // A throttled request finds out nothing about slots.
+            // A throttled request teaches weir nothing about slots, so quotas are rare here.
             quota: self.quota.filter(|_| random.per_mille(300)),
             hot: HotSettings {
                 mode,
@@ -436,7 +437,7 @@ impl Plan {
         let lost_after = u64::from(trouble.has(Trouble::LOST_LINKS));
         Self {
             shards: *random.pick(&[1, 2, 4, 8]),
-            // Hardly any key is hot in the usual sense.
+            // With the default thresholds hardly any key becomes hot.
             hot: HotSettings::new(calm.backends),
             // Requests under load cost little.
             heavy_from: 20 * UNIT,

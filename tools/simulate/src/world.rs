@@ -1193,7 +1193,7 @@ impl World {
         self.at(arrival, Event::Input(shard, Input::Grants(grants)));
     }
 
-    // A cluster.
+    // Maps and slots of a cluster.
 
     /// Gives the first map of the cluster to all cores, before the first client connects.
     fn find_cluster(&mut self) {
@@ -1606,7 +1606,7 @@ impl World {
         }
     }
 
-    // The end.
+    // Checks at the end of the run.
 
     fn check_rest(&self) -> Checked {
         if let Some(unserved) = self.clients.iter().find_map(Client::unserved) {

@@ -1,5 +1,5 @@
-//! Tests of a few hosts in virtual time with real pools, around a store that is a map. Users move their
-//! demand between hosts.
+//! Simulation of a few hosts in virtual time with real pools, around a made-up store (a map). Users move
+//! their demand between hosts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -57,10 +57,10 @@ impl Store {
     }
 }
 
-/// A user's traffic at one host.
+/// The traffic of one user at one host.
 #[derive(Clone, Copy, Default)]
 struct Part {
-    /// Requests offered per second, of one unit each.
+    /// Requests offered per second, each of one request unit.
     offered: f64,
     due: f64,
     holding: i64,
@@ -105,7 +105,7 @@ impl World {
         world
     }
 
-    /// Sets the requests per second that a user sends to each host from now on.
+    /// Sets the requests per second that a user sends to each host from now on, in the order of the hosts.
     fn offer(&mut self, user: u64, offered: &[f64]) {
         for (host, offered) in self.hosts.iter_mut().zip(offered) {
             host.users.entry(user).or_default().offered = *offered;
@@ -156,7 +156,7 @@ impl World {
         }
     }
 
-    /// Runs for some seconds, and returns what a user was admitted in them.
+    /// Runs for some seconds, and returns the request units that were admitted from a user in them.
     fn admits(&mut self, user: u64, seconds: u64) -> f64 {
         let before = self.admitted.get(&user).copied().unwrap_or(0);
         self.pass(seconds);
@@ -182,7 +182,8 @@ const fn demand(user: u64, wanted: u64, spent: i64, needed: u64) -> Demand {
 #[test]
 fn a_user_has_one_quota_wherever_in_the_fleet_it_asks() {
     let mut world = World::new(3, 10);
-    // This user is never counted: it asks for less than every host may give out.
+    // This user is never counted in the store, because it asks for less than every host may grant without
+    // that.
     world.offer(7, &[3.0, 3.0, 0.0]);
     let usual = RATE as f64 * 10.0;
     for offered in [[300.0, 0.0, 0.0], [0.0, 300.0, 0.0], [200.0, 200.0, 200.0], [90.0, 0.0, 30.0]] {
@@ -196,13 +197,14 @@ fn a_user_has_one_quota_wherever_in_the_fleet_it_asks() {
     let figures = world.hosts.iter().map(|host| host.fleet.users().expect("they are shared"));
     assert!(figures.clone().all(|users| users.left_out == 0 && users.counted <= 1));
     assert_eq!(world.store.counters.keys().collect::<Vec<_>>(), ["{weir:ns}:d:user:0000000000000005"]);
-    // A user who asks for nothing any more is forgotten.
+    // A user without requests is forgotten.
     world.offer(5, &[0.0; 3]);
     world.pass(13);
     assert!(world.hosts.iter().all(|host| host.fleet.users().expect("they are shared").counted == 0));
 }
 
-/// Samples of each half second: what a user was admitted so far, and how often a host was new to it.
+/// Samples taken every half second: the units admitted from a user so far, and how often a host was new to
+/// the user.
 #[derive(Default)]
 struct Past {
     admitted: Vec<f64>,
@@ -210,12 +212,12 @@ struct Past {
 }
 
 impl Past {
-    /// The most that was admitted in any stretch of time beyond what the quota brought in, in seconds of the
-    /// quota. Excluded is the even part, with its burst, that a host gives a user who is new to it until
-    /// others have heard.
+    /// Returns the most that was admitted in any stretch of time beyond the quota, in seconds of the quota.
+    /// Excluded is the even share, with its burst, that a host grants a user who is new to it until the other
+    /// hosts know.
     fn worst(&self, hosts: u64) -> f64 {
-        // A new host is noticed after one period, or two if the user began late in one, heard of in the next,
-        // and takes effect in one more.
+        // A new host is noticed after one period (two if the user began late in one), known to the others in
+        // the next period, and in effect one period later.
         const FELT: usize = 8;
         let mut worst: f64 = 0.0;
         for start in 0..self.admitted.len() {
@@ -231,9 +233,9 @@ impl Past {
     }
 }
 
-/// The number of periods until others have heard that a user is at a host now.
+/// The number of periods until the other hosts know that a user sends to a host.
 const UNHEARD: f64 = 3.0;
-/// The excess that comes from shares being a period old, as for tenants.
+/// The allowed excess in seconds of the quota because shares are one period old, as for tenants.
 const RISING: f64 = 0.2;
 
 #[test]
@@ -337,7 +339,7 @@ fn of_many_users_some_are_counted_and_the_heaviest_first() {
     let light: Vec<(u64, u64)> = (1..=100_000).map(|user| (user, 4)).collect();
     let figures = tell(host, &light, now);
     assert_eq!((figures.counted, figures.left_out), (0, 0));
-    // More heavy users than are looked at.
+    // Twice as many heavy users as the store's counters may cover.
     let heavy: Vec<(u64, u64)> =
         (0..2 * FLEET_CANDIDATES_MAX as u64).map(|user| (1_000_000 + user, 30)).collect();
     now = now.after(Duration::from_secs(1));
@@ -345,11 +347,11 @@ fn of_many_users_some_are_counted_and_the_heaviest_first() {
     let figures = tell(host, &[&heavy[..1_000], &most[..], &heavy[1_000..]].concat(), now);
     assert_eq!((figures.counted, figures.left_out), (MOST, (FLEET_CANDIDATES_MAX - MOST) as u64));
     let counted = |world: &Store| world.counters.keys().filter(|key| key.contains(":00000000001e84")).count();
-    // Counted users stay, whoever else comes.
+    // Users that are counted stay counted, whoever comes after them.
     now = now.after(Duration::from_secs(1));
     let figures = tell(host, &[&heavy[..], &most[..]].concat(), now);
     assert_eq!(figures.counted, MOST);
-    // Some of them become light, and others get their places.
+    // Some of them become light, and other users take their places.
     now = now.after(Duration::from_secs(1));
     tell(host, &[&heavy[..100], &most[10..]].concat(), now);
     now = now.after(Duration::from_secs(1));

@@ -9,7 +9,7 @@ pub(super) const COMMANDS: &[Command] = &[
     local("auth", -2, LocalCommand::Auth).fast().flags(BEFORE_SIGN_IN),
     container("client"),
     local("client|caching", 3, LocalCommand::ClientCaching).flags(NOT_SCRIPTED),
-    // Valkey 8.
+    // Exists since Valkey 8.
     local("client|capa", -3, LocalCommand::ClientCapa).flags(NOT_SCRIPTED),
     local("client|getname", 2, LocalCommand::ClientGetName).flags(NOT_SCRIPTED),
     local("client|getredir", 2, LocalCommand::ClientGetRedir).flags(NOT_SCRIPTED),

@@ -5,7 +5,7 @@ use super::build::{read, write};
 
 pub(super) const COMMANDS: &[Command] = &[
     write("blmove", 6).needs_memory().keys(1, 2, 1).flags(Flags::NOSCRIPT).blocks(),
-    // Redis 8.10.
+    // Exists since Redis 8.10.
     write("blmovem", -6).needs_memory().keys(1, 2, 1).blocks(),
     write("blmpop", -5).counted(2, KeyCount::Pop).blocks(),
     write("blpop", -3).keys(1, -2, 1).flags(Flags::NOSCRIPT).blocks(),
@@ -15,7 +15,7 @@ pub(super) const COMMANDS: &[Command] = &[
     write("linsert", 5).hides_work().needs_memory(),
     read("llen", 2).cacheable().fast(),
     write("lmove", 5).needs_memory().several(1, 2, 1),
-    // Redis 8.10.
+    // Exists since Redis 8.10.
     write("lmovem", -5).needs_memory().several(1, 2, 1),
     write("lmpop", -4).counted(1, KeyCount::Pop).class(Class::Multi),
     write("lpop", -2).fast(),

@@ -135,8 +135,8 @@ mod tests {
         for theirs in recorded() {
             let ours = entry(theirs.name);
             let arity = match ours.name {
-                // Since 7.2 `ZRANK` and `ZREVRANK` take WITHSCORE, and the others accept a command without
-                // arguments.
+                // Since Redis 7.2, ZRANK and ZREVRANK take WITHSCORE, and the other two commands accept a
+                // command without arguments.
                 "zrank" | "zrevrank" | "command|getkeys" | "command|getkeysandflags" => -3,
                 _ => theirs.arity,
             };
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn access_categories_are_those_of_redis_7() {
-        // Redis counts two commands as administration, and lets everyone run them all the same.
+        // Redis puts these two commands into the category admin, but weir lets every user run them.
         for theirs in recorded().filter(|theirs| !matches!(theirs.name, "lastsave" | "role")) {
             let command = entry(theirs.name);
             let ours: BTreeSet<&str> = super::super::describe::categories(command).collect();

@@ -28,7 +28,7 @@ pub(super) const COMMANDS: &[Command] = &[
     help("script|help"),
     plain("script|kill", 2).flags(STOPS).to_all(FanOut::AnyOk).admin_only(),
     plain("script|load", 3).flags(Flags::NOSCRIPT.and(Flags::STALE)).to_all(FanOut::Same),
-    // Valkey 8.
+    // Exists since Valkey 8.
     plain("script|show", 3).flags(Flags::NOSCRIPT).to_all(FanOut::One),
 ];
 

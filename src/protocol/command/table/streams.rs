@@ -5,7 +5,7 @@ use super::build::{container, help, read, write};
 
 pub(super) const COMMANDS: &[Command] = &[
     write("xack", -4).fast(),
-    // Redis 8.2.
+    // Exists since Redis 8.2.
     write("xackdel", -6).fast(),
     write("xadd", -5).fast().needs_memory(),
     write("xautoclaim", -6).hides_work().fast(),

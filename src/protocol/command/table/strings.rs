@@ -10,7 +10,7 @@ pub(super) const COMMANDS: &[Command] = &[
     write("decrby", 3).fast().needs_memory(),
     // Valkey 9: deletes if the value is the one given.
     write("delifeq", 3).fast(),
-    // Redis 8.4.
+    // Exists since Redis 8.4.
     write("delex", -2).fast(),
     read("digest", 2).hides_work().fast(),
     read("get", 2).cacheable().fast(),

@@ -1,4 +1,4 @@
-//! Tests of which replicas are watched, and for how long.
+//! Tests of the failover probe: which replicas it watches, and for how long.
 
 use std::time::Duration;
 

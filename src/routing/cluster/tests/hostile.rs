@@ -1,4 +1,4 @@
-//! Tests with bytes that no Redis would send.
+//! Tests of the cluster's replies with bytes that no Redis would send.
 
 use proptest::prelude::*;
 
@@ -48,7 +48,7 @@ fn what_makes_no_sense_is_refused_as_a_whole() {
     assert!(nodes(&format!("{me} 5")).is_ok(), "a cluster of one");
     let text = format!("{me}\nb 9.9.9.9:1@2 handshake - 0 0 0 disconnected");
     assert_eq!(nodes(&text), Err(Unusable::KnowsNobody));
-    // Newer versions write more behind the address, and some nodes have none.
+    // Newer versions write more after the address, and some nodes have no address.
     for (text, wanted) in [
         ("1.1.1.1:1@2,,shard-id=x", vec!["1.1.1.1:1"]),
         ("1.1.1.1:1@2,n.example,shard-id=x", vec!["1.1.1.1:1", "n.example:1"]),

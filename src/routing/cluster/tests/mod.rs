@@ -1,5 +1,5 @@
-//! Tests with replies recorded from redis-server 7.0.15 (`tests/data/cluster/`), a slow model, and hostile
-//! bytes.
+//! Tests of the cluster's maps: with replies recorded from redis-server 7.0.15 (`tests/data/cluster/`),
+//! against a slow reference model, and with hostile bytes.
 
 mod failover_probe;
 mod hostile;
@@ -19,7 +19,7 @@ fn address(text: &str) -> ServerAddress {
     ServerAddress { host: host.to_owned(), port: port.parse().expect("a port") }
 }
 
-/// One node of a made-up view.
+/// A node of a made-up view of the cluster.
 #[derive(Clone, Debug, Default)]
 struct Told {
     id: String,
@@ -47,8 +47,8 @@ impl Told {
     }
 }
 
-/// Creates the view of the first node, through the bytes that it would send. Addresses follow from the nodes'
-/// ids.
+/// Builds the first node's view of the cluster from the bytes that this node would send. Addresses follow
+/// from the nodes' ids.
 fn view(told: &[Told]) -> Result<View, Unusable> {
     let mut nodes = String::new();
     let mut ranges = Vec::new();
@@ -71,7 +71,7 @@ fn view(told: &[Told]) -> Result<View, Unusable> {
     View::parse(&address("seed.example:7"), slots.as_bytes(), nodes.as_bytes())
 }
 
-/// Returns the bytes for a node in `CLUSTER SLOTS`.
+/// Returns the bytes that describe a node in CLUSTER SLOTS.
 fn endpoint(id: &str) -> String {
     let host = format!("{id}.example");
     format!("*3\r\n${}\r\n{host}\r\n:1\r\n${}\r\n{id}\r\n", host.len(), id.len())

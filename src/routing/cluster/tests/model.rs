@@ -1,5 +1,5 @@
-//! Comparison of merged maps with a slow model: views of made-up clusters, merged by maps of names, slot by
-//! slot.
+//! Compares merged cluster maps with a slow reference model, which merges the views of made-up nodes by name,
+//! slot by slot.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::values::Timestamp;
 const SLOTS_USED: u16 = 5;
 const NODES: u8 = 5;
 
-/// View of one node: the nodes that it knows (epoch, failed), and the owner of each slot.
+/// The view of one node: the nodes that it knows (epoch, failed), and the owner of each slot.
 #[derive(Clone, Debug)]
 struct Said {
     teller: u8,
@@ -25,7 +25,7 @@ enum Step {
     Moved(u16, u8),
 }
 
-/// Slow model of the rules for merging views.
+/// Slow reference model of the rules by which views are merged.
 #[derive(Default)]
 struct Model {
     known: BTreeSet<u8>,
@@ -59,8 +59,8 @@ impl Model {
             .collect();
         self.failed.clone_from(&failed);
         for slot in 0..SLOTS_USED {
-            // Claims in the order of precedence: epoch, then in force, then made by the node itself, then the
-            // order of views.
+            // Claims to a slot, sorted by precedence: epoch, then the claim that is in force, then a claim by
+            // the node itself, then the order of views.
             let mut claims: Vec<(f64, u8, i32, u8)> = Vec::new();
             if let Some((epoch, node)) = self.in_force.get(&slot)
                 && self.known.contains(node)
@@ -194,7 +194,7 @@ proptest! {
     }
 }
 
-/// Three nodes, most of them late, do not undo a MOVED.
+/// The views of three nodes, most of which are late, do not undo a MOVED.
 #[test]
 fn late_views_do_not_undo_moved() {
     let told = |slots_of_a: &[u16], slots_of_b: &[u16], epoch_of_b, first: usize| {
@@ -211,11 +211,11 @@ fn late_views_do_not_undo_moved() {
     let key = cluster.map().owner_key(3).expect("b");
     assert!(cluster.patch(&[(1, key)]).is_some());
     assert!(cluster.patch(&[(1, key)]).is_none(), "it is known by now");
-    // c and a late a tell the former state; the epoch of a node that gave a slot away is still the higher
-    // one.
+    // Node c, and node a which is late, still report the former state; the epoch of a node that gave a slot
+    // away remains the higher one.
     assert!(cluster.apply(&[told(&[1, 2], &[3], 4, 2)]).map.is_none());
     assert_eq!(owner_of(cluster.map(), 1), Some("b"));
-    // b has claimed the slot itself, and then gives it back.
+    // Node b claims the slot itself at first, and then gives it back.
     cluster.apply(&[told(&[2], &[1, 3], 6, 1)]);
     assert_eq!(owner_of(cluster.map(), 1), Some("b"));
     let back = [Told::primary("a", 7, [1, 2]), Told::primary("b", 6, [3]), Told::primary("c", 3, [9])];
@@ -223,7 +223,8 @@ fn late_views_do_not_undo_moved() {
     assert_eq!(owner_of(cluster.map(), 1), Some("a"));
 }
 
-/// A late node said MOVED to a node that has died: nobody there can say where the slot really is.
+/// A late node replied MOVED to a node that is dead, so no node can say where the slot is now, and the map
+/// drops the MOVED.
 #[test]
 fn moved_to_a_dead_node_is_taken_back() {
     let told = |flags, first: usize| {
@@ -307,7 +308,7 @@ fn a_new_node_at_an_old_place_is_another() {
     assert_eq!(after.node_of(gone[0]), None);
 }
 
-/// A node that answered knows its open slots best; of others, their last answers hold.
+/// A node that answers knows its own open (moving) slots best; for other nodes, their last answers hold.
 #[test]
 fn open_slots_are_kept_while_they_make_sense() {
     let told = |first: usize, open: &str, slots_of_a: &[u16], slots_of_b: &[u16]| {
@@ -344,7 +345,7 @@ fn whose_replica_has_taken_over_is_no_store_before_it_knows() {
     let before = [Told::primary("p", 1, 0..100), Told::primary("q", 2, 100..200), Told::replica("h", "p", 1)];
     let mut cluster = Cluster::default();
     assert!(cluster.apply(&[view(&before).expect("a view")]).map.is_some());
-    // The successor answers, and the others have yet to hear of it, the former primary among them.
+    // The successor answers before the other nodes have heard of the failover, the former primary among them.
     let successor =
         view(&[Told::primary("h", 3, 0..100), Told::primary("p", 1, []), Told::primary("q", 2, 100..200)]);
     let late = view(&before);
@@ -352,19 +353,19 @@ fn whose_replica_has_taken_over_is_no_store_before_it_knows() {
     let map = cluster.apply(&views).map.expect("news");
     assert_eq!(owner_of(&map, 0), Some("h"));
     assert!(is_store(&map, "h") && is_store(&map, "q") && !is_store(&map, "p"));
-    // The result is the same in any order, and from each view alone.
+    // The result is the same in any order of the views, and from each view alone.
     for views in [vec![successor.clone()], vec![late.clone()], vec![late, successor.clone()]] {
         let views: Vec<View> = views.into_iter().map(|view| view.expect("a view")).collect();
         let _ = cluster.apply(&views);
         let map = cluster.map();
         assert!(is_store(map, "h") && is_store(map, "q") && !is_store(map, "p"), "{views:?}");
     }
-    // The former primary hears of it.
+    // The former primary hears of the failover.
     let aware = [Told::replica("p", "h", 3), Told::primary("h", 3, 0..100), Told::primary("q", 2, 100..200)];
     let _ = cluster.apply(&[view(&aware).expect("a view")]);
     assert!(!is_store(cluster.map(), "p"));
-    // The former primary leaves its successor: others may be late once more, but its own view counts, and it keeps
-    // keys that are brought to it.
+    // The former primary leaves its successor. Other nodes may be late once more, but its own view counts,
+    // and it keeps slots that are moved to it.
     let apart = [Told::primary("p", 4, []), Told::primary("h", 3, 0..100), Told::primary("q", 2, 100..200)];
     assert!(is_store(&cluster.apply(&[view(&apart).expect("a view")]).map.expect("news"), "p"));
     let _ = cluster.apply(&[successor.expect("a view")]);
@@ -387,7 +388,7 @@ fn a_replica_that_takes_slots_over_is_a_store_at_once() {
     let mut cluster = Cluster::default();
     let _ = cluster.apply(&[view(&before).expect("a view")]);
     let successor = cluster.map().nodes().find(|node| node.id.as_str() == "h").expect("known").key;
-    // The slot moves by MOVED first, so that the nodes stay as they were; then by its owner's view.
+    // The slot moves by MOVED first, which leaves the nodes as they were; then by its owner's view.
     let map = cluster.patch(&[(0, successor)]).expect("news");
     assert!(map.stores().any(|node| node.key == successor) && map.stores().count() == 3);
     let told = [Told::primary("h", 3, 0..100), Told::primary("p", 1, []), Told::primary("q", 2, 100..200)];

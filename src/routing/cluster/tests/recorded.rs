@@ -1,4 +1,5 @@
-//! Tests with replies of a real cluster of three primaries and three replicas, in good and in bad moments.
+//! Tests with replies recorded from a real cluster of three primaries and three replicas, healthy and in
+//! trouble.
 
 use super::*;
 
@@ -77,15 +78,15 @@ fn a_primary_that_imports_and_has_no_slots_is_known() {
 #[test]
 fn one_that_joins_is_not_listened_to_before_it_knows_somebody() {
     assert_eq!(recorded!("alone"), Err(Unusable::KnowsNobody));
-    // The joining node has heard of all nodes, but not yet of one primary's slots: nothing that is known is
-    // lost by that.
+    // The joining node has heard of all nodes, but not yet of one primary's slots; merging its view loses
+    // nothing that is known.
     let mut cluster = Cluster::default();
     cluster.apply(&[recorded!("healthy").expect("a view")]);
     let joining = recorded!("joining").expect("a view");
     let map = cluster.apply(&[joining]).map.expect("a new node");
     assert_eq!((owner_of(&map, 5461), map.nodes().count()), (Some(B), 7));
     assert_eq!(map.moved_since(&map_of(recorded!("healthy")), 0..=16_383).count(), 0);
-    // By itself the joining node has nothing to say about those slots.
+    // The joining node's view alone gives these slots no owner.
     assert_eq!(owner_of(&map_of(recorded!("joining")), 5461), None);
 }
 
@@ -98,7 +99,7 @@ fn whoever_shakes_hands_is_no_node_yet() {
 fn endpoints_come_first_and_unknown_ones_are_left_out() {
     let map = map_of(recorded!("hostnames"));
     assert_eq!(by_id(&map, B).addresses, [address("b.example:46087"), address("127.0.0.1:46087")]);
-    // The node's endpoint is `?`: its address remains.
+    // The node's endpoint is `?` (unknown), so its former address remains.
     assert_eq!(by_id(&map, C).addresses, [address("127.0.0.1:32863")]);
     assert_eq!(map.find(&address("B.example:46087")).map(|node| node.id.as_str()), Some(B));
     let map = map_of(recorded!("unknown-endpoints"));
@@ -109,7 +110,7 @@ fn endpoints_come_first_and_unknown_ones_are_left_out() {
 fn a_failed_primary_owns_its_slots_until_it_is_replaced() {
     let mut cluster = Cluster::default();
     cluster.apply(&[recorded!("healthy").expect("a view")]);
-    // The opinion of one node (`fail?`) changes nothing.
+    // The suspicion of one node (`fail?`) changes nothing.
     let before = cluster.apply(&[recorded!("failing").expect("a view")]).map.expect("a newcomer");
     assert_eq!((owner_of(&before, 16_383), by_id(&before, C).failed), (Some(C), false));
     let after = cluster.apply(&[recorded!("promoted").expect("a view")]).map.expect("a new owner");
@@ -117,7 +118,7 @@ fn a_failed_primary_owns_its_slots_until_it_is_replaced() {
     assert_eq!(after.moved_since(&before, 0..=16_383).count(), 16_384 - 10_923);
     assert_eq!(after.gone_since(&before).count(), 0);
     assert_eq!(by_id(&after, C_REPLICA).key, by_id(&before, C_REPLICA).key);
-    // A late view takes nothing back.
+    // A late view does not undo a newer state.
     assert_eq!(owner_of(cluster.map(), 16_383), Some(C_REPLICA));
     cluster.apply(&[recorded!("failing").expect("a view")]);
     assert_eq!(owner_of(cluster.map(), 16_383), Some(C_REPLICA));

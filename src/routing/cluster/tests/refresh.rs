@@ -1,4 +1,4 @@
-//! Tests of when nodes are asked, over an hour of made-up trouble.
+//! Tests of the refresh of the map: when nodes are asked, over an hour of made-up trouble.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn seconds(seconds: f64) -> Timestamp {
     Timestamp::ZERO.after(Duration::from_secs_f64(seconds))
 }
 
-/// Creates a schedule that has its first map.
+/// Creates a schedule for a cluster whose first map is known.
 fn settled(map: &Map) -> Refresh {
     let mut refresh = Refresh::new(2, Random::new(7));
     let first = refresh.poll_round(&Map::empty(), Timestamp::ZERO).expect("at once");
@@ -56,7 +56,7 @@ fn the_first_is_at_once_and_the_next_ever_later() {
         assert!((least..=12.0).contains(gap), "{gaps:?}");
     }
     assert!(gaps[0] <= 1.25 && gaps[1] <= 2.5 && gaps[2] <= 5.0, "{gaps:?}");
-    // After a change the next round is soon again.
+    // After a change the next round comes early again.
     assert!(refresh.poll_round(&map, now).is_some());
     refresh.handle_outcome(Outcome::Changed, now);
     refresh.handle_reason(Reason::LinkLost(None));
@@ -104,7 +104,7 @@ fn whoever_has_to_be_sure_has_all_primaries_asked_but_not_all_the_time() {
         assert_eq!(refresh.poll_deadline(), Some(ended.after(Duration::from_millis(40))));
         now = ended;
     }
-    // A round that was asked for otherwise is not put off by that.
+    // A round for another reason is not delayed by that.
     refresh.handle_reason(Reason::LinkLost(None));
     let next = refresh.poll_deadline().expect("soon");
     assert!(refresh.poll_round(&map, next).is_some());

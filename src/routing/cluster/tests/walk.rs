@@ -1,5 +1,5 @@
-//! Simulation of walks over nodes between which slots move, and which fail over: a made-up cluster that
-//! checks every key.
+//! Simulation of SCAN over a cluster in which slots move and nodes fail over: a made-up cluster that checks
+//! that each key is visited.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,19 +9,19 @@ use super::*;
 use crate::values::limits::SLOTS;
 use crate::values::{BackendId, Random};
 
-/// Number of slots that have keys; the rest stays with the first node.
+/// The number of slots that have keys; the other slots stay with the first node.
 const SLOTS_USED: u16 = 6;
 const BUCKETS: u64 = 8;
 
-/// A made-up cluster: nodes with their keys in buckets, which are others on every node.
+/// A made-up cluster: nodes whose keys lie in buckets, in another order on every node.
 struct World {
-    /// Id and epoch of each node, and whether it is gone.
+    /// The id and epoch of each node, and true if the node is gone.
     nodes: Vec<(String, u64, bool)>,
     owners: Vec<usize>,
     open: BTreeMap<u16, usize>,
-    /// Open slots whose move is being called off: their keys go back, one after the other.
+    /// Open slots whose move is being cancelled: their keys go back one by one.
     returning: BTreeSet<u16>,
-    /// Slots that were open since a map was made, and are not any more.
+    /// Slots that were open at some time since a map was made, and are closed now.
     closed: BTreeSet<u16>,
     /// The node that has each key.
     keys: BTreeMap<(u16, u32), usize>,
@@ -44,7 +44,7 @@ impl World {
         (0..self.nodes.len()).filter(|node| !self.nodes[*node].2).collect()
     }
 
-    /// Changes something about a slot or a node, at random.
+    /// Makes a random change: a slot moves, opens or closes, or a node fails over.
     fn change(&mut self, random: &mut Random) {
         let slot = random.below(u64::from(SLOTS_USED)) as u16;
         let owner = self.owners[usize::from(slot)];
@@ -52,7 +52,7 @@ impl World {
         let all = self.keys.keys().copied().filter(|key| key.0 == slot).collect::<Vec<_>>();
         match (random.below(6), self.open.get(&slot).copied()) {
             (0, _) => {
-                // The node's replica takes over, with a hash table of its own.
+                // The node's replica takes over, whose hash table has an order of its own.
                 let successor = self.nodes.len();
                 self.epoch += 1;
                 self.nodes.push((format!("r{successor}"), self.epoch, false));
@@ -67,11 +67,12 @@ impl World {
                 all.iter().for_each(|key| _ = self.keys.insert(*key, target));
                 self.give(slot, target);
             }
-            // A move that is begun again and again, and of which weir never hears, cannot be followed.
+            // A move that starts again and again without weir hearing of it cannot be followed, so it is left
+            // out.
             (_, None) if self.closed.contains(&slot) => {}
             (_, None) => _ = self.open.insert(slot, *random.pick(&others)),
             (0..3, Some(_)) if self.returning.contains(&slot) => {
-                // The move is called off.
+                // The move is cancelled.
                 all.iter().for_each(|key| _ = self.keys.insert(*key, owner));
                 self.close(slot);
             }
@@ -129,7 +130,7 @@ impl World {
         Arc::new(Map { version: 1, owners, nodes, open, hearsay: Arc::new([]) })
     }
 
-    /// Returns one page of a node's own walk: a bucket, sometimes two.
+    /// Returns one page of a node's own SCAN: the keys of one bucket, sometimes of two.
     fn page(&self, node: usize, cursor: u64, random: &mut Random) -> (Vec<(u16, u32)>, u64) {
         let end = cursor + random.between(1, 2);
         let bucket = |key: &(u16, u32)| {
@@ -158,7 +159,7 @@ fn a_key_that_is_there_all_the_time_is_shown() {
             while changes > 0 && random.below(4) == 0 {
                 changes -= 1;
                 world.change(random);
-                // Of some changes weir hears at once.
+                // Weir hears of one change in three at once.
                 if random.below(3) == 0 {
                     walks.handle_map(&world.map());
                 }
@@ -168,7 +169,7 @@ fn a_key_that_is_there_all_the_time_is_shown() {
                     let place = usize::from(node.backend.0);
                     visits_all += 1;
                     if world.nodes[place].2 {
-                        // The node is no primary any more, so weir asks for the map.
+                        // The node is no primary any more, so weir refreshes its map.
                         walks.handle_map(&world.map());
                         continue;
                     }
@@ -219,13 +220,13 @@ fn cursors_that_nobody_gave_start_somewhere_or_over() {
     assert!(position.after((1 << 37) - 2).is_some());
     assert_eq!(position.after((1 << 37) - 1), None);
     assert_eq!(position.after(u64::MAX), None);
-    // The cursor is one visit too far.
+    // The cursor is one visit too large.
     let beyond = position.after(0).expect("small") | 200 << 37;
     assert_eq!(walks.step(beyond, true), start);
 }
 
-/// Resharding: nodes that give slots are visited before the one that gets them, which is not begun anew for
-/// each slot.
+/// During resharding, nodes that give slots away are visited before the node that gets them, whose visit does
+/// not start again for each slot.
 #[test]
 fn a_walk_ends_though_slots_go_on_moving() {
     let random = &mut Random::new(7);
@@ -241,7 +242,7 @@ fn a_walk_ends_though_slots_go_on_moving() {
     loop {
         steps += 1;
         assert!(steps < 500);
-        // Moves to and fro: each that was begun is over a few steps later.
+        // Slots move to and fro; each move that began is over a few steps later.
         if steps % 3 == 0 {
             let (slot, target) = (turn % SLOTS_USED, 1 + usize::from(turn / SLOTS_USED % 2));
             if world.open.remove(&slot).is_some() {
@@ -263,8 +264,8 @@ fn a_walk_ends_though_slots_go_on_moving() {
     }
 }
 
-/// Keys that went over and come back one by one before the move is called off, with the maps that weir may
-/// have meanwhile.
+/// Keys that were migrated go back one by one before the move is cancelled, with any maps that weir may have
+/// meanwhile.
 #[test]
 fn keys_that_come_back_are_shown_by_their_owner_once_more() {
     for heard in ["nothing", "it was called off", "another slot goes over"] {
@@ -284,7 +285,8 @@ fn keys_that_come_back_are_shown_by_their_owner_once_more() {
                 visited.push(place);
             }
             if place == 1 {
-                // The owner was visited without the key, and the node that takes over is visited now.
+                // The owner was visited while it had no such key, and the node that takes over is being
+                // visited now.
                 _ = world.keys.insert(key, 0);
             }
             let (page, next) = world.page(place, inner, random);

@@ -358,7 +358,7 @@ impl Buckets {
 /// Returns the bucket id of a tenant or, with `user`, of one of its users: a hash of the names with the key
 /// `[one, two]`, so all processes with that key agree, even hosts of a fleet with other versions of weir.
 pub fn bucket_of([one, two]: [u64; 2], tenant: &str, user: Option<&str>) -> BucketId {
-    // No name contains this byte.
+    // No name contains this byte, so a tenant's and a user's name cannot run into each other.
     const END: [u8; 1] = [0xff];
     let mut hasher = SipHasher13::new_with_keys(one, two);
     hasher.write(tenant.as_bytes());
@@ -424,8 +424,8 @@ mod tests {
         }
     }
 
-    /// Checks that a bucket's number is the same in all versions of weir, since hosts of a fleet count users
-    /// by it.
+    /// A bucket's number must be the same in all versions of weir, because hosts of a fleet count users by
+    /// it.
     #[test]
     fn a_bucket_is_the_same_for_ever() {
         assert_eq!(bucket_of([1, 2], "acme", None), BucketId(0x336a_4635_cc02_4433));

@@ -50,7 +50,7 @@ const RETRY_WHEN_FULL: Duration = Duration::from_secs(1);
 pub struct UserAccount {
     /// The user's bucket.
     pub bucket: BucketId,
-    /// The number of the bucket's size among all known sizes.
+    /// The size (rate and burst) of the user's bucket, by its number among all sizes that the quotas know.
     size: SizeId,
 }
 

@@ -207,8 +207,8 @@ mod tests {
     use crate::shard::admission::accounts::{Decision, Payer};
     use crate::values::{BucketId, Part, Price, ShardId, UNIT};
 
-    /// A core on which a user asks for one request unit each millisecond, with a control executor that grants
-    /// some of that.
+    /// A core with a user who asks for one request unit per millisecond, and a control executor that grants
+    /// part of it.
     struct Rig {
         accounts: Accounts,
         payer: Payer,
@@ -237,7 +237,7 @@ mod tests {
             Timestamp::from_millis(self.millis)
         }
 
-        /// Answers the core's reports, and counts the cost that they say was asked for.
+        /// Runs a turn: answers the core's reports, and adds up the demand that they state.
         fn turn(&mut self) {
             let now = self.now();
             self.accounts.handle_turn_end(now);

@@ -266,7 +266,7 @@ mod tests {
         "[global]\nru_per_second = 1_000\n\
          [tenants.acme]\npassword = 'a'\nru_per_second = 300\nuser_ru_per_second = 100\n\
          [tenants.brick]\npassword = 'b'\n",
-        // In the next version, tenants are in other places, and one has other limits.
+        // In the next version of the quotas, tenants have other positions, and one has other limits.
         "[global]\nru_per_second = 500\n\
          [tenants.aaa]\npassword = 'x'\n\
          [tenants.acme]\npassword = 'a'\nuser_ru_per_second = 50\n",
@@ -304,14 +304,14 @@ mod tests {
         proptest::collection::vec(step, 1..400)
     }
 
-    /// The accounts of a core, with what the code around them would keep.
+    /// The accounts of one core, with the state that the code around them would keep.
     struct Core {
         accounts: Accounts,
         quotas: Quotas,
         now: Timestamp,
         charges: std::collections::VecDeque<Charge>,
         grants: Vec<Grant>,
-        /// True for the slow and obvious way, in which nothing stays on a tab.
+        /// True for the reference model, which books everything at once and leaves nothing on a tab.
         books_at_once: bool,
         tabbed: usize,
     }
@@ -330,7 +330,7 @@ mod tests {
             }
         }
 
-        /// Carries out a step. Returns everything about it that can be seen from outside.
+        /// Carries out a step, and returns as text everything about it that is visible from outside.
         fn step(&mut self, step: &Step) -> String {
             let seen = self.take_step(step);
             self.accounts.handle_turn_end(self.now);
@@ -483,7 +483,7 @@ mod tests {
         let one = Step::Admit { payer: 3, times: 1, milli: 1 };
         let sixteen = Step::Admit { payer: 3, times: 16, milli: 1 };
         for _ in 0..20 {
-            // A period ends, and the first reply after that is what makes usage due to be reported.
+            // A period ends, and the first reply afterwards makes the usage due for a report.
             let period = [Step::Wait { micros: 10_000 }, Step::Grant { share: 10_000_000, dry: false }];
             let settle = |times| Step::Settle { times, milli: Some(1) };
             let steps = [one.clone(), settle(1), sixteen.clone(), settle(16)];

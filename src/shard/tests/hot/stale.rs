@@ -1,4 +1,4 @@
-//! Stores that are away, and tenants that accept expired replies then (`stale_on_error`).
+//! Tests of `stale_on_error`: while a store is away, tenants that accept it get expired replies.
 
 mod values;
 
@@ -22,7 +22,8 @@ impl Rig {
         }
     }
 
-    /// Loses the connection over which a read of a key was sent, and lets none be made.
+    /// Breaks the connection over which a read of a key was sent, and makes all attempts to connect fail.
+    /// Returns the reply of the read.
     fn goes_away(&mut self, client: usize, key: &str) -> String {
         self.send(client, &[&["GET", key]]);
         self.connecting = Connecting::Fails;
@@ -36,8 +37,8 @@ impl Rig {
     }
 }
 
-/// Returns a core, two clients of a tenant that accepts expired replies, and a key whose kept reply has
-/// expired.
+/// Returns a rig with one core, two clients of a tenant that accepts expired replies, and a key whose cached
+/// reply has expired.
 fn keen() -> (Rig, [usize; 2], String) {
     let (mut rig, clients, key) = with_hot_key();
     rig.put_in_force_as(KEEN, 0);
@@ -61,12 +62,12 @@ fn what_is_kept_is_told_while_the_store_is_away_and_no_longer_than_that() {
         last = rig.now.monotonic;
         rig.wait(10 * MILLISECOND);
     }
-    // The fetch was sent at most `TTL` before its reply expired.
+    // The fetch was sent at most `TTL` before the expiry of its reply.
     let longest = last.since(read_at);
     assert!(longest < LONGER && longest + 40 * MILLISECOND > LONGER, "{longest:?}");
     assert!(rig.counted(Counter::HotStaleOnError) > 100);
     assert_eq!(rig.shards[0].hot_keys()[0].state, "stale");
-    // A store that is back is asked again.
+    // A store that is back gets requests again.
     rig.connecting = Connecting::Works;
     rig.wait(LONGER);
     rig.make_hot(client, &key);
@@ -97,7 +98,7 @@ fn a_store_that_says_it_cannot_answer_is_away_and_one_that_answers_is_not() {
         assert_eq!(clients.map(|client| rig.told(client)), [told.repeat(2), told.repeat(2)], "{reply}");
         assert_eq!(rig.counted(Counter::HotStaleOnError), if is_away { 4 } else { 0 });
         if !is_away {
-            // A client that knows of the write must not get the earlier value.
+            // A client that knows of the write must not get the older value.
             rig.wait(TTL);
             let told = rig.goes_away(clients[1], &key);
             assert!(told.starts_with("-UNAVAILABLE") || told == *reply, "{reply}: {told}");
@@ -105,7 +106,7 @@ fn a_store_that_says_it_cannot_answer_is_away_and_one_that_answers_is_not() {
     }
 }
 
-/// Returns the same state on a core that notices stalled stores.
+/// Returns a rig, its clients and its hot key as [`keen`] does, with a core that detects stalled stores.
 fn keen_where_stalls_are_seen() -> (Rig, [usize; 2], String) {
     let overload = OverloadSettings::new(1, 1);
     let mut rig = eager(1, |settings| settings.overload = overload.clone());
@@ -152,7 +153,7 @@ fn nothing_is_told_that_a_write_has_or_may_have_replaced() {
         }
         let told = rig.goes_away(client, &key);
         assert!(told.starts_with("-UNAVAILABLE"), "{write}: {told}");
-        // The earlier value is not sent later either.
+        // The older value does not come back later either.
         for _ in 0..30 {
             rig.wait(10 * MILLISECOND);
             let told = rig.asked(client, &["GET", &key]);
@@ -165,11 +166,11 @@ fn nothing_is_told_that_a_write_has_or_may_have_replaced() {
 fn what_a_write_has_not_replaced_is_told_though_somebody_tries() {
     let (mut rig, [client, writer], key) = keen();
     assert_eq!(rig.goes_away(client, &key), bulk("v"));
-    // This write is never sent.
+    // This write is never sent to the store.
     let told = rig.asked(writer, &["SET", &key, "w"]);
     assert!(told.starts_with("-UNAVAILABLE backend=store0 reason=connect-failed"), "{told}");
     assert_eq!(rig.asked(client, &["GET", &key]), bulk("v"));
-    // This write is sent and not carried out.
+    // This write is sent, but the store does not carry it out.
     rig.connecting = Connecting::Works;
     rig.wait(300 * MILLISECOND);
     rig.send(writer, &[&["SET", &key, "w"]]);
@@ -229,14 +230,14 @@ fn what_is_too_old_makes_room_for_what_is_not() {
     }
 }
 
-/// The values that the store held, and what clients know of them.
+/// The values that the store has held, and what clients know of them.
 struct World {
     rig: Rig,
     key: String,
-    /// The times from which the store held each value.
+    /// Each value that the store has held, with the time of its write.
     history: Vec<(Timestamp, String)>,
     is_away: bool,
-    /// The last time at which the store was away.
+    /// The last time at which the store was unreachable.
     away_at: Timestamp,
     /// The index of the newest acknowledged write in the history.
     acknowledged: usize,
@@ -245,7 +246,7 @@ struct World {
     seen: Vec<usize>,
     errors: usize,
     old: usize,
-    /// The number of expired values that were sent together with the other key's value.
+    /// The number of expired values that a client got together with the other key's value.
     old_of_two: usize,
 }
 
@@ -271,7 +272,7 @@ struct Asked {
 }
 
 impl World {
-    /// Carries out a request in the store.
+    /// Carries out a request in the store, and returns its reply.
     fn carry_out(&mut self, frame: &str) -> String {
         let words: Vec<&str> = frame.split("\r\n").collect();
         match words[2] {
@@ -286,7 +287,7 @@ impl World {
         }
     }
 
-    /// Answers one request; or, if the store is away, loses its connection with everything on it.
+    /// Answers one request; if the store is away, breaks a connection with all requests on it instead.
     fn serve(&mut self, is_loading: bool, random: &mut Random) {
         if self.rig.at_stores.is_empty() {
             return;
@@ -294,7 +295,7 @@ impl World {
         let over = random.pick(&self.rig.at_stores).clone();
         let is_on = |sent: &Sent| (sent.shard, sent.link) == (over.shard, over.link);
         if self.is_away && !is_loading {
-            // The store may have carried out some of the requests.
+            // The store may have carried out some of the requests on the connection.
             let on_it: Vec<Sent> = self.rig.at_stores.iter().filter(|sent| is_on(sent)).cloned().collect();
             for sent in &on_it[..random.index(on_it.len() + 1)] {
                 self.carry_out(&sent.frame);
@@ -312,7 +313,7 @@ impl World {
         self.rig.bytes(&next, reply.as_bytes());
     }
 
-    /// Checks the replies that clients got.
+    /// Checks the replies that clients got; `is_keen` says which clients accept expired replies.
     fn judge(&mut self, is_keen: impl Fn(usize) -> bool) {
         let now = self.rig.now.monotonic;
         for client in 0..self.waiting.len() {
@@ -356,8 +357,9 @@ impl World {
     }
 }
 
-/// No client, in any state of the store, reads a value that an earlier acknowledged write had replaced, or
-/// one older than its tenant accepts; and one older than `TTL` only while the store was away.
+/// In no state of the store does a client read a value that an acknowledged write had replaced before the
+/// read was sent, or one older than its tenant accepts; it reads one older than `TTL` only while the store
+/// was away.
 #[test]
 fn nothing_is_read_that_is_older_than_may_be() {
     let (mut stale, mut old, mut old_of_two) = (0, 0, 0);
@@ -413,7 +415,7 @@ fn nothing_is_read_that_is_older_than_may_be() {
                 }
                 12..=15 => world.rig.wait(random.between(1, 8) as u32 * MILLISECOND),
                 16 if random.below(6) == 0 => {
-                    // Somebody writes around weir.
+                    // A client that does not use weir writes the key.
                     count += 1;
                     world.history.push((world.rig.now.monotonic, format!("around{count}")));
                 }
@@ -429,7 +431,7 @@ fn nothing_is_read_that_is_older_than_may_be() {
                 (back_at, world.away_at) =
                     (now.after(if is_loading { Duration::ZERO } else { PAUSE_MAX }), now);
             } else if now < back_at {
-                // The store stays away until weir tries again to connect.
+                // The store stays away until weir's next attempt to connect.
                 world.away_at = now;
             }
             world.judge(is_keen);

@@ -1,11 +1,11 @@
-//! Hot keys whose stores tell of changes.
+//! Tests of hot keys whose stores report changes (CLIENT TRACKING).
 
 use super::*;
 
 const TRACKED_TTL: Duration = Duration::from_secs(2);
 
-/// Returns a core, two clients of it, a hot key of which the store tells when it changes, and the link on which it
-/// does. The value `kept` is kept.
+/// Returns a rig with one core, two clients, a hot key that its store tracks, and the link on which the store
+/// reports changes. The value `kept` is cached.
 fn with_tracked_key() -> (Rig, [usize; 2], String, Sent) {
     let mut rig = eager(1, |settings| settings.hot.tracked_ttl = Some(TRACKED_TTL));
     let clients = [rig.client(0), rig.client(0)];
@@ -20,7 +20,8 @@ fn changed(keys: &[&str]) -> String {
 }
 
 impl Rig {
-    /// Asks for a key until it is hot and its store tells of changes. Returns the link on which it does.
+    /// Reads a key until it is hot and its store tracks it. Returns the link on which the store reports
+    /// changes.
     fn make_tracked(&mut self, client: usize, key: &str) -> Sent {
         let mut tracker = None;
         for _ in 0..60 {
@@ -35,7 +36,7 @@ impl Rig {
         tracker.expect("a tracker was opened")
     }
 
-    /// Lets time pass while stores answer their trackers.
+    /// Lets time pass while stores answer the probes of tracker links.
     fn pass(&mut self, duration: Duration) {
         let end = self.now.monotonic.after(duration);
         while self.now.monotonic < end {
@@ -46,12 +47,13 @@ impl Rig {
         }
     }
 
-    /// The number of hot keys of which stores tell when they change.
+    /// Returns the number of hot keys that stores track.
     fn tracked_keys(&self) -> usize {
         self.figures().tracking.iter().map(|own| own.tracked).sum()
     }
 
-    /// Sends a read of fields, and answers what the store is asked: `HPTTL` with `left`. Returns what that was.
+    /// Sends a read of hash fields and answers the requests at stores: HPTTL with `left`. Returns the
+    /// commands at the store.
     fn ask_fields(&mut self, client: usize, words: &[&str], left: &str) -> String {
         self.send(client, &[words]);
         let mut asked = Vec::new();
@@ -119,7 +121,7 @@ fn what_was_fetched_before_a_store_began_to_tell_is_not_kept() {
     let mut rig = eager(1, |settings| settings.hot.tracked_ttl = Some(TRACKED_TTL));
     let [client, other] = [rig.client(0), rig.client(0)];
     let key = rig.key(0, 0);
-    // A fetch is on its way when the tracker opens.
+    // A fetch is in flight when the tracker link opens.
     let mut tracker = None;
     while tracker.is_none() {
         rig.send(client, &[&["GET", &key]]);

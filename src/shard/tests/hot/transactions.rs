@@ -1,4 +1,4 @@
-//! Hot keys that transactions read while somebody writes around weir.
+//! Tests of hot keys that transactions read, while clients that do not use weir write the keys.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,8 @@ use super::*;
 use crate::values::Random;
 use crate::values::limits::MESSAGE_READ_BYTES_MAX;
 
-/// Two cores, a client of each, and a key that is at home on the first, of which "old" is kept.
+/// Returns a rig with two cores, a client of each, and a key whose home is the first core, with the cached
+/// value "old".
 fn kept_on_two_cores() -> (Rig, [usize; 2], String) {
     let mut rig = eager(2, |settings| settings.hot.copied_from = [100, 10]);
     let clients = [rig.client(0), rig.client(1)];
@@ -17,12 +18,14 @@ fn kept_on_two_cores() -> (Rig, [usize; 2], String) {
 }
 
 impl Rig {
-    /// A client's transaction is carried out, and its store says this. What the client is told of it.
+    /// Runs a client's transaction, to which the store replies `reply`. Returns the part of the client's
+    /// reply that belongs to EXEC.
     fn transact(&mut self, client: usize, requests: &[&[&str]], reply: &str) -> String {
         let block: Vec<&[&str]> =
             [&["MULTI"][..]].into_iter().chain(requests.iter().copied()).chain([&["EXEC"][..]]).collect();
         self.send(client, &block);
-        // Its requests stand one after the other, behind and before others.
+        // The requests of the transaction follow each other directly; others may stand before and behind
+        // them.
         let at =
             self.at_stores.iter().position(|sent| sent.frame.contains("\r\nMULTI\r\n")).expect("it was sent");
         for reply in [&["+OK\r\n"][..], &vec!["+QUEUED\r\n"; requests.len()], &[reply]].concat() {
@@ -46,7 +49,7 @@ fn who_has_read_what_is_newer_in_a_transaction_is_not_told_what_is_kept() {
         (&["GET KEY"], "*1\r\n-WRONGTYPE no\r\n"),
         (&["HGET COLD f", "GET KEY"], "*2\r\n-WRONGTYPE no\r\n$3\r\nnew\r\n"),
     ] {
-        // On the key's home core, and on another, which may have a copy.
+        // The reader is on the key's home core, or on another core, which may have a copy.
         for (reader, has_copies) in [(0, false), (1, false), (1, true)] {
             let (mut rig, clients, key) = kept_on_two_cores();
             if has_copies {
@@ -100,7 +103,7 @@ fn transactions_that_read_what_is_kept_take_it_from_nobody() {
         assert_eq!(rig.told(client), old);
         rig.wait(MILLISECOND);
     }
-    // Each is good for 180 to 200 ms, and is asked for with its end.
+    // A cached reply lives 180 to 200 ms, and each fetch asks for the value and its expiry.
     assert!(asked <= 2 * 7, "{asked}");
 }
 
@@ -122,7 +125,7 @@ fn a_transaction_that_was_not_carried_out_has_read_nothing() {
 fn a_fetch_is_neither_kept_nor_joined_once_a_transaction_has_read_something_newer() {
     for new in ["new", "first"] {
         let (mut rig, [client, other], key) = kept_on_two_cores();
-        // The value that was known before may be there again: whoever wrote it may have done so before or after the fetch.
+        // The older value may be there again: its writer may have written it before or after the fetch.
         rig.transact(other, &[&["GET", &key]], &format!("*1\r\n{}", bulk("first")));
         rig.send(client, &[&["GET", &key]]);
         assert_eq!(rig.words_at_stores(), ["PTTL", "GET"]);
@@ -130,7 +133,8 @@ fn a_fetch_is_neither_kept_nor_joined_once_a_transaction_has_read_something_newe
             rig.transact(other, &[&["SORT_RO", &key], &["GET", &key]], &format!("*2\r\n*0\r\n{}", bulk(new)));
         assert!(told.ends_with(&bulk(new)));
         rig.send(other, &[&["GET", &key]]);
-        // The next one leaves at once where what was known before was certainly another value.
+        // The next read starts a fetch at once if the older value certainly differed from the one that the
+        // transaction read.
         let at_stores = if new == "new" { 4 } else { 2 };
         assert_eq!(rig.words_at_stores(), ["PTTL", "GET", "PTTL", "GET"][..at_stores]);
         rig.answer_next(":-1\r\n");
@@ -153,7 +157,7 @@ fn a_fetch_finds_what_transactions_read_meanwhile_and_is_kept() {
         rig.transact(other, &[&["GET", &key]], &format!("*1\r\n{}", bulk("new")));
         rig.serve(":-1\r\n", &bulk("new"));
         assert_eq!(rig.told(client), bulk("new"));
-        // The first one tells that what is kept may be another value.
+        // The first transaction shows that the cached value may be outdated.
         assert_eq!(rig.knows(client, &key, "new"), number > 0);
         rig.serve(":-1\r\n", &bulk("new"));
         rig.told(client);
@@ -169,7 +173,7 @@ fn dialects_and_questions_are_compared_each_with_what_is_kept_of_the_same() {
     let hget = ["HGET", key.as_str(), "f"];
     assert_eq!(rig.ask(client, &hget, ":-2\r\n", "_\r\n").0, "_\r\n");
     assert!(rig.ask(client, &hget, "", "").1.is_empty(), "it is kept");
-    // A null is one answer in either dialect; another field is another question.
+    // A null is the same answer in RESP2 and RESP3; another field is another question.
     let requests = [&hget[..], &["HGET", &key, "g"]];
     rig.transact(client, &requests, "*2\r\n_\r\n$1\r\nv\r\n");
     rig.transact(old_client, &requests, "*2\r\n$-1\r\n$1\r\nv\r\n");
@@ -189,11 +193,11 @@ fn what_a_transaction_reads_beyond_what_is_compared_counts_as_written() {
     assert!(!rig.knows(client, &key, "old"));
 }
 
-/// A store whose one value others than weir replace by the next number now and then.
+/// A stand-in for a store with one number, which a client that does not use weir increments now and then.
 #[derive(Default)]
 struct Store {
     held: u64,
-    /// Requests that stand in a transaction, by where that was sent from.
+    /// The number of queued requests of each open transaction, by the link over which it was sent.
     queued: HashMap<String, usize>,
 }
 
@@ -222,11 +226,11 @@ impl Store {
     }
 }
 
-/// A request of the test that is not answered yet.
+/// A request of the test that has no reply yet.
 struct Waiting {
     is_block: bool,
     told: String,
-    /// The newest value that a transaction had returned before the request was sent.
+    /// The newest number that a transaction had returned before the request was sent.
     floor: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Values read from JSON.
+//! The reader of JSON (`cjson.decode`).
 
 use mlua::{Error, Integer, Lua, MultiValue, Value};
 
@@ -7,7 +7,8 @@ use crate::store::scripts::errors::raise;
 use crate::store::scripts::given::Given;
 use crate::store::scripts::machine::Shared;
 
-/// The number of characters that are read per unit of effort: a table can be two.
+/// The number of characters of JSON that are read for one unit of effort; a table takes only two characters
+/// (`{}`).
 const CHARACTERS_PER_UNIT: u64 = 4;
 
 pub(super) fn decode(
@@ -33,7 +34,7 @@ pub(super) fn decode(
     }
 }
 
-/// A token of the JSON text, with its offset in bytes.
+/// A token of the JSON text, and its offset in bytes.
 struct Token {
     kind: Kind,
     at: usize,
@@ -55,7 +56,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// The name of a token in errors.
+    /// The name of the token's kind in error texts.
     fn name(&self) -> &'static str {
         match self {
             Self::ObjectBegin => "T_OBJ_BEGIN",
@@ -88,7 +89,7 @@ impl Decoder<'_> {
         raise(self.lua, format!("Expected {expected} but found {found} at character {}", token.at + 1))
     }
 
-    /// The byte at an offset; zero behind the end.
+    /// Returns the byte at an offset; 0 beyond the end of the text.
     fn byte(&self, at: usize) -> u8 {
         self.text.get(at).copied().unwrap_or(0)
     }
@@ -140,8 +141,8 @@ impl Decoder<'_> {
         }
     }
 
-    /// True for a number that JSON does not have: with a plus or leading zeros, hexadecimal, infinite, or
-    /// none.
+    /// True if a number begins here that JSON does not allow: with a plus or leading zeros, hexadecimal,
+    /// infinite, or NaN.
     fn is_invalid_number(&self) -> bool {
         let mut at = self.at;
         if self.byte(at) == b'+' {
@@ -207,7 +208,8 @@ impl Decoder<'_> {
         Token { kind: Kind::Text(text), at: start }
     }
 
-    /// The character that an escape with digits at an offset means, in UTF-8, and the escape's length.
+    /// Decodes the escape `\uXXXX` at offset `at`, or a surrogate pair of two. Returns the character in UTF-8
+    /// and the length of the escape; `None` if the escape is invalid.
     fn unicode(&self, at: usize) -> Option<(Vec<u8>, usize)> {
         let digits = |at: usize| {
             let digits =
@@ -303,7 +305,7 @@ impl Decoder<'_> {
     }
 }
 
-/// The number at the start of a text, as `strtod` reads it, and its length.
+/// Parses the number at the start of a text as C's `strtod` does. Returns the number and its length in bytes.
 fn number_at(text: &[u8]) -> Option<(f64, usize)> {
     let sign = usize::from(matches!(text.first(), Some(b'-' | b'+')));
     let is_negative = text.first() == Some(&b'-');
@@ -347,7 +349,8 @@ fn number_at(text: &[u8]) -> Option<(f64, usize)> {
     Some((signed(value), sign + length))
 }
 
-/// A hexadecimal number without its `0x`, with a fraction and a binary exponent if there are.
+/// Parses a hexadecimal number without its `0x`, with an optional fraction and binary exponent. Returns the
+/// number and its length in bytes.
 fn hexadecimal_at(text: &[u8]) -> Option<(f64, usize)> {
     let mut value = 0.0;
     let (mut at, mut scale, mut has_digits) = (0, 0, false);

@@ -1,4 +1,4 @@
-//! Values written as JSON.
+//! The writer of JSON (`cjson.encode`).
 
 use mlua::{Error, Integer, Lua, MultiValue, Table, Value};
 
@@ -103,9 +103,9 @@ impl Encoder<'_> {
         }
     }
 
-    /// Returns the length of a table that is an array; `None` for other tables, and for an empty one. An error for
-    /// a sparse array that is not to be an object. The largest index is one of 32 bits: one beyond them counts as the least, as in C
-    /// on x86-64.
+    /// Returns the length of the JSON array that a table becomes; `None` if the table becomes an object, as
+    /// an empty one does. An error for an array with too many gaps, unless a setting turns such arrays into
+    /// objects. An index beyond 32 bits counts as the least 32-bit integer, as in C on x86-64.
     #[expect(clippy::float_cmp, reason = "a whole number equals its own whole part")]
     fn array_length(&self, table: &Table, value: &Value) -> Result<Option<Integer>, Error> {
         let (mut largest, mut items, mut is_array) = (0_i32, 0, true);

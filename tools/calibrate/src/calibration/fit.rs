@@ -163,7 +163,8 @@ mod tests {
 
     const TRUE: Weights = Weights { base: 3.0, kib_in: 0.4, kib_out: 0.7, row: 0.05, key: 0.3 };
 
-    /// Requests of all sizes with their costs under these weights, with relative errors of up to `noise`.
+    /// Returns requests of all sizes with their costs under these weights, with relative errors of up to
+    /// `noise`.
     fn samples(weights: &Weights, noise: f64, random: &mut Random) -> Vec<(Features, f64)> {
         (0..60)
             .map(|_| {
@@ -205,13 +206,15 @@ mod tests {
         }
     }
 
-    /// Checks the optimum under the constraint: no step in any allowed direction is better.
+    /// Checks that the fit is the optimum without negative weights: no small step in an allowed direction is
+    /// better.
     #[test]
     fn no_weight_is_below_zero_and_no_small_change_is_better() {
         let error = |weights: &Weights, samples: &[(Features, f64)]| -> f64 {
             samples.iter().map(|(features, cost)| (weights.cost(features) / cost - 1.0).powi(2)).sum()
         };
-        // Requests seem to be cheaper the more bytes they carry, so the plain optimum is below zero.
+        // Requests seem cheaper the more bytes they carry, so the unconstrained optimum has a negative
+        // weight.
         let odd = Weights { kib_in: -0.01, ..TRUE };
         for seed in 0..20 {
             let samples = samples(&odd, 0.3, &mut Random::new(seed));
@@ -261,7 +264,7 @@ mod tests {
             (0..9).map(|_| (Features { kib_in: 1.0, kib_out: 2.0, rows: 3.0, keys: 4.0 }, 5.0)).collect();
         assert_eq!(fit(&alike), None);
         assert_eq!(r_squared(&TRUE, &alike), None);
-        // Rows that always come with the same bytes are the same term twice.
+        // Rows that always come with the same number of bytes are the same term twice.
         let bound = (1..9).map(f64::from).map(|rows| {
             (Features { kib_in: 1.0 / rows, kib_out: rows * 0.1, rows, keys: rows.sqrt() }, 1.0 + rows)
         });

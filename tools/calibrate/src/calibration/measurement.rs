@@ -136,7 +136,7 @@ mod tests {
                     rows: up_to(1_001.0),
                     keys: up_to(101.0),
                 };
-                // One round of three was disturbed.
+                // Another program disturbed one of three rounds.
                 let cost = cost(&features);
                 let rounds_us = vec![cost, cost * 5.0, cost];
                 Measured { name: number.to_string(), features, rounds_us, held_out: held[number] }

@@ -84,8 +84,8 @@ fn sent_earlier(
     verdict: &mut Verdict,
 ) -> Vec<(u32, u32)> {
     let mut found = Vec::new();
-    // Operations that the next one of the connection comes after: the newest that was not a plain read, and
-    // reads since then.
+    // The operations of the connection that the next one must come after: its newest operation that was no
+    // plain read, and its reads since then.
     let mut before: Vec<usize> = Vec::new();
     for (index, operation) in operations.iter().enumerate() {
         let Some(cluster) = clusters.cluster(index).filter(|_| operation.way != Way::Unnamed) else {

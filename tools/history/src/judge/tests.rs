@@ -40,7 +40,7 @@ fn unknown(session: u32, act: Act, asked: u64) -> Operation {
     Operation { answered: Timestamp::MAX, fate: Fate::Unknown, ..operation(session, act, asked, 0) }
 }
 
-/// Numbers the operations in the order given, as their places on their connections.
+/// Gives the operations numbers in this order, as their places on their connections.
 fn numbered(mut operations: Vec<Operation>) -> Vec<Operation> {
     for (number, operation) in operations.iter_mut().enumerate() {
         operation.number = number as u32;
@@ -112,8 +112,8 @@ fn own_writes_within_one_pipeline() {
     wrong(&[operation(1, read(1), 0, 5), operation(1, write(1), 0, 5)], "was sent behind it");
 }
 
-/// Checks that a script that does not declare its key may take effect before or after its neighbours in a
-/// pipeline, between asked and answered.
+/// A script that does not declare its key may take effect before or after its neighbours in a pipeline, at
+/// any time between request and reply.
 #[test]
 fn what_does_not_name_its_key_has_no_place_in_a_pipeline() {
     let hidden = |asked| Operation { way: Way::Unnamed, ..operation(2, write(2), asked, 5) };
@@ -140,7 +140,7 @@ fn an_unknown_write_happens_at_any_time_or_never() {
         &[known, unknown(2, write(2), 2), operation(3, read(2), 50, 60), operation(3, read(1), 70, 80)],
         "is possible",
     );
-    // An unknown delete is as good a reason for a nil as any other, and proves nothing.
+    // An unknown delete explains a nil as well as any other, and proves nothing.
     right(&[known, unknown(2, Act::Delete, 2), operation(3, NIL, 50, 60)]);
     right(&[known, unknown(2, Act::Delete, 2), operation(3, read(1), 50, 60)]);
 }
@@ -150,20 +150,20 @@ fn nothing_needs_a_reason() {
     let value = operation(1, write(1), 2, 3);
     right(&[operation(2, NIL, 0, 1), value]);
     wrong(&[value, operation(2, NIL, 4, 5)], "for no reason");
-    // The rule holds within a pipeline too, though the write is not yet acknowledged.
+    // The rule holds within a pipeline too, although the write is not acknowledged yet.
     right(&[value, operation(2, NIL, 2, 3)]);
     wrong(&[value, operation(1, NIL, 2, 3)], "for no reason");
     right(&[value, operation(2, Act::Delete, 4, 9), operation(3, NIL, 5, 6)]);
     wrong(&[operation(2, Act::Delete, 0, 1), value, operation(3, NIL, 5, 6)], "for no reason");
     wrong(&[value, operation(3, NIL, 5, 6), operation(2, Act::Delete, 7, 9)], "for no reason");
-    // One unknown delete is a reason for one time without a value, and not for two.
+    // One unknown delete explains one stretch without a value, but not two.
     let one = [unknown(2, Act::Delete, 4), value, operation(3, NIL, 5, 6), operation(4, NIL, 9, 10)];
     right(&one);
     let back = [one.as_slice(), &[operation(1, write(2), 11, 12)]].concat();
     right(&back);
     wrong(&[back.as_slice(), &[operation(3, NIL, 13, 14)]].concat(), "for no reason");
     right(&[back.as_slice(), &[operation(3, NIL, 13, 14), unknown(5, Act::Delete, 7)]].concat());
-    // The value is found again after a read of nothing.
+    // The value is read again after a read that found none.
     wrong(
         &[value, operation(2, Act::Delete, 4, 20), operation(3, NIL, 5, 6), operation(4, read(1), 7, 8)],
         "is possible",
@@ -184,7 +184,7 @@ fn found_after_its_end() {
     wrong(&[short, operation(2, read(1), 14, 15)], "was the end of it");
     right(&[short, operation(2, NIL, 8, 9)]);
     wrong(&[short, operation(2, NIL, 7, 8)], "for no reason");
-    // The expiry was put off, or may have been.
+    // The expiry was postponed, or may have been.
     let longer = operation(2, Act::Expire { token: Some(1), lives_ms: 20 }, 5, 6);
     right(&[short, longer, operation(3, read(1), 27, 28)]);
     wrong(&[short, longer, operation(3, read(1), 28, 29)], "was the end of it");
@@ -194,7 +194,7 @@ fn found_after_its_end() {
         unknown(2, Act::Expire { token: None, lives_ms: 20 }, 5),
         operation(3, NIL, 25, 26),
     ]);
-    // A value that a command has taken away is gone, even where its delete could still have come before the
+    // A value that a command has taken away is gone, even if its delete could still have come before the
     // write.
     let taken = Act::Take(Found::Value(1));
     let history =
@@ -225,7 +225,8 @@ fn stale_by_permission() {
     assert_eq!(violations(nil(Way::Around, 111)), 0);
     assert_eq!(violations(nil(Way::Around, 112)), 1);
     assert_eq!(violations(nil(Way::Plain, 12)), 1);
-    // With one command a connection does not go backwards; another command may still have an older answer.
+    // Reads by one command never go backwards on a connection; another command may still give an older
+    // answer.
     for (command, expected) in [("X", 1), ("Y", 0)] {
         let mut operations = history(Way::Around, 30);
         operations.insert(2, Operation { command, ..operation(3, read(2), 20, 21) });
@@ -233,8 +234,8 @@ fn stale_by_permission() {
     }
 }
 
-/// Checks that every history with a violation is impossible, and that histories without nils are judged
-/// exactly.
+/// Compares the judge with brute force: each history that it rejects is impossible, and histories without
+/// nils are judged exactly.
 #[test]
 fn it_agrees_with_every_order_tried() {
     let (mut possible, mut missed, mut impossible) = (0, 0, 0);
@@ -260,8 +261,8 @@ fn it_agrees_with_every_order_tried() {
     assert!(missed * 20 < impossible, "{missed} of {impossible} were missed");
 }
 
-/// Makes a history of a few operations on few connections, close together. Seven in ten are carried out by a
-/// register, and some of those are spoilt.
+/// Makes a history of a few close operations on few connections. Seven in ten histories come from a correct
+/// register, and some of these are then spoilt.
 fn random_history(random: &mut Random) -> Vec<Operation> {
     let count = random.between(2, 7);
     let (sessions, width) = (random.between(1, 4), random.between(1, 6));
@@ -271,7 +272,7 @@ fn random_history(random: &mut Random) -> Vec<Operation> {
     for step in 0..count {
         let instant = 2 * step + 10;
         let session = random.between(1, sessions) as u32;
-        // The operations of a connection are asked and answered in turn.
+        // A connection sends its operations in order, and gets their replies in order.
         let newest = operations.iter().rev().find(|former| former.session == session);
         let least = newest.map_or(0, |former| former.asked.as_nanos() / 1_000_000);
         let soonest = newest.filter(|former| former.answered < Timestamp::MAX);

@@ -105,7 +105,7 @@ impl<J, P: Ord> Stations<J, P> {
         debug_assert!(servers > 0);
         if servers != self.servers {
             self.servers = servers;
-            // Servers that are added were not there before now.
+            // New servers were not there before now, so they cannot have been free earlier.
             self.freed_at = self.freed_at.max(now);
         }
     }

@@ -1,9 +1,9 @@
-//! Expired replies (`stale_on_error`) for `MGET` of several keys, while stores are away.
+//! Tests of `stale_on_error` for MGET of several keys, while stores are away.
 
 use super::*;
 
-/// Returns two clients of a tenant that accepts expired replies, and two keys whose kept replies have
-/// expired.
+/// Returns a rig, two clients of a tenant that accepts expired replies, and two keys whose cached replies
+/// have expired.
 fn keen_of_two() -> (Rig, [usize; 2], [String; 2]) {
     let (mut rig, clients, key) = with_hot_key();
     let other = format!("{{{key}}}2");
@@ -28,7 +28,7 @@ fn values_that_are_kept_are_told_together_and_no_longer_than_each() {
             break;
         }
         last = rig.now.monotonic;
-        // No other request asks for the keys: they stay as hot as they are.
+        // No other request reads the keys, so their heat stays as it is.
         rig.wait(10 * MILLISECOND);
     }
     let longest = last.since(read_at);
@@ -61,7 +61,7 @@ fn values_are_told_of_a_store_that_stands_still() {
     let second = format!("{{{key}}}2");
     rig.send(other, &[&["MGET", &key, &second]]);
     rig.wait(Duration::from_millis(1_100));
-    // An `MGET` that names a key twice, or one that is not kept, gets no kept values.
+    // An MGET that names a key twice, or a key that is not cached, gets no cached values.
     let told = rig.told(client);
     assert!(told.starts_with("-OVERLOADED reason=stalled"), "{told}");
     let told = rig.told(other);
@@ -85,7 +85,7 @@ fn a_part_whose_store_is_away_is_told_from_memory_beside_one_that_answers() {
     assert_eq!(rig.told(client), "");
     rig.answer_next("*2\r\n$1\r\nx\r\n$1\r\ny\r\n");
     assert_eq!(rig.told(client), format!("*3\r\n{}{}{}", bulk("x"), bulk("v"), bulk("y")));
-    // A key that is not kept has its error in its own part, and changes nothing for the others.
+    // A key that is not cached gets an error in its own part, which does not affect the other parts.
     let cold = format!("{{{}}}cold", keys[0]);
     rig.send(client, &[&["MGET", &keys[1], &keys[0], &cold]]);
     rig.answer_next("*1\r\n$1\r\nx\r\n");
@@ -103,7 +103,7 @@ fn values_are_not_told_that_a_write_has_or_may_have_replaced() {
         ("EVAL code 0", ":1\r\n"),
         ("FLUSHALL", "+OK\r\n"),
     ] {
-        // The writer is the client itself, or another.
+        // The write comes from the client itself, or from another.
         for writer in 0..2 {
             let (mut rig, clients, [key, second]) = keen_of_two();
             let name = |word: &str| word.replace("KEY2", &second).replace("KEY", &key);
@@ -137,7 +137,8 @@ fn values_are_told_though_somebody_tries_to_write_in_vain() {
 
 #[test]
 fn nobody_is_told_a_value_that_is_older_than_one_they_have_read() {
-    // Somebody writes around weir, and a client that reads the key notices in one way or another.
+    // A client that does not use weir writes the key, and a client that reads it sees the new value in one
+    // way or another.
     for (words, reply) in [
         (&["MGET", "KEY", "KEY2"][..], "*2\r\n$3\r\nnew\r\n$1\r\nw\r\n"),
         (&["MGET", "KEY2", "cold", "KEY"], "*3\r\n$1\r\nw\r\n$-1\r\n$3\r\nnew\r\n"),
@@ -151,7 +152,7 @@ fn nobody_is_told_a_value_that_is_older_than_one_they_have_read() {
         };
         let asked: Vec<String> = words.iter().map(name).collect();
         let asked: Vec<&str> = asked.iter().map(String::as_str).collect();
-        // The key ends at once, so that this reply is not kept in place of the other.
+        // The key expires at once, so that this reply does not replace the cached one.
         assert_eq!(rig.ask(client, &asked, ":0\r\n", reply).0, reply);
         rig.send(client, &[&["MGET", &key, &second], &["GET", &key], &["GET", &second]]);
         rig.connecting = Connecting::Fails;
@@ -192,7 +193,8 @@ fn only_tenants_that_want_that_are_told_old_values() {
     rig.lose("MGET");
     assert_eq!(rig.told(client), both("v", "w"));
     assert!(rig.told(other).starts_with("-UNAVAILABLE"));
-    // For a request in flight whose tenant's quotas change meanwhile, nobody knows what the tenant accepts.
+    // For a request in flight whose tenant's quotas change meanwhile, weir does not know any more what the
+    // tenant accepts.
     rig.connecting = Connecting::Works;
     rig.wait(300 * MILLISECOND);
     rig.send(client, &[&["MGET", &key, &second]]);

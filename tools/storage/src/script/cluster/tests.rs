@@ -7,8 +7,8 @@ use weir::store::{Engine, EngineLimits};
 use weir::values::ServerAddress;
 use weir::values::time::Now;
 
-/// A made-up cluster: A owns the first half of the slots, B the second, C copies A. `bar` is in slot 5061,
-/// `foo` in 12182.
+/// CLUSTER NODES of a made-up cluster: A owns the first half of the slots, B the second, and C replicates A.
+/// The key `bar` is in slot 5061, `foo` in 12182.
 const NODES: &str = "a 127.0.0.1:1@2 master - 0 0 1 connected 0-8191
     b 127.0.0.1:2@3,b.example master - 0 0 2 connected 8192-16383
     c 127.0.0.1:3@4 slave a 0 0 1 connected";
@@ -20,7 +20,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Plays the node with this id; `open` are its slots that are being moved.
+    /// Plays the node with this id; `open` lists its slots that are being moved.
     fn new(id: &str, open: &str) -> Self {
         let start = format!("{id} 127");
         let open_of = |line: &str| if line.starts_with(&start) { open } else { "" };
@@ -34,8 +34,8 @@ impl Bench {
         self.judge_within(line, None)
     }
 
-    /// Returns the answer to a request, with `queued` in a transaction before it; empty if the engine is to
-    /// execute it.
+    /// Returns the node's reply to a request, before which the requests `queued` came since MULTI; empty if
+    /// the engine is to execute the request.
     fn judge_within(&mut self, line: &str, queued: Option<&[&str]>) -> String {
         let mut session = Session::new(1);
         if let Some(queued) = queued {
@@ -112,7 +112,7 @@ fn a_target_takes_what_is_asked_for_and_only_then() {
     assert!(b.judge("MGET bar {bar}2").starts_with("TRYAGAIN "));
     b.judge("ASKING");
     assert_eq!(b.judge("GET {bar}{a}"), "", "one that is not there may be asked for");
-    // ASKING holds for a whole transaction that follows, and does nothing within one.
+    // ASKING applies to the whole transaction that follows, and has no effect within one.
     b.judge("ASKING");
     assert_eq!((b.judge("MULTI"), b.judge_within("SET bar 1", Some(&[]))), Default::default());
     assert_eq!(b.judge_within("EXEC", Some(&["SET bar 1", "GET bar"])), "");
@@ -139,7 +139,7 @@ fn refusals_come_at_the_request_they_are_scripted_for() {
     a.refuse("TRYAGAIN SLOTS 5061 SKIP 2 TIMES 2");
     a.refuse("READONLY SLOTS 0");
     let seen: Vec<String> = (0..7).map(|_| a.judge("GET bar").chars().take(5).collect()).collect();
-    // The third request gets MOVED, so the second refusal does not see it.
+    // The third request gets MOVED, so the TRYAGAIN rule does not count it.
     assert_eq!(seen, ["", "", "MOVED", "TRYAG", "TRYAG", "", ""]);
     let zero = (0..100_000).map(|number| format!("{number}")).find(|key| slot_of(key.as_bytes()) == 0);
     let zero = zero.expect("every slot has keys");
@@ -194,8 +194,7 @@ fn slots_change_hands_as_a_client_says() {
     assert!(a.judge("CLUSTER INFO").contains("cluster_state:ok|"));
 }
 
-/// Checks that a recorded view of a real node is replied in the same words, so that its readers see no
-/// difference.
+/// A recorded view of a real node is replied byte for byte, so that its readers see no difference.
 #[test]
 fn a_recorded_view_is_played_as_it_was() {
     for (nodes, slots) in [
