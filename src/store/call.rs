@@ -85,6 +85,9 @@ pub(super) struct Call<'a> {
     pub(super) disposition: Disposition,
     /// Called now and then by a script that runs for long; none where nobody could be answered meanwhile.
     pub(super) attend: Option<Attend<'a>>,
+    /// True for a command that a script calls. SORT then orders a set even if asked not to, so that a script
+    /// has the same result wherever it runs.
+    pub(super) is_scripted: bool,
     /// False for a command in a transaction or a script, where a blocking command replies at once that it has
     /// found nothing.
     pub(super) may_wait: bool,
@@ -296,6 +299,7 @@ impl Call<'_> {
             effort: self.effort,
             disposition: Disposition::Continue,
             attend: self.attend,
+            is_scripted: self.is_scripted,
             may_wait: false,
         }
     }

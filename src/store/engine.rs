@@ -167,8 +167,10 @@ impl Engine {
         if self.keyspace.events.is_pending() {
             self.publish_events();
         }
-        self.keyspace.interest.tracking.set_actor(None);
-        for message in self.keyspace.interest.tracking.take_messages() {
+        let tracking = &mut self.keyspace.interest.tracking;
+        tracking.set_actor(None);
+        tracking.limit(self.settings.tracked_keys_max);
+        for message in tracking.take_messages() {
             self.post.deliver(message);
         }
     }
@@ -239,6 +241,7 @@ impl Engine {
             effort,
             disposition: Disposition::Continue,
             attend,
+            is_scripted: false,
             may_wait: true,
         };
         call.run(position);

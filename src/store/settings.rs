@@ -184,6 +184,9 @@ pub(super) struct Settings {
     pub(super) percentiles: Vec<f64>,
     /// True if the times of commands are counted for their percentiles (`latency-tracking`).
     pub(super) counts_times: bool,
+    /// Maximum number of keys that connections have read and are told of (`tracking-table-max-keys`); 0 for no
+    /// such limit.
+    pub(super) tracked_keys_max: usize,
 }
 
 impl Default for Settings {
@@ -197,6 +200,7 @@ impl Default for Settings {
             stream_nodes: NodeSize::default(),
             percentiles: Vec::new(),
             counts_times: true,
+            tracked_keys_max: 0,
         };
         (0..ROWS.len()).for_each(|position| settings.take_effect(position));
         settings
@@ -261,6 +265,7 @@ impl Settings {
             "hll-sparse-max-bytes" => self.sparse_bytes_max = text.parse().unwrap_or_default(),
             "stream-node-max-entries" => self.stream_nodes.entries_max = text.parse().unwrap_or_default(),
             "stream-node-max-bytes" => self.stream_nodes.bytes_max = text.parse().unwrap_or_default(),
+            "tracking-table-max-keys" => self.tracked_keys_max = text.parse().unwrap_or(usize::MAX),
             "latency-tracking" => self.counts_times = text == "yes",
             "latency-tracking-info-percentiles" => self.percentiles = shares(text).unwrap_or_default(),
             _ => {}

@@ -215,7 +215,9 @@ fn carry_out_inner(
 ) -> Vec<u8> {
     let mut reply = Vec::new();
     let own = std::mem::replace(&mut call.session.protocol, protocol);
-    call.inner(arguments, InnerReply::Own(&mut reply)).run(position);
+    let mut inner = call.inner(arguments, InnerReply::Own(&mut reply));
+    inner.is_scripted = true;
+    inner.run(position);
     call.session.protocol = own;
     reply
 }
