@@ -15,6 +15,7 @@ use crate::store::attend::{Kind, Running, Verdict};
 use crate::store::call::{Call, Effect, InnerReply};
 use crate::store::engine::memory_needed;
 use crate::store::numbers;
+use crate::store::refusal::Refusal;
 
 /// The digits with which numbers become arguments.
 const ARGUMENT_PRECISION: usize = 17;
@@ -170,6 +171,9 @@ impl<'host, 'call> Host<'host, 'call> {
             }
             Err(_) => return refuse("Unknown Redis command called from script"),
         };
+        if found.flags.contains(Flags::NOSCRIPT) {
+            return refuse("This Redis command is not allowed from script");
+        }
         let Some(position) = call.directory.find(arguments.name()) else {
             return refuse("Unknown Redis command called from script");
         };
@@ -177,7 +181,7 @@ impl<'host, 'call> Host<'host, 'call> {
         if !known.accepts(arguments.len()) {
             return refuse("Wrong number of args calling Redis command from script");
         }
-        if found.flags.contains(Flags::NOSCRIPT) || known.effect == Effect::Control {
+        if known.effect == Effect::Control {
             return refuse("This Redis command is not allowed from script");
         }
         let writes =
@@ -188,6 +192,9 @@ impl<'host, 'call> Host<'host, 'call> {
         if ["xread", "xreadgroup"].contains(&known.name) && blocks(arguments) {
             let name = String::from_utf8_lossy(arguments.name());
             return refuse(&format!("{name} command is not allowed with BLOCK option from scripts"));
+        }
+        if writes && call.settings.lacks_replicas() {
+            return Err(Refusal::NoReplicas.text().into_owned());
         }
         let needed = call.keyspace.used().saturating_add(memory_needed(arguments));
         if known.effect == Effect::Grow && needed >= call.bytes_max() {
